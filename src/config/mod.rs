@@ -1,0 +1,1 @@
+//! Flags and quota file to one checked, immutable configuration.

@@ -1,0 +1,1 @@
+//! Decisions across cores.

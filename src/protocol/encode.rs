@@ -1,0 +1,154 @@
+//! Writing RESP: small functions that append to a buffer, in the dialect of the receiver.
+
+/// The dialect that a connection speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// The dialect every connection starts with.
+    #[default]
+    Resp2,
+    /// The dialect chosen with `HELLO 3`.
+    Resp3,
+}
+
+/// `+text`, for texts without line breaks.
+pub fn simple(out: &mut Vec<u8>, text: &str) {
+    debug_assert!(!text.contains(['\r', '\n']));
+    out.push(b'+');
+    out.extend_from_slice(text.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// `-text`. Line breaks in the text (it may quote a client) become spaces.
+pub fn error(out: &mut Vec<u8>, text: &str) {
+    out.push(b'-');
+    out.extend(text.bytes().map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
+    out.extend_from_slice(b"\r\n");
+}
+
+/// `:value`.
+pub fn integer(out: &mut Vec<u8>, value: i64) {
+    out.push(b':');
+    decimal(out, value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// `$length` and the bytes.
+pub fn bulk(out: &mut Vec<u8>, value: &[u8]) {
+    header(out, b'$', value.len());
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A null where a string would stand.
+pub fn null(out: &mut Vec<u8>, protocol: Protocol) {
+    out.extend_from_slice(match protocol {
+        Protocol::Resp2 => b"$-1\r\n",
+        Protocol::Resp3 => b"_\r\n",
+    });
+}
+
+/// A null where an array would stand.
+pub fn null_array(out: &mut Vec<u8>, protocol: Protocol) {
+    out.extend_from_slice(match protocol {
+        Protocol::Resp2 => b"*-1\r\n",
+        Protocol::Resp3 => b"_\r\n",
+    });
+}
+
+/// The head of an array of `count` elements, which the caller writes next.
+pub fn array(out: &mut Vec<u8>, count: usize) {
+    header(out, b'*', count);
+}
+
+/// The head of a map of `pairs` pairs: a flat array in RESP2.
+pub fn map(out: &mut Vec<u8>, protocol: Protocol, pairs: usize) {
+    match protocol {
+        Protocol::Resp2 => header(out, b'*', pairs * 2),
+        Protocol::Resp3 => header(out, b'%', pairs),
+    }
+}
+
+/// The head of a set of `count` members: an array in RESP2.
+pub fn set(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
+    match protocol {
+        Protocol::Resp2 => header(out, b'*', count),
+        Protocol::Resp3 => header(out, b'~', count),
+    }
+}
+
+/// Text for people, which clients must not interpret: a bulk string in RESP2.
+pub fn verbatim(out: &mut Vec<u8>, protocol: Protocol, text: &str) {
+    match protocol {
+        Protocol::Resp2 => bulk(out, text.as_bytes()),
+        Protocol::Resp3 => {
+            header(out, b'=', text.len() + 4);
+            out.extend_from_slice(b"txt:");
+            out.extend_from_slice(text.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+/// Type byte, number, line end: how every counted element starts.
+pub fn header(out: &mut Vec<u8>, kind: u8, count: usize) {
+    out.push(kind);
+    decimal(out, count as i64);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A request as a RESP array of bulk strings.
+pub fn request<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [u8]>) {
+    array(out, words.len());
+    for word in words {
+        bulk(out, word);
+    }
+}
+
+/// A number in decimal, without the formatting machinery.
+pub fn decimal(out: &mut Vec<u8>, value: i64) {
+    let mut digits = [0_u8; 20];
+    let mut at = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        at -= 1;
+        digits[at] = b'-';
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).expect("tests write text")
+    }
+
+    #[test]
+    fn numbers_at_the_edges() {
+        for value in [0, 1, -1, 9, 10, i64::MAX, i64::MIN] {
+            assert_eq!(written(|out| decimal(out, value)), value.to_string());
+        }
+    }
+
+    #[test]
+    fn an_error_never_spans_lines() {
+        assert_eq!(written(|out| error(out, "ERR no 'a\r\nb'")), "-ERR no 'a  b'\r\n");
+    }
+
+    #[test]
+    fn a_map_is_flat_in_resp2() {
+        assert_eq!(written(|out| map(out, Protocol::Resp2, 2)), "*4\r\n");
+        assert_eq!(written(|out| map(out, Protocol::Resp3, 2)), "%2\r\n");
+    }
+}

@@ -1,0 +1,1 @@
+//! Key to slot, slot to core and backend.

@@ -1,0 +1,1 @@
+//! Effects, and nothing else: executors, clock, ring, mesh, sockets, admin port, signals.

@@ -1,0 +1,1 @@
+//! A fake world around the real composer: seeded, in virtual time.

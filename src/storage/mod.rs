@@ -1,0 +1,1 @@
+//! The embedded engine: a small, bounded, single-threaded Redis-compatible store.

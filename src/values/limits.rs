@@ -1,0 +1,30 @@
+//! Every bound in one place, tied together by assertions that the compiler checks.
+
+/// Hash slots of the Redis Cluster key space.
+pub const SLOTS: u16 = 16_384;
+/// Arguments of one request, as in Redis.
+pub const ARGUMENTS_MAX: usize = 1_048_576;
+/// Arguments of one request of a client that has yet to authenticate, as in Redis.
+pub const ARGUMENTS_MAX_UNAUTHENTICATED: usize = 10;
+/// Bytes of one argument of a client that has yet to authenticate, as in Redis.
+pub const ARGUMENT_BYTES_MAX_UNAUTHENTICATED: usize = 16 * 1024;
+/// Bytes of an inline request, as in Redis.
+pub const INLINE_BYTES_MAX: usize = 64 * 1024;
+/// How deep a reply may nest.
+pub const NESTING_MAX: usize = 32;
+/// Payloads above this travel as shared bytes instead of being copied.
+pub const COPY_BYTES_MAX: usize = 16 * 1024;
+/// Parsed requests of one connection that wait for replies before weir stops reading from it.
+pub const PIPELINE_MAX: usize = 1024;
+/// Shards of one process.
+pub const SHARDS_MAX: usize = 256;
+/// Backends of one process.
+pub const BACKENDS_MAX: usize = 1024;
+/// A bulk string may be as large as in Redis.
+pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
+
+const _: () = assert!(SLOTS.is_power_of_two());
+const _: () = assert!(INLINE_BYTES_MAX > COPY_BYTES_MAX);
+const _: () =
+    assert!(REQUEST_BYTES_CEILING < u32::MAX as usize, "offsets inside a request are kept in 32 bits");
+const _: () = assert!(SHARDS_MAX <= u16::MAX as usize && BACKENDS_MAX <= u16::MAX as usize);

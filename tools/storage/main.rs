@@ -1,0 +1,3 @@
+//! The embedded engine as a server of its own.
+
+fn main() {}
