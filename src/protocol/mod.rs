@@ -3,6 +3,12 @@
 
 pub mod arguments;
 pub mod encode;
+pub mod output;
+pub mod reply;
+pub mod request;
 
 pub use arguments::{Argument, Arguments};
 pub use encode::Protocol;
+pub use output::{BufferPool, Output, Segment};
+pub use reply::{ReplyScanner, Scanned};
+pub use request::{ProtocolError, Request, RequestDecoder, RequestLimits};
