@@ -2,12 +2,14 @@
 //! nothing of connections, shards or policies.
 
 pub mod arguments;
+pub mod command;
 pub mod encode;
 pub mod output;
 pub mod reply;
 pub mod request;
 
 pub use arguments::{Argument, Arguments};
+pub use command::{Command, CommandId};
 pub use encode::Protocol;
 pub use output::{BufferPool, Output, Segment};
 pub use reply::{ReplyScanner, Scanned};
