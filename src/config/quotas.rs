@@ -78,3 +78,11 @@ impl std::str::FromStr for Tier {
         }
     }
 }
+impl Quotas {
+    pub fn load(_p: &std::path::Path) -> Result<Self, String> {
+        Err("x".into())
+    }
+    pub fn len(&self) -> usize {
+        self.tenants.len()
+    }
+}

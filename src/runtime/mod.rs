@@ -1,4 +1,27 @@
 //! Effects, and nothing else: executors, clock, ring, mesh, sockets, admin port, signals.
+//!
+//! ```text
+//!  main ── starts, then waits ──┐
+//!  weir-0 .. weir-N   one pinned glommio executor per shard: ring.rs, driver.rs, mesh.rs, shard_thread.rs
+//!  weir-storage       the embedded engine, where it is the store: storage_thread.rs
+//!  weir-control       figures, reload, drain, admin port: control_thread.rs, admin.rs
+//!  weir-signals       turns signals into letters to control
+//! ```
 
-pub mod clock;
-pub mod ring;
+mod admin;
+mod clock;
+mod connect;
+mod control_thread;
+mod driver;
+mod executor;
+mod listen;
+mod log;
+mod mesh;
+mod messages;
+mod park;
+mod ring;
+mod server;
+mod shard_thread;
+mod storage_thread;
+
+pub use server::{BackendAddress, Setup, ShardTemplate, run, run_storage};

@@ -87,7 +87,8 @@ pub struct Ring {
 
 impl Ring {
     /// Sets up a ring for the calling thread, the only one that may use it.
-    pub fn new() -> io::Result<Self> {
+    /// `wait_handle` is an eventfd.
+    pub fn new(wait_handle: OwnedFd) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder
             .setup_cqsize(COMPLETIONS)
@@ -99,7 +100,6 @@ impl Ring {
         let mut ring: IoUring = builder.build(SUBMISSIONS)?;
         // Saves a look-up per call; older kernels go without.
         let _ = ring.submitter().register_ring_fd();
-        let wait_handle = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         ring.submitter().register_eventfd(wait_handle.as_raw_fd())?;
         ring.completion().disable_eventfd();
         let buffers = ReceiveBuffers::new(&ring)?;
@@ -111,7 +111,7 @@ impl Ring {
         self.ring.as_raw_fd()
     }
 
-    /// Readable when there may be completions, while `notify(true)`-like waiting is on; anyone may write to it.
+    /// Readable when there may be completions, between `start_waiting` and `stop_waiting`; anyone may write to it.
     pub fn wait_handle(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd as _;
         self.wait_handle.as_fd()

@@ -6,6 +6,7 @@
 #[expect(missing_docs, reason = "the help texts below say what each is")]
 pub enum Counter {
     ClientsOpened,
+    ClientsRefused,
     ClientsClosed,
     ClientsClosedUnread,
     ClientsClosedIdle,
@@ -31,8 +32,9 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 23] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 24] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
+    (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
         Counter::ClientsClosed,
         "weir_clients_closed_total",

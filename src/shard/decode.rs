@@ -29,6 +29,19 @@ impl Shard {
         id
     }
 
+    /// A client has connected for whom there is no room: it is told so, and closed.
+    pub fn handle_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
+        self.counters.add(Counter::ClientsRefused, 1);
+        let id = self.handle_client_opened(now);
+        self.answer_now(id, |out, _| {
+            let text =
+                format!("OVERLOADED reason=clients limit={clients_max} (--max-clients) retry_after_ms=1000");
+            encode::error(out, &text);
+        });
+        self.stop_listening(id);
+        id
+    }
+
     /// Bytes from a client.
     pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         self.counters.add(Counter::ClientBytesReceived, chunk.len() as u64);
@@ -137,7 +150,7 @@ impl Shard {
             Handling::Forward => self.route(id, command, request, now),
             Handling::Split(gather) => self.split(id, command, gather, request, now),
             Handling::FanOut(fan_out) => self.fan_out(id, fan_out, request, now),
-            Handling::Local(local) => self.answer_locally(id, local, request, now),
+            Handling::Local(local) => self.answer_locally(id, command, local, request, now),
             Handling::Refused(refusal) => {
                 self.answer_now(id, |out, _| encode::error(out, &refusal.of(command).to_string()));
             }

@@ -2,7 +2,7 @@
 
 use super::client::Rewrite;
 use super::{Question, Shard};
-use crate::protocol::command::LocalCommand;
+use crate::protocol::command::{Command, LocalCommand, describe};
 use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::slot_of;
 use crate::values::ClientId;
@@ -14,6 +14,7 @@ impl Shard {
     pub(super) fn answer_locally(
         &mut self,
         id: ClientId,
+        command: &'static Command,
         local: LocalCommand,
         request: Request<'_>,
         now: Now,
@@ -46,11 +47,8 @@ impl Shard {
             C::ClusterKeySlot => {
                 self.answer_now(id, |out, _| encode::integer(out, i64::from(slot_of(arguments.at(2)))));
             }
-            C::Command => self.answer_now(id, |out, protocol| {
-                let _ = (protocol, arguments);
-                encode::array(out, 0)
-            }),
-            C::Help => self.answer_now(id, |out, _| encode::array(out, 0)),
+            C::Command => self.answer_now(id, |out, protocol| describe::answer(out, protocol, arguments)),
+            C::Help => self.answer_now(id, |out, _| describe::help(out, command)),
             C::ConfigGet => self.config_get(id, arguments),
             C::Info => self.info(id, arguments),
             C::Lolwut => self.answer_now(id, |out, protocol| {

@@ -44,7 +44,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use batch::{Batch, Message, ReplyTo, Route, Terms};
-pub use counters::{Counter, Counters};
+pub use counters::{COUNTERS, Counter, Counters};
+pub use handshake::COMPATIBLE_VERSION;
 pub use identify::Identity;
 pub use refusal::Refusal;
 
@@ -55,7 +56,7 @@ use crate::values::time::Now;
 use crate::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp};
 use client::Clients;
 use gather::Gathers;
-use link::Link;
+use link::{Link, LinkState};
 
 /// A store, as this core sees it.
 #[derive(Clone, Debug)]
@@ -196,6 +197,16 @@ impl Shard {
     /// Clients that are connected.
     pub fn clients_open(&self) -> usize {
         self.clients.len()
+    }
+
+    /// Replies that backends owe.
+    pub fn replies_owed(&self) -> usize {
+        self.owed
+    }
+
+    /// Connections to backends that are open.
+    pub fn links_open(&self) -> usize {
+        self.links.iter().filter(|link| link.state == LinkState::Open).count()
     }
 
     /// A batch from another shard.

@@ -35,6 +35,7 @@ mod ranking;
 mod refusal;
 mod scan;
 mod server;
+mod service;
 mod session;
 mod sets;
 mod sorted_sets;
@@ -46,4 +47,5 @@ mod value;
 
 pub use engine::{Engine, EngineLimits, EngineStatistics, Outcome};
 pub use keyspace::Swept;
+pub use service::Service;
 pub use session::Session;

@@ -1,0 +1,126 @@
+//! The text of `INFO`: the fields that clients look for, and weir's own sections.
+
+use std::fmt::Write as _;
+
+use super::{ProcessFacts, Totals};
+use crate::shard::{COMPATIBLE_VERSION, COUNTERS, Counter};
+
+/// The sections in the order they are shown. Those after the usual ones are shown when named, or with `everything`.
+const SECTIONS: [&str; 9] =
+    ["server", "clients", "memory", "persistence", "stats", "replication", "keyspace", "weir", "weir_shards"];
+
+/// The whole text, for sections that were named; none means all.
+pub fn info(sections: &[String], facts: &ProcessFacts, totals: &Totals) -> String {
+    let everything = sections.is_empty()
+        || sections.iter().any(|name| matches!(name.as_str(), "default" | "all" | "everything"));
+    let mut out = String::new();
+    for section in SECTIONS {
+        if everything || sections.iter().any(|name| name == section) {
+            if !out.is_empty() {
+                out.push_str("\r\n");
+            }
+            write_section(&mut out, section, facts, totals);
+        }
+    }
+    out
+}
+
+fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: &Totals) {
+    let sum = totals.sum();
+    let mut title = section.to_owned();
+    title[..1].make_ascii_uppercase();
+    // Writing to a string does not fail.
+    let _ = write!(out, "# {title}\r\n");
+    let mut line = |name: &str, value: &dyn std::fmt::Display| {
+        let _ = write!(out, "{name}:{value}\r\n");
+    };
+    match section {
+        "server" => {
+            line("redis_version", &COMPATIBLE_VERSION);
+            line("weir_version", &env!("CARGO_PKG_VERSION"));
+            line("redis_mode", &"standalone");
+            line("os", &std::env::consts::OS);
+            line("arch_bits", &usize::BITS);
+            line("multiplexing_api", &"io_uring");
+            line("process_id", &facts.pid);
+            line("tcp_port", &facts.port);
+            line("uptime_in_seconds", &facts.uptime.as_secs());
+            line("uptime_in_days", &(facts.uptime.as_secs() / 86_400));
+        }
+        "clients" => {
+            line("connected_clients", &sum.clients_open);
+            line("maxclients", &facts.clients_max);
+            line("blocked_clients", &0);
+        }
+        "memory" => line("used_memory", &facts.resident_bytes),
+        "persistence" => line("loading", &0),
+        "stats" => {
+            line("total_connections_received", &sum.counters.get(Counter::ClientsOpened));
+            line("rejected_connections", &sum.counters.get(Counter::ClientsRefused));
+            line("total_commands_processed", &sum.counters.get(Counter::Requests));
+            line("total_net_input_bytes", &sum.counters.get(Counter::ClientBytesReceived));
+        }
+        "replication" => {
+            line("role", &"master");
+            line("connected_slaves", &0);
+        }
+        "keyspace" => {
+            if let Some(engine) = &totals.engine
+                && engine.keys > 0
+            {
+                line("db0", &format!("keys={},expires={},avg_ttl=0", engine.keys, engine.keys_volatile));
+            }
+        }
+        "weir" => {
+            line("shards", &totals.shards.len());
+            line("draining", &u8::from(facts.draining));
+            line("tenants", &facts.tenants);
+            line("quotas_loaded", &facts.quotas_loaded);
+            line("quotas_refused", &facts.quotas_refused);
+            line("backends", &facts.backends.join(","));
+            line("backend_connections", &sum.links_open);
+            line("backend_replies_owed", &sum.replies_owed);
+            for (counter, name, label, _) in COUNTERS {
+                line(&short_name(name, label), &sum.counters.get(counter));
+            }
+        }
+        _ => {
+            for (index, report) in totals.shards.iter().enumerate() {
+                let requests = report.counters.get(Counter::Requests);
+                line(
+                    &format!("shard{index}"),
+                    &format!("clients={},requests={requests}", report.clients_open),
+                );
+            }
+        }
+    }
+}
+
+/// A metric's name as a field of INFO: without the product's name, with the label's value.
+fn short_name(name: &str, label: &str) -> String {
+    let short = name.trim_start_matches("weir_");
+    match label.split('"').nth(1) {
+        Some(value) => format!("{short}_{value}"),
+        None => short.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ready_checks_read_is_there() {
+        let text = info(&[], &ProcessFacts::default(), &Totals::default());
+        for field in ["redis_version:", "redis_mode:standalone\r\n", "role:master\r\n", "loading:0\r\n"] {
+            assert!(text.contains(field), "{field}");
+        }
+        assert!(text.starts_with("# Server\r\n"));
+    }
+
+    #[test]
+    fn only_the_sections_that_were_named() {
+        let text = info(&["replication".to_owned()], &ProcessFacts::default(), &Totals::default());
+        assert_eq!(text, "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n");
+    }
+}

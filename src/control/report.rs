@@ -1,0 +1,78 @@
+//! What shards report, and what the process is as a whole.
+
+use std::time::Duration;
+
+use crate::shard::{Counters, Shard};
+use crate::storage::EngineStatistics;
+
+/// One shard's figures at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct ShardReport {
+    /// What it has counted.
+    pub counters: Counters,
+    /// Clients connected to it.
+    pub clients_open: usize,
+    /// Replies that backends owe it.
+    pub replies_owed: usize,
+    /// Connections to backends that are open, and all that there may be.
+    pub links_open: usize,
+}
+
+impl ShardReport {
+    /// The shard's figures now.
+    pub fn of(shard: &Shard) -> Self {
+        Self {
+            counters: shard.counters().clone(),
+            clients_open: shard.clients_open(),
+            replies_owed: shard.replies_owed(),
+            links_open: shard.links_open(),
+        }
+    }
+}
+
+/// All shards together.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Per shard, in order.
+    pub shards: Vec<ShardReport>,
+    /// The embedded store's figures, if there is one.
+    pub engine: Option<EngineStatistics>,
+}
+
+impl Totals {
+    /// The sum of all shards.
+    pub fn sum(&self) -> ShardReport {
+        self.shards.iter().fold(ShardReport::default(), |mut sum, report| {
+            sum.counters.merge(&report.counters);
+            sum.clients_open += report.clients_open;
+            sum.replies_owed += report.replies_owed;
+            sum.links_open += report.links_open;
+            sum
+        })
+    }
+}
+
+/// What is true of the process, whatever passes through it.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessFacts {
+    /// Process id.
+    pub pid: u32,
+    /// The first TCP port, 0 if there is none.
+    pub port: u16,
+    /// Since the start.
+    pub uptime: Duration,
+    /// Resident memory, in bytes.
+    pub resident_bytes: u64,
+    /// `--max-clients`.
+    pub clients_max: usize,
+    /// Addresses of the stores.
+    pub backends: Vec<String>,
+    /// Tenants in the quota file.
+    pub tenants: usize,
+    /// Times the quota file was taken, and times it was refused because it was wrong.
+    pub quotas_loaded: u64,
+    /// See `quotas_loaded`.
+    pub quotas_refused: u64,
+    /// No new clients: the process is about to end.
+    pub draining: bool,
+}

@@ -1,0 +1,244 @@
+//! The control executor: a thread of its own, no data. Answers what no shard knows alone, reloads the quota file, sees
+//! to an orderly end. Talks to the shards over channels only.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use glommio::channels::local_channel::{self, LocalSender};
+
+use super::clock::Clock;
+use super::log;
+use super::messages::{Mailbox, Signal, ToControl, ToShard};
+use super::park::Parking;
+use super::storage_thread::ToStorage;
+use crate::config::Quotas;
+use crate::control::{self, ProcessFacts, ShardReport, Totals};
+use crate::protocol::encode;
+use crate::shard::{Question, ReplyTo};
+use crate::storage::EngineStatistics;
+
+/// What the control executor is told once.
+pub(super) struct ControlSettings {
+    pub shards: Vec<Mailbox<ToShard>>,
+    pub storage: Option<Mailbox<ToStorage>>,
+    /// Its own mailbox, for the storage executor to answer to.
+    pub own: Mailbox<ToControl>,
+    pub quotas_file: Option<PathBuf>,
+    pub facts: ProcessFacts,
+    pub drain_timeout: Duration,
+    pub clock: Clock,
+}
+
+/// Who waits for the figures of all shards.
+enum Waiter {
+    Client(ReplyTo, Question),
+    Page(LocalSender<Totals>),
+}
+
+/// Figures on their way.
+struct Round {
+    reports: Vec<Option<ShardReport>>,
+    engine: Option<EngineStatistics>,
+    engine_missing: bool,
+    waiters: Vec<Waiter>,
+}
+
+pub(super) struct Control {
+    settings: ControlSettings,
+    round: Option<Round>,
+    /// Those who came while a round was under way: theirs starts after it.
+    next: Vec<Waiter>,
+    drained: Vec<bool>,
+    finished: bool,
+}
+
+/// Runs until the process is to end.
+pub(super) async fn run(
+    control: Rc<RefCell<Control>>,
+    letters: Receiver<ToControl>,
+    bell: OwnedFd,
+) -> io::Result<()> {
+    let mut parking = {
+        use std::os::fd::AsFd as _;
+        Parking::new(bell.as_fd())?
+    };
+    loop {
+        while let Ok(letter) = letters.try_recv() {
+            handle(&control, letter);
+        }
+        if control.borrow().finished {
+            return Ok(());
+        }
+        parking.sleep().await;
+    }
+}
+
+fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
+    let mut this = control.borrow_mut();
+    match letter {
+        ToControl::Report(shard, report) => {
+            if let Some(round) = &mut this.round {
+                round.reports[usize::from(shard.0)] = Some(*report);
+            }
+            this.finish_round();
+        }
+        ToControl::Engine(statistics) => {
+            if let Some(round) = &mut this.round {
+                round.engine = Some(statistics);
+                round.engine_missing = false;
+            }
+            this.finish_round();
+        }
+        ToControl::Ask(to, question) => this.collect_for(Waiter::Client(to, question)),
+        ToControl::Drained(shard) => {
+            this.drained[usize::from(shard.0)] = true;
+            if this.drained.iter().all(|drained| *drained) {
+                log::line("drained: every request taken on was answered");
+                this.stop_everything();
+            }
+        }
+        ToControl::Signal(Signal::Reload) => this.reload(),
+        ToControl::Signal(Signal::Terminate) if this.settings.facts.draining => {
+            log::line("told to stop twice: stopping at once");
+            this.stop_everything();
+        }
+        ToControl::Signal(Signal::Terminate) => {
+            this.settings.facts.draining = true;
+            let timeout = this.settings.drain_timeout;
+            log::line(&format!("draining, for {timeout:?} at most"));
+            this.settings.shards.iter().for_each(|shard| shard.post(ToShard::Drain));
+            drop(this);
+            stop_after(Rc::clone(control), timeout);
+        }
+    }
+}
+
+fn stop_after(control: Rc<RefCell<Control>>, timeout: Duration) {
+    glommio::spawn_local(async move {
+        glommio::timer::sleep(timeout).await;
+        let mut this = control.borrow_mut();
+        if !this.finished {
+            log::line("the time for draining is over: the clients that are left are cut off");
+            this.stop_everything();
+            this.settings.own.post(ToControl::Signal(Signal::Terminate));
+        }
+    })
+    .detach();
+}
+
+impl Control {
+    pub fn new(settings: ControlSettings) -> Self {
+        let shards = settings.shards.len();
+        Self { settings, round: None, next: Vec::new(), drained: vec![false; shards], finished: false }
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.settings.facts.draining
+    }
+
+    /// What is true of the process now.
+    pub fn facts(&self) -> ProcessFacts {
+        let mut facts = self.settings.facts.clone();
+        facts.uptime = Duration::from_nanos(self.settings.clock.now().monotonic.as_nanos());
+        facts.resident_bytes = resident_bytes();
+        facts
+    }
+
+    fn collect_for(&mut self, waiter: Waiter) {
+        if self.round.is_some() {
+            self.next.push(waiter);
+            return;
+        }
+        let shards = self.settings.shards.len();
+        let reports = std::iter::repeat_with(|| None).take(shards).collect();
+        let engine_missing = self.settings.storage.is_some();
+        self.round = Some(Round { reports, engine: None, engine_missing, waiters: vec![waiter] });
+        self.settings.shards.iter().for_each(|shard| shard.post(ToShard::Report));
+        if let Some(storage) = &self.settings.storage {
+            storage.post(ToStorage::Report(self.settings.own.clone()));
+        }
+    }
+
+    fn finish_round(&mut self) {
+        let whole = |round: &mut Round| round.reports.iter().all(Option::is_some) && !round.engine_missing;
+        let Some(round) = self.round.take_if(whole) else { return };
+        let totals = Totals { shards: round.reports.into_iter().flatten().collect(), engine: round.engine };
+        let facts = self.facts();
+        for waiter in round.waiters {
+            match waiter {
+                Waiter::Client(to, question) => self.answer(to, &question, &facts, &totals),
+                // A page whose reader has left needs no figures.
+                Waiter::Page(sender) => drop(sender.try_send(totals.clone())),
+            }
+        }
+        for waiter in std::mem::take(&mut self.next) {
+            match &mut self.round {
+                Some(round) => round.waiters.push(waiter),
+                None => self.collect_for(waiter),
+            }
+        }
+    }
+
+    fn answer(&self, to: ReplyTo, question: &Question, facts: &ProcessFacts, totals: &Totals) {
+        let mut reply = Vec::new();
+        match question {
+            Question::Info { sections, protocol } => {
+                encode::verbatim(&mut reply, *protocol, &control::info(sections, facts, totals));
+            }
+        }
+        self.settings.shards[usize::from(to.shard.0)].post(ToShard::Answer(to, reply));
+    }
+
+    fn reload(&mut self) {
+        let Some(path) = &self.settings.quotas_file else {
+            return log::line("told to reload, but there is no quota file (--quotas)");
+        };
+        match Quotas::load(path) {
+            Ok(quotas) => {
+                let quotas = Arc::new(quotas);
+                self.settings.facts.quotas_loaded += 1;
+                self.settings.facts.tenants = quotas.len();
+                log::line(&format!("quota file {} read: {} tenants", path.display(), quotas.len()));
+                self.settings
+                    .shards
+                    .iter()
+                    .for_each(|shard| shard.post(ToShard::Quotas(Arc::clone(&quotas))));
+            }
+            Err(error) => {
+                self.settings.facts.quotas_refused += 1;
+                log::line(&format!("{error}; the quotas in force stay as they are"));
+            }
+        }
+    }
+
+    fn stop_everything(&mut self) {
+        self.finished = true;
+        self.settings.shards.iter().for_each(|shard| shard.post(ToShard::Stop));
+        if let Some(storage) = &self.settings.storage {
+            storage.post(ToStorage::Stop);
+        }
+    }
+}
+
+/// How long a page waits for figures of shards that may be stuck.
+const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The figures of all shards, unless one of them does not answer.
+pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
+    let (sender, receiver) = local_channel::new_bounded(1);
+    control.borrow_mut().collect_for(Waiter::Page(sender));
+    let waited = glommio::timer::timeout(FIGURES_TIMEOUT, async move { Ok(receiver.recv().await) }).await;
+    waited.ok().flatten()
+}
+
+fn resident_bytes() -> u64 {
+    const PAGE_BYTES: u64 = 4096;
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * PAGE_BYTES
+}

@@ -1,0 +1,84 @@
+//! Threads with a glommio executor each, and what to say when the machine does not allow one.
+
+use std::future::Future;
+use std::io;
+
+use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The data path has a ring of its own, so glommio's needs little memory and few entries.
+const IO_MEMORY_BYTES: usize = 64 * 1024;
+const RING_ENTRIES: usize = 64;
+/// What glommio checks before it makes an executor.
+const MEMLOCK_BYTES_MIN: u64 = 512 * 1024;
+
+/// Starts a thread with an executor that runs until the future is ready.
+pub(super) fn spawn<F>(
+    name: &str,
+    cpu: Option<usize>,
+    task: impl FnOnce() -> F + Send + 'static,
+) -> io::Result<ExecutorJoinHandle<io::Result<()>>>
+where
+    F: Future<Output = io::Result<()>> + 'static,
+{
+    LocalExecutorBuilder::new(cpu.map_or(Placement::Unbound, Placement::Fixed))
+        .name(name)
+        .io_memory(IO_MEMORY_BYTES)
+        .ring_depth(RING_ENTRIES)
+        .spawn(task)
+        .map_err(|error| io::Error::other(format!("cannot start the executor '{name}': {error}")))
+}
+
+/// Raises what may be raised, and says exactly what to set where that is not enough.
+pub(super) fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
+    let memlock = raise(Resource::Memlock, u64::MAX);
+    if memlock < MEMLOCK_BYTES_MIN {
+        return Err(format!(
+            "the limit of locked memory is {memlock} bytes, and io_uring needs {MEMLOCK_BYTES_MIN} per core: set \
+             LimitMEMLOCK=infinity in the systemd unit, `ulimit -l unlimited` in the shell, or --ulimit memlock=-1 \
+             for a container"
+        ));
+    }
+    let files = raise(Resource::Nofile, files_wanted);
+    let mut warnings = Vec::new();
+    if files < files_wanted {
+        warnings.push(format!(
+            "the limit of open files is {files}, so fewer clients fit than --max-clients says: {files_wanted} are \
+             wanted (LimitNOFILE= in systemd, `ulimit -n`)"
+        ));
+    }
+    Ok(warnings)
+}
+
+/// Raises a soft limit towards `wanted`, as far as the hard one allows. What it is then.
+fn raise(resource: Resource, wanted: u64) -> u64 {
+    let limits = getrlimit(resource);
+    let allowed = limits.maximum.unwrap_or(u64::MAX).min(wanted);
+    if limits.current.is_some_and(|current| current < allowed) {
+        let current = if allowed == u64::MAX { None } else { Some(allowed) };
+        let _ = setrlimit(resource, Rlimit { current, maximum: limits.maximum });
+    }
+    getrlimit(resource).current.unwrap_or(u64::MAX)
+}
+
+/// What to do about a kernel that gives no ring.
+pub(super) fn ring_advice(error: &io::Error) -> String {
+    let advice = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "io_uring is forbidden here: set the sysctl kernel.io_uring_disabled to 0, or allow io_uring_setup, \
+             io_uring_enter and io_uring_register in the container's seccomp profile"
+        }
+        Some(libc::ENOSYS) => {
+            "this kernel was built without io_uring: Linux 6.1 or newer, with CONFIG_IO_URING, is needed"
+        }
+        Some(libc::EINVAL) => "this kernel's io_uring is too old: Linux 6.1 or newer is needed",
+        Some(libc::ENOMEM) => {
+            "too little memory may be locked: set LimitMEMLOCK=infinity in systemd, or `ulimit -l unlimited`"
+        }
+        Some(libc::EMFILE | libc::ENFILE) => {
+            "too few files may be open: set LimitNOFILE= in systemd, or `ulimit -n`"
+        }
+        _ => "io_uring is needed",
+    };
+    format!("{advice} ({error})")
+}

@@ -1,0 +1,187 @@
+//! Shard to shard: a ring of batches for each ordered pair, and a doorbell for those who sleep.
+//!
+//! ```text
+//!   shard i ── batches ──> shard j        one single-producer ring per pair, nothing shared but its ends
+//!      └─ MSG_RING, only if j said that it sleeps ──> j's io_uring
+//! ```
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use crate::shard::Batch;
+use crate::values::ShardId;
+
+/// Batches from one shard to another that may be on their way; beyond that they gather on the sender's side.
+const BATCHES_UNDER_WAY: usize = 64;
+
+/// What all shards know of one.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Peer {
+    /// It sleeps, or is about to, and must be woken.
+    parked: AtomicBool,
+    ring: OnceLock<RawFd>,
+}
+
+/// One shard's ends of the mesh.
+pub(super) struct Mesh {
+    own: usize,
+    peers: Arc<[Peer]>,
+    outbound: Vec<Option<Producer<Box<Batch>>>>,
+    inbound: Vec<Option<Consumer<Box<Batch>>>>,
+    /// Batches that found the ring full.
+    waiting: Vec<Option<Box<Batch>>>,
+    /// Peers that were given something in this turn.
+    given: Vec<usize>,
+}
+
+/// The ends for every shard.
+pub(super) fn weave(shards: usize) -> Vec<Mesh> {
+    let peers: Arc<[Peer]> = std::iter::repeat_with(Peer::default).take(shards).collect();
+    let mut meshes: Vec<Mesh> = (0..shards)
+        .map(|own| Mesh {
+            own,
+            peers: Arc::clone(&peers),
+            outbound: std::iter::repeat_with(|| None).take(shards).collect(),
+            inbound: std::iter::repeat_with(|| None).take(shards).collect(),
+            waiting: std::iter::repeat_with(|| None).take(shards).collect(),
+            given: Vec::with_capacity(shards),
+        })
+        .collect();
+    for from in 0..shards {
+        for to in (0..shards).filter(|to| *to != from) {
+            let (producer, consumer) = RingBuffer::new(BATCHES_UNDER_WAY);
+            meshes[from].outbound[to] = Some(producer);
+            meshes[to].inbound[from] = Some(consumer);
+        }
+    }
+    meshes
+}
+
+impl Mesh {
+    /// Tells the others how to wake this shard.
+    pub fn announce(&self, ring: RawFd) {
+        self.peers[self.own].ring.set(ring).expect("a shard announces itself once");
+    }
+
+    /// The next batch from any other shard.
+    pub fn receive(&mut self) -> Option<Box<Batch>> {
+        self.inbound.iter_mut().flatten().find_map(|consumer| consumer.pop().ok())
+    }
+
+    /// Hands a batch over. At most one per destination and turn.
+    pub fn send(&mut self, to: ShardId, batch: Box<Batch>) {
+        let to = usize::from(to.0);
+        debug_assert!(self.waiting[to].is_none(), "the caller asks `may_send` first");
+        self.waiting[to] = Some(batch);
+        self.push_waiting(to);
+    }
+
+    /// Gives what found no room another try. True if a destination has no room for more.
+    pub fn is_blocked(&mut self) -> bool {
+        let mut blocked = false;
+        for to in 0..self.waiting.len() {
+            if self.waiting[to].is_some() {
+                self.push_waiting(to);
+                blocked |= self.waiting[to].is_some();
+            }
+        }
+        blocked
+    }
+
+    fn push_waiting(&mut self, to: usize) {
+        let Some(batch) = self.waiting[to].take() else { return };
+        let producer = self.outbound[to].as_mut().expect("a shard sends to others only");
+        match producer.push(batch) {
+            Ok(()) => self.given.push(to),
+            Err(rtrb::PushError::Full(batch)) => {
+                self.waiting[to] = Some(batch);
+                // It may sleep on a full ring if its wake-up was lost between two checks: ring again.
+                self.given.push(to);
+            }
+        }
+    }
+
+    /// The rings of those that were given something and sleep. Each is named once per sleep.
+    pub fn sleepers(&mut self) -> impl Iterator<Item = RawFd> {
+        // Pairs with the fence in `park`: either the sleeper sees the batch, or its flag is seen here.
+        if !self.given.is_empty() {
+            fence(Ordering::SeqCst);
+        }
+        let peers = &self.peers;
+        self.given.drain(..).filter_map(|to| {
+            let peer = &peers[to];
+            let sleeps = peer.parked.load(Ordering::Relaxed) && peer.parked.swap(false, Ordering::Relaxed);
+            sleeps.then(|| peer.ring.get().copied()).flatten()
+        })
+    }
+
+    /// Says that this shard is about to sleep. False if it must not: something has come in.
+    pub fn park(&mut self) -> bool {
+        self.peers[self.own].parked.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let empty = self.inbound.iter_mut().flatten().all(|consumer| consumer.is_empty());
+        if !empty {
+            self.unpark();
+        }
+        empty
+    }
+
+    /// Says that this shard is awake.
+    pub fn unpark(&mut self) {
+        self.peers[self.own].parked.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Protocol;
+    use crate::shard::{Message, ReplyTo, Route, Terms};
+    use crate::values::BackendId;
+
+    fn numbered(number: u32) -> Box<Batch> {
+        let mut batch = Box::<Batch>::default();
+        let to = ReplyTo { shard: ShardId(0), part: 0, client: 0, generation: 0, sequence: number };
+        let route = Route { slot: 0, backend: BackendId(0), protocol: Protocol::Resp2 };
+        batch.push_request(to, route, Terms { deadline: None, tenant: 0, tier: 0 }, Message::Small(b"x"));
+        batch
+    }
+
+    #[test]
+    fn batches_arrive_in_order_and_a_full_ring_loses_none() {
+        let mut meshes = weave(2);
+        let mut receiver = meshes.pop().expect("two shards");
+        let mut sender = meshes.pop().expect("two shards");
+        let mut sent = 0;
+        let mut seen = Vec::new();
+        while seen.len() < 3 * BATCHES_UNDER_WAY {
+            while !sender.is_blocked() && sent < 3 * BATCHES_UNDER_WAY as u32 {
+                sender.send(ShardId(1), numbered(sent));
+                sent += 1;
+            }
+            let batch = receiver.receive().expect("something is under way");
+            seen.extend(batch.requests().map(|(to, ..)| to.sequence));
+            sender.is_blocked();
+        }
+        assert!(seen.is_sorted() && seen.len() == 3 * BATCHES_UNDER_WAY);
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_once_and_does_not_sleep_on_a_batch() {
+        let mut meshes = weave(2);
+        let mut receiver = meshes.pop().expect("two shards");
+        let mut sender = meshes.pop().expect("two shards");
+        receiver.announce(77);
+        assert!(receiver.park());
+        sender.send(ShardId(1), numbered(1));
+        assert_eq!(sender.sleepers().collect::<Vec<_>>(), [77]);
+        sender.send(ShardId(1), numbered(2));
+        assert_eq!(sender.sleepers().count(), 0);
+        assert!(!receiver.park(), "two batches wait");
+    }
+}

@@ -1,0 +1,77 @@
+//! What the control executor and the shards say to each other, over channels, and how each wakes the other.
+
+use std::fs::File;
+use std::io;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::config::Quotas;
+use crate::control::ShardReport;
+use crate::shard::{Question, ReplyTo};
+use crate::storage::EngineStatistics;
+use crate::values::ShardId;
+
+/// From the control executor to a shard.
+#[derive(Debug)]
+pub(super) enum ToShard {
+    /// The quota file was read anew.
+    Quotas(Arc<Quotas>),
+    /// Say what you have counted.
+    Report,
+    /// The reply to a question.
+    Answer(ReplyTo, Vec<u8>),
+    /// Stop accepting, finish, close, and say when you are done.
+    Drain,
+    /// The time for draining is over.
+    Stop,
+}
+
+/// From a shard to the control executor.
+#[derive(Debug)]
+pub(super) enum ToControl {
+    Report(ShardId, Box<ShardReport>),
+    Engine(EngineStatistics),
+    Ask(ReplyTo, Question),
+    /// No client is left, after `Drain`.
+    Drained(ShardId),
+    Signal(Signal),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    Terminate,
+    Reload,
+}
+
+/// A channel together with the eventfd that wakes whoever reads it.
+pub(super) struct Mailbox<Message> {
+    sender: Sender<Message>,
+    bell: Arc<File>,
+}
+
+impl<Message> Clone for Mailbox<Message> {
+    fn clone(&self) -> Self {
+        Self { sender: self.sender.clone(), bell: Arc::clone(&self.bell) }
+    }
+}
+
+impl<Message> Mailbox<Message> {
+    /// A mailbox, the receiver of its letters, and the eventfd to sleep on.
+    pub fn new() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        let handle = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+        let bell = Arc::new(File::from(handle.try_clone()?));
+        Ok((Self { sender, bell }, receiver, handle))
+    }
+
+    /// Puts a message into the channel and wakes the reader. Lost only if the reader is gone.
+    pub fn post(&self, message: Message) {
+        if self.sender.send(message).is_ok() {
+            // It can only fail when the count is near 2^64.
+            let _ = (&*self.bell).write(&1_u64.to_ne_bytes());
+        }
+    }
+}

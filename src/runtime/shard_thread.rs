@@ -1,0 +1,199 @@
+//! One core: a pinned glommio executor whose one long task turns the ring, the mesh and the shard.
+//!
+//! ```text
+//!  turn:  batches in ─> letters from control ─> completions ─> turn end ─> actions, sends ─> batches out ─> submit
+//!         └── nothing happened? say that this core sleeps, look once more, await the eventfd
+//! ```
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use super::clock::Clock;
+use super::driver::{Application, Connector, Driver};
+use super::mesh::Mesh;
+use super::messages::{Mailbox, ToControl, ToShard};
+use super::park::Parking;
+use crate::control::ShardReport;
+use crate::protocol::Segment;
+use crate::shard::Shard;
+use crate::values::time::Now;
+use crate::values::{Action, Owner};
+
+/// Counts clients over all shards; touched when one comes or goes.
+#[derive(Clone, Debug)]
+pub(super) struct Door {
+    pub open: Arc<AtomicUsize>,
+    pub clients_max: usize,
+}
+
+/// A shard whose clients pass the door.
+struct Guarded {
+    shard: Shard,
+    door: Door,
+    inside: usize,
+}
+
+impl Guarded {
+    /// Keeps the common count in step with the shard's own.
+    fn count_clients(&mut self) {
+        let now_inside = self.shard.clients_open();
+        if now_inside < self.inside {
+            self.door.open.fetch_sub(self.inside - now_inside, Ordering::Relaxed);
+        }
+        self.inside = now_inside;
+    }
+}
+
+impl Application for Guarded {
+    fn handle_accepted(&mut self, now: Now) -> Owner {
+        self.count_clients();
+        let full = self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max;
+        let id = if full {
+            self.shard.handle_client_refused(self.door.clients_max, now)
+        } else {
+            self.shard.handle_client_opened(now)
+        };
+        self.inside = self.shard.clients_open();
+        Owner::Client(id)
+    }
+
+    fn handle_connected(&mut self, owner: Owner, _now: Now) {
+        if let Owner::Link(connection, generation) = owner {
+            self.shard.handle_link_connected(connection, generation);
+        }
+    }
+
+    fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) {
+        match owner {
+            Owner::Client(id) => self.shard.handle_client_bytes(id, bytes, now),
+            Owner::Link(connection, generation) => {
+                self.shard.handle_link_bytes(connection, generation, bytes, now)
+            }
+        }
+    }
+
+    fn handle_end(&mut self, owner: Owner, now: Now) {
+        match owner {
+            Owner::Client(id) => self.shard.handle_client_end(id),
+            Owner::Link(..) => self.handle_lost(owner, now),
+        }
+    }
+
+    fn handle_lost(&mut self, owner: Owner, now: Now) {
+        match owner {
+            Owner::Client(id) => self.shard.handle_client_lost(id),
+            Owner::Link(connection, generation) => self.shard.handle_link_lost(connection, generation, now),
+        }
+    }
+
+    fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
+        self.shard.handle_transmitted(owner, segment, now);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.shard.poll_action()
+    }
+
+    fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        self.shard.poll_transmit()
+    }
+}
+
+/// Everything one core needs to run.
+pub(super) struct ShardThread<C> {
+    pub shard: Shard,
+    pub driver: Driver,
+    pub mesh: Mesh,
+    pub connector: C,
+    pub letters: Receiver<ToShard>,
+    pub control: Mailbox<ToControl>,
+    pub door: Door,
+    pub clock: Clock,
+    pub busy_poll: Duration,
+}
+
+impl<C: Connector> ShardThread<C> {
+    /// Runs until told to stop.
+    pub async fn run(self) -> io::Result<()> {
+        let Self { shard, mut driver, mut mesh, connector, letters, control, door, clock, busy_poll } = self;
+        let mut guarded = Guarded { shard, door, inside: 0 };
+        let mut parking = Parking::new(driver.ring.wait_handle())?;
+        let mut draining = false;
+        let mut last_work = clock.now().monotonic;
+        mesh.announce(driver.doorbell());
+        loop {
+            let now = clock.now();
+            let mut work = 0;
+            while let Some(batch) = mesh.receive() {
+                guarded.shard.handle_batch(batch, now);
+                work += 1;
+            }
+            while let Ok(letter) = letters.try_recv() {
+                work += 1;
+                match letter {
+                    ToShard::Quotas(quotas) => guarded.shard.handle_quotas(quotas),
+                    ToShard::Report => {
+                        let report = ShardReport::of(&guarded.shard);
+                        control.post(ToControl::Report(guarded.shard.id(), Box::new(report)));
+                    }
+                    ToShard::Answer(to, reply) => guarded.shard.handle_answer(to, &reply),
+                    ToShard::Drain => {
+                        draining = true;
+                        driver.stop_listening()?;
+                        guarded.shard.handle_drain();
+                    }
+                    ToShard::Stop => return Ok(()),
+                }
+            }
+            work += driver.handle_completions(&mut guarded, now)?;
+            guarded.shard.handle_turn_end(now);
+            driver.carry_out(&mut guarded, &connector, now)?;
+            guarded.count_clients();
+            while let Some((to, question)) = guarded.shard.poll_question() {
+                control.post(ToControl::Ask(to, question));
+            }
+            let blocked = mesh.is_blocked();
+            if !blocked {
+                while let Some((to, batch)) = guarded.shard.poll_batch() {
+                    mesh.send(to, batch);
+                }
+            }
+            for sleeper in mesh.sleepers() {
+                driver.ring.wake(sleeper)?;
+            }
+            driver.ring.submit()?;
+            if draining && guarded.shard.clients_open() == 0 {
+                draining = false;
+                control.post(ToControl::Drained(guarded.shard.id()));
+            }
+            if work > 0 || blocked {
+                last_work = now.monotonic;
+                glommio::yield_if_needed().await;
+                continue;
+            }
+            if driver.ring.has_completions()
+                || (!busy_poll.is_zero() && now.monotonic.since(last_work) < busy_poll)
+            {
+                continue;
+            }
+            if let Some(at) = guarded.shard.poll_deadline() {
+                driver.wake_at(at, now)?;
+                driver.ring.submit()?;
+            }
+            if !mesh.park() {
+                continue;
+            }
+            if driver.ring.start_waiting() {
+                if letters.is_empty() {
+                    parking.sleep().await;
+                }
+                driver.ring.stop_waiting();
+            }
+            mesh.unpark();
+        }
+    }
+}

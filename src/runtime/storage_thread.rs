@@ -1,0 +1,121 @@
+//! The embedded engine's executor: the same ring and driver as a shard's, around the engine's service.
+//!
+//! Shards reach it over socket pairs, by the same forwarding path as any other store, and `weir-storage` is this
+//! with listeners.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crossbeam_channel::Receiver;
+
+use super::clock::Clock;
+use super::driver::{Application, Connector, Driver};
+use super::messages::{Mailbox, ToControl};
+use super::park::Parking;
+use crate::protocol::Segment;
+use crate::storage::Service;
+use crate::values::time::Now;
+use crate::values::{Action, BackendId, Owner};
+
+/// To the storage executor.
+pub(super) enum ToStorage {
+    /// A shard's end of a socket pair is open; this is the other one.
+    Adopt(OwnedFd),
+    /// Say what you hold.
+    Report(Mailbox<ToControl>),
+    Stop,
+}
+
+struct Served(Service);
+
+impl Application for Served {
+    fn handle_accepted(&mut self, _now: Now) -> Owner {
+        Owner::Client(self.0.handle_client_opened())
+    }
+
+    fn handle_connected(&mut self, _owner: Owner, _now: Now) {}
+
+    fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) {
+        if let Owner::Client(id) = owner {
+            self.0.handle_client_bytes(id, bytes, now);
+        }
+    }
+
+    fn handle_end(&mut self, owner: Owner, _now: Now) {
+        if let Owner::Client(id) = owner {
+            self.0.handle_client_end(id);
+        }
+    }
+
+    fn handle_lost(&mut self, owner: Owner, _now: Now) {
+        if let Owner::Client(id) = owner {
+            self.0.handle_client_lost(id);
+        }
+    }
+
+    fn handle_transmitted(&mut self, owner: Owner, segment: Segment, _now: Now) {
+        if let Owner::Client(id) = owner {
+            self.0.handle_transmitted(id, segment);
+        }
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.0.poll_action()
+    }
+
+    fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        self.0.poll_transmit()
+    }
+}
+
+/// A store connects to nothing.
+struct Nowhere;
+
+impl Connector for Nowhere {
+    fn open(&self, _backend: BackendId) -> io::Result<(OwnedFd, Option<socket2::SockAddr>)> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Serves until told to stop.
+pub(super) async fn serve(
+    service: Service,
+    mut driver: Driver,
+    letters: Receiver<ToStorage>,
+    clock: Clock,
+) -> io::Result<()> {
+    let mut served = Served(service);
+    let mut parking = Parking::new(driver.ring.wait_handle())?;
+    loop {
+        let now = clock.now();
+        let mut work = 0;
+        while let Ok(letter) = letters.try_recv() {
+            work += 1;
+            match letter {
+                ToStorage::Adopt(socket) => driver.adopt(socket, &mut served, now)?,
+                ToStorage::Report(control) => {
+                    control.post(ToControl::Engine(served.0.engine().statistics()));
+                }
+                ToStorage::Stop => return Ok(()),
+            }
+        }
+        work += driver.handle_completions(&mut served, now)?;
+        served.0.handle_turn_end(now);
+        driver.carry_out(&mut served, &Nowhere, now)?;
+        driver.ring.submit()?;
+        if work > 0 || driver.ring.has_completions() {
+            glommio::yield_if_needed().await;
+            continue;
+        }
+        if let Some(at) = served.0.poll_deadline() {
+            driver.wake_at(at, now)?;
+            driver.ring.submit()?;
+        }
+        if driver.ring.start_waiting() {
+            if letters.is_empty() {
+                parking.sleep().await;
+            }
+            driver.ring.stop_waiting();
+        }
+    }
+}
