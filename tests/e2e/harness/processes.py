@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from .ports import free_port
-from .resp import Connection
+from .resp import Closed, Connection
 from .waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,7 +64,7 @@ class Server:
                 raise AssertionError(f"{error}\n{self.output()}") from None
             if not self.exited():
                 return self
-            alive.remove(self)
+            self._forget()
             if "in use" not in self.output():
                 break
         raise AssertionError(f"{self.name} ended with {self.process.returncode} at start:\n{self.output()}")
@@ -97,8 +97,7 @@ class Server:
         """Ends it at once, as a crash would. `start` brings it back on the same port."""
         self.process.kill()
         self.process.wait()
-        if self in alive:
-            alive.remove(self)
+        self._forget()
 
     def terminate(self, seconds: float = 30.0) -> int:
         """Asks it to end and returns its exit code."""
@@ -107,8 +106,7 @@ class Server:
 
     def wait(self, seconds: float = 30.0) -> int:
         code = self.process.wait(seconds)
-        if self in alive:
-            alive.remove(self)
+        self._forget()
         return code
 
     def stop(self) -> None:
@@ -117,6 +115,9 @@ class Server:
             if self.process.poll() is None:
                 self.process.kill()
             self.process.wait()
+        self._forget()
+
+    def _forget(self) -> None:
         if self in alive:
             alive.remove(self)
 
@@ -126,13 +127,6 @@ class Server:
 
     def connect(self, **options) -> Connection:
         return Connection(self.port, **options)
-
-    def answers_ping(self) -> bool:
-        try:
-            with Connection(self.port, timeout=1.0) as connection:
-                return connection.call("PING").value == b"PONG"
-        except OSError:
-            return False
 
     def resident_bytes(self) -> int:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
@@ -164,6 +158,13 @@ class Redis(Server):
     def ready(self) -> bool:
         return self.answers_ping()
 
+    def answers_ping(self) -> bool:
+        try:
+            with Connection(self.port, timeout=1.0) as connection:
+                return connection.call("PING").text.startswith(("PONG", "NOAUTH"))
+        except (OSError, Closed):
+            return False
+
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
@@ -173,6 +174,8 @@ class Weir(Server):
     """weir in front of the given backends, or with the embedded store when there are none."""
 
     name = "weir"
+    # What tells that it serves; /healthz where a test starts it without its storage.
+    ready_path = "/readyz"
 
     def __init__(self, *backends: Redis, flags: list[str] | None = None, storage: str | None = None) -> None:
         super().__init__()
@@ -194,8 +197,8 @@ class Weir(Server):
 
     def ready(self) -> bool:
         try:
-            return self.admin("/readyz")[0] == 200
-        except OSError:
+            return self.admin(self.ready_path)[0] == 200
+        except (OSError, http.client.HTTPException):
             return False
 
     def admin(self, path: str) -> tuple[int, str]:
