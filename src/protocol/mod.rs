@@ -2,7 +2,15 @@
 //! nothing of connections, shards or policies.
 
 pub mod arguments;
+pub mod command;
 pub mod encode;
+pub mod output;
+pub mod reply;
+pub mod request;
 
 pub use arguments::{Argument, Arguments};
+pub use command::{Command, CommandId};
 pub use encode::Protocol;
+pub use output::{BufferPool, Output, Segment};
+pub use reply::{ReplyScanner, Scanned};
+pub use request::{ProtocolError, Request, RequestDecoder, RequestLimits};

@@ -1,1 +1,337 @@
-//! One core's share of everything: the stages of a request's life, composed.
+//! One core's share of everything: the stages of a request's life, composed. Pure: bytes, batches and time come in
+//! through `handle_*`, what is to be done comes out through `poll_*`, and nothing else changes it.
+//!
+//! ```text
+//!  handle_client_bytes ─> decode ─> identify ─> route ──────> forward ─> poll_transmit (to the backend)
+//!                            │         │          │ other core    ^
+//!                            │      local, qos    └─ poll_batch ─ │ ─> handle_batch (there)
+//!                            │         v                          │
+//!  poll_transmit  <── answer, in order <── gather, rewrite <── handle_backend_bytes
+//!  (to the client)
+//! ```
+//!
+//! | stage | file |
+//! |---|---|
+//! | bytes to requests, holding back, flow control | `decode.rs` |
+//! | who is it, may it | `identify.rs` |
+//! | key to core and backend | `route.rs` |
+//! | one request, many places | `split.rs`, `gather.rs` |
+//! | MULTI ... EXEC | `transaction.rs` |
+//! | to the backend and back | `forward.rs`, `link.rs` |
+//! | replies in order | `answer.rs`, `client.rs` |
+//! | what weir answers itself | `local.rs`, `handshake.rs`, `qos.rs` |
+//! | from core to core | `batch.rs` |
+
+mod answer;
+mod batch;
+mod client;
+mod counters;
+mod decode;
+mod forward;
+mod gather;
+mod handshake;
+mod identify;
+mod link;
+mod local;
+mod qos;
+mod refusal;
+mod route;
+mod split;
+mod transaction;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use batch::{Batch, Message, ReplyTo, Route, Terms};
+pub use counters::{Counter, Counters};
+pub use identify::Identity;
+pub use refusal::Refusal;
+
+use crate::config::Quotas;
+use crate::protocol::{BufferPool, Protocol, RequestLimits, Segment};
+use crate::routing::Topology;
+use crate::values::time::Now;
+use crate::values::{BackendId, ClientId, ConnectionId, ShardId, Timestamp};
+use client::Clients;
+use gather::Gathers;
+use link::Link;
+
+/// A store, as this core sees it.
+#[derive(Clone, Debug)]
+pub struct BackendSettings {
+    /// Its address, as refusals and metrics name it.
+    pub name: String,
+    /// Weir's own credentials there: user name (if any) and password.
+    pub credentials: Option<(Option<String>, String)>,
+}
+
+/// What a shard is told once.
+#[derive(Clone, Debug)]
+pub struct ShardSettings {
+    /// Which shard it is.
+    pub id: ShardId,
+    /// How many shards and backends there are.
+    pub topology: Topology,
+    /// The backends, in the order of the topology.
+    pub backends: Arc<[BackendSettings]>,
+    /// Connections of this shard to each backend in each dialect.
+    pub links_per_backend: u16,
+    /// The largest value that a client may send.
+    pub request_bytes_max: usize,
+    /// The largest reply that is taken from a backend.
+    pub reply_bytes_max: usize,
+    /// What may wait for one client that does not read, before it is closed.
+    pub output_bytes_max: usize,
+    /// Clients that say nothing for so long are closed.
+    pub idle_timeout: Option<Duration>,
+    /// Clients that take nothing for so long, though something waits for them, are closed.
+    pub send_timeout: Duration,
+    /// A backend that owes a reply for so long is given up.
+    pub reply_timeout: Duration,
+    /// A backend that does not accept for so long is given up.
+    pub connect_timeout: Duration,
+    /// Where its own randomness starts.
+    pub seed: u64,
+}
+
+/// Whom a socket belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A client.
+    Client(ClientId),
+    /// A connection to a backend; the number tells its sockets apart.
+    Link(ConnectionId, u32),
+}
+
+/// What is to be done in the world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Open a socket to a backend, then call `handle_link_connected` or `handle_link_lost`.
+    Connect {
+        /// Whose socket it will be.
+        owner: Owner,
+        /// Where to.
+        backend: BackendId,
+    },
+    /// Close a socket. Nothing more is to be told about it.
+    Close(Owner),
+    /// Stop reading from a socket, because what it sends has no room.
+    PauseReading(Owner),
+    /// Read on.
+    ResumeReading(Owner),
+    /// Find out what only the control executor knows, then call `handle_answer`.
+    Ask {
+        /// Who asks.
+        to: ReplyTo,
+        /// What.
+        question: Question,
+    },
+}
+
+/// What a shard cannot know alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// `INFO`, with the sections that were named, in lower case.
+    Info {
+        /// Names of sections; none means the usual ones.
+        sections: Vec<String>,
+        /// The dialect of the reply.
+        protocol: Protocol,
+    },
+}
+
+/// The largest number of spare buffers and batches that a shard keeps.
+const SPARE_BUFFERS_MAX: usize = 1024;
+const SPARE_BATCHES_MAX: usize = 256;
+/// How often slow things (timeouts) are looked at while there is something to look at.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+
+/// One core's partition of everything.
+#[derive(Debug)]
+pub struct Shard {
+    settings: ShardSettings,
+    limits: RequestLimits,
+    quotas: Arc<Quotas>,
+    clients: Clients,
+    clients_opened: u64,
+    links: Vec<Link>,
+    /// Replies that backends owe, over all links.
+    owed: usize,
+    gathers: Gathers,
+    pool: BufferPool,
+    outgoing: Vec<Option<Box<Batch>>>,
+    outgoing_touched: VecDeque<ShardId>,
+    spare_batches: Vec<Box<Batch>>,
+    actions: VecDeque<Action>,
+    clients_to_send: VecDeque<ClientId>,
+    links_to_send: VecDeque<ConnectionId>,
+    clients_to_resume: VecDeque<ClientId>,
+    /// Segments that sockets of clients are busy with.
+    sends_under_way: usize,
+    housekeeping_at: Option<Timestamp>,
+    draining: bool,
+    random: u64,
+    counters: Counters,
+}
+
+impl Shard {
+    /// A shard with no clients and no connections.
+    pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
+        let links = settings
+            .topology
+            .all_backends()
+            .flat_map(|backend| [Protocol::Resp2, Protocol::Resp3].map(|protocol| (backend, protocol)))
+            .flat_map(|(backend, protocol)| {
+                (0..settings.links_per_backend).map(move |_| Link::new(backend, protocol))
+            })
+            .collect();
+        let shards = usize::from(settings.topology.shards());
+        Self {
+            limits: RequestLimits::trusted(settings.request_bytes_max),
+            quotas,
+            clients: Clients::default(),
+            clients_opened: 0,
+            links,
+            owed: 0,
+            gathers: Gathers::default(),
+            pool: BufferPool::new(SPARE_BUFFERS_MAX),
+            outgoing: std::iter::repeat_with(|| None).take(shards).collect(),
+            outgoing_touched: VecDeque::with_capacity(shards),
+            spare_batches: Vec::new(),
+            actions: VecDeque::new(),
+            clients_to_send: VecDeque::new(),
+            links_to_send: VecDeque::new(),
+            clients_to_resume: VecDeque::new(),
+            sends_under_way: 0,
+            housekeeping_at: None,
+            draining: false,
+            random: settings.seed | 1,
+            counters: Counters::default(),
+            settings,
+        }
+    }
+
+    /// Which shard it is.
+    pub fn id(&self) -> ShardId {
+        self.settings.id
+    }
+
+    /// What it has counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Clients that are connected.
+    pub fn clients_open(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// A batch from another shard.
+    pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
+        self.counters.add(Counter::BatchesReceived, 1);
+        for (to, route, terms, message) in batch.requests() {
+            self.forward_here(to, route, terms, message, now);
+        }
+        for (to, message) in batch.replies() {
+            self.deliver(to, message);
+        }
+        batch.clear();
+        if self.spare_batches.len() < SPARE_BATCHES_MAX {
+            self.spare_batches.push(batch);
+        }
+    }
+
+    /// The end of a turn: what was put off until now is done. Call before the `poll_*`.
+    pub fn handle_turn_end(&mut self, now: Now) {
+        while let Some(id) = self.clients_to_resume.pop_front() {
+            self.resume(id, now);
+        }
+        if self.housekeeping_at.is_some_and(|at| at <= now.monotonic) {
+            self.housekeeping_at = None;
+            self.keep_house(now);
+        }
+        let idle_matters = self.settings.idle_timeout.is_some() && self.clients.len() > 0;
+        if self.housekeeping_at.is_none() && (self.owed > 0 || self.sends_under_way > 0 || idle_matters) {
+            self.housekeeping_at = Some(now.monotonic.after(HOUSEKEEPING));
+        }
+    }
+
+    /// New quotas. Clients keep their tenant by its name; those whose tenant is gone must authenticate again.
+    pub fn handle_quotas(&mut self, quotas: Arc<Quotas>) {
+        let ids: Vec<ClientId> = self.clients.ids().collect();
+        for id in ids {
+            let client = self.clients.at(id);
+            client.identity = client.identity.carried_over(&self.quotas, &quotas);
+        }
+        self.quotas = quotas;
+    }
+
+    /// From now on, requests that were taken on are answered, nothing more is read, and clients are closed.
+    pub fn handle_drain(&mut self) {
+        self.draining = true;
+        let ids: Vec<ClientId> = self.clients.ids().collect();
+        for id in ids {
+            self.stop_listening(id);
+        }
+    }
+
+    /// What should be done in the world, if anything.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Bytes that should go out, if any. The socket gives the segment back through `handle_transmitted`, and there is
+    /// at most one segment per socket on its way.
+    pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        self.poll_link_transmit().or_else(|| self.poll_client_transmit())
+    }
+
+    /// A batch for another shard, if there is one.
+    pub fn poll_batch(&mut self) -> Option<(ShardId, Box<Batch>)> {
+        let shard = self.outgoing_touched.pop_front()?;
+        let batch = self.outgoing[usize::from(shard.0)].take().expect("a touched peer has a batch");
+        self.counters.add(Counter::BatchesSent, 1);
+        Some((shard, batch))
+    }
+
+    /// When `handle_turn_end` should be called at the latest.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        self.housekeeping_at
+    }
+
+    /// A socket is done with a segment: it was sent whole, or the socket is closed.
+    pub fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
+        self.counters.add(Counter::SendsDone, 1);
+        self.pool.give_segment(segment);
+        match owner {
+            Owner::Client(id) => self.client_transmitted(id, now),
+            Owner::Link(connection, generation) => self.link_transmitted(connection, generation),
+        }
+    }
+
+    fn batch_for(&mut self, shard: ShardId) -> &mut Batch {
+        let place = &mut self.outgoing[usize::from(shard.0)];
+        if place.is_none() {
+            self.outgoing_touched.push_back(shard);
+            *place = Some(self.spare_batches.pop().unwrap_or_default());
+        }
+        place.as_mut().expect("just filled")
+    }
+
+    fn keep_house(&mut self, now: Now) {
+        self.give_up_on_silent_links(now);
+        self.close_stuck_clients(now);
+    }
+
+    /// A small generator (xorshift) for what need not be unguessable: jitter.
+    fn random_byte(&mut self) -> u8 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 32) as u8
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,10 @@ pub const NESTING_MAX: usize = 32;
 pub const COPY_BYTES_MAX: usize = 16 * 1024;
 /// Parsed requests of one connection that wait for replies before weir stops reading from it.
 pub const PIPELINE_MAX: usize = 1024;
+/// Unanswered requests on one connection to a backend.
+pub const LINK_PENDING_MAX: usize = 65_536;
+/// Unsent bytes on one connection to a backend.
+pub const LINK_OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Shards of one process.
 pub const SHARDS_MAX: usize = 256;
 /// Backends of one process.

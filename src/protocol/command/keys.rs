@@ -1,0 +1,456 @@
+//! Where the keys of a command stand among its arguments.
+
+use std::fmt;
+
+use super::{Arguments, Command};
+
+/// A rule that finds the keys of a request. Positions count from the command name, which is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// It has none.
+    None,
+    /// Every `step`th argument from `first` to `last`; a negative `last` counts from the end, where -1 is the last.
+    Range {
+        /// The first key.
+        first: u8,
+        /// The last key, or where to stop looking.
+        last: i8,
+        /// From one key to the next.
+        step: u8,
+    },
+    /// Argument `at` says how many keys follow it.
+    NumKeys {
+        /// Where the number stands.
+        at: u8,
+        /// One more key, which stands before the number.
+        destination: Option<u8>,
+        /// What Redis accepts as the number, and the errors for what it does not.
+        count: KeyCount,
+    },
+    /// The first half of what follows the word `STREAMS`.
+    Streams,
+    /// The first argument, and the one behind `STORE`.
+    Sort,
+    /// The first argument, and the last one that stands behind `STORE` or `STOREDIST`.
+    GeoStore,
+    /// The third argument, or, where that is empty, all that follow the word `KEYS`.
+    Migrate,
+}
+
+/// The families of commands that say how many keys follow. Each has its own errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyCount {
+    /// `EVAL` and its kin: may be 0.
+    Script,
+    /// `FCALL` and its kin: may be 0.
+    Function,
+    /// `ZUNION` and its kin.
+    SortedSets,
+    /// `SINTERCARD`.
+    Intersection,
+    /// `LMPOP` and its kin.
+    Pop,
+}
+
+/// Why the keys of a request cannot be told. Its text is the error that Redis would send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyError {
+    /// A number of keys that is none.
+    NotAnInteger,
+    /// The same for functions.
+    BadCount,
+    /// Less than no keys.
+    NegativeCount,
+    /// No keys, or a number that is none, where there must be one.
+    CountNotPositive,
+    /// No keys, where the named command needs one.
+    NoInputKey(&'static str),
+    /// More keys than arguments.
+    CountTooLarge,
+    /// The words are not in an order that makes sense.
+    Syntax,
+    /// Streams and ids do not pair up.
+    Unbalanced,
+    /// Keys and values of the named command do not pair up.
+    WrongArity(&'static str),
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::NotAnInteger => "ERR value is not an integer or out of range",
+            Self::BadCount => "ERR Bad number of keys provided",
+            Self::NegativeCount => "ERR Number of keys can't be negative",
+            Self::CountNotPositive => "ERR numkeys should be greater than 0",
+            Self::NoInputKey(name) => {
+                return write!(out, "ERR at least 1 input key is needed for '{name}' command");
+            }
+            Self::CountTooLarge => "ERR Number of keys can't be greater than number of args",
+            Self::Syntax => "ERR syntax error",
+            Self::Unbalanced => {
+                "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified."
+            }
+            Self::WrongArity(name) => {
+                return write!(out, "ERR wrong number of arguments for '{name}' command");
+            }
+        })
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+impl Keys {
+    /// No keys but the first argument.
+    pub(super) const FIRST: Self = Self::Range { first: 1, last: 1, step: 1 };
+
+    /// First key, last key and step, as `COMMAND` tells them: nothing where only the arguments can tell.
+    pub const fn positions(self) -> (i64, i64, i64) {
+        match self {
+            Self::Range { first, last, step } => (first as i64, last as i64, step as i64),
+            Self::NumKeys { destination: Some(at), .. } => (at as i64, at as i64, 1),
+            Self::Sort | Self::GeoStore => (1, 1, 1),
+            Self::Migrate => (3, 3, 1),
+            Self::None | Self::NumKeys { destination: None, .. } | Self::Streams => (0, 0, 0),
+        }
+    }
+}
+
+impl Command {
+    /// The index of the first key, if the request names one.
+    pub fn first_key(&self, arguments: &Arguments<'_>) -> Result<Option<usize>, KeyError> {
+        match self.keys {
+            Keys::None => Ok(None),
+            Keys::Range { first, .. } => {
+                let first = usize::from(first);
+                Ok((first < arguments.len()).then_some(first))
+            }
+            Keys::Sort | Keys::GeoStore => Ok((arguments.len() > 1).then_some(1)),
+            Keys::NumKeys { .. } | Keys::Streams | Keys::Migrate => {
+                let mut found = None;
+                self.for_each_key(arguments, &mut |index| {
+                    found.get_or_insert(index);
+                })?;
+                Ok(found)
+            }
+        }
+    }
+
+    /// Calls `each` with the index of every key, in the order of the arguments. Where the keys cannot be told it has
+    /// not been called at all.
+    pub fn for_each_key(
+        &self,
+        arguments: &Arguments<'_>,
+        each: &mut impl FnMut(usize),
+    ) -> Result<(), KeyError> {
+        let length = arguments.len();
+        match self.keys {
+            Keys::None => {}
+            Keys::Range { first, last, step } => {
+                let keys = self.range(length, usize::from(first), last, usize::from(step))?;
+                keys.for_each(each);
+            }
+            Keys::NumKeys { at, destination, count } => {
+                let at = usize::from(at);
+                let keys = count.read(self.name, arguments, at)?;
+                destination.map(usize::from).into_iter().chain(at + 1..=at + keys).for_each(each);
+            }
+            Keys::Streams => streams(arguments)?.for_each(each),
+            Keys::Sort => with_store(arguments, 2, sort_option).for_each(each),
+            Keys::GeoStore => with_store(arguments, 5, geo_option).for_each(each),
+            Keys::Migrate => migrated(arguments).for_each(each),
+        }
+        Ok(())
+    }
+
+    fn range(
+        &self,
+        length: usize,
+        first: usize,
+        last: i8,
+        step: usize,
+    ) -> Result<impl Iterator<Item = usize> + use<>, KeyError> {
+        let distance = usize::from(last.unsigned_abs());
+        // One behind the last argument that may be a key or belong to one.
+        let end = if last < 0 { (length + 1).saturating_sub(distance) } else { length.min(distance + 1) };
+        if step > 1 && !end.saturating_sub(first).is_multiple_of(step) {
+            return Err(KeyError::WrongArity(self.name));
+        }
+        Ok((first..end).step_by(step))
+    }
+}
+
+impl KeyCount {
+    /// The number of keys that follow argument `at`; they are all there.
+    fn read(self, command: &'static str, arguments: &Arguments<'_>, at: usize) -> Result<usize, KeyError> {
+        let given = arguments.get(at).ok_or(KeyError::Syntax)?;
+        let room = arguments.len() - at - 1;
+        match (integer(given), self) {
+            (None, Self::Script | Self::SortedSets) => Err(KeyError::NotAnInteger),
+            (None, Self::Function) => Err(KeyError::BadCount),
+            (None | Some(..=0), Self::Intersection | Self::Pop) => Err(KeyError::CountNotPositive),
+            (Some(..=0), Self::SortedSets) => Err(KeyError::NoInputKey(command)),
+            (Some(count), Self::SortedSets | Self::Pop) if count > room as i64 => Err(KeyError::Syntax),
+            // Scripts are told of too many keys before they are told of too few.
+            (Some(count), _) if count > room as i64 => Err(KeyError::CountTooLarge),
+            (Some(..0), _) => Err(KeyError::NegativeCount),
+            (Some(count), _) => Ok(count as usize),
+        }
+    }
+}
+
+/// An integer in the one form that Redis accepts: no sign but a minus, no space, no leading zero.
+fn integer(text: &[u8]) -> Option<i64> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let plain = match digits {
+        [b'0'] => digits.len() == text.len(),
+        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    if plain { std::str::from_utf8(text).ok()?.parse().ok() } else { None }
+}
+
+fn streams(arguments: &Arguments<'_>) -> Result<std::ops::Range<usize>, KeyError> {
+    let mut index = 1;
+    loop {
+        let word = arguments.get(index).ok_or(KeyError::Syntax)?;
+        if word.eq_ignore_ascii_case(b"streams") {
+            break;
+        }
+        index += stream_option_words(word).ok_or(KeyError::Syntax)?;
+    }
+    let first = index + 1;
+    let named = arguments.len() - first;
+    match (named, named % 2) {
+        (0, _) => Err(KeyError::Syntax),
+        (_, 0) => Ok(first..first + named / 2),
+        _ => Err(KeyError::Unbalanced),
+    }
+}
+
+/// How many words an option of `XREAD` or `XREADGROUP` takes, its name included.
+pub(super) fn stream_option_words(word: &[u8]) -> Option<usize> {
+    const OPTIONS: [(&[u8], usize); 5] =
+        [(b"count", 2), (b"block", 2), (b"group", 3), (b"noack", 1), (b"claim", 2)];
+    OPTIONS.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, words)| *words)
+}
+
+/// An option of a command that may store its result.
+enum StoreOption {
+    /// This many words, the option's name included.
+    Words(usize),
+    /// The next word is the key that receives the result.
+    Stores,
+}
+
+/// The first argument, and where the result goes. The last option that names a place wins, as in Redis.
+fn with_store(
+    arguments: &Arguments<'_>,
+    options_from: usize,
+    option: fn(&[u8]) -> StoreOption,
+) -> impl Iterator<Item = usize> + use<> {
+    let mut store = None;
+    let mut index = options_from;
+    while let Some(word) = arguments.get(index) {
+        index += match option(word) {
+            StoreOption::Words(words) => words,
+            StoreOption::Stores => {
+                store = (index + 1 < arguments.len()).then_some(index + 1).or(store);
+                2
+            }
+        };
+    }
+    (arguments.len() > 1).then_some(1).into_iter().chain(store)
+}
+
+fn sort_option(word: &[u8]) -> StoreOption {
+    if word.eq_ignore_ascii_case(b"store") {
+        StoreOption::Stores
+    } else if word.eq_ignore_ascii_case(b"limit") {
+        StoreOption::Words(3)
+    } else if word.eq_ignore_ascii_case(b"get") || word.eq_ignore_ascii_case(b"by") {
+        StoreOption::Words(2)
+    } else {
+        StoreOption::Words(1)
+    }
+}
+
+fn geo_option(word: &[u8]) -> StoreOption {
+    if word.eq_ignore_ascii_case(b"store") || word.eq_ignore_ascii_case(b"storedist") {
+        StoreOption::Stores
+    } else {
+        StoreOption::Words(1)
+    }
+}
+
+/// `MIGRATE host port key|"" database timeout [options] [KEYS key ...]`.
+fn migrated(arguments: &Arguments<'_>) -> std::ops::Range<usize> {
+    const KEY: usize = 3;
+    const OPTIONS: usize = 6;
+    let listed = (OPTIONS..arguments.len()).find(|index| arguments.at(*index).eq_ignore_ascii_case(b"keys"));
+    match (arguments.get(KEY), listed) {
+        (Some(b""), Some(keyword)) => keyword + 1..arguments.len(),
+        _ => KEY..arguments.len().min(KEY + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Handling, Refusal, Unrecognised, recognise};
+    use super::*;
+    use crate::protocol::arguments::Argument;
+
+    #[test]
+    fn keys_stand_where_redis_finds_them() {
+        // What `COMMAND GETKEYS` of Redis 7 says.
+        let cases = [
+            ("GET a", "a"),
+            ("MGET a b c", "a b c"),
+            ("MSET a 1 b 2", "a b"),
+            ("BITOP AND d a b", "d a b"),
+            ("LCS a b IDX", "a b"),
+            ("BLPOP a b 0", "a b"),
+            ("OBJECT ENCODING a", "a"),
+            ("XGROUP CREATE s g $", "s"),
+            ("EVAL code 2 a b argument", "a b"),
+            ("EVAL code 0 argument", ""),
+            ("FCALL_RO f 1 a", "a"),
+            ("ZUNION 2 a b WITHSCORES", "a b"),
+            ("ZUNIONSTORE d 2 a b", "d a b"),
+            ("SINTERCARD 1 a LIMIT 3", "a"),
+            ("LMPOP 2 a b LEFT", "a b"),
+            ("BZMPOP 0 2 a b MIN", "a b"),
+            ("XREAD COUNT 2 STREAMS a b 0 0", "a b"),
+            ("XREADGROUP GROUP streams c NOACK STREAMS a >", "a"),
+            ("SORT a", "a"),
+            ("SORT a BY store LIMIT 0 10 GET store STORE d", "a d"),
+            ("SORT a STORE d STORE e", "a e"),
+            ("GEORADIUS g 1 2 3 km STORE d STOREDIST e", "g e"),
+            ("GEORADIUSBYMEMBER g m 3 km", "g"),
+            ("GEORADIUSBYMEMBER g m 3 km store d", "g d"),
+            ("MIGRATE h 1 a 0 5", "a"),
+            ("MIGRATE h 1 \"\" 0 5 COPY KEYS a b", "a b"),
+            ("SSUBSCRIBE a b", "a b"),
+            ("PING", ""),
+            ("KEYS *", ""),
+        ];
+        for (request, keys) in cases {
+            assert_eq!(keys_of(request), Ok(keys.to_owned()), "{request}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_sense_gets_the_words_of_redis() {
+        let cases = [
+            ("EVAL code x", "ERR value is not an integer or out of range"),
+            ("EVAL code 01 a", "ERR value is not an integer or out of range"),
+            ("EVAL code +1 a", "ERR value is not an integer or out of range"),
+            ("EVAL code 99999999999999999999 a", "ERR value is not an integer or out of range"),
+            ("EVAL code -1", "ERR Number of keys can't be negative"),
+            ("EVAL code 2 a", "ERR Number of keys can't be greater than number of args"),
+            ("FCALL f x", "ERR Bad number of keys provided"),
+            ("ZUNION 0 a", "ERR at least 1 input key is needed for 'zunion' command"),
+            ("ZUNION 2 a", "ERR syntax error"),
+            ("ZUNIONSTORE d x a", "ERR value is not an integer or out of range"),
+            ("SINTERCARD 0 a", "ERR numkeys should be greater than 0"),
+            ("SINTERCARD x a", "ERR numkeys should be greater than 0"),
+            ("SINTERCARD 2 a", "ERR Number of keys can't be greater than number of args"),
+            ("ZMPOP 3 a MIN", "ERR syntax error"),
+            ("XREAD COUNT 1 a", "ERR syntax error"),
+            ("XREAD COUNT 1 STREAMS", "ERR syntax error"),
+            (
+                "XREAD STREAMS a b 0",
+                "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.",
+            ),
+            ("MSET a 1 b", "ERR wrong number of arguments for 'mset' command"),
+        ];
+        for (request, text) in cases {
+            assert_eq!(keys_of(request), Err(text.to_owned()), "{request}");
+        }
+    }
+
+    #[test]
+    fn the_first_key_is_the_first_of_all_keys() {
+        for request in
+            ["GET a", "PING", "EVAL c 0", "ZDIFFSTORE d 1 a", "XREAD STREAMS a 0", "SORT a STORE b"]
+        {
+            with(request, |arguments| {
+                let command = recognise(arguments).expect("a command");
+                let mut first = None;
+                command.for_each_key(arguments, &mut |index| _ = first.get_or_insert(index)).expect("keys");
+                assert_eq!(command.first_key(arguments), Ok(first), "{request}");
+            });
+        }
+    }
+
+    #[test]
+    fn arguments_decide_what_may_pass() {
+        let cases = [
+            ("XREAD STREAMS a 0", Handling::Forward),
+            ("XREAD COUNT 1 BLOCK 0 STREAMS a 0", Handling::Refused(Refusal::Blocks)),
+            ("XREAD STREAMS block 0", Handling::Forward),
+            ("XREADGROUP GROUP block c STREAMS a >", Handling::Forward),
+            ("XREADGROUP GROUP g c block 1 STREAMS a >", Handling::Refused(Refusal::Blocks)),
+            ("COPY a b REPLACE", Handling::Forward),
+            ("COPY a b db 0", Handling::Forward),
+            ("COPY a b DB 1", Handling::Refused(Refusal::ManyDatabases)),
+            ("COPY db db", Handling::Forward),
+        ];
+        for (request, handling) in cases {
+            with(request, |arguments| {
+                assert_eq!(
+                    recognise(arguments).expect("a command").handling_for(arguments),
+                    handling,
+                    "{request}"
+                );
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_no_command_gets_the_words_of_redis() {
+        let cases = [
+            ("nope a b", "ERR unknown command 'nope', with args beginning with: 'a' 'b' "),
+            ("GET", "ERR wrong number of arguments for 'get' command"),
+            ("OBJECT", "ERR wrong number of arguments for 'object' command"),
+            ("object nope a", "ERR unknown subcommand 'nope'. Try OBJECT HELP."),
+            ("OBJECT ENCODING", "ERR wrong number of arguments for 'object|encoding' command"),
+            ("object|encoding a", "ERR unknown command 'object|encoding', with args beginning with: 'a' "),
+        ];
+        for (request, text) in cases {
+            let told =
+                with(request, |arguments| recognise(arguments).map_err(|error| error.to_string()).err());
+            assert_eq!(told.as_deref(), Some(text), "{request}");
+        }
+        let long = format!("nope {}", "x".repeat(1000));
+        let told =
+            with(&long, |arguments| recognise(arguments).map_err(|error: Unrecognised| error.to_string()));
+        assert!(told.expect_err("no command").len() < 200);
+    }
+
+    /// Words of a request, without regard to quotes except for `""`.
+    fn with<T>(request: &str, check: impl FnOnce(&Arguments<'_>) -> T) -> T {
+        let words = request.split(' ').map(|word| if word == "\"\"" { "" } else { word });
+        let mut frame = Vec::new();
+        let places: Vec<_> = words
+            .map(|word| {
+                let start = frame.len() as u32;
+                frame.extend_from_slice(word.as_bytes());
+                Argument { start, length: word.len() as u32 }
+            })
+            .collect();
+        check(&Arguments::new(&frame, &places))
+    }
+
+    fn keys_of(request: &str) -> Result<String, String> {
+        with(request, |arguments| {
+            let command = recognise(arguments).map_err(|error| error.to_string())?;
+            let mut keys = Vec::new();
+            command
+                .for_each_key(arguments, &mut |index| {
+                    keys.push(String::from_utf8_lossy(arguments.at(index)).into_owned());
+                })
+                .map_err(|error| error.to_string())?;
+            Ok(keys.join(" "))
+        })
+    }
+}

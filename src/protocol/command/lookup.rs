@@ -1,0 +1,211 @@
+//! From a name to its entry, in a few instructions: a hash table that the compiler builds.
+
+use super::table::{COMMANDS, TABLE};
+use super::{Command, Flags};
+
+/// The longest name in the table; longer ones need not be looked for.
+const NAME_BYTES_MAX: usize = longest_name();
+/// Places in the hash table: enough that most names are found at the first one.
+const SLOTS: usize = 2048;
+const EMPTY: u16 = u16::MAX;
+
+const _: () = assert!(SLOTS.is_power_of_two() && COMMANDS * 3 < SLOTS);
+
+static NAMES: [Name; COMMANDS] = names();
+static INDEXES: [u16; SLOTS] = indexes();
+
+/// Every entry, in the order of their ids.
+pub fn all() -> &'static [Command] {
+    &TABLE
+}
+
+/// The entry of a command, however its name is capitalised. Subcommands are found through their container only: see
+/// [`Command::resolve`].
+pub fn find(name: &[u8]) -> Option<&'static Command> {
+    find_entry(name).filter(|command| !command.flags.contains(Flags::SUBCOMMAND))
+}
+
+/// The entry of `container`'s subcommand.
+#[cold]
+pub(super) fn find_subcommand(container: &Command, given: &[u8]) -> Option<&'static Command> {
+    let mut name = [0; NAME_BYTES_MAX];
+    let (first, separator) = (container.name.as_bytes(), container.name.len());
+    let end = separator + 1 + given.len();
+    name.get_mut(..separator)?.copy_from_slice(first);
+    *name.get_mut(separator)? = b'|';
+    name.get_mut(separator + 1..end)?.copy_from_slice(given);
+    find_entry(&name[..end])
+}
+
+fn find_entry(name: &[u8]) -> Option<&'static Command> {
+    if name.len() > NAME_BYTES_MAX {
+        return None;
+    }
+    let wanted = Name::of(name);
+    let mut slot = wanted.slot();
+    loop {
+        let index = usize::from(INDEXES[slot]);
+        // An empty place holds an index beyond the names.
+        let found = NAMES.get(index)?;
+        if *found == wanted {
+            let command = &TABLE[index];
+            if name.len() <= Name::WHOLE_BYTES_MAX || command.name.as_bytes().eq_ignore_ascii_case(name) {
+                return Some(command);
+            }
+        }
+        slot = (slot + 1) % SLOTS;
+    }
+}
+
+/// A name in lower case, small enough to be compared in three instructions: its first and its last eight bytes.
+/// Up to sixteen bytes that is all of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Name {
+    first: u64,
+    last: u64,
+    length: usize,
+}
+
+impl Name {
+    const WHOLE_BYTES_MAX: usize = 16;
+
+    const fn of(name: &[u8]) -> Self {
+        let length = name.len();
+        if let (Some(first), Some(last)) = (name.first_chunk(), name.last_chunk()) {
+            let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+            return Self { first: lower(first), last: lower(last), length };
+        }
+        Self { first: lower(short(name)), last: 0, length }
+    }
+
+    /// Where to start looking for it. The multiplier was tried out: a good one keeps the names apart.
+    const fn slot(self) -> usize {
+        let mixed = self.first ^ self.last.rotate_left(29) ^ (self.length as u64) << 56;
+        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLOTS.ilog2())) as usize
+    }
+}
+
+/// Up to seven bytes as a number, without a loop.
+const fn short(name: &[u8]) -> u64 {
+    if let (Some(first), Some(last)) = (name.first_chunk(), name.last_chunk()) {
+        // The two halves overlap where the name is shorter than eight, with the same bytes.
+        return u32::from_le_bytes(*first) as u64
+            | (u32::from_le_bytes(*last) as u64) << (8 * (name.len() - 4));
+    }
+    match *name {
+        [first, second, third] => u32::from_le_bytes([first, second, third, 0]) as u64,
+        [first, second] => u16::from_le_bytes([first, second]) as u64,
+        [first] => first as u64,
+        _ => 0,
+    }
+}
+
+/// Eight bytes at once to lower case, leaving alone what is not a letter.
+const fn lower(bytes: u64) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const HIGH: u64 = 0x80 * ONES;
+    let low_bits = bytes & !HIGH;
+    // The high bit of each byte becomes set from 'A' on, and from behind 'Z' on.
+    let from_a = low_bits + (0x80 - b'A' as u64) * ONES;
+    let behind_z = low_bits + (0x80 - b'Z' as u64 - 1) * ONES;
+    let upper = (from_a ^ behind_z) & !bytes & HIGH;
+    // 0x80 moved down by two is 0x20, the bit that tells the cases apart.
+    bytes | upper >> 2
+}
+
+const fn longest_name() -> usize {
+    let mut longest = 0;
+    let mut index = 0;
+    while index < COMMANDS {
+        if TABLE[index].name.len() > longest {
+            longest = TABLE[index].name.len();
+        }
+        index += 1;
+    }
+    longest
+}
+
+const fn names() -> [Name; COMMANDS] {
+    let mut names = [Name { first: 0, last: 0, length: 0 }; COMMANDS];
+    let mut index = 0;
+    while index < COMMANDS {
+        names[index] = Name::of(TABLE[index].name.as_bytes());
+        index += 1;
+    }
+    names
+}
+
+const fn indexes() -> [u16; SLOTS] {
+    let mut indexes = [EMPTY; SLOTS];
+    let mut index = 0;
+    while index < COMMANDS {
+        let mut slot = Name::of(TABLE[index].name.as_bytes()).slot();
+        while indexes[slot] != EMPTY {
+            slot = (slot + 1) % SLOTS;
+        }
+        indexes[slot] = index as u16;
+        index += 1;
+    }
+    indexes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found_in_any_case() {
+        for command in all().iter().filter(|command| !command.name.contains('|')) {
+            let upper = command.name.to_ascii_uppercase();
+            let mixed: String = command
+                .name
+                .char_indices()
+                .map(|(at, letter)| if at % 2 == 0 { letter.to_ascii_uppercase() } else { letter })
+                .collect();
+            for name in [command.name, &upper, &mixed] {
+                assert_eq!(find(name.as_bytes()).map(Command::id), Some(command.id()), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_found() {
+        let strange: [&[u8]; 9] =
+            [b"", b"ge", b"gett", b"get\0", b"\0get", b"g\xe5t", b"ge\x14", b"[et", b"georadiusbymember_rx"];
+        for name in strange {
+            assert!(find(name).is_none(), "{name:?}");
+        }
+        assert!(find(&[b'a'; 10_000]).is_none());
+    }
+
+    #[test]
+    fn a_subcommand_is_no_command() {
+        assert!(find(b"object|encoding").is_none());
+        let object = find(b"OBJECT").expect("a command");
+        assert_eq!(find_subcommand(object, b"EnCoding").expect("a subcommand").name, "object|encoding");
+        assert!(find_subcommand(object, b"").is_none());
+        assert!(find_subcommand(object, &[b'x'; 64]).is_none());
+        assert!(find_subcommand(object, b"encoding|x").is_none());
+    }
+
+    #[test]
+    fn lower_case_leaves_other_bytes_alone() {
+        for byte in 0..=u8::MAX {
+            let lowered = lower(u64::from_le_bytes([byte; 8]));
+            assert_eq!(lowered, u64::from_le_bytes([byte.to_ascii_lowercase(); 8]), "{byte}");
+        }
+    }
+
+    #[test]
+    fn names_rarely_share_a_place() {
+        let probes = |command: &Command| {
+            let start = Name::of(command.name.as_bytes()).slot();
+            (0..SLOTS)
+                .position(|step| INDEXES[(start + step) % SLOTS] == command.id().0)
+                .expect("it is there")
+        };
+        assert_eq!(probes(find(b"get").expect("a command")), 0);
+        assert_eq!(probes(find(b"set").expect("a command")), 0);
+        assert!(all().iter().map(probes).max() <= Some(3), "{:?}", all().iter().map(probes).max());
+    }
+}

@@ -1,0 +1,54 @@
+//! Who the client is and how it talks: weir's business, since the store only sees weir's own connections.
+
+use super::super::{Command, Flags, LocalCommand, Refusal};
+use super::build::{ADMINISTERS, ANY_TIME, NOT_SCRIPTED, container, help, local, refused};
+
+pub(super) const COMMANDS: &[Command] = &[
+    refused("asking", 1, Refusal::ClusterDisabled).fast(),
+    local("auth", -2, LocalCommand::Auth).fast().flags(BEFORE_SIGN_IN),
+    container("client"),
+    refused("client|caching", 3, Refusal::Tracks).flags(NOT_SCRIPTED),
+    // Valkey 8.
+    refused("client|capa", -3, Refusal::StoreClients).flags(NOT_SCRIPTED),
+    local("client|getname", 2, LocalCommand::ClientGetName).flags(NOT_SCRIPTED),
+    refused("client|getredir", 2, Refusal::Tracks).flags(NOT_SCRIPTED),
+    help("client|help"),
+    local("client|id", 2, LocalCommand::ClientId).flags(NOT_SCRIPTED),
+    refused("client|import-source", 3, Refusal::StoreClients).flags(ADMINISTERS),
+    local("client|info", 2, LocalCommand::ClientInfo).flags(NOT_SCRIPTED),
+    refused("client|kill", -3, Refusal::StoreClients).flags(ADMINISTERS),
+    refused("client|list", -2, Refusal::StoreClients).flags(ADMINISTERS),
+    // Clients ask for it when they connect and go on without it.
+    refused("client|maint_notifications", -3, Refusal::Maintenance).flags(NOT_SCRIPTED),
+    local("client|no-evict", 3, LocalCommand::ClientNoEvict).flags(ADMINISTERS),
+    local("client|no-touch", 3, LocalCommand::ClientNoTouch).flags(NOT_SCRIPTED),
+    refused("client|pause", -3, Refusal::StoreClients).flags(ADMINISTERS),
+    refused("client|reply", 3, Refusal::Silences).flags(NOT_SCRIPTED),
+    local("client|setinfo", 4, LocalCommand::ClientSetInfo).flags(NOT_SCRIPTED),
+    local("client|setname", 3, LocalCommand::ClientSetName).flags(NOT_SCRIPTED),
+    refused("client|tracking", -3, Refusal::Tracks).flags(NOT_SCRIPTED),
+    refused("client|trackinginfo", 2, Refusal::Tracks).flags(NOT_SCRIPTED),
+    refused("client|unblock", -3, Refusal::StoreClients).flags(ADMINISTERS),
+    refused("client|unpause", 2, Refusal::StoreClients).flags(ADMINISTERS),
+    Command { arity: -1, ..container("command") }.locally(LocalCommand::Command).flags(ANY_TIME),
+    local("command|count", 2, LocalCommand::Command).flags(ANY_TIME),
+    local("command|docs", -2, LocalCommand::Command).flags(ANY_TIME),
+    local("command|getkeys", -3, LocalCommand::Command).flags(ANY_TIME),
+    local("command|getkeysandflags", -3, LocalCommand::Command).flags(ANY_TIME),
+    help("command|help"),
+    local("command|info", -2, LocalCommand::Command).flags(ANY_TIME),
+    local("command|list", -2, LocalCommand::Command).flags(ANY_TIME),
+    local("echo", 2, LocalCommand::Echo).fast().flags(ANY_TIME),
+    local("hello", -1, LocalCommand::Hello).fast().flags(BEFORE_SIGN_IN),
+    local("ping", -1, LocalCommand::Ping).fast(),
+    local("quit", -1, LocalCommand::Quit).fast().flags(BEFORE_SIGN_IN),
+    // Cluster clients send it to read from replicas; here every read may be answered.
+    local("readonly", 1, LocalCommand::ReadOnly).fast().flags(ANY_TIME),
+    local("readwrite", 1, LocalCommand::ReadWrite).fast().flags(ANY_TIME),
+    local("reset", 1, LocalCommand::Reset).fast().flags(BEFORE_SIGN_IN),
+    local("select", 2, LocalCommand::Select).fast().flags(ANY_TIME),
+    refused("wait", 3, Refusal::AwaitsReplicas).flags(Flags::NOSCRIPT),
+    refused("waitaof", 4, Refusal::AwaitsReplicas).flags(Flags::NOSCRIPT),
+];
+
+const BEFORE_SIGN_IN: Flags = NOT_SCRIPTED.and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY);

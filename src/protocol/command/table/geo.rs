@@ -1,0 +1,17 @@
+//! Places on the globe.
+
+use super::super::{Command, Keys};
+use super::build::{read, write};
+
+pub(super) const COMMANDS: &[Command] = &[
+    write("geoadd", -5).needs_memory(),
+    read("geodist", -4),
+    read("geohash", -2),
+    read("geopos", -2),
+    write("georadius", -6).needs_memory().movable(Keys::GeoStore).over_range(),
+    read("georadius_ro", -6).over_range(),
+    write("georadiusbymember", -5).needs_memory().movable(Keys::GeoStore).over_range(),
+    read("georadiusbymember_ro", -5).over_range(),
+    read("geosearch", -7).over_range(),
+    write("geosearchstore", -8).needs_memory().keys(1, 2, 1).over_range(),
+];

@@ -1,0 +1,35 @@
+//! Hashes, with the fields that expire of Redis 7.4 and 8 and of Valkey 9.
+
+use super::super::Command;
+use super::build::{read, write};
+
+pub(super) const COMMANDS: &[Command] = &[
+    write("hdel", -3).fast(),
+    read("hexists", 3).fast(),
+    write("hexpire", -6).fast().needs_memory(),
+    write("hexpireat", -6).fast().needs_memory(),
+    read("hexpiretime", -5).fast(),
+    read("hget", 3).fast(),
+    read("hgetall", 2).over_range(),
+    write("hgetdel", -5).fast(),
+    write("hgetex", -5).fast(),
+    write("hincrby", 4).fast().needs_memory(),
+    write("hincrbyfloat", 4).fast().needs_memory(),
+    read("hkeys", 2).over_range(),
+    read("hlen", 2).fast(),
+    read("hmget", -3).fast(),
+    write("hmset", -4).fast().needs_memory(),
+    write("hpersist", -5).fast(),
+    write("hpexpire", -6).fast().needs_memory(),
+    write("hpexpireat", -6).fast().needs_memory(),
+    read("hpexpiretime", -5).fast(),
+    read("hpttl", -5).fast(),
+    read("hrandfield", -2).over_range(),
+    read("hscan", -3).walks(),
+    write("hset", -4).fast().needs_memory(),
+    write("hsetex", -6).fast().needs_memory(),
+    write("hsetnx", 4).fast().needs_memory(),
+    read("hstrlen", 3).fast(),
+    read("httl", -5).fast(),
+    read("hvals", 2).over_range(),
+];

@@ -1,0 +1,230 @@
+//! The table itself: one file per family, in the words of [`build`].
+//!
+//! Checked against what a real server says about its commands, in `tests` below.
+
+mod bitmaps;
+mod build;
+mod cluster;
+mod connection;
+mod generic;
+mod geo;
+mod hashes;
+mod lists;
+mod pubsub;
+mod scripting;
+mod server;
+mod sets;
+mod sorted_sets;
+mod streams;
+mod strings;
+mod transactions;
+mod vector_sets;
+
+use super::{Command, Flags, Group};
+
+/// The families, in the order of their commands' ids.
+const FAMILIES: [(Group, &[Command]); 17] = [
+    (Group::String, strings::COMMANDS),
+    (Group::Generic, generic::COMMANDS),
+    (Group::Hash, hashes::COMMANDS),
+    (Group::List, lists::COMMANDS),
+    (Group::Set, sets::COMMANDS),
+    (Group::SortedSet, sorted_sets::COMMANDS),
+    (Group::Stream, streams::COMMANDS),
+    (Group::Bitmap, bitmaps::COMMANDS),
+    (Group::HyperLogLog, bitmaps::HYPERLOGLOG),
+    (Group::Geo, geo::COMMANDS),
+    (Group::VectorSet, vector_sets::COMMANDS),
+    (Group::Scripting, scripting::COMMANDS),
+    (Group::Transactions, transactions::COMMANDS),
+    (Group::PubSub, pubsub::COMMANDS),
+    (Group::Connection, connection::COMMANDS),
+    (Group::Server, server::COMMANDS),
+    (Group::Cluster, cluster::COMMANDS),
+];
+
+/// How many entries there are.
+pub(super) const COMMANDS: usize = count();
+
+/// All of them, each at the place that its id names.
+pub(super) static TABLE: [Command; COMMANDS] = table();
+
+const fn count() -> usize {
+    let mut count = 0;
+    let mut family = 0;
+    while family < FAMILIES.len() {
+        count += FAMILIES[family].1.len();
+        family += 1;
+    }
+    count
+}
+
+#[expect(clippy::large_stack_arrays, reason = "the compiler runs it")]
+const fn table() -> [Command; COMMANDS] {
+    let mut table = [build::plain("", 0); COMMANDS];
+    let mut id = 0;
+    let mut family = 0;
+    while family < FAMILIES.len() {
+        let (group, commands) = FAMILIES[family];
+        let mut index = 0;
+        while index < commands.len() {
+            let command = commands[index].group(group).id_of(id);
+            table[id] = if has_container(command.name) { command.flags(Flags::SUBCOMMAND) } else { command };
+            id += 1;
+            index += 1;
+        }
+        family += 1;
+    }
+    table
+}
+
+/// Whether a name is one of a subcommand.
+const fn has_container(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    let mut index = 0;
+    while index < bytes.len() {
+        if bytes[index] == b'|' {
+            return true;
+        }
+        index += 1;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::{Class, Effect, Handling, Keys, all, find};
+    use super::*;
+
+    /// Recorded by `tests/data/record-commands`.
+    const REDIS_7: &str = include_str!("../../../../tests/data/commands-7.0.15.txt");
+
+    /// What one line of the record says.
+    struct Recorded {
+        name: &'static str,
+        arity: i16,
+        positions: (i64, i64, i64),
+        flags: BTreeSet<&'static str>,
+        categories: BTreeSet<&'static str>,
+    }
+
+    fn recorded() -> impl Iterator<Item = Recorded> {
+        REDIS_7.lines().map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [name, arity, first, last, step, flags, categories] = fields[..] else { panic!("{line}") };
+            let number = |text: &str| text.parse().expect("a number");
+            let set = |text: &'static str| text.split(',').filter(|word| *word != "-").collect();
+            Recorded {
+                name,
+                arity: arity.parse().expect("a number"),
+                positions: (number(first), number(last), number(step)),
+                flags: set(flags),
+                categories: set(categories),
+            }
+        })
+    }
+
+    fn entry(name: &str) -> &'static Command {
+        all().iter().find(|command| command.name == name).unwrap_or_else(|| panic!("{name} is missing"))
+    }
+
+    #[test]
+    fn every_command_of_redis_7_is_there_and_stands_as_redis_says() {
+        for theirs in recorded() {
+            let ours = entry(theirs.name);
+            let arity = match ours.name {
+                // 7.2 lets WITHSCORE follow the first two, and a command without arguments the others.
+                "zrank" | "zrevrank" | "command|getkeys" | "command|getkeysandflags" => -3,
+                _ => theirs.arity,
+            };
+            assert_eq!(ours.arity, arity, "{}", ours.name);
+            assert_eq!(ours.keys.positions(), theirs.positions, "{}", ours.name);
+        }
+    }
+
+    #[test]
+    fn flags_are_those_of_redis_7() {
+        for theirs in recorded() {
+            let ours: BTreeSet<&str> = entry(theirs.name).flags.names().collect();
+            assert_eq!(ours, theirs.flags, "{}", theirs.name);
+        }
+    }
+
+    #[test]
+    fn effects_agree_with_flags() {
+        for theirs in recorded() {
+            let command = entry(theirs.name);
+            if theirs.flags.contains("write") {
+                assert_eq!(command.effect, Effect::Write, "{}", command.name);
+            }
+            if command.effect == Effect::Read {
+                assert!(theirs.flags.contains("readonly"), "{}", command.name);
+            }
+            // Whatever may write must not be taken for harmless: scripts do not say.
+            if command.keys != Keys::None && command.class == Class::Script {
+                assert_ne!(command.effect, Effect::None, "{}", command.name);
+            }
+        }
+    }
+
+    #[test]
+    fn access_categories_are_those_of_redis_7() {
+        // Redis counts two as administration, and lets everyone run them all the same.
+        for theirs in recorded().filter(|theirs| !matches!(theirs.name, "lastsave" | "role")) {
+            let command = entry(theirs.name);
+            let ours: BTreeSet<&str> = super::super::describe::categories(command).collect();
+            assert_eq!(ours, theirs.categories, "{}", command.name);
+        }
+    }
+
+    #[test]
+    fn ids_are_places() {
+        for (index, command) in all().iter().enumerate() {
+            assert_eq!(usize::from(command.id().0), index, "{}", command.name);
+        }
+    }
+
+    #[test]
+    fn every_subcommand_has_a_container() {
+        for command in all() {
+            let Some((container, _)) = command.name.split_once('|') else { continue };
+            let container = find(container.as_bytes()).expect("a command");
+            assert!(container.flags.contains(Flags::CONTAINER), "{}", command.name);
+            assert!(container.arity < 0, "{}", command.name);
+        }
+    }
+
+    #[test]
+    fn what_has_no_key_is_never_forwarded() {
+        for command in all().iter().filter(|command| command.handling == Handling::Forward) {
+            assert_ne!(command.keys, Keys::None, "{}: where would it go?", command.name);
+        }
+    }
+
+    #[test]
+    fn only_what_touches_everyone_needs_an_admin() {
+        let admin: Vec<_> =
+            all().iter().filter(|command| command.admin).map(|command| command.name).collect();
+        let expected = [
+            "flushall",
+            "flushdb",
+            "keys",
+            "swapdb",
+            "function|delete",
+            "function|flush",
+            "function|kill",
+            "function|load",
+            "function|restore",
+            "script|flush",
+            "script|kill",
+            "config|resetstat",
+            "config|rewrite",
+            "config|set",
+            "memory|purge",
+            "shutdown",
+        ];
+        assert_eq!(admin, expected);
+    }
+}

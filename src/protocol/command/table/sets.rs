@@ -1,0 +1,24 @@
+//! Sets.
+
+use super::super::{Command, KeyCount};
+use super::build::{read, write};
+
+pub(super) const COMMANDS: &[Command] = &[
+    write("sadd", -3).fast().needs_memory(),
+    read("scard", 2).fast(),
+    read("sdiff", -2).keys(1, -1, 1).over_range(),
+    write("sdiffstore", -3).needs_memory().keys(1, -1, 1).over_range(),
+    read("sinter", -2).keys(1, -1, 1).over_range(),
+    read("sintercard", -3).counted(1, KeyCount::Intersection).over_range(),
+    write("sinterstore", -3).needs_memory().keys(1, -1, 1).over_range(),
+    read("sismember", 3).fast(),
+    read("smembers", 2).over_range(),
+    read("smismember", -3).fast(),
+    write("smove", 4).fast().several(1, 2, 1),
+    write("spop", -2).fast(),
+    read("srandmember", -2).over_range(),
+    write("srem", -3).fast(),
+    read("sscan", -3).walks(),
+    read("sunion", -2).keys(1, -1, 1).over_range(),
+    write("sunionstore", -3).needs_memory().keys(1, -1, 1).over_range(),
+];

@@ -1,0 +1,43 @@
+//! Sorted sets.
+
+use super::super::{Class, Command, Flags, KeyCount};
+use super::build::{read, write};
+
+pub(super) const COMMANDS: &[Command] = &[
+    write("bzmpop", -5).counted(2, KeyCount::Pop).blocks(),
+    write("bzpopmax", -3).fast().keys(1, -2, 1).flags(Flags::NOSCRIPT).blocks(),
+    write("bzpopmin", -3).fast().keys(1, -2, 1).flags(Flags::NOSCRIPT).blocks(),
+    write("zadd", -4).fast().needs_memory(),
+    read("zcard", 2).fast(),
+    read("zcount", 4).fast(),
+    read("zdiff", -3).counted(1, KeyCount::SortedSets).over_range(),
+    write("zdiffstore", -4).needs_memory().stored_and_counted(KeyCount::SortedSets).over_range(),
+    write("zincrby", 4).fast().needs_memory(),
+    read("zinter", -3).counted(1, KeyCount::SortedSets).over_range(),
+    read("zintercard", -3).counted(1, KeyCount::SortedSets).over_range(),
+    write("zinterstore", -4).needs_memory().stored_and_counted(KeyCount::SortedSets).over_range(),
+    read("zlexcount", 4).fast(),
+    write("zmpop", -4).counted(1, KeyCount::Pop).class(Class::Multi),
+    read("zmscore", -3).fast(),
+    write("zpopmax", -2).fast(),
+    write("zpopmin", -2).fast(),
+    read("zrandmember", -2).over_range(),
+    read("zrange", -4).over_range(),
+    read("zrangebylex", -4).over_range(),
+    read("zrangebyscore", -4).over_range(),
+    write("zrangestore", -5).needs_memory().keys(1, 2, 1).over_range(),
+    // One word more since 7.2, WITHSCORE; an older store answers for itself.
+    read("zrank", -3).fast(),
+    write("zrem", -3).fast(),
+    write("zremrangebylex", 4).over_range(),
+    write("zremrangebyrank", 4).over_range(),
+    write("zremrangebyscore", 4).over_range(),
+    read("zrevrange", -4).over_range(),
+    read("zrevrangebylex", -4).over_range(),
+    read("zrevrangebyscore", -4).over_range(),
+    read("zrevrank", -3).fast(),
+    read("zscan", -3).walks(),
+    read("zscore", 3).fast(),
+    read("zunion", -3).counted(1, KeyCount::SortedSets).over_range(),
+    write("zunionstore", -4).needs_memory().stored_and_counted(KeyCount::SortedSets).over_range(),
+];

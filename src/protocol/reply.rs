@@ -1,0 +1,398 @@
+//! Replies: finds where each one ends, in RESP2 and RESP3, in whatever pieces it arrives.
+//!
+//! The scanner looks at every byte of structure once and steps over payloads, so a reply of any size costs linear
+//! time. Attributes and pushes that stand before a reply belong to it and travel with it.
+
+use crate::values::limits::NESTING_MAX;
+
+/// What a whole reply turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scanned {
+    /// Where it ends, counted from the start of the bytes that were scanned last.
+    pub end: usize,
+    /// The type byte of the reply itself (not of attributes before it).
+    pub kind: u8,
+    /// Elements of the outermost aggregate; one for anything else.
+    pub rows: u64,
+}
+
+/// The bytes are not RESP: the connection they came from cannot be trusted any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MalformedReply;
+
+/// The scanner of one backend connection.
+#[derive(Debug, Default)]
+pub struct ReplyScanner {
+    /// Elements still to come, per level of nesting; the first level holds the reply itself.
+    levels: [u64; NESTING_MAX],
+    depth: usize,
+    /// Payload bytes still to be stepped over, line end included.
+    payload_left: u64,
+    /// A header line that a chunk boundary cut.
+    line: Vec<u8>,
+    /// Inside the rest of a line whose content does not matter.
+    in_text: bool,
+    kind: u8,
+    rows: u64,
+}
+
+/// Numbers, lengths and the like; texts are stepped over without being held.
+const HEADER_BYTES_MAX: usize = 32;
+
+impl ReplyScanner {
+    /// Scans on. `Some` when a reply ends within `bytes`; what follows belongs to the next one. `None` when all of
+    /// `bytes` belongs to a reply that goes on.
+    pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
+        if self.depth == 0 {
+            if let Some(scanned) = scan_simple(bytes) {
+                return Ok(Some(scanned));
+            }
+            self.depth = 1;
+            self.levels[0] = 1;
+            self.kind = 0;
+            self.rows = 1;
+        }
+        let mut at = 0;
+        while at < bytes.len() {
+            if self.payload_left > 0 {
+                let step = self.payload_left.min((bytes.len() - at) as u64);
+                at += step as usize;
+                self.payload_left -= step;
+                if self.payload_left > 0 {
+                    break;
+                }
+                self.element_done();
+            } else if self.in_text {
+                let Some(newline) = bytes[at..].iter().position(|byte| *byte == b'\n') else { break };
+                at += newline + 1;
+                self.in_text = false;
+                self.element_done();
+            } else {
+                at += self.header(&bytes[at..])?;
+            }
+            if self.depth == 0 {
+                return Ok(Some(Scanned { end: at, kind: self.kind, rows: self.rows }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Is a reply under way, of which some bytes were seen?
+    pub fn is_midway(&self) -> bool {
+        self.depth > 0
+    }
+
+    fn header(&mut self, bytes: &[u8]) -> Result<usize, MalformedReply> {
+        let kind = self.line.first().copied().unwrap_or(bytes[0]);
+        if matches!(kind, b'+' | b'-' | b':' | b',' | b'(' | b'_' | b'#') {
+            self.note_kind(kind);
+            self.in_text = true;
+            return Ok(1);
+        }
+        let Some(newline) = bytes.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n') else {
+            self.line.extend_from_slice(bytes);
+            return if self.line.len() > HEADER_BYTES_MAX { Err(MalformedReply) } else { Ok(bytes.len()) };
+        };
+        let used = newline + 1;
+        let count = if self.line.is_empty() {
+            parse_count(&bytes[..used])?
+        } else {
+            self.line.extend_from_slice(&bytes[..used]);
+            let count = parse_count(&self.line)?;
+            self.line.clear();
+            count
+        };
+        self.counted(kind, count)?;
+        Ok(used)
+    }
+
+    fn counted(&mut self, kind: u8, count: Option<u64>) -> Result<(), MalformedReply> {
+        match kind {
+            b'$' | b'=' | b'!' => {
+                self.note_kind(kind);
+                match count {
+                    Some(length) => self.payload_left = length.checked_add(2).ok_or(MalformedReply)?,
+                    None => self.element_done(),
+                }
+            }
+            b'*' | b'~' | b'%' => {
+                let pairs = if kind == b'%' { 2 } else { 1 };
+                let elements = count.unwrap_or(0).checked_mul(pairs).ok_or(MalformedReply)?;
+                if self.note_kind(kind) {
+                    self.rows = count.unwrap_or(0);
+                }
+                if elements == 0 {
+                    self.element_done();
+                } else {
+                    self.descend(elements)?;
+                }
+            }
+            // An attribute stands before the element it describes, a push before the reply it interrupts: neither
+            // counts as an element, so one more is to come at this level than was.
+            b'|' | b'>' => {
+                let pairs = if kind == b'|' { 2 } else { 1 };
+                let elements = count.and_then(|count| count.checked_mul(pairs)).ok_or(MalformedReply)?;
+                if elements > 0 {
+                    let level = &mut self.levels[self.depth - 1];
+                    *level = level.checked_add(1).ok_or(MalformedReply)?;
+                    self.descend(elements)?;
+                }
+            }
+            _ => return Err(MalformedReply),
+        }
+        Ok(())
+    }
+
+    fn descend(&mut self, elements: u64) -> Result<(), MalformedReply> {
+        if self.depth == NESTING_MAX {
+            return Err(MalformedReply);
+        }
+        self.levels[self.depth] = elements;
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn element_done(&mut self) {
+        while self.depth > 0 {
+            let level = &mut self.levels[self.depth - 1];
+            *level -= 1;
+            if *level > 0 {
+                return;
+            }
+            self.depth -= 1;
+        }
+    }
+
+    /// Remembers the type of the reply itself. True if this element is it.
+    fn note_kind(&mut self, kind: u8) -> bool {
+        let outermost = self.depth == 1 && self.levels[0] == 1;
+        if outermost {
+            self.kind = kind;
+        }
+        outermost
+    }
+}
+
+/// The common case: one short line or one bulk string, whole.
+fn scan_simple(bytes: &[u8]) -> Option<Scanned> {
+    let kind = *bytes.first()?;
+    let newline = bytes.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n')?;
+    let end = match kind {
+        b'+' | b'-' | b':' | b'_' | b'#' | b',' => newline + 1,
+        b'$' => newline + 1 + parse_count(&bytes[..=newline]).ok()?.map_or(0, |length| length as usize + 2),
+        _ => return None,
+    };
+    (end <= bytes.len()).then_some(Scanned { end, kind, rows: 1 })
+}
+
+/// The count of a header line such as `*12\r\n`; `None` for the null of RESP2 (`-1`).
+fn parse_count(line: &[u8]) -> Result<Option<u64>, MalformedReply> {
+    let digits = line[1..].strip_suffix(b"\r\n").ok_or(MalformedReply)?;
+    if digits == b"-1" {
+        return Ok(None);
+    }
+    if digits.is_empty() || digits.len() > 12 {
+        return Err(MalformedReply);
+    }
+    digits
+        .iter()
+        .try_fold(0_u64, |value, digit| {
+            digit.is_ascii_digit().then(|| value * 10 + u64::from(digit - b'0')).ok_or(MalformedReply)
+        })
+        .map(Some)
+}
+
+/// The elements of a whole array reply, each as the bytes it came in.
+pub fn elements(array: &[u8]) -> Option<Elements<'_>> {
+    let newline = array.iter().position(|byte| *byte == b'\n')?;
+    if array[0] != b'*' {
+        return None;
+    }
+    let count = parse_count(&array[..=newline]).ok()?? as usize;
+    Some(Elements { rest: &array[newline + 1..], left: count })
+}
+
+/// Iterates over the elements of an array reply.
+#[derive(Clone, Debug)]
+pub struct Elements<'a> {
+    rest: &'a [u8],
+    left: usize,
+}
+
+impl<'a> Elements<'a> {
+    /// What has not been iterated over yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// How many elements are left.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.left == 0 {
+            return None;
+        }
+        let scanned = ReplyScanner::default().scan(self.rest).ok()??;
+        let (element, rest) = self.rest.split_at(scanned.end);
+        self.rest = rest;
+        self.left -= 1;
+        Some(element)
+    }
+}
+
+/// The text of a whole reply that is one bulk string, one simple string or one error.
+pub fn text(reply: &[u8]) -> Option<&[u8]> {
+    let newline = reply.iter().position(|byte| *byte == b'\n')?;
+    match reply[0] {
+        b'+' | b'-' => Some(&reply[1..newline - 1]),
+        b'$' => {
+            let length = parse_count(&reply[..=newline]).ok()??;
+            reply.get(newline + 1..newline + 1 + length as usize)
+        }
+        _ => None,
+    }
+}
+
+/// The value of a whole integer reply.
+pub fn integer(reply: &[u8]) -> Option<i64> {
+    let digits = reply.strip_prefix(b":")?.strip_suffix(b"\r\n")?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_of_reply_ends_where_it_ends() {
+        for (reply, rows) in [
+            ("+OK\r\n", 1),
+            ("-ERR no\r\n", 1),
+            (":-12\r\n", 1),
+            ("$5\r\nhello\r\n", 1),
+            ("$-1\r\n", 1),
+            ("*-1\r\n", 0),
+            ("*0\r\n", 0),
+            ("_\r\n", 1),
+            (",1.5\r\n", 1),
+            ("#t\r\n", 1),
+            ("(12345678901234567890123456789012345678901234567890\r\n", 1),
+            ("=7\r\ntxt:abc\r\n", 1),
+            ("!5\r\nERR x\r\n", 1),
+            ("*2\r\n$1\r\na\r\n*1\r\n:1\r\n", 2),
+            ("%2\r\n+a\r\n:1\r\n+b\r\n*0\r\n", 2),
+            ("~1\r\n+a\r\n", 1),
+            ("|1\r\n+ttl\r\n:3600\r\n$1\r\na\r\n", 1),
+            (">2\r\n+invalidate\r\n*1\r\n+k\r\n*3\r\n:1\r\n:2\r\n:3\r\n", 3),
+            ("*2\r\n|1\r\n+a\r\n+b\r\n:1\r\n:2\r\n", 2),
+        ] {
+            let mut bytes = reply.as_bytes().to_vec();
+            bytes.extend_from_slice(b"+NEXT\r\n");
+            let scanned = ReplyScanner::default().scan(&bytes).expect("well formed").expect("whole");
+            assert_eq!((scanned.end, scanned.rows), (reply.len(), rows), "{}", reply.escape_debug());
+            assert_eq!(in_pieces(reply.as_bytes(), 1), vec![reply.len()], "{}", reply.escape_debug());
+        }
+    }
+
+    #[test]
+    fn nesting_is_bounded() {
+        let deep = "*1\r\n".repeat(NESTING_MAX) + ":1\r\n";
+        assert_eq!(ReplyScanner::default().scan(deep.as_bytes()), Err(MalformedReply));
+        let allowed = "*1\r\n".repeat(NESTING_MAX - 1) + ":1\r\n";
+        assert!(ReplyScanner::default().scan(allowed.as_bytes()).is_ok_and(|scanned| scanned.is_some()));
+    }
+
+    #[test]
+    fn what_is_not_resp_is_refused() {
+        for bytes in ["hello\r\n", "$x\r\n", "*1\n", "$-2\r\n", "*99999999999999\r\n", "\r\n"] {
+            assert_eq!(ReplyScanner::default().scan(bytes.as_bytes()), Err(MalformedReply), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn elements_are_given_as_they_came() {
+        let array = b"*3\r\n$1\r\na\r\n$-1\r\n*1\r\n:1\r\n";
+        let found: Vec<&[u8]> = elements(array).expect("an array").collect();
+        assert_eq!(found, [b"$1\r\na\r\n".as_slice(), b"$-1\r\n", b"*1\r\n:1\r\n"]);
+        assert!(elements(b":1\r\n").is_none());
+    }
+
+    /// Ends of the replies in `bytes`, which arrive in pieces of `size`.
+    fn in_pieces(bytes: &[u8], size: usize) -> Vec<usize> {
+        let mut scanner = ReplyScanner::default();
+        let mut ends = Vec::new();
+        for (index, piece) in bytes.chunks(size).enumerate() {
+            let mut at = 0;
+            while at < piece.len() {
+                match scanner.scan(&piece[at..]).expect("well formed") {
+                    Some(scanned) => {
+                        at += scanned.end;
+                        ends.push(index * size + at);
+                    }
+                    None => break,
+                }
+            }
+        }
+        ends
+    }
+
+    fn any_reply() -> impl Strategy<Value = Vec<u8>> {
+        let leaf = prop_oneof![
+            "[a-z ]{0,60}".prop_map(|text| format!("+{text}\r\n").into_bytes()),
+            any::<i64>().prop_map(|value| format!(":{value}\r\n").into_bytes()),
+            proptest::collection::vec(any::<u8>(), 0..50).prop_map(|value| {
+                let mut out = Vec::new();
+                crate::protocol::encode::bulk(&mut out, &value);
+                out
+            }),
+            Just(b"$-1\r\n".to_vec()),
+            Just(b"_\r\n".to_vec()),
+        ];
+        leaf.prop_recursive(4, 32, 6, |inner| {
+            (proptest::collection::vec(inner, 0..6), prop_oneof![Just('*'), Just('~'), Just('%'), Just('|')])
+                .prop_map(|(parts, kind)| aggregate(kind, &parts))
+        })
+    }
+
+    fn aggregate(kind: char, parts: &[Vec<u8>]) -> Vec<u8> {
+        let even = &parts[..parts.len() / 2 * 2];
+        let (count, parts) =
+            if matches!(kind, '%' | '|') { (even.len() / 2, even) } else { (parts.len(), parts) };
+        let mut out = format!("{kind}{count}\r\n").into_bytes();
+        out.extend(parts.concat());
+        if kind == '|' {
+            out.extend_from_slice(b"+described\r\n");
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn however_it_is_split_it_ends_at_the_same_places(
+            replies in proptest::collection::vec(any_reply(), 1..6),
+            size in 1_usize..40,
+        ) {
+            let bytes = replies.concat();
+            let expected: Vec<usize> = replies.iter().scan(0, |end, reply| { *end += reply.len(); Some(*end) }).collect();
+            prop_assert_eq!(in_pieces(&bytes, size), expected);
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b'*'), Just(b'9'), Just(b'\r'), Just(b'\n')], 0..60)) {
+            let mut scanner = ReplyScanner::default();
+            for piece in bytes.chunks(3) {
+                if scanner.scan(piece).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+}

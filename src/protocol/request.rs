@@ -1,0 +1,634 @@
+//! Requests, byte by byte if need be: RESP arrays of bulk strings and inline commands.
+//!
+//! A whole request inside one received chunk is seen in place and never copied. What is unfinished at the end of
+//! a chunk is held, once, and parsing goes on where it stopped, so that no input makes it quadratic. A large
+//! request ends as shared [`Bytes`] that travel on without being copied.
+
+use bytes::Bytes;
+
+use crate::protocol::{Argument, Arguments, encode};
+use crate::values::limits;
+
+/// How large a request of this connection may be.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestLimits {
+    /// Arguments of one request.
+    pub arguments_max: usize,
+    /// Bytes of one argument.
+    pub argument_bytes_max: usize,
+    /// Bytes of one request.
+    pub request_bytes_max: usize,
+}
+
+impl RequestLimits {
+    /// What a client may send that is known.
+    pub fn trusted(request_bytes_max: usize) -> Self {
+        Self {
+            arguments_max: limits::ARGUMENTS_MAX,
+            argument_bytes_max: request_bytes_max,
+            request_bytes_max: request_bytes_max + FRAMING_BYTES_SPARE,
+        }
+    }
+
+    /// What a client may send before it has authenticated: enough to do so.
+    pub fn stranger() -> Self {
+        Self {
+            arguments_max: limits::ARGUMENTS_MAX_UNAUTHENTICATED,
+            argument_bytes_max: limits::ARGUMENT_BYTES_MAX_UNAUTHENTICATED,
+            request_bytes_max: limits::ARGUMENTS_MAX_UNAUTHENTICATED
+                * (limits::ARGUMENT_BYTES_MAX_UNAUTHENTICATED + FRAMING_BYTES_SPARE),
+        }
+    }
+
+    fn is_stranger(&self) -> bool {
+        self.arguments_max == limits::ARGUMENTS_MAX_UNAUTHENTICATED
+    }
+}
+
+/// A value of just the allowed size still needs its command, its key and the framing around them.
+const FRAMING_BYTES_SPARE: usize = 4096;
+/// A header line (`*3`, `$5`) has at most a type byte and the digits of 64 bits.
+const HEADER_BYTES_MAX: usize = 24;
+/// What a connection keeps of its buffers between requests.
+const HELD_BYTES_KEPT: usize = 4096;
+const PLACES_KEPT: usize = 256;
+
+/// Why the bytes are not a request. The text is the reply; the connection cannot go on after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProtocolError(pub String);
+
+impl ProtocolError {
+    fn new(text: &str) -> Self {
+        Self(format!("ERR Protocol error: {text}"))
+    }
+}
+
+/// One whole request, borrowed from the chunk or from the decoder.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The words, and the frame to forward.
+    pub arguments: Arguments<'a>,
+    /// The frame once more where it is large, to be shared instead of copied.
+    pub shared: Option<&'a Bytes>,
+}
+
+/// The decoder of one connection.
+#[derive(Debug, Default)]
+pub struct RequestDecoder {
+    /// Bytes received and not yet part of a finished request; begins at a request.
+    held: Vec<u8>,
+    /// How many of the held bytes belong to requests that were already given out.
+    held_done: usize,
+    /// A large request while it is being looked at.
+    large: Option<Bytes>,
+    /// An inline request in its canonical form while it is being looked at.
+    canonical: Vec<u8>,
+    places: Vec<Argument>,
+    /// Where parsing of the unfinished request goes on, from its first byte.
+    position: usize,
+    /// Arguments still to come, once the array header was seen.
+    arguments_left: Option<usize>,
+}
+
+enum Progress {
+    /// The request ends here, counted from its first byte.
+    Finished(usize),
+    /// An empty line or array: nothing to answer.
+    Nothing(usize),
+    /// A whole line that is no array, without its line end, and where the next request starts.
+    Inline { length: usize, next: usize },
+    /// More bytes are needed.
+    Unfinished,
+}
+
+impl RequestDecoder {
+    /// The next request out of what is held and `chunk[*consumed..]`. Advances `consumed`; when there is no whole
+    /// request left, everything is consumed and the rest is held.
+    pub fn next<'a>(
+        &'a mut self,
+        chunk: &'a [u8],
+        consumed: &mut usize,
+        limits: &RequestLimits,
+    ) -> Result<Option<Request<'a>>, ProtocolError> {
+        self.forget_done();
+        if self.held.is_empty() {
+            self.next_in_place(chunk, consumed, limits)
+        } else {
+            self.held.extend_from_slice(&chunk[*consumed..]);
+            *consumed = chunk.len();
+            self.next_held(limits)
+        }
+    }
+
+    /// Keeps the rest of a chunk for later, when the connection may not go on now.
+    pub fn hold(&mut self, rest: &[u8]) {
+        self.forget_done();
+        self.held.extend_from_slice(rest);
+    }
+
+    /// Bytes that wait to become a request.
+    pub fn held_bytes(&self) -> usize {
+        self.held.len() - self.held_done
+    }
+
+    fn next_in_place<'a>(
+        &'a mut self,
+        chunk: &'a [u8],
+        consumed: &mut usize,
+        limits: &RequestLimits,
+    ) -> Result<Option<Request<'a>>, ProtocolError> {
+        loop {
+            let bytes = &chunk[*consumed..];
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            match self.parse(bytes, limits)? {
+                Progress::Finished(end) => {
+                    *consumed += end;
+                    self.start_over();
+                    let arguments = Arguments::new(&bytes[..end], &self.places);
+                    return Ok(Some(Request { arguments, shared: None }));
+                }
+                Progress::Nothing(end) => {
+                    *consumed += end;
+                    self.start_over();
+                }
+                Progress::Inline { length, next } => {
+                    *consumed += next;
+                    self.start_over();
+                    if self.canonicalise(&bytes[..length])? {
+                        let arguments = Arguments::new(&self.canonical, &self.places);
+                        return Ok(Some(Request { arguments, shared: None }));
+                    }
+                }
+                Progress::Unfinished => {
+                    self.held.extend_from_slice(bytes);
+                    *consumed = chunk.len();
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn next_held(&mut self, limits: &RequestLimits) -> Result<Option<Request<'_>>, ProtocolError> {
+        loop {
+            let held = std::mem::take(&mut self.held);
+            let progress = self.parse(&held[self.held_done..], limits);
+            self.held = held;
+            match progress? {
+                Progress::Finished(length) if self.held_done == 0 && length > limits::COPY_BYTES_MAX => {
+                    return Ok(Some(self.give_large(length)));
+                }
+                Progress::Finished(length) => {
+                    let start = self.held_done;
+                    self.held_done += length;
+                    self.start_over();
+                    let arguments = Arguments::new(&self.held[start..start + length], &self.places);
+                    return Ok(Some(Request { arguments, shared: None }));
+                }
+                Progress::Nothing(length) => {
+                    self.held_done += length;
+                    self.start_over();
+                }
+                Progress::Inline { length, next } => {
+                    let line = self.held[self.held_done..][..length].to_vec();
+                    self.held_done += next;
+                    self.start_over();
+                    if self.canonicalise(&line)? {
+                        let arguments = Arguments::new(&self.canonical, &self.places);
+                        return Ok(Some(Request { arguments, shared: None }));
+                    }
+                }
+                Progress::Unfinished => {
+                    self.compact();
+                    return Ok(None);
+                }
+            }
+            if self.held_done == self.held.len() {
+                self.forget_done();
+                return Ok(None);
+            }
+        }
+    }
+
+    fn give_large(&mut self, length: usize) -> Request<'_> {
+        let rest = self.held[length..].to_vec();
+        let mut frame = std::mem::replace(&mut self.held, rest);
+        frame.truncate(length);
+        self.start_over();
+        let shared = self.large.insert(Bytes::from(frame));
+        Request { arguments: Arguments::new(shared, &self.places), shared: Some(shared) }
+    }
+
+    fn start_over(&mut self) {
+        self.position = 0;
+        self.arguments_left = None;
+    }
+
+    /// Drops what was given out by the call before, whose borrow has ended.
+    fn forget_done(&mut self) {
+        self.large = None;
+        if self.held_done == 0 {
+            return;
+        }
+        if self.held_done == self.held.len() {
+            self.held.clear();
+            self.held.shrink_to(HELD_BYTES_KEPT);
+            self.held_done = 0;
+        }
+        if self.places.len() > PLACES_KEPT && self.arguments_left.is_none() {
+            self.places = Vec::new();
+        }
+    }
+
+    fn compact(&mut self) {
+        if self.held_done > 0 {
+            self.held.drain(..self.held_done);
+            self.held_done = 0;
+        }
+    }
+
+    /// Goes on with the request that starts at `bytes[0]`.
+    fn parse(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Progress, ProtocolError> {
+        let mut left = if let Some(left) = self.arguments_left {
+            left
+        } else {
+            match bytes.first() {
+                None => return Ok(Progress::Unfinished),
+                Some(b'*') => {}
+                Some(_) => return self.parse_line(bytes),
+            }
+            match parse_array_header(bytes, limits)? {
+                Header::Unfinished => return Ok(Progress::Unfinished),
+                Header::Value { value: 0, end } => return Ok(Progress::Nothing(end)),
+                Header::Value { value, end } => {
+                    self.position = end;
+                    self.places.clear();
+                    value
+                }
+            }
+        };
+        while left > 0 {
+            let rest = &bytes[self.position..];
+            let Header::Value { value: length, end } = parse_bulk_header(rest, limits)? else {
+                self.arguments_left = Some(left);
+                return Ok(Progress::Unfinished);
+            };
+            let start = self.position + end;
+            let after = start + length + 2;
+            if after > limits.request_bytes_max {
+                return Err(ProtocolError::new("invalid bulk length"));
+            }
+            match bytes.get(start + length..after) {
+                Some(b"\r\n") => {}
+                Some(_) => return Err(ProtocolError::new("expected CRLF after a bulk string")),
+                None => {
+                    self.arguments_left = Some(left);
+                    return Ok(Progress::Unfinished);
+                }
+            }
+            self.places.push(Argument { start: start as u32, length: length as u32 });
+            self.position = after;
+            left -= 1;
+        }
+        Ok(Progress::Finished(self.position))
+    }
+
+    fn parse_line(&mut self, bytes: &[u8]) -> Result<Progress, ProtocolError> {
+        let unseen = &bytes[self.position..];
+        let Some(found) = unseen.iter().position(|byte| *byte == b'\n') else {
+            if bytes.len() > limits::INLINE_BYTES_MAX {
+                return Err(ProtocolError::new("too big inline request"));
+            }
+            self.position = bytes.len();
+            return Ok(Progress::Unfinished);
+        };
+        let newline = self.position + found;
+        if newline > limits::INLINE_BYTES_MAX {
+            return Err(ProtocolError::new("too big inline request"));
+        }
+        let length = if newline > 0 && bytes[newline - 1] == b'\r' { newline - 1 } else { newline };
+        Ok(Progress::Inline { length, next: newline + 1 })
+    }
+
+    /// Turns a line into the array that a client library would have sent. False if the line is blank.
+    fn canonicalise(&mut self, line: &[u8]) -> Result<bool, ProtocolError> {
+        let words = split_line(line).ok_or_else(|| ProtocolError::new("unbalanced quotes in request"))?;
+        self.canonical.clear();
+        self.places.clear();
+        encode::array(&mut self.canonical, words.len());
+        for word in &words {
+            encode::header(&mut self.canonical, b'$', word.len());
+            self.places.push(Argument { start: self.canonical.len() as u32, length: word.len() as u32 });
+            self.canonical.extend_from_slice(word);
+            self.canonical.extend_from_slice(b"\r\n");
+        }
+        Ok(!words.is_empty())
+    }
+}
+
+enum Header {
+    Value { value: usize, end: usize },
+    Unfinished,
+}
+
+fn parse_array_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, ProtocolError> {
+    let invalid = || ProtocolError::new("invalid multibulk length");
+    let Some((digits, end)) =
+        header_line(bytes).map_err(|()| ProtocolError::new("too big mbulk count string"))?
+    else {
+        return Ok(Header::Unfinished);
+    };
+    // Like Redis, an array of no or of negative length is skipped without an answer.
+    let (digits, negative) = match digits.strip_prefix(b"-") {
+        Some(rest) => (rest, true),
+        None => (digits, false),
+    };
+    let count = parse_number(digits).ok_or_else(invalid)?;
+    if negative {
+        return Ok(Header::Value { value: 0, end });
+    }
+    if count > limits.arguments_max {
+        return Err(if limits.is_stranger() && count <= limits::ARGUMENTS_MAX {
+            ProtocolError::new("unauthenticated multibulk length")
+        } else {
+            invalid()
+        });
+    }
+    Ok(Header::Value { value: count, end })
+}
+
+fn parse_bulk_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, ProtocolError> {
+    match bytes.first() {
+        None => return Ok(Header::Unfinished),
+        Some(b'$') => {}
+        Some(other) => {
+            return Err(ProtocolError::new(&format!("expected '$', got '{}'", other.escape_ascii())));
+        }
+    }
+    let Some((digits, end)) =
+        header_line(bytes).map_err(|()| ProtocolError::new("too big bulk count string"))?
+    else {
+        return Ok(Header::Unfinished);
+    };
+    let length = parse_number(digits).ok_or_else(|| ProtocolError::new("invalid bulk length"))?;
+    if length > limits.argument_bytes_max {
+        return Err(ProtocolError::new(if limits.is_stranger() && length <= limits::REQUEST_BYTES_CEILING {
+            "unauthenticated bulk length"
+        } else {
+            "invalid bulk length"
+        }));
+    }
+    Ok(Header::Value { value: length, end })
+}
+
+/// The digits of a header line and where the next line starts; an error if it is longer than any number.
+fn header_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
+    let window = &bytes[..bytes.len().min(HEADER_BYTES_MAX)];
+    match window.iter().position(|byte| *byte == b'\r') {
+        Some(at) => match bytes.get(at + 1) {
+            Some(b'\n') => Ok(Some((&bytes[1..at], at + 2))),
+            Some(_) => Err(()),
+            None => Ok(None),
+        },
+        None if window.len() == HEADER_BYTES_MAX => Err(()),
+        None => Ok(None),
+    }
+}
+
+/// A number as Redis reads it: digits only, no leading zero, since the frame is forwarded as it came.
+fn parse_number(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || digits.len() > 18 || (digits[0] == b'0' && digits.len() > 1) {
+        return None;
+    }
+    digits.iter().try_fold(0_usize, |value, digit| {
+        digit.is_ascii_digit().then(|| value * 10 + usize::from(digit - b'0'))
+    })
+}
+
+/// Splits an inline request into words, with Redis's quoting rules. None if a quote is not closed.
+pub fn split_line(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut words = Vec::new();
+    let mut at = 0;
+    loop {
+        while line.get(at).is_some_and(|byte| is_space(*byte)) {
+            at += 1;
+        }
+        if at == line.len() {
+            return Some(words);
+        }
+        let mut word = Vec::new();
+        while let Some(byte) = line.get(at).copied().filter(|byte| !is_space(*byte)) {
+            at += 1;
+            match byte {
+                b'"' => at = double_quoted(line, at, &mut word)?,
+                b'\'' => at = single_quoted(line, at, &mut word)?,
+                other => word.push(other),
+            }
+        }
+        words.push(word);
+    }
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c | 0)
+}
+
+/// A closing quote must end the word.
+fn ends_word(line: &[u8], at: usize) -> Option<usize> {
+    line.get(at).is_none_or(|byte| is_space(*byte)).then_some(at)
+}
+
+fn single_quoted(line: &[u8], mut at: usize, word: &mut Vec<u8>) -> Option<usize> {
+    loop {
+        match (*line.get(at)?, line.get(at + 1)) {
+            (b'\\', Some(b'\'')) => {
+                word.push(b'\'');
+                at += 2;
+            }
+            (b'\'', _) => return ends_word(line, at + 1),
+            (other, _) => {
+                word.push(other);
+                at += 1;
+            }
+        }
+    }
+}
+
+fn double_quoted(line: &[u8], mut at: usize, word: &mut Vec<u8>) -> Option<usize> {
+    loop {
+        match *line.get(at)? {
+            b'"' => return ends_word(line, at + 1),
+            b'\\' => {
+                let (byte, used) = escape(&line[at + 1..])?;
+                word.push(byte);
+                at += 1 + used;
+            }
+            other => {
+                word.push(other);
+                at += 1;
+            }
+        }
+    }
+}
+
+fn escape(rest: &[u8]) -> Option<(u8, usize)> {
+    let hex = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
+    if let [b'x', high, low, ..] = rest
+        && let (Some(high), Some(low)) = (hex(*high), hex(*low))
+    {
+        return Some((high * 16 + low, 3));
+    }
+    let byte = match rest.first()? {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 8,
+        b'a' => 7,
+        other => *other,
+    };
+    Some((byte, 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMIT: usize = 1 << 20;
+
+    #[test]
+    fn a_request_in_one_chunk_is_seen_in_place() {
+        let chunk = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n*1\r\n$4\r\nPING\r\n";
+        let mut decoder = RequestDecoder::default();
+        let mut consumed = 0;
+        let limits = RequestLimits::trusted(LIMIT);
+        let request = decoder.next(chunk, &mut consumed, &limits).expect("well formed").expect("whole");
+        assert_eq!(request.arguments.iter().collect::<Vec<_>>(), [b"GET".as_slice(), b"k"]);
+        assert_eq!(request.arguments.frame().as_ptr(), chunk.as_ptr());
+        assert_eq!(consumed, 20);
+    }
+
+    #[test]
+    fn a_large_request_is_shared() {
+        let value = vec![b'x'; 100_000];
+        let mut frame = Vec::new();
+        encode::request(&mut frame, [b"SET".as_slice(), b"k", &value].into_iter());
+        let whole = frame.clone();
+        frame.extend_from_slice(b"PING\r\n");
+        let mut decoder = RequestDecoder::default();
+        let limits = RequestLimits::trusted(LIMIT);
+        let mut seen = Vec::new();
+        for chunk in frame.chunks(16_384) {
+            let mut consumed = 0;
+            while let Some(request) = decoder.next(chunk, &mut consumed, &limits).expect("well formed") {
+                seen.push((request.shared.is_some(), request.arguments.frame().to_vec()));
+            }
+        }
+        assert_eq!(seen, [(true, whole), (false, b"*1\r\n$4\r\nPING\r\n".to_vec())]);
+    }
+
+    #[test]
+    fn malformed_bytes_get_the_words_that_redis_uses() {
+        for (bytes, words) in [
+            (b"*2147483647\r\n".as_slice(), "invalid multibulk length"),
+            (b"*1x\r\n", "invalid multibulk length"),
+            (b"*\r\n", "invalid multibulk length"),
+            (b"*1\r\n$-5\r\n", "invalid bulk length"),
+            (b"*1\r\n$99999999999\r\n", "invalid bulk length"),
+            (b"*1\r\n$03\r\nGET\r\n", "invalid bulk length"),
+            (b"*1\r\n*1\r\n$1\r\na\r\n", "expected '$', got '*'"),
+            (b"*1\r\n$1\r\nabc", "expected CRLF after a bulk string"),
+            (b"GET \"k\r\n", "unbalanced quotes in request"),
+            (b"*111111111111111111111111111111", "too big mbulk count string"),
+        ] {
+            let error = decode_all(&[bytes], &RequestLimits::trusted(LIMIT)).expect_err("malformed");
+            assert_eq!(error.0, format!("ERR Protocol error: {words}"), "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_stranger_may_send_only_little() {
+        let limits = RequestLimits::stranger();
+        let error = decode_all(&[b"*11\r\n"], &limits).expect_err("too many");
+        assert_eq!(error.0, "ERR Protocol error: unauthenticated multibulk length");
+        let error = decode_all(&[b"*1\r\n$16385\r\n"], &limits).expect_err("too large");
+        assert_eq!(error.0, "ERR Protocol error: unauthenticated bulk length");
+    }
+
+    #[test]
+    fn an_inline_request_without_end_is_bounded() {
+        let line = vec![b'a'; limits::INLINE_BYTES_MAX + 1];
+        let error = decode_all(&[&line], &RequestLimits::trusted(LIMIT)).expect_err("too long");
+        assert_eq!(error.0, "ERR Protocol error: too big inline request");
+    }
+
+    #[test]
+    fn inline_quoting() {
+        let words = split_line(br#" set "a\x41\n" 'it\'s'  b "#).expect("balanced");
+        assert_eq!(words, [b"set".to_vec(), b"aA\n".to_vec(), b"it's".to_vec(), b"b".to_vec()]);
+        assert_eq!(split_line(b"\"a\"b"), None);
+        assert_eq!(split_line(b""), Some(vec![]));
+    }
+
+    #[test]
+    fn empty_arrays_and_lines_are_skipped() {
+        let seen = decode_all(&[b"*0\r\n\r\n*-1\r\n  \r\nPING\r\n"], &RequestLimits::trusted(LIMIT));
+        assert_eq!(seen.expect("well formed"), [[b"PING".to_vec()]]);
+    }
+
+    fn decode_all(chunks: &[&[u8]], limits: &RequestLimits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
+        let mut decoder = RequestDecoder::default();
+        let mut seen = Vec::new();
+        for chunk in chunks {
+            let mut consumed = 0;
+            while let Some(request) = decoder.next(chunk, &mut consumed, limits)? {
+                seen.push(request.arguments.iter().map(<[u8]>::to_vec).collect());
+            }
+            assert_eq!(consumed, chunk.len());
+        }
+        Ok(seen)
+    }
+
+    fn any_request() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..6)
+    }
+
+    fn cut<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
+        let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+        places.extend([0, bytes.len()]);
+        places.sort_unstable();
+        places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn however_it_is_split_it_reads_the_same(
+            requests in proptest::collection::vec(any_request(), 1..8),
+            cuts in proptest::collection::vec(any::<usize>(), 0..12),
+        ) {
+            let mut bytes = Vec::new();
+            for request in &requests {
+                encode::request(&mut bytes, request.iter().map(Vec::as_slice));
+            }
+            let limits = RequestLimits::trusted(LIMIT);
+            prop_assert_eq!(&decode_all(&cut(&bytes, &cuts), &limits).expect("well formed"), &requests);
+            let singles: Vec<&[u8]> = bytes.chunks(1).collect();
+            prop_assert_eq!(&decode_all(&singles, &limits).expect("well formed"), &requests);
+        }
+
+        #[test]
+        fn garbage_reads_the_same_however_it_is_split(
+            bytes in proptest::collection::vec(
+                prop_oneof![any::<u8>(), Just(b'*'), Just(b'$'), Just(b'\r'), Just(b'\n'), Just(b'1'), Just(b'"')],
+                0..80,
+            ),
+            cuts in proptest::collection::vec(any::<usize>(), 0..6),
+        ) {
+            let limits = RequestLimits::trusted(LIMIT);
+            let whole = decode_all(&[&bytes], &limits);
+            prop_assert_eq!(&decode_all(&cut(&bytes, &cuts), &limits), &whole);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Stage 11: replies, in the order of requests, batched into one send per turn.
+
+use super::batch::{Message, ReplyTo};
+use super::client::{Client, Ending, Rewrite};
+use super::counters::Counter;
+use super::{Owner, Shard};
+use crate::protocol::{Protocol, Segment, encode, reply};
+use crate::values::ClientId;
+use crate::values::time::Now;
+
+impl Shard {
+    /// Answers a request that never left.
+    pub(super) fn answer_now(&mut self, id: ClientId, write: impl FnOnce(&mut Vec<u8>, Protocol)) {
+        self.counters.add(Counter::AnsweredHere, 1);
+        let Some(client) = self.clients.get(id) else { return };
+        let protocol = client.protocol;
+        client.answer_now(&mut self.pool, |out| write(out, protocol));
+        self.after_answer(id);
+    }
+
+    /// An answer of the control executor to a question.
+    pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8]) {
+        self.deliver(to, Message::Small(reply));
+    }
+
+    /// A reply has come to the shard that its client is on.
+    pub(super) fn deliver(&mut self, to: ReplyTo, message: Message<'_>) {
+        let id = ClientId { index: to.client, generation: to.generation };
+        // The client may have left; the reply is then nobody's.
+        let Some(client) = self.clients.get(id) else { return };
+        match client.rewrite_of(to.sequence) {
+            None => debug_assert!(false, "a reply that nobody waits for: {to:?}"),
+            Some(Rewrite::AsItCame) => {
+                client.answer(to.sequence, message, &mut self.pool);
+                self.after_answer(id);
+            }
+            Some(Rewrite::Cursor { backend }) => {
+                let reply = self.next_cursor(backend, message.bytes());
+                self.answer_rewritten(id, to.sequence, reply);
+            }
+            Some(Rewrite::Gather(index)) => {
+                if let Some(joined) = self.gathers.part_arrived(index, to.part, message, &mut self.pool) {
+                    self.answer_rewritten(id, to.sequence, joined);
+                }
+            }
+        }
+    }
+
+    fn answer_rewritten(&mut self, id: ClientId, sequence: u32, reply: Vec<u8>) {
+        let client = self.clients.at(id);
+        if reply.len() > crate::values::limits::COPY_BYTES_MAX {
+            client.answer(sequence, Message::Shared(&reply.into()), &mut self.pool);
+        } else {
+            client.answer(sequence, Message::Small(&reply), &mut self.pool);
+            self.pool.give(reply);
+        }
+        self.after_answer(id);
+    }
+
+    /// Something may have become possible: a send, the next request, the end.
+    fn after_answer(&mut self, id: ClientId) {
+        let client = self.clients.at(id);
+        if client.output.is_empty() {
+            return;
+        }
+        if client.output.len() > self.settings.output_bytes_max {
+            return self.expel(id, Counter::ClientsClosedUnread);
+        }
+        list_to_send(client, id, &mut self.clients_to_send);
+        self.list_to_resume(id);
+    }
+
+    /// Puts a client whose obstacle may be gone on the list for the end of the turn.
+    fn list_to_resume(&mut self, id: ClientId) {
+        let client = self.clients.at(id);
+        let stuck = client.stalled || client.held_request.is_some() || client.barrier;
+        let may_go_on = if client.barrier { client.unanswered() == 0 } else { !client.must_wait() };
+        if stuck && may_go_on && !client.listed_to_resume {
+            client.listed_to_resume = true;
+            self.clients_to_resume.push_back(id);
+        }
+    }
+
+    pub(super) fn poll_client_transmit(&mut self) -> Option<(Owner, Segment)> {
+        while let Some(id) = self.clients_to_send.pop_front() {
+            let Some(client) = self.clients.get(id) else { continue };
+            client.listed_to_send = false;
+            if client.sending_since.is_some() {
+                continue;
+            }
+            if let Some(segment) = client.output.take() {
+                client.sending_since = Some(self.turn_started);
+                self.sends_under_way += 1;
+                return Some((Owner::Client(id), segment));
+            }
+        }
+        None
+    }
+
+    pub(super) fn client_transmitted(&mut self, id: ClientId, now: Now) {
+        let Some(client) = self.clients.get(id) else { return };
+        debug_assert!(client.sending_since.is_some(), "a segment comes back once");
+        client.sending_since = None;
+        self.sends_under_way -= 1;
+        client.last_heard = now.monotonic;
+        if !client.output.is_empty() {
+            list_to_send(client, id, &mut self.clients_to_send);
+        }
+        self.list_to_resume(id);
+        if self.clients.at(id).ending != Ending::Open {
+            self.close_if_done(id);
+        }
+    }
+
+    /// A store's `SCAN` reply with a cursor that also says which store is next.
+    fn next_cursor(&mut self, backend: u16, reply: &[u8]) -> Vec<u8> {
+        let backends = u64::from(self.settings.topology.backends());
+        let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };
+        let next = match (cursor, u64::from(backend) + 1) {
+            (0, next_backend) if next_backend == backends => Some(0),
+            (0, next_backend) => Some(next_backend),
+            (cursor, _) => {
+                cursor.checked_mul(backends).and_then(|scaled| scaled.checked_add(u64::from(backend)))
+            }
+        };
+        let mut out = Vec::with_capacity(reply.len() + 20);
+        match next {
+            Some(next) => {
+                encode::array(&mut out, 2);
+                encode::bulk(&mut out, next.to_string().as_bytes());
+                out.extend_from_slice(rest);
+            }
+            None => encode::error(&mut out, "ERR the cursor of the store is too large to be combined with the number of stores"),
+        }
+        out
+    }
+}
+
+fn list_to_send(client: &mut Client, id: ClientId, list: &mut std::collections::VecDeque<ClientId>) {
+    if !client.listed_to_send && client.sending_since.is_none() {
+        client.listed_to_send = true;
+        list.push_back(id);
+    }
+}
+
+fn cursor_and_rest(scan_reply: &[u8]) -> Option<(u64, &[u8])> {
+    let mut elements = reply::elements(scan_reply)?;
+    let cursor = reply::text(elements.next()?)?;
+    Some((std::str::from_utf8(cursor).ok()?.parse().ok()?, elements.rest()))
+}

@@ -1,0 +1,205 @@
+//! What one shard hands to another: everything of one turn at once, in buffers that go round.
+//!
+//! ```text
+//!   shard i                                    shard j
+//!   requests for keys at home on j  ──batch──>  forwards them as its own
+//!   replies in the client's order   <──batch──  as they come from the backends
+//! ```
+
+use bytes::Bytes;
+
+use crate::protocol::Protocol;
+use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::{BackendId, ShardId, Timestamp};
+
+/// Where the reply to a request belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyTo {
+    /// The shard that accepted the client.
+    pub shard: ShardId,
+    /// Which part of a split request.
+    pub part: u16,
+    /// The client's place in that shard's table.
+    pub client: u32,
+    /// Tells the client from later ones in the same place.
+    pub generation: u32,
+    /// The request's number on its connection.
+    pub sequence: u32,
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The key's slot.
+    pub slot: u16,
+    /// The backend that stores the slot.
+    pub backend: BackendId,
+    /// The dialect that the client wants its reply in.
+    pub protocol: Protocol,
+}
+
+/// What the policies will want to know of a request at its home core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// No use in answering later than this.
+    pub deadline: Option<Timestamp>,
+    /// Who pays.
+    pub tenant: u16,
+    /// How much it matters, as an index: 0 is critical.
+    pub tier: u8,
+}
+
+/// A message: copied if small, shared if large.
+#[derive(Clone, Copy, Debug)]
+pub enum Message<'a> {
+    /// Copied on every hop.
+    Small(&'a [u8]),
+    /// Handed on without being copied.
+    Shared(&'a Bytes),
+}
+
+impl<'a> Message<'a> {
+    /// A message that is shared if there is something to share and it is large enough.
+    pub fn new(bytes: &'a [u8], shared: Option<&'a Bytes>) -> Self {
+        match shared {
+            Some(shared) if shared.len() > COPY_BYTES_MAX => Self::Shared(shared),
+            _ => Self::Small(bytes),
+        }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        match self {
+            Self::Small(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// Where a message of a batch lies: a length in the common buffer, or one of the shared ones.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Copied(u32),
+    Shared(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RequestEntry {
+    to: ReplyTo,
+    route: Route,
+    terms: Terms,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ReplyEntry {
+    to: ReplyTo,
+    place: Place,
+}
+
+/// The messages of one turn from one shard to another.
+#[derive(Debug, Default)]
+pub struct Batch {
+    requests: Vec<RequestEntry>,
+    replies: Vec<ReplyEntry>,
+    request_bytes: Vec<u8>,
+    reply_bytes: Vec<u8>,
+    shared: Vec<Bytes>,
+}
+
+/// A recycled batch keeps buffers up to this size.
+const BYTES_KEPT: usize = 1 << 20;
+
+impl Batch {
+    /// Nothing in it?
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.replies.is_empty()
+    }
+
+    /// Adds a request.
+    pub fn push_request(&mut self, to: ReplyTo, route: Route, terms: Terms, message: Message<'_>) {
+        let place = place(&mut self.request_bytes, &mut self.shared, message);
+        self.requests.push(RequestEntry { to, route, terms, place });
+    }
+
+    /// Adds a reply.
+    pub fn push_reply(&mut self, to: ReplyTo, message: Message<'_>) {
+        let place = place(&mut self.reply_bytes, &mut self.shared, message);
+        self.replies.push(ReplyEntry { to, place });
+    }
+
+    /// The requests in the order they were added.
+    pub fn requests(&self) -> impl Iterator<Item = (ReplyTo, Route, Terms, Message<'_>)> {
+        let mut at = 0;
+        self.requests.iter().map(move |entry| {
+            (entry.to, entry.route, entry.terms, found(&self.request_bytes, &self.shared, &mut at, entry.place))
+        })
+    }
+
+    /// The replies in the order they were added.
+    pub fn replies(&self) -> impl Iterator<Item = (ReplyTo, Message<'_>)> {
+        let mut at = 0;
+        self.replies
+            .iter()
+            .map(move |entry| (entry.to, found(&self.reply_bytes, &self.shared, &mut at, entry.place)))
+    }
+
+    /// Empties it for its next use.
+    pub fn clear(&mut self) {
+        self.requests.clear();
+        self.replies.clear();
+        self.shared.clear();
+        for buffer in [&mut self.request_bytes, &mut self.reply_bytes] {
+            buffer.clear();
+            buffer.shrink_to(BYTES_KEPT);
+        }
+    }
+}
+
+fn place(copied: &mut Vec<u8>, shared: &mut Vec<Bytes>, message: Message<'_>) -> Place {
+    match message {
+        Message::Small(bytes) => {
+            copied.extend_from_slice(bytes);
+            Place::Copied(bytes.len() as u32)
+        }
+        Message::Shared(bytes) => {
+            shared.push(bytes.clone());
+            Place::Shared(shared.len() as u32 - 1)
+        }
+    }
+}
+
+fn found<'a>(copied: &'a [u8], shared: &'a [Bytes], at: &mut usize, place: Place) -> Message<'a> {
+    match place {
+        Place::Copied(length) => {
+            let start = *at;
+            *at += length as usize;
+            Message::Small(&copied[start..*at])
+        }
+        Place::Shared(index) => Message::Shared(&shared[index as usize]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_out_as_they_went_in() {
+        let mut batch = Batch::default();
+        let large = Bytes::from(vec![b'L'; COPY_BYTES_MAX + 1]);
+        let to = |sequence| ReplyTo { shard: ShardId(1), part: 0, client: 2, generation: 3, sequence };
+        let route = Route { slot: 7, backend: BackendId(0), protocol: Protocol::Resp3 };
+        let terms = Terms { deadline: None, tenant: 4, tier: 1 };
+        batch.push_request(to(1), route, terms, Message::Small(b"one"));
+        batch.push_reply(to(9), Message::Shared(&large));
+        batch.push_request(to(2), route, terms, Message::Shared(&large));
+        batch.push_request(to(3), route, terms, Message::Small(b"three"));
+        let requests: Vec<_> =
+            batch.requests().map(|(to, _, _, message)| (to.sequence, message.bytes().to_vec())).collect();
+        assert_eq!(requests, [(1, b"one".to_vec()), (2, large.to_vec()), (3, b"three".to_vec())]);
+        assert_eq!(batch.replies().map(|(to, _)| to.sequence).collect::<Vec<_>>(), [9]);
+        batch.clear();
+        assert!(batch.is_empty());
+    }
+}

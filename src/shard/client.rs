@@ -1,0 +1,332 @@
+//! One client connection: what it sent and has not been answered, in order, and what goes back to it.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::identify::Identity;
+use super::transaction::Transaction;
+use crate::protocol::{Argument, BufferPool, Output, Protocol, RequestDecoder};
+use crate::shard::batch::Message;
+use crate::values::{ClientId, Timestamp};
+
+/// A reply that came before its turn.
+#[derive(Debug)]
+pub(super) enum Stored {
+    /// Short enough to be kept in place.
+    Short { length: u8, bytes: [u8; Self::SHORT_BYTES_MAX] },
+    /// In a buffer of the pool.
+    Pooled(Vec<u8>),
+    /// Large, and shared.
+    Shared(Bytes),
+}
+
+impl Stored {
+    const SHORT_BYTES_MAX: usize = 22;
+
+    pub fn new(message: Message<'_>, pool: &mut BufferPool) -> Self {
+        match message {
+            Message::Shared(bytes) => Self::Shared(bytes.clone()),
+            Message::Small(bytes) if bytes.len() <= Self::SHORT_BYTES_MAX => {
+                let mut place = [0; Self::SHORT_BYTES_MAX];
+                place[..bytes.len()].copy_from_slice(bytes);
+                Self::Short { length: bytes.len() as u8, bytes: place }
+            }
+            Message::Small(bytes) => {
+                let mut buffer = pool.take();
+                buffer.extend_from_slice(bytes);
+                Self::Pooled(buffer)
+            }
+        }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short { length, bytes } => &bytes[..usize::from(*length)],
+            Self::Pooled(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+
+    pub fn release(self, pool: &mut BufferPool) {
+        if let Self::Pooled(buffer) = self {
+            pool.give(buffer);
+        }
+    }
+
+    fn send(self, output: &mut Output, pool: &mut BufferPool) {
+        match &self {
+            Self::Shared(bytes) => output.append_shared(pool, bytes),
+            other => output.append(pool, other.bytes()),
+        }
+        self.release(pool);
+    }
+}
+
+/// What must be done to a reply before it is the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rewrite {
+    /// Nothing: the store's reply is the client's.
+    AsItCame,
+    /// The cursor that a store returned becomes one that also says which store is next.
+    Cursor {
+        /// The store that was asked.
+        backend: u16,
+    },
+    /// Several replies become one; an index into the table of gathers.
+    Gather(u32),
+}
+
+/// A request that has not been answered, or whose reply is not the next one to go out.
+#[derive(Debug)]
+pub(super) enum Slot {
+    Waiting(Rewrite),
+    Ready(Stored),
+}
+
+/// A request that may not start before all earlier ones of its connection are answered.
+#[derive(Debug)]
+pub(super) struct HeldRequest {
+    pub frame: Vec<u8>,
+    pub places: Vec<Argument>,
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It does not.
+    Open,
+    /// The client sends no more: what it sent is answered, then it is closed.
+    NoMoreInput,
+    /// Nothing further is read from it: what was taken on is answered, then it is closed.
+    Deaf,
+}
+
+#[derive(Debug)]
+pub(super) struct Client {
+    pub generation: u32,
+    /// What `CLIENT ID` says.
+    pub number: u64,
+    pub protocol: Protocol,
+    pub identity: Identity,
+    pub name: Vec<u8>,
+    pub library: [Vec<u8>; 2],
+    pub decoder: RequestDecoder,
+    pub transaction: Option<Box<Transaction>>,
+    slots: VecDeque<Slot>,
+    first_sequence: u32,
+    /// Requests after the one that is under way must wait until it is answered.
+    pub barrier: bool,
+    pub held_request: Option<Box<HeldRequest>>,
+    pub ending: Ending,
+    pub output: Output,
+    /// Since when a segment is with the socket.
+    pub sending_since: Option<Timestamp>,
+    pub last_heard: Timestamp,
+    pub reading_paused: bool,
+    /// Requests (or parts of them) are held that were not looked at yet.
+    pub stalled: bool,
+    /// In the list of those with something to send.
+    pub listed_to_send: bool,
+    /// In the list of those that may go on decoding.
+    pub listed_to_resume: bool,
+}
+
+impl Client {
+    fn new(generation: u32, number: u64, identity: Identity, now: Timestamp) -> Self {
+        Self {
+            generation,
+            number,
+            protocol: Protocol::Resp2,
+            identity,
+            name: Vec::new(),
+            library: [Vec::new(), Vec::new()],
+            decoder: RequestDecoder::default(),
+            transaction: None,
+            slots: VecDeque::new(),
+            first_sequence: 0,
+            barrier: false,
+            held_request: None,
+            ending: Ending::Open,
+            output: Output::default(),
+            sending_since: None,
+            last_heard: now,
+            reading_paused: false,
+            stalled: false,
+            listed_to_send: false,
+            listed_to_resume: false,
+        }
+    }
+
+    /// Requests that have not been answered to the client.
+    pub fn unanswered(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Takes the next place in the order of replies.
+    pub fn expect_reply(&mut self, rewrite: Rewrite) -> u32 {
+        let sequence = self.first_sequence.wrapping_add(self.slots.len() as u32);
+        self.slots.push_back(Slot::Waiting(rewrite));
+        sequence
+    }
+
+    /// What the reply with this number still needs. `None` if it was never expected or is already there.
+    pub fn rewrite_of(&self, sequence: u32) -> Option<Rewrite> {
+        let offset = sequence.wrapping_sub(self.first_sequence) as usize;
+        match self.slots.get(offset) {
+            Some(Slot::Waiting(rewrite)) => Some(*rewrite),
+            _ => None,
+        }
+    }
+
+    /// The reply with this number is there. It goes out if it is its turn, with those that waited for it.
+    pub fn answer(&mut self, sequence: u32, message: Message<'_>, pool: &mut BufferPool) {
+        let offset = sequence.wrapping_sub(self.first_sequence) as usize;
+        debug_assert!(matches!(self.slots.get(offset), Some(Slot::Waiting(_))), "one reply per request");
+        if offset > 0 {
+            self.slots[offset] = Slot::Ready(Stored::new(message, pool));
+            return;
+        }
+        match message {
+            Message::Small(bytes) => self.output.append(pool, bytes),
+            Message::Shared(bytes) => self.output.append_shared(pool, bytes),
+        }
+        self.slots.pop_front();
+        self.first_sequence = self.first_sequence.wrapping_add(1);
+        while let Some(Slot::Ready(_)) = self.slots.front() {
+            let Some(Slot::Ready(stored)) = self.slots.pop_front() else { unreachable!("seen just now") };
+            stored.send(&mut self.output, pool);
+            self.first_sequence = self.first_sequence.wrapping_add(1);
+        }
+    }
+
+    /// A reply that weir writes itself, for a request that never left.
+    pub fn answer_now(&mut self, pool: &mut BufferPool, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.slots.is_empty() {
+            self.first_sequence = self.first_sequence.wrapping_add(1);
+            write(self.output.buffer(pool));
+            return;
+        }
+        let mut buffer = pool.take();
+        write(&mut buffer);
+        let stored = Stored::new(Message::Small(&buffer), pool);
+        pool.give(buffer);
+        self.slots.push_back(Slot::Ready(stored));
+    }
+
+    /// Gathers that nobody will complete, when the client leaves.
+    pub fn open_gathers(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Waiting(Rewrite::Gather(index)) => Some(*index),
+            _ => None,
+        })
+    }
+
+    fn release(&mut self, pool: &mut BufferPool) {
+        self.output.clear(pool);
+        for slot in self.slots.drain(..) {
+            if let Slot::Ready(stored) = slot {
+                stored.release(pool);
+            }
+        }
+    }
+}
+
+/// All clients of a shard. A place is used again, under a new generation.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Place {
+    generation: u32,
+    client: Option<Box<Client>>,
+}
+
+impl Clients {
+    pub fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub fn open(&mut self, number: u64, identity: Identity, now: Timestamp) -> ClientId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, client: None });
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[index as usize];
+        place.generation = place.generation.wrapping_add(1);
+        place.client = Some(Box::new(Client::new(place.generation, number, identity, now)));
+        ClientId { index, generation: place.generation }
+    }
+
+    pub fn close(&mut self, id: ClientId, pool: &mut BufferPool) -> Option<Box<Client>> {
+        let place = &mut self.places[id.index as usize];
+        if place.generation != id.generation {
+            return None;
+        }
+        let mut client = place.client.take()?;
+        client.release(pool);
+        self.free.push(id.index);
+        Some(client)
+    }
+
+    /// The client, unless it has left.
+    pub fn get(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.places
+            .get_mut(id.index as usize)
+            .filter(|place| place.generation == id.generation)
+            .and_then(|place| place.client.as_deref_mut())
+    }
+
+    /// The client, which the caller knows to be there.
+    pub fn at(&mut self, id: ClientId) -> &mut Client {
+        self.get(id).expect("the caller holds the id of an open client")
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = ClientId> {
+        self.places.iter().enumerate().filter(|(_, place)| place.client.is_some()).map(|(index, place)| ClientId {
+            index: index as u32,
+            generation: place.generation,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_leave_in_the_order_of_requests() {
+        let mut pool = BufferPool::new(8);
+        let mut client = Client::new(1, 1, Identity::default(), Timestamp::ZERO);
+        let first = client.expect_reply(Rewrite::AsItCame);
+        let second = client.expect_reply(Rewrite::AsItCame);
+        client.answer_now(&mut pool, |out| out.extend_from_slice(b"third "));
+        let fourth = client.expect_reply(Rewrite::AsItCame);
+        client.answer(fourth, Message::Small(b"a fourth reply that is too long to be kept in place "), &mut pool);
+        client.answer(second, Message::Small(b"second "), &mut pool);
+        assert!(client.output.is_empty());
+        client.answer(first, Message::Small(b"first "), &mut pool);
+        let sent = client.output.take().expect("all are ready");
+        assert_eq!(
+            String::from_utf8_lossy(sent.bytes()),
+            "first second third a fourth reply that is too long to be kept in place "
+        );
+        assert_eq!(client.unanswered(), 0);
+    }
+
+    #[test]
+    fn a_place_is_not_mistaken_for_its_former_owner() {
+        let mut clients = Clients::default();
+        let mut pool = BufferPool::new(1);
+        let former = clients.open(1, Identity::default(), Timestamp::ZERO);
+        clients.close(former, &mut pool);
+        let owner = clients.open(2, Identity::default(), Timestamp::ZERO);
+        assert_eq!(owner.index, former.index);
+        assert!(clients.get(former).is_none() && clients.get(owner).is_some());
+        assert!(clients.close(former, &mut pool).is_none());
+        assert_eq!(clients.len(), 1);
+    }
+}

@@ -1,0 +1,102 @@
+//! What a shard counts. One place: the name here is the name that is shown.
+
+/// The things counted, all of them ever growing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+#[expect(missing_docs, reason = "the help texts below say what each is")]
+pub enum Counter {
+    ClientsOpened,
+    ClientsClosed,
+    ClientsClosedUnread,
+    ClientsClosedIdle,
+    Requests,
+    RequestsForwarded,
+    RequestsHandedOver,
+    RequestsSplit,
+    RequestsHeld,
+    AnsweredHere,
+    RefusedUnavailable,
+    RefusedOverloaded,
+    RefusedPermission,
+    ProtocolErrors,
+    ClientBytesReceived,
+    BackendBytesReceived,
+    RepliesReceived,
+    RepliesOversized,
+    LinksOpened,
+    LinksLost,
+    BatchesSent,
+    BatchesReceived,
+    SendsDone,
+}
+
+/// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
+pub const COUNTERS: [(Counter, &str, &str, &str); 23] = [
+    (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
+    (Counter::ClientsClosed, "weir_clients_closed_total", "", "Client connections that ended, for whatever reason."),
+    (Counter::ClientsClosedUnread, "weir_clients_expelled_total", "reason=\"unread\"", EXPELLED),
+    (Counter::ClientsClosedIdle, "weir_clients_expelled_total", "reason=\"idle\"", EXPELLED),
+    (Counter::Requests, "weir_requests_total", "", "Requests decoded."),
+    (Counter::RequestsForwarded, "weir_requests_forwarded_total", "", "Requests sent to backends; parts count."),
+    (Counter::RequestsHandedOver, "weir_requests_handed_over_total", "", "Requests handed to the key's home core."),
+    (Counter::RequestsSplit, "weir_requests_split_total", "", "Requests taken apart by key or sent to every backend."),
+    (
+        Counter::RequestsHeld,
+        "weir_requests_held_total",
+        "",
+        "Requests that waited for all earlier ones of their connection.",
+    ),
+    (Counter::AnsweredHere, "weir_requests_answered_here_total", "", "Requests that weir answered itself."),
+    (Counter::RefusedUnavailable, "weir_refusals_total", "reason=\"unavailable\"", REFUSALS),
+    (Counter::RefusedOverloaded, "weir_refusals_total", "reason=\"overloaded\"", REFUSALS),
+    (Counter::RefusedPermission, "weir_refusals_total", "reason=\"permission\"", REFUSALS),
+    (Counter::ProtocolErrors, "weir_protocol_errors_total", "", "Connections closed for malformed requests."),
+    (Counter::ClientBytesReceived, "weir_client_bytes_received_total", "", "Bytes received from clients."),
+    (Counter::BackendBytesReceived, "weir_backend_bytes_received_total", "", "Bytes received from backends."),
+    (Counter::RepliesReceived, "weir_backend_replies_total", "", "Replies received from backends."),
+    (Counter::RepliesOversized, "weir_backend_replies_oversized_total", "", "Replies over --max-reply-bytes."),
+    (Counter::LinksOpened, "weir_backend_connections_opened_total", "", "Connections to backends opened."),
+    (Counter::LinksLost, "weir_backend_connections_lost_total", "", "Connections to backends lost or not opened."),
+    (Counter::BatchesSent, "weir_mesh_batches_sent_total", "", "Batches handed to other shards."),
+    (Counter::BatchesReceived, "weir_mesh_batches_received_total", "", "Batches taken from other shards."),
+    (Counter::SendsDone, "weir_sends_total", "", "Sends completed, to clients and backends."),
+];
+
+const EXPELLED: &str = "Client connections that weir closed, by reason.";
+const REFUSALS: &str = "Requests that weir refused, by reason.";
+
+/// The counters of one shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters([u64; COUNTERS.len()]);
+
+impl Counters {
+    /// Counts.
+    pub fn add(&mut self, counter: Counter, amount: u64) {
+        self.0[counter as usize] += amount;
+    }
+
+    /// How many so far.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize]
+    }
+
+    /// Adds another shard's.
+    pub fn merge(&mut self, other: &Self) {
+        for (sum, value) in self.0.iter_mut().zip(other.0) {
+            *sum += value;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_counter_is_shown_in_its_own_row() {
+        for (index, (counter, name, _, help)) in COUNTERS.iter().enumerate() {
+            assert_eq!(*counter as usize, index);
+            assert!(name.starts_with("weir_") && name.ends_with("_total") && help.ends_with('.'), "{name}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Stage 1: bytes to requests. Knows when a connection may not go on, and takes it up again later.
+
+use super::client::{Ending, HeldRequest};
+use super::counters::Counter;
+use super::{Action, Owner, Shard};
+use crate::protocol::command::{self, Command, FanOut, Handling, LocalCommand};
+use crate::protocol::{Arguments, Request, RequestDecoder, RequestLimits, encode};
+use crate::values::time::Now;
+use crate::values::{ClientId, limits};
+
+/// A client whose unsent replies exceed this has no more requests taken on until it reads.
+const OUTPUT_BYTES_PAUSE: usize = 256 * 1024;
+/// A client that may not go on is read from until this much is held.
+const HELD_BYTES_PAUSE: usize = 64 * 1024;
+
+impl Shard {
+    /// A client has connected.
+    pub fn handle_client_opened(&mut self, now: Now) -> ClientId {
+        self.counters.add(Counter::ClientsOpened, 1);
+        self.clients_opened += 1;
+        let shards = u64::from(self.settings.topology.shards());
+        let number = (self.clients_opened - 1) * shards + u64::from(self.settings.id.0) + 1;
+        let identity = self.quotas_identity_of_strangers();
+        let id = self.clients.open(number, identity, now.monotonic);
+        if self.draining {
+            self.stop_listening(id);
+        }
+        id
+    }
+
+    /// Bytes from a client.
+    pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) {
+        self.counters.add(Counter::ClientBytesReceived, chunk.len() as u64);
+        let Some(client) = self.clients.get(id) else { return };
+        client.last_heard = now.monotonic;
+        if client.ending != Ending::Deaf {
+            self.decode(id, chunk, now);
+        }
+    }
+
+    /// The client will send no more, but may still read.
+    pub fn handle_client_end(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        if client.ending == Ending::Open {
+            client.ending = Ending::NoMoreInput;
+        }
+        self.close_if_done(id);
+    }
+
+    /// The client is gone.
+    pub fn handle_client_lost(&mut self, id: ClientId) {
+        self.forget_client(id);
+    }
+
+    /// Takes a connection up again after a barrier, or when it has room again.
+    pub(super) fn resume(&mut self, id: ClientId, now: Now) {
+        let Some(client) = self.clients.get(id) else { return };
+        client.listed_to_resume = false;
+        if client.barrier && client.unanswered() == 0 {
+            client.barrier = false;
+            if let Some(held) = client.held_request.take() {
+                let arguments = Arguments::new(&held.frame, &held.places);
+                self.handle_request(id, Request { arguments, shared: None }, now);
+            }
+        }
+        self.decode(id, &[], now);
+    }
+
+    fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) {
+        let client = self.clients.at(id);
+        // The decoder lends out requests while the shard handles them, so it leaves its place meanwhile.
+        let mut decoder = std::mem::take(&mut client.decoder);
+        let outcome = self.decode_with(id, &mut decoder, chunk, now);
+        let Some(client) = self.clients.get(id) else { return };
+        client.decoder = decoder;
+        client.stalled = outcome == Outcome::Stalled;
+        self.control_flow(id);
+        self.close_if_done(id);
+    }
+
+    fn decode_with(
+        &mut self,
+        id: ClientId,
+        decoder: &mut RequestDecoder,
+        chunk: &[u8],
+        now: Now,
+    ) -> Outcome {
+        let mut consumed = 0;
+        loop {
+            let Some(client) = self.clients.get(id) else { return Outcome::Done };
+            if client.ending == Ending::Deaf {
+                return Outcome::Done;
+            }
+            if client.must_wait() {
+                decoder.hold(&chunk[consumed..]);
+                return Outcome::Stalled;
+            }
+            let limits = if client.identity.tenant.is_some() { self.limits } else { RequestLimits::stranger() };
+            match decoder.next(chunk, &mut consumed, &limits) {
+                Ok(Some(request)) => self.handle_request(id, request, now),
+                Ok(None) => return Outcome::Done,
+                Err(error) => {
+                    self.counters.add(Counter::ProtocolErrors, 1);
+                    self.answer_now(id, |out, _| encode::error(out, &error.0));
+                    self.stop_listening(id);
+                    return Outcome::Done;
+                }
+            }
+        }
+    }
+
+    /// One whole request: from here it is answered exactly once.
+    pub(super) fn handle_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        self.counters.add(Counter::Requests, 1);
+        let arguments = request.arguments;
+        match command::recognise(&arguments) {
+            Ok(command) => self.handle_command(id, command, request, now),
+            Err(command::Unrecognised::Command(_)) => self.handle_unknown(id, request, now),
+            Err(error) => {
+                self.poison_transaction(id);
+                self.answer_now(id, |out, _| encode::error(out, &error.to_string()));
+            }
+        }
+    }
+
+    fn handle_command(&mut self, id: ClientId, command: &'static Command, request: Request<'_>, now: Now) {
+        let arguments = request.arguments;
+        let handling = command.handling_for(&arguments);
+        if let Err(refusal) = self.permit(id, command, handling, &arguments) {
+            self.counters.add(Counter::RefusedPermission, 1);
+            self.poison_transaction(id);
+            return self.answer_now(id, |out, _| encode::error(out, &refusal));
+        }
+        if self.clients.at(id).transaction.is_some() && !ends_transaction(handling) {
+            return self.queue_in_transaction(id, command, handling, &arguments);
+        }
+        if self.waits_for_earlier(id, handling) {
+            return self.hold_request(id, &arguments);
+        }
+        match handling {
+            Handling::Forward => self.route(id, command, request, now),
+            Handling::Split(gather) => self.split(id, command, gather, request, now),
+            Handling::FanOut(fan_out) => self.fan_out(id, fan_out, request, now),
+            Handling::Local(local) => self.answer_locally(id, local, request, now),
+            Handling::Refused(refusal) => {
+                self.answer_now(id, |out, _| encode::error(out, &refusal.of(command).to_string()));
+            }
+        }
+    }
+
+    /// Requests without one home (and those that change the dialect) start when all earlier ones are answered.
+    fn waits_for_earlier(&mut self, id: ClientId, handling: Handling) -> bool {
+        let alone = matches!(
+            handling,
+            Handling::FanOut(_) | Handling::Local(LocalCommand::Exec | LocalCommand::Hello | LocalCommand::Reset)
+        );
+        alone && self.clients.at(id).unanswered() > 0
+    }
+
+    /// Puts a request off until all earlier ones of its connection are answered; later ones wait behind it.
+    pub(super) fn hold_request(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        self.counters.add(Counter::RequestsHeld, 1);
+        let client = self.clients.at(id);
+        debug_assert!(client.held_request.is_none() && client.unanswered() > 0);
+        client.barrier = true;
+        client.held_request = Some(Box::new(HeldRequest {
+            frame: arguments.frame().to_vec(),
+            places: arguments.places().to_vec(),
+        }));
+    }
+
+    /// Later requests of the connection wait until the one just sent is answered.
+    pub(super) fn hold_back_later(&mut self, id: ClientId) {
+        self.clients.at(id).barrier = true;
+    }
+
+    /// No further request is taken on; what was taken on is answered, then the connection is closed.
+    pub(super) fn stop_listening(&mut self, id: ClientId) {
+        self.clients.at(id).ending = Ending::Deaf;
+        self.close_if_done(id);
+    }
+
+    /// Reads less, or more again, from a client, by what it has waiting.
+    fn control_flow(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        let full = client.stalled && client.decoder.held_bytes() > HELD_BYTES_PAUSE;
+        if full && !client.reading_paused && client.ending == Ending::Open {
+            client.reading_paused = true;
+            self.actions.push_back(Action::PauseReading(Owner::Client(id)));
+        } else if client.reading_paused && !client.stalled {
+            client.reading_paused = false;
+            self.actions.push_back(Action::ResumeReading(Owner::Client(id)));
+        }
+    }
+}
+
+impl super::client::Client {
+    /// May the next request not be taken on yet?
+    pub(super) fn must_wait(&self) -> bool {
+        self.barrier || self.unanswered() >= limits::PIPELINE_MAX || self.output.len() > OUTPUT_BYTES_PAUSE
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// All that was received is decoded, or will never be.
+    Done,
+    /// There is more, for later.
+    Stalled,
+}
+
+fn ends_transaction(handling: Handling) -> bool {
+    use LocalCommand::{Discard, Exec, Multi, Quit, Reset};
+    matches!(handling, Handling::Local(Discard | Exec | Multi | Quit | Reset))
+}
+
+impl Shard {
+    /// Drops what is left of a client that has ended, when everything was answered and sent.
+    pub(super) fn close_if_done(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        let owed = client.unanswered() > 0
+            || client.held_request.is_some()
+            || !client.output.is_empty()
+            || client.sending_since.is_some()
+            || (client.ending == Ending::NoMoreInput && client.stalled);
+        if client.ending != Ending::Open && !owed {
+            self.forget_client(id);
+            self.actions.push_back(Action::Close(Owner::Client(id)));
+        }
+    }
+
+    pub(super) fn forget_client(&mut self, id: ClientId) {
+        let gathers: Vec<u32> =
+            self.clients.get(id).map(|client| client.open_gathers().collect()).unwrap_or_default();
+        for gather in gathers {
+            self.gathers.remove(gather, &mut self.pool);
+        }
+        if let Some(client) = self.clients.close(id, &mut self.pool) {
+            self.counters.add(Counter::ClientsClosed, 1);
+            if client.sending_since.is_some() {
+                self.sends_under_way -= 1;
+            }
+        }
+    }
+
+    /// Closes clients that do not read, or that say nothing for too long.
+    pub(super) fn close_stuck_clients(&mut self, now: Now) {
+        if self.sends_under_way == 0 && self.settings.idle_timeout.is_none() {
+            return;
+        }
+        let ids: Vec<ClientId> = self.clients.ids().collect();
+        for id in ids {
+            let client = self.clients.at(id);
+            let unread = client
+                .sending_since
+                .is_some_and(|since| now.monotonic.since(since) >= self.settings.send_timeout);
+            let idle = self.settings.idle_timeout.is_some_and(|timeout| {
+                client.unanswered() == 0 && now.monotonic.since(client.last_heard) >= timeout
+            });
+            if unread || idle {
+                self.expel(id, if unread { Counter::ClientsClosedUnread } else { Counter::ClientsClosedIdle });
+            }
+        }
+    }
+
+    /// Closes a client, whatever it is still owed.
+    pub(super) fn expel(&mut self, id: ClientId, why: Counter) {
+        self.counters.add(why, 1);
+        self.forget_client(id);
+        self.actions.push_back(Action::Close(Owner::Client(id)));
+    }
+}

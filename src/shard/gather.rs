@@ -1,0 +1,195 @@
+//! The replies to the parts of one request, until they are one reply. A failed part fails only its own keys.
+
+use slab::Slab;
+
+use super::batch::Message;
+use super::client::Stored;
+use crate::protocol::reply::{self, Elements};
+use crate::protocol::{BufferPool, Protocol, encode};
+
+/// How parts become one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Join {
+    /// An array with one value per key: for each key, the part that has it.
+    Values(Vec<u16>),
+    /// `OK` if every part says so, else the first error.
+    AllOk,
+    /// The sum of integers, or the first error.
+    Sum,
+    /// Arrays one behind the other, or the first error.
+    Concat,
+    /// The first reply that is not null.
+    NonNull,
+    /// Arrays of integers: 1 where every part says 1.
+    Every,
+    /// The first reply, unless one is an error.
+    Same,
+    /// The first reply that is not an error.
+    AnyOk,
+}
+
+#[derive(Debug)]
+struct Gathering {
+    join: Join,
+    protocol: Protocol,
+    parts: Vec<Option<Stored>>,
+    missing: usize,
+}
+
+/// All requests of a shard that wait for parts.
+#[derive(Debug, Default)]
+pub(super) struct Gathers(Slab<Gathering>);
+
+impl Gathers {
+    pub fn insert(&mut self, join: Join, protocol: Protocol, parts: usize) -> u32 {
+        let places = std::iter::repeat_with(|| None).take(parts).collect();
+        self.0.insert(Gathering { join, protocol, parts: places, missing: parts }) as u32
+    }
+
+    /// Takes one part; when it is the last one, gives the whole.
+    pub fn part_arrived(
+        &mut self,
+        index: u32,
+        part: u16,
+        message: Message<'_>,
+        pool: &mut BufferPool,
+    ) -> Option<Vec<u8>> {
+        let gathering = &mut self.0[index as usize];
+        let place = &mut gathering.parts[usize::from(part)];
+        debug_assert!(place.is_none(), "one reply per part");
+        *place = Some(Stored::new(message, pool));
+        gathering.missing -= 1;
+        if gathering.missing > 0 {
+            return None;
+        }
+        let gathering = self.0.remove(index as usize);
+        let mut out = pool.take();
+        gathering.join(&mut out);
+        gathering.release(pool);
+        Some(out)
+    }
+
+    /// Forgets a request whose client has left.
+    pub fn remove(&mut self, index: u32, pool: &mut BufferPool) {
+        if let Some(gathering) = self.0.try_remove(index as usize) {
+            gathering.release(pool);
+        }
+    }
+}
+
+impl Gathering {
+    fn release(self, pool: &mut BufferPool) {
+        self.parts.into_iter().flatten().for_each(|part| part.release(pool));
+    }
+
+    fn join(&self, out: &mut Vec<u8>) {
+        let parts: Vec<&[u8]> =
+            self.parts.iter().map(|part| part.as_ref().expect("all parts are there").bytes()).collect();
+        let first_error = parts.iter().find(|part| is_error(part)).copied();
+        match &self.join {
+            Join::Values(order) => join_values(out, order, &parts),
+            Join::AllOk | Join::Same => out.extend_from_slice(first_error.unwrap_or(parts[0])),
+            Join::Sum => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => {
+                    encode::integer(out, parts.iter().filter_map(|part| reply::integer(part)).sum());
+                }
+            },
+            Join::Concat => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => concatenate(out, &parts),
+            },
+            Join::NonNull => match parts.iter().find(|part| !is_error(part) && !is_null(part)) {
+                Some(value) => out.extend_from_slice(value),
+                None => match first_error {
+                    Some(error) => out.extend_from_slice(error),
+                    None => encode::null(out, self.protocol),
+                },
+            },
+            Join::Every => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => every(out, &parts),
+            },
+            Join::AnyOk => {
+                out.extend_from_slice(parts.iter().find(|part| !is_error(part)).unwrap_or(&parts[0]));
+            }
+        }
+    }
+}
+
+fn is_error(part: &[u8]) -> bool {
+    part.starts_with(b"-") || part.starts_with(b"!")
+}
+
+fn is_null(part: &[u8]) -> bool {
+    part.starts_with(b"$-1") || part.starts_with(b"_") || part.starts_with(b"*-1")
+}
+
+/// What stands for a value when a part's reply has fewer elements than it was asked for keys.
+const SHORT_REPLY: &[u8] = b"-ERR the store answered with fewer values than it was asked for\r\n";
+
+fn join_values(out: &mut Vec<u8>, order: &[u16], parts: &[&[u8]]) {
+    let mut values: Vec<Option<Elements<'_>>> = parts.iter().map(|part| reply::elements(part)).collect();
+    encode::array(out, order.len());
+    for part in order {
+        let part = usize::from(*part);
+        match &mut values[part] {
+            Some(values) => out.extend_from_slice(values.next().unwrap_or(SHORT_REPLY)),
+            None => out.extend_from_slice(parts[part]),
+        }
+    }
+}
+
+fn concatenate(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
+    encode::array(out, lists.iter().map(Elements::left).sum());
+    lists.iter().for_each(|list| out.extend_from_slice(list.rest()));
+}
+
+fn every(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let mut lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
+    let count = lists.iter().map(Elements::left).min().unwrap_or(0);
+    encode::array(out, count);
+    for _ in 0..count {
+        // Every list must be advanced, so no `all`, which stops early.
+        let ones = lists.iter_mut().filter_map(Elements::next).filter(|value| *value == b":1\r\n").count();
+        encode::integer(out, i64::from(ones == lists.len()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(join: Join, parts: &[&str]) -> String {
+        let mut gathers = Gathers::default();
+        let mut pool = BufferPool::new(4);
+        let index = gathers.insert(join, Protocol::Resp2, parts.len());
+        let mut whole = None;
+        for (part, reply) in parts.iter().enumerate().rev() {
+            assert!(whole.is_none(), "complete before the last part");
+            whole = gathers.part_arrived(index, part as u16, Message::Small(reply.as_bytes()), &mut pool);
+        }
+        String::from_utf8(whole.expect("complete")).expect("text")
+    }
+
+    #[test]
+    fn values_stand_in_the_order_of_their_keys_and_errors_only_where_they_belong() {
+        let join = Join::Values(vec![0, 1, 0, 2]);
+        let parts = ["*2\r\n$1\r\na\r\n$-1\r\n", "-UNAVAILABLE b\r\n", "*1\r\n$1\r\nd\r\n"];
+        assert_eq!(joined(join, &parts), "*4\r\n$1\r\na\r\n-UNAVAILABLE b\r\n$-1\r\n$1\r\nd\r\n");
+    }
+
+    #[test]
+    fn sums_and_agreements() {
+        assert_eq!(joined(Join::Sum, &[":2\r\n", ":40\r\n"]), ":42\r\n");
+        assert_eq!(joined(Join::Sum, &[":2\r\n", "-ERR no\r\n"]), "-ERR no\r\n");
+        assert_eq!(joined(Join::AllOk, &["+OK\r\n", "+OK\r\n"]), "+OK\r\n");
+        assert_eq!(joined(Join::AllOk, &["+OK\r\n", "-OOM\r\n"]), "-OOM\r\n");
+        assert_eq!(joined(Join::Concat, &["*1\r\n+a\r\n", "*0\r\n", "*2\r\n+b\r\n+c\r\n"]), "*3\r\n+a\r\n+b\r\n+c\r\n");
+        assert_eq!(joined(Join::NonNull, &["$-1\r\n", "$1\r\nk\r\n"]), "$1\r\nk\r\n");
+        assert_eq!(joined(Join::NonNull, &["$-1\r\n", "$-1\r\n"]), "$-1\r\n");
+        assert_eq!(joined(Join::Every, &["*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n"]), "*2\r\n:1\r\n:0\r\n");
+        assert_eq!(joined(Join::AnyOk, &["-NOTBUSY\r\n", "+OK\r\n"]), "+OK\r\n");
+    }
+}

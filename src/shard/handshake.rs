@@ -1,0 +1,179 @@
+//! What clients say first: who they are, which dialect they speak, what they are called.
+
+use super::Shard;
+use super::qos::Wishes;
+use crate::protocol::{Arguments, Protocol, encode};
+use crate::values::ClientId;
+use crate::values::time::Now;
+
+/// The version that clients are told: they choose what they may use by it.
+pub const COMPATIBLE_VERSION: &str = "7.2.4";
+
+const WRONGPASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+const NAME_ERROR: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+
+impl Shard {
+    /// `AUTH password` and `AUTH tenant[/user] password`.
+    pub(super) fn auth(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let (user, password) = match arguments.len() {
+            2 => (None, arguments.at(1)),
+            3 => (Some(arguments.at(1)), arguments.at(2)),
+            _ => return self.answer_now(id, |out, _| encode::error(out, "ERR syntax error")),
+        };
+        match self.sign_in(id, user, password) {
+            Ok(()) => self.answer_now(id, |out, _| encode::simple(out, "OK")),
+            Err(text) => self.answer_now(id, |out, _| encode::error(out, &text)),
+        }
+    }
+
+    fn sign_in(&mut self, id: ClientId, user: Option<&[u8]>, password: &[u8]) -> Result<(), String> {
+        let signed_in = self.quotas.sign_in(user, password).ok_or_else(|| WRONGPASS.to_owned())?;
+        self.clients.at(id).identity = super::Identity {
+            tenant: Some(signed_in.tenant),
+            user: signed_in.user.map(String::into_boxed_str),
+            tier: signed_in.tier,
+            deadline: signed_in.deadline,
+        };
+        Ok(())
+    }
+
+    /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: all of it or nothing.
+    pub(super) fn hello(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let before = self.clients.at(id).identity.clone();
+        if let Err(text) = self.try_hello(id, arguments) {
+            self.clients.at(id).identity = before;
+            return self.answer_now(id, |out, _| encode::error(out, &text));
+        }
+        let number = self.clients.at(id).number as i64;
+        self.answer_now(id, |out, protocol| {
+            encode::map(out, protocol, 7);
+            encode::bulk(out, b"server");
+            encode::bulk(out, b"redis");
+            encode::bulk(out, b"version");
+            encode::bulk(out, COMPATIBLE_VERSION.as_bytes());
+            encode::bulk(out, b"proto");
+            encode::integer(out, if protocol == Protocol::Resp3 { 3 } else { 2 });
+            encode::bulk(out, b"id");
+            encode::integer(out, number);
+            encode::bulk(out, b"mode");
+            encode::bulk(out, b"standalone");
+            encode::bulk(out, b"role");
+            encode::bulk(out, b"master");
+            encode::bulk(out, b"modules");
+            encode::array(out, 0);
+        });
+    }
+
+    fn try_hello(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<(), String> {
+        let protocol = match arguments.get(1) {
+            None => self.clients.at(id).protocol,
+            Some(b"2") => Protocol::Resp2,
+            Some(b"3") => Protocol::Resp3,
+            Some(word) if std::str::from_utf8(word).is_ok_and(|text| text.parse::<i64>().is_ok()) => {
+                return Err("NOPROTO unsupported protocol version".to_owned());
+            }
+            Some(_) => return Err("ERR Protocol version is not an integer or out of range".to_owned()),
+        };
+        let mut name = None;
+        let mut at = 2;
+        while let Some(word) = arguments.get(at) {
+            match (arguments.get(at + 1), arguments.get(at + 2)) {
+                (Some(user), Some(password)) if word.eq_ignore_ascii_case(b"auth") => {
+                    self.sign_in(id, Some(user), password)?;
+                    at += 3;
+                }
+                (Some(given), _) if word.eq_ignore_ascii_case(b"setname") => {
+                    name = Some(given);
+                    at += 2;
+                }
+                _ => return Err(format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(word))),
+            }
+        }
+        if self.clients.at(id).identity.tenant.is_none() {
+            return Err("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
+                        <proto> AUTH <user> <pass> option can be used to authenticate the client and select the \
+                        RESP protocol version at the same time"
+                .to_owned());
+        }
+        if let Some(name) = name {
+            self.rename(id, name)?;
+        }
+        self.clients.at(id).protocol = protocol;
+        Ok(())
+    }
+
+    pub(super) fn reset(&mut self, id: ClientId) {
+        let identity = self.quotas_identity_of_strangers();
+        let client = self.clients.at(id);
+        client.transaction = None;
+        client.protocol = Protocol::Resp2;
+        client.identity = identity;
+        client.name.clear();
+        self.answer_now(id, |out, _| encode::simple(out, "RESET"));
+    }
+
+    pub(super) fn client_name(&mut self, id: ClientId) {
+        let name = self.clients.at(id).name.clone();
+        self.answer_now(id, |out, protocol| {
+            if name.is_empty() { encode::null(out, protocol) } else { encode::bulk(out, &name) }
+        });
+    }
+
+    pub(super) fn set_client_name(&mut self, id: ClientId, name: &[u8]) {
+        match self.rename(id, name) {
+            Ok(()) => self.answer_now(id, |out, _| encode::simple(out, "OK")),
+            Err(text) => self.answer_now(id, |out, _| encode::error(out, &text)),
+        }
+    }
+
+    /// A name, behind which a client that can send no command of ours may put its wishes: `cart;tier=batch`.
+    fn rename(&mut self, id: ClientId, name: &[u8]) -> Result<(), String> {
+        if !name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+            return Err(NAME_ERROR.to_owned());
+        }
+        let text = String::from_utf8_lossy(name);
+        let (plain, wishes) = text.split_once(';').unwrap_or((&text, ""));
+        if !wishes.is_empty() {
+            let identity = self.wished(id, &Wishes::from_name(wishes)?)?;
+            self.clients.at(id).identity = identity;
+        }
+        self.clients.at(id).name = plain.as_bytes().to_vec();
+        Ok(())
+    }
+
+    pub(super) fn set_client_info(&mut self, id: ClientId, attribute: &[u8], value: &[u8]) {
+        let place = if attribute.eq_ignore_ascii_case(b"lib-name") {
+            0
+        } else if attribute.eq_ignore_ascii_case(b"lib-ver") {
+            1
+        } else {
+            let text = format!("ERR Unrecognized option '{}'", String::from_utf8_lossy(attribute));
+            return self.answer_now(id, |out, _| encode::error(out, &text));
+        };
+        if !value.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+            let name = ["lib-name", "lib-ver"][place];
+            let text = format!("ERR {name} cannot contain spaces, newlines or special characters.");
+            return self.answer_now(id, |out, _| encode::error(out, &text));
+        }
+        self.clients.at(id).library[place] = value.to_vec();
+        self.answer_now(id, |out, _| encode::simple(out, "OK"));
+    }
+
+    pub(super) fn client_info(&mut self, id: ClientId, now: Now) {
+        let user = self.full_user_name(id);
+        let client = self.clients.at(id);
+        let text = format!(
+            "id={} name={} idle={} db=0 sub=0 psub=0 ssub=0 multi={} user={} tier={} resp={} lib-name={} lib-ver={}\n",
+            client.number,
+            String::from_utf8_lossy(&client.name),
+            now.monotonic.since(client.last_heard).as_secs(),
+            if client.transaction.is_some() { 0 } else { -1 },
+            user,
+            client.identity.tier,
+            if client.protocol == Protocol::Resp3 { 3 } else { 2 },
+            String::from_utf8_lossy(&client.library[0]),
+            String::from_utf8_lossy(&client.library[1]),
+        );
+        self.answer_now(id, |out, protocol| encode::verbatim(out, protocol, &text));
+    }
+}

@@ -1,0 +1,174 @@
+//! Stage 2: who sends this, and may they.
+
+use std::time::Duration;
+
+use super::Shard;
+use super::batch::Terms;
+use crate::config::{Quotas, Tenant, TenantId, Tier};
+use crate::protocol::Arguments;
+use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand};
+use crate::values::ClientId;
+use crate::values::time::Now;
+
+/// Who a connection speaks for, and on what terms.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Nobody yet, until it authenticates.
+    pub tenant: Option<TenantId>,
+    /// The user within the tenant.
+    pub user: Option<Box<str>>,
+    /// How much its requests matter.
+    pub tier: Tier,
+    /// How long an answer is of use.
+    pub deadline: Option<Duration>,
+}
+
+impl Identity {
+    /// A connection that has not said who it is.
+    pub fn stranger(quotas: &Quotas) -> Self {
+        let Some(tenant) = quotas.strangers() else { return Self::default() };
+        let terms = quotas.tenant(tenant);
+        Self { tenant: Some(tenant), user: None, tier: terms.tier, deadline: terms.deadline }
+    }
+
+    /// The same under new quotas: a tenant is known by its name. What the client chose for itself stays, but a tier
+    /// is never above the tenant's.
+    #[must_use]
+    pub fn carried_over(&self, before: &Quotas, after: &Quotas) -> Self {
+        let known = self.tenant.and_then(|tenant| after.find(&before.tenant(tenant).name));
+        let Some(tenant) = known else { return Self::stranger(after) };
+        Self { tenant: Some(tenant), tier: self.tier.max(after.tenant(tenant).tier), ..self.clone() }
+    }
+}
+
+const NOAUTH: &str = "NOAUTH Authentication required.";
+
+impl Shard {
+    pub(super) fn quotas_identity_of_strangers(&self) -> Identity {
+        Identity::stranger(&self.quotas)
+    }
+
+    pub(super) fn terms_of(&mut self, id: ClientId, now: Now) -> Terms {
+        let identity = &self.clients.at(id).identity;
+        Terms {
+            deadline: identity.deadline.map(|deadline| now.monotonic.after(deadline)),
+            tenant: identity.tenant.map_or(u16::MAX, |tenant| tenant.0),
+            tier: identity.tier as u8,
+        }
+    }
+
+    /// The tenant of a client, if it has one.
+    pub(super) fn tenant_of(&mut self, id: ClientId) -> Option<&Tenant> {
+        let tenant = self.clients.at(id).identity.tenant?;
+        Some(self.quotas.tenant(tenant))
+    }
+
+    /// May this client run this? The error is the reply.
+    pub(super) fn permit(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        handling: Handling,
+        arguments: &Arguments<'_>,
+    ) -> Result<(), String> {
+        let Some(tenant) = self.tenant_of(id) else {
+            use LocalCommand::{Auth, Hello, Quit, Reset};
+            let opens_the_door = matches!(handling, Handling::Local(Auth | Hello | Quit | Reset));
+            return if opens_the_door { Ok(()) } else { Err(NOAUTH.to_owned()) };
+        };
+        if command.admin && !tenant.admin {
+            return Err(format!(
+                "NOPERM tenant '{}' may not run {}: it touches what belongs to everyone (admin = true allows it)",
+                tenant.name,
+                command.spoken_name()
+            ));
+        }
+        if tenant.keys.is_empty() { Ok(()) } else { permit_confined(tenant, command, handling, arguments) }
+    }
+
+    /// Nobody can tell what a command does that is in no table, so only those who may do anything may send it.
+    pub(super) fn permit_unknown(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<(), String> {
+        match self.tenant_of(id) {
+            None => Err(NOAUTH.to_owned()),
+            Some(tenant) if tenant.admin && tenant.keys.is_empty() => Ok(()),
+            Some(_) => Err(crate::protocol::command::Unrecognised::Command(*arguments).to_string()),
+        }
+    }
+}
+
+/// The rules for a tenant that has only keys of certain prefixes.
+fn permit_confined(
+    tenant: &Tenant,
+    command: &'static Command,
+    handling: Handling,
+    arguments: &Arguments<'_>,
+) -> Result<(), String> {
+    let confined = || format!("NOPERM tenant '{}' has only keys that begin with {}", tenant.name, prefixes(tenant));
+    if command.class == Class::Script {
+        return Err(format!("{}, and a script could reach any", confined()));
+    }
+    match handling {
+        Handling::FanOut(FanOut::Scan) => {
+            let pattern = scan_pattern(arguments).unwrap_or(b"*");
+            let literal = literal_prefix(pattern);
+            let inside = tenant.keys.iter().any(|prefix| literal.starts_with(prefix.as_bytes()));
+            return if inside {
+                Ok(())
+            } else {
+                Err(format!("{}, so SCAN needs a MATCH pattern that begins so", confined()))
+            };
+        }
+        Handling::FanOut(_) if !tenant.admin => {
+            return Err(format!("{}, and {} is about all keys", confined(), command.spoken_name()));
+        }
+        _ => {}
+    }
+    if matches!(command.name, "sort" | "sort_ro") && names_other_keys(arguments) {
+        return Err(format!("{}, and BY and GET patterns could reach any", confined()));
+    }
+    let mut foreign = None;
+    let found = command.for_each_key(arguments, &mut |index| {
+        let key = arguments.at(index);
+        if foreign.is_none() && !tenant.keys.iter().any(|prefix| key.starts_with(prefix.as_bytes())) {
+            foreign = Some(key);
+        }
+    });
+    match (found, foreign) {
+        // What is wrong with such a request is said where it is routed.
+        (Err(_), _) | (Ok(()), None) => Ok(()),
+        (Ok(()), Some(key)) => Err(format!("{}, not '{}'", confined(), String::from_utf8_lossy(key))),
+    }
+}
+
+fn prefixes(tenant: &Tenant) -> String {
+    tenant.keys.iter().map(|prefix| format!("'{prefix}'")).collect::<Vec<_>>().join(" or ")
+}
+
+fn scan_pattern<'a>(arguments: &Arguments<'a>) -> Option<&'a [u8]> {
+    let option = (2..arguments.len()).step_by(2).find(|index| arguments.at(*index).eq_ignore_ascii_case(b"match"))?;
+    arguments.get(option + 1)
+}
+
+/// The part of a pattern before anything that matches more than itself.
+fn literal_prefix(pattern: &[u8]) -> &[u8] {
+    let end = pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\')).unwrap_or(pattern.len());
+    &pattern[..end]
+}
+
+/// `SORT key BY pattern GET pattern`: the patterns name keys of their own, except `#` and patterns without `*`.
+fn names_other_keys(arguments: &Arguments<'_>) -> bool {
+    arguments.iter().skip(2).any(|word| word.eq_ignore_ascii_case(b"by") || word.eq_ignore_ascii_case(b"get"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_pattern_must_begin_with_counts() {
+        assert_eq!(literal_prefix(b"acme:*"), b"acme:");
+        assert_eq!(literal_prefix(b"ac\\me:*"), b"ac");
+        assert_eq!(literal_prefix(b"[a]cme:"), b"");
+        assert_eq!(literal_prefix(b"acme:1"), b"acme:1");
+    }
+}

@@ -1,0 +1,206 @@
+//! `QOS`: weir's own command. What a client may say about its requests, for all of them or for one.
+
+use std::time::Duration;
+
+use super::{Identity, Shard};
+use crate::config::Tier;
+use crate::protocol::{Argument, Arguments, Request, encode};
+use crate::values::ClientId;
+use crate::values::time::Now;
+
+/// What a client asks for. What it leaves out stays as it was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wishes {
+    user: Option<String>,
+    tier: Option<Tier>,
+    deadline: Option<Duration>,
+}
+
+const USER_BYTES_MAX: usize = 256;
+const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+
+impl Wishes {
+    /// Takes one option. False if the word is not one.
+    fn take(&mut self, option: &[u8], value: &[u8]) -> Result<bool, String> {
+        let text = String::from_utf8_lossy(value);
+        if option.eq_ignore_ascii_case(b"user") {
+            let fits = !text.is_empty()
+                && text.len() <= USER_BYTES_MAX
+                && !text.contains(|letter: char| letter.is_whitespace() || letter.is_control() || letter == '/');
+            if !fits {
+                return Err(format!(
+                    "ERR QOS USER '{text}': a name of 1 to {USER_BYTES_MAX} bytes without spaces or '/' is wanted"
+                ));
+            }
+            self.user = Some(text.into_owned());
+        } else if option.eq_ignore_ascii_case(b"tier") {
+            self.tier = Some(text.to_lowercase().parse().map_err(|_| {
+                format!("ERR QOS TIER '{text}': critical, standard, batch or sheddable is wanted")
+            })?);
+        } else if option.eq_ignore_ascii_case(b"deadline") {
+            let millis = text.strip_suffix("ms").unwrap_or(&text).parse::<u64>().ok();
+            let Some(millis) = millis.filter(|millis| (1..=DEADLINE_MS_MAX).contains(millis)) else {
+                return Err(format!(
+                    "ERR QOS DEADLINE '{text}': whole milliseconds from 1 to {DEADLINE_MS_MAX} are wanted"
+                ));
+            };
+            self.deadline = Some(Duration::from_millis(millis));
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// From behind a client's name: `tier=batch;deadline=50ms`.
+    pub fn from_name(text: &str) -> Result<Self, String> {
+        let mut wishes = Self::default();
+        for pair in text.split(';').filter(|pair| !pair.is_empty()) {
+            let (option, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if !wishes.take(option.as_bytes(), value.as_bytes())? {
+                return Err(format!("ERR client name option '{option}': user=, tier= or deadline= is wanted"));
+            }
+        }
+        Ok(wishes)
+    }
+
+    /// From the words of a request, and how many of them were options.
+    fn from_words(arguments: &Arguments<'_>, from: usize) -> Result<(Self, usize), String> {
+        let mut wishes = Self::default();
+        let mut at = from;
+        while let (Some(option), Some(value)) = (arguments.get(at), arguments.get(at + 1)) {
+            if !wishes.take(option, value)? {
+                break;
+            }
+            at += 2;
+        }
+        Ok((wishes, at))
+    }
+}
+
+const HELP: [&str; 9] = [
+    "QOS <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "SET [USER <name>] [TIER <tier>] [DEADLINE <ms>]",
+    "    For all further requests of this connection: who within the tenant sends them, how much they matter",
+    "    (critical, standard, batch, sheddable; never above the tenant's own tier), how long an answer is of use.",
+    "CALL [USER <name>] [TIER <tier>] [DEADLINE <ms>] <command> [<arg> ...]",
+    "    The same for one request.",
+    "HELP",
+    "    Print this help.",
+    "The same options may stand behind a client's name: CLIENT SETNAME cart;tier=batch;deadline=50ms",
+];
+
+impl Shard {
+    pub(super) fn qos(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        let arguments = request.arguments;
+        let subcommand = arguments.get(1).unwrap_or(b"help");
+        if subcommand.eq_ignore_ascii_case(b"set") {
+            self.qos_set(id, &arguments);
+        } else if subcommand.eq_ignore_ascii_case(b"call") {
+            self.qos_call(id, &arguments, now);
+        } else if subcommand.eq_ignore_ascii_case(b"help") {
+            self.answer_now(id, |out, _| {
+                encode::array(out, HELP.len());
+                HELP.iter().for_each(|line| encode::simple(out, line));
+            });
+        } else {
+            let text = format!("ERR unknown subcommand '{}'. Try QOS HELP.", String::from_utf8_lossy(subcommand));
+            self.answer_now(id, |out, _| encode::error(out, &text));
+        }
+    }
+
+    fn qos_set(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let identity = Wishes::from_words(arguments, 2).and_then(|(wishes, used)| match arguments.get(used) {
+            _ if arguments.len() == 2 => Err(wrong_arguments("set")),
+            Some(word) => Err(format!(
+                "ERR QOS SET '{}': USER, TIER or DEADLINE, each with a value, is wanted",
+                String::from_utf8_lossy(word)
+            )),
+            None => self.wished(id, &wishes),
+        });
+        match identity {
+            Ok(identity) => {
+                self.clients.at(id).identity = identity;
+                self.answer_now(id, |out, _| encode::simple(out, "OK"));
+            }
+            Err(text) => self.answer_now(id, |out, _| encode::error(out, &text)),
+        }
+    }
+
+    fn qos_call(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+        let wished = Wishes::from_words(arguments, 2)
+            .and_then(|(wishes, used)| Ok((self.wished(id, &wishes)?, arguments.skip(used))));
+        let (identity, inner) = match wished {
+            Ok((identity, Some(inner))) if !inner.name().eq_ignore_ascii_case(b"qos") => (identity, inner),
+            Ok((_, Some(_))) => {
+                let text = "ERR QOS CALL: a command other than QOS is wanted";
+                return self.answer_now(id, |out, _| encode::error(out, text));
+            }
+            Ok((_, None)) => return self.answer_now(id, |out, _| encode::error(out, &wrong_arguments("call"))),
+            Err(text) => return self.answer_now(id, |out, _| encode::error(out, &text)),
+        };
+        let (frame, places) = encoded_anew(&inner);
+        let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
+        self.handle_request_as(id, identity, request, now);
+    }
+
+    /// One request on other terms than the connection's.
+    pub(super) fn handle_request_as(&mut self, id: ClientId, identity: Identity, request: Request<'_>, now: Now) {
+        let own = std::mem::replace(&mut self.clients.at(id).identity, identity.clone());
+        self.handle_request(id, request, now);
+        // What the request itself changed (AUTH, RESET) stays changed.
+        if let Some(client) = self.clients.get(id)
+            && client.identity == identity
+        {
+            client.identity = own;
+        }
+    }
+
+    /// The client's identity with its wishes, if it may have them: a tier is lowered, never raised.
+    pub(super) fn wished(&mut self, id: ClientId, wishes: &Wishes) -> Result<Identity, String> {
+        let highest = self.tenant_of(id).map_or(Tier::default(), |tenant| tenant.tier);
+        let mut identity = self.clients.at(id).identity.clone();
+        if let Some(user) = &wishes.user {
+            identity.user = Some(user.as_str().into());
+        }
+        if let Some(tier) = wishes.tier {
+            if tier < highest {
+                return Err(format!("ERR QOS TIER '{tier}': above '{highest}', which is this tenant's"));
+            }
+            identity.tier = tier;
+        }
+        identity.deadline = wishes.deadline.or(identity.deadline);
+        Ok(identity)
+    }
+}
+
+fn wrong_arguments(subcommand: &str) -> String {
+    format!("ERR wrong number of arguments for 'qos|{subcommand}' command")
+}
+
+/// A request that stood inside another one, as a request of its own.
+fn encoded_anew(arguments: &Arguments<'_>) -> (Vec<u8>, Vec<Argument>) {
+    let mut frame = Vec::new();
+    let mut places = Vec::with_capacity(arguments.len());
+    encode::array(&mut frame, arguments.len());
+    for word in arguments.iter() {
+        encode::header(&mut frame, b'$', word.len());
+        places.push(Argument { start: frame.len() as u32, length: word.len() as u32 });
+        frame.extend_from_slice(word);
+        frame.extend_from_slice(b"\r\n");
+    }
+    (frame, places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_behind_a_name() {
+        let wishes = Wishes::from_name("tier=batch;deadline=50ms").expect("well formed");
+        assert_eq!((wishes.tier, wishes.deadline), (Some(Tier::Batch), Some(Duration::from_millis(50))));
+        assert!(Wishes::from_name("colour=red").expect_err("unknown").contains("tier="));
+        assert!(Wishes::from_name("tier=urgent").expect_err("unknown").contains("sheddable"));
+        assert!(Wishes::from_name("deadline=0").expect_err("zero").contains("from 1"));
+    }
+}

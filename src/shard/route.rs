@@ -1,0 +1,129 @@
+//! Stage 5: where a request goes. One key: to its home core. Several on one backend: together, from here, and alone.
+
+use super::batch::{Message, ReplyTo, Route, Terms};
+use super::client::Rewrite;
+use super::counters::Counter;
+use super::Shard;
+use crate::protocol::command::{Command, KeyError, Keys};
+use crate::protocol::{Arguments, Request, encode};
+use crate::routing::slot_of;
+use crate::values::time::Now;
+use crate::values::{BackendId, ClientId, ShardId};
+
+/// Where the keys of a request live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// There are no keys.
+    Nowhere,
+    /// All on one core and one backend.
+    Together { slot: u16, backend: BackendId, home: ShardId },
+    /// On one backend, but at home on several cores.
+    OneBackend { slot: u16, backend: BackendId },
+    /// On several backends.
+    Apart,
+}
+
+/// The error for keys that no single store has.
+pub(super) const CROSS_SLOT: &str =
+    "CROSSSLOT Keys in request live on different stores; a common {tag} in their names keeps them together";
+
+impl Shard {
+    pub(super) fn route(&mut self, id: ClientId, command: &'static Command, request: Request<'_>, now: Now) {
+        match self.placement(command, &request.arguments) {
+            Err(error) => self.answer_now(id, |out, _| encode::error(out, &error.to_string())),
+            Ok(Placement::Together { slot, backend, home }) => {
+                let route = Route { slot, backend, protocol: self.clients.at(id).protocol };
+                let to = self.expect_reply(id, Rewrite::AsItCame);
+                let terms = self.terms_of(id, now);
+                let message = Message::new(request.arguments.frame(), request.shared);
+                self.dispatch(home, to, route, terms, message, now);
+            }
+            Ok(Placement::OneBackend { slot, backend }) => self.forward_alone(id, slot, backend, request, now),
+            Ok(Placement::Nowhere) => self.forward_alone(id, 0, BackendId(0), request, now),
+            Ok(Placement::Apart) => self.answer_now(id, |out, _| encode::error(out, CROSS_SLOT)),
+        }
+    }
+
+    /// A command that weir does not know goes where its first argument lives: most modules keep to that.
+    pub(super) fn handle_unknown(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        if let Err(refusal) = self.permit_unknown(id, &request.arguments) {
+            self.counters.add(Counter::RefusedPermission, 1);
+            self.poison_transaction(id);
+            return self.answer_now(id, |out, _| encode::error(out, &refusal));
+        }
+        let slot = request.arguments.get(1).map_or(0, slot_of);
+        let backend = self.settings.topology.backend_of(slot);
+        if self.clients.at(id).transaction.is_some() {
+            return self.queue_for_backend(id, backend, &request.arguments);
+        }
+        self.forward_alone(id, slot, backend, request, now);
+    }
+
+    /// Sends a request from this core when all earlier ones of its connection are answered, and holds back later ones.
+    fn forward_alone(&mut self, id: ClientId, slot: u16, backend: BackendId, request: Request<'_>, now: Now) {
+        if self.clients.at(id).unanswered() > 0 {
+            return self.hold_request(id, &request.arguments);
+        }
+        let route = Route { slot, backend, protocol: self.clients.at(id).protocol };
+        let to = self.expect_reply(id, Rewrite::AsItCame);
+        self.hold_back_later(id);
+        let terms = self.terms_of(id, now);
+        self.forward_here(to, route, terms, Message::new(request.arguments.frame(), request.shared), now);
+    }
+
+    /// Forwards from here if this core is the key's home, else hands over.
+    pub(super) fn dispatch(
+        &mut self,
+        home: ShardId,
+        to: ReplyTo,
+        route: Route,
+        terms: Terms,
+        message: Message<'_>,
+        now: Now,
+    ) {
+        if home == self.settings.id {
+            self.forward_here(to, route, terms, message, now);
+        } else {
+            self.counters.add(Counter::RequestsHandedOver, 1);
+            self.batch_for(home).push_request(to, route, terms, message);
+        }
+    }
+
+    /// Takes the next place in the client's order of replies.
+    pub(super) fn expect_reply(&mut self, id: ClientId, rewrite: Rewrite) -> ReplyTo {
+        let sequence = self.clients.at(id).expect_reply(rewrite);
+        ReplyTo { shard: self.settings.id, part: 0, client: id.index, generation: id.generation, sequence }
+    }
+
+    pub(super) fn placement(&self, command: &Command, arguments: &Arguments<'_>) -> Result<Placement, KeyError> {
+        let topology = self.settings.topology;
+        if let Keys::Range { first, last, .. } = command.keys
+            && i16::from(first) == i16::from(last)
+        {
+            let slot = slot_of(arguments.at(usize::from(first)));
+            let (backend, home) = (topology.backend_of(slot), topology.home_of(slot));
+            return Ok(Placement::Together { slot, backend, home });
+        }
+        let mut placement = Placement::Nowhere;
+        command.for_each_key(arguments, &mut |index| {
+            let slot = slot_of(arguments.at(index));
+            let (backend, home) = (topology.backend_of(slot), topology.home_of(slot));
+            placement = placement.and(slot, backend, home);
+        })?;
+        Ok(placement)
+    }
+}
+
+impl Placement {
+    /// The same with one more key.
+    fn and(self, slot: u16, backend: BackendId, home: ShardId) -> Self {
+        match self {
+            Self::Nowhere => Self::Together { slot, backend, home },
+            Self::Together { backend: other, .. } | Self::OneBackend { backend: other, .. } if other != backend => {
+                Self::Apart
+            }
+            Self::Together { slot, home: other, .. } if other != home => Self::OneBackend { slot, backend },
+            same => same,
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! One request, many places: `MGET` and its kin go apart by key, `DBSIZE` and its kin go to every backend.
+
+use super::batch::{Message, ReplyTo, Route};
+use super::client::Rewrite;
+use super::counters::Counter;
+use super::gather::Join;
+use super::route::Placement;
+use super::Shard;
+use crate::protocol::command::{Command, FanOut, Gather, Keys};
+use crate::protocol::{Arguments, Request, encode};
+use crate::routing::slot_of;
+use crate::values::time::Now;
+use crate::values::{BackendId, ClientId, ShardId};
+
+/// One place that some keys of a request live in.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    home: ShardId,
+    backend: BackendId,
+    slot: u16,
+    keys: u32,
+}
+
+impl Shard {
+    pub(super) fn split(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        gather: Gather,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        let arguments = request.arguments;
+        let step = match command.keys {
+            Keys::Range { step, .. } => usize::from(step),
+            _ => unreachable!("a command that is split has its keys in a range"),
+        };
+        if !(arguments.len() - 1).is_multiple_of(step) {
+            let text = format!("ERR wrong number of arguments for '{}' command", command.name);
+            return self.answer_now(id, |out, _| encode::error(out, &text));
+        }
+        let together = self.placement(command, &arguments).expect("keys in a range are always found");
+        if matches!(together, Placement::Together { .. }) {
+            return self.route(id, command, request, now);
+        }
+        self.counters.add(Counter::RequestsSplit, 1);
+        let (parts, order) = self.parts_of(&arguments, step);
+        let join = match gather {
+            Gather::Values => Join::Values(order.clone()),
+            Gather::AllOk => Join::AllOk,
+            Gather::Sum => Join::Sum,
+        };
+        let to = self.expect_gather(id, join, parts.len());
+        self.send_parts(id, &arguments, step, &parts, &order, to, now);
+    }
+
+    /// The places the keys live in, and for each key in order, in which of them.
+    fn parts_of(&self, arguments: &Arguments<'_>, step: usize) -> (Vec<Part>, Vec<u16>) {
+        let topology = self.settings.topology;
+        let places = usize::from(topology.shards()) * usize::from(topology.backends());
+        let mut part_at = vec![u16::MAX; places];
+        let mut parts: Vec<Part> = Vec::new();
+        let order = (1..arguments.len())
+            .step_by(step)
+            .map(|index| {
+                let slot = slot_of(arguments.at(index));
+                let (home, backend) = (topology.home_of(slot), topology.backend_of(slot));
+                let place = usize::from(home.0) * usize::from(topology.backends()) + usize::from(backend.0);
+                if part_at[place] == u16::MAX {
+                    part_at[place] = parts.len() as u16;
+                    parts.push(Part { home, backend, slot, keys: 0 });
+                }
+                let part = part_at[place];
+                parts[usize::from(part)].keys += 1;
+                part
+            })
+            .collect();
+        (parts, order)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one step of `split`, in a function of its own to be readable")]
+    fn send_parts(
+        &mut self,
+        id: ClientId,
+        arguments: &Arguments<'_>,
+        step: usize,
+        parts: &[Part],
+        order: &[u16],
+        to: ReplyTo,
+        now: Now,
+    ) {
+        let protocol = self.clients.at(id).protocol;
+        let terms = self.terms_of(id, now);
+        let mut frames: Vec<Vec<u8>> = parts
+            .iter()
+            .map(|part| {
+                let mut frame = self.pool.take();
+                encode::array(&mut frame, 1 + part.keys as usize * step);
+                encode::bulk(&mut frame, arguments.name());
+                frame
+            })
+            .collect();
+        for (index, part) in order.iter().enumerate() {
+            for word in 0..step {
+                encode::bulk(&mut frames[usize::from(*part)], arguments.at(1 + index * step + word));
+            }
+        }
+        for (index, (part, frame)) in parts.iter().zip(frames).enumerate() {
+            let to = ReplyTo { part: index as u16, ..to };
+            let route = Route { slot: part.slot, backend: part.backend, protocol };
+            if frame.len() > crate::values::limits::COPY_BYTES_MAX {
+                self.dispatch(part.home, to, route, terms, Message::Shared(&frame.into()), now);
+            } else {
+                self.dispatch(part.home, to, route, terms, Message::Small(&frame), now);
+                self.pool.give(frame);
+            }
+        }
+    }
+
+    /// Sends a request to every backend, from this core, alone on its connection.
+    pub(super) fn fan_out(&mut self, id: ClientId, fan_out: FanOut, request: Request<'_>, now: Now) {
+        let join = match fan_out {
+            FanOut::Scan => return self.scan(id, &request.arguments, now),
+            FanOut::One => return self.ask_backend(id, BackendId(0), &request.arguments, Rewrite::AsItCame, now),
+            FanOut::Concat => Join::Concat,
+            FanOut::Sum => Join::Sum,
+            FanOut::AllOk => Join::AllOk,
+            FanOut::NonNull => Join::NonNull,
+            FanOut::Every => Join::Every,
+            FanOut::Same => Join::Same,
+            FanOut::AnyOk => Join::AnyOk,
+        };
+        let backends = self.settings.topology.backends();
+        if backends == 1 {
+            return self.ask_backend(id, BackendId(0), &request.arguments, Rewrite::AsItCame, now);
+        }
+        self.counters.add(Counter::RequestsSplit, 1);
+        let protocol = self.clients.at(id).protocol;
+        let terms = self.terms_of(id, now);
+        let to = self.expect_gather(id, join, usize::from(backends));
+        self.hold_back_later(id);
+        for backend in self.settings.topology.all_backends() {
+            let to = ReplyTo { part: backend.0, ..to };
+            let message = Message::new(request.arguments.frame(), request.shared);
+            self.forward_here(to, Route { slot: 0, backend, protocol }, terms, message, now);
+        }
+    }
+
+    /// `SCAN`: the cursor says which backend is to go on, and from where.
+    fn scan(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+        let cursor = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<u64>().ok());
+        let Some(cursor) = cursor else {
+            return self.answer_now(id, |out, _| encode::error(out, "ERR invalid cursor"));
+        };
+        let backends = u64::from(self.settings.topology.backends());
+        let backend = (cursor % backends) as u16;
+        let mut frame = self.pool.take();
+        encode::array(&mut frame, arguments.len());
+        encode::bulk(&mut frame, arguments.name());
+        encode::bulk(&mut frame, (cursor / backends).to_string().as_bytes());
+        arguments.iter().skip(2).for_each(|word| encode::bulk(&mut frame, word));
+        self.send_to_backend(id, BackendId(backend), &frame, Rewrite::Cursor { backend }, now);
+        self.pool.give(frame);
+    }
+
+    fn ask_backend(
+        &mut self,
+        id: ClientId,
+        backend: BackendId,
+        arguments: &Arguments<'_>,
+        rewrite: Rewrite,
+        now: Now,
+    ) {
+        self.send_to_backend(id, backend, arguments.frame(), rewrite, now);
+    }
+
+    fn send_to_backend(&mut self, id: ClientId, backend: BackendId, frame: &[u8], rewrite: Rewrite, now: Now) {
+        let protocol = self.clients.at(id).protocol;
+        let terms = self.terms_of(id, now);
+        let to = self.expect_reply(id, rewrite);
+        self.hold_back_later(id);
+        self.forward_here(to, Route { slot: 0, backend, protocol }, terms, Message::Small(frame), now);
+    }
+
+    fn expect_gather(&mut self, id: ClientId, join: Join, parts: usize) -> ReplyTo {
+        let protocol = self.clients.at(id).protocol;
+        let index = self.gathers.insert(join, protocol, parts);
+        self.expect_reply(id, Rewrite::Gather(index))
+    }
+}
