@@ -1,11 +1,12 @@
 //! Stage 11: replies, in the order of requests, batched into one send per turn.
 
+use super::Shard;
 use super::batch::{Message, ReplyTo};
 use super::client::{Client, Ending, Rewrite};
 use super::counters::Counter;
-use super::{Owner, Shard};
 use crate::protocol::{Protocol, Segment, encode, reply};
 use crate::values::ClientId;
+use crate::values::Owner;
 use crate::values::time::Now;
 
 impl Shard {
@@ -130,7 +131,10 @@ impl Shard {
                 encode::bulk(&mut out, next.to_string().as_bytes());
                 out.extend_from_slice(rest);
             }
-            None => encode::error(&mut out, "ERR the cursor of the store is too large to be combined with the number of stores"),
+            None => encode::error(
+                &mut out,
+                "ERR the cursor of the store is too large to be combined with the number of stores",
+            ),
         }
         out
     }

@@ -132,7 +132,12 @@ impl Batch {
     pub fn requests(&self) -> impl Iterator<Item = (ReplyTo, Route, Terms, Message<'_>)> {
         let mut at = 0;
         self.requests.iter().map(move |entry| {
-            (entry.to, entry.route, entry.terms, found(&self.request_bytes, &self.shared, &mut at, entry.place))
+            (
+                entry.to,
+                entry.route,
+                entry.terms,
+                found(&self.request_bytes, &self.shared, &mut at, entry.place),
+            )
         })
     }
 

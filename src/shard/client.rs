@@ -89,6 +89,8 @@ pub(super) enum Slot {
 pub(super) struct HeldRequest {
     pub frame: Vec<u8>,
     pub places: Vec<Argument>,
+    /// On whose terms it is to run.
+    pub identity: Identity,
 }
 
 /// How a connection ends.
@@ -286,10 +288,11 @@ impl Clients {
     }
 
     pub fn ids(&self) -> impl Iterator<Item = ClientId> {
-        self.places.iter().enumerate().filter(|(_, place)| place.client.is_some()).map(|(index, place)| ClientId {
-            index: index as u32,
-            generation: place.generation,
-        })
+        self.places
+            .iter()
+            .enumerate()
+            .filter(|(_, place)| place.client.is_some())
+            .map(|(index, place)| ClientId { index: index as u32, generation: place.generation })
     }
 }
 
@@ -305,7 +308,11 @@ mod tests {
         let second = client.expect_reply(Rewrite::AsItCame);
         client.answer_now(&mut pool, |out| out.extend_from_slice(b"third "));
         let fourth = client.expect_reply(Rewrite::AsItCame);
-        client.answer(fourth, Message::Small(b"a fourth reply that is too long to be kept in place "), &mut pool);
+        client.answer(
+            fourth,
+            Message::Small(b"a fourth reply that is too long to be kept in place "),
+            &mut pool,
+        );
         client.answer(second, Message::Small(b"second "), &mut pool);
         assert!(client.output.is_empty());
         client.answer(first, Message::Small(b"first "), &mut pool);

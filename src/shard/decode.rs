@@ -1,11 +1,12 @@
 //! Stage 1: bytes to requests. Knows when a connection may not go on, and takes it up again later.
 
+use super::Shard;
 use super::client::{Ending, HeldRequest};
 use super::counters::Counter;
-use super::{Action, Owner, Shard};
-use crate::protocol::command::{self, Command, FanOut, Handling, LocalCommand};
+use crate::protocol::command::{self, Command, Handling, LocalCommand};
 use crate::protocol::{Arguments, Request, RequestDecoder, RequestLimits, encode};
 use crate::values::time::Now;
+use crate::values::{Action, Owner};
 use crate::values::{ClientId, limits};
 
 /// A client whose unsent replies exceed this has no more requests taken on until it reads.
@@ -60,7 +61,7 @@ impl Shard {
             client.barrier = false;
             if let Some(held) = client.held_request.take() {
                 let arguments = Arguments::new(&held.frame, &held.places);
-                self.handle_request(id, Request { arguments, shared: None }, now);
+                self.handle_request_as(id, held.identity, Request { arguments, shared: None }, now);
             }
         }
         self.decode(id, &[], now);
@@ -78,13 +79,7 @@ impl Shard {
         self.close_if_done(id);
     }
 
-    fn decode_with(
-        &mut self,
-        id: ClientId,
-        decoder: &mut RequestDecoder,
-        chunk: &[u8],
-        now: Now,
-    ) -> Outcome {
+    fn decode_with(&mut self, id: ClientId, decoder: &mut RequestDecoder, chunk: &[u8], now: Now) -> Outcome {
         let mut consumed = 0;
         loop {
             let Some(client) = self.clients.get(id) else { return Outcome::Done };
@@ -95,7 +90,8 @@ impl Shard {
                 decoder.hold(&chunk[consumed..]);
                 return Outcome::Stalled;
             }
-            let limits = if client.identity.tenant.is_some() { self.limits } else { RequestLimits::stranger() };
+            let limits =
+                if client.identity.tenant.is_some() { self.limits } else { RequestLimits::stranger() };
             match decoder.next(chunk, &mut consumed, &limits) {
                 Ok(Some(request)) => self.handle_request(id, request, now),
                 Ok(None) => return Outcome::Done,
@@ -152,7 +148,8 @@ impl Shard {
     fn waits_for_earlier(&mut self, id: ClientId, handling: Handling) -> bool {
         let alone = matches!(
             handling,
-            Handling::FanOut(_) | Handling::Local(LocalCommand::Exec | LocalCommand::Hello | LocalCommand::Reset)
+            Handling::FanOut(_)
+                | Handling::Local(LocalCommand::Exec | LocalCommand::Hello | LocalCommand::Reset)
         );
         alone && self.clients.at(id).unanswered() > 0
     }
@@ -166,6 +163,7 @@ impl Shard {
         client.held_request = Some(Box::new(HeldRequest {
             frame: arguments.frame().to_vec(),
             places: arguments.places().to_vec(),
+            identity: client.identity.clone(),
         }));
     }
 
@@ -258,7 +256,10 @@ impl Shard {
                 client.unanswered() == 0 && now.monotonic.since(client.last_heard) >= timeout
             });
             if unread || idle {
-                self.expel(id, if unread { Counter::ClientsClosedUnread } else { Counter::ClientsClosedIdle });
+                self.expel(
+                    id,
+                    if unread { Counter::ClientsClosedUnread } else { Counter::ClientsClosedIdle },
+                );
             }
         }
     }

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::Shard;
 use super::batch::{Message, ReplyTo, Route, Terms};
 use super::counters::Counter;
 use super::link::{Link, LinkState, Pending, Purpose};
 use super::refusal::Refusal;
-use super::{Action, Owner, Shard};
 use crate::protocol::{Protocol, Segment, encode};
 use crate::values::limits::{self, COPY_BYTES_MAX};
 use crate::values::time::Now;
+use crate::values::{Action, Owner};
 use crate::values::{BackendId, ConnectionId};
 
 /// When to come back after a connection was lost with requests on it.
@@ -21,12 +22,26 @@ const RETRY_WHEN_FULL: Duration = Duration::from_millis(10);
 
 impl Shard {
     /// Forwards a request whose key is at home here, or that has no home.
-    pub(super) fn forward_here(&mut self, to: ReplyTo, route: Route, _terms: Terms, message: Message<'_>, now: Now) {
+    pub(super) fn forward_here(
+        &mut self,
+        to: ReplyTo,
+        route: Route,
+        _terms: Terms,
+        message: Message<'_>,
+        now: Now,
+    ) {
         self.forward_block(to, route, message, 1, now);
     }
 
     /// Forwards a block of requests of which only the last one's reply counts.
-    pub(super) fn forward_block(&mut self, to: ReplyTo, route: Route, message: Message<'_>, requests: usize, now: Now) {
+    pub(super) fn forward_block(
+        &mut self,
+        to: ReplyTo,
+        route: Route,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) {
         let connection = self.link_for(route);
         if let Err(refusal) = self.make_ready(connection, now) {
             return self.refuse(to, route.backend, refusal);
@@ -110,7 +125,13 @@ impl Shard {
     }
 
     /// Bytes from a backend.
-    pub fn handle_link_bytes(&mut self, connection: ConnectionId, generation: u32, mut chunk: &[u8], now: Now) {
+    pub fn handle_link_bytes(
+        &mut self,
+        connection: ConnectionId,
+        generation: u32,
+        mut chunk: &[u8],
+        now: Now,
+    ) {
         self.counters.add(Counter::BackendBytesReceived, chunk.len() as u64);
         while !chunk.is_empty() {
             let Some(link) = self.current_link(connection, generation) else { return };
@@ -155,7 +176,10 @@ impl Shard {
         link.proved();
         if oversized {
             self.counters.add(Counter::RepliesOversized, 1);
-            let text = format!("-ERR the reply is larger than {} bytes (--max-reply-bytes)\r\n", self.settings.reply_bytes_max);
+            let text = format!(
+                "-ERR the reply is larger than {} bytes (--max-reply-bytes)\r\n",
+                self.settings.reply_bytes_max
+            );
             self.give_back(to, Message::Small(text.as_bytes()));
         } else if partial.is_empty() {
             self.give_back(to, Message::Small(end));
@@ -251,7 +275,9 @@ impl Shard {
             let connection = ConnectionId(index as u16);
             let owes_since = link.pending.front().map(|pending| pending.sent_at);
             match link.state {
-                LinkState::Opening { since } if now.monotonic.since(since) >= self.settings.connect_timeout => {
+                LinkState::Opening { since }
+                    if now.monotonic.since(since) >= self.settings.connect_timeout =>
+                {
                     self.drop_link(connection, "connect-timeout", now);
                 }
                 LinkState::Open
@@ -312,7 +338,10 @@ enum Refused {
 }
 
 /// What weir says first to a backend, if anything.
-fn greeting_words<'a>(protocol: Protocol, credentials: Option<&'a (Option<String>, String)>) -> Option<Vec<&'a str>> {
+fn greeting_words<'a>(
+    protocol: Protocol,
+    credentials: Option<&'a (Option<String>, String)>,
+) -> Option<Vec<&'a str>> {
     match (protocol, credentials) {
         (Protocol::Resp2, None) => None,
         (Protocol::Resp2, Some((None, password))) => Some(vec!["AUTH", password]),

@@ -186,7 +186,10 @@ mod tests {
         assert_eq!(joined(Join::Sum, &[":2\r\n", "-ERR no\r\n"]), "-ERR no\r\n");
         assert_eq!(joined(Join::AllOk, &["+OK\r\n", "+OK\r\n"]), "+OK\r\n");
         assert_eq!(joined(Join::AllOk, &["+OK\r\n", "-OOM\r\n"]), "-OOM\r\n");
-        assert_eq!(joined(Join::Concat, &["*1\r\n+a\r\n", "*0\r\n", "*2\r\n+b\r\n+c\r\n"]), "*3\r\n+a\r\n+b\r\n+c\r\n");
+        assert_eq!(
+            joined(Join::Concat, &["*1\r\n+a\r\n", "*0\r\n", "*2\r\n+b\r\n+c\r\n"]),
+            "*3\r\n+a\r\n+b\r\n+c\r\n"
+        );
         assert_eq!(joined(Join::NonNull, &["$-1\r\n", "$1\r\nk\r\n"]), "$1\r\nk\r\n");
         assert_eq!(joined(Join::NonNull, &["$-1\r\n", "$-1\r\n"]), "$-1\r\n");
         assert_eq!(joined(Join::Every, &["*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n"]), "*2\r\n:1\r\n:0\r\n");

@@ -86,7 +86,12 @@ impl Shard {
                     name = Some(given);
                     at += 2;
                 }
-                _ => return Err(format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(word))),
+                _ => {
+                    return Err(format!(
+                        "ERR Syntax error in HELLO option '{}'",
+                        String::from_utf8_lossy(word)
+                    ));
+                }
             }
         }
         if self.clients.at(id).identity.tenant.is_none() {

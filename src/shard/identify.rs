@@ -103,7 +103,8 @@ fn permit_confined(
     handling: Handling,
     arguments: &Arguments<'_>,
 ) -> Result<(), String> {
-    let confined = || format!("NOPERM tenant '{}' has only keys that begin with {}", tenant.name, prefixes(tenant));
+    let confined =
+        || format!("NOPERM tenant '{}' has only keys that begin with {}", tenant.name, prefixes(tenant));
     if command.class == Class::Script {
         return Err(format!("{}, and a script could reach any", confined()));
     }
@@ -145,13 +146,15 @@ fn prefixes(tenant: &Tenant) -> String {
 }
 
 fn scan_pattern<'a>(arguments: &Arguments<'a>) -> Option<&'a [u8]> {
-    let option = (2..arguments.len()).step_by(2).find(|index| arguments.at(*index).eq_ignore_ascii_case(b"match"))?;
+    let option =
+        (2..arguments.len()).step_by(2).find(|index| arguments.at(*index).eq_ignore_ascii_case(b"match"))?;
     arguments.get(option + 1)
 }
 
 /// The part of a pattern before anything that matches more than itself.
 fn literal_prefix(pattern: &[u8]) -> &[u8] {
-    let end = pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\')).unwrap_or(pattern.len());
+    let end =
+        pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\')).unwrap_or(pattern.len());
     &pattern[..end]
 }
 

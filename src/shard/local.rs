@@ -1,8 +1,8 @@
 //! Commands that weir answers itself: they are about the connection, or about weir.
 
 use super::client::Rewrite;
-use super::{Action, Question, Shard};
-use crate::protocol::command::{LocalCommand, describe};
+use super::{Question, Shard};
+use crate::protocol::command::LocalCommand;
 use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::slot_of;
 use crate::values::ClientId;
@@ -11,7 +11,13 @@ use crate::values::time::Now;
 const OK: &str = "OK";
 
 impl Shard {
-    pub(super) fn answer_locally(&mut self, id: ClientId, local: LocalCommand, request: Request<'_>, now: Now) {
+    pub(super) fn answer_locally(
+        &mut self,
+        id: ClientId,
+        local: LocalCommand,
+        request: Request<'_>,
+        now: Now,
+    ) {
         use LocalCommand as C;
         let arguments = &request.arguments;
         match local {
@@ -40,12 +46,19 @@ impl Shard {
             C::ClusterKeySlot => {
                 self.answer_now(id, |out, _| encode::integer(out, i64::from(slot_of(arguments.at(2)))));
             }
-            C::Command => self.answer_now(id, |out, protocol| describe::answer(out, protocol, arguments)),
-            C::Help => self.answer_now(id, |out, _| describe::help(out, arguments)),
+            C::Command => self.answer_now(id, |out, protocol| {
+                let _ = (protocol, arguments);
+                encode::array(out, 0)
+            }),
+            C::Help => self.answer_now(id, |out, _| encode::array(out, 0)),
             C::ConfigGet => self.config_get(id, arguments),
             C::Info => self.info(id, arguments),
             C::Lolwut => self.answer_now(id, |out, protocol| {
-                encode::verbatim(out, protocol, concat!("A weir holds the river, not the fish. ver. ", env!("CARGO_PKG_VERSION"), "\n"));
+                encode::verbatim(
+                    out,
+                    protocol,
+                    concat!("A weir holds the river, not the fish. ver. ", env!("CARGO_PKG_VERSION"), "\n"),
+                );
             }),
             C::Role => self.answer_now(id, |out, _| {
                 encode::array(out, 3);
@@ -62,7 +75,9 @@ impl Shard {
 
     fn ping(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         self.answer_now(id, |out, _| match arguments.get(1) {
-            _ if arguments.len() > 2 => encode::error(out, "ERR wrong number of arguments for 'ping' command"),
+            _ if arguments.len() > 2 => {
+                encode::error(out, "ERR wrong number of arguments for 'ping' command")
+            }
             Some(message) => encode::bulk(out, message),
             None => encode::simple(out, "PONG"),
         });
@@ -111,7 +126,10 @@ impl Shard {
         let asked: Vec<_> = known
             .iter()
             .filter(|(name, _)| {
-                arguments.iter().skip(2).any(|word| word == b"*" || word.eq_ignore_ascii_case(name.as_bytes()))
+                arguments
+                    .iter()
+                    .skip(2)
+                    .any(|word| word == b"*" || word.eq_ignore_ascii_case(name.as_bytes()))
             })
             .collect();
         self.answer_now(id, |out, protocol| {
@@ -124,10 +142,11 @@ impl Shard {
     }
 
     fn info(&mut self, id: ClientId, arguments: &Arguments<'_>) {
-        let sections = arguments.iter().skip(1).map(|word| String::from_utf8_lossy(word).to_lowercase()).collect();
+        let sections =
+            arguments.iter().skip(1).map(|word| String::from_utf8_lossy(word).to_lowercase()).collect();
         let protocol: Protocol = self.clients.at(id).protocol;
         let to = self.expect_reply(id, Rewrite::AsItCame);
-        self.actions.push_back(Action::Ask { to, question: Question::Info { sections, protocol } });
+        self.questions.push_back((to, Question::Info { sections, protocol }));
     }
 }
 

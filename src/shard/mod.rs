@@ -52,7 +52,7 @@ use crate::config::Quotas;
 use crate::protocol::{BufferPool, Protocol, RequestLimits, Segment};
 use crate::routing::Topology;
 use crate::values::time::Now;
-use crate::values::{BackendId, ClientId, ConnectionId, ShardId, Timestamp};
+use crate::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp};
 use client::Clients;
 use gather::Gathers;
 use link::Link;
@@ -95,40 +95,6 @@ pub struct ShardSettings {
     pub seed: u64,
 }
 
-/// Whom a socket belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// A client.
-    Client(ClientId),
-    /// A connection to a backend; the number tells its sockets apart.
-    Link(ConnectionId, u32),
-}
-
-/// What is to be done in the world.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Open a socket to a backend, then call `handle_link_connected` or `handle_link_lost`.
-    Connect {
-        /// Whose socket it will be.
-        owner: Owner,
-        /// Where to.
-        backend: BackendId,
-    },
-    /// Close a socket. Nothing more is to be told about it.
-    Close(Owner),
-    /// Stop reading from a socket, because what it sends has no room.
-    PauseReading(Owner),
-    /// Read on.
-    ResumeReading(Owner),
-    /// Find out what only the control executor knows, then call `handle_answer`.
-    Ask {
-        /// Who asks.
-        to: ReplyTo,
-        /// What.
-        question: Question,
-    },
-}
-
 /// What a shard cannot know alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
@@ -164,12 +130,15 @@ pub struct Shard {
     outgoing_touched: VecDeque<ShardId>,
     spare_batches: Vec<Box<Batch>>,
     actions: VecDeque<Action>,
+    questions: VecDeque<(ReplyTo, Question)>,
     clients_to_send: VecDeque<ClientId>,
     links_to_send: VecDeque<ConnectionId>,
     clients_to_resume: VecDeque<ClientId>,
     /// Segments that sockets of clients are busy with.
     sends_under_way: usize,
     housekeeping_at: Option<Timestamp>,
+    /// When the turn that is being ended was; what is polled is polled then.
+    turn_started: Timestamp,
     draining: bool,
     random: u64,
     counters: Counters,
@@ -200,11 +169,13 @@ impl Shard {
             outgoing_touched: VecDeque::with_capacity(shards),
             spare_batches: Vec::new(),
             actions: VecDeque::new(),
+            questions: VecDeque::new(),
             clients_to_send: VecDeque::new(),
             links_to_send: VecDeque::new(),
             clients_to_resume: VecDeque::new(),
             sends_under_way: 0,
             housekeeping_at: None,
+            turn_started: Timestamp::ZERO,
             draining: false,
             random: settings.seed | 1,
             counters: Counters::default(),
@@ -244,6 +215,7 @@ impl Shard {
 
     /// The end of a turn: what was put off until now is done. Call before the `poll_*`.
     pub fn handle_turn_end(&mut self, now: Now) {
+        self.turn_started = now.monotonic;
         while let Some(id) = self.clients_to_resume.pop_front() {
             self.resume(id, now);
         }
@@ -279,6 +251,11 @@ impl Shard {
     /// What should be done in the world, if anything.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// What only the control executor knows, if anything is asked; the reply comes back through `handle_answer`.
+    pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
+        self.questions.pop_front()
     }
 
     /// Bytes that should go out, if any. The socket gives the segment back through `handle_transmitted`, and there is

@@ -26,7 +26,8 @@ impl Wishes {
         if option.eq_ignore_ascii_case(b"user") {
             let fits = !text.is_empty()
                 && text.len() <= USER_BYTES_MAX
-                && !text.contains(|letter: char| letter.is_whitespace() || letter.is_control() || letter == '/');
+                && !text
+                    .contains(|letter: char| letter.is_whitespace() || letter.is_control() || letter == '/');
             if !fits {
                 return Err(format!(
                     "ERR QOS USER '{text}': a name of 1 to {USER_BYTES_MAX} bytes without spaces or '/' is wanted"
@@ -57,7 +58,9 @@ impl Wishes {
         for pair in text.split(';').filter(|pair| !pair.is_empty()) {
             let (option, value) = pair.split_once('=').unwrap_or((pair, ""));
             if !wishes.take(option.as_bytes(), value.as_bytes())? {
-                return Err(format!("ERR client name option '{option}': user=, tier= or deadline= is wanted"));
+                return Err(format!(
+                    "ERR client name option '{option}': user=, tier= or deadline= is wanted"
+                ));
             }
         }
         Ok(wishes)
@@ -103,20 +106,22 @@ impl Shard {
                 HELP.iter().for_each(|line| encode::simple(out, line));
             });
         } else {
-            let text = format!("ERR unknown subcommand '{}'. Try QOS HELP.", String::from_utf8_lossy(subcommand));
+            let text =
+                format!("ERR unknown subcommand '{}'. Try QOS HELP.", String::from_utf8_lossy(subcommand));
             self.answer_now(id, |out, _| encode::error(out, &text));
         }
     }
 
     fn qos_set(&mut self, id: ClientId, arguments: &Arguments<'_>) {
-        let identity = Wishes::from_words(arguments, 2).and_then(|(wishes, used)| match arguments.get(used) {
-            _ if arguments.len() == 2 => Err(wrong_arguments("set")),
-            Some(word) => Err(format!(
-                "ERR QOS SET '{}': USER, TIER or DEADLINE, each with a value, is wanted",
-                String::from_utf8_lossy(word)
-            )),
-            None => self.wished(id, &wishes),
-        });
+        let identity =
+            Wishes::from_words(arguments, 2).and_then(|(wishes, used)| match arguments.get(used) {
+                _ if arguments.len() == 2 => Err(wrong_arguments("set")),
+                Some(word) => Err(format!(
+                    "ERR QOS SET '{}': USER, TIER or DEADLINE, each with a value, is wanted",
+                    String::from_utf8_lossy(word)
+                )),
+                None => self.wished(id, &wishes),
+            });
         match identity {
             Ok(identity) => {
                 self.clients.at(id).identity = identity;
@@ -135,7 +140,9 @@ impl Shard {
                 let text = "ERR QOS CALL: a command other than QOS is wanted";
                 return self.answer_now(id, |out, _| encode::error(out, text));
             }
-            Ok((_, None)) => return self.answer_now(id, |out, _| encode::error(out, &wrong_arguments("call"))),
+            Ok((_, None)) => {
+                return self.answer_now(id, |out, _| encode::error(out, &wrong_arguments("call")));
+            }
             Err(text) => return self.answer_now(id, |out, _| encode::error(out, &text)),
         };
         let (frame, places) = encoded_anew(&inner);
@@ -144,7 +151,13 @@ impl Shard {
     }
 
     /// One request on other terms than the connection's.
-    pub(super) fn handle_request_as(&mut self, id: ClientId, identity: Identity, request: Request<'_>, now: Now) {
+    pub(super) fn handle_request_as(
+        &mut self,
+        id: ClientId,
+        identity: Identity,
+        request: Request<'_>,
+        now: Now,
+    ) {
         let own = std::mem::replace(&mut self.clients.at(id).identity, identity.clone());
         self.handle_request(id, request, now);
         // What the request itself changed (AUTH, RESET) stays changed.

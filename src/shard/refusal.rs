@@ -52,11 +52,16 @@ mod tests {
     #[test]
     fn refusals_read_as_documented() {
         let mut out = Vec::new();
-        Refusal::Unavailable { backend: "10.0.0.5:6379", reason: "ejected", retry_after: Duration::from_millis(900) }
-            .encode(&mut out);
+        Refusal::Unavailable {
+            backend: "10.0.0.5:6379",
+            reason: "ejected",
+            retry_after: Duration::from_millis(900),
+        }
+        .encode(&mut out);
         assert_eq!(out, b"-UNAVAILABLE backend=10.0.0.5:6379 reason=ejected retry_after_ms=900\r\n");
         out.clear();
-        Refusal::Overloaded { reason: "queue", backend: "a:1", retry_after: Duration::from_millis(12) }.encode(&mut out);
+        Refusal::Overloaded { reason: "queue", backend: "a:1", retry_after: Duration::from_millis(12) }
+            .encode(&mut out);
         assert_eq!(out, b"-OVERLOADED reason=queue backend=a:1 retry_after_ms=12\r\n");
     }
 }

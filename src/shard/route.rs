@@ -1,9 +1,9 @@
 //! Stage 5: where a request goes. One key: to its home core. Several on one backend: together, from here, and alone.
 
+use super::Shard;
 use super::batch::{Message, ReplyTo, Route, Terms};
 use super::client::Rewrite;
 use super::counters::Counter;
-use super::Shard;
 use crate::protocol::command::{Command, KeyError, Keys};
 use crate::protocol::{Arguments, Request, encode};
 use crate::routing::slot_of;
@@ -38,7 +38,9 @@ impl Shard {
                 let message = Message::new(request.arguments.frame(), request.shared);
                 self.dispatch(home, to, route, terms, message, now);
             }
-            Ok(Placement::OneBackend { slot, backend }) => self.forward_alone(id, slot, backend, request, now),
+            Ok(Placement::OneBackend { slot, backend }) => {
+                self.forward_alone(id, slot, backend, request, now)
+            }
             Ok(Placement::Nowhere) => self.forward_alone(id, 0, BackendId(0), request, now),
             Ok(Placement::Apart) => self.answer_now(id, |out, _| encode::error(out, CROSS_SLOT)),
         }
@@ -95,7 +97,11 @@ impl Shard {
         ReplyTo { shard: self.settings.id, part: 0, client: id.index, generation: id.generation, sequence }
     }
 
-    pub(super) fn placement(&self, command: &Command, arguments: &Arguments<'_>) -> Result<Placement, KeyError> {
+    pub(super) fn placement(
+        &self,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Result<Placement, KeyError> {
         let topology = self.settings.topology;
         if let Keys::Range { first, last, .. } = command.keys
             && i16::from(first) == i16::from(last)
@@ -119,7 +125,9 @@ impl Placement {
     fn and(self, slot: u16, backend: BackendId, home: ShardId) -> Self {
         match self {
             Self::Nowhere => Self::Together { slot, backend, home },
-            Self::Together { backend: other, .. } | Self::OneBackend { backend: other, .. } if other != backend => {
+            Self::Together { backend: other, .. } | Self::OneBackend { backend: other, .. }
+                if other != backend =>
+            {
                 Self::Apart
             }
             Self::Together { slot, home: other, .. } if other != home => Self::OneBackend { slot, backend },

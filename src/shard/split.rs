@@ -1,11 +1,11 @@
 //! One request, many places: `MGET` and its kin go apart by key, `DBSIZE` and its kin go to every backend.
 
+use super::Shard;
 use super::batch::{Message, ReplyTo, Route};
 use super::client::Rewrite;
 use super::counters::Counter;
 use super::gather::Join;
 use super::route::Placement;
-use super::Shard;
 use crate::protocol::command::{Command, FanOut, Gather, Keys};
 use crate::protocol::{Arguments, Request, encode};
 use crate::routing::slot_of;
@@ -78,7 +78,10 @@ impl Shard {
         (parts, order)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one step of `split`, in a function of its own to be readable")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one step of `split`, in a function of its own to be readable"
+    )]
     fn send_parts(
         &mut self,
         id: ClientId,
@@ -121,7 +124,9 @@ impl Shard {
     pub(super) fn fan_out(&mut self, id: ClientId, fan_out: FanOut, request: Request<'_>, now: Now) {
         let join = match fan_out {
             FanOut::Scan => return self.scan(id, &request.arguments, now),
-            FanOut::One => return self.ask_backend(id, BackendId(0), &request.arguments, Rewrite::AsItCame, now),
+            FanOut::One => {
+                return self.ask_backend(id, BackendId(0), &request.arguments, Rewrite::AsItCame, now);
+            }
             FanOut::Concat => Join::Concat,
             FanOut::Sum => Join::Sum,
             FanOut::AllOk => Join::AllOk,
@@ -174,7 +179,14 @@ impl Shard {
         self.send_to_backend(id, backend, arguments.frame(), rewrite, now);
     }
 
-    fn send_to_backend(&mut self, id: ClientId, backend: BackendId, frame: &[u8], rewrite: Rewrite, now: Now) {
+    fn send_to_backend(
+        &mut self,
+        id: ClientId,
+        backend: BackendId,
+        frame: &[u8],
+        rewrite: Rewrite,
+        now: Now,
+    ) {
         let protocol = self.clients.at(id).protocol;
         let terms = self.terms_of(id, now);
         let to = self.expect_reply(id, rewrite);

@@ -1,9 +1,9 @@
 //! `MULTI` ... `EXEC`: queued here, and sent to one backend as one block that nothing comes between.
 
+use super::Shard;
 use super::batch::{Message, Route};
 use super::client::Rewrite;
 use super::route::{CROSS_SLOT, Placement};
-use super::Shard;
 use crate::protocol::command::{Command, Handling, LocalCommand};
 use crate::protocol::{Arguments, encode};
 use crate::values::time::Now;
@@ -86,7 +86,10 @@ impl Shard {
         };
         if !passes {
             self.poison_transaction(id);
-            let text = format!("ERR {} cannot stand in a transaction that passes through weir", command.spoken_name());
+            let text = format!(
+                "ERR {} cannot stand in a transaction that passes through weir",
+                command.spoken_name()
+            );
             return self.answer_now(id, |out, _| encode::error(out, &text));
         }
         match self.placement(command, arguments) {

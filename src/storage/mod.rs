@@ -1,1 +1,49 @@
 //! The embedded engine: a small, bounded, single-threaded Redis-compatible store.
+//!
+//!     Arguments ─> Engine::execute ─> Directory (name -> Command) ─> strings, keys, hashes, lists, sets,
+//!                      │                                             sorted_sets, connection, server,
+//!                      │ arity, memory, MULTI                        transactions: one function per command
+//!                      v                                                   │ reads and changes
+//!                    reply  <── written by the command into `out` ──┐      v
+//!                                                                   └─ Keyspace ─> Segment ─> Table<Entry>
+//!                                                                                    Entry { key, value, expiry }
+//!     Value: Integer | Text | Buffer | Fields (hash) | Items (list) | Members (set) | Ranking (sorted set)
+//!
+//! It is pure: time and the seed are arguments, nothing waits, nothing is shared. So each core may own one, and a
+//! simulation may own hundreds.
+//!
+//! * Memory is counted per key, value and element; at `bytes_max` every command that may need more is refused.
+//! * A walk (SCAN and its kin) goes in hash order, so its cursor is a hash: see `table.rs`.
+//! * Expired keys are never seen; [`Engine::expire_some`] frees those that nobody asks for.
+//! * Replies are those of Redis 7.0, byte for byte where that is possible.
+
+mod call;
+mod commands;
+mod connection;
+mod engine;
+mod fields;
+mod glob;
+mod hashes;
+mod items;
+mod keys;
+mod keyspace;
+mod lists;
+mod members;
+mod numbers;
+mod random;
+mod ranking;
+mod refusal;
+mod scan;
+mod server;
+mod session;
+mod sets;
+mod sorted_sets;
+mod strings;
+mod table;
+mod text;
+mod transactions;
+mod value;
+
+pub use engine::{Engine, EngineLimits, EngineStatistics, Outcome};
+pub use keyspace::Swept;
+pub use session::Session;

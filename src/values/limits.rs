@@ -20,6 +20,10 @@ pub const PIPELINE_MAX: usize = 1024;
 pub const LINK_PENDING_MAX: usize = 65_536;
 /// Unsent bytes on one connection to a backend.
 pub const LINK_OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Buffers of one core that sockets are received into, and the size of each.
+pub const RECEIVE_BUFFERS: u16 = 256;
+/// One socket's turn: what is received at once.
+pub const RECEIVE_BUFFER_BYTES: usize = 16 * 1024;
 /// Shards of one process.
 pub const SHARDS_MAX: usize = 256;
 /// Backends of one process.
@@ -32,3 +36,4 @@ const _: () = assert!(INLINE_BYTES_MAX > COPY_BYTES_MAX);
 const _: () =
     assert!(REQUEST_BYTES_CEILING < u32::MAX as usize, "offsets inside a request are kept in 32 bits");
 const _: () = assert!(SHARDS_MAX <= u16::MAX as usize && BACKENDS_MAX <= u16::MAX as usize);
+const _: () = assert!(RECEIVE_BUFFERS.is_power_of_two(), "the kernel masks with it");

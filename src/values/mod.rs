@@ -1,8 +1,10 @@
 //! Plain values that every room may name: time, ids, limits. No behaviour beyond arithmetic.
 
+pub mod effects;
 pub mod ids;
 pub mod limits;
 pub mod time;
 
+pub use effects::{Action, Owner};
 pub use ids::{BackendId, ClientId, ConnectionId, ShardId};
 pub use time::Timestamp;

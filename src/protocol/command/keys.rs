@@ -295,9 +295,8 @@ fn migrated(arguments: &Arguments<'_>) -> std::ops::Range<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Handling, Refusal, Unrecognised, recognise};
-    use super::*;
-    use crate::protocol::arguments::Argument;
+    use super::super::tests::with_request as with;
+    use super::super::{Handling, Refusal, recognise};
 
     #[test]
     fn keys_stand_where_redis_finds_them() {
@@ -404,41 +403,6 @@ mod tests {
                 );
             });
         }
-    }
-
-    #[test]
-    fn what_is_no_command_gets_the_words_of_redis() {
-        let cases = [
-            ("nope a b", "ERR unknown command 'nope', with args beginning with: 'a' 'b' "),
-            ("GET", "ERR wrong number of arguments for 'get' command"),
-            ("OBJECT", "ERR wrong number of arguments for 'object' command"),
-            ("object nope a", "ERR unknown subcommand 'nope'. Try OBJECT HELP."),
-            ("OBJECT ENCODING", "ERR wrong number of arguments for 'object|encoding' command"),
-            ("object|encoding a", "ERR unknown command 'object|encoding', with args beginning with: 'a' "),
-        ];
-        for (request, text) in cases {
-            let told =
-                with(request, |arguments| recognise(arguments).map_err(|error| error.to_string()).err());
-            assert_eq!(told.as_deref(), Some(text), "{request}");
-        }
-        let long = format!("nope {}", "x".repeat(1000));
-        let told =
-            with(&long, |arguments| recognise(arguments).map_err(|error: Unrecognised| error.to_string()));
-        assert!(told.expect_err("no command").len() < 200);
-    }
-
-    /// Words of a request, without regard to quotes except for `""`.
-    fn with<T>(request: &str, check: impl FnOnce(&Arguments<'_>) -> T) -> T {
-        let words = request.split(' ').map(|word| if word == "\"\"" { "" } else { word });
-        let mut frame = Vec::new();
-        let places: Vec<_> = words
-            .map(|word| {
-                let start = frame.len() as u32;
-                frame.extend_from_slice(word.as_bytes());
-                Argument { start, length: word.len() as u32 }
-            })
-            .collect();
-        check(&Arguments::new(&frame, &places))
     }
 
     fn keys_of(request: &str) -> Result<String, String> {

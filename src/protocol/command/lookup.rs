@@ -37,7 +37,8 @@ pub(super) fn find_subcommand(container: &Command, given: &[u8]) -> Option<&'sta
     find_entry(&name[..end])
 }
 
-fn find_entry(name: &[u8]) -> Option<&'static Command> {
+/// The entry of a whole name, which may be one of a subcommand.
+pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
     if name.len() > NAME_BYTES_MAX {
         return None;
     }

@@ -9,6 +9,7 @@ mod flags;
 mod handling;
 mod keys;
 mod lookup;
+mod specs;
 mod table;
 
 use std::fmt;
@@ -192,4 +193,71 @@ impl fmt::Display for Unrecognised<'_> {
 
 fn quotable(bytes: &[u8], length_max: usize) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(&bytes[..bytes.len().min(length_max)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Argument;
+    use super::*;
+
+    /// Shows `check` a request of these words; `""` stands for an empty one.
+    pub(super) fn with_request<T>(request: &str, check: impl FnOnce(&Arguments<'_>) -> T) -> T {
+        let words = request.split(' ').map(|word| if word == "\"\"" { "" } else { word });
+        let mut frame = Vec::new();
+        let places: Vec<_> = words
+            .map(|word| {
+                let start = frame.len() as u32;
+                frame.extend_from_slice(word.as_bytes());
+                Argument { start, length: word.len() as u32 }
+            })
+            .collect();
+        check(&Arguments::new(&frame, &places))
+    }
+
+    #[test]
+    fn what_is_no_command_gets_the_words_of_redis() {
+        let cases = [
+            ("nope a b", "ERR unknown command 'nope', with args beginning with: 'a' 'b' "),
+            ("GET", "ERR wrong number of arguments for 'get' command"),
+            ("OBJECT", "ERR wrong number of arguments for 'object' command"),
+            ("object nope a", "ERR unknown subcommand 'nope'. Try OBJECT HELP."),
+            ("OBJECT ENCODING", "ERR wrong number of arguments for 'object|encoding' command"),
+            ("object|encoding a", "ERR unknown command 'object|encoding', with args beginning with: 'a' "),
+        ];
+        for (request, text) in cases {
+            let told =
+                with_request(request, |arguments| recognise(arguments).map_err(|error| error.to_string()));
+            assert_eq!(told.err().as_deref(), Some(text), "{request}");
+        }
+    }
+
+    #[test]
+    fn an_error_repeats_only_so_much() {
+        let long = format!("nope {}", "x ".repeat(1000));
+        let told = with_request(&long, |arguments| recognise(arguments).map_err(|error| error.to_string()));
+        assert!(told.expect_err("no command").len() < 400);
+    }
+
+    #[test]
+    fn a_refusal_names_the_command_and_why() {
+        let cases = [
+            (
+                "BLPOP a 0",
+                "ERR BLPOP is not supported by weir: it holds its connection until data arrives, and connections to \
+                 the store are shared",
+            ),
+            (
+                "CLIENT LIST",
+                "ERR CLIENT LIST is not supported by weir: it is about the store's own connections",
+            ),
+            ("CLUSTER NODES", "ERR This instance has cluster support disabled"),
+        ];
+        for (request, text) in cases {
+            with_request(request, |arguments| {
+                let command = recognise(arguments).expect("a command");
+                let Handling::Refused(refusal) = command.handling_for(arguments) else { panic!("{request}") };
+                assert!(refusal.of(command).to_string().starts_with(text), "{}", refusal.of(command));
+            });
+        }
+    }
 }

@@ -1,0 +1,115 @@
+//! One command under way: what it may touch, and how it reads its arguments and writes its reply.
+
+use super::commands::Directory;
+use super::engine::{EngineLimits, Outcome};
+use super::keyspace::Keyspace;
+use super::numbers;
+use super::refusal::Refusal;
+use super::session::Session;
+use crate::protocol::{Arguments, Protocol, encode};
+use crate::values::time::Now;
+
+/// A command has written its one reply, or says why not: then what it wrote is taken back.
+pub(super) type Done = Result<(), Refusal>;
+
+/// Everything a command may touch.
+pub(super) struct Call<'a> {
+    pub(super) keyspace: &'a mut Keyspace,
+    pub(super) session: &'a mut Session,
+    pub(super) tally: &'a mut Tally,
+    pub(super) directory: &'a Directory,
+    pub(super) limits: &'a EngineLimits,
+    pub(super) arguments: Arguments<'a>,
+    pub(super) now: Now,
+    pub(super) out: &'a mut Vec<u8>,
+    pub(super) outcome: Outcome,
+}
+
+/// What the engine counts.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// By position in the directory.
+    pub(super) calls: Vec<u64>,
+    pub(super) commands: u64,
+    pub(super) refused_for_memory: u64,
+    pub(super) errors: u64,
+    pub(super) started_ms: Option<u64>,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn protocol(&self) -> Protocol {
+        self.session.protocol
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.arguments.len()
+    }
+
+    pub(super) fn at(&self, index: usize) -> &'a [u8] {
+        self.arguments.at(index)
+    }
+
+    pub(super) fn integer_at(&self, index: usize) -> Result<i64, Refusal> {
+        numbers::integer(self.at(index)).ok_or(Refusal::NotAnInteger)
+    }
+
+    /// Whether argument `index` is there and is this word; `word` is in lower case.
+    pub(super) fn is(&self, index: usize, word: &str) -> bool {
+        self.arguments.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
+    }
+
+    /// The arguments from `start` on.
+    pub(super) fn rest(&self, start: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+        let arguments = self.arguments;
+        (start..arguments.len()).map(move |index| arguments.at(index))
+    }
+
+    pub(super) fn ok(&mut self) -> Done {
+        self.out.extend_from_slice(b"+OK\r\n");
+        Ok(())
+    }
+
+    pub(super) fn integer(&mut self, value: i64) -> Done {
+        encode::integer(self.out, value);
+        Ok(())
+    }
+
+    pub(super) fn number(&mut self, count: usize) -> Done {
+        self.integer(count as i64)
+    }
+
+    pub(super) fn bulk(&mut self, bytes: &[u8]) -> Done {
+        encode::bulk(self.out, bytes);
+        Ok(())
+    }
+
+    pub(super) fn null(&mut self) -> Done {
+        encode::null(self.out, self.session.protocol);
+        Ok(())
+    }
+
+    pub(super) fn empty_array(&mut self) -> Done {
+        encode::array(self.out, 0);
+        Ok(())
+    }
+
+    pub(super) fn bulk_or_null(&mut self, bytes: Option<&[u8]>) -> Done {
+        match bytes {
+            Some(bytes) => self.bulk(bytes),
+            None => self.null(),
+        }
+    }
+}
+
+/// A score as a reply: a double where the dialect has one.
+pub(super) fn write_double(out: &mut Vec<u8>, protocol: Protocol, value: f64) {
+    if protocol == Protocol::Resp3 {
+        out.push(b',');
+        numbers::write_float(out, value);
+        out.extend_from_slice(b"\r\n");
+        return;
+    }
+    let mut spelled = Vec::with_capacity(24);
+    numbers::write_float(&mut spelled, value);
+    encode::bulk(out, &spelled);
+}

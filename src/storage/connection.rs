@@ -1,0 +1,217 @@
+//! The connection itself: handshake, name, goodbye. There is one user, `default`, who needs no password.
+
+use super::call::{Call, Done};
+use super::commands::{Command, Effect, command};
+use super::engine::{Outcome, c_string};
+use super::numbers;
+use super::refusal::Refusal;
+use super::session::Session;
+use crate::protocol::{Protocol, encode};
+
+/// The version that clients are told; they choose their handshake by it.
+pub(super) const REDIS_VERSION: &str = "7.2.4";
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("ping", -1, Effect::Read, ping),
+    command("echo", 2, Effect::Read, echo),
+    command("auth", -2, Effect::Read, auth),
+    command("hello", -1, Effect::Read, hello),
+    command("select", 2, Effect::Read, select),
+    command("client", -2, Effect::Read, client),
+    command("reset", 1, Effect::Control, reset),
+    command("quit", -1, Effect::Control, quit),
+];
+
+fn ping(call: &mut Call<'_>) -> Done {
+    match call.count() {
+        1 => encode::simple(call.out, "PONG"),
+        2 => return call.bulk(call.at(1)),
+        _ => return Err(Refusal::WrongArity("ping")),
+    }
+    Ok(())
+}
+
+fn echo(call: &mut Call<'_>) -> Done {
+    call.bulk(call.at(1))
+}
+
+fn auth(call: &mut Call<'_>) -> Done {
+    match call.count() {
+        2 => Err(Refusal::Words(
+            "ERR AUTH <password> called without any password configured for the default user. Are you sure \
+             your configuration is correct?",
+        )),
+        3 => {
+            authenticate(call.at(1))?;
+            call.ok()
+        }
+        _ => Err(Refusal::Syntax),
+    }
+}
+
+fn authenticate(user: &[u8]) -> Result<(), Refusal> {
+    if user != b"default" {
+        return Err(Refusal::Words("WRONGPASS invalid username-password pair or user is disabled."));
+    }
+    Ok(())
+}
+
+fn hello(call: &mut Call<'_>) -> Done {
+    let mut protocol = call.protocol();
+    if let Some(version) = call.arguments.get(1) {
+        protocol = match numbers::integer(version) {
+            Some(2) => Protocol::Resp2,
+            Some(3) => Protocol::Resp3,
+            Some(_) => return Err(Refusal::Words("NOPROTO unsupported protocol version")),
+            None => {
+                return Err(Refusal::Words("ERR Protocol version is not an integer or out of range"));
+            }
+        };
+    }
+    let mut name = None;
+    let mut index = 2;
+    while index < call.count() {
+        if call.is(index, "auth") && index + 2 < call.count() {
+            authenticate(call.at(index + 1))?;
+            index += 3;
+        } else if call.is(index, "setname") && index + 1 < call.count() {
+            name = Some(checked_name(call.at(index + 1))?);
+            index += 2;
+        } else {
+            let option = String::from_utf8_lossy(c_string(call.at(index), usize::MAX)).into_owned();
+            return Err(Refusal::Quoting(format!("ERR Syntax error in HELLO option '{option}'")));
+        }
+    }
+    if let Some(name) = name {
+        call.session.name = name;
+    }
+    call.session.protocol = protocol;
+    greet(call);
+    Ok(())
+}
+
+fn greet(call: &mut Call<'_>) {
+    let (protocol, id) = (call.protocol(), call.session.id);
+    let out = &mut *call.out;
+    encode::map(out, protocol, 7);
+    for (field, text) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        encode::bulk(out, field.as_bytes());
+        encode::bulk(out, text.as_bytes());
+    }
+    encode::bulk(out, b"proto");
+    encode::integer(out, if protocol == Protocol::Resp3 { 3 } else { 2 });
+    encode::bulk(out, b"id");
+    encode::integer(out, id as i64);
+    for (field, text) in [("mode", "standalone"), ("role", "master")] {
+        encode::bulk(out, field.as_bytes());
+        encode::bulk(out, text.as_bytes());
+    }
+    encode::bulk(out, b"modules");
+    encode::array(out, 0);
+}
+
+fn select(call: &mut Call<'_>) -> Done {
+    if call.integer_at(1)? != 0 {
+        return Err(Refusal::Words("ERR DB index is out of range"));
+    }
+    call.ok()
+}
+
+fn client(call: &mut Call<'_>) -> Done {
+    let subcommand = String::from_utf8_lossy(call.at(1)).to_ascii_lowercase();
+    let (fits, run): (bool, fn(&mut Call<'_>) -> Done) = match subcommand.as_str() {
+        "id" => (call.count() == 2, client_id),
+        "info" => (call.count() == 2, client_info),
+        "list" => (true, client_info),
+        "getname" => (call.count() == 2, client_getname),
+        "setname" => (call.count() == 3, client_setname),
+        "setinfo" => (call.count() == 4, client_setinfo),
+        "no-evict" | "no-touch" => (call.count() == 3, client_switch),
+        _ => return Err(call.unknown_subcommand()),
+    };
+    if !fits {
+        return Err(Refusal::Quoting(format!(
+            "ERR wrong number of arguments for 'client|{subcommand}' command"
+        )));
+    }
+    run(call)
+}
+
+fn client_id(call: &mut Call<'_>) -> Done {
+    call.integer(call.session.id as i64)
+}
+
+fn client_info(call: &mut Call<'_>) -> Done {
+    let Session { id, name, library_name, library_version, protocol, .. } = &*call.session;
+    let subcommand = String::from_utf8_lossy(call.at(1)).to_ascii_lowercase();
+    let line = format!(
+        "id={id} addr=127.0.0.1:0 laddr=127.0.0.1:0 fd=0 name={} age=0 idle=0 flags=N db=0 sub=0 psub=0 ssub=0 \
+         multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=0 tot-mem=0 events=r \
+         cmd=client|{subcommand} user=default redir=-1 resp={} lib-name={} lib-ver={}\n",
+        String::from_utf8_lossy(name),
+        if *protocol == Protocol::Resp3 { 3 } else { 2 },
+        String::from_utf8_lossy(library_name),
+        String::from_utf8_lossy(library_version),
+    );
+    encode::verbatim(call.out, *protocol, &line);
+    Ok(())
+}
+
+fn client_getname(call: &mut Call<'_>) -> Done {
+    let name = Some(call.session.name.as_slice()).filter(|name| !name.is_empty());
+    match name {
+        Some(name) => encode::bulk(call.out, name),
+        None => encode::null(call.out, call.session.protocol),
+    }
+    Ok(())
+}
+
+fn client_setname(call: &mut Call<'_>) -> Done {
+    call.session.name = checked_name(call.at(2))?;
+    call.ok()
+}
+
+/// Names are shown in lines of words, so they cannot hold what would break those.
+fn checked_name(name: &[u8]) -> Result<Vec<u8>, Refusal> {
+    if !name.iter().all(u8::is_ascii_graphic) {
+        return Err(Refusal::Words(
+            "ERR Client names cannot contain spaces, newlines or special characters.",
+        ));
+    }
+    Ok(name.to_vec())
+}
+
+fn client_setinfo(call: &mut Call<'_>) -> Done {
+    let value = call.at(3);
+    if !value.iter().all(u8::is_ascii_graphic) {
+        return Err(Refusal::Quoting(format!(
+            "ERR {} cannot contain spaces, newlines or special characters.",
+            String::from_utf8_lossy(call.at(2)).to_ascii_lowercase()
+        )));
+    }
+    if call.is(2, "lib-name") {
+        call.session.library_name = value.to_vec();
+    } else if call.is(2, "lib-ver") {
+        call.session.library_version = value.to_vec();
+    } else {
+        let option = String::from_utf8_lossy(call.at(2)).into_owned();
+        return Err(Refusal::Quoting(format!("ERR Unrecognized option '{option}'")));
+    }
+    call.ok()
+}
+
+/// NO-EVICT and NO-TOUCH: nothing is ever evicted here, so both are accepted and mean nothing.
+fn client_switch(call: &mut Call<'_>) -> Done {
+    if call.is(2, "on") || call.is(2, "off") { call.ok() } else { Err(Refusal::Syntax) }
+}
+
+fn reset(call: &mut Call<'_>) -> Done {
+    *call.session = Session::new(call.session.id);
+    encode::simple(call.out, "RESET");
+    Ok(())
+}
+
+fn quit(call: &mut Call<'_>) -> Done {
+    call.outcome = Outcome::Close;
+    call.ok()
+}

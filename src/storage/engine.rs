@@ -1,0 +1,306 @@
+//! The engine: one request in, one reply out.
+
+use super::call::{Call, Tally};
+use super::commands::{Directory, Effect};
+use super::keyspace::{Keyspace, Swept};
+use super::refusal::Refusal;
+use super::session::Session;
+use crate::protocol::{Arguments, encode};
+use crate::values::time::Now;
+
+/// How much of a client's bytes an unknown command's error quotes, as in Redis.
+const QUOTED_BYTES_MAX: usize = 128;
+
+/// Bounds of one engine.
+#[derive(Clone, Debug)]
+pub struct EngineLimits {
+    /// Approximate bytes of all keys and values at which writes that need memory are refused.
+    pub bytes_max: u64,
+}
+
+/// What becomes of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It goes on.
+    Continue,
+    /// It is closed once the reply is sent.
+    Close,
+}
+
+/// Figures of one engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineStatistics {
+    /// Keys, those whose time is over but which nobody has found yet included.
+    pub keys: usize,
+    /// Keys with a lifetime.
+    pub keys_volatile: usize,
+    /// Approximate bytes of all keys and values.
+    pub bytes_used: u64,
+    /// Writes refused because the memory was full.
+    pub refused_for_memory: u64,
+    /// Commands carried out.
+    pub commands: u64,
+    /// Replies that were errors.
+    pub errors: u64,
+    /// Keys removed because their time was over.
+    pub expired: u64,
+    /// Reads that found their key.
+    pub hits: u64,
+    /// Reads that did not.
+    pub misses: u64,
+}
+
+/// A Redis-compatible store of one thread.
+pub struct Engine {
+    keyspace: Keyspace,
+    directory: Directory,
+    limits: EngineLimits,
+    tally: Tally,
+}
+
+impl Engine {
+    /// An empty store. The seed decides the hash order and every random choice.
+    pub fn new(limits: EngineLimits, seed: u64) -> Self {
+        let directory = Directory::new();
+        let tally = Tally { calls: vec![0; directory.len()], ..Tally::default() };
+        Self { keyspace: Keyspace::new(seed), directory, limits, tally }
+    }
+
+    /// Executes one request of one connection and appends exactly one reply to `out`, in the session's dialect.
+    pub fn execute(
+        &mut self,
+        session: &mut Session,
+        arguments: Arguments<'_>,
+        now: Now,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        self.keyspace.set_now(now.unix_ms);
+        self.tally.started_ms.get_or_insert(now.unix_ms);
+        let position = match self.admit(arguments) {
+            Ok(position) => position,
+            Err(refusal) => {
+                self.tally.errors += 1;
+                if let Some(transaction) = &mut session.transaction {
+                    transaction.spoiled = true;
+                }
+                encode::error(out, &refusal.text());
+                return Outcome::Continue;
+            }
+        };
+        if self.directory.at(position).effect != Effect::Control
+            && let Some(transaction) = &mut session.transaction
+        {
+            if transaction.queue(arguments) {
+                encode::simple(out, "QUEUED");
+            } else {
+                encode::error(out, "ERR transaction too large");
+            }
+            return Outcome::Continue;
+        }
+        let mut call = Call {
+            keyspace: &mut self.keyspace,
+            session,
+            tally: &mut self.tally,
+            directory: &self.directory,
+            limits: &self.limits,
+            arguments,
+            now,
+            out,
+            outcome: Outcome::Continue,
+        };
+        call.run(position);
+        call.outcome
+    }
+
+    /// Removes keys whose time is over, looking at no more than about `budget` keys. Call it many times a second
+    /// with a budget of some hundred keys, and again at once while most of those it visits are removed.
+    pub fn expire_some(&mut self, now: Now, budget: usize) -> Swept {
+        self.keyspace.set_now(now.unix_ms);
+        self.keyspace.sweep(budget)
+    }
+
+    /// The figures as they are now.
+    pub fn statistics(&self) -> EngineStatistics {
+        EngineStatistics {
+            keys: self.keyspace.len(),
+            keys_volatile: self.keyspace.volatile(),
+            bytes_used: self.keyspace.used(),
+            refused_for_memory: self.tally.refused_for_memory,
+            commands: self.tally.commands,
+            errors: self.tally.errors,
+            expired: self.keyspace.expired,
+            hits: self.keyspace.hits,
+            misses: self.keyspace.misses,
+        }
+    }
+
+    /// How often each command was carried out, those that never were left out.
+    pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let names = (0..self.directory.len()).map(|position| self.directory.at(position).name);
+        names.zip(self.tally.calls.iter().copied()).filter(|(_, calls)| *calls > 0)
+    }
+
+    fn admit(&mut self, arguments: Arguments<'_>) -> Result<usize, Refusal> {
+        let position = self.directory.find(arguments.name()).ok_or_else(|| unknown(arguments))?;
+        let command = self.directory.at(position);
+        if !command.accepts(arguments.len()) {
+            return Err(Refusal::WrongArity(command.name));
+        }
+        if command.effect == Effect::Grow && self.keyspace.used() >= self.limits.bytes_max {
+            self.tally.refused_for_memory += 1;
+            return Err(Refusal::OutOfMemory);
+        }
+        Ok(position)
+    }
+}
+
+impl Call<'_> {
+    /// Carries out the command at `position` of the directory; a refusal replaces what it wrote.
+    pub(super) fn run(&mut self, position: usize) {
+        self.tally.calls[position] += 1;
+        self.tally.commands += 1;
+        let start = self.out.len();
+        if let Err(refusal) = (self.directory.at(position).run)(self) {
+            self.tally.errors += 1;
+            self.out.truncate(start);
+            encode::error(self.out, &refusal.text());
+        }
+    }
+}
+
+fn unknown(arguments: Arguments<'_>) -> Refusal {
+    let mut quoted: Vec<u8> = Vec::new();
+    for argument in arguments.iter().skip(1) {
+        if quoted.len() >= QUOTED_BYTES_MAX {
+            break;
+        }
+        let room = QUOTED_BYTES_MAX - quoted.len();
+        quoted.push(b'\'');
+        quoted.extend_from_slice(c_string(argument, room));
+        quoted.extend_from_slice(b"' ");
+    }
+    Refusal::Quoting(format!(
+        "ERR unknown command '{}', with args beginning with: {}",
+        String::from_utf8_lossy(c_string(arguments.name(), QUOTED_BYTES_MAX)),
+        String::from_utf8_lossy(&quoted),
+    ))
+}
+
+/// At most `length` bytes, and none from a zero byte on: what printf would show.
+pub(super) fn c_string(bytes: &[u8], length: usize) -> &[u8] {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    &bytes[..end.min(length)]
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    //! One engine and one connection, spoken to in words.
+
+    use super::*;
+    use crate::protocol::Argument;
+
+    pub(in crate::storage) struct Bench {
+        pub(in crate::storage) engine: Engine,
+        pub(in crate::storage) session: Session,
+        pub(in crate::storage) now: Now,
+    }
+
+    impl Bench {
+        pub(in crate::storage) fn new() -> Self {
+            Self::bounded(u64::MAX)
+        }
+
+        pub(in crate::storage) fn bounded(bytes_max: u64) -> Self {
+            let now = Now { unix_ms: 1_700_000_000_000, ..Now::default() };
+            Self { engine: Engine::new(EngineLimits { bytes_max }, 42), session: Session::new(1), now }
+        }
+
+        pub(in crate::storage) fn send_bytes(&mut self, words: &[&[u8]]) -> Vec<u8> {
+            let (mut frame, mut places) = (Vec::new(), Vec::new());
+            for word in words {
+                places.push(Argument { start: frame.len() as u32, length: word.len() as u32 });
+                frame.extend_from_slice(word);
+            }
+            let mut out = Vec::new();
+            self.engine.execute(&mut self.session, Arguments::new(&frame, &places), self.now, &mut out);
+            out
+        }
+
+        /// Sends a command given as words between spaces, and shows the reply with `|` for line ends.
+        pub(in crate::storage) fn send(&mut self, line: &str) -> String {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let reply = String::from_utf8(self.send_bytes(&words)).expect("tests speak text");
+            reply.replace("\r\n", "|")
+        }
+
+        pub(in crate::storage) fn wait_ms(&mut self, ms: u64) {
+            self.now.unix_ms += ms;
+        }
+
+        /// Checks lines of `command => reply` one after the other.
+        pub(in crate::storage) fn talk(&mut self, dialogue: &[(&str, &str)]) {
+            for (line, expected) in dialogue {
+                assert_eq!(self.send(line), *expected, "{line}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::Bench;
+
+    #[test]
+    fn refusals_are_in_redis_words() {
+        Bench::new().talk(&[
+            ("FOO a b", "-ERR unknown command 'FOO', with args beginning with: 'a' 'b' |"),
+            ("FOO", "-ERR unknown command 'FOO', with args beginning with: |"),
+            ("GET", "-ERR wrong number of arguments for 'get' command|"),
+            ("SET k v", "+OK|"),
+            ("INCR k", "-ERR value is not an integer or out of range|"),
+            ("OBJECT FOO k", "-ERR unknown subcommand 'FOO'. Try OBJECT HELP.|"),
+            ("CLIENT SETNAME", "-ERR wrong number of arguments for 'client|setname' command|"),
+        ]);
+    }
+
+    #[test]
+    fn full_memory_refuses_growth_only() {
+        let mut bench = Bench::bounded(10_000);
+        let value = "x".repeat(100);
+        let stored = (0..1_000).take_while(|key| bench.send(&format!("SET {key} {value}")) == "+OK|").count();
+        assert!((10..100).contains(&stored), "{stored}");
+        let refusal = "-OOM command not allowed when used memory > 'maxmemory'.|";
+        bench.talk(&[
+            ("INCR n", refusal),
+            ("GET 0", &format!("$100|{value}|")),
+            ("DEL 0 1 2", ":3|"),
+            ("SET a b", "+OK|"),
+            ("SETRANGE a 400000000 b", refusal),
+            ("SETBIT bits 4000000000 1", refusal),
+            ("EXISTS bits", ":0|"),
+        ]);
+        assert!(bench.engine.statistics().bytes_used <= 10_000);
+    }
+
+    #[test]
+    fn transactions_run_whole_or_not_at_all() {
+        Bench::new().talk(&[
+            ("EXEC", "-ERR EXEC without MULTI|"),
+            ("MULTI", "+OK|"),
+            ("MULTI", "-ERR MULTI calls can not be nested|"),
+            ("SET k v", "+QUEUED|"),
+            ("INCR k", "+QUEUED|"),
+            ("GET k", "+QUEUED|"),
+            ("EXEC", "*3|+OK|-ERR value is not an integer or out of range|$1|v|"),
+            ("MULTI", "+OK|"),
+            ("SET k w", "+QUEUED|"),
+            ("GET", "-ERR wrong number of arguments for 'get' command|"),
+            ("EXEC", "-EXECABORT Transaction discarded because of previous errors.|"),
+            ("GET k", "$1|v|"),
+            ("MULTI", "+OK|"),
+            ("DEL k", "+QUEUED|"),
+            ("DISCARD", "+OK|"),
+            ("EXISTS k", ":1|"),
+        ]);
+    }
+}

@@ -1,0 +1,159 @@
+//! The value of a hash: its fields. A small one keeps the order in which fields came, as in Redis.
+
+use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
+use super::text::Text;
+
+/// Redis's `hash-max-listpack-entries` and `hash-max-listpack-value`.
+const SMALL_FIELDS_MAX: usize = 128;
+const SMALL_BYTES_MAX: usize = 64;
+
+/// One field and its value.
+#[derive(Clone)]
+pub(super) struct Field {
+    pub(super) name: Text,
+    pub(super) value: Text,
+}
+
+impl Field {
+    fn cost(&self) -> usize {
+        self.name.cost() + self.value.cost()
+    }
+}
+
+impl Keyed for Field {
+    fn key(&self) -> &[u8] {
+        self.name.as_bytes()
+    }
+}
+
+/// All fields of one hash.
+#[derive(Clone)]
+pub(super) struct Fields {
+    shape: Shape,
+    hasher: Hasher,
+    bytes: usize,
+}
+
+#[derive(Clone)]
+enum Shape {
+    /// In order of arrival, searched one by one.
+    Small(Vec<Field>),
+    Large(Table<Field>),
+}
+
+/// What setting a field did.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    Added,
+    Replaced,
+}
+
+impl Fields {
+    pub(super) fn new(hasher: &Hasher) -> Self {
+        Self { shape: Shape::Small(Vec::new()), hasher: hasher.clone(), bytes: 0 }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes + self.len() * PLACE_BYTES
+    }
+
+    pub(super) fn is_small(&self) -> bool {
+        matches!(self.shape, Shape::Small(_))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all().len()
+    }
+
+    /// Every field, in the order that replies use.
+    pub(super) fn all(&self) -> &[Field] {
+        match &self.shape {
+            Shape::Small(fields) => fields,
+            Shape::Large(table) => table.entries(),
+        }
+    }
+
+    pub(super) fn get(&self, name: &[u8]) -> Option<&Text> {
+        self.find(name).map(|position| &self.all()[position].value)
+    }
+
+    pub(super) fn set(&mut self, name: &[u8], value: &[u8]) -> Change {
+        let value = Text::new(value);
+        if let Some(position) = self.find(name) {
+            let too_long = value.as_bytes().len() > SMALL_BYTES_MAX;
+            let field = self.at_mut(position);
+            let before = field.cost();
+            field.value = value;
+            let after = field.cost();
+            self.bytes = self.bytes + after - before;
+            if too_long {
+                self.enlarge();
+            }
+            return Change::Replaced;
+        }
+        if name.len() > SMALL_BYTES_MAX || value.as_bytes().len() > SMALL_BYTES_MAX {
+            self.enlarge();
+        }
+        self.add(Field { name: Text::new(name), value });
+        Change::Added
+    }
+
+    pub(super) fn remove(&mut self, name: &[u8]) -> Option<Field> {
+        let position = self.find(name)?;
+        let field = match &mut self.shape {
+            Shape::Small(fields) => fields.remove(position),
+            Shape::Large(table) => table.remove(position),
+        };
+        self.bytes -= field.cost();
+        Some(field)
+    }
+
+    /// Visits some fields in hash order and tells where to go on; a small hash is visited whole.
+    pub(super) fn walk(&self, from: u32, slots_max: usize, mut visit: impl FnMut(&Field)) -> Option<u32> {
+        match &self.shape {
+            Shape::Small(fields) => {
+                fields.iter().for_each(visit);
+                None
+            }
+            Shape::Large(table) => table.walk(from, slots_max, &mut visit),
+        }
+    }
+
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        match &self.shape {
+            Shape::Small(fields) => fields.iter().position(|field| field.key() == name),
+            Shape::Large(table) => table.find(table.hash(name), name),
+        }
+    }
+
+    fn at_mut(&mut self, position: usize) -> &mut Field {
+        match &mut self.shape {
+            Shape::Small(fields) => &mut fields[position],
+            Shape::Large(table) => table.at_mut(position),
+        }
+    }
+
+    fn add(&mut self, field: Field) {
+        self.bytes += field.cost();
+        match &mut self.shape {
+            Shape::Small(fields) => fields.push(field),
+            Shape::Large(table) => {
+                table.insert(table.hash(field.key()), field);
+            }
+        }
+        if self.len() > SMALL_FIELDS_MAX {
+            self.enlarge();
+        }
+    }
+
+    /// One way only, as in Redis: a hash that was large once stays so.
+    fn enlarge(&mut self) {
+        if let Shape::Small(fields) = &mut self.shape {
+            let mut table = Table::new(self.hasher.clone());
+            for field in fields.drain(..) {
+                table.insert(table.hash(field.key()), field);
+            }
+            self.shape = Shape::Large(table);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! To come.
+use super::commands::Command;
+pub(super) const COMMANDS: &[Command] = &[];

@@ -1,0 +1,430 @@
+//! All keys of one engine: lookup, lifetime, memory, walks.
+//!
+//!     hash of the key, 64 bits:  [ segment 8 | ... | 32: order within the segment ]
+//!     SCAN cursor, 40 bits:      [ segment 8 | 32: where to go on ]
+//!
+//! Segments grow one by one, so no insertion moves more than a small share of the keys. Expired keys are never
+//! seen: an access removes them, and a sweep finds those that nobody asks for.
+
+use super::numbers::Digits;
+use super::random::Random;
+use super::refusal::Refusal;
+use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
+use super::text::Text;
+use super::value::{Collection, Value};
+
+const SEGMENT_BITS: u32 = 8;
+const SEGMENTS: usize = 1 << SEGMENT_BITS;
+/// The moment at which a key without a lifetime expires.
+pub(super) const NEVER_MS: u64 = u64::MAX;
+
+/// A key, its value and its lifetime.
+pub(super) struct Entry {
+    pub(super) key: Text,
+    pub(super) value: Value,
+    /// Milliseconds since 1970.
+    pub(super) expires_ms: u64,
+    /// Seconds since 1970 at the last access.
+    touched_s: u32,
+}
+
+impl Keyed for Entry {
+    fn key(&self) -> &[u8] {
+        self.key.as_bytes()
+    }
+}
+
+impl Entry {
+    /// Approximate bytes of key, value and their places.
+    pub(super) fn cost(&self) -> u64 {
+        (size_of::<Self>() - size_of::<Text>() + PLACE_BYTES + self.key.cost() + self.value.cost()) as u64
+    }
+}
+
+/// Where an entry lies, until the next insertion or removal.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    segment: usize,
+    position: usize,
+}
+
+struct Segment {
+    table: Table<Entry>,
+    /// No key of this segment expires earlier.
+    soonest_ms: u64,
+    /// The same for those that the sweep under way has seen, or that came since it began.
+    soonest_of_sweep_ms: u64,
+    /// Entries below this position still wait for the sweep under way.
+    sweep_left: usize,
+}
+
+/// What a write means for the lifetime of the key it replaces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lifetime {
+    Forever,
+    Keep,
+    UntilMs(u64),
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Keys looked at.
+    pub visited: usize,
+    /// Keys removed because their time was over.
+    pub removed: usize,
+}
+
+/// All keys of one engine.
+pub(super) struct Keyspace {
+    segments: Vec<Segment>,
+    hasher: Hasher,
+    sweep_segment: usize,
+    used: u64,
+    keys: usize,
+    volatile: usize,
+    now_ms: u64,
+    pub(super) random: Random,
+    pub(super) expired: u64,
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+}
+
+impl Keyspace {
+    pub(super) fn new(seed: u64) -> Self {
+        let hasher = Hasher::new(seed);
+        let segment = || Segment {
+            table: Table::new(hasher.clone()),
+            soonest_ms: NEVER_MS,
+            soonest_of_sweep_ms: NEVER_MS,
+            sweep_left: 0,
+        };
+        Self {
+            segments: (0..SEGMENTS).map(|_| segment()).collect(),
+            hasher,
+            sweep_segment: 0,
+            used: 0,
+            keys: 0,
+            volatile: 0,
+            now_ms: 0,
+            random: Random::new(seed),
+            expired: 0,
+            hits: 0,
+            misses: 0,
+        }
+    }
+
+    /// The time at which everything up to the next call happens.
+    pub(super) fn set_now(&mut self, unix_ms: u64) {
+        self.now_ms = unix_ms;
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Approximate bytes of all keys and values.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys
+    }
+
+    /// Keys that have a lifetime.
+    pub(super) fn volatile(&self) -> usize {
+        self.volatile
+    }
+
+    pub(super) fn hasher(&self) -> &Hasher {
+        &self.hasher
+    }
+
+    /// Where `key` is, if it is alive.
+    pub(super) fn find(&mut self, key: &[u8]) -> Option<Place> {
+        let place = self.locate(key)?;
+        if self.entry(place).expires_ms < self.now_ms {
+            self.remove_at(place);
+            self.expired += 1;
+            return None;
+        }
+        Some(place)
+    }
+
+    /// The entry of `key`, if it is alive; leaves no trace.
+    pub(super) fn peek(&self, key: &[u8]) -> Option<&Entry> {
+        let entry = self.entry(self.locate(key)?);
+        (entry.expires_ms >= self.now_ms).then_some(entry)
+    }
+
+    /// The value of `key` for a reader: counted, and the access remembered.
+    pub(super) fn read(&mut self, key: &[u8]) -> Option<&Value> {
+        let Some(place) = self.find(key) else {
+            self.misses += 1;
+            return None;
+        };
+        self.hits += 1;
+        let touched_s = (self.now_ms / 1000) as u32;
+        let entry = self.segments[place.segment].table.at_mut(place.position);
+        entry.touched_s = touched_s;
+        Some(&entry.value)
+    }
+
+    /// The collection at `key` for a reader.
+    pub(super) fn read_as<T: Collection>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
+        match self.read(key) {
+            None => Ok(None),
+            Some(value) => T::within(value).map(Some).ok_or(Refusal::WrongType),
+        }
+    }
+
+    /// The collection at `key`, without a trace, so that several can be looked at side by side.
+    pub(super) fn peek_as<T: Collection>(&self, key: &[u8]) -> Result<Option<&T>, Refusal> {
+        match self.peek(key) {
+            None => Ok(None),
+            Some(entry) => T::within(&entry.value).map(Some).ok_or(Refusal::WrongType),
+        }
+    }
+
+    pub(super) fn entry(&self, place: Place) -> &Entry {
+        self.segments[place.segment].table.at(place.position)
+    }
+
+    /// Seconds since the last access of an entry.
+    pub(super) fn idle_s(&self, place: Place) -> u64 {
+        (self.now_ms / 1000).saturating_sub(u64::from(self.entry(place).touched_s))
+    }
+
+    /// Stores `value` under `key`, whatever was there.
+    pub(super) fn set(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
+        if let Some(place) = self.find(key) {
+            self.change_at(place, |old| *old = value);
+            match lifetime {
+                Lifetime::Forever => self.set_expiry(place, NEVER_MS),
+                Lifetime::Keep => {}
+                Lifetime::UntilMs(expires_ms) => self.set_expiry(place, expires_ms),
+            }
+        } else {
+            let place = self.add(key, value);
+            if let Lifetime::UntilMs(expires_ms) = lifetime {
+                self.set_expiry(place, expires_ms);
+            }
+        }
+    }
+
+    /// Adds a key that is not there.
+    pub(super) fn add(&mut self, key: &[u8], value: Value) -> Place {
+        let touched_s = (self.now_ms / 1000) as u32;
+        let entry = Entry { key: Text::new(key), value, expires_ms: NEVER_MS, touched_s };
+        self.used += entry.cost();
+        self.keys += 1;
+        let hash = self.hasher.hash(key);
+        let segment = segment_of(hash);
+        Place { segment, position: self.segments[segment].table.insert(hash as u32, entry) }
+    }
+
+    /// Removes `key`; tells whether it was alive.
+    pub(super) fn remove(&mut self, key: &[u8]) -> bool {
+        self.find(key).map(|place| self.remove_at(place)).is_some()
+    }
+
+    pub(super) fn remove_at(&mut self, place: Place) -> Entry {
+        let segment = &mut self.segments[place.segment];
+        let entry = segment.table.remove(place.position);
+        self.used -= entry.cost();
+        self.keys -= 1;
+        self.volatile -= usize::from(entry.expires_ms != NEVER_MS);
+        entry
+    }
+
+    /// Changes a value and keeps the books; a collection that loses its last element goes.
+    pub(super) fn change_at<R>(&mut self, place: Place, change: impl FnOnce(&mut Value) -> R) -> R {
+        let touched_s = (self.now_ms / 1000) as u32;
+        let entry = self.segments[place.segment].table.at_mut(place.position);
+        entry.touched_s = touched_s;
+        let before = entry.value.cost() as u64;
+        let result = change(&mut entry.value);
+        let after = entry.value.cost() as u64;
+        let hollow = entry.value.is_hollow();
+        self.used = self.used + after - before;
+        if hollow {
+            self.remove_at(place);
+        }
+        result
+    }
+
+    /// Changes the collection at `key`, if there is one.
+    pub(super) fn change<T: Collection, R>(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(&mut T) -> R,
+    ) -> Result<Option<R>, Refusal> {
+        let Some(place) = self.find(key) else { return Ok(None) };
+        self.change_at(place, |value| T::within_mut(value).map(change)).map(Some).ok_or(Refusal::WrongType)
+    }
+
+    /// Changes the collection at `key`, an empty new one if there is none.
+    pub(super) fn change_or_create<T: Collection, R>(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(&mut T) -> R,
+    ) -> Result<R, Refusal> {
+        let place = match self.find(key) {
+            Some(place) => place,
+            None => self.add(key, T::empty(&self.hasher)),
+        };
+        self.change_at(place, |value| T::within_mut(value).map(change)).ok_or(Refusal::WrongType)
+    }
+
+    pub(super) fn set_expiry(&mut self, place: Place, expires_ms: u64) {
+        let segment = &mut self.segments[place.segment];
+        let before = std::mem::replace(&mut segment.table.at_mut(place.position).expires_ms, expires_ms);
+        segment.soonest_ms = segment.soonest_ms.min(expires_ms);
+        segment.soonest_of_sweep_ms = segment.soonest_of_sweep_ms.min(expires_ms);
+        self.volatile += usize::from(expires_ms != NEVER_MS);
+        self.volatile -= usize::from(before != NEVER_MS);
+    }
+
+    /// Removes expired keys, looking at no more than about `budget` keys.
+    pub(super) fn sweep(&mut self, budget: usize) -> Swept {
+        let mut swept = Swept::default();
+        for _ in 0..SEGMENTS {
+            if self.volatile == 0 || swept.visited >= budget {
+                break;
+            }
+            self.sweep_one(budget, &mut swept);
+        }
+        swept
+    }
+
+    /// Sweeps one segment from its last entry down: what moves into a removed entry's place was seen before.
+    fn sweep_one(&mut self, budget: usize, swept: &mut Swept) {
+        let index = self.sweep_segment;
+        let segment = &mut self.segments[index];
+        if segment.sweep_left == 0 && segment.soonest_ms < self.now_ms {
+            segment.sweep_left = segment.table.len();
+            segment.soonest_of_sweep_ms = NEVER_MS;
+        }
+        let mut left = segment.sweep_left.min(segment.table.len());
+        let under_way = segment.sweep_left > 0;
+        while left > 0 && swept.visited < budget {
+            left -= 1;
+            swept.visited += 1;
+            let expires_ms = self.segments[index].table.at(left).expires_ms;
+            if expires_ms < self.now_ms {
+                self.remove_at(Place { segment: index, position: left });
+                self.expired += 1;
+                swept.removed += 1;
+            } else {
+                let soonest = &mut self.segments[index].soonest_of_sweep_ms;
+                *soonest = expires_ms.min(*soonest);
+            }
+        }
+        let segment = &mut self.segments[index];
+        segment.sweep_left = left;
+        if left == 0 {
+            if under_way {
+                segment.soonest_ms = segment.soonest_of_sweep_ms;
+            }
+            self.sweep_segment = (index + 1) % SEGMENTS;
+        }
+    }
+
+    /// Visits some living entries in hash order, after about `slots_max` slots tells where to go on: nothing at
+    /// the end. Cursors stay below 2^40.
+    pub(super) fn walk(&self, cursor: u64, slots_max: usize, mut visit: impl FnMut(&Entry)) -> Option<u64> {
+        let mut left = slots_max;
+        let mut from = cursor as u32;
+        for index in (cursor >> 32) as usize..SEGMENTS {
+            let table = &self.segments[index].table;
+            if !table.is_empty() {
+                if left == 0 {
+                    return Some((index as u64) << 32 | u64::from(from));
+                }
+                let next = table.walk(from, left, |entry| {
+                    left = left.saturating_sub(1);
+                    if entry.expires_ms >= self.now_ms {
+                        visit(entry);
+                    }
+                });
+                if let Some(next) = next {
+                    return Some((index as u64) << 32 | u64::from(next));
+                }
+                left = left.saturating_sub(1);
+            }
+            from = 0;
+        }
+        None
+    }
+
+    /// Every living entry.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.segments
+            .iter()
+            .flat_map(|segment| segment.table.entries())
+            .filter(|entry| entry.expires_ms >= self.now_ms)
+    }
+
+    /// A living key at random: every key with the same chance, as long as segments are about equally full.
+    pub(super) fn random_key(&mut self) -> Option<Text> {
+        while self.keys > 0 {
+            let mut target = self.random.below(self.keys);
+            let (segment, position) = self
+                .segments
+                .iter()
+                .enumerate()
+                .find_map(|(index, segment)| {
+                    if target < segment.table.len() {
+                        return Some((index, target));
+                    }
+                    target -= segment.table.len();
+                    None
+                })
+                .expect("the segments hold all keys");
+            let place = Place { segment, position };
+            let entry = self.entry(place);
+            if entry.expires_ms >= self.now_ms {
+                return Some(entry.key.clone());
+            }
+            self.remove_at(place);
+            self.expired += 1;
+        }
+        None
+    }
+
+    /// Forgets every key.
+    pub(super) fn clear(&mut self) {
+        for segment in &mut self.segments {
+            segment.table = Table::new(self.hasher.clone());
+            segment.soonest_ms = NEVER_MS;
+            segment.soonest_of_sweep_ms = NEVER_MS;
+            segment.sweep_left = 0;
+        }
+        (self.used, self.keys, self.volatile) = (0, 0, 0);
+    }
+
+    /// The string at `key` is handed to `read`, with nothing for a missing key.
+    pub(super) fn read_string<R>(
+        &mut self,
+        key: &[u8],
+        read: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R, Refusal> {
+        let mut digits = Digits::new(0);
+        match self.read(key) {
+            None => Ok(read(None)),
+            Some(value) => value.bytes(&mut digits).map(|bytes| read(Some(bytes))).ok_or(Refusal::WrongType),
+        }
+    }
+
+    fn locate(&self, key: &[u8]) -> Option<Place> {
+        let hash = self.hasher.hash(key);
+        let segment = segment_of(hash);
+        let position = self.segments[segment].table.find(hash as u32, key)?;
+        Some(Place { segment, position })
+    }
+}
+
+fn segment_of(hash: u64) -> usize {
+    (hash >> (64 - SEGMENT_BITS)) as usize
+}

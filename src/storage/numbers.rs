@@ -1,0 +1,182 @@
+//! Numbers as Redis reads and writes them.
+
+use super::refusal::Refusal;
+use crate::protocol::encode;
+use std::io::Write as _;
+
+/// Longest spelling of a 64-bit integer.
+const DIGITS_MAX: usize = 20;
+
+/// An integer, spelled out in place.
+pub(super) struct Digits {
+    bytes: [u8; DIGITS_MAX],
+    start: usize,
+}
+
+impl Digits {
+    pub(super) fn new(value: i64) -> Self {
+        let mut bytes = [0; DIGITS_MAX];
+        let mut start = DIGITS_MAX;
+        let mut rest = value.unsigned_abs();
+        loop {
+            start -= 1;
+            bytes[start] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        if value < 0 {
+            start -= 1;
+            bytes[start] = b'-';
+        }
+        Self { bytes, start }
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+/// A 64-bit integer in its one canonical spelling: no plus, no leading zero, no space.
+pub(super) fn integer(text: &[u8]) -> Option<i64> {
+    let (digits, negative) = match text {
+        [b'-', digits @ ..] => (digits, true),
+        digits => (digits, false),
+    };
+    if digits == b"0" {
+        return (!negative).then_some(0);
+    }
+    if !matches!(digits.first(), Some(b'1'..=b'9')) || digits.len() >= DIGITS_MAX {
+        return None;
+    }
+    let mut magnitude: u64 = 0;
+    for byte in digits {
+        if !byte.is_ascii_digit() {
+            return None;
+        }
+        magnitude = magnitude.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
+    }
+    if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
+}
+
+/// A number as `strtod` reads it, the whole text, never NaN, never out of range.
+pub(super) fn float(text: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(text).ok()?;
+    let value: f64 = text.parse().ok()?;
+    let spelled_infinite = text.bytes().any(|byte| matches!(byte, b'n' | b'N'));
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    let vanished = value == 0.0 && mantissa.bytes().any(|byte| matches!(byte, b'1'..=b'9'));
+    (!value.is_nan() && value.is_infinite() == spelled_infinite && !vanished).then_some(value)
+}
+
+/// `%.17g`: the spelling of scores.
+pub(super) fn write_float(out: &mut Vec<u8>, value: f64) {
+    // Every whole number below this is exact and shorter than 17 digits.
+    const WHOLE_MAX: f64 = 1e15;
+    if value.is_infinite() {
+        out.extend_from_slice(if value > 0.0 { b"inf" } else { b"-inf" });
+    } else if value == 0.0 {
+        out.extend_from_slice(if value.is_sign_negative() { b"-0" } else { b"0" });
+    } else if value.abs() < WHOLE_MAX && value.trunc() == value {
+        encode::decimal(out, value as i64);
+    } else {
+        write_seventeen_digits(out, value);
+    }
+}
+
+fn write_seventeen_digits(out: &mut Vec<u8>, value: f64) {
+    let scientific = format!("{:.16e}", value.abs());
+    let (mantissa, exponent) = scientific.split_once('e').expect("the format has an exponent");
+    let exponent: i32 = exponent.parse().expect("the exponent is a number");
+    let digits: Vec<u8> = mantissa.bytes().filter(u8::is_ascii_digit).collect();
+    let kept = digits.iter().rposition(|digit| *digit != b'0').map_or(1, |last| last + 1);
+    let digits = &digits[..kept];
+    if value < 0.0 {
+        out.push(b'-');
+    }
+    if !(-4..17).contains(&exponent) {
+        out.push(digits[0]);
+        if kept > 1 {
+            out.push(b'.');
+            out.extend_from_slice(&digits[1..]);
+        }
+        let sign = if exponent < 0 { '-' } else { '+' };
+        write!(out, "e{sign}{:02}", exponent.abs()).expect("a vector takes all");
+    } else if exponent < 0 {
+        out.extend_from_slice(b"0.");
+        out.extend(std::iter::repeat_n(b'0', (-exponent - 1) as usize));
+        out.extend_from_slice(digits);
+    } else {
+        let whole = exponent as usize + 1;
+        out.extend((0..whole).map(|place| digits.get(place).copied().unwrap_or(b'0')));
+        if kept > whole {
+            out.push(b'.');
+            out.extend_from_slice(&digits[whole..]);
+        }
+    }
+}
+
+/// The sum of two decimals as INCRBYFLOAT spells it.
+pub(super) fn add_decimals(left: &[u8], right: &[u8]) -> Result<String, Refusal> {
+    let sum = float(left).ok_or(Refusal::NotAFloat)? + float(right).ok_or(Refusal::NotAFloat)?;
+    if !sum.is_finite() {
+        return Err(Refusal::Words("ERR increment would produce NaN or Infinity"));
+    }
+    Ok(sum.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spelled(value: f64) -> String {
+        let mut out = Vec::new();
+        write_float(&mut out, value);
+        String::from_utf8(out).expect("digits")
+    }
+
+    #[test]
+    fn integers_have_one_spelling() {
+        for (text, value) in [
+            ("0", Some(0)),
+            ("-1", Some(-1)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("-9223372036854775808", Some(i64::MIN)),
+            ("9223372036854775808", None),
+            ("-9223372036854775809", None),
+            ("99999999999999999999", None),
+            ("", None),
+            ("-", None),
+            ("+1", None),
+            ("01", None),
+            ("-0", None),
+            (" 1", None),
+            ("1x", None),
+        ] {
+            assert_eq!(integer(text.as_bytes()), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn floats_follow_strtod_and_printf() {
+        for (text, spelling) in [
+            ("3.14", "3.1400000000000001"),
+            ("1e20", "1e+20"),
+            ("1e16", "10000000000000000"),
+            ("123456789012345678", "1.2345678901234568e+17"),
+            ("0.0001", "0.0001"),
+            ("0.00001", "1.0000000000000001e-05"),
+            ("-inf", "-inf"),
+            ("+INF", "inf"),
+            ("-0", "-0"),
+            ("1.5e3", "1500"),
+            ("12345.75", "12345.75"),
+        ] {
+            assert_eq!(spelled(float(text.as_bytes()).expect(text)), spelling, "{text}");
+        }
+        for text in ["", "nan", "1e400", "1e-400", " 1", "1 ", "abc", "-"] {
+            assert_eq!(float(text.as_bytes()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The value of a sorted set: members by score, then by bytes.
+//!
+//! The order is cut into pieces of bounded length, so that an insertion moves little memory, a rank is the sum of
+//! some piece lengths, and a range of ranks is read straight through.
+
+use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
+use super::text::Text;
+use std::cmp::Ordering;
+
+/// Long enough that a million members make few pieces, short enough to shift at every insertion.
+const PIECE_MAX: usize = 256;
+/// Redis's `zset-max-listpack-entries` and `zset-max-listpack-value`.
+const SMALL_MEMBERS_MAX: usize = 128;
+const SMALL_BYTES_MAX: usize = 64;
+
+/// A member and its score, which is a number (never NaN).
+#[derive(Clone)]
+pub(super) struct Scored {
+    pub(super) member: Text,
+    pub(super) score: f64,
+}
+
+impl Keyed for Scored {
+    fn key(&self) -> &[u8] {
+        self.member.as_bytes()
+    }
+}
+
+/// All members of one sorted set.
+#[derive(Clone)]
+pub(super) struct Ranking {
+    scores: Table<Scored>,
+    /// Ascending, none of them empty.
+    pieces: Vec<Vec<Scored>>,
+    bytes: usize,
+    large: bool,
+}
+
+fn compare(scored: &Scored, score: f64, member: &[u8]) -> Ordering {
+    // Zero and minus zero are equal, so this is not `total_cmp`.
+    scored
+        .score
+        .partial_cmp(&score)
+        .expect("scores are numbers")
+        .then_with(|| scored.member.as_bytes().cmp(member))
+}
+
+impl Ranking {
+    pub(super) fn new(hasher: &Hasher) -> Self {
+        Self { scores: Table::new(hasher.clone()), pieces: Vec::new(), bytes: 0, large: false }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes + self.len() * (2 * size_of::<f64>() + PLACE_BYTES)
+    }
+
+    pub(super) fn is_small(&self) -> bool {
+        !self.large
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.scores.len()
+    }
+
+    pub(super) fn score(&self, member: &[u8]) -> Option<f64> {
+        let position = self.scores.find(self.scores.hash(member), member)?;
+        Some(self.scores.at(position).score)
+    }
+
+    /// Members in no order, for random choices.
+    pub(super) fn unordered(&self) -> &[Scored] {
+        self.scores.entries()
+    }
+
+    /// Gives a member its score, whether it was there or not.
+    pub(super) fn set(&mut self, member: &[u8], score: f64) {
+        debug_assert!(!score.is_nan());
+        let hash = self.scores.hash(member);
+        let text = if let Some(position) = self.scores.find(hash, member) {
+            let before = std::mem::replace(&mut self.scores.at_mut(position).score, score);
+            self.take_ordered(before, member)
+        } else {
+            let text = Text::new(member);
+            self.scores.insert(hash, Scored { member: text.clone(), score });
+            self.bytes += 2 * text.cost();
+            text
+        };
+        self.insert_ordered(Scored { member: text, score });
+        self.large |= self.len() > SMALL_MEMBERS_MAX || member.len() > SMALL_BYTES_MAX;
+    }
+
+    pub(super) fn remove(&mut self, member: &[u8]) -> Option<f64> {
+        let position = self.scores.find(self.scores.hash(member), member)?;
+        let Scored { member, score } = self.scores.remove(position);
+        self.take_ordered(score, member.as_bytes());
+        self.bytes -= 2 * member.cost();
+        Some(score)
+    }
+
+    /// How many members are below the point where `precedes` turns false; it must be true first and false after.
+    pub(super) fn count_while(&self, precedes: impl Fn(&Scored) -> bool) -> usize {
+        let whole = self.pieces.partition_point(|piece| piece.last().is_some_and(&precedes));
+        let before: usize = self.pieces[..whole].iter().map(Vec::len).sum();
+        before + self.pieces.get(whole).map_or(0, |piece| piece.partition_point(&precedes))
+    }
+
+    pub(super) fn rank(&self, member: &[u8]) -> Option<usize> {
+        let score = self.score(member)?;
+        Some(self.count_while(|scored| compare(scored, score, member) == Ordering::Less))
+    }
+
+    /// The members of ranks `start` up to, not including, `end`, in ascending order.
+    pub(super) fn range(&self, start: usize, end: usize) -> impl DoubleEndedIterator<Item = &Scored> {
+        let end = end.min(self.len());
+        let start = start.min(end);
+        let (first, skipped) = self.piece_of(start);
+        let (last, kept) = self.piece_of(end);
+        (first..=last).filter_map(|index| self.pieces.get(index).map(|piece| (index, piece))).flat_map(
+            move |(index, piece)| {
+                let from = if index == first { skipped } else { 0 };
+                let to = if index == last { kept } else { piece.len() };
+                &piece[from..to]
+            },
+        )
+    }
+
+    /// Takes out the members of ranks `start` up to, not including, `end`.
+    pub(super) fn remove_range(&mut self, start: usize, end: usize) -> Vec<Scored> {
+        let gone: Vec<Scored> = self.range(start, end).cloned().collect();
+        for scored in &gone {
+            self.remove(scored.key());
+        }
+        gone
+    }
+
+    /// Visits some members in hash order and tells where to go on; a small set is visited whole, in its order.
+    pub(super) fn walk(&self, from: u32, slots_max: usize, visit: impl FnMut(&Scored)) -> Option<u32> {
+        if self.large {
+            return self.scores.walk(from, slots_max, visit);
+        }
+        self.pieces.iter().flatten().for_each(visit);
+        None
+    }
+
+    /// The piece that holds `rank`, and its place in there; one past the last for the length.
+    fn piece_of(&self, rank: usize) -> (usize, usize) {
+        let mut left = rank;
+        for (index, piece) in self.pieces.iter().enumerate() {
+            if left < piece.len() {
+                return (index, left);
+            }
+            left -= piece.len();
+        }
+        (self.pieces.len(), left)
+    }
+
+    fn insert_ordered(&mut self, scored: Scored) {
+        let precedes =
+            |other: &Scored| compare(other, scored.score, scored.member.as_bytes()) == Ordering::Less;
+        let index = self.pieces.partition_point(|piece| piece.last().is_some_and(precedes));
+        // Beyond all pieces: the last one grows, so that ascending insertions fill pieces.
+        let index = index.min(self.pieces.len().saturating_sub(1));
+        let Some(piece) = self.pieces.get_mut(index) else {
+            self.pieces.push(vec![scored]);
+            return;
+        };
+        let place = piece.partition_point(precedes);
+        piece.insert(place, scored);
+        if piece.len() > PIECE_MAX {
+            // Ascending insertions leave full pieces behind, others halves.
+            let cut = if place + 1 == piece.len() { PIECE_MAX } else { PIECE_MAX / 2 };
+            let rest = piece.split_off(cut);
+            self.pieces.insert(index + 1, rest);
+        }
+    }
+
+    fn take_ordered(&mut self, score: f64, member: &[u8]) -> Text {
+        let precedes = |other: &Scored| compare(other, score, member) == Ordering::Less;
+        let index = self.pieces.partition_point(|piece| piece.last().is_some_and(precedes));
+        let piece = self.pieces.get_mut(index).expect("every member is in the order");
+        let taken = piece.remove(piece.partition_point(precedes));
+        debug_assert!(taken.member.as_bytes() == member);
+        if piece.len() < PIECE_MAX / 4 {
+            self.join(index);
+        }
+        taken.member
+    }
+
+    /// Merges a short piece into its neighbour, so that few pieces hold few members.
+    fn join(&mut self, index: usize) {
+        let left = if index + 1 < self.pieces.len() { index } else { index.saturating_sub(1) };
+        if let Some(right) = self.pieces.get(left + 1)
+            && self.pieces[left].len() + right.len() <= PIECE_MAX
+        {
+            let mut right = self.pieces.remove(left + 1);
+            self.pieces[left].append(&mut right);
+        }
+        if self.pieces.get(index).is_some_and(Vec::is_empty) {
+            self.pieces.remove(index);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What SCAN, HSCAN, SSCAN and ZSCAN share: a cursor, a pattern, a count, and the shape of the reply.
+
+use super::call::{Call, Done};
+use super::glob;
+use super::numbers::Digits;
+use super::refusal::Refusal;
+use crate::protocol::encode;
+
+/// One call never looks at more slots than this, whatever COUNT asks for.
+const SLOTS_MAX: usize = 100_000;
+
+/// The words after the cursor.
+pub(super) struct ScanOptions<'a> {
+    pub(super) cursor: u64,
+    pattern: Option<&'a [u8]>,
+    pub(super) slots: usize,
+    /// Only keys of this kind; SCAN alone knows it.
+    pub(super) kind: Option<&'a [u8]>,
+}
+
+/// Which command scans.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scanned {
+    Keys,
+    Elements,
+}
+
+impl<'a> ScanOptions<'a> {
+    /// Reads the cursor at `index` and what follows.
+    pub(super) fn parse(call: &Call<'a>, index: usize, scanned: Scanned) -> Result<Self, Refusal> {
+        let mut options = Self { cursor: cursor(call.at(index))?, pattern: None, slots: 10, kind: None };
+        let mut index = index + 1;
+        while index < call.count() {
+            let Some(argument) = call.arguments.get(index + 1) else { return Err(Refusal::Syntax) };
+            if call.is(index, "count") {
+                let count = call.integer_at(index + 1)?;
+                if count < 1 {
+                    return Err(Refusal::Syntax);
+                }
+                options.slots = (count as usize).min(SLOTS_MAX);
+            } else if call.is(index, "match") {
+                options.pattern = Some(argument).filter(|pattern| *pattern != b"*");
+            } else if call.is(index, "type") && scanned == Scanned::Keys {
+                options.kind = Some(argument);
+            } else {
+                return Err(Refusal::Syntax);
+            }
+            index += 2;
+        }
+        Ok(options)
+    }
+
+    pub(super) fn wants(&self, name: &[u8]) -> bool {
+        self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
+    }
+}
+
+fn cursor(text: &[u8]) -> Result<u64, Refusal> {
+    let digits = std::str::from_utf8(text).map_err(|_| Refusal::InvalidCursor)?;
+    digits.parse().map_err(|_| Refusal::InvalidCursor)
+}
+
+/// The reply: the next cursor, and `count` bulk strings that are already written in `elements`.
+pub(super) fn reply(call: &mut Call<'_>, next: Option<u64>, count: usize, elements: &[u8]) -> Done {
+    encode::array(call.out, 2);
+    encode::bulk(call.out, Digits::new(next.unwrap_or(0) as i64).as_bytes());
+    encode::array(call.out, count);
+    call.out.extend_from_slice(elements);
+    Ok(())
+}

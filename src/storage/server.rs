@@ -1,0 +1,221 @@
+//! The server as a whole: INFO, CONFIG, COMMAND, TIME, MEMORY. Enough for what clients and benchmarks ask.
+
+use super::call::{Call, Done};
+use super::commands::{Command, Effect, command};
+use super::connection::REDIS_VERSION;
+use super::engine::c_string;
+use super::glob;
+use super::numbers::Digits;
+use super::refusal::Refusal;
+use crate::protocol::encode;
+use std::fmt::Write as _;
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("info", -1, Effect::Read, info),
+    command("config", -2, Effect::Read, config),
+    command("command", -1, Effect::Read, describe_commands),
+    command("time", 1, Effect::Read, time),
+    command("lastsave", 1, Effect::Read, lastsave),
+    command("memory", -2, Effect::Read, memory),
+];
+
+/// Settings that never change.
+const SETTINGS: &[(&str, &str)] = &[
+    ("appendfsync", "everysec"),
+    ("appendonly", "no"),
+    ("databases", "1"),
+    ("io-threads", "1"),
+    ("maxclients", "10000"),
+    ("maxmemory-policy", "noeviction"),
+    ("notify-keyspace-events", ""),
+    ("proto-max-bulk-len", "536870912"),
+    ("save", ""),
+    ("tcp-keepalive", "300"),
+    ("timeout", "0"),
+];
+
+impl Call<'_> {
+    /// Redis's words for a second word that the command does not know.
+    pub(super) fn unknown_subcommand(&self) -> Refusal {
+        Refusal::Quoting(format!(
+            "ERR unknown subcommand '{}'. Try {} HELP.",
+            String::from_utf8_lossy(c_string(self.at(1), 128)),
+            String::from_utf8_lossy(self.at(0)).to_ascii_uppercase(),
+        ))
+    }
+}
+
+type Section = (&'static str, fn(&Call<'_>, &mut String));
+
+const SECTIONS: &[Section] = &[
+    ("server", server_section),
+    ("clients", clients_section),
+    ("memory", memory_section),
+    ("persistence", persistence_section),
+    ("stats", stats_section),
+    ("replication", replication_section),
+    ("commandstats", commandstats_section),
+    ("keyspace", keyspace_section),
+];
+
+/// Sections that only a request for all, or by name, shows.
+const ON_REQUEST: &[&str] = &["commandstats"];
+
+fn info(call: &mut Call<'_>) -> Done {
+    let mut text = String::new();
+    for (name, write) in SECTIONS {
+        let by_name = (1..call.count()).any(|index| call.is(index, name));
+        let everything = (1..call.count()).any(|index| call.is(index, "all") || call.is(index, "everything"));
+        let default = call.count() == 1 || (1..call.count()).any(|index| call.is(index, "default"));
+        if by_name || everything || default && !ON_REQUEST.contains(name) {
+            if !text.is_empty() {
+                text.push_str("\r\n");
+            }
+            write(call, &mut text);
+        }
+    }
+    encode::verbatim(call.out, call.session.protocol, &text);
+    Ok(())
+}
+
+fn add(text: &mut String, field: &str, value: impl std::fmt::Display) {
+    write!(text, "{field}:{value}\r\n").expect("a string takes all");
+}
+
+fn server_section(call: &Call<'_>, text: &mut String) {
+    text.push_str("# Server\r\n");
+    let uptime_s = call.now.unix_ms.saturating_sub(call.tally.started_ms.unwrap_or(0)) / 1000;
+    add(text, "redis_version", REDIS_VERSION);
+    add(text, "redis_mode", "standalone");
+    add(text, "arch_bits", usize::BITS);
+    add(text, "uptime_in_seconds", uptime_s);
+    add(text, "uptime_in_days", uptime_s / 86_400);
+}
+
+fn clients_section(_: &Call<'_>, text: &mut String) {
+    text.push_str("# Clients\r\n");
+    add(text, "connected_clients", 1);
+    add(text, "blocked_clients", 0);
+}
+
+fn memory_section(call: &Call<'_>, text: &mut String) {
+    text.push_str("# Memory\r\n");
+    add(text, "used_memory", call.keyspace.used());
+    add(text, "used_memory_dataset", call.keyspace.used());
+    add(text, "maxmemory", call.limits.bytes_max);
+    add(text, "maxmemory_policy", "noeviction");
+}
+
+fn persistence_section(_: &Call<'_>, text: &mut String) {
+    text.push_str("# Persistence\r\n");
+    add(text, "loading", 0);
+    add(text, "async_loading", 0);
+    add(text, "rdb_bgsave_in_progress", 0);
+    add(text, "aof_enabled", 0);
+}
+
+fn stats_section(call: &Call<'_>, text: &mut String) {
+    text.push_str("# Stats\r\n");
+    add(text, "total_commands_processed", call.tally.commands);
+    add(text, "expired_keys", call.keyspace.expired);
+    add(text, "evicted_keys", 0);
+    add(text, "keyspace_hits", call.keyspace.hits);
+    add(text, "keyspace_misses", call.keyspace.misses);
+    add(text, "total_error_replies", call.tally.errors);
+    add(text, "writes_refused_for_memory", call.tally.refused_for_memory);
+}
+
+fn replication_section(_: &Call<'_>, text: &mut String) {
+    text.push_str("# Replication\r\n");
+    add(text, "role", "master");
+    add(text, "connected_slaves", 0);
+    add(text, "master_repl_offset", 0);
+}
+
+fn commandstats_section(call: &Call<'_>, text: &mut String) {
+    text.push_str("# Commandstats\r\n");
+    for (position, calls) in call.tally.calls.iter().enumerate().filter(|(_, calls)| **calls > 0) {
+        let name = call.directory.at(position).name;
+        write!(text, "cmdstat_{name}:calls={calls}\r\n").expect("a string takes all");
+    }
+}
+
+fn keyspace_section(call: &Call<'_>, text: &mut String) {
+    text.push_str("# Keyspace\r\n");
+    let (keys, volatile) = (call.keyspace.len(), call.keyspace.volatile());
+    if keys > 0 {
+        add(text, "db0", format_args!("keys={keys},expires={volatile},avg_ttl=0"));
+    }
+}
+
+fn config(call: &mut Call<'_>) -> Done {
+    if call.is(1, "get") && call.count() >= 3 {
+        return config_get(call);
+    }
+    if call.is(1, "set") && call.count() >= 4 || call.is(1, "resetstat") && call.count() == 2 {
+        return call.ok();
+    }
+    for name in ["get", "set", "resetstat"] {
+        if call.is(1, name) {
+            return Err(Refusal::Quoting(format!(
+                "ERR wrong number of arguments for 'config|{name}' command"
+            )));
+        }
+    }
+    Err(call.unknown_subcommand())
+}
+
+fn config_get(call: &mut Call<'_>) -> Done {
+    let maxmemory = call.limits.bytes_max.to_string();
+    let settings = SETTINGS.iter().copied().chain([("maxmemory", maxmemory.as_str())]);
+    let wanted: Vec<(&str, &str)> = settings
+        .filter(|(name, _)| {
+            call.rest(2).any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
+        })
+        .collect();
+    encode::map(call.out, call.session.protocol, wanted.len());
+    for (name, value) in wanted {
+        encode::bulk(call.out, name.as_bytes());
+        encode::bulk(call.out, value.as_bytes());
+    }
+    Ok(())
+}
+
+fn describe_commands(call: &mut Call<'_>) -> Done {
+    if call.is(1, "count") && call.count() == 2 {
+        return call.number(call.directory.len());
+    }
+    if call.is(1, "docs") {
+        encode::map(call.out, call.session.protocol, 0);
+        return Ok(());
+    }
+    if call.count() == 1 || ["info", "list", "help"].iter().any(|word| call.is(1, word)) {
+        return call.empty_array();
+    }
+    Err(call.unknown_subcommand())
+}
+
+fn time(call: &mut Call<'_>) -> Done {
+    let unix_ms = call.now.unix_ms;
+    encode::array(call.out, 2);
+    encode::bulk(call.out, Digits::new((unix_ms / 1000) as i64).as_bytes());
+    encode::bulk(call.out, Digits::new((unix_ms % 1000 * 1000) as i64).as_bytes());
+    Ok(())
+}
+
+fn lastsave(call: &mut Call<'_>) -> Done {
+    call.integer((call.tally.started_ms.unwrap_or(0) / 1000) as i64)
+}
+
+fn memory(call: &mut Call<'_>) -> Done {
+    if !call.is(1, "usage") {
+        return Err(call.unknown_subcommand());
+    }
+    if call.count() < 3 {
+        return Err(Refusal::WrongArity("memory|usage"));
+    }
+    match call.keyspace.peek(call.arguments.at(2)).map(super::keyspace::Entry::cost) {
+        Some(bytes) => call.integer(bytes as i64),
+        None => call.null(),
+    }
+}

@@ -1,0 +1,69 @@
+//! What the engine remembers of one connection.
+
+use crate::protocol::{Argument, Arguments, Protocol};
+
+/// Bytes that one transaction may queue.
+const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The state of one connection.
+#[derive(Debug)]
+pub struct Session {
+    pub(super) protocol: Protocol,
+    pub(super) id: u64,
+    pub(super) name: Vec<u8>,
+    pub(super) library_name: Vec<u8>,
+    pub(super) library_version: Vec<u8>,
+    pub(super) transaction: Option<Transaction>,
+}
+
+impl Session {
+    /// The state of a connection that has just come; `id` is what `CLIENT ID` tells.
+    pub fn new(id: u64) -> Self {
+        Self {
+            protocol: Protocol::Resp2,
+            id,
+            name: Vec::new(),
+            library_name: Vec::new(),
+            library_version: Vec::new(),
+            transaction: None,
+        }
+    }
+
+    /// The dialect that the connection speaks.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+}
+
+/// Commands between MULTI and EXEC.
+#[derive(Debug, Default)]
+pub(super) struct Transaction {
+    queued: Vec<Queued>,
+    bytes: usize,
+    /// A command was refused, so EXEC will refuse them all.
+    pub(super) spoiled: bool,
+}
+
+#[derive(Debug)]
+struct Queued {
+    frame: Vec<u8>,
+    places: Vec<Argument>,
+}
+
+impl Transaction {
+    /// Keeps a copy of a command; tells whether there was room.
+    #[must_use]
+    pub(super) fn queue(&mut self, arguments: Arguments<'_>) -> bool {
+        self.bytes += arguments.frame().len() + size_of_val(arguments.places());
+        if self.bytes > QUEUED_BYTES_MAX {
+            self.spoiled = true;
+            return false;
+        }
+        self.queued.push(Queued { frame: arguments.frame().to_vec(), places: arguments.places().to_vec() });
+        true
+    }
+
+    pub(super) fn commands(&self) -> impl ExactSizeIterator<Item = Arguments<'_>> {
+        self.queued.iter().map(|queued| Arguments::new(&queued.frame, &queued.places))
+    }
+}

@@ -1,0 +1,500 @@
+//! Strings: GET, SET and all that treat a value as bytes, a number or bits.
+
+use super::call::{Call, Done};
+use super::commands::{Command, Effect, command};
+use super::keyspace::Lifetime;
+use super::numbers::{self, Digits};
+use super::refusal::Refusal;
+use super::text::Text;
+use super::value::Value;
+use crate::protocol::encode;
+use crate::values::limits::REQUEST_BYTES_CEILING;
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("get", 2, Effect::Read, get),
+    command("set", -3, Effect::Grow, set),
+    command("setnx", 3, Effect::Grow, setnx),
+    command("setex", 4, Effect::Grow, setex),
+    command("psetex", 4, Effect::Grow, psetex),
+    command("getset", 3, Effect::Grow, getset),
+    command("getdel", 2, Effect::Write, getdel),
+    command("getex", -2, Effect::Write, getex),
+    command("mget", -2, Effect::Read, mget),
+    command("mset", -3, Effect::Grow, mset),
+    command("msetnx", -3, Effect::Grow, msetnx),
+    command("append", 3, Effect::Grow, append),
+    command("strlen", 2, Effect::Read, strlen),
+    command("getrange", 4, Effect::Read, getrange),
+    command("substr", 4, Effect::Read, getrange),
+    command("setrange", 4, Effect::Grow, setrange),
+    command("incr", 2, Effect::Grow, incr),
+    command("decr", 2, Effect::Grow, decr),
+    command("incrby", 3, Effect::Grow, incrby),
+    command("decrby", 3, Effect::Grow, decrby),
+    command("incrbyfloat", 3, Effect::Grow, incrbyfloat),
+    command("setbit", 4, Effect::Grow, setbit),
+    command("getbit", 3, Effect::Read, getbit),
+    command("bitcount", -2, Effect::Read, bitcount),
+];
+
+fn get(call: &mut Call<'_>) -> Done {
+    match call.keyspace.read(call.arguments.at(1)) {
+        Some(Value::Text(text)) => encode::bulk(call.out, text.as_bytes()),
+        Some(value) => {
+            encode::bulk(call.out, value.bytes(&mut Digits::new(0)).ok_or(Refusal::WrongType)?);
+        }
+        None => return call.null(),
+    }
+    Ok(())
+}
+
+/// When a write may happen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    Always,
+    IfAbsent,
+    IfPresent,
+}
+
+/// What follows `SET key value`.
+struct SetOptions {
+    condition: Condition,
+    lifetime: Lifetime,
+    /// The old value is the reply.
+    returns_old: bool,
+}
+
+fn set(call: &mut Call<'_>) -> Done {
+    if call.count() == 3 {
+        call.keyspace.set(call.arguments.at(1), Value::string(call.arguments.at(2)), Lifetime::Forever);
+        return call.ok();
+    }
+    let options = set_options(call)?;
+    let key = call.at(1);
+    if options.returns_old {
+        get(call)?;
+    }
+    let present = call.keyspace.find(key).is_some();
+    let goes = match options.condition {
+        Condition::Always => true,
+        Condition::IfAbsent => !present,
+        Condition::IfPresent => present,
+    };
+    if goes {
+        call.keyspace.set(key, Value::string(call.at(2)), options.lifetime);
+    }
+    match (options.returns_old, goes) {
+        (true, _) => Ok(()),
+        (false, true) => call.ok(),
+        (false, false) => call.null(),
+    }
+}
+
+fn set_options(call: &Call<'_>) -> Result<SetOptions, Refusal> {
+    let mut options =
+        SetOptions { condition: Condition::Always, lifetime: Lifetime::Forever, returns_old: false };
+    let mut moment = None;
+    let mut index = 3;
+    while index < call.count() {
+        if call.is(index, "nx") && options.condition != Condition::IfPresent {
+            options.condition = Condition::IfAbsent;
+        } else if call.is(index, "xx") && options.condition != Condition::IfAbsent {
+            options.condition = Condition::IfPresent;
+        } else if call.is(index, "get") {
+            options.returns_old = true;
+        } else if call.is(index, "keepttl") && moment.is_none() {
+            options.lifetime = Lifetime::Keep;
+        } else if let Some(unit) = Unit::named(call.at(index))
+            && index + 1 < call.count()
+            && moment.is_none()
+            && options.lifetime == Lifetime::Forever
+        {
+            moment = Some((unit, index + 1));
+            index += 1;
+        } else {
+            return Err(Refusal::Syntax);
+        }
+        index += 1;
+    }
+    if let Some((unit, index)) = moment {
+        options.lifetime = Lifetime::UntilMs(expiry(call, unit, index, "set")?);
+    }
+    Ok(options)
+}
+
+/// How a moment is given.
+#[derive(Clone, Copy)]
+enum Unit {
+    Seconds,
+    Milliseconds,
+    UnixSeconds,
+    UnixMilliseconds,
+}
+
+impl Unit {
+    fn named(word: &[u8]) -> Option<Self> {
+        [
+            ("ex", Self::Seconds),
+            ("px", Self::Milliseconds),
+            ("exat", Self::UnixSeconds),
+            ("pxat", Self::UnixMilliseconds),
+        ]
+        .into_iter()
+        .find_map(|(name, unit)| word.eq_ignore_ascii_case(name.as_bytes()).then_some(unit))
+    }
+}
+
+/// The moment in argument `index`, in milliseconds since 1970.
+fn expiry(call: &Call<'_>, unit: Unit, index: usize, name: &'static str) -> Result<u64, Refusal> {
+    let given = call.integer_at(index)?;
+    let invalid = Refusal::InvalidExpire(name);
+    if given <= 0 {
+        return Err(invalid);
+    }
+    let scale = if matches!(unit, Unit::Seconds | Unit::UnixSeconds) { 1000 } else { 1 };
+    let base = if matches!(unit, Unit::Seconds | Unit::Milliseconds) { call.keyspace.now_ms() } else { 0 };
+    given.checked_mul(scale).and_then(|ms| ms.checked_add_unsigned(base)).map(|ms| ms as u64).ok_or(invalid)
+}
+
+fn setnx(call: &mut Call<'_>) -> Done {
+    let key = call.at(1);
+    if call.keyspace.find(key).is_some() {
+        return call.integer(0);
+    }
+    call.keyspace.add(key, Value::string(call.at(2)));
+    call.integer(1)
+}
+
+fn setex(call: &mut Call<'_>) -> Done {
+    set_for(call, Unit::Seconds, "setex")
+}
+
+fn psetex(call: &mut Call<'_>) -> Done {
+    set_for(call, Unit::Milliseconds, "psetex")
+}
+
+fn set_for(call: &mut Call<'_>, unit: Unit, name: &'static str) -> Done {
+    let expires_ms = expiry(call, unit, 2, name)?;
+    call.keyspace.set(call.at(1), Value::string(call.at(3)), Lifetime::UntilMs(expires_ms));
+    call.ok()
+}
+
+fn getset(call: &mut Call<'_>) -> Done {
+    get(call)?;
+    call.keyspace.set(call.at(1), Value::string(call.at(2)), Lifetime::Forever);
+    Ok(())
+}
+
+fn getdel(call: &mut Call<'_>) -> Done {
+    get(call)?;
+    call.keyspace.remove(call.at(1));
+    Ok(())
+}
+
+fn getex(call: &mut Call<'_>) -> Done {
+    let mut moment = None;
+    let mut persists = false;
+    let mut index = 2;
+    while index < call.count() {
+        let free = moment.is_none() && !persists;
+        if call.is(index, "persist") && free {
+            persists = true;
+        } else if let Some(unit) = Unit::named(call.at(index))
+            && index + 1 < call.count()
+            && free
+        {
+            moment = Some((unit, index + 1));
+            index += 1;
+        } else {
+            return Err(Refusal::Syntax);
+        }
+        index += 1;
+    }
+    get(call)?;
+    let Some(place) = call.keyspace.find(call.at(1)) else { return Ok(()) };
+    if persists {
+        call.keyspace.set_expiry(place, super::keyspace::NEVER_MS);
+    } else if let Some((unit, index)) = moment {
+        let expires_ms = expiry(call, unit, index, "getex")?;
+        if expires_ms <= call.keyspace.now_ms() {
+            call.keyspace.remove_at(place);
+        } else {
+            call.keyspace.set_expiry(place, expires_ms);
+        }
+    }
+    Ok(())
+}
+
+fn mget(call: &mut Call<'_>) -> Done {
+    encode::array(call.out, call.count() - 1);
+    let protocol = call.protocol();
+    for key in call.rest(1) {
+        match call.keyspace.read(key).and_then(|value| value.bytes(&mut Digits::new(0)).map(<[u8]>::to_vec)) {
+            Some(bytes) => encode::bulk(call.out, &bytes),
+            None => encode::null(call.out, protocol),
+        }
+    }
+    Ok(())
+}
+
+fn mset(call: &mut Call<'_>) -> Done {
+    set_pairs(call, "mset")?;
+    call.ok()
+}
+
+fn msetnx(call: &mut Call<'_>) -> Done {
+    if call.count().is_multiple_of(2) {
+        return Err(Refusal::WrongArity("msetnx"));
+    }
+    for index in (1..call.count()).step_by(2) {
+        if call.keyspace.find(call.at(index)).is_some() {
+            return call.integer(0);
+        }
+    }
+    set_pairs(call, "msetnx")?;
+    call.integer(1)
+}
+
+fn set_pairs(call: &mut Call<'_>, name: &'static str) -> Result<(), Refusal> {
+    if call.count().is_multiple_of(2) {
+        return Err(Refusal::WrongArity(name));
+    }
+    for index in (1..call.count()).step_by(2) {
+        call.keyspace.set(call.at(index), Value::string(call.at(index + 1)), Lifetime::Forever);
+    }
+    Ok(())
+}
+
+fn append(call: &mut Call<'_>) -> Done {
+    let (key, suffix) = (call.at(1), call.at(2));
+    if call.keyspace.find(key).is_none() {
+        call.keyspace.add(key, Value::string(suffix));
+        return call.number(suffix.len());
+    }
+    let length = edit(call, |bytes| {
+        if bytes.len() + suffix.len() > REQUEST_BYTES_CEILING {
+            return Err(Refusal::TooLong);
+        }
+        bytes.extend_from_slice(suffix);
+        Ok(bytes.len())
+    })?;
+    call.number(length)
+}
+
+/// Changes the string at the key in place; it exists.
+fn edit<R>(
+    call: &mut Call<'_>,
+    change: impl FnOnce(&mut Vec<u8>) -> Result<R, Refusal>,
+) -> Result<R, Refusal> {
+    let place = call.keyspace.find(call.at(1)).expect("the caller made sure that the key exists");
+    call.keyspace.change_at(place, |value| {
+        if !matches!(value, Value::Buffer(_)) {
+            let bytes = value.bytes(&mut Digits::new(0)).ok_or(Refusal::WrongType)?.to_vec();
+            *value = Value::Buffer(Box::new(bytes));
+        }
+        let Value::Buffer(bytes) = value else { return Err(Refusal::WrongType) };
+        change(bytes)
+    })
+}
+
+fn strlen(call: &mut Call<'_>) -> Done {
+    let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map_or(0, <[u8]>::len))?;
+    call.number(length)
+}
+
+fn getrange(call: &mut Call<'_>) -> Done {
+    let (start, end) = (call.integer_at(2)?, call.integer_at(3)?);
+    let out = &mut *call.out;
+    call.keyspace.read_string(call.arguments.at(1), |bytes| {
+        let bytes = bytes.unwrap_or_default();
+        encode::bulk(out, slice(bytes, start, end));
+    })
+}
+
+/// The bytes from `start` to `end` inclusive; negative ones count from the end.
+fn slice(bytes: &[u8], start: i64, end: i64) -> &[u8] {
+    let length = bytes.len() as i64;
+    if start < 0 && end < 0 && start > end {
+        return &[];
+    }
+    let absolute = |index: i64| if index < 0 { (length + index).max(0) } else { index };
+    let (start, end) = (absolute(start), absolute(end).min(length - 1));
+    if start > end { &[] } else { &bytes[start as usize..=end as usize] }
+}
+
+fn setrange(call: &mut Call<'_>) -> Done {
+    let offset = call.integer_at(2)?;
+    let patch = call.at(3);
+    if offset < 0 {
+        return Err(Refusal::Words("ERR offset is out of range"));
+    }
+    let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
+    if patch.is_empty() {
+        return call.number(length.unwrap_or(0));
+    }
+    let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(patch.len()));
+    let end = end.filter(|end| *end <= REQUEST_BYTES_CEILING).ok_or(Refusal::TooLong)?;
+    make_room(call, length, end)?;
+    let length = edit(call, |bytes| {
+        bytes.resize(bytes.len().max(end), 0);
+        bytes[end - patch.len()..end].copy_from_slice(patch);
+        Ok(bytes.len())
+    })?;
+    call.number(length)
+}
+
+/// Makes sure that the key exists and that a string of `end` bytes fits: a small request may ask for a large one.
+fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) -> Result<(), Refusal> {
+    let growth = end.saturating_sub(length.unwrap_or(0)) as u64;
+    if call.keyspace.used() + growth > call.limits.bytes_max.saturating_add(MODEST_GROWTH_BYTES) {
+        call.tally.refused_for_memory += 1;
+        return Err(Refusal::OutOfMemory);
+    }
+    if length.is_none() {
+        call.keyspace.add(call.at(1), Value::Text(Text::new(b"")));
+    }
+    Ok(())
+}
+
+/// What one command may exceed the memory by, as every other write may by its own size.
+const MODEST_GROWTH_BYTES: u64 = 64 * 1024;
+
+fn incr(call: &mut Call<'_>) -> Done {
+    add(call, 1)
+}
+
+fn decr(call: &mut Call<'_>) -> Done {
+    add(call, -1)
+}
+
+fn incrby(call: &mut Call<'_>) -> Done {
+    let by = call.integer_at(2)?;
+    add(call, by)
+}
+
+fn decrby(call: &mut Call<'_>) -> Done {
+    let by = call.integer_at(2)?;
+    let by = by.checked_neg().ok_or(Refusal::Words("ERR decrement would overflow"))?;
+    add(call, by)
+}
+
+fn add(call: &mut Call<'_>, by: i64) -> Done {
+    let key = call.at(1);
+    let Some(place) = call.keyspace.find(key) else {
+        call.keyspace.add(key, Value::Integer(by));
+        return call.integer(by);
+    };
+    let sum = call.keyspace.change_at(place, |value| {
+        let old = match &*value {
+            Value::Integer(integer) => *integer,
+            other => {
+                let mut digits = Digits::new(0);
+                let bytes = other.bytes(&mut digits).ok_or(Refusal::WrongType)?;
+                numbers::integer(bytes).ok_or(Refusal::NotAnInteger)?
+            }
+        };
+        let sum = old.checked_add(by).ok_or(Refusal::Overflow)?;
+        *value = Value::Integer(sum);
+        Ok(sum)
+    })?;
+    call.integer(sum)
+}
+
+fn incrbyfloat(call: &mut Call<'_>) -> Done {
+    let (key, by) = (call.at(1), call.at(2));
+    let sum = call.keyspace.read_string(key, |old| numbers::add_decimals(old.unwrap_or(b"0"), by))??;
+    call.keyspace.set(key, Value::Text(Text::new(sum.as_bytes())), Lifetime::Keep);
+    call.bulk(sum.as_bytes())
+}
+
+fn setbit(call: &mut Call<'_>) -> Done {
+    let offset = bit_offset(call, 2)?;
+    let bit = match call.at(3) {
+        b"0" => 0_u8,
+        b"1" => 1,
+        _ => return Err(Refusal::Words("ERR bit is not an integer or out of range")),
+    };
+    let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
+    make_room(call, length, offset / 8 + 1)?;
+    let old = edit(call, |bytes| {
+        bytes.resize(bytes.len().max(offset / 8 + 1), 0);
+        let shift = 7 - offset % 8;
+        let byte = &mut bytes[offset / 8];
+        let old = *byte >> shift & 1;
+        *byte = *byte & !(1 << shift) | bit << shift;
+        Ok(old)
+    })?;
+    call.integer(i64::from(old))
+}
+
+fn getbit(call: &mut Call<'_>) -> Done {
+    let offset = bit_offset(call, 2)?;
+    let bit = call.keyspace.read_string(call.at(1), |bytes| {
+        bytes.unwrap_or_default().get(offset / 8).map_or(0, |byte| byte >> (7 - offset % 8) & 1)
+    })?;
+    call.integer(i64::from(bit))
+}
+
+fn bit_offset(call: &Call<'_>, index: usize) -> Result<usize, Refusal> {
+    numbers::integer(call.at(index))
+        .and_then(|offset| usize::try_from(offset).ok())
+        .filter(|offset| offset / 8 < REQUEST_BYTES_CEILING)
+        .ok_or(Refusal::Words("ERR bit offset is not an integer or out of range"))
+}
+
+fn bitcount(call: &mut Call<'_>) -> Done {
+    let range = bit_range(call);
+    let counted = call.keyspace.read_string(call.at(1), |bytes| {
+        let Some(bytes) = bytes else { return Ok(0) };
+        let Some((start, end, unit)) = range? else { return Ok(ones(bytes)) };
+        Ok(match unit {
+            BitUnit::Byte => ones(slice(bytes, start, end)),
+            BitUnit::Bit => ones_between(bytes, start, end),
+        })
+    })??;
+    call.integer(counted)
+}
+
+/// What the bounds of BITCOUNT count.
+#[derive(Clone, Copy)]
+enum BitUnit {
+    Byte,
+    Bit,
+}
+
+fn bit_range(call: &Call<'_>) -> Result<Option<(i64, i64, BitUnit)>, Refusal> {
+    if call.count() == 2 {
+        return Ok(None);
+    }
+    if call.count() != 4 && call.count() != 5 {
+        return Err(Refusal::Syntax);
+    }
+    let (start, end) = (call.integer_at(2)?, call.integer_at(3)?);
+    let unit = match call.count() {
+        5 if call.is(4, "bit") => BitUnit::Bit,
+        5 if !call.is(4, "byte") => return Err(Refusal::Syntax),
+        _ => BitUnit::Byte,
+    };
+    Ok(Some((start, end, unit)))
+}
+
+fn ones(bytes: &[u8]) -> i64 {
+    bytes.iter().map(|byte| i64::from(byte.count_ones())).sum()
+}
+
+/// Ones among the bits from `start` to `end` inclusive, the highest bit of a byte first.
+fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
+    let length = bytes.len() as i64 * 8;
+    if start < 0 && end < 0 && start > end {
+        return 0;
+    }
+    let absolute = |index: i64| if index < 0 { (length + index).max(0) } else { index };
+    let (start, end) = (absolute(start), absolute(end).min(length - 1));
+    if start > end {
+        return 0;
+    }
+    let (first, last) = ((start / 8) as usize, (end / 8) as usize);
+    let before = (u16::from(bytes[first]) >> (8 - start % 8)).count_ones();
+    let after = (u16::from(bytes[last]) & ((1 << (7 - end % 8)) - 1)).count_ones();
+    ones(&bytes[first..=last]) - i64::from(before) - i64::from(after)
+}

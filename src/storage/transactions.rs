@@ -1,0 +1,66 @@
+//! MULTI, EXEC and DISCARD: commands that take effect together. One thread runs them all, so nothing can come
+//! between; WATCH is refused, because no other connection's writes are tracked.
+
+use super::call::{Call, Done};
+use super::commands::{Command, Effect, command};
+use super::engine::Outcome;
+use super::refusal::Refusal;
+use super::session::Transaction;
+use crate::protocol::encode;
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("multi", 1, Effect::Control, multi),
+    command("exec", 1, Effect::Control, exec),
+    command("discard", 1, Effect::Control, discard),
+    command("watch", -2, Effect::Control, watch),
+    command("unwatch", 1, Effect::Read, unwatch),
+];
+
+fn multi(call: &mut Call<'_>) -> Done {
+    if call.session.transaction.is_some() {
+        return Err(Refusal::Words("ERR MULTI calls can not be nested"));
+    }
+    call.session.transaction = Some(Transaction::default());
+    call.ok()
+}
+
+fn exec(call: &mut Call<'_>) -> Done {
+    let Some(transaction) = call.session.transaction.take() else {
+        return Err(Refusal::Words("ERR EXEC without MULTI"));
+    };
+    if transaction.spoiled {
+        return Err(Refusal::Words("EXECABORT Transaction discarded because of previous errors."));
+    }
+    encode::array(call.out, transaction.commands().len());
+    for arguments in transaction.commands() {
+        let position = call.directory.find(arguments.name()).expect("it was found when it was queued");
+        let mut inner = Call {
+            keyspace: call.keyspace,
+            session: call.session,
+            tally: call.tally,
+            directory: call.directory,
+            limits: call.limits,
+            arguments,
+            now: call.now,
+            out: call.out,
+            outcome: Outcome::Continue,
+        };
+        inner.run(position);
+    }
+    Ok(())
+}
+
+fn discard(call: &mut Call<'_>) -> Done {
+    if call.session.transaction.take().is_none() {
+        return Err(Refusal::Words("ERR DISCARD without MULTI"));
+    }
+    call.ok()
+}
+
+fn watch(_: &mut Call<'_>) -> Done {
+    Err(Refusal::Words("ERR WATCH is not supported by the embedded engine"))
+}
+
+fn unwatch(call: &mut Call<'_>) -> Done {
+    call.ok()
+}

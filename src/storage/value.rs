@@ -1,0 +1,165 @@
+//! What a key can hold.
+
+use super::fields::Fields;
+use super::items::Items;
+use super::members::Members;
+use super::numbers::{self, Digits};
+use super::ranking::Ranking;
+use super::table::Hasher;
+use super::text::Text;
+
+/// Longest integer spelling that Redis keeps as a number, and longest string it keeps beside its header.
+const EMBEDDED_BYTES_MAX: usize = 44;
+
+/// A value of any kind, in three words.
+#[derive(Clone)]
+pub(super) enum Value {
+    /// A string that spells an integer.
+    Integer(i64),
+    /// A string that is replaced as a whole.
+    Text(Text),
+    /// A string that was changed in place, and likely will be again.
+    Buffer(Box<Vec<u8>>),
+    Hash(Box<Fields>),
+    List(Box<Items>),
+    Set(Box<Members>),
+    SortedSet(Box<Ranking>),
+}
+
+const _: () = assert!(size_of::<Value>() == 24);
+
+impl Value {
+    pub(super) fn string(bytes: &[u8]) -> Self {
+        match numbers::integer(bytes) {
+            Some(integer) => Self::Integer(integer),
+            None => Self::Text(Text::new(bytes)),
+        }
+    }
+
+    /// The bytes of a string; numbers are spelled into `digits`. Nothing for other kinds.
+    pub(super) fn bytes<'a>(&'a self, digits: &'a mut Digits) -> Option<&'a [u8]> {
+        match self {
+            Self::Integer(integer) => {
+                *digits = Digits::new(*integer);
+                Some(digits.as_bytes())
+            }
+            Self::Text(text) => Some(text.as_bytes()),
+            Self::Buffer(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// As `TYPE` names it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Integer(_) | Self::Text(_) | Self::Buffer(_) => "string",
+            Self::Hash(_) => "hash",
+            Self::List(_) => "list",
+            Self::Set(_) => "set",
+            Self::SortedSet(_) => "zset",
+        }
+    }
+
+    /// As `OBJECT ENCODING` names it.
+    pub(super) fn encoding(&self) -> &'static str {
+        match self {
+            Self::Integer(_) => "int",
+            Self::Text(text) if text.as_bytes().len() <= EMBEDDED_BYTES_MAX => "embstr",
+            Self::Text(_) | Self::Buffer(_) => "raw",
+            Self::Hash(fields) if fields.is_small() => "listpack",
+            Self::Hash(_) => "hashtable",
+            Self::List(_) => "quicklist",
+            Self::Set(members) if members.is_small() => "intset",
+            Self::Set(_) => "hashtable",
+            Self::SortedSet(ranking) if ranking.is_small() => "listpack",
+            Self::SortedSet(_) => "skiplist",
+        }
+    }
+
+    /// Approximate bytes beyond the three words.
+    pub(super) fn cost(&self) -> usize {
+        match self {
+            Self::Integer(_) => 0,
+            Self::Text(text) => text.cost() - size_of::<Text>(),
+            Self::Buffer(buffer) => buffer.capacity() + 40,
+            Self::Hash(fields) => size_of::<Fields>() + fields.bytes(),
+            Self::List(items) => size_of::<Items>() + items.bytes(),
+            Self::Set(members) => size_of::<Members>() + members.bytes(),
+            Self::SortedSet(ranking) => size_of::<Ranking>() + ranking.bytes(),
+        }
+    }
+
+    /// A collection without elements must not stay.
+    pub(super) fn is_hollow(&self) -> bool {
+        match self {
+            Self::Integer(_) | Self::Text(_) | Self::Buffer(_) => false,
+            Self::Hash(fields) => fields.len() == 0,
+            Self::List(items) => items.len() == 0,
+            Self::Set(members) => members.len() == 0,
+            Self::SortedSet(ranking) => ranking.len() == 0,
+        }
+    }
+}
+
+/// A kind of value that has elements: created by its first element, gone with its last.
+pub(super) trait Collection: Sized {
+    fn empty(hasher: &Hasher) -> Value;
+    fn within(value: &Value) -> Option<&Self>;
+    fn within_mut(value: &mut Value) -> Option<&mut Self>;
+}
+
+impl Collection for Fields {
+    fn empty(hasher: &Hasher) -> Value {
+        Value::Hash(Box::new(Self::new(hasher)))
+    }
+
+    fn within(value: &Value) -> Option<&Self> {
+        if let Value::Hash(fields) = value { Some(fields) } else { None }
+    }
+
+    fn within_mut(value: &mut Value) -> Option<&mut Self> {
+        if let Value::Hash(fields) = value { Some(fields) } else { None }
+    }
+}
+
+impl Collection for Items {
+    fn empty(_: &Hasher) -> Value {
+        Value::List(Box::default())
+    }
+
+    fn within(value: &Value) -> Option<&Self> {
+        if let Value::List(items) = value { Some(items) } else { None }
+    }
+
+    fn within_mut(value: &mut Value) -> Option<&mut Self> {
+        if let Value::List(items) = value { Some(items) } else { None }
+    }
+}
+
+impl Collection for Members {
+    fn empty(hasher: &Hasher) -> Value {
+        Value::Set(Box::new(Self::new(hasher)))
+    }
+
+    fn within(value: &Value) -> Option<&Self> {
+        if let Value::Set(members) = value { Some(members) } else { None }
+    }
+
+    fn within_mut(value: &mut Value) -> Option<&mut Self> {
+        if let Value::Set(members) = value { Some(members) } else { None }
+    }
+}
+
+impl Collection for Ranking {
+    fn empty(hasher: &Hasher) -> Value {
+        Value::SortedSet(Box::new(Self::new(hasher)))
+    }
+
+    fn within(value: &Value) -> Option<&Self> {
+        if let Value::SortedSet(ranking) = value { Some(ranking) } else { None }
+    }
+
+    fn within_mut(value: &mut Value) -> Option<&mut Self> {
+        if let Value::SortedSet(ranking) = value { Some(ranking) } else { None }
+    }
+}
