@@ -250,6 +250,15 @@ def test_scan_is_confined_by_its_pattern(closed: Fixture):
         assert found == {b"acme:1", b"acme:2"}
 
 
+def test_a_transaction_is_no_way_around(closed: Fixture):
+    with closed.connect("acme", "acme-password") as connection:
+        for words in [("GET", "other:a"), ("SET", "other:a", "1"), ("FLUSHALL",), ("EVAL", "return 1", "1", "acme:a")]:
+            replies = connection.pipeline([("MULTI",), ("SET", "acme:t", "1"), words, ("EXEC",)])
+            assert replies[2].text.startswith("NOPERM "), replies
+            assert replies[3].text.startswith("EXECABORT "), replies
+        assert connection.ok("EXISTS", "acme:t") == 0
+
+
 def test_keys_of_ones_own(closed: Fixture):
     with closed.connect("acme", "acme-password") as connection:
         assert connection.ok("MSET", "acme:a", "1", "shared:b", "2") == b"OK"
