@@ -1,0 +1,74 @@
+"""A RESP server whose behaviour a test scripts: it answers what it is told to, or breaks off where it is told to."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+from .resp import Parser
+
+# A handler answers with bytes, or with None to close the connection, or with (bytes, None) to send and then close.
+Answer = bytes | None | tuple[bytes, None]
+
+
+def accommodating(words: list[bytes]) -> bytes:
+    """What any client may send on connect, answered well enough."""
+    match words[0].upper():
+        case b"HELLO":
+            version = words[1] if len(words) > 1 else b"2"
+            fields = [b"+server", b"+redis", b"+version", b"+7.0.15", b"+proto", b":" + version, b"+role", b"+master"]
+            head = b"%4\r\n" if version == b"3" else b"*8\r\n"
+            return head + b"".join(field + b"\r\n" for field in fields)
+        case b"PING":
+            return b"+PONG\r\n"
+        case b"INFO":
+            return b"$16\r\nloading:0\r\nrole:\r\n"
+        case _:
+            return b"+OK\r\n"
+
+
+class FakeStore:
+    """Listens on a port of its own; each connection has a thread."""
+
+    def __init__(self, handler: Callable[[list[bytes]], Answer]) -> None:
+        self.handler = handler
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self.connections: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> FakeStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+        for connection in self.connections:
+            connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        parser = Parser()
+        try:
+            while data := connection.recv(1 << 16):
+                parser.feed(data)
+                while (request := parser.next()) is not None:
+                    answer = self.handler([child.value for child in request.children])
+                    data_out, close = (answer[0], True) if isinstance(answer, tuple) else (answer or b"", answer is None)
+                    connection.sendall(data_out)
+                    if close:
+                        connection.shutdown(socket.SHUT_RDWR)
+                        return
+        except OSError:
+            return
+        finally:
+            connection.close()

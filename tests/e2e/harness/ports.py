@@ -1,0 +1,25 @@
+"""Ports that are free now. Below the ephemeral range, so that no outgoing connection takes one meanwhile."""
+
+import os
+import random
+import socket
+
+FIRST, LAST = 12_000, 31_999
+_random = random.Random(os.urandom(8))
+_handed_out: set[int] = set()
+
+
+def free_port() -> int:
+    """A port that nothing listens on and that this run has not handed out yet."""
+    for _ in range(1000):
+        port = _random.randint(FIRST, LAST)
+        if port in _handed_out:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _handed_out.add(port)
+        return port
+    raise AssertionError(f"no free port between {FIRST} and {LAST}")

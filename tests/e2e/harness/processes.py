@@ -1,0 +1,231 @@
+"""Server processes: started on free ports, waited for, watched, ended by their own id."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .ports import free_port
+from .resp import Closed, Connection
+from .waiting import until
+
+ROOT = Path(__file__).resolve().parents[3]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+START_ATTEMPTS = 3
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+alive: list[Server] = []
+
+
+def binary(name: str) -> Path:
+    """The binary under test: from WEIR_BINARIES, or the newest of the usual build folders."""
+    folder = os.environ.get("WEIR_BINARIES")
+    folders = [Path(folder)] if folder else [TARGET / profile for profile in ("checked", "release")]
+    found = [path for path in (folder / name for folder in folders) if path.exists()]
+    assert found, f"{name} is not built in any of {[str(folder) for folder in folders]}: cargo build --profile checked"
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+class Server:
+    """One server process and what it said."""
+
+    name = "server"
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"weir-e2e-{self.name}-"))
+        self.process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def ready(self) -> bool:
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "RUST_BACKTRACE": "1"}
+
+    def start(self):
+        """Starts and waits until it serves. Another process may have taken the port meanwhile: then once more."""
+        for attempt in range(1, START_ATTEMPTS + 1):
+            if not (attempt == 1 and self.port):
+                self.port = free_port()
+            self.launch()
+            try:
+                until(lambda: self.exited() or self.ready(), f"{self.name} serves\n{self.output()}")
+            except AssertionError as error:
+                self.stop()
+                raise AssertionError(f"{error}\n{self.output()}") from None
+            if not self.exited():
+                return self
+            self._forget()
+            if "in use" not in self.output():
+                break
+        raise AssertionError(f"{self.name} ended with {self.process.returncode} at start:\n{self.output()}")
+
+    def launch(self) -> None:
+        """Starts the process without waiting for anything."""
+        with open(self.folder / "output", "ab") as output:
+            self.process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                cwd=self.folder, env=self.environment(),
+            )
+        alive.append(self)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def exited(self) -> bool:
+        return self.process.poll() is not None
+
+    def output(self, limit: int = 8000) -> str:
+        """The end of what it wrote to stdout and stderr."""
+        path = self.folder / "output"
+        return path.read_bytes()[-limit:].decode(errors="backslashreplace") if path.exists() else ""
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Ends it at once, as a crash would. `start` brings it back on the same port."""
+        self.process.kill()
+        self.process.wait()
+        self._forget()
+
+    def terminate(self, seconds: float = 30.0) -> int:
+        """Asks it to end and returns its exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(seconds)
+
+    def wait(self, seconds: float = 30.0) -> int:
+        code = self.process.wait(seconds)
+        self._forget()
+        return code
+
+    def stop(self) -> None:
+        """The end of a test: whatever state it is in, it is gone after this."""
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.kill()
+            self.process.wait()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self in alive:
+            alive.remove(self)
+
+    def discard(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def connect(self, **options) -> Connection:
+        return Connection(self.port, **options)
+
+    def resident_bytes(self) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError(f"{self.name} has no VmRSS")
+
+    def cpu_ticks(self) -> int:
+        """User and system time of all threads, in clock ticks."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+
+class Redis(Server):
+    """A plain redis-server that keeps nothing on disk."""
+
+    name = "redis"
+
+    def __init__(self, *options: str) -> None:
+        super().__init__()
+        self.options = options
+
+    def command(self) -> list[str]:
+        return [
+            "redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+            "--enable-debug-command", "yes", "--dir", str(self.folder), "--maxclients", "12000", "--loglevel", "warning", *self.options,
+        ]
+
+    def ready(self) -> bool:
+        return self.answers_ping()
+
+    def answers_ping(self) -> bool:
+        try:
+            with Connection(self.port, timeout=1.0) as connection:
+                return connection.call("PING").text.startswith(("PONG", "NOAUTH"))
+        except (OSError, Closed):
+            return False
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+class Weir(Server):
+    """weir in front of the given backends, or with the embedded store when there are none."""
+
+    name = "weir"
+    # What tells that it serves; /healthz where a test starts it without its storage.
+    ready_path = "/readyz"
+
+    def __init__(self, *backends: Redis, flags: list[str] | None = None, storage: str | None = None) -> None:
+        super().__init__()
+        self.backends = list(backends)
+        self.storage = storage or ("redis://" + ",".join(b.address for b in backends) if backends else "embedded")
+        self.flags = flags or []
+        self.admin_port = 0
+
+    def command(self) -> list[str]:
+        self.admin_port = free_port()
+        return [
+            str(binary("weir")), "--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self.admin_port}",
+            "--storage", self.storage, *self.flags,
+        ]
+
+    def environment(self) -> dict[str, str]:
+        # Flags have environment twins: what the caller's shell holds must not leak into a test.
+        return {key: value for key, value in super().environment().items() if not key.startswith("WEIR_")}
+
+    def ready(self) -> bool:
+        try:
+            return self.admin(self.ready_path)[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def admin(self, path: str) -> tuple[int, str]:
+        """Status and body of an admin page."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=10)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+
+class StandIn(Redis):
+    """A plain redis-server in weir's place. What fails against it is wrong in the tests, not in weir."""
+
+    name = "stand-in"
+
+    def __init__(self, *backends: Redis, flags: list[str] | None = None, storage: str | None = None) -> None:
+        super().__init__()
+        self.backends = list(backends)
+
+
+def accepts(port: int) -> bool:
+    """Whether something listens there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+    except OSError:
+        return False

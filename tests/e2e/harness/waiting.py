@@ -1,0 +1,23 @@
+"""Waiting for something to become true, never for time to pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+POLL_SECONDS = 0.01
+
+
+def until(probe: Callable[[], Found], what: str, seconds: float = 30.0) -> Found:
+    """Asks `probe` until it answers with something true, and returns that. The limit only ends a broken run."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = probe()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:.0f} s in vain until {what}")
+        time.sleep(POLL_SECONDS)

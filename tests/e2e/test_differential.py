@@ -1,0 +1,97 @@
+"""The same commands sent straight to a redis-server and through weir give the same bytes.
+
+The shapes are in shapes/; each runs in RESP2 and RESP3, over one backend and over two (all keys of a shape share a hash tag).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import shapes
+from harness.processes import Redis, Weir
+from harness.resp import Closed, Reply
+from harness.shapes import Shape, Step
+
+SHAPES = shapes.load()
+COMMANDS_MIN = 200
+
+# Deliberate differences, each with its reason. A shape listed here must differ: when it no longer does, the entry goes.
+DIFFERENT_ON_PURPOSE: dict[str, str] = {}
+
+
+@pytest.fixture(scope="module")
+def reference(module_servers) -> Redis:
+    return module_servers.redis()
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["resp2", "resp3"])
+def protocol(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+def test_there_are_enough_shapes():
+    commands = {step.text.upper() for shape in SHAPES for step in shape.steps if step.mark != "!"}
+    assert len(commands) >= COMMANDS_MIN
+    assert len({shape.name for shape in SHAPES}) == len(SHAPES), "two shapes have the same name"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=[shape.name for shape in SHAPES])
+def test_replies_are_the_same_bytes(shape: Shape, protocol: int, reference: Redis, weir_over_redis: Weir):
+    tag = f"{len(weir_over_redis.backends)}-{protocol}-{shape.family}-{shape.steps[0].line}".encode()
+    differences = []
+    with reference.connect(protocol=protocol) as direct, weir_over_redis.connect(protocol=protocol) as through:
+        for step in shape.steps:
+            if step.mark == "!":
+                prepare([reference, *weir_over_redis.backends, *stand_in(weir_over_redis)], step, tag)
+                continue
+            expected, found = answer(direct, step, tag), answer(through, step, tag)
+            if same(expected, found, step.mark):
+                continue
+            differences.append(f"line {step.line}: {step.mark} {step.text}\n    redis: {expected}\n    weir:  {found}")
+    if shape.name in DIFFERENT_ON_PURPOSE:
+        assert differences, f"{shape.name} no longer differs; take it out of DIFFERENT_ON_PURPOSE"
+        return
+    assert not differences, f"{shape.family}.shapes\n" + "\n".join(differences)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=[shape.name for shape in SHAPES])
+def test_replies_are_the_same_bytes_when_sent_at_once(shape: Shape, protocol: int, reference: Redis, weir_over_redis: Weir):
+    tag = f"once-{len(weir_over_redis.backends)}-{protocol}-{shape.family}-{shape.steps[0].line}".encode()
+    for step in shape.steps:
+        if step.mark == "!":
+            prepare([reference, *weir_over_redis.backends, *stand_in(weir_over_redis)], step, tag)
+    steps = [step for step in shape.steps if step.mark != "!"]
+    if shape.name in DIFFERENT_ON_PURPOSE:
+        return
+    with reference.connect(protocol=protocol) as direct, weir_over_redis.connect(protocol=protocol) as through:
+        for connection in (direct, through):
+            connection.send_raw(b"".join(step.request(tag) for step in steps))
+        for step in steps:
+            expected, found = direct.read(), through.read()
+            assert same(expected, found, step.mark), (
+                f"{shape.family}.shapes line {step.line}: {step.mark} {step.text}\n    redis: {expected}\n    weir:  {found}"
+            )
+
+
+def answer(connection, step: Step, tag: bytes) -> Reply | str:
+    try:
+        connection.send_raw(step.request(tag))
+        return connection.read()
+    except (Closed, TimeoutError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def same(expected: Reply | str, found: Reply | str, mark: str) -> bool:
+    if isinstance(expected, str) or isinstance(found, str):
+        return False
+    return shapes.agree(expected, found, mark)
+
+
+def prepare(stores: list[Redis], step: Step, tag: bytes) -> None:
+    for store in stores:
+        with store.connect() as connection:
+            connection.ok(*step.words(tag))
+
+
+def stand_in(weir: Weir) -> list[Redis]:
+    return [weir] if isinstance(weir, Redis) else []

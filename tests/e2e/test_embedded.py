@@ -1,0 +1,131 @@
+"""weir without any other server: the embedded store behind the same forwarding path."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import shapes
+from harness.processes import Redis, Weir
+from harness.shapes import Shape
+from test_clients_python import client
+
+# The same tests that weir over Redis passes, for the families that the embedded store has.
+from test_clients_python import (  # noqa: F401
+    test_a_pool_of_threads,
+    test_bytes_stay_bytes,
+    test_connection_commands,
+    test_errors_are_the_clients_own,
+    test_expiry,
+    test_hashes,
+    test_lists,
+    test_many_keys_at_once,
+    test_pipelines,
+    test_redis_py_asyncio,
+    test_scan_finds_every_key,
+    test_sets,
+    test_sorted_sets,
+    test_strings,
+    test_transactions,
+)
+from test_tools import test_redis_benchmark  # noqa: F401
+
+pytestmark = pytest.mark.weir_only
+
+ROWS = 100_000
+# What the embedded store leaves to Redis. A shape with one of these is left out; whatever else differs is a fault.
+OUTSIDE = {
+    "EVAL", "EVAL_RO", "EVALSHA", "EVALSHA_RO", "FCALL", "FCALL_RO", "SCRIPT", "FUNCTION",
+    "XADD", "XLEN", "XRANGE", "XREVRANGE", "XREAD", "XREADGROUP", "XGROUP", "XINFO", "XTRIM", "XDEL", "XACK", "XPENDING", "XCLAIM",
+    "XAUTOCLAIM", "XSETID",
+    "GEOADD", "GEOPOS", "GEODIST", "GEOHASH", "GEOSEARCH", "GEOSEARCHSTORE", "GEORADIUS", "GEORADIUS_RO", "GEORADIUSBYMEMBER",
+    "GEORADIUSBYMEMBER_RO",
+    "PFADD", "PFCOUNT", "PFMERGE", "BITOP", "BITFIELD", "BITFIELD_RO", "BITPOS", "DUMP", "RESTORE", "SORT", "SORT_RO", "LCS", "MOVE",
+}
+SHAPES = [
+    shape for shape in shapes.load()
+    if not {step.text.split()[0].upper() for step in shape.steps if step.text} & OUTSIDE
+]
+SHAPES_MIN = 90
+
+
+@pytest.fixture(scope="module")
+def reference(module_servers) -> Redis:
+    return module_servers.redis()
+
+
+@pytest.fixture(scope="module")
+def weir_over_redis(module_servers) -> Weir:
+    """Not over Redis here: this is what the tests from test_clients_python and test_tools get."""
+    return module_servers.weir(flags=["--shards", "2"])
+
+
+@pytest.fixture(params=[None, 2, 3], ids=["default", "resp2", "resp3"])
+def r(request, weir_over_redis):
+    with client(weir_over_redis, request.param, decode_responses=True) as connected:
+        connected.flushall()
+        yield connected
+
+
+def test_there_are_enough_shapes():
+    assert len(SHAPES) >= SHAPES_MIN
+
+
+@pytest.mark.parametrize("protocol", [2, 3], ids=["resp2", "resp3"])
+@pytest.mark.parametrize("shape", SHAPES, ids=[shape.name for shape in SHAPES])
+def test_replies_are_the_same_bytes(shape: Shape, protocol: int, reference: Redis, weir_over_redis: Weir):
+    tag = f"embedded-{protocol}-{shape.family}-{shape.steps[0].line}".encode()
+    differences = []
+    with reference.connect(protocol=protocol) as direct, weir_over_redis.connect(protocol=protocol) as through:
+        for step in shape.steps:
+            for connection in (direct, through):
+                connection.send_raw(step.request(tag))
+            expected, found = direct.read(), through.read()
+            if not shapes.agree(expected, found, step.mark):
+                differences.append(f"line {step.line}: {step.mark} {step.text}\n    redis: {expected}\n    weir:  {found}")
+    assert not differences, f"{shape.family}.shapes\n" + "\n".join(differences)
+
+
+def test_what_it_does_not_have_it_says(weir_over_redis: Weir):
+    with weir_over_redis.connect() as connection:
+        for words in [("XADD", "x", "*", "f", "v"), ("EVAL", "return 1", "1", "a"), ("GEOADD", "g", "1", "1", "a"), ("PFADD", "p", "a")]:
+            reply = connection.call(*words)
+            assert reply.is_error and words[0].lower() in reply.text.lower(), reply
+        assert connection.ok("PING") == b"PONG"
+
+
+def test_a_range_of_a_hundred_thousand_rows(weir_over_redis: Weir):
+    with weir_over_redis.connect() as connection:
+        connection.ok("DEL", "rows:l", "rows:z", "rows:h", "rows:s")
+        for first in range(0, ROWS, 10_000):
+            numbers = range(first, first + 10_000)
+            connection.ok("RPUSH", "rows:l", *numbers)
+            connection.ok("ZADD", "rows:z", *[word for number in numbers for word in (number, f"m{number}")])
+            connection.ok("HSET", "rows:h", *[word for number in numbers for word in (f"f{number}", number)])
+            connection.ok("SADD", "rows:s", *numbers)
+        assert connection.ok("LRANGE", "rows:l", 0, -1) == [b"%d" % number for number in range(ROWS)]
+        assert connection.ok("ZRANGE", "rows:z", 0, -1) == [b"m%d" % number for number in range(ROWS)]
+        assert connection.ok("ZRANGEBYSCORE", "rows:z", 10, 19) == [b"m%d" % number for number in range(10, 20)]
+        flat = connection.ok("HGETALL", "rows:h")
+        assert dict(zip(flat[::2], flat[1::2])) == {b"f%d" % number: b"%d" % number for number in range(ROWS)}
+        assert set(connection.ok("SMEMBERS", "rows:s")) == {b"%d" % number for number in range(ROWS)}
+
+
+def test_keys_expire_and_give_back_their_memory(weir_over_redis: Weir):
+    from harness.waiting import until
+
+    with weir_over_redis.connect() as connection:
+        connection.ok("FLUSHALL")
+        for i in range(2000):
+            connection.ok("SET", f"brief:{i}", "v", "PX", 50)
+        # Nobody asks for them again, so they must go by themselves.
+        until(lambda: connection.ok("DBSIZE") == 0, "all keys have expired")
+
+
+def test_each_start_begins_empty(servers):
+    weir = servers.weir()
+    with weir.connect() as connection:
+        connection.ok("SET", "a", "1")
+    assert weir.terminate() == 0
+    weir.start()
+    with weir.connect() as connection:
+        assert connection.ok("DBSIZE") == 0

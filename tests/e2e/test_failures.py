@@ -1,0 +1,269 @@
+"""Backends that die, hang, or answer nonsense: every request is answered exactly once, with its own reply or a clear error."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from harness.fake_store import FakeStore, accommodating
+from harness.load import Load
+from harness.placement import keys_by_backend
+from harness.processes import Redis
+from harness.resp import Closed
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+
+REFUSAL = "UNAVAILABLE"
+
+
+def two_backends(servers, *flags: str):
+    return servers.weir(servers.redis(), servers.redis(), flags=["--shards", "2", *flags])
+
+
+def served(weir, *request: str):
+    """A probe: true once the request is answered without an error."""
+
+    def probe() -> bool:
+        with weir.connect() as connection:
+            return not connection.call(*request).is_error
+
+    return probe
+
+
+def test_a_backend_killed_and_restarted_under_load(servers):
+    weir = two_backends(servers)
+    victim = weir.backends[0]
+    with Load(weir) as load:
+        for _ in range(3):
+            until(load.more("served", 500), "requests are served")
+            victim.kill()
+            until(load.more(REFUSAL), "requests for the dead backend are refused")
+            until(load.more("served"), "the other backend still serves")
+            victim.start()
+            name = keys_of(weir, victim)[0]
+            until(served(weir, "SET", name, f"{name}=0"), "the backend is found again")
+        outcomes = load.finish()
+    assert set(outcomes) <= {"served", REFUSAL}, outcomes
+
+
+def keys_of(weir, backend: Redis) -> list[str]:
+    """Keys that live on the backend, found while all backends are up."""
+    until(lambda: all(store.answers_ping() for store in weir.backends), "all backends are up")
+
+    def probe():
+        try:
+            return keys_by_backend(weir, "placed")
+        except AssertionError:
+            return None  # weir has not found all of them again yet
+
+    return until(probe, "keys can be placed on every backend")[backend]
+
+
+def test_lost_connections_never_repeat_a_write(servers):
+    """The backend drops weir's connections but keeps its data: a counter shows whether an INCR was sent twice."""
+    weir = two_backends(servers)
+    names = [f"once:{i}" for i in range(20)]
+    stopping = threading.Event()
+
+    def work(client: int) -> tuple[dict[str, int], dict[str, int]]:
+        counted, refused = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+        with weir.connect() as connection:
+            while not stopping.is_set():
+                for name, reply in zip(names, connection.pipeline([("INCR", name) for name in names])):
+                    if reply.is_error:
+                        assert reply.text.startswith(REFUSAL), reply
+                        refused[name] += 1
+                    else:
+                        counted[name] += 1
+        return counted, refused
+
+    with ThreadPoolExecutor(6) as pool:
+        running = [pool.submit(work, client) for client in range(6)]
+        with weir.backends[0].connect() as a, weir.backends[1].connect() as b, weir.connect() as through:
+            for _ in range(20):
+                goal = until(lambda: counted_on(through), "the backends are found again") + 20
+                until(lambda: counted_on(through) >= goal, "the load goes on")
+                a.ok("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                b.ok("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        stopping.set()
+        results = [each.result() for each in running]
+    until(served(weir, "MGET", *names), "all keys can be read")
+    with weir.connect() as connection:
+        for name in names:
+            until(served(weir, "GET", name), f"{name} can be read")
+            value = int(connection.ok("GET", name))
+            counted = sum(counts[name] for counts, _ in results)
+            refused = sum(refusals[name] for _, refusals in results)
+            assert counted <= value <= counted + refused, f"{name}: {value} after {counted} acknowledged, {refused} refused"
+
+
+def counted_on(connection) -> int:
+    """The next number, or 0 while it cannot be had."""
+    reply = connection.call("INCR", "progress")
+    return 0 if reply.is_error else int(reply.value)
+
+
+def test_one_dead_backend_fails_only_its_keys(servers):
+    weir = two_backends(servers)
+    dead, living = weir.backends
+    held = keys_by_backend(weir, "split")
+    there, gone = held[living][:10], held[dead][:10]
+    dead.kill()
+    with weir.connect() as connection:
+        until(lambda: connection.call("GET", gone[0]).is_error, "weir has noticed")
+        mixed = [name for pair in zip(there, gone) for name in pair]
+        reply = connection.call("MGET", *mixed)
+        assert reply.kind == b"*" and len(reply.children) == len(mixed), reply
+        for name, child in zip(mixed, reply.children):
+            if name in there:
+                assert child.value == name.encode(), (name, child)
+            else:
+                assert child.kind == b"-" and child.text.startswith(f"{REFUSAL} backend={dead.address}"), (name, child)
+        refused = connection.call("MSET", there[0], "new", gone[0], "new")
+        assert refused.is_error and refused.text.startswith(REFUSAL), refused
+        assert connection.ok("MGET", *there[1:]) == [name.encode() for name in there[1:]]
+        assert connection.call("DEL", there[1], gone[1]).text.startswith(REFUSAL)
+        assert connection.ok("EXISTS", *there[2:]) == len(there[2:])
+
+
+def test_a_refusal_says_which_backend_and_when_to_come_back(servers):
+    weir = servers.weir(servers.redis())
+    backend = weir.backends[0]
+    backend.kill()
+    with weir.connect() as connection:
+        refused = until(lambda: (reply := connection.call("GET", "a")).is_error and reply, "weir has noticed")
+    assert refused.text.startswith(f"{REFUSAL} backend={backend.address} reason="), refused
+
+
+def test_weir_starts_without_its_backend_and_finds_it_later(servers):
+    backend = servers.redis()
+    backend.kill()
+    weir = servers.keep(servers.weir_class(backend))
+    weir.ready_path = "/healthz"
+    weir.start()
+    with weir.connect() as connection:
+        assert connection.ok("PING") == b"PONG"
+        assert connection.call("GET", "a").text.startswith(REFUSAL)
+        backend.start()
+        until(lambda: not connection.call("SET", "a", "1").is_error, "the backend is found")
+        assert connection.ok("GET", "a") == b"1"
+
+
+def test_a_hanging_backend_holds_up_only_its_own_requests(servers):
+    weir = two_backends(servers)
+    hanging, living = weir.backends
+    held = keys_by_backend(weir, "hang")
+    hanging.signal(signal.SIGSTOP)
+    try:
+        with weir.connect() as waiting, weir.connect() as other:
+            waiting.send("GET", held[hanging][0])
+            for name in held[living][:50] * 4:
+                assert other.ok("GET", name) == name.encode()
+            hanging.signal(signal.SIGCONT)
+            reply = waiting.read()
+            assert reply.value == held[hanging][0].encode() or reply.text.startswith(REFUSAL), reply
+    finally:
+        hanging.signal(signal.SIGCONT)
+
+
+def test_a_client_that_leaves_does_not_leave_its_reply_to_another(servers):
+    weir = two_backends(servers)
+    hanging = weir.backends[0]
+    names = keys_by_backend(weir, "leave")[hanging]
+    for _ in range(20):
+        hanging.signal(signal.SIGSTOP)
+        leaver = weir.connect()
+        for name in names[:20]:
+            leaver.send("GET", name)
+        leaver.close()
+        with weir.connect() as stayer:
+            for name in names[20:40]:
+                stayer.send("GET", name)
+            hanging.signal(signal.SIGCONT)
+            assert [reply.value for reply in stayer.read_many(20)] == [name.encode() for name in names[20:40]]
+
+
+BREAKS = {
+    "closes at once": lambda _: None,
+    "closes inside a bulk": lambda _: (b"$100\r\nonly a part", None),
+    "closes inside an array": lambda _: (b"*3\r\n$1\r\na\r\n", None),
+    "is not RESP": lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "has a hostile length": lambda _: b"$99999999999999999999\r\n",
+    "has a negative length": lambda _: b"*-7\r\n",
+    "nests without end": lambda _: b"*1\r\n" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_backend_that_breaks_its_reply(servers, name: str):
+    """The client gets an error for that request, and never a part of a reply."""
+
+    def handler(words: list[bytes]):
+        return BREAKS[name](words) if words[0].upper() == b"GET" else accommodating(words)
+
+    with FakeStore(handler) as store:
+        weir = servers.weir(storage=f"redis://{store.address}")
+        with weir.connect() as connection:
+            for _ in range(10):
+                replies = connection.pipeline([("GET", "a"), ("GET", "b"), ("PING",)])
+                assert [reply.text.split(" ")[0] for reply in replies] == [REFUSAL, REFUSAL, "PONG"], replies
+
+
+def test_a_reply_too_many_from_a_backend_reaches_nobody(servers):
+    """A backend that answers twice is out of step: its connection is given up before a reply can be taken for another's."""
+
+    def handler(words: list[bytes]):
+        if words[0].upper() != b"GET":
+            return accommodating(words)
+        return b"$%d\r\n%s\r\n" % (len(words[1]), words[1]) + (b"+STRAY\r\n" if words[1] == b"twice" else b"")
+
+    with FakeStore(handler) as store:
+        weir = servers.weir(storage=f"redis://{store.address}")
+        with weir.connect() as connection:
+            for _ in range(20):
+                reply = connection.call("GET", "twice")
+                assert reply.value == b"twice" or reply.text.startswith(REFUSAL), reply
+            for i in range(50):
+                reply = connection.call("GET", f"after:{i}")
+                assert reply.value == b"after:%d" % i or reply.text.startswith(REFUSAL), reply
+
+
+def test_the_backends_own_password_is_used_and_never_shown(servers):
+    backend = servers.redis("--requirepass", "backend-secret")
+    weir = servers.keep(servers.weir_class(backend, storage=f"redis://:backend-secret@{backend.address}")).start()
+    with weir.connect() as connection:
+        assert connection.ok("SET", "a", "1") == b"OK"
+        said = [connection.call("INFO").raw, connection.call("CLIENT", "LIST").raw, connection.call("CONFIG", "GET", "*").raw]
+        with_wrong = servers.keep(servers.weir_class(backend, storage=f"redis://:wrong-secret@{backend.address}"))
+        with_wrong.ready_path = "/healthz"
+        with_wrong.start()
+        with with_wrong.connect() as unlucky:
+            refused = unlucky.call("GET", "a")
+        assert refused.is_error and refused.text.startswith(REFUSAL), refused
+        said.append(refused.raw)
+    status, metrics = weir.admin("/metrics")
+    assert status == 200
+    for text in [*said, metrics.encode(), weir.output().encode(), with_wrong.output().encode()]:
+        assert b"backend-secret" not in text and b"wrong-secret" not in text, text
+
+
+def test_a_restarted_backend_under_open_connections(servers):
+    """Connections of clients outlive the backend's."""
+    weir = servers.weir(servers.redis(), flags=["--shards", "2"])
+    backend = weir.backends[0]
+    connections = [weir.connect() for _ in range(50)]
+    for round_number in range(3):
+        for i, connection in enumerate(connections):
+            until(lambda: not connection.call("SET", f"open:{i}", f"{round_number}").is_error, "the backend is found")
+        backend.kill()
+        backend.start()
+    for connection in connections:
+        try:
+            assert connection.ok("PING") == b"PONG"
+        except Closed as error:
+            raise AssertionError(f"a client lost its connection with the backend's: {error}") from None
+        connection.close()

@@ -1,0 +1,377 @@
+"""Start, being watched, reload and drain."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from harness import metrics
+from harness.load import Sender
+from harness.processes import Weir, accepts
+from harness.resp import Closed, encode
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+
+DRAIN_SECONDS = 10
+
+
+@pytest.fixture
+def weir(servers) -> Weir:
+    return servers.weir(servers.redis(), flags=["--shards", "2", "--drain-timeout", f"{DRAIN_SECONDS}s"])
+
+
+def test_the_start_up_report(weir: Weir):
+    """What it listens on, which CPUs, which storage, which limits."""
+    said = weir.output()
+    for word in (f"127.0.0.1:{weir.port}", f"127.0.0.1:{weir.admin_port}", weir.backends[0].address, "2 shards"):
+        assert word in said, f"{word!r} is not in the start-up report:\n{said}"
+    assert "panicked" not in said
+
+
+def test_no_flags_at_all_serve_from_memory(servers):
+    """The embedded store, with everything at its default but the ports."""
+    weir = servers.weir()
+    with weir.connect() as connection:
+        assert connection.ok("SET", "a", "1") == b"OK"
+        assert connection.ok("GET", "a") == b"1"
+    assert "embedded" in weir.output()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_drain_under_load(servers, weir: Weir, number: signal.Signals):
+    """What was sent is answered, or the connection closes at the end of a reply. Every count that was taken was told."""
+    senders = [Sender(weir, f"drain:{i}") for i in range(12)]
+    with ThreadPoolExecutor(len(senders)) as pool:
+        running = [pool.submit(sender.run) for sender in senders]
+        for sender in senders:
+            until(sender.started.is_set, "every client is served")
+        start = time.monotonic()
+        weir.signal(number)
+        code = weir.wait(DRAIN_SECONDS + 10)
+        assert time.monotonic() - start < DRAIN_SECONDS + 5
+        for sender in senders:
+            sender.stopping.set()
+        for each in running:
+            each.result()
+    assert code == 0, weir.output()
+    with weir.backends[0].connect() as direct:
+        for sender in senders:
+            assert sender.closed, "the client was not told"
+            assert sender.refused == 0, f"{sender.refused} requests were refused while draining"
+            counted = int(direct.ok("GET", sender.name))
+            assert counted == sender.served, f"{sender.name}: {counted} were carried out, {sender.served} were answered"
+
+
+def test_a_drain_waits_for_what_is_in_flight(weir: Weir):
+    """A request that waits for a slow backend is still answered; new connections are not taken meanwhile."""
+    backend = weir.backends[0]
+    with weir.connect() as connection, weir.connect() as idle:
+        connection.ok("SET", "inflight", "1")
+        assert idle.ok("PING") == b"PONG"
+        backend.signal(signal.SIGSTOP)
+        try:
+            connection.send_raw(encode("INCR", "inflight") * 100)
+            until(lambda: waiting_in_socket(backend.pid, backend.port), "the requests have reached the backend")
+            weir.signal(signal.SIGTERM)
+            until(lambda: not accepts(weir.port), "new connections are refused")
+            assert not weir.exited()
+        finally:
+            backend.signal(signal.SIGCONT)
+        replies = connection.read_to_end()
+        assert [int(reply.value) for reply in replies] == list(range(2, 102))
+        assert idle.read_to_end() == []
+    assert weir.wait(DRAIN_SECONDS + 5) == 0
+
+
+def waiting_in_socket(pid: int, port: int) -> bool:
+    """Whether bytes wait in a receive queue of the process that listens on the port."""
+    wanted = f":{port:04X}"
+    with open(f"/proc/{pid}/net/tcp") as table:
+        for line in list(table)[1:]:
+            fields = line.split()
+            if fields[1].endswith(wanted) and fields[3] == "01" and int(fields[4].split(":")[1], 16):
+                return True
+    return False
+
+
+def test_a_drain_ends_at_its_limit(servers):
+    """A backend that never answers does not hold up the end."""
+    weir = servers.weir(servers.redis(), flags=["--drain-timeout", "1s"])
+    backend = weir.backends[0]
+    with weir.connect() as connection:
+        connection.ok("SET", "a", "1")
+        backend.signal(signal.SIGSTOP)
+        try:
+            connection.send("GET", "a")
+            until(lambda: waiting_in_socket(backend.pid, backend.port), "the request has reached the backend")
+            start = time.monotonic()
+            weir.signal(signal.SIGTERM)
+            code = weir.wait(20)
+            assert 0.9 < time.monotonic() - start < 15
+            assert code in (0, 1), weir.output()
+            replies = connection.read_to_end()
+            assert all(reply.is_error for reply in replies), replies
+        finally:
+            backend.signal(signal.SIGCONT)
+
+
+def test_an_idle_server_ends_at_once(weir: Weir):
+    with weir.connect() as idle:
+        assert idle.ok("PING") == b"PONG"
+        start = time.monotonic()
+        assert weir.terminate() == 0
+        assert time.monotonic() - start < DRAIN_SECONDS, "nothing was in flight, so nothing had to be waited for"
+        assert idle.read_to_end() == []
+
+
+def test_readiness_goes_before_the_connections_do(weir: Weir):
+    """While it drains, /readyz says no and /healthz yes, so that a balancer stops sending."""
+    backend = weir.backends[0]
+    with weir.connect() as connection:
+        connection.ok("SET", "a", "1")
+        backend.signal(signal.SIGSTOP)
+        try:
+            connection.send("GET", "a")
+            until(lambda: waiting_in_socket(backend.pid, backend.port), "the request has reached the backend")
+            weir.signal(signal.SIGTERM)
+            until(lambda: weir.admin("/readyz")[0] == 503, "/readyz says no")
+            assert weir.admin("/healthz")[0] == 200
+        finally:
+            backend.signal(signal.SIGCONT)
+        assert [reply.value for reply in connection.read_to_end()] == [b"1"]
+    assert weir.wait(DRAIN_SECONDS + 5) == 0
+
+
+def test_a_second_start_on_the_same_port(servers, weir: Weir):
+    """The port is free again at once."""
+    with weir.connect() as connection:
+        connection.ok("SET", "a", "1")
+    assert weir.terminate() == 0
+    weir.start()
+    with weir.connect() as connection:
+        assert connection.ok("GET", "a") == b"1"
+
+
+def test_reload_without_a_quota_file_does_no_harm(weir: Weir):
+    with weir.connect() as connection:
+        weir.signal(signal.SIGHUP)
+        for i in range(100):
+            assert connection.ok("SET", "a", i) == b"OK"
+        assert not weir.exited()
+
+
+def test_metrics(weir: Weir):
+    with weir.connect() as connection:
+        for i in range(100):
+            connection.ok("SET", f"m:{i}", "v")
+            connection.ok("GET", f"m:{i}")
+        connection.call("NOSUCHCOMMAND")
+
+        def counted() -> bool:
+            found = metrics.parse(weir.admin("/metrics")[1])
+            return any(value >= 200 for samples in found.values() for value in samples.values())
+
+        until(counted, "the requests are counted")
+    status, text = weir.admin("/metrics")
+    assert status == 200
+    found = metrics.parse(text)
+    assert all(name.startswith(("weir_", "process_")) for name in found), sorted(found)
+    assert any("connections" in name or "clients" in name for name in found), sorted(found)
+    assert metrics.promtool(text) in (None, ""), metrics.promtool(text)
+
+
+def test_counters_only_grow(weir: Weir):
+    def counters() -> dict[tuple[str, str], float]:
+        found = metrics.parse(weir.admin("/metrics")[1])
+        return {(name, labels): value for name, samples in found.items() if name.endswith("_total") for labels, value in samples.items()}
+
+    with weir.connect() as connection:
+        before = counters()
+        for i in range(200):
+            connection.ok("SET", f"g:{i}", "v")
+        until(lambda: counters() != before, "something is counted")
+        after = counters()
+    assert all(after.get(key, 0) >= value for key, value in before.items())
+
+
+def test_admin_pages(weir: Weir):
+    assert weir.admin("/healthz")[0] == 200
+    assert weir.admin("/readyz")[0] == 200
+    assert weir.admin("/no-such-page")[0] == 404
+    connection = http.client.HTTPConnection("127.0.0.1", weir.admin_port, timeout=10)
+    connection.request("HEAD", "/healthz")
+    assert connection.getresponse().status in (200, 405)
+    connection.close()
+    connection = http.client.HTTPConnection("127.0.0.1", weir.admin_port, timeout=10)
+    connection.request("POST", "/metrics", body="x")
+    assert connection.getresponse().status in (404, 405)
+    connection.close()
+
+
+@pytest.mark.parametrize("payload", [
+    b"\0" * 1000, b"GET " + b"/" * 100_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"*1\r\n$4\r\nPING\r\n",
+    b"GET /metrics HTTP/1.1\r\n" + b"X: y\r\n" * 10_000, b"GET /metrics HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+], ids=["zeros", "long path", "odd version", "RESP", "many headers", "bad length"])
+def test_the_admin_port_survives_garbage(weir: Weir, payload: bytes):
+    with socket.create_connection(("127.0.0.1", weir.admin_port), timeout=30) as connection:
+        try:
+            connection.sendall(payload)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65_536):
+                pass
+        except OSError:
+            pass  # refused by closing: an answer as well
+    assert weir.admin("/healthz")[0] == 200
+
+
+def test_a_silent_admin_client_holds_up_nobody(weir: Weir):
+    with socket.create_connection(("127.0.0.1", weir.admin_port)) as silent:
+        silent.sendall(b"GET /metr")
+        assert weir.admin("/healthz")[0] == 200
+        assert weir.admin("/metrics")[0] == 200
+
+
+def info(connection, *section: str) -> dict[str, str]:
+    lines = connection.ok("INFO", *section).decode().splitlines()
+    return dict(line.split(":", 1) for line in lines if line and not line.startswith("#"))
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_info(weir: Weir, protocol: int):
+    with weir.connect(protocol=protocol) as connection:
+        text = connection.ok("INFO").decode()
+        assert "# Server\r\n" in text and "weir" in text.lower()
+        fields = info(connection)
+        assert fields["redis_version"][0].isdigit()
+        assert fields["redis_mode"] == "standalone"
+        assert fields["role"] == "master"
+        assert fields["loading"] == "0"
+        assert fields["process_id"] == str(weir.pid)
+        assert fields["tcp_port"] == str(weir.port)
+        assert "redis_version" in info(connection, "server")
+        assert info(connection, "replication")["role"] == "master"
+        assert info(connection, "persistence")["loading"] == "0"
+        assert "redis_version" not in info(connection, "replication")
+        assert connection.ok("INFO", "nosuchsection") in (b"", b"\r\n")
+
+
+def test_hello_says_what_clients_look_for(weir: Weir):
+    with weir.connect() as connection:
+        fields = dict(zip(*[iter(connection.ok("HELLO"))] * 2))
+        assert fields[b"proto"] == 2 and fields[b"role"] == b"master" and fields[b"mode"] == b"standalone"
+        fields = connection.ok("HELLO", "3")
+        assert fields[b"proto"] == 3 and fields[b"server"] == b"redis" and fields[b"modules"] == []
+        assert isinstance(fields[b"id"], int) and fields[b"version"][:1].isdigit()
+        assert connection.call("GET", "none").raw == b"_\r\n"
+        fields = dict(zip(*[iter(connection.ok("HELLO", "2"))] * 2))
+        assert fields[b"proto"] == 2
+        assert connection.call("GET", "none").raw == b"$-1\r\n"
+        assert connection.call("HELLO", "4").text.startswith("NOPROTO ")
+        assert connection.call("HELLO", "x").is_error
+        assert connection.call("GET", "none").raw == b"$-1\r\n"
+
+
+CANNOT_PASS = [
+    ("SUBSCRIBE", "channel"), ("PSUBSCRIBE", "*"), ("SSUBSCRIBE", "channel"), ("BLPOP", "a", "1"), ("BRPOP", "a", "1"),
+    ("BLMOVE", "a", "b", "LEFT", "LEFT", "1"), ("BRPOPLPUSH", "a", "b", "1"), ("BZPOPMIN", "a", "1"), ("BLMPOP", "1", "1", "a", "LEFT"),
+    ("XREAD", "BLOCK", "1", "STREAMS", "a", "0"), ("XREADGROUP", "GROUP", "g", "c", "BLOCK", "1", "STREAMS", "a", ">"),
+    ("WATCH", "a"), ("MONITOR",), ("SELECT", "1"), ("MOVE", "a", "1"), ("SWAPDB", "0", "1"), ("WAIT", "1", "1"), ("PSYNC", "?", "-1"),
+    ("REPLICAOF", "NO", "ONE"), ("SHUTDOWN",), ("DEBUG", "SLEEP", "1"), ("MIGRATE", "127.0.0.1", "1", "a", "0", "1"), ("CLIENT", "REPLY", "OFF"),
+    ("CLIENT", "TRACKING", "ON"), ("CLIENT", "PAUSE", "1000"), ("CLIENT", "KILL", "TYPE", "normal"), ("FAILOVER",), ("CLUSTER", "RESET"),
+]
+
+
+@pytest.mark.parametrize("words", CANNOT_PASS, ids=" ".join)
+def test_what_cannot_pass_says_so(weir: Weir, words: tuple[str, ...]):
+    """An error that names the command, at once, and the connection goes on. Never one that clients retry by themselves."""
+    with weir.connect() as connection:
+        connection.ok("SET", "still", "here")
+        reply = connection.call(*words)
+        assert reply.is_error, reply
+        assert words[0].lower() in reply.text.lower(), f"{reply} does not name {words[0]}"
+        retried = ("LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "ERR max number of clients")
+        assert not reply.text.startswith(retried), reply
+        assert connection.ok("GET", "still") == b"here"
+    assert not weir.exited()
+
+
+def test_handshake_commands(weir: Weir):
+    """What real clients send first."""
+    with weir.connect(protocol=3) as connection:
+        assert connection.ok("CLIENT", "SETINFO", "LIB-NAME", "tests") == b"OK"
+        assert connection.ok("CLIENT", "SETINFO", "LIB-VER", "1.0") == b"OK"
+        assert connection.ok("CLIENT", "SETNAME", "tester") == b"OK"
+        assert connection.ok("CLIENT", "GETNAME") == b"tester"
+        assert connection.ok("CLIENT", "ID") > 0
+        assert b"name=tester" in connection.ok("CLIENT", "INFO")
+        assert connection.ok("CLIENT", "NO-EVICT", "ON") == b"OK"
+        assert connection.ok("CLIENT", "NO-TOUCH", "ON") == b"OK"
+        assert connection.call("CLIENT", "MAINT_NOTIFICATIONS", "ON").is_error
+        assert connection.ok("COMMAND", "COUNT") > 100
+        assert len(connection.ok("COMMAND")) == connection.ok("COMMAND", "COUNT")
+        described = connection.ok("COMMAND", "INFO", "get", "nosuchcommand")
+        assert described[0][0] == b"get" and described[0][1] == 2 and described[0][3:6] == [1, 1, 1] and described[1] is None
+        assert connection.call("COMMAND", "DOCS", "get").kind == b"%"
+        for parameter in ("save", "appendonly", "maxmemory", "databases"):
+            assert not connection.call("CONFIG", "GET", parameter).is_error
+        assert connection.ok("SELECT", "0") == b"OK"
+        assert connection.call("RESET").text == "RESET"
+        assert connection.call("GET", "none").raw == b"$-1\r\n", "RESET goes back to RESP2"
+        assert connection.ok("CLIENT", "GETNAME") in (None, b"")
+
+
+def test_client_ids_are_unique(weir: Weir):
+    connections = [weir.connect() for _ in range(100)]
+    ids = [connection.ok("CLIENT", "ID") for connection in connections]
+    assert len(set(ids)) == len(ids)
+    for connection in connections:
+        connection.close()
+
+
+def test_two_addresses(servers):
+    """--listen may be given more than once."""
+    from harness.ports import free_port
+
+    second = free_port()
+    weir = servers.weir(servers.redis(), flags=["--listen", f"127.0.0.1:{second}", "--shards", "2"])
+    for port in (weir.port, second):
+        with type(weir.connect())(port) as connection:
+            assert connection.ok("PING") == b"PONG"
+
+
+def test_flags_have_environment_twins(servers):
+    weir = servers.keep(servers.weir_class(servers.redis()))
+    usual = weir.environment
+    weir.environment = lambda: {**usual(), "WEIR_SHARDS": "3"}
+    weir.start()
+    assert "3 shards" in weir.output()
+
+
+def test_a_unix_socket_behind(servers, tmp_path):
+    path = tmp_path / "redis.sock"
+    backend = servers.redis("--unixsocket", str(path))
+    weir = servers.keep(servers.weir_class(backend, storage=f"unix:{path}")).start()
+    with weir.connect() as connection:
+        assert connection.ok("SET", "a", "1") == b"OK"
+    with backend.connect() as direct:
+        assert direct.ok("GET", "a") == b"1"
+
+
+def test_ended_without_mercy_it_leaves_nothing_behind(weir: Weir):
+    """kill -9 and start again: nothing to clean up."""
+    with weir.connect() as connection:
+        connection.ok("SET", "a", "1")
+        weir.kill()
+        with pytest.raises(Closed):
+            connection.call("GET", "a")
+    weir.start()
+    with weir.connect() as connection:
+        assert connection.ok("GET", "a") == b"1"
+    assert os.path.exists(f"/proc/{weir.pid}")

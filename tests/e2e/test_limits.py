@@ -1,0 +1,446 @@
+"""Limits and bad input: always a clear error or a close, bounded memory, and everyone else served meanwhile."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.processes import CLOCK_TICKS, Redis, Server, Weir, binary
+from harness.resp import Closed, Connection, encode, shorten
+from harness.waiting import until
+
+MEBIBYTE = 1 << 20
+REQUEST_BYTES_MAX = 16 * MEBIBYTE
+# What one misbehaving client may cost. Wide, because it tells bounded from unbounded, not good from better.
+GROWTH_MAX = 96 * MEBIBYTE
+
+
+@pytest.fixture(scope="module")
+def weir(module_servers) -> Weir:
+    return module_servers.weir(module_servers.redis(), flags=["--shards", "2"])
+
+
+@pytest.fixture
+def neighbour(weir: Weir):
+    """A client that behaves, connected before the trouble starts and served after it."""
+    with weir.connect() as connection:
+        assert connection.ok("SET", "neighbour", "fine") == b"OK"
+        yield connection
+        assert connection.ok("GET", "neighbour") == b"fine"
+    assert not weir.exited(), weir.output()
+
+
+HOSTILE = {
+    "endless array": b"*2147483647\r\n",
+    "array beyond 64 bits": b"*99999999999999999999999\r\n",
+    "array of a negative length": b"*-5\r\n$3\r\nGET\r\n",
+    "array length is text": b"*abc\r\n",
+    "array length is empty": b"*\r\n$4\r\nPING\r\n",
+    "array length with a sign": b"*+1\r\n$4\r\nPING\r\n",
+    "negative bulk": b"*2\r\n$3\r\nGET\r\n$-5\r\n",
+    "null bulk": b"*2\r\n$3\r\nGET\r\n$-1\r\n",
+    "endless bulk": b"*2\r\n$3\r\nGET\r\n$2147483647\r\n",
+    "bulk beyond 64 bits": b"*2\r\n$3\r\nGET\r\n$99999999999999999999999\r\n",
+    "bulk length is text": b"*2\r\n$3\r\nGET\r\n$abc\r\n",
+    "bulk without its mark": b"*2\r\n$3\r\nGET\r\n:5\r\n",
+    "nested array": b"*2\r\n*1\r\n$3\r\nGET\r\n$1\r\na\r\n",
+    "deep nesting": b"*1\r\n" * 10_000,
+    "bulk longer than said": b"*2\r\n$3\r\nGET\r\n$1\r\nabcdef\r\n",
+    "bulk shorter than said": b"*2\r\n$3\r\nGET\r\n$6\r\nabc\r\n*1\r\n$4\r\nPING\r\n",
+    "inline without end": b"x" * 200_000,
+    "inline with an open quote": b'SET a "open\r\n',
+    "inline of zeros": b"\0" * 1000 + b"\r\n",
+    "length line without end": b"*" + b"1" * 200_000,
+    "zeros": b"\0" * 100_000,
+    "only line breaks": b"\r\n" * 50_000,
+    "HTTP": b"POST / HTTP/1.1\r\nHost: weir\r\nContent-Length: 5\r\n\r\nhello",
+    "TLS hello": bytes.fromhex("16030100c8010000c40303") + bytes(range(200)),
+    "empty arrays": b"*0\r\n" * 20_000,
+    "a reply": b"+OK\r\n:5\r\n$3\r\nabc\r\n",
+    "RESP3 types": b"%1\r\n+a\r\n+b\r\n~1\r\n:1\r\n_\r\n#t\r\n",
+    "an empty command name": b"*1\r\n$0\r\n\r\n",
+    "a huge command name": encode(b"X" * MEBIBYTE),
+    "a command of zeros": encode(b"\0\0\0"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_input(weir: Weir, neighbour: Connection, name: str):
+    provoke(weir, HOSTILE[name])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_garbage(weir: Weir, neighbour: Connection, seed: int):
+    """Random bytes, random RESP-looking pieces, and real requests with a byte changed."""
+    chooser = random.Random(seed)
+    pieces = [b"*", b"$", b"\r\n", b"-1", b"3", b"GET", b"SET", b"a", b"\0", b"%", b"~", b"99999", b" ", b'"', encode("PING")]
+    match seed % 3:
+        case 0:
+            payload = chooser.randbytes(chooser.randint(1, 50_000))
+        case 1:
+            payload = b"".join(chooser.choices(pieces, k=3000))
+        case _:
+            changed = bytearray(b"".join(encode("SET", f"garbage:{i}", "v" * chooser.randint(0, 50)) for i in range(200)))
+            for _ in range(chooser.randint(1, 20)):
+                changed[chooser.randrange(len(changed))] = chooser.randrange(256)
+            payload = bytes(changed)
+    provoke(weir, payload)
+
+
+def provoke(weir: Weir, payload: bytes) -> None:
+    """Sends it and leaves. Whatever comes back must be RESP and must end."""
+    with weir.connect() as connection:
+        try:
+            connection.send_raw(payload)
+            connection.half_close()
+        except (Closed, OSError):
+            pass  # closed while it was still being sent: an answer as well
+        try:
+            while True:
+                connection.read()
+        except Closed:
+            assert not connection.parser.pending, shorten(connection.parser.pending)
+
+
+PROTOCOL_ERRORS = {
+    "endless array": b"-ERR Protocol error: invalid multibulk length\r\n",
+    "array length is text": b"-ERR Protocol error: invalid multibulk length\r\n",
+    "negative bulk": b"-ERR Protocol error: invalid bulk length\r\n",
+    "bulk beyond 64 bits": b"-ERR Protocol error: invalid bulk length\r\n",
+    "bulk length is text": b"-ERR Protocol error: invalid bulk length\r\n",
+    "bulk without its mark": b"-ERR Protocol error: expected '$', got ':'\r\n",
+    "inline with an open quote": b"-ERR Protocol error: unbalanced quotes in request\r\n",
+    "inline without end": b"-ERR Protocol error: too big inline request\r\n",
+    "length line without end": b"-ERR Protocol error: too big mbulk count string\r\n",
+}
+
+
+# A plain redis-server admits arrays of this length.
+WEIRS_OWN_LIMIT = pytest.param("endless array", marks=pytest.mark.weir_only)
+
+
+@pytest.mark.parametrize("name", [WEIRS_OWN_LIMIT, *list(PROTOCOL_ERRORS)[1:]])
+def test_malformed_bytes_get_the_words_of_redis_and_a_close(weir: Weir, name: str):
+    with weir.connect() as connection:
+        connection.send_raw(HOSTILE[name])
+        assert connection.read().raw == PROTOCOL_ERRORS[name]
+        assert connection.read_to_end() == []
+
+
+def test_what_came_before_malformed_bytes_is_answered(weir: Weir):
+    with weir.connect() as connection:
+        connection.send_raw(encode("SET", "before", "1") + encode("GET", "before") + b"*abc\r\n" + encode("SET", "before", "2"))
+        assert [reply.text for reply in connection.read_many(2)] == ["OK", "1"]
+        assert connection.read().text.startswith("ERR Protocol error")
+        assert connection.read_to_end() == []
+    with weir.connect() as connection:
+        assert connection.ok("GET", "before") == b"1"
+
+
+@pytest.mark.parametrize("request_bytes", [
+    encode("SET", "truncated", "x" * 1000), encode("MGET", *[f"truncated:{i}" for i in range(20)]), b"SET truncated inline\r\n",
+], ids=["bulk", "array", "inline"])
+def test_truncated_frames(weir: Weir, neighbour: Connection, request_bytes: bytes):
+    """A client that leaves in the middle of a request, at every byte of its first hundred: the request never happens."""
+    neighbour.ok("DEL", "truncated")
+    for length in range(1, min(100, len(request_bytes))):
+        with weir.connect() as connection:
+            connection.send_raw(request_bytes[:length])
+            connection.half_close()
+            assert connection.read_to_end() == []
+    assert neighbour.ok("EXISTS", "truncated") == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 65_536, MEBIBYTE, 5 * MEBIBYTE + 3, 15 * MEBIBYTE])
+def test_large_values_come_back_as_they_went(weir: Weir, size: int):
+    value = random.Random(size).randbytes(size)
+    with weir.connect() as connection:
+        assert connection.ok("SET", "large", value) == b"OK"
+        replies = connection.pipeline([("GET", "large"), ("STRLEN", "large"), ("GET", "large")])
+        assert [replies[0].value == value, int(replies[1].value) == size, replies[2].value == value] == [True] * 3
+        assert connection.ok("DEL", "large") == 1
+
+
+@pytest.mark.weir_only
+def test_a_value_at_the_limit_and_one_beyond_it(servers):
+    weir = servers.weir(servers.redis(), flags=["--max-request-bytes", str(MEBIBYTE)])
+    overhead = len(encode("SET", "k", "")) + 10
+    with weir.connect() as connection:
+        value = b"v" * (MEBIBYTE - overhead)
+        assert connection.ok("SET", "k", value) == b"OK"
+        assert connection.ok("GET", "k") == value
+    with weir.connect() as connection:
+        provoke_too_large(connection, "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % (MEBIBYTE + 1))
+    with weir.connect() as connection:
+        assert connection.ok("STRLEN", "k") == len(value)
+
+
+def provoke_too_large(connection: Connection, head: str) -> None:
+    """Only the announcement is sent: a refusal must not wait for the bytes."""
+    connection.send_raw(head.encode())
+    reply = connection.read()
+    assert reply.is_error, reply
+    assert connection.read_to_end() == []
+
+
+@pytest.mark.weir_only
+def test_the_default_limit_is_16_mebibytes(weir: Weir):
+    with weir.connect() as connection:
+        provoke_too_large(connection, "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % (REQUEST_BYTES_MAX + 1))
+
+
+def test_many_arguments(weir: Weir):
+    count = 100_000
+    words = [word for i in range(count) for word in (f"wide:{i}", i)]
+    with weir.connect() as connection:
+        assert connection.ok("MSET", *words) == b"OK"
+        assert connection.ok("MGET", *words[::2]) == [b"%d" % i for i in range(count)]
+        assert connection.ok("DEL", *words[::2]) == count
+        assert connection.ok("RPUSH", "wide:list", *range(count)) == count
+        assert connection.ok("LRANGE", "wide:list", 0, -1) == [b"%d" % i for i in range(count)]
+        assert connection.ok("DEL", "wide:list") == 1
+
+
+def test_one_byte_at_a_time(weir: Weir, neighbour: Connection):
+    payload = encode("SET", "slow", "writer") + encode("GET", "slow") + b"PING\r\n"
+    with weir.connect() as connection:
+        for i in range(len(payload)):
+            connection.send_raw(payload[i : i + 1])
+            if i % 10 == 0:
+                assert neighbour.ok("GET", "neighbour") == b"fine"
+        assert [reply.text for reply in connection.read_many(3)] == ["OK", "writer", "PONG"]
+
+
+def test_a_half_closed_client_gets_its_replies(weir: Weir):
+    count = 500
+    with weir.connect() as connection:
+        connection.send_raw(b"".join(encode("SET", f"half:{i}", i) + encode("GET", f"half:{i}") for i in range(count)))
+        connection.half_close()
+        replies = connection.read_to_end()
+    assert [reply.text for reply in replies] == [text for i in range(count) for text in ("OK", str(i))]
+
+
+def test_quit_is_answered_and_closes(weir: Weir):
+    with weir.connect() as connection:
+        connection.send_raw(encode("SET", "quit", "1") + encode("QUIT") + encode("SET", "quit", "2"))
+        assert [reply.text for reply in connection.read_to_end()] == ["OK", "OK"]
+    with weir.connect() as connection:
+        assert connection.ok("GET", "quit") == b"1"
+
+
+def test_connections_that_come_and_go(weir: Weir, neighbour: Connection):
+    """Leaving without reading, in every state, leaks neither files nor memory."""
+    def files() -> int:
+        return len(list(Path(f"/proc/{weir.pid}/fd").iterdir()))
+
+    before = files()
+    for i in range(500):
+        connection = weir.connect()
+        match i % 4:
+            case 1:
+                connection.send("GET", "neighbour")
+            case 2:
+                connection.send_raw(b"*2\r\n$3\r\nGET\r\n$100\r\nonly a part")
+            case 3:
+                connection.send_raw(encode("GET", "neighbour") * 50)
+        connection.close()
+    until(lambda: files() <= before + 2, "the files of all who left are closed")
+
+
+@pytest.mark.weir_only
+def test_a_client_that_does_not_read_costs_bounded_memory_and_is_closed(servers):
+    """200 MB of replies are asked for and none is read."""
+    weir = servers.weir(servers.redis(), flags=["--shards", "1"])
+    with weir.connect() as good:
+        good.ok("SET", "megabyte", b"m" * MEBIBYTE)
+        good.ok("GET", "megabyte")
+        before = weir.resident_bytes()
+        with weir.connect(receive_buffer=4096) as slow:
+            slow.send_raw(encode("GET", "megabyte") * 200)
+            peak = before
+
+            def closed() -> bool:
+                nonlocal peak
+                peak = max(peak, weir.resident_bytes())
+                assert good.ok("PING") == b"PONG", "the neighbours are served meanwhile"
+                return is_closed(slow)
+
+            until(closed, "a client that does not read is closed", seconds=150)
+        assert peak - before < GROWTH_MAX, f"grew by {(peak - before) // MEBIBYTE} MiB"
+        assert good.ok("STRLEN", "megabyte") == MEBIBYTE
+
+
+def is_closed(connection: Connection) -> bool:
+    """Whether the peer has reset or closed, told without reading: sending fails."""
+    connection.socket.settimeout(0)
+    try:
+        connection.socket.send(encode("PING"))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        connection.socket.settimeout(30)
+    return False
+
+
+@pytest.mark.weir_only
+def test_a_client_that_sends_without_end_and_does_not_read(servers):
+    """Requests are taken only as fast as replies are: a writer that never reads is held up, not buffered."""
+    weir = servers.weir(servers.redis(), flags=["--shards", "1"])
+    with weir.connect() as good, weir.connect(receive_buffer=4096) as flood:
+        good.ok("SET", "k", b"v" * 10_000)
+        before = weir.resident_bytes()
+        flood.socket.settimeout(1)
+        payload, sent, blocked = encode("GET", "k") * 1000, 0, False
+        while sent < 64 * MEBIBYTE and not blocked:
+            try:
+                sent += flood.socket.send(payload)
+            except TimeoutError:
+                blocked = True
+            except OSError:
+                break  # closed: just as good
+        assert sent < 64 * MEBIBYTE, "64 MiB of requests were taken from a client that reads nothing"
+        assert weir.resident_bytes() - before < GROWTH_MAX
+        assert good.ok("PING") == b"PONG"
+
+
+@pytest.mark.weir_only
+def test_a_slow_reader_gets_everything(servers):
+    """Slow is not dead: who goes on reading in small pieces gets every byte."""
+    weir = servers.weir(servers.redis(), flags=["--shards", "1"])
+    value = random.Random(1).randbytes(MEBIBYTE)
+    with weir.connect(receive_buffer=8192) as slow:
+        slow.ok("SET", "k", value)
+        slow.send_raw(encode("GET", "k") * 20)
+        for _ in range(20):
+            assert slow.read().value == value
+
+
+@pytest.mark.weir_only
+def test_max_clients(servers):
+    weir = servers.weir(servers.redis(), flags=["--shards", "1", "--max-clients", "10"])
+    admitted = [weir.connect() for _ in range(10)]
+    for connection in admitted:
+        assert connection.ok("PING") == b"PONG"
+    for _ in range(5):
+        assert turned_away(weir)
+    for connection in admitted:
+        assert connection.ok("PING") == b"PONG", "who was in stays in"
+    admitted.pop().close()
+    until(lambda: not turned_away(weir), "a place that became free is given away")
+    for connection in admitted:
+        connection.close()
+
+
+def turned_away(weir: Server) -> bool:
+    with weir.connect() as connection:
+        try:
+            reply = connection.call("PING")
+        except Closed:
+            return True
+        return reply.is_error
+
+
+@pytest.mark.weir_only
+def test_an_idle_server_uses_no_cpu(servers):
+    """Counted in CPU time, not in speed. The clock runs while nothing is asked: that is what is measured."""
+    weir = servers.weir(servers.redis(), flags=["--shards", "2"])
+    connections = [weir.connect() for _ in range(20)]
+    for connection in connections:
+        assert connection.ok("PING") == b"PONG"
+    start, ticks = time.monotonic(), weir.cpu_ticks()
+    until(lambda: time.monotonic() - start > 2.0, "two seconds have passed")
+    used = (weir.cpu_ticks() - ticks) / CLOCK_TICKS
+    assert used < 0.05 * (time.monotonic() - start), f"{used:.2f} s of CPU in two idle seconds"
+
+
+@pytest.mark.weir_only
+def test_the_embedded_store_refuses_writes_beyond_its_memory(servers):
+    limit = 32 * MEBIBYTE
+    weir = servers.weir(flags=["--shards", "2", "--embedded-max-bytes", str(limit)])
+    refused = None
+    with weir.connect() as connection:
+        connection.ok("SET", "first", "1")
+        for i in range(100):
+            reply = connection.call("SET", f"fill:{i}", b"x" * MEBIBYTE)
+            if reply.is_error:
+                refused = i, reply
+                break
+        assert refused and refused[1].text.startswith("OOM "), refused
+        assert refused[0] >= 8, "refused long before the limit"
+        assert connection.ok("GET", "first") == b"1", "reads go on"
+        assert connection.ok("DEL", *[f"fill:{i}" for i in range(refused[0])]) == refused[0], "deleting goes on"
+        assert connection.ok("SET", "after", "1") == b"OK", "there is room again"
+    assert weir.resident_bytes() < limit + GROWTH_MAX
+
+
+WRONG_FLAGS = [
+    (["--shards", "none"], ["--shards", "none"]),
+    (["--shards", "0"], ["--shards", "0"]),
+    (["--shards", "100000"], ["--shards", "100000"]),
+    (["--listen", "nowhere"], ["--listen", "nowhere"]),
+    (["--listen", "127.0.0.1:99999"], ["--listen", "127.0.0.1:99999"]),
+    (["--storage", "ftp://127.0.0.1"], ["--storage", "ftp://127.0.0.1", "redis://"]),
+    (["--storage", "redis://"], ["--storage", "redis://"]),
+    (["--storage", "redis://127.0.0.1:notaport"], ["--storage", "notaport"]),
+    (["--drain-timeout", "soon"], ["--drain-timeout", "soon"]),
+    (["--max-clients", "-1"], ["--max-clients", "-1"]),
+    (["--max-request-bytes", "1GiBx"], ["--max-request-bytes", "1GiBx"]),
+    (["--quotas", "/nonexistent/quotas.toml"], ["--quotas", "/nonexistent/quotas.toml"]),
+    (["--no-such-flag"], ["--no-such-flag"]),
+    (["--admin", "127.0.0.1:0x50"], ["--admin", "127.0.0.1:0x50"]),
+]
+
+
+def run_weir(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([binary("weir"), *flags], capture_output=True, text=True, timeout=30)
+
+
+@pytest.mark.weir_only
+@pytest.mark.parametrize(("flags", "named"), WRONG_FLAGS, ids=[" ".join(flags) for flags, _ in WRONG_FLAGS])
+def test_wrong_flags_are_named_with_what_was_given(flags: list[str], named: list[str]):
+    run = run_weir("--check", *flags)
+    said = run.stdout + run.stderr
+    assert run.returncode not in (0, 101), said
+    assert "panicked" not in said
+    for word in named:
+        assert word in said, f"{word} is not named in: {said}"
+
+
+@pytest.mark.weir_only
+def test_check_accepts_what_is_right():
+    run = run_weir("--check", "--shards", "2", "--storage", "redis://127.0.0.1:1,127.0.0.1:2", "--drain-timeout", "5s")
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.weir_only
+def test_help_names_every_flag_of_the_readme():
+    said = run_weir("--help").stdout
+    for flag in ("--listen", "--admin", "--storage", "--shards", "--cores", "--quotas", "--drain-timeout", "--max-clients",
+                 "--max-request-bytes", "--embedded-max-bytes", "--check"):
+        assert flag in said, f"{flag} is not in --help"
+    assert run_weir("--version").stdout.startswith("weir ")
+
+
+@pytest.mark.weir_only
+def test_a_port_that_is_taken_is_named(servers):
+    taken: Redis = servers.redis()
+    run = run_weir("--listen", taken.address, "--admin", "127.0.0.1:0", "--storage", "embedded")
+    assert run.returncode not in (0, 101)
+    assert taken.address in run.stderr + run.stdout, run.stderr
+
+
+@pytest.mark.weir_only
+def test_too_little_locked_memory_says_what_to_set():
+    """Without the memory that io_uring and glommio ask for, the way out is named. A machine where it is enough starts."""
+    run = subprocess.run(
+        ["bash", "-c", 'ulimit -l 64 && exec "$0" --check', binary("weir")], capture_output=True, text=True, timeout=30,
+    )
+    assert "panicked" not in run.stderr, run.stderr
+    if run.returncode:
+        assert "memlock" in run.stderr.lower() or "ulimit -l" in run.stderr, run.stderr

@@ -1,0 +1,313 @@
+"""Order: replies come in the order sent, requests on one key take effect in the order sent, over more shards than CPUs."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from harness.placement import keys_by_backend
+from harness.processes import Weir
+from harness.resp import Reply, encode, shorten
+
+KEYS = 150
+REQUESTS = 5000
+BATCH_MAX = 1500
+CLIENTS = 8
+
+
+@pytest.fixture(scope="module")
+def one_backend(module_servers) -> Weir:
+    return module_servers.weir(module_servers.redis(), flags=["--shards", "8"])
+
+
+@pytest.fixture(scope="module")
+def two_backends(module_servers) -> Weir:
+    return module_servers.weir(module_servers.redis(), module_servers.redis(), flags=["--shards", "8"])
+
+
+@pytest.fixture(params=["one_backend", "two_backends"])
+def weir(request: pytest.FixtureRequest) -> Weir:
+    return request.getfixturevalue(request.param)
+
+
+class Strings:
+    """The slow obvious model: string keys in a dict, and what each command answers."""
+
+    def __init__(self, prefix: str, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.names = [f"{prefix}:{i}" for i in range(KEYS)]
+        self.values: dict[str, bytes] = {}
+
+    def name(self) -> str:
+        return self.random.choice(self.names)
+
+    def some(self) -> list[str]:
+        return [self.name() for _ in range(self.random.randint(1, 20))]
+
+    def number(self, name: str) -> int | None:
+        value = self.values.get(name, b"0")
+        return int(value) if value.lstrip(b"-").isdigit() and len(value) < 18 else None
+
+    def one_key(self) -> tuple[tuple, bytes]:
+        """A request on one key, and the bytes that answer it."""
+        name = self.name()
+        match self.random.randrange(7):
+            case 0:
+                self.values[name] = b"%d" % self.random.randrange(1000)
+                return ("SET", name, self.values[name]), b"+OK\r\n"
+            case 1:
+                if (number := self.number(name)) is None:
+                    return ("INCR", name), b"-ERR value is not an integer or out of range\r\n"
+                self.values[name] = b"%d" % (number + 1)
+                return ("INCR", name), b":%d\r\n" % (number + 1)
+            case 2:
+                if len(self.values.get(name, b"")) < 100:
+                    self.values[name] = self.values.get(name, b"") + b"x"
+                    return ("APPEND", name, "x"), b":%d\r\n" % len(self.values[name])
+                return ("STRLEN", name), b":%d\r\n" % len(self.values[name])
+            case 3:
+                return ("DEL", name), b":%d\r\n" % (self.values.pop(name, None) is not None)
+            case 4:
+                value = b"large-%s-" % name.encode() * self.random.randrange(1, 2000)
+                self.values[name] = value
+                return ("SET", name, value), b"+OK\r\n"
+            case _:
+                return ("GET", name), bulk(self.values.get(name))
+
+    def many_keys(self) -> tuple[tuple, bytes]:
+        """A request that weir may split over cores and backends."""
+        names = self.some()
+        match self.random.randrange(5):
+            case 0:
+                return ("MGET", *names), b"*%d\r\n" % len(names) + b"".join(bulk(self.values.get(n)) for n in names)
+            case 1:
+                words: list = []
+                for name in names:
+                    self.values[name] = b"m%d" % self.random.randrange(1000)
+                    words += [name, self.values[name]]
+                return ("MSET", *words), b"+OK\r\n"
+            case 2:
+                removed = sum(self.values.pop(name, None) is not None for name in names)
+                return (self.random.choice(["DEL", "UNLINK"]), *names), b":%d\r\n" % removed
+            case _:
+                there = sum(name in self.values for name in names)
+                return (self.random.choice(["EXISTS", "TOUCH"]), *names), b":%d\r\n" % there
+
+    def moving_keys(self) -> tuple[tuple, bytes]:
+        """A request whose keys must live on one backend, on whatever cores."""
+        source, target = self.name(), self.name()
+        if source not in self.values:
+            if self.random.random() < 0.5:
+                return ("RENAME", source, target), b"-ERR no such key\r\n"
+            return ("EVAL", "return redis.call('EXISTS', KEYS[1])", 1, source), b":0\r\n"
+        match self.random.randrange(3):
+            case 0:
+                self.values[target] = self.values.pop(source)
+                return ("RENAME", source, target), b"+OK\r\n"
+            case 1 if source != target:
+                self.values[target] = self.values[source]
+                return ("COPY", source, target, "REPLACE"), b":1\r\n"
+            case _:
+                script = "redis.call('SET', KEYS[2], redis.call('GET', KEYS[1])); return redis.call('STRLEN', KEYS[2])"
+                self.values[target] = self.values[source]
+                return ("EVAL", script, 2, source, target), b":%d\r\n" % len(self.values[source])
+
+
+def bulk(value: bytes | None) -> bytes:
+    return b"$-1\r\n" if value is None else b"$%d\r\n%s\r\n" % (len(value), value)
+
+
+def check(requests: list[tuple], replies: list[Reply], expected: list[bytes]) -> None:
+    for index, (request, reply, wanted) in enumerate(zip(requests, replies, expected, strict=True)):
+        assert reply.raw == wanted, (
+            f"request {index} of {len(requests)}: {shorten(repr(request).encode(), 200)}\n"
+            f"    expected {shorten(wanted, 200)}\n    got      {shorten(reply.raw, 200)}\n"
+            f"    before it: {requests[max(0, index - 3):index]!r:.600}"
+        )
+
+
+def play(weir: Weir, model: Strings, kinds: list) -> None:
+    """Sends what the model makes up in batches of random size, and compares every reply."""
+    with weir.connect() as connection:
+        left = REQUESTS
+        while left:
+            count = min(left, model.random.randint(1, BATCH_MAX))
+            left -= count
+            made = [model.random.choice(kinds)() for _ in range(count)]
+            requests, expected = [request for request, _ in made], [answer for _, answer in made]
+            check(requests, connection.pipeline(requests), expected)
+        assert connection.call("ECHO", "nothing comes after").value == b"nothing comes after"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_key_requests(weir: Weir, seed: int):
+    model = Strings(f"one:{seed}", seed)
+    play(weir, model, [model.one_key])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_split_requests_among_others(weir: Weir, seed: int):
+    model = Strings(f"split:{seed}", seed)
+    play(weir, model, [model.one_key, model.one_key, model.many_keys])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_over_several_cores_of_one_backend(one_backend: Weir, seed: int):
+    model = Strings(f"moving:{seed}", seed)
+    play(one_backend, model, [model.one_key, model.many_keys, model.moving_keys])
+
+
+def test_many_clients_at_once(weir: Weir):
+    """Each client has keys of its own, so each has its own model, while all share shards and backend connections."""
+
+    def work(client: int) -> None:
+        model = Strings(f"client:{client}", client)
+        play(weir, model, [model.one_key, model.one_key, model.many_keys])
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(work, range(CLIENTS)))
+
+
+def test_shared_counters_count_every_request_once(weir: Weir):
+    """All clients count up the same keys: every number is given out once, and each client sees its own grow."""
+    counters, rounds = [f"counter:{i}" for i in range(10)], 300
+
+    def work(client: int) -> list[tuple[str, int]]:
+        shuffled = random.Random(client)
+        requests = [("INCR", shuffled.choice(counters)) for _ in range(rounds)]
+        with weir.connect() as connection:
+            return [(name, int(reply.value)) for (_, name), reply in zip(requests, connection.pipeline(requests))]
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        seen = list(pool.map(work, range(CLIENTS)))
+    for name in counters:
+        per_client = [[number for counter, number in numbers if counter == name] for numbers in seen]
+        assert all(numbers == sorted(numbers) for numbers in per_client), f"{name} ran backwards for a client"
+        everything = sorted(number for numbers in per_client for number in numbers)
+        assert everything == list(range(1, len(everything) + 1))
+
+
+def test_an_acknowledged_write_is_seen_by_everyone(weir: Weir):
+    connections = [weir.connect() for _ in range(CLIENTS)]
+    chooser = random.Random(7)
+    for i in range(1000):
+        name, writer, reader = f"seen:{i % 50}", *chooser.sample(connections, 2)
+        assert writer.call("SET", name, i).raw == b"+OK\r\n"
+        assert reader.call("GET", name).value == b"%d" % i
+    for connection in connections:
+        connection.close()
+
+
+def test_set_stores_over_several_cores(one_backend: Weir):
+    """SINTERSTORE, SUNIONSTORE and SDIFFSTORE on keys of different slots, in one pipeline with what they depend on."""
+    chooser = random.Random(11)
+    names = [f"sets:{i}" for i in range(30)]
+    model: dict[str, set[int]] = {name: set() for name in names}
+    operations = {"SINTERSTORE": set.intersection, "SUNIONSTORE": set.union, "SDIFFSTORE": set.difference}
+    requests: list[tuple] = []
+    expected: list[bytes] = []
+    for _ in range(2000):
+        name = chooser.choice(names)
+        match chooser.randrange(3):
+            case 0:
+                member = chooser.randrange(40)
+                expected.append(b":%d\r\n" % (member not in model[name]))
+                model[name].add(member)
+                requests.append(("SADD", name, member))
+            case 1:
+                command, a, b = chooser.choice(list(operations)), *chooser.sample(names, 2)
+                model[name] = operations[command](model[a], model[b])
+                requests.append((command, name, a, b))
+                expected.append(b":%d\r\n" % len(model[name]))
+            case _:
+                members = [b"%d" % member for member in sorted(model[name])]
+                requests.append(("SMEMBERS", name))
+                expected.append(b"*%d\r\n" % len(members) + b"".join(bulk(member) for member in members))
+    with one_backend.connect() as connection:
+        check(requests, connection.pipeline(requests), expected)
+
+
+def test_transactions_among_other_requests(weir: Weir):
+    """MULTI blocks in the middle of a pipeline; their keys share a hash tag, the others do not."""
+    requests: list[tuple] = []
+    expected: list[bytes] = []
+    for i in range(300):
+        tag = f"{{block:{i}}}"
+        requests += [("SET", f"{tag}a", i), ("MULTI",), ("INCR", f"{tag}a"), ("SET", f"{tag}b", "x"), ("EXEC",)]
+        expected += [b"+OK\r\n", b"+OK\r\n", b"+QUEUED\r\n", b"+QUEUED\r\n", b"*2\r\n:%d\r\n+OK\r\n" % (i + 1)]
+        requests += [("GET", f"{tag}a"), ("MGET", f"{tag}b", f"{tag}none", f"unrelated:{i}")]
+        expected += [bulk(b"%d" % (i + 1)), b"*3\r\n$1\r\nx\r\n$-1\r\n$-1\r\n"]
+    with weir.connect() as connection:
+        check(requests, connection.pipeline(requests), expected)
+
+
+def test_a_transaction_is_one_block(weir: Weir):
+    """Two keys that are only ever written together are never seen apart."""
+    rounds = 300
+
+    def write(worker: int) -> None:
+        with weir.connect() as connection:
+            for i in range(rounds):
+                value = f"{worker}-{i}"
+                requests = [("MULTI",), ("SET", "{pair}a", value), ("SET", "{pair}b", value), ("EXEC",)]
+                assert connection.pipeline(requests)[-1].raw == b"*2\r\n+OK\r\n+OK\r\n"
+
+    def read(_: int) -> None:
+        with weir.connect() as connection:
+            for _ in range(rounds):
+                a, b = connection.pipeline([("MULTI",), ("GET", "{pair}a"), ("GET", "{pair}b"), ("EXEC",)])[-1].children
+                assert a.raw == b.raw
+
+    with ThreadPoolExecutor(6) as pool:
+        work = [pool.submit(write, worker) for worker in range(3)] + [pool.submit(read, worker) for worker in range(3)]
+        for each in work:
+            each.result()
+
+
+@pytest.mark.weir_only
+def test_keys_on_two_backends_are_refused_where_they_cannot_be_split(two_backends: Weir):
+    (first, *_), (second, *_) = keys_by_backend(two_backends, "cross").values()
+    with two_backends.connect() as connection:
+        for request in [
+            ("RENAME", first, second),
+            ("COPY", first, second),
+            ("SINTERSTORE", first, first, second),
+            ("SUNION", first, second),
+            ("BITOP", "AND", first, first, second),
+            ("LMOVE", first, second, "LEFT", "LEFT"),
+            ("EVAL", "return 1", 2, first, second),
+            ("ZUNIONSTORE", first, 2, first, second),
+            ("PFCOUNT", first, second),
+            ("MSETNX", first, 1, second, 2),
+            ("XREAD", "STREAMS", first, second, 0, 0),
+        ]:
+            assert connection.call(*request).text.startswith("CROSSSLOT "), request
+        assert connection.ok("GET", first) == first.encode()
+        assert connection.ok("GET", second) == second.encode()
+
+
+@pytest.mark.weir_only
+def test_a_transaction_over_two_backends_is_refused_whole(two_backends: Weir):
+    (first, *_), (second, *_) = keys_by_backend(two_backends, "crossblock").values()
+    with two_backends.connect() as connection:
+        replies = connection.pipeline([("MULTI",), ("SET", first, "new"), ("SET", second, "new"), ("EXEC",)])
+        assert replies[-1].is_error and any("CROSSSLOT" in reply.text for reply in replies), replies
+        assert connection.ok("MGET", first, second) == [first.encode(), second.encode()]
+        assert connection.pipeline([("MULTI",), ("SET", first, "new"), ("EXEC",)])[-1].raw == b"*1\r\n+OK\r\n"
+
+
+def test_byte_by_byte_and_in_odd_pieces(weir: Weir):
+    """However the bytes arrive, the same replies."""
+    model = Strings("pieces", 3)
+    made = [model.random.choice([model.one_key, model.many_keys])() for _ in range(300)]
+    payload = b"".join(encode(*request) for request, _ in made)
+    with weir.connect() as connection, ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(connection.read_many, len(made))
+        position = 0
+        while position < len(payload):
+            piece = model.random.choice([1, 1, 2, 3, 7, 100, 4096, 70_000])
+            connection.send_raw(payload[position : position + piece])
+            position += piece
+        check([request for request, _ in made], reading.result(), [answer for _, answer in made])
