@@ -109,7 +109,12 @@ pub(super) fn write_double(out: &mut Vec<u8>, protocol: Protocol, value: f64) {
         out.extend_from_slice(b"\r\n");
         return;
     }
-    let mut spelled = Vec::with_capacity(24);
-    numbers::write_float(&mut spelled, value);
-    encode::bulk(out, &spelled);
+    // Spelled at the end of the reply first, because its length stands before it.
+    let start = out.len();
+    numbers::write_float(out, value);
+    let mut spelled = [0; 32];
+    let length = out.len() - start;
+    spelled[..length].copy_from_slice(&out[start..]);
+    out.truncate(start);
+    encode::bulk(out, &spelled[..length]);
 }

@@ -37,6 +37,8 @@ mod scan;
 mod server;
 mod session;
 mod sets;
+mod sorted_combinations;
+mod sorted_ranges;
 mod sorted_sets;
 mod strings;
 mod table;

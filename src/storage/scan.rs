@@ -3,6 +3,7 @@
 use super::call::{Call, Done};
 use super::glob;
 use super::numbers::Digits;
+use super::random::Random;
 use super::refusal::Refusal;
 use crate::protocol::encode;
 
@@ -50,6 +51,11 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
+    /// The cursor within one collection; nothing if it is beyond its end.
+    pub(super) fn table_cursor(&self) -> Option<u32> {
+        u32::try_from(self.cursor).ok()
+    }
+
     pub(super) fn wants(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
     }
@@ -68,3 +74,18 @@ pub(super) fn reply(call: &mut Call<'_>, next: Option<u64>, count: usize, elemen
     call.out.extend_from_slice(elements);
     Ok(())
 }
+
+/// Positions for HRANDFIELD and its kin: a negative count allows repetitions.
+pub(super) fn picks(random: &mut Random, count: i64, length: usize) -> Result<Vec<usize>, Refusal> {
+    if count >= 0 {
+        return Ok(random.distinct(count as usize, length));
+    }
+    let count = count.unsigned_abs() as usize;
+    if count > PICKS_MAX {
+        return Err(Refusal::Words("ERR value is out of range"));
+    }
+    Ok(if length == 0 { Vec::new() } else { (0..count).map(|_| random.below(length)).collect() })
+}
+
+/// Repetitions that one command may ask for.
+const PICKS_MAX: usize = 10_000_000;
