@@ -3,6 +3,7 @@
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
 use super::fields::{Change, Field, Fields};
+use super::long_double;
 use super::numbers::{self, Digits};
 use super::refusal::Refusal;
 use super::scan::{self, ScanOptions, Scanned};
@@ -150,10 +151,12 @@ fn hincrby(call: &mut Call<'_>) -> Done {
 
 fn hincrbyfloat(call: &mut Call<'_>) -> Done {
     let (name, by) = (call.at(2), call.at(3));
+    if !long_double::is_finite(by)? {
+        return Err(Refusal::Words("ERR value is NaN or Infinity"));
+    }
     let sum = call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
-        numbers::add_decimals(b"0", by)?;
         let old = fields.get(name).map_or(&b"0"[..], Text::as_bytes);
-        let sum = numbers::add_decimals(old, by).map_err(|refusal| match refusal {
+        let sum = long_double::add(old, by).map_err(|refusal| match refusal {
             Refusal::NotAFloat => Refusal::Words("ERR hash value is not a float"),
             other => other,
         })?;
@@ -164,11 +167,15 @@ fn hincrbyfloat(call: &mut Call<'_>) -> Done {
 }
 
 fn hscan(call: &mut Call<'_>) -> Done {
+    scan::check_cursor(call.at(2))?;
+    if call.keyspace.read_as::<Fields>(call.at(1))?.is_none() {
+        return scan::reply(call, None, 0, &[]);
+    }
     let options = ScanOptions::parse(call, 2, Scanned::Elements)?;
     let (mut elements, mut count) = (Vec::new(), 0);
     let fields = call.keyspace.read_as::<Fields>(call.at(1))?;
     let next = fields.zip(options.table_cursor()).and_then(|(fields, cursor)| {
-        fields.walk(cursor, options.slots, |field| {
+        fields.walk(cursor, options.count, |field| {
             if options.wants(field.name.as_bytes()) {
                 encode::bulk(&mut elements, field.name.as_bytes());
                 encode::bulk(&mut elements, field.value.as_bytes());

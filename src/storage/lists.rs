@@ -270,8 +270,8 @@ fn lpos(call: &mut Call<'_>) -> Done {
 fn lpos_options(call: &Call<'_>) -> Result<Search, Refusal> {
     let mut search = Search { skipped: 0, from: End::Left, count: None, compared_max: usize::MAX };
     let not_negative = |index, words| {
-        let given = call.integer_at(index)?;
-        usize::try_from(given).map_err(|_| Refusal::Words(words))
+        let given = numbers::integer(call.at(index)).and_then(|given| usize::try_from(given).ok());
+        given.ok_or(Refusal::Words(words))
     };
     let mut index = 3;
     while index < call.count() {

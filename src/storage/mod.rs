@@ -28,6 +28,7 @@ mod items;
 mod keys;
 mod keyspace;
 mod lists;
+mod long_double;
 mod members;
 mod numbers;
 mod random;

@@ -1,6 +1,5 @@
 //! Numbers as Redis reads and writes them.
 
-use super::refusal::Refusal;
 use crate::protocol::encode;
 use std::io::Write as _;
 
@@ -115,15 +114,6 @@ fn write_seventeen_digits(out: &mut Vec<u8>, value: f64) {
             out.extend_from_slice(&digits[whole..]);
         }
     }
-}
-
-/// The sum of two decimals as INCRBYFLOAT spells it.
-pub(super) fn add_decimals(left: &[u8], right: &[u8]) -> Result<String, Refusal> {
-    let sum = float(left).ok_or(Refusal::NotAFloat)? + float(right).ok_or(Refusal::NotAFloat)?;
-    if !sum.is_finite() {
-        return Err(Refusal::Words("ERR increment would produce NaN or Infinity"));
-    }
-    Ok(sum.to_string())
 }
 
 #[cfg(test)]

@@ -7,14 +7,14 @@ use super::random::Random;
 use super::refusal::Refusal;
 use crate::protocol::encode;
 
-/// One call never looks at more slots than this, whatever COUNT asks for.
-const SLOTS_MAX: usize = 100_000;
+/// One call never looks at many more elements than this, whatever COUNT asks for.
+const COUNT_MAX: usize = 100_000;
 
 /// The words after the cursor.
 pub(super) struct ScanOptions<'a> {
     pub(super) cursor: u64,
     pattern: Option<&'a [u8]>,
-    pub(super) slots: usize,
+    pub(super) count: usize,
     /// Only keys of this kind; SCAN alone knows it.
     pub(super) kind: Option<&'a [u8]>,
 }
@@ -29,7 +29,7 @@ pub(super) enum Scanned {
 impl<'a> ScanOptions<'a> {
     /// Reads the cursor at `index` and what follows.
     pub(super) fn parse(call: &Call<'a>, index: usize, scanned: Scanned) -> Result<Self, Refusal> {
-        let mut options = Self { cursor: cursor(call.at(index))?, pattern: None, slots: 10, kind: None };
+        let mut options = Self { cursor: cursor(call.at(index))?, pattern: None, count: 10, kind: None };
         let mut index = index + 1;
         while index < call.count() {
             let Some(argument) = call.arguments.get(index + 1) else { return Err(Refusal::Syntax) };
@@ -38,7 +38,7 @@ impl<'a> ScanOptions<'a> {
                 if count < 1 {
                     return Err(Refusal::Syntax);
                 }
-                options.slots = (count as usize).min(SLOTS_MAX);
+                options.count = (count as usize).min(COUNT_MAX);
             } else if call.is(index, "match") {
                 options.pattern = Some(argument).filter(|pattern| *pattern != b"*");
             } else if call.is(index, "type") && scanned == Scanned::Keys {
@@ -59,6 +59,11 @@ impl<'a> ScanOptions<'a> {
     pub(super) fn wants(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
     }
+}
+
+/// Refuses what is no cursor, before the key is looked at.
+pub(super) fn check_cursor(text: &[u8]) -> Result<(), Refusal> {
+    cursor(text).map(|_| ())
 }
 
 fn cursor(text: &[u8]) -> Result<u64, Refusal> {

@@ -275,11 +275,15 @@ fn sintercard(call: &mut Call<'_>) -> Done {
 }
 
 fn sscan(call: &mut Call<'_>) -> Done {
+    scan::check_cursor(call.at(2))?;
+    if call.keyspace.read_as::<Members>(call.at(1))?.is_none() {
+        return scan::reply(call, None, 0, &[]);
+    }
     let options = ScanOptions::parse(call, 2, Scanned::Elements)?;
     let (mut elements, mut count) = (Vec::new(), 0);
     let members = call.keyspace.read_as::<Members>(call.at(1))?;
     let next = members.zip(options.table_cursor()).and_then(|(members, cursor)| {
-        members.walk(cursor, options.slots, |member| {
+        members.walk(cursor, options.count, |member| {
             if options.wants(member) {
                 encode::bulk(&mut elements, member);
                 count += 1;

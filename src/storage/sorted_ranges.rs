@@ -187,11 +187,11 @@ impl<'a> Query<'a> {
             } else if call.is(index, "limit") && index + 2 < call.count() {
                 (offset, limit) = (call.integer_at(index + 1)?, call.integer_at(index + 2)?);
                 index += 2;
-            } else if call.is(index, "rev") && preset.direction.is_none() {
+            } else if call.is(index, "rev") && direction.is_none() {
                 direction = Some(Direction::Descending);
-            } else if call.is(index, "bylex") && preset.by.is_none() {
+            } else if call.is(index, "bylex") && by.is_none() {
                 by = Some(By::Lex);
-            } else if call.is(index, "byscore") && preset.by.is_none() {
+            } else if call.is(index, "byscore") && by.is_none() {
                 by = Some(By::Score);
             } else {
                 return Err(Refusal::Syntax);
@@ -215,6 +215,9 @@ impl<'a> Query<'a> {
     /// The ranks that are wanted, offset and limit applied.
     fn ranks(&self, ranking: &Ranking) -> (usize, usize) {
         let (start, end) = self.span.ranks(ranking);
+        if matches!(self.span, Span::Ranks(..)) {
+            return (start, end);
+        }
         // A negative offset passes over everything, as in Redis.
         let skipped = usize::try_from(self.offset).unwrap_or(usize::MAX).min(end - start);
         let kept = usize::try_from(self.limit).unwrap_or(usize::MAX).min(end - start - skipped);

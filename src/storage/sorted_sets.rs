@@ -297,20 +297,33 @@ fn zrandmember(call: &mut Call<'_>) -> Done {
 }
 
 fn zscan(call: &mut Call<'_>) -> Done {
+    scan::check_cursor(call.at(2))?;
+    if call.keyspace.read_as::<Ranking>(call.at(1))?.is_none() {
+        return scan::reply(call, None, 0, &[]);
+    }
     let options = ScanOptions::parse(call, 2, Scanned::Elements)?;
     let (mut elements, mut count) = (Vec::new(), 0);
     let ranking = call.keyspace.read_as::<Ranking>(call.at(1))?;
     let next = ranking.zip(options.table_cursor()).and_then(|(ranking, cursor)| {
-        ranking.walk(cursor, options.slots, |scored| {
+        ranking.walk(cursor, options.count, |scored| {
             if options.wants(scored.member.as_bytes()) {
                 encode::bulk(&mut elements, scored.member.as_bytes());
-                // A cursor's scores are strings in both dialects.
-                write_double(&mut elements, Protocol::Resp2, scored.score);
+                write_listed_score(&mut elements, scored.score, ranking.is_small());
                 count += 2;
             }
         })
     });
     scan::reply(call, next.map(u64::from), count, &elements)
+}
+
+/// A cursor's scores are strings in both dialects; a small sorted set of Redis spells whole ones as integers.
+fn write_listed_score(out: &mut Vec<u8>, score: f64, small: bool) {
+    const INTEGER_MAX: f64 = (1_u64 << 62) as f64;
+    if small && score.abs() < INTEGER_MAX && score.trunc() == score {
+        encode::bulk(out, numbers::Digits::new(score as i64).as_bytes());
+    } else {
+        write_double(out, Protocol::Resp2, score);
+    }
 }
 
 #[cfg(test)]
