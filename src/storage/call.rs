@@ -64,6 +64,15 @@ impl<'a> Call<'a> {
         (start..arguments.len()).map(move |index| arguments.at(index))
     }
 
+    /// Refuses what would need more memory than is left, where a small request may ask for much.
+    pub(super) fn afford(&mut self, growth: usize) -> Done {
+        if self.keyspace.used().saturating_add(growth as u64) > self.limits.bytes_max {
+            self.tally.refused_for_memory += 1;
+            return Err(Refusal::OutOfMemory);
+        }
+        Ok(())
+    }
+
     pub(super) fn ok(&mut self) -> Done {
         self.out.extend_from_slice(b"+OK\r\n");
         Ok(())

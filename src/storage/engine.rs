@@ -146,7 +146,8 @@ impl Engine {
         if !command.accepts(arguments.len()) {
             return Err(Refusal::WrongArity(command.name));
         }
-        if command.effect == Effect::Grow && self.keyspace.used() >= self.limits.bytes_max {
+        let needed = self.keyspace.used().saturating_add(arguments.frame().len() as u64);
+        if command.effect == Effect::Grow && needed >= self.limits.bytes_max {
             self.tally.refused_for_memory += 1;
             return Err(Refusal::OutOfMemory);
         }

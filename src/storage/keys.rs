@@ -84,6 +84,7 @@ fn pexpireat(call: &mut Call<'_>) -> Done {
 
 /// NX, XX, GT and LT of EXPIRE.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one word of the command")]
 struct Conditions {
     if_none: bool,
     if_some: bool,
@@ -228,10 +229,13 @@ fn copy(call: &mut Call<'_>) -> Done {
     }
     let Some(place) = call.keyspace.find(from) else { return call.integer(0) };
     let entry = call.keyspace.entry(place);
-    let (value, lifetime) = (entry.value.clone(), lifetime_until(entry.expires_ms));
+    let (cost, lifetime) = (entry.value.cost(), lifetime_until(entry.expires_ms));
     if obstacle == Obstacle::Respected && call.keyspace.find(to).is_some() {
         return call.integer(0);
     }
+    call.afford(cost)?;
+    let place = call.keyspace.find(from).expect("it was there a moment ago");
+    let value = call.keyspace.entry(place).value.clone();
     call.keyspace.set(to, value, lifetime);
     call.integer(1)
 }

@@ -263,7 +263,9 @@ fn lpos(call: &mut Call<'_>) -> Done {
         };
     }
     encode::array(call.out, found.len());
-    found.iter().for_each(|index| encode::integer(call.out, *index as i64));
+    for index in found {
+        encode::integer(call.out, index as i64);
+    }
     Ok(())
 }
 

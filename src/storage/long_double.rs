@@ -42,11 +42,8 @@ fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
     if text.len() >= TEXT_BYTES_MAX {
         return Err(Refusal::NotAFloat);
     }
-    let (negative, unsigned) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        [b'+', rest @ ..] => (false, rest),
-        rest => (false, rest),
-    };
+    let negative = text.first() == Some(&b'-');
+    let unsigned = if let [b'-' | b'+', rest @ ..] = text { rest } else { text };
     if unsigned.eq_ignore_ascii_case(b"inf") || unsigned.eq_ignore_ascii_case(b"infinity") {
         return Ok(None);
     }
@@ -220,7 +217,7 @@ impl Natural {
     }
 
     fn shift_left(&mut self, bits: usize) {
-        if bits % 32 > 0 {
+        if !bits.is_multiple_of(32) {
             self.multiply_add(1 << (bits % 32), 0);
         }
         if !self.words.is_empty() {

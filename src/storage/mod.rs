@@ -17,6 +17,8 @@
 //! * Expired keys are never seen; [`Engine::expire_some`] frees those that nobody asks for.
 //! * Replies are those of Redis 7.0, byte for byte where that is possible.
 
+#![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
+
 mod call;
 mod commands;
 mod connection;

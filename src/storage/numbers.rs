@@ -70,6 +70,7 @@ pub(super) fn float(text: &[u8]) -> Option<f64> {
 }
 
 /// `%.17g`: the spelling of scores.
+#[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
 pub(super) fn write_float(out: &mut Vec<u8>, value: f64) {
     // Every whole number below this is exact and shorter than 17 digits.
     const WHOLE_MAX: f64 = 1e15;

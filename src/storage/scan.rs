@@ -93,4 +93,4 @@ pub(super) fn picks(random: &mut Random, count: i64, length: usize) -> Result<Ve
 }
 
 /// Repetitions that one command may ask for.
-const PICKS_MAX: usize = 10_000_000;
+const PICKS_MAX: usize = 1_000_000;

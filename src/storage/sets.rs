@@ -188,6 +188,7 @@ fn store(call: &mut Call<'_>, combination: Combination) -> Done {
     if count == 0 {
         call.keyspace.remove(target);
     } else {
+        call.afford(members.bytes())?;
         call.keyspace.set(target, Value::Set(Box::new(members)), Lifetime::Forever);
     }
     call.number(count)

@@ -296,6 +296,7 @@ pub(super) fn store(call: &mut Call<'_>, ranking: Ranking) -> Done {
     if count == 0 {
         call.keyspace.remove(target);
     } else {
+        call.afford(ranking.bytes())?;
         call.keyspace.set(target, Value::SortedSet(Box::new(ranking)), Lifetime::Forever);
     }
     call.number(count)
@@ -357,7 +358,7 @@ mod tests {
 
     fn shown(members: impl ExactSizeIterator<Item = (i64, String)>) -> String {
         let head = format!("*{}|", members.len());
-        head + &members.map(|(_, member)| format!("${}|{member}|", member.len())).collect::<String>()
+        members.fold(head, |reply, (_, member)| format!("{reply}${}|{member}|", member.len()))
     }
 
     /// The slice that redis documents for `start` and `stop`, computed index by index.

@@ -25,6 +25,7 @@ pub(super) const COMMANDS: &[Command] = &[
 
 /// Which members ZADD touches and what it does with them.
 #[derive(Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one word of the command")]
 struct AddOptions {
     only_new: bool,
     only_known: bool,
@@ -288,10 +289,14 @@ fn zrandmember(call: &mut Call<'_>) -> Done {
     let picks = scan::picks(&mut random, count, scored.len())?;
     if with_scores {
         scored_header(out, protocol, picks.len());
-        picks.into_iter().for_each(|pick| write_pair(out, protocol, &scored[pick]));
+        for pick in picks {
+            write_pair(out, protocol, &scored[pick]);
+        }
     } else {
         encode::array(out, picks.len());
-        picks.into_iter().for_each(|pick| encode::bulk(out, scored[pick].member.as_bytes()));
+        for pick in picks {
+            encode::bulk(out, scored[pick].member.as_bytes());
+        }
     }
     Ok(())
 }
@@ -308,7 +313,7 @@ fn zscan(call: &mut Call<'_>) -> Done {
         ranking.walk(cursor, options.count, |scored| {
             if options.wants(scored.member.as_bytes()) {
                 encode::bulk(&mut elements, scored.member.as_bytes());
-                write_listed_score(&mut elements, scored.score, ranking.is_small());
+                write_listed_score(&mut elements, ranking, scored.score);
                 count += 2;
             }
         })
@@ -317,9 +322,10 @@ fn zscan(call: &mut Call<'_>) -> Done {
 }
 
 /// A cursor's scores are strings in both dialects; a small sorted set of Redis spells whole ones as integers.
-fn write_listed_score(out: &mut Vec<u8>, score: f64, small: bool) {
+#[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
+fn write_listed_score(out: &mut Vec<u8>, ranking: &Ranking, score: f64) {
     const INTEGER_MAX: f64 = (1_u64 << 62) as f64;
-    if small && score.abs() < INTEGER_MAX && score.trunc() == score {
+    if ranking.is_small() && score.abs() < INTEGER_MAX && score.trunc() == score {
         encode::bulk(out, numbers::Digits::new(score as i64).as_bytes());
     } else {
         write_double(out, Protocol::Resp2, score);

@@ -347,19 +347,12 @@ fn setrange(call: &mut Call<'_>) -> Done {
 
 /// Makes sure that the key exists and that a string of `end` bytes fits: a small request may ask for a large one.
 fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) -> Result<(), Refusal> {
-    let growth = end.saturating_sub(length.unwrap_or(0)) as u64;
-    if call.keyspace.used() + growth > call.limits.bytes_max.saturating_add(MODEST_GROWTH_BYTES) {
-        call.tally.refused_for_memory += 1;
-        return Err(Refusal::OutOfMemory);
-    }
+    call.afford(end.saturating_sub(length.unwrap_or(0)))?;
     if length.is_none() {
         call.keyspace.add(call.at(1), Value::Text(Text::new(b"")));
     }
     Ok(())
 }
-
-/// What one command may exceed the memory by, as every other write may by its own size.
-const MODEST_GROWTH_BYTES: u64 = 64 * 1024;
 
 fn incr(call: &mut Call<'_>) -> Done {
     add(call, 1)
