@@ -64,6 +64,15 @@ impl<'a> Call<'a> {
         (start..arguments.len()).map(move |index| arguments.at(index))
     }
 
+    /// Refuses what would need more memory than is left, where a small request may ask for much.
+    pub(super) fn afford(&mut self, growth: usize) -> Done {
+        if self.keyspace.used().saturating_add(growth as u64) > self.limits.bytes_max {
+            self.tally.refused_for_memory += 1;
+            return Err(Refusal::OutOfMemory);
+        }
+        Ok(())
+    }
+
     pub(super) fn ok(&mut self) -> Done {
         self.out.extend_from_slice(b"+OK\r\n");
         Ok(())
@@ -109,7 +118,12 @@ pub(super) fn write_double(out: &mut Vec<u8>, protocol: Protocol, value: f64) {
         out.extend_from_slice(b"\r\n");
         return;
     }
-    let mut spelled = Vec::with_capacity(24);
-    numbers::write_float(&mut spelled, value);
-    encode::bulk(out, &spelled);
+    // Spelled at the end of the reply first, because its length stands before it.
+    let start = out.len();
+    numbers::write_float(out, value);
+    let mut spelled = [0; 32];
+    let length = out.len() - start;
+    spelled[..length].copy_from_slice(&out[start..]);
+    out.truncate(start);
+    encode::bulk(out, &spelled[..length]);
 }

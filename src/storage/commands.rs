@@ -1,7 +1,10 @@
 //! The table of commands: name, arity, what it may do, and the function that does it.
 
 use super::call::{Call, Done};
-use super::{connection, hashes, keys, lists, server, sets, sorted_sets, strings, transactions};
+use super::{
+    connection, hashes, keys, lists, server, sets, sorted_combinations, sorted_ranges, sorted_sets, strings,
+    transactions,
+};
 
 /// Longest command name, so that one fits a machine word pair.
 const NAME_BYTES_MAX: usize = 16;
@@ -66,6 +69,8 @@ impl Directory {
             lists::COMMANDS,
             sets::COMMANDS,
             sorted_sets::COMMANDS,
+            sorted_ranges::COMMANDS,
+            sorted_combinations::COMMANDS,
             connection::COMMANDS,
             server::COMMANDS,
             transactions::COMMANDS,

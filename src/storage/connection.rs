@@ -215,3 +215,35 @@ fn quit(call: &mut Call<'_>) -> Done {
     call.outcome = Outcome::Close;
     call.ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::storage::engine::testing::Bench;
+
+    #[test]
+    fn a_client_shakes_hands() {
+        Bench::new().talk(&[
+            ("PING", "+PONG|"),
+            ("HELLO 4", "-NOPROTO unsupported protocol version|"),
+            (
+                "HELLO 2 SETNAME a",
+                "*14|$6|server|$5|redis|$7|version|$5|7.2.4|$5|proto|:2|$2|id|:1|$4|mode|\
+              $10|standalone|$4|role|$6|master|$7|modules|*0|",
+            ),
+            ("CLIENT GETNAME", "$1|a|"),
+            (
+                "HELLO 3 AUTH default any",
+                "%7|$6|server|$5|redis|$7|version|$5|7.2.4|$5|proto|:3|$2|id|:1|\
+              $4|mode|$10|standalone|$4|role|$6|master|$7|modules|*0|",
+            ),
+            ("GET nothing", "_|"),
+            ("CLIENT SETINFO LIB-NAME x", "+OK|"),
+            ("SELECT 1", "-ERR DB index is out of range|"),
+            ("CONFIG GET save appendonl?", "%2|$10|appendonly|$2|no|$4|save|$0||"),
+            ("AUTH other x", "-WRONGPASS invalid username-password pair or user is disabled.|"),
+            ("RESET", "+RESET|"),
+            ("GET nothing", "$-1|"),
+            ("CLIENT GETNAME", "$-1|"),
+        ]);
+    }
+}

@@ -146,7 +146,8 @@ impl Engine {
         if !command.accepts(arguments.len()) {
             return Err(Refusal::WrongArity(command.name));
         }
-        if command.effect == Effect::Grow && self.keyspace.used() >= self.limits.bytes_max {
+        let needed = self.keyspace.used().saturating_add(arguments.frame().len() as u64);
+        if command.effect == Effect::Grow && needed >= self.limits.bytes_max {
             self.tally.refused_for_memory += 1;
             return Err(Refusal::OutOfMemory);
         }
@@ -229,8 +230,7 @@ pub(super) mod testing {
         /// Sends a command given as words between spaces, and shows the reply with `|` for line ends.
         pub(in crate::storage) fn send(&mut self, line: &str) -> String {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-            let reply = String::from_utf8(self.send_bytes(&words)).expect("tests speak text");
-            reply.replace("\r\n", "|")
+            String::from_utf8_lossy(&self.send_bytes(&words)).replace("\r\n", "|")
         }
 
         pub(in crate::storage) fn wait_ms(&mut self, ms: u64) {
@@ -249,6 +249,7 @@ pub(super) mod testing {
 #[cfg(test)]
 mod tests {
     use super::testing::Bench;
+    use crate::storage::random::Random;
 
     #[test]
     fn refusals_are_in_redis_words() {
@@ -302,5 +303,89 @@ mod tests {
             ("DISCARD", "+OK|"),
             ("EXISTS k", ":1|"),
         ]);
+    }
+
+    /// Commands on keys of every kind, `#` standing for a small number.
+    const MIXED: &[&str] = &[
+        "SET s# value-#",
+        "SET s# #",
+        "APPEND s# some-more-text",
+        "SETRANGE s# # long-enough-to-leave-its-place",
+        "INCR s#",
+        "SETBIT s# # 1",
+        "INCRBYFLOAT s# 0.#",
+        "GETDEL s#",
+        "SET s# v PX #",
+        "HSET h# f# a-value-that-is-longer-than-a-short-text",
+        "HSET h# f# #",
+        "HDEL h# f#",
+        "HINCRBY h# f# #",
+        "RPUSH l# # an-item-that-is-longer-than-a-short-text",
+        "LPOP l#",
+        "RPOP l# #",
+        "LTRIM l# # 9",
+        "LSET l# # x",
+        "LREM l# 1 #",
+        "LINSERT l# BEFORE # pivot",
+        "LMOVE l# l# LEFT RIGHT",
+        "SADD m# #",
+        "SADD m# text-# #",
+        "SREM m# #",
+        "SPOP m#",
+        "SMOVE m# m# #",
+        "SUNIONSTORE m# m# m#",
+        "SDIFFSTORE m# m# m#",
+        "ZADD z# # member-#",
+        "ZADD z# # a-member-that-is-longer-than-a-short-text-#",
+        "ZINCRBY z# # member-#",
+        "ZREM z# member-#",
+        "ZPOPMIN z# #",
+        "ZREMRANGEBYSCORE z# # 9",
+        "ZUNIONSTORE z# 2 z# m#",
+        "RENAME s# s#",
+        "COPY l# l# REPLACE",
+        "COPY z# z# REPLACE",
+        "PEXPIRE h# #",
+        "DEL l# m#",
+        "GET h#",
+        "LPUSH s# x",
+    ];
+
+    #[test]
+    fn memory_is_counted_up_and_down_by_the_same_amounts() {
+        let mut random = Random::new(99);
+        for _ in 0..10 {
+            let mut bench = Bench::new();
+            for _ in 0..5_000 {
+                let pattern = MIXED[random.below(MIXED.len())].split('#').collect::<Vec<_>>();
+                let line = pattern[1..]
+                    .iter()
+                    .fold(pattern[0].to_owned(), |line, part| format!("{line}{}{part}", random.below(12)));
+                bench.send(&line);
+                bench.wait_ms(random.below(2) as u64);
+            }
+            assert!(bench.engine.statistics().bytes_used > 0);
+            for number in 0..12 {
+                bench.send(&format!("DEL s{number} h{number} l{number} m{number} z{number}"));
+            }
+            let statistics = bench.engine.statistics();
+            assert_eq!((statistics.keys, statistics.keys_volatile, statistics.bytes_used), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn no_kind_of_write_passes_the_bound() {
+        let mut random = Random::new(5);
+        let mut bench = Bench::bounded(20_000);
+        for step in 0..20_000 {
+            let pattern = MIXED[step % MIXED.len()].split('#').collect::<Vec<_>>();
+            let line = pattern[1..]
+                .iter()
+                .fold(pattern[0].to_owned(), |line, part| format!("{line}{}{part}", random.below(300)));
+            bench.send(&line);
+            // One small command and the growth of one buffer are all that may come on top.
+            assert!(bench.engine.statistics().bytes_used < 22_000, "{line}");
+        }
+        assert!(bench.engine.statistics().refused_for_memory > 0);
     }
 }

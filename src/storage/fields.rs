@@ -109,13 +109,13 @@ impl Fields {
     }
 
     /// Visits some fields in hash order and tells where to go on; a small hash is visited whole.
-    pub(super) fn walk(&self, from: u32, slots_max: usize, mut visit: impl FnMut(&Field)) -> Option<u32> {
+    pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&Field)) -> Option<u32> {
         match &self.shape {
             Shape::Small(fields) => {
                 fields.iter().for_each(visit);
                 None
             }
-            Shape::Large(table) => table.walk(from, slots_max, &mut visit),
+            Shape::Large(table) => table.walk(from, count, &mut visit),
         }
     }
 

@@ -1,3 +1,260 @@
-//! To come.
-use super::commands::Command;
-pub(super) const COMMANDS: &[Command] = &[];
+//! Hashes: fields under one key.
+
+use super::call::{Call, Done};
+use super::commands::{Command, Effect, command};
+use super::fields::{Change, Field, Fields};
+use super::long_double;
+use super::numbers::{self, Digits};
+use super::refusal::Refusal;
+use super::scan::{self, ScanOptions, Scanned};
+use super::text::Text;
+use crate::protocol::{Protocol, encode};
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("hset", -4, Effect::Grow, hset),
+    command("hmset", -4, Effect::Grow, hmset),
+    command("hsetnx", 4, Effect::Grow, hsetnx),
+    command("hget", 3, Effect::Read, hget),
+    command("hmget", -3, Effect::Read, hmget),
+    command("hgetall", 2, Effect::Read, hgetall),
+    command("hkeys", 2, Effect::Read, hkeys),
+    command("hvals", 2, Effect::Read, hvals),
+    command("hdel", -3, Effect::Write, hdel),
+    command("hlen", 2, Effect::Read, hlen),
+    command("hexists", 3, Effect::Read, hexists),
+    command("hstrlen", 3, Effect::Read, hstrlen),
+    command("hincrby", 4, Effect::Grow, hincrby),
+    command("hincrbyfloat", 4, Effect::Grow, hincrbyfloat),
+    command("hscan", -3, Effect::Read, hscan),
+    command("hrandfield", -2, Effect::Read, hrandfield),
+];
+
+fn hset(call: &mut Call<'_>) -> Done {
+    let added = set_fields(call, "hset")?;
+    call.number(added)
+}
+
+fn hmset(call: &mut Call<'_>) -> Done {
+    set_fields(call, "hmset")?;
+    call.ok()
+}
+
+fn set_fields(call: &mut Call<'_>, name: &'static str) -> Result<usize, Refusal> {
+    if !call.count().is_multiple_of(2) {
+        return Err(Refusal::WrongArity(name));
+    }
+    let arguments = call.arguments;
+    call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
+        let pairs = (2..arguments.len()).step_by(2);
+        pairs.filter(|at| fields.set(arguments.at(*at), arguments.at(at + 1)) == Change::Added).count()
+    })
+}
+
+fn hsetnx(call: &mut Call<'_>) -> Done {
+    let (name, value) = (call.at(2), call.at(3));
+    let added = call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
+        let absent = fields.get(name).is_none();
+        if absent {
+            fields.set(name, value);
+        }
+        absent
+    })?;
+    call.integer(i64::from(added))
+}
+
+fn hget(call: &mut Call<'_>) -> Done {
+    let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?;
+    match fields.and_then(|fields| fields.get(call.arguments.at(2))) {
+        Some(value) => encode::bulk(call.out, value.as_bytes()),
+        None => encode::null(call.out, call.session.protocol),
+    }
+    Ok(())
+}
+
+fn hmget(call: &mut Call<'_>) -> Done {
+    let names = call.rest(2);
+    let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?;
+    encode::array(call.out, names.len());
+    for name in names {
+        match fields.and_then(|fields| fields.get(name)) {
+            Some(value) => encode::bulk(call.out, value.as_bytes()),
+            None => encode::null(call.out, call.session.protocol),
+        }
+    }
+    Ok(())
+}
+
+fn hgetall(call: &mut Call<'_>) -> Done {
+    let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?.map_or(&[][..], Fields::all);
+    encode::map(call.out, call.session.protocol, fields.len());
+    for field in fields {
+        encode::bulk(call.out, field.name.as_bytes());
+        encode::bulk(call.out, field.value.as_bytes());
+    }
+    Ok(())
+}
+
+fn hkeys(call: &mut Call<'_>) -> Done {
+    list_parts(call, |field| &field.name)
+}
+
+fn hvals(call: &mut Call<'_>) -> Done {
+    list_parts(call, |field| &field.value)
+}
+
+fn list_parts(call: &mut Call<'_>, part: fn(&Field) -> &Text) -> Done {
+    let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?.map_or(&[][..], Fields::all);
+    encode::array(call.out, fields.len());
+    for field in fields {
+        encode::bulk(call.out, part(field).as_bytes());
+    }
+    Ok(())
+}
+
+fn hdel(call: &mut Call<'_>) -> Done {
+    let names = call.rest(2);
+    let removed = call.keyspace.change(call.at(1), |fields: &mut Fields| {
+        names.filter(|name| fields.remove(name).is_some()).count()
+    })?;
+    call.number(removed.unwrap_or(0))
+}
+
+fn hlen(call: &mut Call<'_>) -> Done {
+    let length = call.keyspace.read_as::<Fields>(call.at(1))?.map_or(0, Fields::len);
+    call.number(length)
+}
+
+fn hexists(call: &mut Call<'_>) -> Done {
+    let name = call.at(2);
+    let found = call.keyspace.read_as::<Fields>(call.at(1))?.is_some_and(|fields| fields.get(name).is_some());
+    call.integer(i64::from(found))
+}
+
+fn hstrlen(call: &mut Call<'_>) -> Done {
+    let name = call.at(2);
+    let value = call.keyspace.read_as::<Fields>(call.at(1))?.and_then(|fields| fields.get(name));
+    let length = value.map_or(0, |value| value.as_bytes().len());
+    call.number(length)
+}
+
+fn hincrby(call: &mut Call<'_>) -> Done {
+    let (name, by) = (call.at(2), call.integer_at(3)?);
+    let sum = call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
+        let old = fields.get(name).map_or(Some(0), |old| numbers::integer(old.as_bytes()));
+        let old = old.ok_or(Refusal::Words("ERR hash value is not an integer"))?;
+        let sum = old.checked_add(by).ok_or(Refusal::Overflow)?;
+        fields.set(name, Digits::new(sum).as_bytes());
+        Ok(sum)
+    })??;
+    call.integer(sum)
+}
+
+fn hincrbyfloat(call: &mut Call<'_>) -> Done {
+    let (name, by) = (call.at(2), call.at(3));
+    if !long_double::is_finite(by)? {
+        return Err(Refusal::Words("ERR value is NaN or Infinity"));
+    }
+    let sum = call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
+        let old = fields.get(name).map_or(&b"0"[..], Text::as_bytes);
+        let sum = long_double::add(old, by).map_err(|refusal| match refusal {
+            Refusal::NotAFloat => Refusal::Words("ERR hash value is not a float"),
+            other => other,
+        })?;
+        fields.set(name, sum.as_bytes());
+        Ok(sum)
+    })??;
+    call.bulk(sum.as_bytes())
+}
+
+fn hscan(call: &mut Call<'_>) -> Done {
+    scan::check_cursor(call.at(2))?;
+    if call.keyspace.read_as::<Fields>(call.at(1))?.is_none() {
+        return scan::reply(call, None, 0, &[]);
+    }
+    let options = ScanOptions::parse(call, 2, Scanned::Elements)?;
+    let (mut elements, mut count) = (Vec::new(), 0);
+    let fields = call.keyspace.read_as::<Fields>(call.at(1))?;
+    let next = fields.zip(options.table_cursor()).and_then(|(fields, cursor)| {
+        fields.walk(cursor, options.count, |field| {
+            if options.wants(field.name.as_bytes()) {
+                encode::bulk(&mut elements, field.name.as_bytes());
+                encode::bulk(&mut elements, field.value.as_bytes());
+                count += 2;
+            }
+        })
+    });
+    scan::reply(call, next.map(u64::from), count, &elements)
+}
+
+fn hrandfield(call: &mut Call<'_>) -> Done {
+    let mut random = call.keyspace.random.fork();
+    let key = call.arguments.at(1);
+    if call.count() == 2 {
+        let fields = call.keyspace.read_as::<Fields>(key)?.map_or(&[][..], Fields::all);
+        match fields {
+            [] => encode::null(call.out, call.session.protocol),
+            fields => encode::bulk(call.out, fields[random.below(fields.len())].name.as_bytes()),
+        }
+        return Ok(());
+    }
+    let count = call.integer_at(2)?;
+    let with_values = call.count() == 4 && call.is(3, "withvalues");
+    if call.count() > 3 && !with_values {
+        return Err(Refusal::Syntax);
+    }
+    let fields = call.keyspace.read_as::<Fields>(key)?.map_or(&[][..], Fields::all);
+    let picks = scan::picks(&mut random, count, fields.len())?;
+    let nested = with_values && call.session.protocol == Protocol::Resp3;
+    encode::array(call.out, if with_values && !nested { picks.len() * 2 } else { picks.len() });
+    for pick in picks {
+        if nested {
+            encode::array(call.out, 2);
+        }
+        encode::bulk(call.out, fields[pick].name.as_bytes());
+        if with_values {
+            encode::bulk(call.out, fields[pick].value.as_bytes());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::storage::engine::testing::Bench;
+
+    #[test]
+    fn fields_come_and_go_with_their_key() {
+        Bench::new().talk(&[
+            ("HSET h a 1 b 2", ":2|"),
+            ("HSET h a 9", ":0|"),
+            ("HSET h a 9 b", "-ERR wrong number of arguments for 'hset' command|"),
+            ("HGETALL h", "*4|$1|a|$1|9|$1|b|$1|2|"),
+            ("HMGET h b nothing", "*2|$1|2|$-1|"),
+            ("HINCRBY h a 5", ":14|"),
+            ("HINCRBY h c x", "-ERR value is not an integer or out of range|"),
+            ("HINCRBYFLOAT h b 0.5", "$3|2.5|"),
+            ("HINCRBY h b 1", "-ERR hash value is not an integer|"),
+            ("HDEL h a b c", ":2|"),
+            ("EXISTS h", ":0|"),
+            ("HINCRBYFLOAT h b x", "-ERR value is not a valid float|"),
+            ("EXISTS h", ":0|"),
+        ]);
+    }
+
+    #[test]
+    fn a_large_hash_holds_the_same_as_a_small_one() {
+        let mut bench = Bench::new();
+        for number in 0..1_000 {
+            assert_eq!(bench.send(&format!("HSET h f{number} {number}")), ":1|");
+        }
+        bench.talk(&[
+            ("HLEN h", ":1000|"),
+            ("HGET h f777", "$3|777|"),
+            ("OBJECT ENCODING h", "$9|hashtable|"),
+        ]);
+        for number in 0..1_000 {
+            assert_eq!(bench.send(&format!("HDEL h f{number}")), ":1|");
+        }
+        assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+}

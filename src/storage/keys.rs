@@ -6,6 +6,7 @@ use super::glob;
 use super::keyspace::{Lifetime, NEVER_MS};
 use super::refusal::Refusal;
 use super::scan::{self, ScanOptions, Scanned};
+use super::value::Value;
 use crate::protocol::encode;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -83,6 +84,7 @@ fn pexpireat(call: &mut Call<'_>) -> Done {
 
 /// NX, XX, GT and LT of EXPIRE.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one word of the command")]
 struct Conditions {
     if_none: bool,
     if_some: bool,
@@ -227,10 +229,13 @@ fn copy(call: &mut Call<'_>) -> Done {
     }
     let Some(place) = call.keyspace.find(from) else { return call.integer(0) };
     let entry = call.keyspace.entry(place);
-    let (value, lifetime) = (entry.value.clone(), lifetime_until(entry.expires_ms));
+    let (cost, lifetime) = (entry.value.cost(), lifetime_until(entry.expires_ms));
     if obstacle == Obstacle::Respected && call.keyspace.find(to).is_some() {
         return call.integer(0);
     }
+    call.afford(cost)?;
+    let place = call.keyspace.find(from).expect("it was there a moment ago");
+    let value = call.keyspace.entry(place).value.clone();
     call.keyspace.set(to, value, lifetime);
     call.integer(1)
 }
@@ -271,7 +276,7 @@ fn keys(call: &mut Call<'_>) -> Done {
 fn scan(call: &mut Call<'_>) -> Done {
     let options = ScanOptions::parse(call, 1, Scanned::Keys)?;
     let (mut elements, mut count) = (Vec::new(), 0);
-    let next = call.keyspace.walk(options.cursor, options.slots, |entry| {
+    let next = call.keyspace.walk(options.cursor, options.count, |entry| {
         let of_kind =
             options.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(entry.value.kind().as_bytes()));
         if of_kind && options.wants(entry.key.as_bytes()) {
@@ -324,5 +329,162 @@ fn object(call: &mut Call<'_>) -> Done {
              switching between policies at runtime LRU and LFU data will take some time to adjust.",
         ));
     }
-    call.integer(if refcount { 1 } else { call.keyspace.idle_s(place) as i64 })
+    if refcount {
+        let count = reference_count(&call.keyspace.entry(place).value);
+        return call.integer(count);
+    }
+    let idle_s = call.keyspace.idle_s(place);
+    call.integer(idle_s as i64)
+}
+
+/// Nothing is shared here; Redis shares small integers and says so.
+fn reference_count(value: &Value) -> i64 {
+    if matches!(value, Value::Integer(0..10_000)) { i64::from(i32::MAX) } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::storage::engine::testing::Bench;
+    use crate::storage::random::Random;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    #[test]
+    fn lifetimes_end() {
+        let mut bench = Bench::new();
+        bench.talk(&[
+            ("SET k v PX 100", "+OK|"),
+            ("PTTL k", ":100|"),
+            ("EXPIRE k 10 GT", ":1|"),
+            ("EXPIRE k 5 GT", ":0|"),
+            ("TTL k", ":10|"),
+            ("PERSIST k", ":1|"),
+            ("TTL k", ":-1|"),
+            ("PEXPIRE k 100 LT", ":1|"),
+            ("RENAME k other", "+OK|"),
+        ]);
+        bench.wait_ms(100);
+        bench.talk(&[("GET other", "$1|v|")]);
+        bench.wait_ms(1);
+        bench.talk(&[
+            ("GET other", "$-1|"),
+            ("TTL other", ":-2|"),
+            ("DBSIZE", ":0|"),
+            ("SET k v", "+OK|"),
+            ("EXPIRE k -1", ":1|"),
+            ("EXISTS k", ":0|"),
+        ]);
+        assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+
+    /// Value and moment of expiry by key: the slow, obvious store.
+    type Model = BTreeMap<usize, (String, u64)>;
+
+    fn step(bench: &mut Bench, model: &mut Model, random: &mut Random) {
+        let (key, value) = (random.below(40), random.below(1_000));
+        let ms = random.below(300) as u64 + 1;
+        let now_ms = bench.now.unix_ms;
+        model.retain(|_, (_, expires_ms)| *expires_ms >= now_ms);
+        let found = model.get(&key).cloned();
+        let expected = match random.below(9) {
+            0 => {
+                model.insert(key, (value.to_string(), u64::MAX));
+                (format!("SET {key} {value}"), "+OK|".to_owned())
+            }
+            1 => {
+                model.insert(key, (value.to_string(), now_ms + ms));
+                (format!("SET {key} {value} PX {ms}"), "+OK|".to_owned())
+            }
+            2 => {
+                let kept = found.map_or(u64::MAX, |(_, expires_ms)| expires_ms);
+                model.insert(key, (value.to_string(), kept));
+                (format!("SET {key} {value} KEEPTTL"), "+OK|".to_owned())
+            }
+            3 => {
+                if let Some(entry) = model.get_mut(&key) {
+                    entry.1 = now_ms + ms;
+                }
+                (format!("PEXPIRE {key} {ms}"), format!(":{}|", i32::from(found.is_some())))
+            }
+            4 => {
+                model.remove(&key);
+                (format!("DEL {key}"), format!(":{}|", i32::from(found.is_some())))
+            }
+            5 => {
+                let (old, kept) = found.unwrap_or(("0".to_owned(), u64::MAX));
+                let sum = old.parse::<i64>().expect("all values are numbers") + value as i64;
+                model.insert(key, (sum.to_string(), kept));
+                (format!("INCRBY {key} {value}"), format!(":{sum}|"))
+            }
+            6 => {
+                let left = found.map_or(-2, |(_, at)| if at == u64::MAX { -1 } else { (at - now_ms) as i64 });
+                (format!("PTTL {key}"), format!(":{left}|"))
+            }
+            7 => {
+                bench.engine.expire_some(bench.now, 5);
+                bench.wait_ms(random.below(30) as u64);
+                return;
+            }
+            _ => {
+                let reply = found.map_or("$-1|".to_owned(), |(old, _)| format!("${}|{old}|", old.len()));
+                (format!("GET {key}"), reply)
+            }
+        };
+        assert_eq!(bench.send(&expected.0), expected.1, "{} at {now_ms}", expected.0);
+    }
+
+    #[test]
+    fn strings_and_lifetimes_agree_with_a_simple_model() {
+        for seed in 0..20 {
+            let (mut bench, mut model, mut random) = (Bench::new(), Model::new(), Random::new(seed));
+            for _ in 0..3_000 {
+                step(&mut bench, &mut model, &mut random);
+            }
+            bench.wait_ms(1_000_000);
+            while bench.engine.expire_some(bench.now, 7).visited > 0 {}
+            let forever = model.values().filter(|(_, expires_ms)| *expires_ms == u64::MAX).count();
+            assert_eq!(bench.engine.statistics().keys, forever, "seed {seed}");
+            assert_eq!(bench.engine.statistics().keys_volatile, 0, "seed {seed}");
+            bench.send("FLUSHALL");
+            assert_eq!(bench.engine.statistics().bytes_used, 0);
+        }
+    }
+
+    #[test]
+    fn a_scan_meets_every_key_that_stays() {
+        let mut bench = Bench::new();
+        for key in 0..2_000 {
+            bench.send(&format!("SET stays:{key} v"));
+        }
+        let mut random = Random::new(3);
+        let (mut seen, mut cursor) = (BTreeSet::new(), "0".to_owned());
+        loop {
+            let reply = bench.send(&format!("SCAN {cursor} COUNT 7"));
+            let words: Vec<&str> = reply.split('|').collect();
+            cursor = words[2].to_owned();
+            assert!(cursor.parse::<u64>().expect("a cursor is a number") < 1 << 48);
+            let found: Vec<&str> = words[4..].iter().skip(1).step_by(2).copied().collect();
+            assert!(found.len() <= 10, "a call stays small");
+            seen.extend(found.into_iter().filter(|key| key.starts_with("stays")).map(str::to_owned));
+            if cursor == "0" {
+                break;
+            }
+            for _ in 0..30 {
+                bench.send(&format!("SET guest:{} v", random.below(20_000)));
+                bench.send(&format!("DEL guest:{}", random.below(20_000)));
+            }
+        }
+        assert_eq!(seen.len(), 2_000);
+    }
+
+    #[test]
+    fn a_scan_selects_by_pattern_and_kind() {
+        Bench::new().talk(&[
+            ("MSET a 1 b 2 ab 3", "+OK|"),
+            ("RPUSH a-list x", ":1|"),
+            ("SCAN 0 COUNT 1000 MATCH ?b", "*2|$1|0|*1|$2|ab|"),
+            ("SCAN 0 COUNT 1000 TYPE LIST", "*2|$1|0|*1|$6|a-list|"),
+            ("SCAN x", "-ERR invalid cursor|"),
+            ("SCAN 0 COUNT 0", "-ERR syntax error|"),
+        ]);
+    }
 }

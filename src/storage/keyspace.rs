@@ -331,10 +331,10 @@ impl Keyspace {
         }
     }
 
-    /// Visits some living entries in hash order, after about `slots_max` slots tells where to go on: nothing at
-    /// the end. Cursors stay below 2^40.
-    pub(super) fn walk(&self, cursor: u64, slots_max: usize, mut visit: impl FnMut(&Entry)) -> Option<u64> {
-        let mut left = slots_max;
+    /// Visits about `count` living entries in hash order and tells where to go on: nothing at the end. Cursors
+    /// stay below 2^40.
+    pub(super) fn walk(&self, cursor: u64, count: usize, mut visit: impl FnMut(&Entry)) -> Option<u64> {
+        let mut left = count;
         let mut from = cursor as u32;
         for index in (cursor >> 32) as usize..SEGMENTS {
             let table = &self.segments[index].table;
@@ -351,7 +351,6 @@ impl Keyspace {
                 if let Some(next) = next {
                     return Some((index as u64) << 32 | u64::from(next));
                 }
-                left = left.saturating_sub(1);
             }
             from = 0;
         }
@@ -366,7 +365,7 @@ impl Keyspace {
             .filter(|entry| entry.expires_ms >= self.now_ms)
     }
 
-    /// A living key at random: every key with the same chance, as long as segments are about equally full.
+    /// A living key at random, every key with the same chance.
     pub(super) fn random_key(&mut self) -> Option<Text> {
         while self.keys > 0 {
             let mut target = self.random.below(self.keys);

@@ -1,3 +1,345 @@
-//! To come.
-use super::commands::Command;
-pub(super) const COMMANDS: &[Command] = &[];
+//! Lists: items in a row.
+
+use super::call::{Call, Done};
+use super::commands::{Command, Effect, command};
+use super::items::{End, Items};
+use super::keyspace::Keyspace;
+use super::numbers;
+use super::refusal::Refusal;
+use super::text::Text;
+use crate::protocol::encode;
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("lpush", -3, Effect::Grow, lpush),
+    command("rpush", -3, Effect::Grow, rpush),
+    command("lpushx", -3, Effect::Grow, lpushx),
+    command("rpushx", -3, Effect::Grow, rpushx),
+    command("lpop", -2, Effect::Write, lpop),
+    command("rpop", -2, Effect::Write, rpop),
+    command("llen", 2, Effect::Read, llen),
+    command("lrange", 4, Effect::Read, lrange),
+    command("lindex", 3, Effect::Read, lindex),
+    command("lset", 4, Effect::Grow, lset),
+    command("linsert", 5, Effect::Grow, linsert),
+    command("lrem", 4, Effect::Write, lrem),
+    command("ltrim", 4, Effect::Write, ltrim),
+    command("lmove", 5, Effect::Grow, lmove),
+    command("rpoplpush", 3, Effect::Grow, rpoplpush),
+    command("lpos", -3, Effect::Read, lpos),
+];
+
+fn lpush(call: &mut Call<'_>) -> Done {
+    push(call, End::Left)
+}
+
+fn rpush(call: &mut Call<'_>) -> Done {
+    push(call, End::Right)
+}
+
+fn push(call: &mut Call<'_>, end: End) -> Done {
+    let new = call.rest(2);
+    let length = call.keyspace.change_or_create(call.at(1), |items: &mut Items| {
+        new.for_each(|item| items.push(end, Text::new(item)));
+        items.len()
+    })?;
+    call.number(length)
+}
+
+fn lpushx(call: &mut Call<'_>) -> Done {
+    push_if_present(call, End::Left)
+}
+
+fn rpushx(call: &mut Call<'_>) -> Done {
+    push_if_present(call, End::Right)
+}
+
+fn push_if_present(call: &mut Call<'_>, end: End) -> Done {
+    let new = call.rest(2);
+    let length = call.keyspace.change(call.at(1), |items: &mut Items| {
+        new.for_each(|item| items.push(end, Text::new(item)));
+        items.len()
+    })?;
+    call.number(length.unwrap_or(0))
+}
+
+fn lpop(call: &mut Call<'_>) -> Done {
+    pop(call, End::Left, "lpop")
+}
+
+fn rpop(call: &mut Call<'_>) -> Done {
+    pop(call, End::Right, "rpop")
+}
+
+fn pop(call: &mut Call<'_>, end: End, name: &'static str) -> Done {
+    match call.count() {
+        2 => {
+            let item = call.keyspace.change(call.at(1), |items: &mut Items| items.pop(end))?.flatten();
+            call.bulk_or_null(item.as_ref().map(Text::as_bytes))
+        }
+        3 => pop_several(call, end),
+        _ => Err(Refusal::WrongArity(name)),
+    }
+}
+
+fn pop_several(call: &mut Call<'_>, end: End) -> Done {
+    let count = numbers::integer(call.at(2)).filter(|count| *count >= 0);
+    let count = count.ok_or(Refusal::Words("ERR value is out of range, must be positive"))? as usize;
+    let out = &mut *call.out;
+    let popped = call.keyspace.change(call.arguments.at(1), |items: &mut Items| {
+        let count = count.min(items.len());
+        encode::array(out, count);
+        for _ in 0..count {
+            let item = items.pop(end).expect("there are at least as many");
+            encode::bulk(out, item.as_bytes());
+        }
+    })?;
+    if popped.is_none() {
+        encode::null_array(call.out, call.session.protocol);
+    }
+    Ok(())
+}
+
+fn llen(call: &mut Call<'_>) -> Done {
+    let length = call.keyspace.read_as::<Items>(call.at(1))?.map_or(0, Items::len);
+    call.number(length)
+}
+
+/// The positions from `start` to `stop` inclusive, negative ones counting from the end, as a half-open range.
+pub(super) fn positions(start: i64, stop: i64, length: usize) -> (usize, usize) {
+    let length = length as i64;
+    let absolute = |index: i64| if index < 0 { index.saturating_add(length) } else { index };
+    let (start, stop) = (absolute(start).max(0), absolute(stop).min(length - 1));
+    if start > stop { (0, 0) } else { (start as usize, stop as usize + 1) }
+}
+
+fn lrange(call: &mut Call<'_>) -> Done {
+    let (start, stop) = (call.integer_at(2)?, call.integer_at(3)?);
+    let Some(items) = call.keyspace.read_as::<Items>(call.arguments.at(1))? else {
+        return call.empty_array();
+    };
+    let (start, end) = positions(start, stop, items.len());
+    let range = items.range(start, end);
+    encode::array(call.out, range.len());
+    range.for_each(|item| encode::bulk(call.out, item.as_bytes()));
+    Ok(())
+}
+
+/// The position that `index` names, if the list reaches that far.
+fn position(index: i64, length: usize) -> Option<usize> {
+    let index = if index < 0 { index.checked_add(length as i64)? } else { index };
+    usize::try_from(index).ok().filter(|position| *position < length)
+}
+
+fn lindex(call: &mut Call<'_>) -> Done {
+    let Some(items) = call.keyspace.read_as::<Items>(call.arguments.at(1))? else { return call.null() };
+    let index = numbers::integer(call.arguments.at(2)).ok_or(Refusal::NotAnInteger)?;
+    match position(index, items.len()).and_then(|position| items.get(position)) {
+        Some(item) => encode::bulk(call.out, item.as_bytes()),
+        None => encode::null(call.out, call.session.protocol),
+    }
+    Ok(())
+}
+
+fn lset(call: &mut Call<'_>) -> Done {
+    let (index, item) = (numbers::integer(call.at(2)), call.at(3));
+    call.keyspace
+        .change(call.at(1), |items: &mut Items| {
+            let index = index.ok_or(Refusal::NotAnInteger)?;
+            let position = position(index, items.len()).ok_or(Refusal::OutOfRange)?;
+            items.set(position, Text::new(item));
+            Ok(())
+        })?
+        .ok_or(Refusal::NoSuchKey)??;
+    call.ok()
+}
+
+fn linsert(call: &mut Call<'_>) -> Done {
+    let (pivot, item) = (call.at(3), call.at(4));
+    let after = match (call.is(2, "before"), call.is(2, "after")) {
+        (true, _) => 0,
+        (_, true) => 1,
+        _ => return Err(Refusal::Syntax),
+    };
+    let length = call.keyspace.change(call.at(1), |items: &mut Items| {
+        let Some(found) = items.iter().position(|other| other.as_bytes() == pivot) else { return -1 };
+        items.insert(found + after, Text::new(item));
+        items.len() as i64
+    })?;
+    call.integer(length.unwrap_or(0))
+}
+
+fn lrem(call: &mut Call<'_>) -> Done {
+    let (count, item) = (call.integer_at(2)?, call.at(3));
+    let (count, end) = match count {
+        0 => (usize::MAX, End::Left),
+        1.. => (count as usize, End::Left),
+        _ => (count.unsigned_abs() as usize, End::Right),
+    };
+    let removed = call.keyspace.change(call.at(1), |items: &mut Items| items.remove(item, count, end))?;
+    call.number(removed.unwrap_or(0))
+}
+
+fn ltrim(call: &mut Call<'_>) -> Done {
+    let (start, stop) = (call.integer_at(2)?, call.integer_at(3)?);
+    call.keyspace.change(call.at(1), |items: &mut Items| {
+        let (start, end) = positions(start, stop, items.len());
+        items.keep(start, end);
+    })?;
+    call.ok()
+}
+
+fn lmove(call: &mut Call<'_>) -> Done {
+    let (from, to) = (end_at(call, 3)?, end_at(call, 4)?);
+    transfer(call, from, to)
+}
+
+fn end_at(call: &Call<'_>, index: usize) -> Result<End, Refusal> {
+    match (call.is(index, "left"), call.is(index, "right")) {
+        (true, _) => Ok(End::Left),
+        (_, true) => Ok(End::Right),
+        _ => Err(Refusal::Syntax),
+    }
+}
+
+fn rpoplpush(call: &mut Call<'_>) -> Done {
+    transfer(call, End::Right, End::Left)
+}
+
+fn transfer(call: &mut Call<'_>, from: End, to: End) -> Done {
+    let (source, target) = (call.at(1), call.at(2));
+    if call.keyspace.read_as::<Items>(source)?.is_none() {
+        return call.null();
+    }
+    call.keyspace.read_as::<Items>(target)?;
+    let item = moved(call.keyspace, source, target, from, to)?;
+    call.bulk(item.as_bytes())
+}
+
+fn moved(keyspace: &mut Keyspace, source: &[u8], target: &[u8], from: End, to: End) -> Result<Text, Refusal> {
+    if source == target {
+        // One change, so that a list of one item does not vanish on the way, and its lifetime with it.
+        let rotated = keyspace.change(source, |items: &mut Items| {
+            let item = items.pop(from).expect("no list is empty");
+            items.push(to, item.clone());
+            item
+        })?;
+        return rotated.ok_or(Refusal::NoSuchKey);
+    }
+    let item = keyspace.change(source, |items: &mut Items| items.pop(from))?.flatten();
+    let item = item.ok_or(Refusal::NoSuchKey)?;
+    keyspace.change_or_create(target, |items: &mut Items| items.push(to, item.clone()))?;
+    Ok(item)
+}
+
+/// RANK, COUNT and MAXLEN of LPOS.
+struct Search {
+    /// Matches to pass over.
+    skipped: usize,
+    from: End,
+    /// Zero for all.
+    count: Option<usize>,
+    compared_max: usize,
+}
+
+fn lpos(call: &mut Call<'_>) -> Done {
+    let search = lpos_options(call)?;
+    let wanted = call.arguments.at(2);
+    let items = call.keyspace.read_as::<Items>(call.arguments.at(1))?;
+    let limit = search.count.map_or(1, |count| if count == 0 { usize::MAX } else { count });
+    let found: Vec<usize> = items.map_or(Vec::new(), |items| {
+        let last = items.len().saturating_sub(1);
+        let is_match = |place: &(usize, &Text)| place.1.as_bytes() == wanted;
+        let places: &mut dyn Iterator<Item = (usize, &Text)> = match search.from {
+            End::Left => &mut items.iter().enumerate(),
+            End::Right => &mut items.iter().rev().enumerate().map(|(index, item)| (last - index, item)),
+        };
+        let matches = places.take(search.compared_max).filter(is_match);
+        matches.skip(search.skipped).take(limit).map(|(index, _)| index).collect()
+    });
+    if search.count.is_none() {
+        return match found.first() {
+            Some(index) => call.number(*index),
+            None => call.null(),
+        };
+    }
+    encode::array(call.out, found.len());
+    for index in found {
+        encode::integer(call.out, index as i64);
+    }
+    Ok(())
+}
+
+fn lpos_options(call: &Call<'_>) -> Result<Search, Refusal> {
+    let mut search = Search { skipped: 0, from: End::Left, count: None, compared_max: usize::MAX };
+    let not_negative = |index, words| {
+        let given = numbers::integer(call.at(index)).and_then(|given| usize::try_from(given).ok());
+        given.ok_or(Refusal::Words(words))
+    };
+    let mut index = 3;
+    while index < call.count() {
+        if index + 1 == call.count() {
+            return Err(Refusal::Syntax);
+        }
+        if call.is(index, "rank") {
+            let rank = call.integer_at(index + 1)?;
+            if rank == 0 {
+                return Err(Refusal::Words(
+                    "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use \
+                     negative to start from the end of the list",
+                ));
+            }
+            search.skipped = rank.unsigned_abs() as usize - 1;
+            search.from = if rank > 0 { End::Left } else { End::Right };
+        } else if call.is(index, "count") {
+            search.count = Some(not_negative(index + 1, "ERR COUNT can't be negative")?);
+        } else if call.is(index, "maxlen") {
+            let most = not_negative(index + 1, "ERR MAXLEN can't be negative")?;
+            search.compared_max = if most == 0 { usize::MAX } else { most };
+        } else {
+            return Err(Refusal::Syntax);
+        }
+        index += 2;
+    }
+    Ok(search)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::storage::engine::testing::Bench;
+
+    #[test]
+    fn items_move_between_ends() {
+        Bench::new().talk(&[
+            ("RPUSH l a b c", ":3|"),
+            ("LPUSH l z y", ":5|"),
+            ("LRANGE l 0 -1", "*5|$1|y|$1|z|$1|a|$1|b|$1|c|"),
+            ("LRANGE l -2 100", "*2|$1|b|$1|c|"),
+            ("LRANGE l 3 1", "*0|"),
+            ("LMOVE l l RIGHT LEFT", "$1|c|"),
+            ("LPOP l 2", "*2|$1|c|$1|y|"),
+            ("LTRIM l 1 1", "+OK|"),
+            ("RPOPLPUSH l other", "$1|a|"),
+            ("EXISTS l", ":0|"),
+            ("LPOP l 1", "*-1|"),
+            ("LSET l 0 a", "-ERR no such key|"),
+            ("LSET other 5 a", "-ERR index out of range|"),
+        ]);
+    }
+
+    #[test]
+    fn removal_counts_from_either_end() {
+        let mut bench = Bench::new();
+        bench.talk(&[
+            ("RPUSH l a b a c a", ":5|"),
+            ("LREM l -2 a", ":2|"),
+            ("LRANGE l 0 -1", "*3|$1|a|$1|b|$1|c|"),
+            ("RPUSH l a a", ":5|"),
+            ("LPOS l a RANK -1 COUNT 0", "*3|:4|:3|:0|"),
+            ("LREM l 2 a", ":2|"),
+            ("LRANGE l 0 -1", "*3|$1|b|$1|c|$1|a|"),
+            ("LREM l 0 x", ":0|"),
+            ("DEL l", ":1|"),
+        ]);
+        assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+}

@@ -127,13 +127,13 @@ impl Members {
     }
 
     /// Visits some members in hash order and tells where to go on; integers are visited all at once.
-    pub(super) fn walk(&self, from: u32, slots_max: usize, mut visit: impl FnMut(&[u8])) -> Option<u32> {
+    pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&[u8])) -> Option<u32> {
         match &self.shape {
             Shape::Integers(_) => {
                 self.for_each(visit);
                 None
             }
-            Shape::Texts(table) => table.walk(from, slots_max, |member| visit(member.as_bytes())),
+            Shape::Texts(table) => table.walk(from, count, |member| visit(member.as_bytes())),
         }
     }
 

@@ -1,12 +1,14 @@
 //! The embedded engine: a small, bounded, single-threaded Redis-compatible store.
 //!
-//!     Arguments ─> Engine::execute ─> Directory (name -> Command) ─> strings, keys, hashes, lists, sets,
-//!                      │                                             sorted_sets, connection, server,
-//!                      │ arity, memory, MULTI                        transactions: one function per command
-//!                      v                                                   │ reads and changes
-//!                    reply  <── written by the command into `out` ──┐      v
-//!                                                                   └─ Keyspace ─> Segment ─> Table<Entry>
-//!                                                                                    Entry { key, value, expiry }
+//!     Arguments ─> Engine::execute ─> Directory: name ─> Command
+//!                  │ arity, memory, MULTI      │ one function per command, one file per family:
+//!                  │                           │ strings  keys  hashes  lists  sets  sorted_sets  sorted_ranges
+//!                  v                           v sorted_combinations  connection  server  transactions
+//!                reply <── appended to `out` ─ Call ── reads and changes ─> Keyspace
+//!                                                                             │ 256 segments, by hash
+//!                                                                             v
+//!                                                      Table<Entry { key, value, expiry }>, in hash order
+//!
 //!     Value: Integer | Text | Buffer | Fields (hash) | Items (list) | Members (set) | Ranking (sorted set)
 //!
 //! It is pure: time and the seed are arguments, nothing waits, nothing is shared. So each core may own one, and a
@@ -15,7 +17,10 @@
 //! * Memory is counted per key, value and element; at `bytes_max` every command that may need more is refused.
 //! * A walk (SCAN and its kin) goes in hash order, so its cursor is a hash: see `table.rs`.
 //! * Expired keys are never seen; [`Engine::expire_some`] frees those that nobody asks for.
-//! * Replies are those of Redis 7.0, byte for byte where that is possible.
+//! * Replies are those of Redis 7.0, byte for byte; only the order of what has no order differs, and cursors.
+//! * There is one database and one user, and nothing blocks, publishes, scripts or persists. WATCH is refused.
+
+#![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 
 mod call;
 mod commands;
@@ -28,6 +33,7 @@ mod items;
 mod keys;
 mod keyspace;
 mod lists;
+mod long_double;
 mod members;
 mod numbers;
 mod random;
@@ -38,6 +44,8 @@ mod server;
 mod service;
 mod session;
 mod sets;
+mod sorted_combinations;
+mod sorted_ranges;
 mod sorted_sets;
 mod strings;
 mod table;

@@ -1,6 +1,5 @@
 //! Numbers as Redis reads and writes them.
 
-use super::refusal::Refusal;
 use crate::protocol::encode;
 use std::io::Write as _;
 
@@ -71,6 +70,7 @@ pub(super) fn float(text: &[u8]) -> Option<f64> {
 }
 
 /// `%.17g`: the spelling of scores.
+#[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
 pub(super) fn write_float(out: &mut Vec<u8>, value: f64) {
     // Every whole number below this is exact and shorter than 17 digits.
     const WHOLE_MAX: f64 = 1e15;
@@ -115,15 +115,6 @@ fn write_seventeen_digits(out: &mut Vec<u8>, value: f64) {
             out.extend_from_slice(&digits[whole..]);
         }
     }
-}
-
-/// The sum of two decimals as INCRBYFLOAT spells it.
-pub(super) fn add_decimals(left: &[u8], right: &[u8]) -> Result<String, Refusal> {
-    let sum = float(left).ok_or(Refusal::NotAFloat)? + float(right).ok_or(Refusal::NotAFloat)?;
-    if !sum.is_finite() {
-        return Err(Refusal::Words("ERR increment would produce NaN or Infinity"));
-    }
-    Ok(sum.to_string())
 }
 
 #[cfg(test)]

@@ -75,6 +75,8 @@ impl Ranking {
     /// Gives a member its score, whether it was there or not.
     pub(super) fn set(&mut self, member: &[u8], score: f64) {
         debug_assert!(!score.is_nan());
+        // A small sorted set of Redis keeps whole scores as integers, which have no minus zero.
+        let score = if self.large { score } else { score + 0.0 };
         let hash = self.scores.hash(member);
         let text = if let Some(position) = self.scores.find(hash, member) {
             let before = std::mem::replace(&mut self.scores.at_mut(position).score, score);
@@ -134,9 +136,9 @@ impl Ranking {
     }
 
     /// Visits some members in hash order and tells where to go on; a small set is visited whole, in its order.
-    pub(super) fn walk(&self, from: u32, slots_max: usize, visit: impl FnMut(&Scored)) -> Option<u32> {
+    pub(super) fn walk(&self, from: u32, count: usize, visit: impl FnMut(&Scored)) -> Option<u32> {
         if self.large {
-            return self.scores.walk(from, slots_max, visit);
+            return self.scores.walk(from, count, visit);
         }
         self.pieces.iter().flatten().for_each(visit);
         None

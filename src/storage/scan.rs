@@ -3,17 +3,18 @@
 use super::call::{Call, Done};
 use super::glob;
 use super::numbers::Digits;
+use super::random::Random;
 use super::refusal::Refusal;
 use crate::protocol::encode;
 
-/// One call never looks at more slots than this, whatever COUNT asks for.
-const SLOTS_MAX: usize = 100_000;
+/// One call never looks at many more elements than this, whatever COUNT asks for.
+const COUNT_MAX: usize = 100_000;
 
 /// The words after the cursor.
 pub(super) struct ScanOptions<'a> {
     pub(super) cursor: u64,
     pattern: Option<&'a [u8]>,
-    pub(super) slots: usize,
+    pub(super) count: usize,
     /// Only keys of this kind; SCAN alone knows it.
     pub(super) kind: Option<&'a [u8]>,
 }
@@ -28,7 +29,7 @@ pub(super) enum Scanned {
 impl<'a> ScanOptions<'a> {
     /// Reads the cursor at `index` and what follows.
     pub(super) fn parse(call: &Call<'a>, index: usize, scanned: Scanned) -> Result<Self, Refusal> {
-        let mut options = Self { cursor: cursor(call.at(index))?, pattern: None, slots: 10, kind: None };
+        let mut options = Self { cursor: cursor(call.at(index))?, pattern: None, count: 10, kind: None };
         let mut index = index + 1;
         while index < call.count() {
             let Some(argument) = call.arguments.get(index + 1) else { return Err(Refusal::Syntax) };
@@ -37,7 +38,7 @@ impl<'a> ScanOptions<'a> {
                 if count < 1 {
                     return Err(Refusal::Syntax);
                 }
-                options.slots = (count as usize).min(SLOTS_MAX);
+                options.count = (count as usize).min(COUNT_MAX);
             } else if call.is(index, "match") {
                 options.pattern = Some(argument).filter(|pattern| *pattern != b"*");
             } else if call.is(index, "type") && scanned == Scanned::Keys {
@@ -50,9 +51,19 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
+    /// The cursor within one collection; nothing if it is beyond its end.
+    pub(super) fn table_cursor(&self) -> Option<u32> {
+        u32::try_from(self.cursor).ok()
+    }
+
     pub(super) fn wants(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
     }
+}
+
+/// Refuses what is no cursor, before the key is looked at.
+pub(super) fn check_cursor(text: &[u8]) -> Result<(), Refusal> {
+    cursor(text).map(|_| ())
 }
 
 fn cursor(text: &[u8]) -> Result<u64, Refusal> {
@@ -68,3 +79,18 @@ pub(super) fn reply(call: &mut Call<'_>, next: Option<u64>, count: usize, elemen
     call.out.extend_from_slice(elements);
     Ok(())
 }
+
+/// Positions for HRANDFIELD and its kin: a negative count allows repetitions.
+pub(super) fn picks(random: &mut Random, count: i64, length: usize) -> Result<Vec<usize>, Refusal> {
+    if count >= 0 {
+        return Ok(random.distinct(count as usize, length));
+    }
+    let count = count.unsigned_abs() as usize;
+    if count > PICKS_MAX {
+        return Err(Refusal::Words("ERR value is out of range"));
+    }
+    Ok(if length == 0 { Vec::new() } else { (0..count).map(|_| random.below(length)).collect() })
+}
+
+/// Repetitions that one command may ask for.
+const PICKS_MAX: usize = 1_000_000;

@@ -1,3 +1,331 @@
-//! To come.
-use super::commands::Command;
-pub(super) const COMMANDS: &[Command] = &[];
+//! Sets: members without order, and what sets have in common or not.
+
+use super::call::{Call, Done};
+use super::commands::{Command, Effect, command};
+use super::keyspace::Lifetime;
+use super::members::Members;
+use super::numbers;
+use super::refusal::Refusal;
+use super::scan::{self, ScanOptions, Scanned};
+use super::text::Text;
+use super::value::Value;
+use crate::protocol::encode;
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("sadd", -3, Effect::Grow, sadd),
+    command("srem", -3, Effect::Write, srem),
+    command("smembers", 2, Effect::Read, smembers),
+    command("sismember", 3, Effect::Read, sismember),
+    command("smismember", -3, Effect::Read, smismember),
+    command("scard", 2, Effect::Read, scard),
+    command("spop", -2, Effect::Write, spop),
+    command("srandmember", -2, Effect::Read, srandmember),
+    command("smove", 4, Effect::Grow, smove),
+    command("sunion", -2, Effect::Read, sunion),
+    command("sinter", -2, Effect::Read, sinter),
+    command("sdiff", -2, Effect::Read, sdiff),
+    command("sunionstore", -3, Effect::Grow, sunionstore),
+    command("sinterstore", -3, Effect::Grow, sinterstore),
+    command("sdiffstore", -3, Effect::Grow, sdiffstore),
+    command("sintercard", -3, Effect::Read, sintercard),
+    command("sscan", -3, Effect::Read, sscan),
+];
+
+fn sadd(call: &mut Call<'_>) -> Done {
+    let new = call.rest(2);
+    let added = call.keyspace.change_or_create(call.at(1), |members: &mut Members| {
+        new.filter(|member| members.insert(member)).count()
+    })?;
+    call.number(added)
+}
+
+fn srem(call: &mut Call<'_>) -> Done {
+    let old = call.rest(2);
+    let removed = call
+        .keyspace
+        .change(call.at(1), |members: &mut Members| old.filter(|member| members.remove(member)).count())?;
+    call.number(removed.unwrap_or(0))
+}
+
+fn smembers(call: &mut Call<'_>) -> Done {
+    let members = call.keyspace.read_as::<Members>(call.arguments.at(1))?;
+    encode::set(call.out, call.session.protocol, members.map_or(0, Members::len));
+    if let Some(members) = members {
+        members.for_each(|member| encode::bulk(call.out, member));
+    }
+    Ok(())
+}
+
+fn sismember(call: &mut Call<'_>) -> Done {
+    let member = call.at(2);
+    let found = call.keyspace.read_as::<Members>(call.at(1))?.is_some_and(|members| members.contains(member));
+    call.integer(i64::from(found))
+}
+
+fn smismember(call: &mut Call<'_>) -> Done {
+    let asked = call.rest(2);
+    let members = call.keyspace.read_as::<Members>(call.arguments.at(1))?;
+    encode::array(call.out, asked.len());
+    for member in asked {
+        let found = members.is_some_and(|members| members.contains(member));
+        encode::integer(call.out, i64::from(found));
+    }
+    Ok(())
+}
+
+fn scard(call: &mut Call<'_>) -> Done {
+    let count = call.keyspace.read_as::<Members>(call.at(1))?.map_or(0, Members::len);
+    call.number(count)
+}
+
+fn spop(call: &mut Call<'_>) -> Done {
+    let mut random = call.keyspace.random.fork();
+    let key = call.arguments.at(1);
+    match call.count() {
+        2 => {
+            let member =
+                call.keyspace.change(key, |members: &mut Members| members.pop(&mut random))?.flatten();
+            return call.bulk_or_null(member.as_ref().map(Text::as_bytes));
+        }
+        3 => {}
+        _ => return Err(Refusal::Syntax),
+    }
+    let count = numbers::integer(call.at(2)).filter(|count| *count >= 0);
+    let count = count.ok_or(Refusal::Words("ERR value is out of range, must be positive"))? as usize;
+    let (out, protocol) = (&mut *call.out, call.session.protocol);
+    let popped = call.keyspace.change(key, |members: &mut Members| {
+        let count = count.min(members.len());
+        encode::set(out, protocol, count);
+        for _ in 0..count {
+            let member = members.pop(&mut random).expect("there are at least as many");
+            encode::bulk(out, member.as_bytes());
+        }
+    })?;
+    if popped.is_none() {
+        encode::set(call.out, protocol, 0);
+    }
+    Ok(())
+}
+
+fn srandmember(call: &mut Call<'_>) -> Done {
+    let mut random = call.keyspace.random.fork();
+    if call.count() > 3 {
+        return Err(Refusal::Syntax);
+    }
+    let count = if call.count() == 3 { Some(call.integer_at(2)?) } else { None };
+    let members = call.keyspace.read_as::<Members>(call.arguments.at(1))?;
+    let length = members.map_or(0, Members::len);
+    let Some(count) = count else {
+        match members {
+            Some(members) => members.at(random.below(length), |member| encode::bulk(call.out, member)),
+            None => encode::null(call.out, call.session.protocol),
+        }
+        return Ok(());
+    };
+    let picks = scan::picks(&mut random, count, length)?;
+    encode::array(call.out, picks.len());
+    for pick in picks {
+        let members = members.expect("only what exists can be picked");
+        members.at(pick, |member| encode::bulk(call.out, member));
+    }
+    Ok(())
+}
+
+fn smove(call: &mut Call<'_>) -> Done {
+    let (source, target, member) = (call.at(1), call.at(2), call.at(3));
+    let Some(members) = call.keyspace.read_as::<Members>(source)? else { return call.integer(0) };
+    let found = members.contains(member);
+    call.keyspace.read_as::<Members>(target)?;
+    if found && source != target {
+        call.keyspace.change(source, |members: &mut Members| members.remove(member))?;
+        call.keyspace.change_or_create(target, |members: &mut Members| members.insert(member))?;
+    }
+    call.integer(i64::from(found))
+}
+
+/// How several sets become one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Combination {
+    Union,
+    Intersection,
+    Difference,
+}
+
+fn sunion(call: &mut Call<'_>) -> Done {
+    show(call, Combination::Union)
+}
+
+fn sinter(call: &mut Call<'_>) -> Done {
+    show(call, Combination::Intersection)
+}
+
+fn sdiff(call: &mut Call<'_>) -> Done {
+    show(call, Combination::Difference)
+}
+
+fn sunionstore(call: &mut Call<'_>) -> Done {
+    store(call, Combination::Union)
+}
+
+fn sinterstore(call: &mut Call<'_>) -> Done {
+    store(call, Combination::Intersection)
+}
+
+fn sdiffstore(call: &mut Call<'_>) -> Done {
+    store(call, Combination::Difference)
+}
+
+fn show(call: &mut Call<'_>, combination: Combination) -> Done {
+    let members = combined(call, 1, combination)?;
+    encode::set(call.out, call.session.protocol, members.len());
+    members.for_each(|member| encode::bulk(call.out, member));
+    Ok(())
+}
+
+fn store(call: &mut Call<'_>, combination: Combination) -> Done {
+    let members = combined(call, 2, combination)?;
+    let (target, count) = (call.at(1), members.len());
+    if count == 0 {
+        call.keyspace.remove(target);
+    } else {
+        call.afford(members.bytes())?;
+        call.keyspace.set(target, Value::Set(Box::new(members)), Lifetime::Forever);
+    }
+    call.number(count)
+}
+
+/// The sets at the keys from argument `start` on; a missing key is an empty set.
+fn sets_at<'a>(
+    call: &'a Call<'_>,
+    keys: std::ops::Range<usize>,
+) -> Result<Vec<Option<&'a Members>>, Refusal> {
+    keys.map(|index| call.keyspace.peek_as::<Members>(call.at(index))).collect()
+}
+
+fn combined(call: &Call<'_>, start: usize, combination: Combination) -> Result<Members, Refusal> {
+    let sets = sets_at(call, start..call.count())?;
+    let mut result = Members::new(call.keyspace.hasher());
+    match combination {
+        Combination::Union => {
+            for set in sets.into_iter().flatten() {
+                set.for_each(|member| {
+                    result.insert(member);
+                });
+            }
+        }
+        Combination::Intersection => in_all(&sets, |member| {
+            result.insert(member);
+            true
+        }),
+        Combination::Difference => {
+            let (first, others) = sets.split_first().expect("the command takes at least one key");
+            if let Some(first) = first {
+                first.for_each(|member| {
+                    if !others.iter().flatten().any(|other| other.contains(member)) {
+                        result.insert(member);
+                    }
+                });
+            }
+        }
+    }
+    Ok(result)
+}
+
+/// Visits what all sets have, the smallest one leading, until `visit` has enough.
+fn in_all(sets: &[Option<&Members>], mut visit: impl FnMut(&[u8]) -> bool) {
+    let Some(mut sets) = sets.iter().copied().collect::<Option<Vec<&Members>>>() else { return };
+    sets.sort_by_key(|set| set.len());
+    let Some((smallest, others)) = sets.split_first() else { return };
+    let mut goes_on = true;
+    for position in 0..smallest.len() {
+        smallest.at(position, |member| {
+            if others.iter().all(|other| other.contains(member)) {
+                goes_on = visit(member);
+            }
+        });
+        if !goes_on {
+            return;
+        }
+    }
+}
+
+fn sintercard(call: &mut Call<'_>) -> Done {
+    let keys = numbers::integer(call.at(1)).filter(|keys| *keys > 0);
+    let keys = keys.ok_or(Refusal::Words("ERR numkeys should be greater than 0"))?;
+    let end = usize::try_from(keys).ok().and_then(|keys| keys.checked_add(2));
+    let end = end
+        .filter(|end| *end <= call.count())
+        .ok_or(Refusal::Words("ERR Number of keys can't be greater than number of args"))?;
+    let mut limit = 0;
+    let mut index = end;
+    while index < call.count() {
+        if !call.is(index, "limit") || index + 1 == call.count() {
+            return Err(Refusal::Syntax);
+        }
+        limit = numbers::integer(call.at(index + 1))
+            .filter(|limit| *limit >= 0)
+            .ok_or(Refusal::Words("ERR LIMIT can't be negative"))? as usize;
+        index += 2;
+    }
+    let mut found = 0;
+    in_all(&sets_at(call, 2..end)?, |_| {
+        found += 1;
+        found != limit
+    });
+    call.number(found)
+}
+
+fn sscan(call: &mut Call<'_>) -> Done {
+    scan::check_cursor(call.at(2))?;
+    if call.keyspace.read_as::<Members>(call.at(1))?.is_none() {
+        return scan::reply(call, None, 0, &[]);
+    }
+    let options = ScanOptions::parse(call, 2, Scanned::Elements)?;
+    let (mut elements, mut count) = (Vec::new(), 0);
+    let members = call.keyspace.read_as::<Members>(call.at(1))?;
+    let next = members.zip(options.table_cursor()).and_then(|(members, cursor)| {
+        members.walk(cursor, options.count, |member| {
+            if options.wants(member) {
+                encode::bulk(&mut elements, member);
+                count += 1;
+            }
+        })
+    });
+    scan::reply(call, next.map(u64::from), count, &elements)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::storage::engine::testing::Bench;
+
+    #[test]
+    fn sets_combine() {
+        Bench::new().talk(&[
+            ("SADD a 3 1 2", ":3|"),
+            ("SADD b 2 3 4", ":3|"),
+            ("SMEMBERS a", "*3|$1|1|$1|2|$1|3|"),
+            ("SINTER a b", "*2|$1|2|$1|3|"),
+            ("SUNION a b nothing", "*4|$1|1|$1|2|$1|3|$1|4|"),
+            ("SDIFF a b", "*1|$1|1|"),
+            ("SINTERCARD 2 a b LIMIT 1", ":1|"),
+            ("SINTERSTORE a a nothing", ":0|"),
+            ("EXISTS a", ":0|"),
+            ("SET s x", "+OK|"),
+            ("SUNION b s", "-WRONGTYPE Operation against a key holding the wrong kind of value|"),
+        ]);
+    }
+
+    #[test]
+    fn what_is_popped_was_there_and_is_gone() {
+        let mut bench = Bench::new();
+        for number in 0..600 {
+            bench.send(&format!("SADD s {number}"));
+        }
+        let mut popped: Vec<String> = (0..600).map(|_| bench.send("SPOP s")).collect();
+        popped.sort();
+        popped.dedup();
+        assert_eq!(popped.len(), 600);
+        bench.talk(&[("EXISTS s", ":0|"), ("SPOP s", "$-1|")]);
+        assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+}

@@ -1,3 +1,376 @@
-//! To come.
-use super::commands::Command;
-pub(super) const COMMANDS: &[Command] = &[];
+//! Sorted sets: members with scores. Ranges are in `sorted_ranges.rs`, combinations in `sorted_combinations.rs`.
+
+use super::call::{Call, Done, write_double};
+use super::commands::{Command, Effect, command};
+use super::numbers;
+use super::ranking::{Ranking, Scored};
+use super::refusal::Refusal;
+use super::scan::{self, ScanOptions, Scanned};
+use crate::protocol::{Protocol, encode};
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("zadd", -4, Effect::Grow, zadd),
+    command("zincrby", 4, Effect::Grow, zincrby),
+    command("zscore", 3, Effect::Read, zscore),
+    command("zmscore", -3, Effect::Read, zmscore),
+    command("zrank", 3, Effect::Read, zrank),
+    command("zrevrank", 3, Effect::Read, zrevrank),
+    command("zcard", 2, Effect::Read, zcard),
+    command("zrem", -3, Effect::Write, zrem),
+    command("zpopmin", -2, Effect::Write, zpopmin),
+    command("zpopmax", -2, Effect::Write, zpopmax),
+    command("zrandmember", -2, Effect::Read, zrandmember),
+    command("zscan", -3, Effect::Read, zscan),
+];
+
+/// Which members ZADD touches and what it does with them.
+#[derive(Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one word of the command")]
+struct AddOptions {
+    only_new: bool,
+    only_known: bool,
+    only_greater: bool,
+    only_less: bool,
+    counts_changes: bool,
+    increments: bool,
+}
+
+/// What ZADD did to one member.
+#[derive(Clone, Copy, PartialEq)]
+enum Added {
+    Nothing,
+    New(f64),
+    Changed(f64),
+    Unchanged(f64),
+}
+
+impl AddOptions {
+    /// The options, and where the scores begin.
+    fn parse(call: &Call<'_>) -> Result<(Self, usize), Refusal> {
+        let mut options = Self::default();
+        let mut index = 2;
+        loop {
+            let option = match () {
+                () if call.is(index, "nx") => &mut options.only_new,
+                () if call.is(index, "xx") => &mut options.only_known,
+                () if call.is(index, "gt") => &mut options.only_greater,
+                () if call.is(index, "lt") => &mut options.only_less,
+                () if call.is(index, "ch") => &mut options.counts_changes,
+                () if call.is(index, "incr") => &mut options.increments,
+                () => break,
+            };
+            *option = true;
+            index += 1;
+        }
+        options.check(call.count() - index)?;
+        Ok((options, index))
+    }
+
+    fn check(self, words: usize) -> Result<(), Refusal> {
+        if words == 0 || !words.is_multiple_of(2) {
+            return Err(Refusal::Syntax);
+        }
+        if self.only_new && self.only_known {
+            return Err(Refusal::Words("ERR XX and NX options at the same time are not compatible"));
+        }
+        let exclusive = [self.only_new, self.only_greater, self.only_less];
+        if exclusive.into_iter().filter(|option| *option).count() > 1 {
+            return Err(Refusal::Words("ERR GT, LT, and/or NX options at the same time are not compatible"));
+        }
+        if self.increments && words > 2 {
+            return Err(Refusal::Words("ERR INCR option supports a single increment-element pair"));
+        }
+        Ok(())
+    }
+
+    fn apply(self, ranking: &mut Ranking, member: &[u8], score: f64) -> Result<Added, Refusal> {
+        let Some(old) = ranking.score(member) else {
+            if self.only_known {
+                return Ok(Added::Nothing);
+            }
+            ranking.set(member, score);
+            return Ok(Added::New(score));
+        };
+        let score = if self.increments { old + score } else { score };
+        if self.only_new {
+            return Ok(Added::Nothing);
+        }
+        if score.is_nan() {
+            return Err(Refusal::Words("ERR resulting score is not a number (NaN)"));
+        }
+        if self.only_greater && score <= old || self.only_less && score >= old {
+            return Ok(Added::Nothing);
+        }
+        #[expect(clippy::float_cmp, reason = "an equal score is no change")]
+        if score == old {
+            return Ok(Added::Unchanged(old));
+        }
+        ranking.set(member, score);
+        Ok(Added::Changed(score))
+    }
+}
+
+fn zadd(call: &mut Call<'_>) -> Done {
+    let (options, start) = AddOptions::parse(call)?;
+    add(call, options, start)
+}
+
+fn zincrby(call: &mut Call<'_>) -> Done {
+    add(call, AddOptions { increments: true, ..AddOptions::default() }, 2)
+}
+
+fn add(call: &mut Call<'_>, options: AddOptions, start: usize) -> Done {
+    let pairs = (start..call.count()).step_by(2);
+    let pairs = pairs.map(|index| Some((numbers::float(call.at(index))?, call.at(index + 1))));
+    let pairs: Vec<(f64, &[u8])> = pairs.collect::<Option<_>>().ok_or(Refusal::NotAFloat)?;
+    let done: Vec<Added> = call.keyspace.change_or_create(call.at(1), |ranking: &mut Ranking| {
+        pairs.iter().map(|(score, member)| options.apply(ranking, member, *score)).collect::<Result<_, _>>()
+    })??;
+    if options.increments {
+        return match done[0] {
+            Added::Nothing => call.null(),
+            Added::New(score) | Added::Changed(score) | Added::Unchanged(score) => {
+                write_double(call.out, call.session.protocol, score);
+                Ok(())
+            }
+        };
+    }
+    let counted = |added: &&Added| match added {
+        Added::New(_) => true,
+        Added::Changed(_) => options.counts_changes,
+        Added::Nothing | Added::Unchanged(_) => false,
+    };
+    call.number(done.iter().filter(counted).count())
+}
+
+fn write_score_or_null(out: &mut Vec<u8>, protocol: Protocol, score: Option<f64>) {
+    match score {
+        Some(score) => write_double(out, protocol, score),
+        None => encode::null(out, protocol),
+    }
+}
+
+fn zscore(call: &mut Call<'_>) -> Done {
+    let ranking = call.keyspace.read_as::<Ranking>(call.arguments.at(1))?;
+    let score = ranking.and_then(|ranking| ranking.score(call.arguments.at(2)));
+    write_score_or_null(call.out, call.session.protocol, score);
+    Ok(())
+}
+
+fn zmscore(call: &mut Call<'_>) -> Done {
+    let members = call.rest(2);
+    let ranking = call.keyspace.read_as::<Ranking>(call.arguments.at(1))?;
+    encode::array(call.out, members.len());
+    for member in members {
+        let score = ranking.and_then(|ranking| ranking.score(member));
+        write_score_or_null(call.out, call.session.protocol, score);
+    }
+    Ok(())
+}
+
+fn zrank(call: &mut Call<'_>) -> Done {
+    tell_rank(call, |rank, _| rank)
+}
+
+fn zrevrank(call: &mut Call<'_>) -> Done {
+    tell_rank(call, |rank, length| length - 1 - rank)
+}
+
+fn tell_rank(call: &mut Call<'_>, count_from: fn(usize, usize) -> usize) -> Done {
+    let member = call.at(2);
+    let ranking = call.keyspace.read_as::<Ranking>(call.at(1))?;
+    let rank = ranking.and_then(|ranking| Some(count_from(ranking.rank(member)?, ranking.len())));
+    match rank {
+        Some(rank) => call.number(rank),
+        None => call.null(),
+    }
+}
+
+fn zcard(call: &mut Call<'_>) -> Done {
+    let count = call.keyspace.read_as::<Ranking>(call.at(1))?.map_or(0, Ranking::len);
+    call.number(count)
+}
+
+fn zrem(call: &mut Call<'_>) -> Done {
+    let members = call.rest(2);
+    let removed = call.keyspace.change(call.at(1), |ranking: &mut Ranking| {
+        members.filter(|member| ranking.remove(member).is_some()).count()
+    })?;
+    call.number(removed.unwrap_or(0))
+}
+
+/// From which end of the order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extreme {
+    Lowest,
+    Highest,
+}
+
+fn zpopmin(call: &mut Call<'_>) -> Done {
+    pop(call, Extreme::Lowest)
+}
+
+fn zpopmax(call: &mut Call<'_>) -> Done {
+    pop(call, Extreme::Highest)
+}
+
+fn pop(call: &mut Call<'_>, extreme: Extreme) -> Done {
+    let count = match call.count() {
+        2 => None,
+        3 => Some(
+            numbers::integer(call.at(2))
+                .filter(|count| *count >= 0)
+                .ok_or(Refusal::Words("ERR value is out of range, must be positive"))? as usize,
+        ),
+        _ => return Err(Refusal::Syntax),
+    };
+    let popped = call.keyspace.change(call.at(1), |ranking: &mut Ranking| {
+        let length = ranking.len();
+        let count = count.unwrap_or(1).min(length);
+        match extreme {
+            Extreme::Lowest => ranking.remove_range(0, count),
+            Extreme::Highest => {
+                let mut popped = ranking.remove_range(length - count, length);
+                popped.reverse();
+                popped
+            }
+        }
+    })?;
+    let popped = popped.unwrap_or_default();
+    if count.is_some() {
+        write_scored(call, popped.iter(), popped.len());
+    } else {
+        // Without a count there is one pair at most, and it is flat in both dialects.
+        encode::array(call.out, popped.len() * 2);
+        for Scored { member, score } in &popped {
+            encode::bulk(call.out, member.as_bytes());
+            write_double(call.out, call.session.protocol, *score);
+        }
+    }
+    Ok(())
+}
+
+/// Members with scores: pairs in RESP3, flat in RESP2.
+fn write_scored<'a>(call: &mut Call<'_>, scored: impl Iterator<Item = &'a Scored>, count: usize) {
+    scored_header(call.out, call.session.protocol, count);
+    scored.for_each(|scored| write_pair(call.out, call.session.protocol, scored));
+}
+
+pub(super) fn scored_header(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
+    encode::array(out, if protocol == Protocol::Resp3 { count } else { count * 2 });
+}
+
+pub(super) fn write_pair(out: &mut Vec<u8>, protocol: Protocol, scored: &Scored) {
+    if protocol == Protocol::Resp3 {
+        encode::array(out, 2);
+    }
+    encode::bulk(out, scored.member.as_bytes());
+    write_double(out, protocol, scored.score);
+}
+
+fn zrandmember(call: &mut Call<'_>) -> Done {
+    let mut random = call.keyspace.random.fork();
+    let key = call.arguments.at(1);
+    if call.count() == 2 {
+        let scored = call.keyspace.read_as::<Ranking>(key)?.map_or(&[][..], Ranking::unordered);
+        match scored {
+            [] => encode::null(call.out, call.session.protocol),
+            scored => encode::bulk(call.out, scored[random.below(scored.len())].member.as_bytes()),
+        }
+        return Ok(());
+    }
+    let count = call.integer_at(2)?;
+    let with_scores = call.count() == 4 && call.is(3, "withscores");
+    if call.count() > 3 && !with_scores {
+        return Err(Refusal::Syntax);
+    }
+    let (out, protocol) = (&mut *call.out, call.session.protocol);
+    let scored = call.keyspace.read_as::<Ranking>(key)?.map_or(&[][..], Ranking::unordered);
+    let picks = scan::picks(&mut random, count, scored.len())?;
+    if with_scores {
+        scored_header(out, protocol, picks.len());
+        for pick in picks {
+            write_pair(out, protocol, &scored[pick]);
+        }
+    } else {
+        encode::array(out, picks.len());
+        for pick in picks {
+            encode::bulk(out, scored[pick].member.as_bytes());
+        }
+    }
+    Ok(())
+}
+
+fn zscan(call: &mut Call<'_>) -> Done {
+    scan::check_cursor(call.at(2))?;
+    if call.keyspace.read_as::<Ranking>(call.at(1))?.is_none() {
+        return scan::reply(call, None, 0, &[]);
+    }
+    let options = ScanOptions::parse(call, 2, Scanned::Elements)?;
+    let (mut elements, mut count) = (Vec::new(), 0);
+    let ranking = call.keyspace.read_as::<Ranking>(call.at(1))?;
+    let next = ranking.zip(options.table_cursor()).and_then(|(ranking, cursor)| {
+        ranking.walk(cursor, options.count, |scored| {
+            if options.wants(scored.member.as_bytes()) {
+                encode::bulk(&mut elements, scored.member.as_bytes());
+                write_listed_score(&mut elements, ranking, scored.score);
+                count += 2;
+            }
+        })
+    });
+    scan::reply(call, next.map(u64::from), count, &elements)
+}
+
+/// A cursor's scores are strings in both dialects; a small sorted set of Redis spells whole ones as integers.
+#[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
+fn write_listed_score(out: &mut Vec<u8>, ranking: &Ranking, score: f64) {
+    const INTEGER_MAX: f64 = (1_u64 << 62) as f64;
+    if ranking.is_small() && score.abs() < INTEGER_MAX && score.trunc() == score {
+        encode::bulk(out, numbers::Digits::new(score as i64).as_bytes());
+    } else {
+        write_double(out, Protocol::Resp2, score);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::storage::engine::testing::Bench;
+
+    #[test]
+    fn scores_are_added_under_conditions() {
+        Bench::new().talk(&[
+            ("ZADD z 1 a 2 b", ":2|"),
+            ("ZADD z NX 9 a 3 c", ":1|"),
+            ("ZADD z XX CH 5 a 9 nobody", ":1|"),
+            ("ZADD z GT CH 4 a 6 b", ":1|"),
+            ("ZADD z LT INCR 1 b", "$-1|"),
+            ("ZADD z INCR 1.5 b", "$3|7.5|"),
+            ("ZADD z NX XX 1 a", "-ERR XX and NX options at the same time are not compatible|"),
+            ("ZADD z 1", "-ERR wrong number of arguments for 'zadd' command|"),
+            ("ZADD z x a", "-ERR value is not a valid float|"),
+            ("ZADD z inf i", ":1|"),
+            ("ZINCRBY z -inf i", "-ERR resulting score is not a number (NaN)|"),
+            ("ZMSCORE z a b c i no", "*5|$1|5|$3|7.5|$1|3|$3|inf|$-1|"),
+            ("ZRANK z a", ":1|"),
+            ("ZREVRANK z a", ":2|"),
+            ("ZPOPMIN z", "*2|$1|c|$1|3|"),
+            ("ZPOPMAX z 5", "*6|$1|i|$3|inf|$1|b|$3|7.5|$1|a|$1|5|"),
+            ("EXISTS z", ":0|"),
+            ("ZADD z XX 1 a", ":0|"),
+            ("EXISTS z", ":0|"),
+        ]);
+    }
+
+    #[test]
+    fn resp3_has_doubles_and_pairs() {
+        let mut bench = Bench::new();
+        assert!(bench.send("HELLO 3").starts_with("%7|"));
+        bench.talk(&[
+            ("ZADD z 1.5 a 2 b", ":2|"),
+            ("ZSCORE z a", ",1.5|"),
+            ("ZSCORE z x", "_|"),
+            ("ZPOPMIN z 1", "*1|*2|$1|a|,1.5|"),
+            ("ZPOPMIN z", "*2|$1|b|,2|"),
+        ]);
+    }
+}

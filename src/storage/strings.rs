@@ -3,6 +3,7 @@
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
 use super::keyspace::Lifetime;
+use super::long_double;
 use super::numbers::{self, Digits};
 use super::refusal::Refusal;
 use super::text::Text;
@@ -106,7 +107,7 @@ fn set_options(call: &Call<'_>) -> Result<SetOptions, Refusal> {
             options.lifetime = Lifetime::Keep;
         } else if let Some(unit) = Unit::named(call.at(index))
             && index + 1 < call.count()
-            && moment.is_none()
+            && moment.is_none_or(|(other, _)| other == unit)
             && options.lifetime == Lifetime::Forever
         {
             moment = Some((unit, index + 1));
@@ -123,7 +124,7 @@ fn set_options(call: &Call<'_>) -> Result<SetOptions, Refusal> {
 }
 
 /// How a moment is given.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Seconds,
     Milliseconds,
@@ -196,12 +197,12 @@ fn getex(call: &mut Call<'_>) -> Done {
     let mut persists = false;
     let mut index = 2;
     while index < call.count() {
-        let free = moment.is_none() && !persists;
-        if call.is(index, "persist") && free {
+        if call.is(index, "persist") && moment.is_none() {
             persists = true;
         } else if let Some(unit) = Unit::named(call.at(index))
             && index + 1 < call.count()
-            && free
+            && moment.is_none_or(|(other, _)| other == unit)
+            && !persists
         {
             moment = Some((unit, index + 1));
             index += 1;
@@ -229,8 +230,9 @@ fn mget(call: &mut Call<'_>) -> Done {
     encode::array(call.out, call.count() - 1);
     let protocol = call.protocol();
     for key in call.rest(1) {
-        match call.keyspace.read(key).and_then(|value| value.bytes(&mut Digits::new(0)).map(<[u8]>::to_vec)) {
-            Some(bytes) => encode::bulk(call.out, &bytes),
+        let mut digits = Digits::new(0);
+        match call.keyspace.read(key).and_then(|value| value.bytes(&mut digits)) {
+            Some(bytes) => encode::bulk(call.out, bytes),
             None => encode::null(call.out, protocol),
         }
     }
@@ -345,19 +347,12 @@ fn setrange(call: &mut Call<'_>) -> Done {
 
 /// Makes sure that the key exists and that a string of `end` bytes fits: a small request may ask for a large one.
 fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) -> Result<(), Refusal> {
-    let growth = end.saturating_sub(length.unwrap_or(0)) as u64;
-    if call.keyspace.used() + growth > call.limits.bytes_max.saturating_add(MODEST_GROWTH_BYTES) {
-        call.tally.refused_for_memory += 1;
-        return Err(Refusal::OutOfMemory);
-    }
+    call.afford(end.saturating_sub(length.unwrap_or(0)))?;
     if length.is_none() {
         call.keyspace.add(call.at(1), Value::Text(Text::new(b"")));
     }
     Ok(())
 }
-
-/// What one command may exceed the memory by, as every other write may by its own size.
-const MODEST_GROWTH_BYTES: u64 = 64 * 1024;
 
 fn incr(call: &mut Call<'_>) -> Done {
     add(call, 1)
@@ -402,7 +397,7 @@ fn add(call: &mut Call<'_>, by: i64) -> Done {
 
 fn incrbyfloat(call: &mut Call<'_>) -> Done {
     let (key, by) = (call.at(1), call.at(2));
-    let sum = call.keyspace.read_string(key, |old| numbers::add_decimals(old.unwrap_or(b"0"), by))??;
+    let sum = call.keyspace.read_string(key, |old| long_double::add(old.unwrap_or(b"0"), by))??;
     call.keyspace.set(key, Value::Text(Text::new(sum.as_bytes())), Lifetime::Keep);
     call.bulk(sum.as_bytes())
 }
@@ -471,6 +466,8 @@ fn bit_range(call: &Call<'_>) -> Result<Option<(i64, i64, BitUnit)>, Refusal> {
     }
     let (start, end) = (call.integer_at(2)?, call.integer_at(3)?);
     let unit = match call.count() {
+        // Redis looks no further either.
+        _ if start < 0 && end < 0 && start > end => BitUnit::Byte,
         5 if call.is(4, "bit") => BitUnit::Bit,
         5 if !call.is(4, "byte") => return Err(Refusal::Syntax),
         _ => BitUnit::Byte,
@@ -497,4 +494,44 @@ fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
     let before = (u16::from(bytes[first]) >> (8 - start % 8)).count_ones();
     let after = (u16::from(bytes[last]) & ((1 << (7 - end % 8)) - 1)).count_ones();
     ones(&bytes[first..=last]) - i64::from(before) - i64::from(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::storage::engine::testing::Bench;
+
+    #[test]
+    fn conditions_decide_about_a_write() {
+        Bench::new().talk(&[
+            ("SET k 1 XX", "$-1|"),
+            ("SET k 1 NX GET", "$-1|"),
+            ("SET k 2 NX GET", "$1|1|"),
+            ("SET k 2 XX GET EX 10", "$1|1|"),
+            ("TTL k", ":10|"),
+            ("SET k 3 KEEPTTL EX 10", "-ERR syntax error|"),
+            ("SET k 3 EX 0", "-ERR invalid expire time in 'set' command|"),
+            ("MSETNX a 1 k 2", ":0|"),
+            ("MGET a k", "*2|$-1|$1|2|"),
+            ("GETDEL k", "$1|2|"),
+            ("EXISTS k", ":0|"),
+        ]);
+    }
+
+    #[test]
+    fn a_value_is_bytes_bits_and_numbers() {
+        Bench::new().talk(&[
+            ("SET n 9223372036854775807", "+OK|"),
+            ("INCR n", "-ERR increment or decrement would overflow|"),
+            ("APPEND n 0", ":20|"),
+            ("INCR n", "-ERR value is not an integer or out of range|"),
+            ("SETRANGE s 3 abc", ":6|"),
+            ("GETRANGE s -3 -1", "$3|abc|"),
+            ("SETBIT bits 7 1", ":0|"),
+            ("BITCOUNT bits 0 6 BIT", ":0|"),
+            ("BITCOUNT bits 5 -1 BIT", ":1|"),
+            ("OBJECT ENCODING bits", "$3|raw|"),
+            ("INCRBYFLOAT f 10.5", "$4|10.5|"),
+            ("INCRBYFLOAT f 0.1", "$4|10.6|"),
+        ]);
+    }
 }

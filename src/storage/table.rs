@@ -11,6 +11,8 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::sync::Arc;
 
 const SLOTS_MIN: usize = 8;
+/// In a walk an empty slot counts this much less than an entry.
+const SLOTS_PER_ENTRY: usize = 10;
 const ABSENT: u32 = u32::MAX;
 /// What an entry costs beside itself: its slot at the usual load, and the slack of a growing vector.
 pub(super) const PLACE_BYTES: usize = 24;
@@ -129,18 +131,18 @@ impl<E: Keyed> Table<E> {
         entry
     }
 
-    /// Visits entries in hash order from hash `from` on, and stops after about `slots_max` slots. Entries of the
-    /// same hash are never split. Returns where to go on, or nothing at the end.
-    pub(super) fn walk(&self, from: u32, slots_max: usize, mut visit: impl FnMut(&E)) -> Option<u32> {
+    /// Visits entries in hash order from hash `from` on, and stops after `count` of them, or after many empty
+    /// slots. Entries of the same hash are never split. Returns where to go on, or nothing at the end.
+    pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&E)) -> Option<u32> {
         let start = self.first_slot(from)?;
-        let mut left = slots_max;
+        let mut left = count.saturating_mul(SLOTS_PER_ENTRY);
         let mut done = None;
         for (at, slot) in self.slots.iter().enumerate().skip(start) {
             if left == 0 && (slot.is_empty() || done != Some(slot.hash)) {
                 let next = if slot.is_empty() { self.first_hash(at) } else { Some(slot.hash) };
                 return next.filter(|_| self.slots[at..].iter().any(|slot| !slot.is_empty()));
             }
-            left = left.saturating_sub(1);
+            left = left.saturating_sub(if slot.is_empty() { 1 } else { SLOTS_PER_ENTRY });
             if !slot.is_empty() {
                 done = Some(slot.hash);
                 visit(&self.entries[slot.position as usize]);

@@ -31,6 +31,15 @@ fn exec(call: &mut Call<'_>) -> Done {
     if transaction.spoiled {
         return Err(Refusal::Words("EXECABORT Transaction discarded because of previous errors."));
     }
+    let grows = transaction.commands().any(|arguments| {
+        let known = call.directory.find(arguments.name());
+        known.is_some_and(|position| call.directory.at(position).effect == Effect::Grow)
+    });
+    if grows && call.afford(transaction.bytes()).is_err() {
+        return Err(Refusal::Words(
+            "EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.",
+        ));
+    }
     encode::array(call.out, transaction.commands().len());
     for arguments in transaction.commands() {
         let position = call.directory.find(arguments.name()).expect("it was found when it was queued");

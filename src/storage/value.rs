@@ -13,6 +13,7 @@ const EMBEDDED_BYTES_MAX: usize = 44;
 
 /// A value of any kind, in three words.
 #[derive(Clone)]
+#[expect(clippy::box_collection, reason = "a vector and a tag would take four words")]
 pub(super) enum Value {
     /// A string that spells an integer.
     Integer(i64),
@@ -67,10 +68,9 @@ impl Value {
             Self::Text(text) if text.as_bytes().len() <= EMBEDDED_BYTES_MAX => "embstr",
             Self::Text(_) | Self::Buffer(_) => "raw",
             Self::Hash(fields) if fields.is_small() => "listpack",
-            Self::Hash(_) => "hashtable",
             Self::List(_) => "quicklist",
             Self::Set(members) if members.is_small() => "intset",
-            Self::Set(_) => "hashtable",
+            Self::Hash(_) | Self::Set(_) => "hashtable",
             Self::SortedSet(ranking) if ranking.is_small() => "listpack",
             Self::SortedSet(_) => "skiplist",
         }
