@@ -2,8 +2,8 @@
 
 use super::call::{Call, Done};
 use super::{
-    connection, hashes, keys, lists, server, sets, sorted_combinations, sorted_ranges, sorted_sets, strings,
-    transactions,
+    bits, connection, hashes, keys, lifetimes, lists, server, sets, sorted_combinations, sorted_ranges,
+    sorted_sets, strings, transactions,
 };
 
 /// Longest command name, so that one fits a machine word pair.
@@ -64,7 +64,9 @@ impl Directory {
             Self { commands: Vec::new(), index: vec![VACANT; INDEX_PLACES].into_boxed_slice() };
         for family in [
             strings::COMMANDS,
+            bits::COMMANDS,
             keys::COMMANDS,
+            lifetimes::COMMANDS,
             hashes::COMMANDS,
             lists::COMMANDS,
             sets::COMMANDS,

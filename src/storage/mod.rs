@@ -2,8 +2,8 @@
 //!
 //!     Arguments ─> Engine::execute ─> Directory: name ─> Command
 //!                  │ arity, memory, MULTI      │ one function per command, one file per family:
-//!                  │                           │ strings  keys  hashes  lists  sets  sorted_sets  sorted_ranges
-//!                  v                           v sorted_combinations  connection  server  transactions
+//!                  │                           │ strings bits keys lifetimes hashes lists sets sorted_sets
+//!                  v                           v sorted_ranges sorted_combinations connection server transactions
 //!                reply <── appended to `out` ─ Call ── reads and changes ─> Keyspace
 //!                                                                             │ 256 segments, by hash
 //!                                                                             v
@@ -22,6 +22,7 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 
+mod bits;
 mod call;
 mod commands;
 mod connection;
@@ -32,6 +33,7 @@ mod hashes;
 mod items;
 mod keys;
 mod keyspace;
+mod lifetimes;
 mod lists;
 mod long_double;
 mod members;

@@ -1,4 +1,4 @@
-//! Strings: GET, SET and all that treat a value as bytes, a number or bits.
+//! Strings: GET, SET and all that treat a value as bytes or a number. Bits are in `bits.rs`.
 
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
@@ -33,9 +33,6 @@ pub(super) const COMMANDS: &[Command] = &[
     command("incrby", 3, Effect::Grow, incrby),
     command("decrby", 3, Effect::Grow, decrby),
     command("incrbyfloat", 3, Effect::Grow, incrbyfloat),
-    command("setbit", 4, Effect::Grow, setbit),
-    command("getbit", 3, Effect::Read, getbit),
-    command("bitcount", -2, Effect::Read, bitcount),
 ];
 
 fn get(call: &mut Call<'_>) -> Done {
@@ -284,7 +281,7 @@ fn append(call: &mut Call<'_>) -> Done {
 }
 
 /// Changes the string at the key in place; it exists.
-fn edit<R>(
+pub(super) fn edit<R>(
     call: &mut Call<'_>,
     change: impl FnOnce(&mut Vec<u8>) -> Result<R, Refusal>,
 ) -> Result<R, Refusal> {
@@ -314,7 +311,7 @@ fn getrange(call: &mut Call<'_>) -> Done {
 }
 
 /// The bytes from `start` to `end` inclusive; negative ones count from the end.
-fn slice(bytes: &[u8], start: i64, end: i64) -> &[u8] {
+pub(super) fn slice(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     let length = bytes.len() as i64;
     if start < 0 && end < 0 && start > end {
         return &[];
@@ -346,7 +343,7 @@ fn setrange(call: &mut Call<'_>) -> Done {
 }
 
 /// Makes sure that the key exists and that a string of `end` bytes fits: a small request may ask for a large one.
-fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) -> Result<(), Refusal> {
+pub(super) fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) -> Result<(), Refusal> {
     call.afford(end.saturating_sub(length.unwrap_or(0)))?;
     if length.is_none() {
         call.keyspace.add(call.at(1), Value::Text(Text::new(b"")));
@@ -402,100 +399,6 @@ fn incrbyfloat(call: &mut Call<'_>) -> Done {
     call.bulk(sum.as_bytes())
 }
 
-fn setbit(call: &mut Call<'_>) -> Done {
-    let offset = bit_offset(call, 2)?;
-    let bit = match call.at(3) {
-        b"0" => 0_u8,
-        b"1" => 1,
-        _ => return Err(Refusal::Words("ERR bit is not an integer or out of range")),
-    };
-    let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
-    make_room(call, length, offset / 8 + 1)?;
-    let old = edit(call, |bytes| {
-        bytes.resize(bytes.len().max(offset / 8 + 1), 0);
-        let shift = 7 - offset % 8;
-        let byte = &mut bytes[offset / 8];
-        let old = *byte >> shift & 1;
-        *byte = *byte & !(1 << shift) | bit << shift;
-        Ok(old)
-    })?;
-    call.integer(i64::from(old))
-}
-
-fn getbit(call: &mut Call<'_>) -> Done {
-    let offset = bit_offset(call, 2)?;
-    let bit = call.keyspace.read_string(call.at(1), |bytes| {
-        bytes.unwrap_or_default().get(offset / 8).map_or(0, |byte| byte >> (7 - offset % 8) & 1)
-    })?;
-    call.integer(i64::from(bit))
-}
-
-fn bit_offset(call: &Call<'_>, index: usize) -> Result<usize, Refusal> {
-    numbers::integer(call.at(index))
-        .and_then(|offset| usize::try_from(offset).ok())
-        .filter(|offset| offset / 8 < REQUEST_BYTES_CEILING)
-        .ok_or(Refusal::Words("ERR bit offset is not an integer or out of range"))
-}
-
-fn bitcount(call: &mut Call<'_>) -> Done {
-    let range = bit_range(call);
-    let counted = call.keyspace.read_string(call.at(1), |bytes| {
-        let Some(bytes) = bytes else { return Ok(0) };
-        let Some((start, end, unit)) = range? else { return Ok(ones(bytes)) };
-        Ok(match unit {
-            BitUnit::Byte => ones(slice(bytes, start, end)),
-            BitUnit::Bit => ones_between(bytes, start, end),
-        })
-    })??;
-    call.integer(counted)
-}
-
-/// What the bounds of BITCOUNT count.
-#[derive(Clone, Copy)]
-enum BitUnit {
-    Byte,
-    Bit,
-}
-
-fn bit_range(call: &Call<'_>) -> Result<Option<(i64, i64, BitUnit)>, Refusal> {
-    if call.count() == 2 {
-        return Ok(None);
-    }
-    if call.count() != 4 && call.count() != 5 {
-        return Err(Refusal::Syntax);
-    }
-    let (start, end) = (call.integer_at(2)?, call.integer_at(3)?);
-    let unit = match call.count() {
-        // Redis looks no further either.
-        _ if start < 0 && end < 0 && start > end => BitUnit::Byte,
-        5 if call.is(4, "bit") => BitUnit::Bit,
-        5 if !call.is(4, "byte") => return Err(Refusal::Syntax),
-        _ => BitUnit::Byte,
-    };
-    Ok(Some((start, end, unit)))
-}
-
-fn ones(bytes: &[u8]) -> i64 {
-    bytes.iter().map(|byte| i64::from(byte.count_ones())).sum()
-}
-
-/// Ones among the bits from `start` to `end` inclusive, the highest bit of a byte first.
-fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
-    let length = bytes.len() as i64 * 8;
-    if start < 0 && end < 0 && start > end {
-        return 0;
-    }
-    let absolute = |index: i64| if index < 0 { (length + index).max(0) } else { index };
-    let (start, end) = (absolute(start), absolute(end).min(length - 1));
-    if start > end {
-        return 0;
-    }
-    let (first, last) = ((start / 8) as usize, (end / 8) as usize);
-    let before = (u16::from(bytes[first]) >> (8 - start % 8)).count_ones();
-    let after = (u16::from(bytes[last]) & ((1 << (7 - end % 8)) - 1)).count_ones();
-    ones(&bytes[first..=last]) - i64::from(before) - i64::from(after)
-}
-
 #[cfg(test)]
 mod tests {
     use crate::storage::engine::testing::Bench;
@@ -518,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_bytes_bits_and_numbers() {
+    fn a_value_is_bytes_and_numbers() {
         Bench::new().talk(&[
             ("SET n 9223372036854775807", "+OK|"),
             ("INCR n", "-ERR increment or decrement would overflow|"),
@@ -526,10 +429,6 @@ mod tests {
             ("INCR n", "-ERR value is not an integer or out of range|"),
             ("SETRANGE s 3 abc", ":6|"),
             ("GETRANGE s -3 -1", "$3|abc|"),
-            ("SETBIT bits 7 1", ":0|"),
-            ("BITCOUNT bits 0 6 BIT", ":0|"),
-            ("BITCOUNT bits 5 -1 BIT", ":1|"),
-            ("OBJECT ENCODING bits", "$3|raw|"),
             ("INCRBYFLOAT f 10.5", "$4|10.5|"),
             ("INCRBYFLOAT f 0.1", "$4|10.6|"),
         ]);
