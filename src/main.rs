@@ -33,7 +33,7 @@ fn main() {
     let setup = Setup {
         listen: vec![listen],
         unix: vec![],
-        admin: None,
+        admin: get("--admin").map(|x| x.parse().unwrap()),
         cpus: (0..shards).map(|i| (shards <= 2).then_some(i)).collect(),
         busy_poll: Duration::from_micros(get("--busy-poll-us").unwrap_or("0".into()).parse().unwrap()),
         backends,
