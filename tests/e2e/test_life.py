@@ -327,6 +327,13 @@ def test_handshake_commands(weir: Weir):
         assert connection.ok("CLIENT", "GETNAME") in (None, b"")
 
 
+@pytest.mark.parametrize("container", ["OBJECT", "XINFO", "XGROUP", "MEMORY", "CLIENT", "COMMAND", "SCRIPT"])
+def test_help_lists_the_subcommands(weir: Weir, container: str):
+    with weir.connect() as connection:
+        lines = connection.ok(container, "HELP")
+        assert lines[0].startswith(container.encode()) and b"HELP" in lines and len(lines) > 3
+
+
 def test_client_ids_are_unique(weir: Weir):
     connections = [weir.connect() for _ in range(100)]
     ids = [connection.ok("CLIENT", "ID") for connection in connections]
