@@ -96,6 +96,8 @@ impl Driver {
         for index in 0..self.listeners.len() {
             self.ring.cancel_accept(index as Token)?;
         }
+        // The kernel would go on taking connections that nobody answers.
+        self.listeners.clear();
         Ok(())
     }
 
