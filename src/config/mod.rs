@@ -2,4 +2,6 @@
 
 pub mod quotas;
 
-pub use quotas::{Quotas, Tenant, TenantId, Tier};
+pub use quotas::{QuotaError, Quotas, Tenant};
+
+pub use crate::values::{TenantId, Tier};
