@@ -48,11 +48,14 @@ pub const BURST_SECONDS_MAX: u32 = 3_600;
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// A bulk string may be as large as in Redis.
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
+/// The largest reply that may be let through: some of the largest values.
+pub const REPLY_BYTES_CEILING: usize = 2 * 1024 * 1024 * 1024;
 
 const _: () = assert!(SLOTS.is_power_of_two());
 const _: () = assert!(INLINE_BYTES_MAX > COPY_BYTES_MAX);
 const _: () =
     assert!(REQUEST_BYTES_CEILING < u32::MAX as usize, "offsets inside a request are kept in 32 bits");
+const _: () = assert!(REPLY_BYTES_CEILING < u32::MAX as usize, "lengths of replies are kept in 32 bits");
 const _: () = assert!(TENANTS_MAX < u16::MAX as usize);
 const _: () = assert!(RU_PER_SECOND_MAX * 1_000_000 < u64::MAX / BURST_SECONDS_MAX as u64);
 const _: () = assert!(SHARDS_MAX <= u16::MAX as usize);
