@@ -28,6 +28,8 @@ pub const RECEIVE_BUFFER_BYTES: usize = 16 * 1024;
 pub const SHARDS_MAX: usize = 256;
 /// Backends of one process.
 pub const BACKENDS_MAX: usize = 1024;
+/// Bytes of a quota file.
+pub const QUOTA_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Tenants of one quota file.
 pub const TENANTS_MAX: usize = 32_768;
 /// Users whom a quota file names, within one tenant.

@@ -9,12 +9,16 @@ mod file;
 mod password;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
 use std::time::Duration;
 
 pub use document::QuotaError;
 pub use password::PasswordDigest;
 
-use crate::values::limits::USER_NAME_BYTES_MAX;
+use super::Size;
+use crate::values::limits::{QUOTA_FILE_BYTES_MAX, USER_NAME_BYTES_MAX};
 use crate::values::{TenantId, Tier};
 
 /// The tenant of clients that name none: those that never authenticate, and those that send only a password.
@@ -94,6 +98,13 @@ impl Quotas {
         file::read(file, text)
     }
 
+    /// Reads a quota file. The error is one line for people.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let file = path.display().to_string();
+        let text = read_bounded(path).map_err(|problem| format!("{file}: {problem}"))?;
+        Self::parse(&file, &text).map_err(|error| error.to_string())
+    }
+
     fn of(tenants: Vec<Tenant>, strangers: Option<TenantId>, global: Option<Limit>) -> Self {
         let ids = (0..).map(TenantId);
         let by_name = tenants.iter().map(|tenant| tenant.name.clone()).zip(ids).collect();
@@ -113,6 +124,12 @@ impl Quotas {
     /// One tenant, by an id of this version.
     pub fn tenant(&self, id: TenantId) -> &Tenant {
         &self.tenants[usize::from(id.0)]
+    }
+
+    /// How many tenants there are; never none.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.tenants.len()
     }
 
     /// All tenants, in the order of their ids.
@@ -178,6 +195,16 @@ impl Tenant {
     pub fn limit_of(&self, user: &str) -> Option<Limit> {
         self.users.get(user).and_then(|terms| terms.limit).or(self.user_limit)
     }
+}
+
+fn read_bounded(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(QUOTA_FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > QUOTA_FILE_BYTES_MAX {
+        let problem = format!("a quota file of up to {} is wanted", Size(QUOTA_FILE_BYTES_MAX));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(text)
 }
 
 /// A name that a user may have: not empty, not endless, and safe to be shown.
@@ -276,6 +303,14 @@ mod tests {
         assert!(tenant.admin && tenant.keys.is_empty() && tenant.limit.is_none());
         assert!(!quotas.has_passwords());
         assert_eq!(quotas.sign_in(None, b""), None);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let told = Quotas::load(Path::new("/nowhere/quotas.toml")).expect_err("it is not there");
+        assert!(told.starts_with("/nowhere/quotas.toml: No such file"), "{told}");
+        let folder = Quotas::load(Path::new("/")).expect_err("it is a folder");
+        assert!(folder.starts_with("/: "), "{folder}");
     }
 
     #[test]
