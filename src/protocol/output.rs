@@ -25,8 +25,9 @@ impl Segment {
     }
 }
 
-/// A buffer kept for reuse is not larger than this.
-const BUFFER_BYTES_KEPT: usize = 256 * 1024;
+/// A buffer kept for reuse is not larger than this; all of them together not larger than that.
+const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
+const POOL_BYTES_KEPT: usize = 32 * 1024 * 1024;
 /// A gathered segment closes at this size, so that a long queue of output is sent in bounded steps.
 const SEGMENT_BYTES_MAX: usize = 256 * 1024;
 
@@ -35,17 +36,20 @@ const SEGMENT_BYTES_MAX: usize = 256 * 1024;
 pub struct BufferPool {
     free: Vec<Vec<u8>>,
     kept_max: usize,
+    kept_bytes: usize,
 }
 
 impl BufferPool {
     /// A pool that keeps at most this many buffers.
     pub fn new(kept_max: usize) -> Self {
-        Self { free: Vec::with_capacity(kept_max), kept_max }
+        Self { free: Vec::with_capacity(kept_max), kept_max, kept_bytes: 0 }
     }
 
     /// An empty buffer.
     pub fn take(&mut self) -> Vec<u8> {
-        self.free.pop().unwrap_or_default()
+        let buffer = self.free.pop().unwrap_or_default();
+        self.kept_bytes -= buffer.capacity();
+        buffer
     }
 
     /// Takes a buffer back.

@@ -130,6 +130,8 @@ pub(super) struct Client {
     pub stalled: bool,
     /// In the list of those with something to send.
     pub listed_to_send: bool,
+    /// In the list of those whose replies wait for the rest of their pipeline.
+    pub listed_partial: bool,
     /// In the list of those that may go on decoding.
     pub listed_to_resume: bool,
 }
@@ -156,6 +158,7 @@ impl Client {
             reading_paused: false,
             stalled: false,
             listed_to_send: false,
+            listed_partial: false,
             listed_to_resume: false,
         }
     }
