@@ -16,9 +16,9 @@ pub enum Route {
     Index,
     /// `/metrics`.
     Metrics,
-    /// `/health`: does the process live.
+    /// `/healthz`: does the process live.
     Health,
-    /// `/ready`: should clients be sent here.
+    /// `/readyz`: should clients be sent here.
     Ready,
     /// Nothing that there is.
     NotFound,
@@ -28,8 +28,8 @@ pub enum Route {
 const PAGES: [(&str, Route, &str); 4] = [
     ("/", Route::Index, "this list"),
     ("/metrics", Route::Metrics, "figures for Prometheus"),
-    ("/health", Route::Health, "200 while the process lives"),
-    ("/ready", Route::Ready, "200 while clients are welcome, 503 while it drains"),
+    ("/healthz", Route::Health, "200 while the process lives"),
+    ("/readyz", Route::Ready, "200 while clients are welcome, 503 while it drains"),
 ];
 
 /// What becomes of the connection after the reply.
@@ -242,9 +242,9 @@ mod tests {
             ("/", Route::Index),
             ("/metrics", Route::Metrics),
             ("/metrics?name=x", Route::Metrics),
-            ("http://host:1/health", Route::Health),
+            ("http://host:1/healthz", Route::Health),
             ("http://host:1", Route::Index),
-            ("/ready", Route::Ready),
+            ("/readyz", Route::Ready),
             ("/metrics/", Route::NotFound),
             ("*", Route::NotFound),
         ] {
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn requests_come_in_pieces_and_one_behind_the_other() {
-        let text = b"GET /ready HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/1.1\r\n\r\n";
+        let text = b"GET /readyz HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/1.1\r\n\r\n";
         for end in 0..32 {
             assert_eq!(receive(&text[..end]), Received::Partial, "{end}");
         }

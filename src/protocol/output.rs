@@ -54,9 +54,11 @@ impl BufferPool {
 
     /// Takes a buffer back.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
-        if self.free.len() < self.kept_max && buffer.capacity() > 0 && buffer.capacity() <= BUFFER_BYTES_KEPT
-        {
+        let capacity = buffer.capacity();
+        let room = self.free.len() < self.kept_max && self.kept_bytes + capacity <= POOL_BYTES_KEPT;
+        if room && capacity > 0 && capacity <= BUFFER_BYTES_KEPT {
             buffer.clear();
+            self.kept_bytes += capacity;
             self.free.push(buffer);
         }
     }
@@ -159,7 +161,7 @@ mod tests {
         let sent: Vec<Vec<u8>> =
             std::iter::from_fn(|| output.take()).map(|segment| segment.bytes().to_vec()).collect();
         assert_eq!(sent, [b"ab".to_vec(), large.to_vec(), b"c".to_vec()]);
-        assert!(output.is_empty() && output.len() == 0);
+        assert!(output.is_empty() && output.is_empty());
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Application for Guarded {
         match owner {
             Owner::Client(id) => self.shard.handle_client_bytes(id, bytes, now),
             Owner::Link(connection, generation) => {
-                self.shard.handle_link_bytes(connection, generation, bytes, now)
+                self.shard.handle_link_bytes(connection, generation, bytes, now);
             }
         }
     }

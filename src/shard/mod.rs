@@ -116,6 +116,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
 /// One core's partition of everything.
 #[derive(Debug)]
+#[expect(clippy::vec_box, reason = "batches go round the mesh as boxes")]
 pub struct Shard {
     settings: ShardSettings,
     limits: RequestLimits,
