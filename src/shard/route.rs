@@ -56,7 +56,7 @@ impl Shard {
         if speaks_http(request.arguments.name()) {
             self.counters.add(Counter::ProtocolErrors, 1);
             self.answer_now(id, |out, _| {
-                encode::error(out, "ERR Protocol error: this is HTTP, and RESP is spoken here")
+                encode::error(out, "ERR Protocol error: this is HTTP, and RESP is spoken here");
             });
             return self.stop_listening(id);
         }
