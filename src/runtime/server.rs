@@ -121,7 +121,8 @@ pub fn run(config: &Config) -> Result<(), String> {
 }
 
 fn load_quotas(config: &Config) -> Result<Quotas, String> {
-    config.quotas.as_deref().map_or_else(|| Ok(Quotas::trusting()), Quotas::load)
+    let Some(path) = config.quotas.as_deref() else { return Ok(Quotas::trusting()) };
+    Quotas::load(path).map_err(|problem| format!("--quotas {problem}"))
 }
 
 /// The CPUs that this process may use, in order.
