@@ -35,6 +35,7 @@ struct Connection {
     busy_until: Timestamp,
     /// Within MULTI: whose requests have come since.
     block: Option<Option<u32>>,
+    queued: Vec<Waiting>,
 }
 
 pub(super) struct Store {
@@ -79,6 +80,7 @@ impl Store {
             waiting: VecDeque::new(),
             busy_until: Timestamp::ZERO,
             block: None,
+            queued: Vec::new(),
         };
         self.connections.insert(socket, connection);
     }
@@ -152,10 +154,17 @@ impl Store {
             }
             return Ok(Some(Outcome::Reply(LOADING.to_vec())));
         }
-        for token in arguments.iter().filter_map(token_of_word) {
-            history.carried_out(token)?;
-        }
         self.engine.execute(&mut connection.session, arguments, now, &mut reply);
+        if connection.block.is_some() {
+            connection.queued.push(waiting);
+        } else {
+            let queued = std::mem::take(&mut connection.queued);
+            let aborted = reply.starts_with(b"-EXECABORT");
+            for done in queued.iter().filter(|_| !aborted).chain(std::iter::once(&waiting)) {
+                let arguments = Arguments::new(&done.frame, &done.places);
+                arguments.iter().filter_map(token_of_word).try_for_each(|token| history.carried_out(token))?;
+            }
+        }
         if self.random.per_mille(self.faults.lost_after) {
             let some = self.random.below(reply.len() as u64);
             reply.truncate(some as usize);

@@ -550,7 +550,7 @@ impl World {
         }
         let allowed = Allowed {
             refusals: !self.plan.is_calm(),
-            oversized: self.plan.reply_bytes_max < self.plan.padding_max,
+            oversized: self.plan.reply_bytes_max < 1_000_000,
         };
         self.clients[client].receive(bytes, self.step, &mut self.history, allowed)?;
         let delay = self.clients[client].pause();
