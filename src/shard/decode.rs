@@ -206,6 +206,14 @@ impl Shard {
 }
 
 impl super::client::Client {
+    /// Has it yet to be answered, or to be sent an answer?
+    fn is_owed(&self) -> bool {
+        self.unanswered() > 0
+            || self.held_request.is_some()
+            || !self.output.is_empty()
+            || self.sending_since.is_some()
+    }
+
     /// May the next request not be taken on yet?
     pub(super) fn must_wait(&self) -> bool {
         self.barrier || self.unanswered() >= limits::PIPELINE_MAX || self.output.len() > OUTPUT_BYTES_PAUSE
@@ -229,12 +237,8 @@ impl Shard {
     /// Drops what is left of a client that has ended, when everything was answered and sent.
     pub(super) fn close_if_done(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
-        let owed = client.unanswered() > 0
-            || client.held_request.is_some()
-            || !client.output.is_empty()
-            || client.sending_since.is_some()
-            || (client.ending == Ending::NoMoreInput && client.stalled);
-        if client.ending != Ending::Open && !owed {
+        let undecoded = client.ending == Ending::NoMoreInput && client.stalled;
+        if client.ending != Ending::Open && !client.is_owed() && !undecoded {
             self.forget_client(id);
             self.actions.push_back(Action::Close(Owner::Client(id)));
         }
@@ -266,7 +270,7 @@ impl Shard {
                 .sending_since
                 .is_some_and(|since| now.monotonic.since(since) >= self.settings.send_timeout);
             let idle = self.settings.idle_timeout.is_some_and(|timeout| {
-                client.unanswered() == 0 && now.monotonic.since(client.last_heard) >= timeout
+                !client.is_owed() && now.monotonic.since(client.last_heard) >= timeout
             });
             if unread || idle {
                 self.expel(
