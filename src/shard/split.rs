@@ -57,7 +57,8 @@ impl Shard {
     /// The places the keys live in, and for each key in order, in which of them.
     fn parts_of(&self, arguments: &Arguments<'_>, step: usize) -> (Vec<Part>, Vec<u16>) {
         let topology = self.settings.topology;
-        let (backends, lanes) = (usize::from(topology.backends()), usize::from(self.settings.links_per_backend));
+        let (backends, lanes) =
+            (usize::from(topology.backends()), usize::from(self.settings.links_per_backend));
         let places = usize::from(topology.shards()) * backends * lanes;
         let mut part_at = vec![u16::MAX; places];
         let mut parts: Vec<Part> = Vec::new();

@@ -132,9 +132,6 @@ impl Store {
         if self.random.per_mille(self.faults.lost_before) {
             return Ok(Some(Outcome::Broken(Vec::new())));
         }
-        if self.random.per_mille(self.faults.garbage) {
-            return Ok(Some(Outcome::Reply(b"what?\r\n".to_vec())));
-        }
         if self.random.per_mille(self.faults.loading) {
             self.loading_until = now.monotonic.after(Duration::from_millis(self.random.between(1, 50)));
         }
@@ -162,8 +159,14 @@ impl Store {
             let aborted = reply.starts_with(b"-EXECABORT");
             for done in queued.iter().filter(|_| !aborted).chain(std::iter::once(&waiting)) {
                 let arguments = Arguments::new(&done.frame, &done.places);
-                arguments.iter().filter_map(token_of_word).try_for_each(|token| history.carried_out(token))?;
+                arguments
+                    .iter()
+                    .filter_map(token_of_word)
+                    .try_for_each(|token| history.carried_out(token))?;
             }
+        }
+        if self.random.per_mille(self.faults.garbage) {
+            return Ok(Some(Outcome::Reply(b"what?\r\n".to_vec())));
         }
         if self.random.per_mille(self.faults.lost_after) {
             let some = self.random.below(reply.len() as u64);

@@ -415,19 +415,22 @@ impl World {
                     self.close(shard, socket, now);
                 }
             }
+            // A socket may have been lost between the wish and now.
             Action::PauseReading(owner) => {
-                let socket = *self.by_owner.get(&(shard, owner)).ok_or("a closed socket is paused")?;
-                if std::mem::replace(&mut self.sockets[socket.0].paused, true) {
+                if let Some(socket) = self.by_owner.get(&(shard, owner)).copied()
+                    && std::mem::replace(&mut self.sockets[socket.0].paused, true)
+                {
                     return Err("a socket is paused twice".into());
                 }
             }
             Action::ResumeReading(owner) => {
-                let socket = *self.by_owner.get(&(shard, owner)).ok_or("a closed socket is resumed")?;
-                if !std::mem::replace(&mut self.sockets[socket.0].paused, false) {
-                    return Err("a socket is resumed that was not paused".into());
-                }
-                for input in self.cores[shard].unread.remove(&socket).unwrap_or_default() {
-                    self.come_in(shard, input);
+                if let Some(socket) = self.by_owner.get(&(shard, owner)).copied() {
+                    if !std::mem::replace(&mut self.sockets[socket.0].paused, false) {
+                        return Err("a socket is resumed that was not paused".into());
+                    }
+                    for input in self.cores[shard].unread.remove(&socket).unwrap_or_default() {
+                        self.come_in(shard, input);
+                    }
                 }
             }
         }
@@ -548,10 +551,8 @@ impl World {
         if self.clients[client].stage == Stage::Gone {
             return Ok(());
         }
-        let allowed = Allowed {
-            refusals: !self.plan.is_calm(),
-            oversized: self.plan.reply_bytes_max < 1_000_000,
-        };
+        let allowed =
+            Allowed { refusals: !self.plan.is_calm(), oversized: self.plan.reply_bytes_max < 1_000_000 };
         self.clients[client].receive(bytes, self.step, &mut self.history, allowed)?;
         let delay = self.clients[client].pause();
         self.after(delay, Event::ClientActs(client));
