@@ -257,8 +257,7 @@ impl Client {
         let served = self.asked.is_empty() && self.partial.is_empty();
         let expected = match self.leaving {
             Leaving::Quit | Leaving::Malformed | Leaving::HalfClose if leaving => served,
-            Leaving::Stuck | Leaving::Idle if leaving => true,
-            Leaving::Lost if leaving => true,
+            Leaving::Stuck | Leaving::Idle | Leaving::Lost if leaving => true,
             _ => idle_allowed && served,
         };
         if !expected && !draining {

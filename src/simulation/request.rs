@@ -218,14 +218,14 @@ impl Writer {
                     );
                 }
                 (true, false) => {
-                    self.push(&mut inner, sent, &[b"GET", key.as_bytes()], Expected::Log(key.clone()))
+                    self.push(&mut inner, sent, &[b"GET", key.as_bytes()], Expected::Log(key.clone()));
                 }
                 (false, true) => {
                     let (write, value) = self.written(sent, &key, history);
                     self.push(&mut inner, sent, &[b"SET", key.as_bytes(), &value], Expected::Ok(vec![write]));
                 }
                 (false, false) => {
-                    self.push(&mut inner, sent, &[b"GET", key.as_bytes()], Expected::Value(key.clone()))
+                    self.push(&mut inner, sent, &[b"GET", key.as_bytes()], Expected::Value(key.clone()));
                 }
             }
             let sent = self.next(step);
@@ -235,11 +235,11 @@ impl Writer {
         if self.random.per_mille(100) {
             let asked = Expected::OwnError("-ERR BLPOP is not supported");
             self.ask(burst, step, &[b"BLPOP", b"x", b"0"], asked);
-            self.abandon(&inner.asked, history);
+            Self::abandon(&inner.asked, history);
             return self.ask(burst, step, &[b"EXEC"], Expected::OwnError("-EXECABORT"));
         }
         if self.random.per_mille(100) {
-            self.abandon(&inner.asked, history);
+            Self::abandon(&inner.asked, history);
             return self.ask(burst, step, &[b"DISCARD"], Expected::Exactly(b"+OK\r\n".to_vec()));
         }
         if inner.asked.is_empty() {
@@ -249,7 +249,7 @@ impl Writer {
     }
 
     /// What was queued is never carried out.
-    fn abandon(&self, asked: &[Asked], history: &mut History) {
+    fn abandon(asked: &[Asked], history: &mut History) {
         for asked in asked {
             asked.refused(super::history::Fate::Never, history).expect("it was never sent to a store");
         }

@@ -27,14 +27,21 @@ struct Waiting {
     places: Vec<Argument>,
 }
 
+/// What stands between MULTI and EXEC.
+#[derive(Debug, Default)]
+struct Block {
+    /// Whose requests they are, once one of them tells.
+    client: Option<u32>,
+}
+
 struct Connection {
     session: Session,
     decoder: RequestDecoder,
     waiting: VecDeque<Waiting>,
     /// When the last request that came will have been carried out.
     busy_until: Timestamp,
-    /// Within MULTI: whose requests have come since.
-    block: Option<Option<u32>>,
+    block: Option<Block>,
+    /// The requests of the block.
     queued: Vec<Waiting>,
 }
 
@@ -193,14 +200,15 @@ impl Store {
 /// Between MULTI and EXEC stand the requests of one client only.
 fn check_block(connection: &mut Connection, arguments: &Arguments<'_>) -> Result<(), String> {
     match (arguments.name(), &mut connection.block) {
-        (b"MULTI", None) => connection.block = Some(None),
+        (b"MULTI", None) => connection.block = Some(Block::default()),
         (b"EXEC", Some(_)) => connection.block = None,
         (b"MULTI" | b"EXEC", _) => return Err("a store was sent MULTI and EXEC that do not match".into()),
-        (_, Some(whose)) => {
+        (_, Some(block)) => {
             let writers = arguments.iter().skip(1).filter_map(tokens).flatten().map(|token| token.client);
             for writer in writers {
-                if *whose.get_or_insert(writer) != writer {
-                    return Err(format!("the blocks of clients {whose:?} and {writer} were mixed"));
+                let client = *block.client.get_or_insert(writer);
+                if client != writer {
+                    return Err(format!("the blocks of clients {client} and {writer} were mixed"));
                 }
             }
         }

@@ -375,7 +375,7 @@ impl World {
             Input::Bytes(socket, bytes) => match self.sockets[socket.0].owner {
                 Some(Owner::Client(id)) => core.handle_client_bytes(id, &bytes, now),
                 Some(Owner::Link(connection, generation)) => {
-                    core.handle_link_bytes(connection, generation, &bytes, now)
+                    core.handle_link_bytes(connection, generation, &bytes, now);
                 }
                 None => unreachable!("accepting came first"),
             },
@@ -391,7 +391,7 @@ impl World {
                 match self.sockets[socket.0].owner {
                     Some(Owner::Client(id)) => core.handle_client_lost(id),
                     Some(Owner::Link(connection, generation)) => {
-                        core.handle_link_lost(connection, generation, now)
+                        core.handle_link_lost(connection, generation, now);
                     }
                     None => unreachable!("accepting came first"),
                 }
@@ -443,10 +443,10 @@ impl World {
         self.by_owner.insert((shard, owner), socket);
         let faults = self.stores[usize::from(backend.0)].faults();
         if self.random.per_mille(faults.refused_connect) {
-            self.to_shard(socket, Input::Lost(socket));
+            self.send_to_shard(socket, Input::Lost(socket));
         } else if !self.random.per_mille(faults.ignored_connect) {
             self.stores[usize::from(backend.0)].connected(socket);
-            self.to_shard(socket, Input::Connected(socket));
+            self.send_to_shard(socket, Input::Connected(socket));
         }
     }
 
@@ -463,7 +463,7 @@ impl World {
             self.segments -= 1;
             self.cores[shard].shard.handle_transmitted(owner, segment, now);
         }
-        let arrival = self.to_peer_arrival(socket);
+        let arrival = self.arrival_at_peer(socket);
         match peer {
             Peer::Client(client) => self.at(arrival, Event::ClientSeesEnd(client)),
             Peer::Store(_) => self.at(arrival, Event::StoreSeesEnd(socket)),
@@ -490,13 +490,13 @@ impl World {
             return Ok(());
         }
         for piece in pieces(segment.bytes(), self.plan.piece_bytes, &mut self.random) {
-            let arrival = self.to_peer_arrival(socket);
+            let arrival = self.arrival_at_peer(socket);
             match peer {
                 Peer::Client(client) => self.at(arrival, Event::ClientReceives(client, piece)),
                 Peer::Store(_) => self.at(arrival, Event::StoreReceives(socket, piece)),
             }
         }
-        let taken = self.to_peer_arrival(socket);
+        let taken = self.arrival_at_peer(socket);
         self.at(taken, Event::Input(shard, Input::Transmitted(owner, segment)));
         Ok(())
     }
@@ -509,7 +509,7 @@ impl World {
         self.sockets.push(Socket::new(shard, Peer::Client(client), None));
         let random = self.random.fork();
         self.clients.push(Client::new(client as u32, socket, &self.plan, self.topology, random));
-        self.to_shard(socket, Input::Accepted(socket));
+        self.send_to_shard(socket, Input::Accepted(socket));
         let delay = self.clients[client].pause();
         self.after(delay, Event::ClientActs(client));
     }
@@ -527,14 +527,14 @@ impl World {
             Move::Nothing => return,
             Move::Leave => {
                 self.sockets[socket.0].closed_by_peer = true;
-                self.to_shard(socket, Input::Lost(socket));
+                self.send_to_shard(socket, Input::Lost(socket));
                 self.replace_client();
                 return;
             }
             Move::Send(bytes) | Move::StopReading(bytes) => self.client_sends(socket, &bytes),
             Move::SendAndEnd(bytes) => {
                 self.client_sends(socket, &bytes);
-                self.to_shard(socket, Input::End(socket));
+                self.send_to_shard(socket, Input::End(socket));
             }
         }
         let delay = self.clients[client].pause();
@@ -543,7 +543,7 @@ impl World {
 
     fn client_sends(&mut self, socket: SocketId, bytes: &[u8]) {
         for piece in pieces(bytes, self.plan.piece_bytes, &mut self.random) {
-            self.to_shard(socket, Input::Bytes(socket, piece));
+            self.send_to_shard(socket, Input::Bytes(socket, piece));
         }
     }
 
@@ -576,12 +576,12 @@ impl World {
             Some(Outcome::Broken(bytes)) => (bytes, true),
         };
         for piece in pieces(&bytes, self.plan.piece_bytes, &mut self.random) {
-            self.to_shard(socket, Input::Bytes(socket, piece));
+            self.send_to_shard(socket, Input::Bytes(socket, piece));
         }
         if broken {
             self.store_of(socket).disconnected(socket);
             let end = if self.random.per_mille(500) { Input::End(socket) } else { Input::Lost(socket) };
-            self.to_shard(socket, end);
+            self.send_to_shard(socket, end);
         }
         Ok(())
     }
@@ -652,14 +652,14 @@ impl World {
         Duration::from_nanos(self.random.below(self.plan.network_delay.as_nanos() as u64 + 1))
     }
 
-    fn to_shard(&mut self, socket: SocketId, input: Input) {
+    fn send_to_shard(&mut self, socket: SocketId, input: Input) {
         let known = &mut self.sockets[socket.0];
         let arrival = known.to_shard.arrival(self.now, self.plan.network_delay, &mut self.random);
         let shard = known.shard;
         self.at(arrival, Event::Input(shard, input));
     }
 
-    fn to_peer_arrival(&mut self, socket: SocketId) -> Timestamp {
+    fn arrival_at_peer(&mut self, socket: SocketId) -> Timestamp {
         self.sockets[socket.0].to_peer.arrival(self.now, self.plan.network_delay, &mut self.random)
     }
 
