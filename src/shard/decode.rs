@@ -81,7 +81,7 @@ impl Shard {
     }
 
     fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) {
-        let client = self.clients.at(id);
+        let Some(client) = self.clients.get(id) else { return };
         // The decoder lends out requests while the shard handles them, so it leaves its place meanwhile.
         let mut decoder = std::mem::take(&mut client.decoder);
         let outcome = self.decode_with(id, &mut decoder, chunk, now);
@@ -187,7 +187,9 @@ impl Shard {
 
     /// No further request is taken on; what was taken on is answered, then the connection is closed.
     pub(super) fn stop_listening(&mut self, id: ClientId) {
-        self.clients.at(id).ending = Ending::Deaf;
+        // The answer just given may have been more than may wait for it, and it was closed for that.
+        let Some(client) = self.clients.get(id) else { return };
+        client.ending = Ending::Deaf;
         self.close_if_done(id);
     }
 
@@ -263,8 +265,8 @@ impl Shard {
         if self.sends_under_way == 0 && self.settings.idle_timeout.is_none() {
             return;
         }
-        let ids: Vec<ClientId> = self.clients.ids().collect();
-        for id in ids {
+        for place in 0..self.clients.places() {
+            let Some(id) = self.clients.in_place(place) else { continue };
             let client = self.clients.at(id);
             let unread = client
                 .sending_since
