@@ -96,8 +96,14 @@ impl Asked {
         allowed: Allowed,
     ) -> Result<Judged, String> {
         if let Some(fate) = refusal(reply, allowed)? {
-            if matches!(self.expected, Expected::Exactly(_) | Expected::OwnError(_) | Expected::Hello) {
+            use Expected::{Block, Exactly, Hello, Log, OneOf, OwnError, Scanned, Value, Values};
+            if matches!(self.expected, Exactly(_) | OwnError(_) | Hello) {
                 return Err("weir answers this by itself".into());
+            }
+            let may_be_large =
+                matches!(self.expected, Value(_) | Values(_) | Log(_) | OneOf(_) | Scanned | Block(_));
+            if reply.starts_with(OVERSIZED) && !may_be_large {
+                return Err("its reply is never large".into());
             }
             self.refused(fate, history)?;
             return Ok(Judged::Refusal);
@@ -270,9 +276,11 @@ impl Asked {
     }
 }
 
+const OVERSIZED: &[u8] = b"-ERR the reply is larger";
+
 /// If the reply is a refusal, what it means for the request's effect.
 fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
-    if reply.starts_with(b"-ERR the reply is larger") && allowed.oversized {
+    if reply.starts_with(OVERSIZED) && allowed.oversized {
         return Ok(Some(Fate::Unknown));
     }
     let contains = |text: &str| reply.windows(text.len()).any(|window| window == text.as_bytes());

@@ -95,7 +95,7 @@ pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
 mod tests {
     use super::*;
 
-    const STEPS: u64 = 8_000;
+    const STEPS: u64 = 16_000;
 
     #[test]
     fn seeds_0_to_31_break_no_promise() {
