@@ -160,7 +160,7 @@ impl Bench {
     fn carry_out(&mut self, shard: usize, now: Now) {
         while let Some(action) = self.shards[shard].poll_action() {
             if let Action::Connect { owner: Owner::Link(link, generation), backend } = action {
-                self.backend_of[shard][usize::from(link.0)] = usize::from(backend.0);
+                self.backend_of[shard][link.0 as usize] = usize::from(backend.0);
                 self.shards[shard].handle_link_connected(link, generation);
             }
         }
@@ -183,7 +183,7 @@ impl Bench {
         while at < self.links.len() {
             let (shard, owner, _) = &self.links[at];
             let (shard, Owner::Link(link, generation)) = (*shard, *owner) else { unreachable!("only links") };
-            if self.backend_of[shard][usize::from(link.0)] != backend {
+            if self.backend_of[shard][link.0 as usize] != backend {
                 at += 1;
                 continue;
             }

@@ -1,5 +1,306 @@
 //! Flags and quota file to one checked, immutable configuration.
 
+pub mod address;
+pub mod cores;
+pub mod flags;
 pub mod quotas;
+pub mod storage;
+pub mod units;
 
-pub use quotas::{Quotas, Tenant, TenantId, Tier};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use cores::Cores;
+pub use flags::Flags;
+pub use quotas::{QuotaError, Quotas, Tenant};
+pub use storage::{Credentials, ServerAddress, Storage};
+pub use units::Size;
+
+pub use crate::values::{TenantId, Tier};
+
+use crate::values::limits::{REPLY_BYTES_CEILING, REQUEST_BYTES_CEILING};
+
+/// What the embedded store may hold unless told otherwise.
+const EMBEDDED_BYTES_DEFAULT: Size = Size::mebibytes(256);
+/// The least that an embedded store can work with.
+const EMBEDDED_BYTES_MIN: Size = Size::mebibytes(1);
+/// The least that a limit on requests or replies may be: handshakes must fit.
+const MESSAGE_BYTES_MIN: Size = Size(1024);
+/// Longer paths do not fit the kernel's address of a Unix socket.
+const UNIX_PATH_BYTES_MAX: usize = 107;
+/// No timeout is longer: it could only be a slip of the pen.
+const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// Everything that weir was told, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where clients connect.
+    pub listen: Vec<SocketAddr>,
+    /// The Unix socket where clients connect.
+    pub unix: Option<PathBuf>,
+    /// Where metrics and health are served.
+    pub admin: Option<SocketAddr>,
+    /// The quota file.
+    pub quotas: Option<PathBuf>,
+    /// Which CPUs to use: see [`Config::placement`].
+    pub cores: Option<Cores>,
+    /// How many shards to run.
+    pub shards: Option<usize>,
+    /// How long an idle core looks for work before it sleeps.
+    pub busy_poll: Duration,
+    /// What stands behind weir.
+    pub storage: Storage,
+    /// What the embedded store may hold.
+    pub embedded_bytes_max: usize,
+    /// Connections of each shard to each backend in each dialect.
+    pub backend_connections: u16,
+    /// A backend that does not accept for so long is given up.
+    pub connect_timeout: Duration,
+    /// A backend that owes a reply for so long is given up.
+    pub reply_timeout: Duration,
+    /// Clients that may be connected at once, over all shards.
+    pub clients_max: usize,
+    /// The largest request.
+    pub request_bytes_max: usize,
+    /// The largest reply that is taken from a backend.
+    pub reply_bytes_max: usize,
+    /// What may wait for one client.
+    pub output_bytes_max: usize,
+    /// Clients that say nothing for so long are closed.
+    pub idle_timeout: Option<Duration>,
+    /// Clients that read nothing for so long are closed.
+    pub send_timeout: Duration,
+    /// How long requests may take to end after the order to stop.
+    pub drain_timeout: Duration,
+}
+
+/// Flags that do not go together, in words for whoever gave them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError(String);
+
+impl ConfigError {
+    fn new(problem: impl Into<String>) -> Self {
+        Self(problem.into())
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Checks what no flag can check alone.
+    pub fn from_flags(flags: Flags) -> Result<Self, ConfigError> {
+        check_sizes(&flags)?;
+        check_timeouts(&flags)?;
+        let admin = flags.admin.address();
+        let listen = listen_addresses(&flags)?;
+        check_unix_path(&flags)?;
+        Ok(Self {
+            listen,
+            admin,
+            unix: flags.unix,
+            quotas: flags.quotas,
+            cores: flags.cores,
+            shards: flags.shards.map(|shards| shards as usize),
+            busy_poll: Duration::from_micros(flags.busy_poll_us),
+            storage: flags.storage,
+            embedded_bytes_max: flags.embedded_max_bytes.unwrap_or(EMBEDDED_BYTES_DEFAULT).bytes(),
+            backend_connections: flags.backend_connections as u16,
+            connect_timeout: flags.backend_connect_timeout,
+            reply_timeout: flags.backend_timeout,
+            clients_max: flags.max_clients as usize,
+            request_bytes_max: flags.max_request_bytes.bytes(),
+            reply_bytes_max: flags.max_reply_bytes.bytes(),
+            output_bytes_max: flags.output_limit.bytes(),
+            idle_timeout: (!flags.idle_timeout.is_zero()).then_some(flags.idle_timeout),
+            send_timeout: flags.send_timeout,
+            drain_timeout: flags.drain_timeout,
+        })
+    }
+
+    /// Which CPU each shard is bound to, given the CPUs that this process may use: as many entries as there are
+    /// shards, and none for a shard that the kernel may move.
+    pub fn placement(&self, usable: &[usize]) -> Result<Vec<Option<usize>>, ConfigError> {
+        cores::placement(self.cores.as_ref(), self.shards, usable)
+    }
+}
+
+fn listen_addresses(flags: &Flags) -> Result<Vec<SocketAddr>, ConfigError> {
+    let addresses: Vec<SocketAddr> = flags.listen.iter().filter_map(|listen| listen.address()).collect();
+    if addresses.len() < flags.listen.len() && flags.listen.len() > 1 {
+        return Err(ConfigError::new("--listen off does not go with other --listen addresses"));
+    }
+    if addresses.is_empty() && flags.unix.is_none() {
+        return Err(ConfigError::new("--listen off leaves clients no way in: --unix PATH is wanted with it"));
+    }
+    for (index, address) in addresses.iter().enumerate().filter(|(_, address)| address.port() != 0) {
+        if addresses[..index].contains(address) {
+            return Err(ConfigError::new(format!("--listen {address} is there twice")));
+        }
+        if flags.admin.address() == Some(*address) {
+            return Err(ConfigError::new(format!(
+                "--listen and --admin are both {address}: two ports are wanted"
+            )));
+        }
+    }
+    Ok(addresses)
+}
+
+fn check_unix_path(flags: &Flags) -> Result<(), ConfigError> {
+    let store = match &flags.storage {
+        Storage::Unix(path) => Some(("--storage", path)),
+        Storage::Embedded | Storage::Servers { .. } => None,
+    };
+    for (flag, path) in flags.unix.iter().map(|path| ("--unix", path)).chain(store) {
+        let length = path.as_os_str().len();
+        if !(1..=UNIX_PATH_BYTES_MAX).contains(&length) {
+            return Err(ConfigError::new(format!(
+                "{flag}: the path of a socket has 1 to {UNIX_PATH_BYTES_MAX} bytes, and this one has {length}"
+            )));
+        }
+    }
+    if let (Some(path), Storage::Unix(store)) = (&flags.unix, &flags.storage)
+        && path == store
+    {
+        return Err(ConfigError::new(format!("--unix and --storage are both {}", path.display())));
+    }
+    Ok(())
+}
+
+fn check_sizes(flags: &Flags) -> Result<(), ConfigError> {
+    let ceilings = [
+        ("--max-request-bytes", flags.max_request_bytes, Size(REQUEST_BYTES_CEILING as u64)),
+        ("--max-reply-bytes", flags.max_reply_bytes, Size(REPLY_BYTES_CEILING as u64)),
+    ];
+    for (flag, given, most) in ceilings {
+        if !(MESSAGE_BYTES_MIN..=most).contains(&given) {
+            return Err(ConfigError::new(format!("{flag} {given}: {MESSAGE_BYTES_MIN} to {most} is wanted")));
+        }
+    }
+    if flags.output_limit < flags.max_reply_bytes {
+        return Err(ConfigError::new(format!(
+            "--output-limit {} is less than --max-reply-bytes {}: a client would be closed for a reply that is allowed",
+            flags.output_limit, flags.max_reply_bytes
+        )));
+    }
+    match (flags.embedded_max_bytes, &flags.storage) {
+        (Some(given), Storage::Embedded) if given < EMBEDDED_BYTES_MIN => Err(ConfigError::new(format!(
+            "--embedded-max-bytes {given}: {EMBEDDED_BYTES_MIN} or more is wanted"
+        ))),
+        (Some(_), storage @ (Storage::Servers { .. } | Storage::Unix(_))) => Err(ConfigError::new(format!(
+            "--embedded-max-bytes is for --storage embedded, and the storage is {storage}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn check_timeouts(flags: &Flags) -> Result<(), ConfigError> {
+    let timeouts = [
+        ("--backend-connect-timeout", flags.backend_connect_timeout),
+        ("--backend-timeout", flags.backend_timeout),
+        ("--idle-timeout", flags.idle_timeout),
+        ("--send-timeout", flags.send_timeout),
+        ("--drain-timeout", flags.drain_timeout),
+    ];
+    match timeouts.into_iter().find(|(_, timeout)| *timeout > TIMEOUT_MAX) {
+        Some((flag, _)) => Err(ConfigError::new(format!("{flag}: at most 720h is wanted"))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn config(flags: &str) -> Result<Config, String> {
+        let words = std::iter::once("weir").chain(flags.split_whitespace());
+        let flags = Flags::try_parse_from(words).expect("each flag is right alone");
+        Config::from_flags(flags).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn no_flags_are_a_configuration() {
+        let config = config("").expect("defaults go together");
+        assert_eq!(config.listen, ["127.0.0.1:7379".parse().expect("an address")]);
+        assert_eq!(config.admin, Some("127.0.0.1:7381".parse().expect("an address")));
+        assert_eq!(config.storage, Storage::Embedded);
+        assert_eq!((config.request_bytes_max, config.output_bytes_max), (16 << 20, 64 << 20));
+        assert_eq!((config.idle_timeout, config.drain_timeout), (None, Duration::from_secs(10)));
+        assert_eq!(config.placement(&[0, 1]), Ok(vec![Some(0), Some(1)]));
+    }
+
+    #[test]
+    fn flags_reach_the_configuration() {
+        let config = config(
+            "--listen 0.0.0.0:1 --listen [::1]:2 --unix /run/weir.sock --admin off --quotas q.toml --cores 2 \
+             --shards 3 --busy-poll-us 50 --storage redis://:x@a,b --backend-connections 2 \
+             --backend-connect-timeout 2s --backend-timeout 3s --max-clients 9 --max-request-bytes 1MiB \
+             --max-reply-bytes 2MiB --output-limit 3MiB --idle-timeout 5m --send-timeout 1s --drain-timeout 0",
+        )
+        .expect("they go together");
+        assert_eq!((config.listen.len(), config.admin), (2, None));
+        assert_eq!((config.shards, config.busy_poll), (Some(3), Duration::from_micros(50)));
+        assert_eq!(
+            (config.request_bytes_max, config.reply_bytes_max, config.output_bytes_max),
+            (1 << 20, 2 << 20, 3 << 20)
+        );
+        assert_eq!(
+            (config.connect_timeout, config.reply_timeout),
+            (Duration::from_secs(2), Duration::from_secs(3))
+        );
+        assert_eq!(
+            (config.idle_timeout, config.drain_timeout),
+            (Some(Duration::from_secs(300)), Duration::ZERO)
+        );
+        assert_eq!((config.backend_connections, config.clients_max), (2, 9));
+        assert!(!format!("{config:?}").contains("\"x\""));
+    }
+
+    #[test]
+    fn one_variable_may_list_several_addresses() {
+        assert_eq!(config("--listen 127.0.0.1:1,127.0.0.1:2").expect("two").listen.len(), 2);
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_told() {
+        let long = format!("--unix /{}", "x".repeat(107));
+        let cases = [
+            ("--listen 127.0.0.1:1 --listen 127.0.0.1:1", "--listen 127.0.0.1:1 is there twice"),
+            ("--listen off", "--listen off leaves clients no way in: --unix PATH is wanted with it"),
+            (
+                "--listen off --listen 127.0.0.1:1 --unix /a",
+                "--listen off does not go with other --listen addresses",
+            ),
+            ("--listen 127.0.0.1:7381", "--listen and --admin are both 127.0.0.1:7381: two ports are wanted"),
+            ("--max-request-bytes 513MiB", "--max-request-bytes 513MiB: 1KiB to 512MiB is wanted"),
+            ("--max-request-bytes 0", "--max-request-bytes 0: 1KiB to 512MiB is wanted"),
+            (
+                "--max-reply-bytes 128MiB",
+                "--output-limit 64MiB is less than --max-reply-bytes 128MiB: a client would be closed for a reply \
+                 that is allowed",
+            ),
+            ("--embedded-max-bytes 1k", "--embedded-max-bytes 1KiB: 1MiB or more is wanted"),
+            (
+                "--embedded-max-bytes 1GiB --storage redis://:secret@h",
+                "--embedded-max-bytes is for --storage embedded, and the storage is redis://...@h:6379",
+            ),
+            ("--idle-timeout 721h", "--idle-timeout: at most 720h is wanted"),
+            ("--unix /a --storage unix:/a", "--unix and --storage are both /a"),
+            (&long, "--unix: the path of a socket has 1 to 107 bytes, and this one has 108"),
+        ];
+        for (flags, complaint) in cases {
+            assert_eq!(config(flags).map(|_| ()), Err(complaint.to_owned()), "{flags}");
+        }
+        assert!(config("--listen off --unix /a").is_ok());
+        assert!(config("--listen 127.0.0.1:0 --listen 127.0.0.1:0").is_ok());
+    }
+}

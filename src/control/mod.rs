@@ -1,7 +1,11 @@
 //! Decisions across cores, and what is known of all of them together. Pure.
 
+pub mod exposition;
+pub mod http;
 mod info;
+mod pages;
 mod report;
 
 pub use info::info;
+pub use pages::page;
 pub use report::{ProcessFacts, ShardReport, Totals};

@@ -25,8 +25,9 @@ impl Segment {
     }
 }
 
-/// A buffer kept for reuse is not larger than this.
-const BUFFER_BYTES_KEPT: usize = 256 * 1024;
+/// A buffer kept for reuse is not larger than this; all of them together not larger than that.
+const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
+const POOL_BYTES_KEPT: usize = 32 * 1024 * 1024;
 /// A gathered segment closes at this size, so that a long queue of output is sent in bounded steps.
 const SEGMENT_BYTES_MAX: usize = 256 * 1024;
 
@@ -35,24 +36,29 @@ const SEGMENT_BYTES_MAX: usize = 256 * 1024;
 pub struct BufferPool {
     free: Vec<Vec<u8>>,
     kept_max: usize,
+    kept_bytes: usize,
 }
 
 impl BufferPool {
     /// A pool that keeps at most this many buffers.
     pub fn new(kept_max: usize) -> Self {
-        Self { free: Vec::with_capacity(kept_max), kept_max }
+        Self { free: Vec::with_capacity(kept_max), kept_max, kept_bytes: 0 }
     }
 
     /// An empty buffer.
     pub fn take(&mut self) -> Vec<u8> {
-        self.free.pop().unwrap_or_default()
+        let buffer = self.free.pop().unwrap_or_default();
+        self.kept_bytes -= buffer.capacity();
+        buffer
     }
 
     /// Takes a buffer back.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
-        if self.free.len() < self.kept_max && buffer.capacity() > 0 && buffer.capacity() <= BUFFER_BYTES_KEPT
-        {
+        let capacity = buffer.capacity();
+        let room = self.free.len() < self.kept_max && self.kept_bytes + capacity <= POOL_BYTES_KEPT;
+        if room && capacity > 0 && capacity <= BUFFER_BYTES_KEPT {
             buffer.clear();
+            self.kept_bytes += capacity;
             self.free.push(buffer);
         }
     }
@@ -155,7 +161,7 @@ mod tests {
         let sent: Vec<Vec<u8>> =
             std::iter::from_fn(|| output.take()).map(|segment| segment.bytes().to_vec()).collect();
         assert_eq!(sent, [b"ab".to_vec(), large.to_vec(), b"c".to_vec()]);
-        assert!(output.is_empty() && output.len() == 0);
+        assert!(output.is_empty() && output.is_empty());
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use crate::values::limits::SLOTS;
 
-/// CRC-16/XMODEM, one entry per byte.
-const TABLE: [u16; 256] = {
-    let mut table = [0_u16; 256];
+/// CRC-16/XMODEM. Table `n` is the effect of a byte that is followed by `n` zero bytes, so that eight bytes can be looked
+/// up at once and do not wait for each other.
+static TABLES: [[u16; 256]; 8] = {
+    let mut tables = [[0_u16; 256]; 8];
     let mut byte = 0;
     while byte < 256 {
         let mut crc = (byte as u16) << 8;
@@ -13,10 +14,20 @@ const TABLE: [u16; 256] = {
             crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
             bit += 1;
         }
-        table[byte] = crc;
+        tables[0][byte] = crc;
         byte += 1;
     }
-    table
+    let mut table = 1;
+    while table < 8 {
+        let mut byte = 0;
+        while byte < 256 {
+            let before = tables[table - 1][byte];
+            tables[table][byte] = (before << 8) ^ tables[0][(before >> 8) as usize];
+            byte += 1;
+        }
+        table += 1;
+    }
+    tables
 };
 
 /// The slot of a key.
@@ -34,7 +45,19 @@ fn tag_of(key: &[u8]) -> &[u8] {
 }
 
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    let crc = chunks.iter().fold(0_u16, |crc, chunk| {
+        let [high, low] = crc.to_be_bytes();
+        TABLES[7][usize::from(chunk[0] ^ high)]
+            ^ TABLES[6][usize::from(chunk[1] ^ low)]
+            ^ TABLES[5][usize::from(chunk[2])]
+            ^ TABLES[4][usize::from(chunk[3])]
+            ^ TABLES[3][usize::from(chunk[4])]
+            ^ TABLES[2][usize::from(chunk[5])]
+            ^ TABLES[1][usize::from(chunk[6])]
+            ^ TABLES[0][usize::from(chunk[7])]
+    });
+    rest.iter().fold(crc, |crc, byte| (crc << 8) ^ TABLES[0][usize::from((crc >> 8) as u8 ^ byte)])
 }
 
 #[cfg(test)]
@@ -47,6 +70,19 @@ mod tests {
         for (key, slot) in [("123456789", 12739), ("foo", 12182), ("bar", 5061), ("", 0), ("user1000", 3443)]
         {
             assert_eq!(slot_of(key.as_bytes()), slot, "{key}");
+        }
+    }
+
+    #[test]
+    fn eight_bytes_at_once_are_eight_bytes_one_by_one() {
+        let bytes: Vec<u8> = (0..100_u32).map(|index| (index * 37 % 251) as u8).collect();
+        for length in 0..bytes.len() {
+            let slow = bytes[..length].iter().fold(0_u16, |crc, byte| {
+                (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+                    if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+                })
+            });
+            assert_eq!(crc16(&bytes[..length]), slow, "{length} bytes");
         }
     }
 

@@ -138,10 +138,6 @@ impl Control {
         Self { settings, round: None, next: Vec::new(), drained: vec![false; shards], finished: false }
     }
 
-    pub fn is_draining(&self) -> bool {
-        self.settings.facts.draining
-    }
-
     /// What is true of the process now.
     pub fn facts(&self) -> ProcessFacts {
         let mut facts = self.settings.facts.clone();

@@ -189,10 +189,10 @@ impl Driver {
                 self.free_if_done(token);
             }
             Completion::ReceiveStopped { socket: token, error } => {
-                self.receive_stopped(token, &error, application, now)?
+                self.receive_stopped(token, &error, application, now)?;
             }
             Completion::Sent { socket: token, segment, result } => {
-                self.sent(token, segment, &result, application, now)?
+                self.sent(token, segment, &result, application, now)?;
             }
             Completion::Connected { socket: token, result } => {
                 let socket = &mut self.sockets[token as usize];
@@ -417,6 +417,6 @@ impl Driver {
 fn index_of(owner: Owner) -> usize {
     match owner {
         Owner::Client(id) => id.index as usize,
-        Owner::Link(connection, _) => usize::from(connection.0),
+        Owner::Link(connection, _) => connection.0 as usize,
     }
 }

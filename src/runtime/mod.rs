@@ -24,4 +24,4 @@ mod server;
 mod shard_thread;
 mod storage_thread;
 
-pub use server::{BackendAddress, Setup, ShardTemplate, run, run_storage};
+pub use server::{check, run, run_storage};

@@ -1,4 +1,4 @@
-//! One io_uring per core, with safe verbs. All of weir's unsafe code is in this file.
+//! One `io_uring` per core, with safe verbs. All of weir's unsafe code is in this file.
 //!
 //! What the kernel borrows, the ring owns until the kernel is done: a segment that is being sent comes back with
 //! its completion, a receive buffer is lent out as a token and given back. So no caller can free memory that the
@@ -79,7 +79,7 @@ fn tag(kind: u64, value: u64) -> u64 {
 
 /// The ring of one core.
 pub struct Ring {
-    ring: IoUring,
+    kernel: IoUring,
     buffers: ReceiveBuffers,
     borrowed: Slab<Borrowed>,
     wait_handle: OwnedFd,
@@ -103,12 +103,12 @@ impl Ring {
         ring.submitter().register_eventfd(wait_handle.as_raw_fd())?;
         ring.completion().disable_eventfd();
         let buffers = ReceiveBuffers::new(&ring)?;
-        Ok(Self { ring, buffers, borrowed: Slab::new(), wait_handle })
+        Ok(Self { kernel: ring, buffers, borrowed: Slab::new(), wait_handle })
     }
 
     /// The file descriptor that other rings address messages to.
     pub fn as_raw_fd(&self) -> RawFd {
-        self.ring.as_raw_fd()
+        self.kernel.as_raw_fd()
     }
 
     /// Readable when there may be completions, between `start_waiting` and `stop_waiting`; anyone may write to it.
@@ -119,7 +119,7 @@ impl Ring {
 
     /// From now on, completions signal the wait handle. False if some are there already.
     pub fn start_waiting(&mut self) -> bool {
-        self.ring.completion().enable_eventfd();
+        self.kernel.completion().enable_eventfd();
         if self.has_completions() {
             self.stop_waiting();
             return false;
@@ -129,15 +129,15 @@ impl Ring {
 
     /// Completions no longer signal the wait handle.
     pub fn stop_waiting(&mut self) {
-        self.ring.completion().disable_eventfd();
+        self.kernel.completion().disable_eventfd();
     }
 
     /// Is there anything that `reap` would find?
     pub fn has_completions(&mut self) -> bool {
-        let submission = self.ring.submission();
+        let submission = self.kernel.submission();
         let pending = submission.taskrun() || submission.cq_overflow();
         drop(submission);
-        pending || !self.ring.completion().is_empty()
+        pending || !self.kernel.completion().is_empty()
     }
 
     /// Accepts connections until told otherwise.
@@ -234,13 +234,13 @@ impl Ring {
 
     /// Hands what was pushed to the kernel and lets it finish what is due, in one call; no call if there is nothing.
     pub fn submit(&mut self) -> io::Result<()> {
-        let submission = self.ring.submission();
+        let submission = self.kernel.submission();
         let nothing = submission.is_empty() && !submission.taskrun() && !submission.cq_overflow();
         drop(submission);
         if nothing {
             return Ok(());
         }
-        match self.ring.submit() {
+        match self.kernel.submit() {
             // Interrupted, or the kernel wants completions reaped first: the next turn tries again.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {
                 Ok(())
@@ -252,10 +252,10 @@ impl Ring {
     /// Hands over and sleeps until there is a completion or the time has passed.
     pub fn submit_and_wait(&mut self, pause_max: Option<std::time::Duration>) -> io::Result<()> {
         let result = match pause_max {
-            None => self.ring.submit_and_wait(1),
+            None => self.kernel.submit_and_wait(1),
             Some(pause) => {
                 let time = Timespec::from(pause);
-                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
+                self.kernel.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
             }
         };
         match result {
@@ -273,8 +273,8 @@ impl Ring {
 
     /// Moves what has completed into `completions`.
     pub fn reap(&mut self, completions: &mut Vec<Completion>) {
-        let Self { ring, borrowed, .. } = self;
-        completions.extend(ring.completion().filter_map(|entry| interpret(&entry, borrowed)));
+        let Self { kernel, borrowed, .. } = self;
+        completions.extend(kernel.completion().filter_map(|entry| interpret(&entry, borrowed)));
     }
 
     /// The bytes of a receive buffer.
@@ -283,6 +283,7 @@ impl Ring {
     }
 
     /// Lets the kernel write to the buffer again.
+    #[expect(clippy::needless_pass_by_value, reason = "the token is used up")]
     pub fn give_back(&mut self, buffer: ReceivedBuffer) {
         self.buffers.give_back(&buffer);
     }
@@ -291,11 +292,11 @@ impl Ring {
         loop {
             // SAFETY: everything the entry points to is owned by `self.borrowed` or `self.buffers` until the kernel
             // has completed it, and file descriptors are only closed after that or fail cleanly.
-            let pushed = unsafe { self.ring.submission().push(entry) };
+            let pushed = unsafe { self.kernel.submission().push(entry) };
             if pushed.is_ok() {
                 return Ok(());
             }
-            self.ring.submit()?;
+            self.kernel.submit()?;
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The whole process, put together: sockets, mesh, shards, storage, control; and taken apart again.
 
 use std::cell::RefCell;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 use glommio::ExecutorJoinHandle;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::clock::Clock;
 use super::connect::{Route, Routes};
@@ -23,7 +24,7 @@ use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
 use super::{admin, executor, listen, log};
-use crate::config::Quotas;
+use crate::config::{Config, Quotas, Size, Storage};
 use crate::control::ProcessFacts;
 use crate::routing::Topology;
 use crate::shard::{BackendSettings, Shard, ShardSettings};
@@ -33,102 +34,45 @@ use crate::values::ShardId;
 /// Descriptors beside those of clients: rings, listeners, links, executors.
 const FILES_SPARE: u64 = 1024;
 
-/// A store to forward to.
-#[derive(Clone, Debug)]
-pub enum BackendAddress {
-    /// `host:port`, resolved at the start.
-    Tcp(SocketAddr),
-    /// A socket file.
-    Unix(PathBuf),
-    /// The engine in this process.
-    Embedded {
-        /// Bytes of keys and values at which writes are refused.
-        bytes_max: u64,
-    },
-}
-
-/// What a server is made of.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// TCP addresses to listen on; port 0 leaves the choice to the system.
-    pub listen: Vec<SocketAddr>,
-    /// Socket files to listen on.
-    pub unix: Vec<PathBuf>,
-    /// Where metrics and health are served, if anywhere.
-    pub admin: Option<SocketAddr>,
-    /// The CPU of each shard, or `None` for one that runs anywhere.
-    pub cpus: Vec<Option<usize>>,
-    /// How long a shard without work keeps looking for some.
-    pub busy_poll: Duration,
-    /// The stores, and how shards see them, in the same order.
-    pub backends: Vec<(BackendAddress, BackendSettings)>,
-    /// Read again when told to.
-    pub quotas_file: Option<PathBuf>,
-    /// Read from there already.
-    pub quotas: Quotas,
-    /// Clients over all shards.
-    pub clients_max: usize,
-    /// How long clients may take to get their last replies.
-    pub drain_timeout: Duration,
-    /// What is the same for all shards; id and topology are filled in.
-    pub shard: ShardTemplate,
-}
-
-/// The settings that all shards share.
-#[derive(Clone, Debug)]
-pub struct ShardTemplate {
-    /// See [`ShardSettings`].
-    pub links_per_backend: u16,
-    /// See [`ShardSettings`].
-    pub request_bytes_max: usize,
-    /// See [`ShardSettings`].
-    pub reply_bytes_max: usize,
-    /// See [`ShardSettings`].
-    pub output_bytes_max: usize,
-    /// See [`ShardSettings`].
-    pub idle_timeout: Option<Duration>,
-    /// See [`ShardSettings`].
-    pub send_timeout: Duration,
-    /// See [`ShardSettings`].
-    pub reply_timeout: Duration,
-    /// See [`ShardSettings`].
-    pub connect_timeout: Duration,
-}
+/// What is behind weir, and how shards see it, in the same order.
+type Backends = Vec<(Route, BackendSettings)>;
 
 type Executor = ExecutorJoinHandle<io::Result<()>>;
 type Letters<Message> = (Receiver<Message>, OwnedFd);
 
+/// Says whether weir would start with this configuration, as far as that can be told without starting it.
+pub fn check(config: &Config) -> Result<(), String> {
+    config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
+    let quotas = load_quotas(config)?;
+    resolve(config)?;
+    println!("weir: flags are fine; {}", tenants_line(config, &quotas));
+    Ok(())
+}
+
 /// Runs weir until it is told to stop.
-pub fn run(setup: Setup) -> Result<(), String> {
-    let files = setup.clients_max as u64 + FILES_SPARE;
-    for warning in executor::raise_limits(files)? {
+pub fn run(config: &Config) -> Result<(), String> {
+    let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
+    let quotas = Arc::new(load_quotas(config)?);
+    for warning in executor::raise_limits(config.clients_max as u64 + FILES_SPARE)? {
         log::line(&warning);
     }
     let (_, _, probe) = Mailbox::<()>::new().map_err(|error| executor::ring_advice(&error))?;
     Ring::new(probe).map_err(|error| executor::ring_advice(&error))?;
     let clock = Clock::start();
-    let shards = setup.cpus.len();
-    let (listeners, report) = open_listeners(&setup, shards)?;
+    let (listeners, opened) = open_listeners(config, cpus.len())?;
 
     let (control, control_letters, control_bell) = mailbox::<ToControl>()?;
     let mut executors: Vec<Executor> = Vec::new();
-    let (routes, storage) = start_storage(&setup, clock, &mut executors)?;
+    let (backends, storage) = start_storage(config, clock, &mut executors)?;
+    let (routes, backends): (Vec<Route>, Vec<BackendSettings>) = backends.into_iter().unzip();
+    let (routes, backends) = (Routes(routes.into()), Arc::<[BackendSettings]>::from(backends));
+    let door = Door { open: Arc::new(AtomicUsize::new(0)), clients_max: config.clients_max };
     let mut mailboxes = Vec::new();
-    let mut ends = Vec::new();
-    for _ in 0..shards {
+    for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(listeners) {
         let (mailbox, letters, bell) = mailbox::<ToShard>()?;
         mailboxes.push(mailbox);
-        ends.push((letters, bell));
-    }
-    let door = Door { open: Arc::new(AtomicUsize::new(0)), clients_max: setup.clients_max };
-    let quotas = Arc::new(setup.quotas.clone());
-    let backends: Arc<[BackendSettings]> =
-        setup.backends.iter().map(|(_, settings)| settings.clone()).collect();
-    for ((index, (mesh, ends)), listeners) in
-        mesh::weave(shards).into_iter().zip(ends).enumerate().zip(listeners)
-    {
         let parts = Parts {
-            settings: shard_settings(&setup, index, &backends),
+            settings: shard_settings(config, index, cpus.len(), &backends),
             quotas: Arc::clone(&quotas),
             listeners,
             mesh,
@@ -136,78 +80,152 @@ pub fn run(setup: Setup) -> Result<(), String> {
             control: control.clone(),
             door: door.clone(),
             clock,
-            busy_poll: setup.busy_poll,
+            busy_poll: config.busy_poll,
         };
-        executors.push(start_shard(setup.cpus[index], parts, ends)?);
+        executors.push(start_shard(cpus[index], parts, (letters, bell))?);
     }
 
     let facts = ProcessFacts {
         pid: std::process::id(),
-        port: report.port,
-        clients_max: setup.clients_max,
+        port: opened.port,
+        clients_max: config.clients_max,
         backends: backends.iter().map(|backend| backend.name.clone()).collect(),
         tenants: quotas.len(),
-        quotas_loaded: u64::from(setup.quotas_file.is_some()),
+        quotas_loaded: u64::from(config.quotas.is_some()),
         ..ProcessFacts::default()
     };
     let settings = ControlSettings {
         shards: mailboxes,
         storage,
         own: control.clone(),
-        quotas_file: setup.quotas_file.clone(),
+        quotas_file: config.quotas.clone(),
         facts,
-        drain_timeout: setup.drain_timeout,
+        drain_timeout: config.drain_timeout,
         clock,
     };
-    let admin_listener = report.admin;
-    executors.push(start_control(settings, control_letters, control_bell, admin_listener)?);
+    executors.push(start_control(settings, control_letters, control_bell, opened.admin)?);
     listen_to_signals(control)?;
-    for line in report.lines {
-        log::line(&line);
-    }
-    log::line(&format!("ready: {}", summary(&setup)));
+    report_start(config, &opened, &cpus, &backends, &quotas);
     for executor in executors {
         executor
             .join()
             .map_err(|error| format!("an executor failed: {error}"))?
             .map_err(|error| format!("an executor failed: {error}"))?;
     }
-    for path in &setup.unix {
+    if let Some(path) = &config.unix {
         let _ = std::fs::remove_file(path);
     }
     log::line("stopped");
     Ok(())
 }
 
+fn load_quotas(config: &Config) -> Result<Quotas, String> {
+    config.quotas.as_deref().map_or_else(|| Ok(Quotas::trusting()), Quotas::load)
+}
+
+/// The CPUs that this process may use, in order.
+fn usable_cpus() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+/// What people want to know when weir has started: where it listens, on which CPUs, in front of what, with what limits.
+fn report_start(
+    config: &Config,
+    opened: &Opened,
+    cpus: &[Option<usize>],
+    backends: &[BackendSettings],
+    quotas: &Quotas,
+) {
+    opened.lines.iter().for_each(|line| log::line(line));
+    let places: Vec<String> =
+        cpus.iter().map(|cpu| cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())).collect();
+    log::line(&format!("{} shards on CPUs {}", cpus.len(), places.join(",")));
+    let names: Vec<&str> = backends.iter().map(|backend| backend.name.as_str()).collect();
+    let bound = match config.storage {
+        Storage::Embedded => format!(", at most {}", Size(config.embedded_bytes_max as u64)),
+        _ => String::new(),
+    };
+    log::line(&format!("storage: {}{bound}", names.join(", ")));
+    log::line(&tenants_line(config, quotas));
+    log::line(&format!(
+        "limits: {} clients, requests of {}, replies of {}, {} waiting per client",
+        config.clients_max,
+        Size(config.request_bytes_max as u64),
+        Size(config.reply_bytes_max as u64),
+        Size(config.output_bytes_max as u64)
+    ));
+    log::line(&format!("version {} is ready", env!("CARGO_PKG_VERSION")));
+}
+
+fn tenants_line(config: &Config, quotas: &Quotas) -> String {
+    match &config.quotas {
+        None => "quotas: none, everybody is trusted with everything (--quotas)".to_owned(),
+        Some(path) => format!("quotas: {} tenants from {}", quotas.len(), path.display()),
+    }
+}
+
+/// Where each backend is, and what it is called.
+fn resolve(config: &Config) -> Result<Vec<(socket2::SockAddr, BackendSettings)>, String> {
+    match &config.storage {
+        Storage::Embedded => Ok(Vec::new()),
+        Storage::Unix(path) => {
+            let address = socket2::SockAddr::unix(path)
+                .map_err(|error| format!("--storage unix:{}: {error}", path.display()))?;
+            Ok(vec![(
+                address,
+                BackendSettings { name: format!("unix:{}", path.display()), credentials: None },
+            )])
+        }
+        Storage::Servers { servers, credentials } => servers
+            .iter()
+            .map(|server| {
+                let unknown = |why: &str| format!("--storage: the server '{server}' cannot be found: {why}");
+                let mut addresses = (server.host.as_str(), server.port)
+                    .to_socket_addrs()
+                    .map_err(|error| unknown(&error.to_string()))?;
+                let address = addresses.next().ok_or_else(|| unknown("its name has no address"))?;
+                let credentials =
+                    credentials.as_ref().map(|known| (known.user.clone(), known.password.clone()));
+                Ok((address.into(), BackendSettings { name: server.to_string(), credentials }))
+            })
+            .collect(),
+    }
+}
+
 /// What opening the sockets told.
 struct Opened {
     lines: Vec<String>,
     port: u16,
-    admin: Option<std::net::TcpListener>,
+    admin: Option<SocketAddr>,
 }
 
-fn open_listeners(setup: &Setup, shards: usize) -> Result<(Vec<Vec<OwnedFd>>, Opened), String> {
+fn open_listeners(config: &Config, shards: usize) -> Result<(Vec<Vec<OwnedFd>>, Opened), String> {
     let mut per_shard: Vec<Vec<OwnedFd>> = std::iter::repeat_with(Vec::new).take(shards).collect();
     let mut opened = Opened { lines: Vec::new(), port: 0, admin: None };
-    for address in &setup.listen {
+    let mut share_out = |sockets: Vec<OwnedFd>| {
+        per_shard.iter_mut().zip(sockets).for_each(|(own, socket)| own.push(socket));
+    };
+    for address in &config.listen {
         let (sockets, bound) = listen::tcp(*address, shards)
-            .map_err(|error| format!("cannot listen on {address} (--listen): {error}"))?;
-        per_shard.iter_mut().zip(sockets).for_each(|(sockets, socket)| sockets.push(socket));
+            .map_err(|error| format!("--listen {address}: cannot listen there: {error}"))?;
+        share_out(sockets);
         opened.lines.push(format!("listening on {bound}"));
         opened.port = if opened.port == 0 { bound.port() } else { opened.port };
     }
-    for path in &setup.unix {
+    if let Some(path) = &config.unix {
         let sockets = listen::unix(path, shards)
-            .map_err(|error| format!("cannot listen on {} (--unix): {error}", path.display()))?;
-        per_shard.iter_mut().zip(sockets).for_each(|(sockets, socket)| sockets.push(socket));
+            .map_err(|error| format!("--unix {}: cannot listen there: {error}", path.display()))?;
+        share_out(sockets);
         opened.lines.push(format!("listening on {}", path.display()));
     }
-    if let Some(address) = setup.admin {
-        let listener = std::net::TcpListener::bind(address)
-            .map_err(|error| format!("cannot listen on {address} (--admin): {error}"))?;
-        let bound = listener.local_addr().unwrap_or(address);
+    if let Some(address) = config.admin {
+        // Only to find the port out, and that it is free; the control executor listens on it for good.
+        let bound = std::net::TcpListener::bind(address)
+            .and_then(|listener| listener.local_addr())
+            .map_err(|error| format!("--admin {address}: cannot listen there: {error}"))?;
         opened.lines.push(format!("metrics and health on http://{bound}/metrics, /healthz, /readyz"));
-        opened.admin = Some(listener);
+        opened.admin = Some(bound);
     }
     Ok((per_shard, opened))
 }
@@ -216,32 +234,25 @@ fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), 
     Mailbox::new().map_err(|error| format!("cannot make an eventfd: {error}"))
 }
 
-/// The routes to all backends; an embedded one is started.
+/// The ways to all backends; an embedded one is started.
 fn start_storage(
-    setup: &Setup,
+    config: &Config,
     clock: Clock,
     executors: &mut Vec<Executor>,
-) -> Result<(Routes, Option<Mailbox<ToStorage>>), String> {
-    let mut embedded = None;
-    let mut routes = Vec::new();
-    for (address, _) in &setup.backends {
-        routes.push(match address {
-            BackendAddress::Tcp(address) => Route::Socket((*address).into()),
-            BackendAddress::Unix(path) => Route::Socket(
-                socket2::SockAddr::unix(path).map_err(|error| format!("{}: {error}", path.display()))?,
-            ),
-            BackendAddress::Embedded { bytes_max } => {
-                let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
-                let limits = EngineLimits { bytes_max: *bytes_max };
-                let request_bytes_max = setup.shard.request_bytes_max;
-                let executor = start_engine(limits, request_bytes_max, Vec::new(), (letters, bell), clock);
-                executors.push(executor.map_err(|error| error.to_string())?);
-                embedded = Some(mailbox.clone());
-                Route::Embedded(mailbox)
-            }
-        });
+) -> Result<(Backends, Option<Mailbox<ToStorage>>), String> {
+    if config.storage != Storage::Embedded {
+        let servers = resolve(config)?;
+        return Ok((
+            servers.into_iter().map(|(address, named)| (Route::Socket(address), named)).collect(),
+            None,
+        ));
     }
-    Ok((Routes(routes.into()), embedded))
+    let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
+    let limits = EngineLimits { bytes_max: config.embedded_bytes_max as u64 };
+    let executor = start_engine(limits, config.request_bytes_max, Vec::new(), (letters, bell), clock);
+    executors.push(executor.map_err(|error| error.to_string())?);
+    let named = BackendSettings { name: "embedded".to_owned(), credentials: None };
+    Ok((vec![(Route::Embedded(mailbox.clone()), named)], Some(mailbox)))
 }
 
 fn start_engine(
@@ -289,20 +300,24 @@ fn start_shard(
     executor::spawn(&name, cpu, task).map_err(|error| error.to_string())
 }
 
-fn shard_settings(setup: &Setup, index: usize, backends: &Arc<[BackendSettings]>) -> ShardSettings {
-    let template = &setup.shard;
+fn shard_settings(
+    config: &Config,
+    index: usize,
+    shards: usize,
+    backends: &Arc<[BackendSettings]>,
+) -> ShardSettings {
     ShardSettings {
         id: ShardId(index as u16),
-        topology: Topology::new(setup.cpus.len() as u16, backends.len() as u16),
+        topology: Topology::new(shards as u16, backends.len() as u16),
         backends: Arc::clone(backends),
-        links_per_backend: template.links_per_backend,
-        request_bytes_max: template.request_bytes_max,
-        reply_bytes_max: template.reply_bytes_max,
-        output_bytes_max: template.output_bytes_max,
-        idle_timeout: template.idle_timeout,
-        send_timeout: template.send_timeout,
-        reply_timeout: template.reply_timeout,
-        connect_timeout: template.connect_timeout,
+        links_per_backend: config.backend_connections,
+        request_bytes_max: config.request_bytes_max,
+        reply_bytes_max: config.reply_bytes_max,
+        output_bytes_max: config.output_bytes_max,
+        idle_timeout: config.idle_timeout,
+        send_timeout: config.send_timeout,
+        reply_timeout: config.reply_timeout,
+        connect_timeout: config.connect_timeout,
         seed: random_seed(),
     }
 }
@@ -311,12 +326,12 @@ fn start_control(
     settings: ControlSettings,
     letters: Receiver<ToControl>,
     bell: OwnedFd,
-    admin_listener: Option<std::net::TcpListener>,
+    admin_address: Option<SocketAddr>,
 ) -> Result<Executor, String> {
     let task = move || async move {
         let control = Rc::new(RefCell::new(Control::new(settings)));
-        if let Some(listener) = admin_listener {
-            admin::serve(Rc::clone(&control), listener)?;
+        if let Some(address) = admin_address {
+            admin::serve(Rc::clone(&control), address)?;
         }
         control_thread::run(control, letters, bell).await
     };
@@ -324,7 +339,6 @@ fn start_control(
 }
 
 fn listen_to_signals(control: Mailbox<ToControl>) -> Result<(), String> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])
         .map_err(|error| format!("cannot listen to signals: {error}"))?;
     std::thread::Builder::new()
@@ -339,23 +353,8 @@ fn listen_to_signals(control: Mailbox<ToControl>) -> Result<(), String> {
         .map_err(|error| format!("cannot start a thread: {error}"))
 }
 
-fn summary(setup: &Setup) -> String {
-    let cpus: Vec<String> =
-        setup.cpus.iter().map(|cpu| cpu.map_or("any".to_owned(), |cpu| cpu.to_string())).collect();
-    let backends: Vec<&str> = setup.backends.iter().map(|(_, backend)| backend.name.as_str()).collect();
-    format!(
-        "{} shards on CPUs {}; storage {}; at most {} clients, requests to {} bytes",
-        setup.cpus.len(),
-        cpus.join(","),
-        backends.join(","),
-        setup.clients_max,
-        setup.shard.request_bytes_max
-    )
-}
-
 /// Unguessable, so that nobody outside can choose keys that collide.
 fn random_seed() -> u64 {
-    use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(std::process::id())
 }
 
@@ -370,7 +369,6 @@ pub fn run_storage(listen_on: SocketAddr, bytes_max: u64, request_bytes_max: usi
     let limits = EngineLimits { bytes_max };
     let executor = start_engine(limits, request_bytes_max, sockets, (letters, bell), Clock::start())
         .map_err(|error| executor::ring_advice(&error))?;
-    use signal_hook::consts::{SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .map_err(|error| format!("cannot listen to signals: {error}"))?;
     std::thread::Builder::new()

@@ -23,6 +23,10 @@ use crate::shard::Shard;
 use crate::values::time::Now;
 use crate::values::{Action, Owner};
 
+/// A core that has just had work waits so long on its ring itself, which takes one system call, before it sleeps in the
+/// executor, which takes several. Other tasks of the executor and letters from control may be late by that much.
+const SHALLOW_SLEEP: Duration = Duration::from_millis(1);
+
 /// Counts clients over all shards; touched when one comes or goes.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
@@ -71,7 +75,7 @@ impl Application for Guarded {
         match owner {
             Owner::Client(id) => self.shard.handle_client_bytes(id, bytes, now),
             Owner::Link(connection, generation) => {
-                self.shard.handle_link_bytes(connection, generation, bytes, now)
+                self.shard.handle_link_bytes(connection, generation, bytes, now);
             }
         }
     }
@@ -151,6 +155,9 @@ impl<C: Connector> ShardThread<C> {
             }
             work += driver.handle_completions(&mut guarded, now)?;
             guarded.shard.handle_turn_end(now);
+            if work == 0 {
+                guarded.shard.handle_quiet();
+            }
             driver.carry_out(&mut guarded, &connector, now)?;
             guarded.count_clients();
             while let Some((to, question)) = guarded.shard.poll_question() {
@@ -180,18 +187,22 @@ impl<C: Connector> ShardThread<C> {
             {
                 continue;
             }
-            if let Some(at) = guarded.shard.poll_deadline() {
-                driver.wake_at(at, now)?;
-                driver.ring.submit()?;
-            }
             if !mesh.park() {
                 continue;
             }
-            if driver.ring.start_waiting() {
-                if letters.is_empty() {
-                    parking.sleep().await;
+            if now.monotonic.since(last_work) < SHALLOW_SLEEP {
+                driver.ring.submit_and_wait(Some(SHALLOW_SLEEP))?;
+            } else {
+                if let Some(at) = guarded.shard.poll_deadline() {
+                    driver.wake_at(at, now)?;
+                    driver.ring.submit()?;
                 }
-                driver.ring.stop_waiting();
+                if driver.ring.start_waiting() {
+                    if letters.is_empty() {
+                        parking.sleep().await;
+                    }
+                    driver.ring.stop_waiting();
+                }
             }
             mesh.unpark();
         }

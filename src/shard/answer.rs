@@ -1,6 +1,8 @@
 //! Stage 11: replies, in the order of requests, batched into one send per turn.
 
 use super::Shard;
+use std::time::Duration;
+
 use super::batch::{Message, ReplyTo};
 use super::client::{Client, Ending, Rewrite};
 use super::counters::Counter;
@@ -8,6 +10,11 @@ use crate::protocol::{Protocol, Segment, encode, reply};
 use crate::values::ClientId;
 use crate::values::Owner;
 use crate::values::time::Now;
+
+/// Replies to a part of what a client has pipelined wait for the rest while there is other work, so that they leave in
+/// one send; not beyond this size and not for longer than this.
+const PARTIAL_BYTES_MAX: usize = 32 * 1024;
+const PARTIAL_WAIT_MAX: Duration = Duration::from_micros(200);
 
 impl Shard {
     /// Answers a request that never left.
@@ -67,8 +74,34 @@ impl Shard {
         if client.output.len() > self.settings.output_bytes_max {
             return self.expel(id, Counter::ClientsClosedUnread);
         }
-        list_to_send(client, id, &mut self.clients_to_send);
+        if client.unanswered() == 0 || client.output.len() >= PARTIAL_BYTES_MAX {
+            list_to_send(client, id, &mut self.clients_to_send);
+        } else if !client.listed_partial && !client.listed_to_send {
+            client.listed_partial = true;
+            self.clients_partial.push(id);
+        }
         self.list_to_resume(id);
+    }
+
+    /// Nothing more is coming right now: replies that waited for the rest of their pipeline go out alone.
+    pub fn handle_quiet(&mut self) {
+        self.partial_since = None;
+        while let Some(id) = self.clients_partial.pop() {
+            let Some(client) = self.clients.get(id) else { continue };
+            client.listed_partial = false;
+            if !client.output.is_empty() {
+                list_to_send(client, id, &mut self.clients_to_send);
+            }
+        }
+    }
+
+    /// The same once the first of them has waited long enough, however much is coming.
+    pub(super) fn release_overdue_partials(&mut self, now: Now) {
+        if self.clients_partial.is_empty() {
+            self.partial_since = None;
+        } else if now.monotonic.since(*self.partial_since.get_or_insert(now.monotonic)) >= PARTIAL_WAIT_MAX {
+            self.handle_quiet();
+        }
     }
 
     /// Puts a client whose obstacle may be gone on the list for the end of the turn.

@@ -106,7 +106,6 @@ pub(super) enum Ending {
 
 #[derive(Debug)]
 pub(super) struct Client {
-    pub generation: u32,
     /// What `CLIENT ID` says.
     pub number: u64,
     pub protocol: Protocol,
@@ -130,14 +129,15 @@ pub(super) struct Client {
     pub stalled: bool,
     /// In the list of those with something to send.
     pub listed_to_send: bool,
+    /// In the list of those whose replies wait for the rest of their pipeline.
+    pub listed_partial: bool,
     /// In the list of those that may go on decoding.
     pub listed_to_resume: bool,
 }
 
 impl Client {
-    fn new(generation: u32, number: u64, identity: Identity, now: Timestamp) -> Self {
+    fn new(number: u64, identity: Identity, now: Timestamp) -> Self {
         Self {
-            generation,
             number,
             protocol: Protocol::Resp2,
             identity,
@@ -156,6 +156,7 @@ impl Client {
             reading_paused: false,
             stalled: false,
             listed_to_send: false,
+            listed_partial: false,
             listed_to_resume: false,
         }
     }
@@ -259,7 +260,7 @@ impl Clients {
         });
         let place = &mut self.places[index as usize];
         place.generation = place.generation.wrapping_add(1);
-        place.client = Some(Box::new(Client::new(place.generation, number, identity, now)));
+        place.client = Some(Box::new(Client::new(number, identity, now)));
         ClientId { index, generation: place.generation }
     }
 
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn replies_leave_in_the_order_of_requests() {
         let mut pool = BufferPool::new(8);
-        let mut client = Client::new(1, 1, Identity::default(), Timestamp::ZERO);
+        let mut client = Client::new(1, Identity::default(), Timestamp::ZERO);
         let first = client.expect_reply(Rewrite::AsItCame);
         let second = client.expect_reply(Rewrite::AsItCame);
         client.answer_now(&mut pool, |out| out.extend_from_slice(b"third "));

@@ -74,7 +74,7 @@ impl Shard {
             client.barrier = false;
             if let Some(held) = client.held_request.take() {
                 let arguments = Arguments::new(&held.frame, &held.places);
-                self.handle_request_as(id, held.identity, Request { arguments, shared: None }, now);
+                self.handle_request_as(id, &held.identity, Request { arguments, shared: None }, now);
             }
         }
         self.decode(id, &[], now);

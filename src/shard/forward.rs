@@ -44,10 +44,10 @@ impl Shard {
     ) {
         let connection = self.link_for(route);
         if let Err(refusal) = self.make_ready(connection, now) {
-            return self.refuse(to, route.backend, refusal);
+            return self.refuse(to, route.backend, &refusal);
         }
         self.counters.add(Counter::RequestsForwarded, 1);
-        let link = &mut self.links[usize::from(connection.0)];
+        let link = &mut self.links[connection.0 as usize];
         match message {
             Message::Small(bytes) => link.output.append(&mut self.pool, bytes),
             Message::Shared(bytes) => link.output.append_shared(&mut self.pool, bytes),
@@ -62,12 +62,14 @@ impl Shard {
 
     /// The connection of a request: the same for the same slot, so that requests on one key keep their order.
     fn link_for(&self, route: Route) -> ConnectionId {
-        let per_backend = self.settings.links_per_backend;
+        let per_backend = u32::from(self.settings.links_per_backend);
         let dialect = match route.protocol {
             Protocol::Resp2 => 0,
             Protocol::Resp3 => 1,
         };
-        ConnectionId((route.backend.0 * 2 + dialect) * per_backend + self.lane_of(route.slot))
+        ConnectionId(
+            (u32::from(route.backend.0) * 2 + dialect) * per_backend + u32::from(self.lane_of(route.slot)),
+        )
     }
 
     /// Which of the connections to a backend a slot uses.
@@ -78,7 +80,7 @@ impl Shard {
 
     /// Sees to it that the link takes requests.
     fn make_ready(&mut self, connection: ConnectionId, now: Now) -> Result<(), Refused> {
-        let link = &mut self.links[usize::from(connection.0)];
+        let link = &mut self.links[connection.0 as usize];
         match link.state {
             LinkState::BackingOff { until } if until > now.monotonic => {
                 return Err(Refused::Down(until.since(now.monotonic)));
@@ -96,7 +98,7 @@ impl Shard {
     }
 
     fn open_link(&mut self, connection: ConnectionId, now: Now) {
-        let link = &mut self.links[usize::from(connection.0)];
+        let link = &mut self.links[connection.0 as usize];
         link.generation = link.generation.wrapping_add(1);
         link.state = LinkState::Opening { since: now.monotonic };
         let greeting = Pending { purpose: Purpose::Greeting, sent_at: now.monotonic };
@@ -117,14 +119,14 @@ impl Shard {
             return;
         }
         self.counters.add(Counter::LinksOpened, 1);
-        self.links[usize::from(connection.0)].opened();
+        self.links[connection.0 as usize].opened();
         self.list_link_to_send(connection);
     }
 
     /// The socket of a link could not be connected, or is gone.
     pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         if self.current_link(connection, generation).is_some() {
-            let connected = self.links[usize::from(connection.0)].state == LinkState::Open;
+            let connected = self.links[connection.0 as usize].state == LinkState::Open;
             self.lose_link(connection, if connected { "connection-lost" } else { "connect-failed" }, now);
         }
     }
@@ -160,7 +162,7 @@ impl Shard {
 
     /// One whole reply. False if the link is no more.
     fn settle(&mut self, connection: ConnectionId, pending: Pending, end: &[u8], kind: u8, now: Now) -> bool {
-        let link = &mut self.links[usize::from(connection.0)];
+        let link = &mut self.links[connection.0 as usize];
         let oversized = std::mem::take(&mut link.oversized);
         let mut partial = std::mem::take(&mut link.partial);
         let to = match pending.purpose {
@@ -201,7 +203,7 @@ impl Shard {
     }
 
     fn keep_partial(&mut self, connection: ConnectionId, chunk: &[u8]) {
-        let link = &mut self.links[usize::from(connection.0)];
+        let link = &mut self.links[connection.0 as usize];
         if link.oversized {
             return;
         }
@@ -225,12 +227,12 @@ impl Shard {
         }
     }
 
-    fn refuse(&mut self, to: ReplyTo, backend: BackendId, refused: Refused) {
+    fn refuse(&mut self, to: ReplyTo, backend: BackendId, refused: &Refused) {
         let name = &self.settings.backends[usize::from(backend.0)].name;
         let (counter, refusal) = match refused {
             Refused::Down(left) => (
                 Counter::RefusedUnavailable,
-                Refusal::Unavailable { backend: name, reason: "connect-failed", retry_after: left },
+                Refusal::Unavailable { backend: name, reason: "connect-failed", retry_after: *left },
             ),
             Refused::Full => (
                 Counter::RefusedOverloaded,
@@ -246,7 +248,7 @@ impl Shard {
 
     /// Closes a link's socket and answers for it.
     fn drop_link(&mut self, connection: ConnectionId, reason: &'static str, now: Now) {
-        let generation = self.links[usize::from(connection.0)].generation;
+        let generation = self.links[connection.0 as usize].generation;
         self.actions.push_back(Action::Close(Owner::Link(connection, generation)));
         self.lose_link(connection, reason, now);
     }
@@ -254,7 +256,7 @@ impl Shard {
     fn lose_link(&mut self, connection: ConnectionId, reason: &'static str, now: Now) {
         self.counters.add(Counter::LinksLost, 1);
         let spread = self.random_byte();
-        let link = &mut self.links[usize::from(connection.0)];
+        let link = &mut self.links[connection.0 as usize];
         link.output.clear(&mut self.pool);
         link.lost(now.monotonic, spread);
         let retry_after = link.pause_left(now.monotonic).max(RETRY_AFTER_LOSS);
@@ -271,13 +273,13 @@ impl Shard {
             }
         }
         self.pool.give(text);
-        self.links[usize::from(connection.0)].pending = pending;
+        self.links[connection.0 as usize].pending = pending;
     }
 
     pub(super) fn give_up_on_silent_links(&mut self, now: Now) {
         for index in 0..self.links.len() {
             let link = &self.links[index];
-            let connection = ConnectionId(index as u16);
+            let connection = ConnectionId(index as u32);
             let owes_since = link.pending.front().map(|pending| pending.sent_at);
             match link.state {
                 LinkState::Opening { since }
@@ -297,13 +299,13 @@ impl Shard {
     }
 
     fn current_link(&mut self, connection: ConnectionId, generation: u32) -> Option<&mut Link> {
-        self.links.get_mut(usize::from(connection.0)).filter(|link| {
+        self.links.get_mut(connection.0 as usize).filter(|link| {
             link.generation == generation && matches!(link.state, LinkState::Open | LinkState::Opening { .. })
         })
     }
 
     fn list_link_to_send(&mut self, connection: ConnectionId) {
-        let link = &mut self.links[usize::from(connection.0)];
+        let link = &mut self.links[connection.0 as usize];
         let idle = link.state == LinkState::Open && !link.sending && !link.listed_to_send;
         if idle && !link.output.is_empty() {
             link.listed_to_send = true;
@@ -313,7 +315,7 @@ impl Shard {
 
     pub(super) fn poll_link_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(connection) = self.links_to_send.pop_front() {
-            let link = &mut self.links[usize::from(connection.0)];
+            let link = &mut self.links[connection.0 as usize];
             link.listed_to_send = false;
             if link.state != LinkState::Open || link.sending {
                 continue;
@@ -343,10 +345,7 @@ enum Refused {
 }
 
 /// What weir says first to a backend, if anything.
-fn greeting_words<'a>(
-    protocol: Protocol,
-    credentials: Option<&'a (Option<String>, String)>,
-) -> Option<Vec<&'a str>> {
+fn greeting_words(protocol: Protocol, credentials: Option<&(Option<String>, String)>) -> Option<Vec<&str>> {
     match (protocol, credentials) {
         (Protocol::Resp2, None) => None,
         (Protocol::Resp2, Some((None, password))) => Some(vec!["AUTH", password]),

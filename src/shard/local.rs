@@ -74,7 +74,7 @@ impl Shard {
     fn ping(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         self.answer_now(id, |out, _| match arguments.get(1) {
             _ if arguments.len() > 2 => {
-                encode::error(out, "ERR wrong number of arguments for 'ping' command")
+                encode::error(out, "ERR wrong number of arguments for 'ping' command");
             }
             Some(message) => encode::bulk(out, message),
             None => encode::simple(out, "PONG"),

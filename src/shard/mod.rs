@@ -116,6 +116,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
 /// One core's partition of everything.
 #[derive(Debug)]
+#[expect(clippy::vec_box, reason = "batches go round the mesh as boxes")]
 pub struct Shard {
     settings: ShardSettings,
     limits: RequestLimits,
@@ -134,6 +135,9 @@ pub struct Shard {
     questions: VecDeque<(ReplyTo, Question)>,
     clients_to_send: VecDeque<ClientId>,
     links_to_send: VecDeque<ConnectionId>,
+    clients_partial: Vec<ClientId>,
+    /// Since when the first of them waits.
+    partial_since: Option<Timestamp>,
     clients_to_resume: VecDeque<ClientId>,
     /// Segments that sockets of clients are busy with.
     sends_under_way: usize,
@@ -173,6 +177,8 @@ impl Shard {
             questions: VecDeque::new(),
             clients_to_send: VecDeque::new(),
             links_to_send: VecDeque::new(),
+            clients_partial: Vec::new(),
+            partial_since: None,
             clients_to_resume: VecDeque::new(),
             sends_under_way: 0,
             housekeeping_at: None,
@@ -235,6 +241,7 @@ impl Shard {
         while let Some(id) = self.clients_to_resume.pop_front() {
             self.resume(id, now);
         }
+        self.release_overdue_partials(now);
         if self.housekeeping_at.is_some_and(|at| at <= now.monotonic) {
             self.housekeeping_at = None;
             self.keep_house(now);

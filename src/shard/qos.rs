@@ -147,14 +147,14 @@ impl Shard {
         };
         let (frame, places) = encoded_anew(&inner);
         let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
-        self.handle_request_as(id, identity, request, now);
+        self.handle_request_as(id, &identity, request, now);
     }
 
     /// One request on other terms than the connection's.
     pub(super) fn handle_request_as(
         &mut self,
         id: ClientId,
-        identity: Identity,
+        identity: &Identity,
         request: Request<'_>,
         now: Now,
     ) {
@@ -162,7 +162,7 @@ impl Shard {
         self.handle_request(id, request, now);
         // What the request itself changed (AUTH, RESET) stays changed.
         if let Some(client) = self.clients.get(id)
-            && client.identity == identity
+            && client.identity == *identity
         {
             client.identity = own;
         }

@@ -39,7 +39,7 @@ impl Shard {
                 self.dispatch(home, to, route, terms, message, now);
             }
             Ok(Placement::OneBackend { slot, backend }) => {
-                self.forward_alone(id, slot, backend, request, now)
+                self.forward_alone(id, slot, backend, request, now);
             }
             Ok(Placement::Nowhere) => self.forward_alone(id, 0, BackendId(0), request, now),
             Ok(Placement::Apart) => self.answer_now(id, |out, _| encode::error(out, CROSS_SLOT)),

@@ -523,7 +523,10 @@ impl Rig {
             (self.topology.home_of(slot), self.topology.backend_of(slot))
                 == (ShardId(home), BackendId(backend))
         };
-        (0..).map(|number| format!("key-{home}-{backend}-{number}")).find(lives_there).expect("some key does")
+        (0..100_000)
+            .map(|number| format!("key-{home}-{backend}-{number}"))
+            .find(lives_there)
+            .expect("some key does")
     }
 
     fn client(&mut self, shard: usize) -> usize {

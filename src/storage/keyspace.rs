@@ -1,7 +1,9 @@
 //! All keys of one engine: lookup, lifetime, memory, walks.
 //!
+//! ```text
 //!     hash of the key, 64 bits:  [ segment 8 | ... | 32: order within the segment ]
 //!     SCAN cursor, 40 bits:      [ segment 8 | 32: where to go on ]
+//! ```
 //!
 //! Segments grow one by one, so no insertion moves more than a small share of the keys. Expired keys are never
 //! seen: an access removes them, and a sweep finds those that nobody asks for.

@@ -1,5 +1,6 @@
 //! The embedded engine: a small, bounded, single-threaded Redis-compatible store.
 //!
+//! ```text
 //!     Arguments ─> Engine::execute ─> Directory: name ─> Command
 //!                  │ arity, memory, MULTI      │ one function per command, one file per family:
 //!                  │                           │ strings bits keys lifetimes hashes lists sets sorted_sets
@@ -8,8 +9,11 @@
 //!                                                                             │ 256 segments, by hash
 //!                                                                             v
 //!                                                      Table<Entry { key, value, expiry }>, in hash order
+//! ```
 //!
+//! ```text
 //!     Value: Integer | Text | Buffer | Fields (hash) | Items (list) | Members (set) | Ranking (sorted set)
+//! ```
 //!
 //! It is pure: time and the seed are arguments, nothing waits, nothing is shared. So each core may own one, and a
 //! simulation may own hundreds.

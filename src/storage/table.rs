@@ -1,7 +1,9 @@
 //! A hash table whose slots stay in hash order, so that a place in a walk is simply a hash.
 //!
+//! ```text
 //!     slots    [ . | 3:e2 | 5:e0 | . | 9:e1 | 9:e3 | . ]   hash and position, ascending, each at or after its home
 //!     entries  [ e0 | e1 | e2 | e3 ]                        dense, in no order
+//! ```
 //!
 //! Linear probing with the home given by the *top* bits of the hash keeps that order through growth and removal:
 //! a walk that stopped at hash 9 goes on at hash 9 whatever happened meanwhile, so it meets everything that was

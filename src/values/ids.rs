@@ -19,4 +19,8 @@ pub struct ClientId {
 
 /// A connection to a backend, of one shard: an index into its fixed table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId(pub u16);
+pub struct ConnectionId(pub u32);
+
+/// A tenant, as listed in the quota file. Good for one version of that file only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TenantId(pub u16);

@@ -28,12 +28,38 @@ pub const RECEIVE_BUFFER_BYTES: usize = 16 * 1024;
 pub const SHARDS_MAX: usize = 256;
 /// Backends of one process.
 pub const BACKENDS_MAX: usize = 1024;
+/// Bytes of a quota file.
+pub const QUOTA_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Tenants of one quota file.
+pub const TENANTS_MAX: usize = 32_768;
+/// Users whom a quota file names, within one tenant.
+pub const NAMED_USERS_MAX: usize = 65_536;
+/// Bytes of a tenant's name: it is a label of metrics and a word of refusals.
+pub const TENANT_NAME_BYTES_MAX: usize = 64;
+/// Bytes of a user's name.
+pub const USER_NAME_BYTES_MAX: usize = 256;
+/// Prefixes that one tenant's keys may have.
+pub const KEY_PREFIXES_MAX: usize = 256;
+/// Bytes of such a prefix.
+pub const KEY_PREFIX_BYTES_MAX: usize = 1024;
+/// The largest quota: in millionths it still leaves room for a burst of some hours in 64 bits.
+pub const RU_PER_SECOND_MAX: u64 = 1_000_000_000;
+/// The longest burst, in seconds of quota.
+pub const BURST_SECONDS_MAX: u32 = 3_600;
+/// The longest deadline.
+pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// A bulk string may be as large as in Redis.
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
+/// The largest reply that may be let through: some of the largest values.
+pub const REPLY_BYTES_CEILING: usize = 2 * 1024 * 1024 * 1024;
 
 const _: () = assert!(SLOTS.is_power_of_two());
 const _: () = assert!(INLINE_BYTES_MAX > COPY_BYTES_MAX);
 const _: () =
     assert!(REQUEST_BYTES_CEILING < u32::MAX as usize, "offsets inside a request are kept in 32 bits");
-const _: () = assert!(SHARDS_MAX <= u16::MAX as usize && BACKENDS_MAX <= u16::MAX as usize);
+const _: () = assert!(REPLY_BYTES_CEILING < u32::MAX as usize, "lengths of replies are kept in 32 bits");
+const _: () = assert!(TENANTS_MAX < u16::MAX as usize);
+const _: () = assert!(RU_PER_SECOND_MAX * 1_000_000 < u64::MAX / BURST_SECONDS_MAX as u64);
+const _: () = assert!(SHARDS_MAX <= u16::MAX as usize);
+const _: () = assert!(BACKENDS_MAX <= u16::MAX as usize);
 const _: () = assert!(RECEIVE_BUFFERS.is_power_of_two(), "the kernel masks with it");

@@ -3,8 +3,10 @@
 pub mod effects;
 pub mod ids;
 pub mod limits;
+pub mod tier;
 pub mod time;
 
 pub use effects::{Action, Owner};
-pub use ids::{BackendId, ClientId, ConnectionId, ShardId};
+pub use ids::{BackendId, ClientId, ConnectionId, ShardId, TenantId};
+pub use tier::Tier;
 pub use time::Timestamp;

@@ -38,21 +38,31 @@ pub(super) fn find_subcommand(container: &Command, given: &[u8]) -> Option<&'sta
 }
 
 /// The entry of a whole name, which may be one of a subcommand.
+#[inline]
 pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
+    if name.len() > Name::WHOLE_BYTES_MAX {
+        return find_long(name);
+    }
+    probe(Name::of(name), |_| true)
+}
+
+/// For names that are more than their first and last bytes.
+#[inline(never)]
+fn find_long(name: &[u8]) -> Option<&'static Command> {
     if name.len() > NAME_BYTES_MAX {
         return None;
     }
-    let wanted = Name::of(name);
+    probe(Name::of(name), |command| command.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// The first entry that `accept` takes, of those whose name starts and ends as `wanted` does and is as long.
+fn probe(wanted: Name, accept: impl Fn(&Command) -> bool) -> Option<&'static Command> {
     let mut slot = wanted.slot();
     loop {
         let index = usize::from(INDEXES[slot]);
-        // An empty place holds an index beyond the names.
-        let found = NAMES.get(index)?;
-        if *found == wanted {
-            let command = &TABLE[index];
-            if name.len() <= Name::WHOLE_BYTES_MAX || command.name.as_bytes().eq_ignore_ascii_case(name) {
-                return Some(command);
-            }
+        // An empty place holds an index beyond the names, which ends the search.
+        if *NAMES.get(index)? == wanted && accept(&TABLE[index]) {
+            return Some(&TABLE[index]);
         }
         slot = (slot + 1) % SLOTS;
     }

@@ -1,0 +1,177 @@
+//! Which CPUs the shards run on.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::ConfigError;
+use crate::values::limits::SHARDS_MAX;
+
+/// The highest CPU number that the kernel's interface can name, and one.
+const CPUS_MAX: usize = 1024;
+
+/// What `--cores` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// The first so many of those that the process may use.
+    Count(usize),
+    /// Just these, in this order.
+    These(Vec<usize>),
+}
+
+impl FromStr for Cores {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(count) = text.parse() {
+            return match count {
+                1..=SHARDS_MAX => Ok(Self::Count(count)),
+                _ => Err(format!(
+                    "a count from 1 to {SHARDS_MAX} is wanted; CPU {count} alone is {count}-{count}"
+                )),
+            };
+        }
+        let mut cpus = Vec::new();
+        for part in text.split(',') {
+            cpus.extend(range(part.trim())?);
+            if cpus.len() > SHARDS_MAX {
+                return Err(format!("these are more than {SHARDS_MAX} CPUs"));
+            }
+        }
+        match (1..cpus.len()).find(|index| cpus[..*index].contains(&cpus[*index])) {
+            Some(index) => Err(format!("CPU {} is there twice", cpus[index])),
+            None => Ok(Self::These(cpus)),
+        }
+    }
+}
+
+/// `3` or `0-3`.
+fn range(text: &str) -> Result<std::ops::RangeInclusive<usize>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let wanted = || "CPUs such as 0-3,5 or a count such as 4 are wanted".to_owned();
+    let first: usize = first.parse().map_err(|_| wanted())?;
+    let last: usize = last.parse().map_err(|_| wanted())?;
+    if first > last {
+        return Err(format!("{first}-{last} runs backwards: {last}-{first} is wanted"));
+    }
+    if last >= CPUS_MAX {
+        return Err(format!("CPU {last} cannot be: the highest possible is {}", CPUS_MAX - 1));
+    }
+    Ok(first..=last)
+}
+
+impl fmt::Display for Cores {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => write!(out, "{count}"),
+            Self::These(cpus) => out.write_str(&shown(cpus)),
+        }
+    }
+}
+
+/// Which CPU each shard is bound to: as many entries as there are shards, and none for one that the kernel may move.
+///
+/// `usable` are the CPUs that this process may run on, in order.
+pub fn placement(
+    cores: Option<&Cores>,
+    shards: Option<usize>,
+    usable: &[usize],
+) -> Result<Vec<Option<usize>>, ConfigError> {
+    let chosen = match cores {
+        None => usable.to_vec(),
+        Some(Cores::Count(count)) if *count > usable.len() => {
+            let usable = shown(usable);
+            return Err(ConfigError::new(format!(
+                "--cores {count}: this process may use only CPUs {usable}; --shards {count} runs more shards than CPUs"
+            )));
+        }
+        Some(Cores::Count(count)) => usable[..*count].to_vec(),
+        Some(Cores::These(cpus)) => match cpus.iter().find(|cpu| !usable.contains(cpu)) {
+            Some(cpu) => {
+                let (cores, usable) = (shown(cpus), shown(usable));
+                let problem =
+                    format!("--cores {cores}: CPU {cpu} is not one of {usable}, which this process may use");
+                return Err(ConfigError::new(problem));
+            }
+            None => cpus.clone(),
+        },
+    };
+    match shards {
+        // Several shards on one CPU: the kernel balances them better than a guess would.
+        Some(shards) if shards > chosen.len() => Ok(vec![None; shards]),
+        Some(shards) => Ok(chosen.into_iter().take(shards).map(Some).collect()),
+        None => Ok(chosen.into_iter().take(SHARDS_MAX).map(Some).collect()),
+    }
+}
+
+/// `0-3,5`.
+fn shown(cpus: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for cpu in cpus {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
+            _ => runs.push((*cpu, *cpu)),
+        }
+    }
+    let texts = runs.iter().map(|(first, last)| match last - first {
+        0 if runs.len() > 1 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    });
+    texts.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_counts() {
+        assert_eq!("4".parse(), Ok(Cores::Count(4)));
+        assert_eq!("3-3".parse(), Ok(Cores::These(vec![3])));
+        assert_eq!("0-3,5".parse(), Ok(Cores::These(vec![0, 1, 2, 3, 5])));
+        assert_eq!("5, 0-1".parse(), Ok(Cores::These(vec![5, 0, 1])));
+        for text in ["4", "0-3,5", "3-3", "1,3"] {
+            assert_eq!(text.parse::<Cores>().expect("cores").to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_none_is_told_how_it_should_be() {
+        for (text, complaint) in [
+            ("", "CPUs such as 0-3,5 or a count such as 4 are wanted"),
+            ("all", "CPUs such as 0-3,5 or a count such as 4 are wanted"),
+            ("0-", "CPUs such as 0-3,5 or a count such as 4 are wanted"),
+            ("0", "a count from 1 to 256 is wanted; CPU 0 alone is 0-0"),
+            ("257", "a count from 1 to 256 is wanted; CPU 257 alone is 257-257"),
+            ("3-0", "3-0 runs backwards: 0-3 is wanted"),
+            ("0-2,1", "CPU 1 is there twice"),
+            ("0-1024", "CPU 1024 cannot be: the highest possible is 1023"),
+            ("0-300", "these are more than 256 CPUs"),
+        ] {
+            assert_eq!(text.parse::<Cores>(), Err(complaint.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn shards_are_bound_while_there_are_cpus_for_them() {
+        let usable = [0, 2, 3];
+        let placed = |cores: &str, shards| {
+            let cores: Option<Cores> = (!cores.is_empty()).then(|| cores.parse().expect("cores"));
+            placement(cores.as_ref(), shards, &usable).map_err(|error| error.to_string())
+        };
+        assert_eq!(placed("", None), Ok(vec![Some(0), Some(2), Some(3)]));
+        assert_eq!(placed("2", None), Ok(vec![Some(0), Some(2)]));
+        assert_eq!(placed("3,2", None), Ok(vec![Some(3), Some(2)]));
+        assert_eq!(placed("", Some(2)), Ok(vec![Some(0), Some(2)]));
+        assert_eq!(placed("", Some(4)), Ok(vec![None; 4]));
+        assert_eq!(placed("3-3", Some(2)), Ok(vec![None; 2]));
+        assert_eq!(
+            placed("4", None),
+            Err("--cores 4: this process may use only CPUs 0,2-3; --shards 4 runs more shards than CPUs"
+                .to_owned())
+        );
+        assert_eq!(
+            placed("0-2", None),
+            Err("--cores 0-2: CPU 1 is not one of 0,2-3, which this process may use".to_owned())
+        );
+    }
+}

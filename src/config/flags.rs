@@ -1,0 +1,230 @@
+//! The command line. Every flag has an environment twin: `--max-clients` is `WEIR_MAX_CLIENTS`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, Parser};
+
+use super::address::ListenAddress;
+use super::cores::Cores;
+use super::storage::{Storage, StorageParser};
+use super::units::{Size, duration, positive_duration};
+use crate::values::limits::SHARDS_MAX;
+
+const CLIENTS: &str = "Clients";
+const CORES: &str = "Cores";
+const STORAGE: &str = "Storage";
+const LIMITS: &str = "Limits";
+const TIMEOUTS: &str = "Timeouts";
+
+const EXAMPLES: &str = "\
+Durations are written 500us, 10ms, 1s, 5m or 2h; sizes 65536, 64KiB (or 64k), 16MiB, 1GiB.
+
+Examples:
+  weir                                              serve an embedded store at 127.0.0.1:7379
+  weir --storage redis://10.0.0.1:6379,10.0.0.2:6379
+                                                    spread the keys over two servers
+  weir --listen 0.0.0.0:7379 --quotas quotas.toml --check
+                                                    check flags and quota file, and exit";
+
+/// Traffic management between Redis-protocol clients and a shared key-value store.
+///
+/// With no flags weir serves an embedded store at once.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "weir", version, after_help = EXAMPLES, max_term_width = 110)]
+pub struct Flags {
+    /// Where clients connect; may be given several times. Port 0 takes any free port
+    #[arg(long, env = "WEIR_LISTEN", value_name = "ADDRESS", help_heading = CLIENTS)]
+    #[arg(value_delimiter = ',', default_value = "127.0.0.1:7379")]
+    pub listen: Vec<ListenAddress>,
+
+    /// A Unix socket where clients connect too. `--listen off` leaves only this one
+    #[arg(long, env = "WEIR_UNIX", value_name = "PATH", help_heading = CLIENTS)]
+    pub unix: Option<PathBuf>,
+
+    /// Where metrics and health are served over HTTP, or off
+    #[arg(long, env = "WEIR_ADMIN", value_name = "ADDRESS", help_heading = CLIENTS)]
+    #[arg(default_value = "127.0.0.1:7381")]
+    pub admin: ListenAddress,
+
+    /// Who may use weir, and how much of it. Without it everybody may do everything
+    #[arg(long, env = "WEIR_QUOTAS", value_name = "FILE", help_heading = CLIENTS)]
+    pub quotas: Option<PathBuf>,
+
+    /// CPUs to run on, one shard on each: a list such as 0-3,5, or how many [default: all]
+    #[arg(long, env = "WEIR_CORES", value_name = "CPUS", help_heading = CORES)]
+    pub cores: Option<Cores>,
+
+    /// How many shards to run; more than there are CPUs are not bound to any [default: one per CPU]
+    #[arg(long, env = "WEIR_SHARDS", value_name = "N", help_heading = CORES)]
+    #[arg(value_parser = number(1, SHARDS_MAX as u64))]
+    pub shards: Option<u64>,
+
+    /// How many microseconds an idle core looks for work before it sleeps. Saves the time to wake up, and burns the
+    /// CPU: only for CPUs that nobody else needs
+    #[arg(long, env = "WEIR_BUSY_POLL_US", value_name = "N", help_heading = CORES)]
+    #[arg(value_parser = number(0, 1_000_000), default_value = "0")]
+    pub busy_poll_us: u64,
+
+    /// What stands behind weir: embedded, redis://HOST:PORT[,HOST:PORT...] or unix:PATH. Servers that want it get
+    /// redis://USER:PASSWORD@HOST:PORT; better given in the environment, where others do not see it
+    #[arg(long, env = "WEIR_STORAGE", value_name = "STORAGE", help_heading = STORAGE)]
+    #[arg(value_parser = StorageParser, hide_env_values = true, default_value = "embedded")]
+    pub storage: Storage,
+
+    /// What the embedded store may hold before it refuses writes [default: 256MiB]
+    #[arg(long, env = "WEIR_EMBEDDED_MAX_BYTES", value_name = "SIZE", help_heading = STORAGE)]
+    pub embedded_max_bytes: Option<Size>,
+
+    /// Connections of each core to each server, for each dialect that clients speak
+    #[arg(long, env = "WEIR_BACKEND_CONNECTIONS", value_name = "N", help_heading = STORAGE)]
+    #[arg(value_parser = number(1, 64), default_value = "1")]
+    pub backend_connections: u64,
+
+    /// A server that does not accept a connection for so long is given up
+    #[arg(long, env = "WEIR_BACKEND_CONNECT_TIMEOUT", value_name = "DURATION", help_heading = STORAGE)]
+    #[arg(value_parser = positive_duration, default_value = "1s")]
+    pub backend_connect_timeout: Duration,
+
+    /// A server that owes a reply for so long is given up, and so are all requests on that connection
+    #[arg(long, env = "WEIR_BACKEND_TIMEOUT", value_name = "DURATION", help_heading = STORAGE)]
+    #[arg(value_parser = positive_duration, default_value = "5s")]
+    pub backend_timeout: Duration,
+
+    /// Clients that may be connected at once
+    #[arg(long, env = "WEIR_MAX_CLIENTS", value_name = "N", help_heading = LIMITS)]
+    #[arg(value_parser = number(1, 1_000_000), default_value = "10000")]
+    pub max_clients: u64,
+
+    /// The largest request, from 1KiB to 512MiB
+    #[arg(long, env = "WEIR_MAX_REQUEST_BYTES", value_name = "SIZE", help_heading = LIMITS)]
+    #[arg(default_value = "16MiB")]
+    pub max_request_bytes: Size,
+
+    /// The largest reply that is taken from a store, from 1KiB to 2GiB
+    #[arg(long, env = "WEIR_MAX_REPLY_BYTES", value_name = "SIZE", help_heading = LIMITS)]
+    #[arg(default_value = "64MiB")]
+    pub max_reply_bytes: Size,
+
+    /// What may wait for one client that reads too slowly, before it is closed
+    #[arg(long, env = "WEIR_OUTPUT_LIMIT", value_name = "SIZE", help_heading = LIMITS)]
+    #[arg(default_value = "64MiB")]
+    pub output_limit: Size,
+
+    /// Clients that say nothing for so long are closed; 0 for never
+    #[arg(long, env = "WEIR_IDLE_TIMEOUT", value_name = "DURATION", help_heading = TIMEOUTS)]
+    #[arg(value_parser = duration, default_value = "0")]
+    pub idle_timeout: Duration,
+
+    /// Clients that read nothing for so long, though replies wait for them, are closed
+    #[arg(long, env = "WEIR_SEND_TIMEOUT", value_name = "DURATION", help_heading = TIMEOUTS)]
+    #[arg(value_parser = positive_duration, default_value = "30s")]
+    pub send_timeout: Duration,
+
+    /// How long requests under way may take to end after weir was told to stop
+    #[arg(long, env = "WEIR_DRAIN_TIMEOUT", value_name = "DURATION", help_heading = TIMEOUTS)]
+    #[arg(value_parser = duration, default_value = "10s")]
+    pub drain_timeout: Duration,
+
+    /// Check flags and quota file, say what is wrong with them, and exit
+    #[arg(long, env = "WEIR_CHECK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    pub check: bool,
+}
+
+/// Reads a whole number within bounds.
+fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("a whole number from {least} to {most} is wanted"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Flags::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_its_environment_twin_and_its_place_in_the_help() {
+        for argument in Flags::command().get_arguments().filter(|argument| argument.get_long().is_some()) {
+            let flag = argument.get_long().expect("filtered");
+            let twin = format!("WEIR_{}", flag.to_uppercase().replace('-', "_"));
+            assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(twin.as_str()), "{flag}");
+            assert!(argument.get_help().is_some(), "{flag}");
+            assert!(flag == "check" || argument.get_help_heading().is_some(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn a_complaint_names_the_flag_what_was_given_and_what_would_be_right() {
+        let cases = [
+            (
+                "--max-clients=many",
+                "invalid value 'many' for '--max-clients <N>': a whole number from 1 to 1000000 is wanted",
+            ),
+            (
+                "--shards=257",
+                "invalid value '257' for '--shards <N>': a whole number from 1 to 256 is wanted",
+            ),
+            (
+                "--drain-timeout=10",
+                "invalid value '10' for '--drain-timeout <DURATION>': a duration needs a unit, such as 500us, 10ms, \
+                 1s, 5m or 2h",
+            ),
+            (
+                "--backend-timeout=0s",
+                "invalid value '0s' for '--backend-timeout <DURATION>': a duration above 0 is wanted, such as 10ms \
+                 or 1s",
+            ),
+            (
+                "--max-request-bytes=lots",
+                "invalid value 'lots' for '--max-request-bytes <SIZE>': a size is wanted, such as 65536, 64KiB, \
+                 16MiB or 1GiB",
+            ),
+            (
+                "--listen=localhost:7379",
+                "invalid value 'localhost:7379' for '--listen <ADDRESS>': an IP address and a port are wanted, such \
+                 as 127.0.0.1:7379, or off",
+            ),
+            (
+                "--cores=0-",
+                "invalid value '0-' for '--cores <CPUS>': CPUs such as 0-3,5 or a count such as 4 are wanted",
+            ),
+            (
+                "--storage=memory",
+                "invalid value 'memory' for '--storage <STORAGE>': embedded, redis://HOST:PORT[,HOST:PORT...] or \
+                 unix:PATH is wanted",
+            ),
+            (
+                "--storage=redis://ann:secret@a:x",
+                "invalid value 'redis://...@a:x' for '--storage <STORAGE>': 'a:x' is no server: HOST, HOST:PORT or \
+                 [IPV6]:PORT is wanted",
+            ),
+            ("--max-client=3", "unexpected argument '--max-client' found"),
+        ];
+        for (flag, complaint) in cases {
+            let told = Flags::try_parse_from(["weir", flag]).expect_err("it is wrong").to_string();
+            assert!(told.starts_with(&format!("error: {complaint}\n")), "{told}");
+            assert!(told.contains("--help"), "{told}");
+        }
+        let told = Flags::try_parse_from(["weir", "--max-client=3"]).expect_err("it is wrong").to_string();
+        assert!(told.contains("a similar argument exists: '--max-clients'"), "{told}");
+    }
+
+    #[test]
+    fn the_help_tells_defaults_and_twins() {
+        let help = Flags::command().render_help().to_string();
+        for words in
+            ["[default: 16MiB]", "WEIR_MAX_CLIENTS", "Limits:", "Examples:", "[default: one per CPU]"]
+        {
+            assert!(help.contains(words), "{help}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! TOML, read so that every complaint names the file, the place, the key, what stands there and what should.
+
+use std::fmt;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// What is wrong with a quota file, in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaError {
+    file: String,
+    line: usize,
+    column: usize,
+    problem: String,
+}
+
+impl fmt::Display for QuotaError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, column, problem } = self;
+        write!(out, "{file}:{line}:{column}: {problem}")
+    }
+}
+
+impl std::error::Error for QuotaError {}
+
+/// A file's name and text: what is needed to say where something stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Document<'a> {
+    pub file: &'a str,
+    pub text: &'a str,
+}
+
+impl<'a> Document<'a> {
+    pub fn parse(self) -> Result<Spanned<DeTable<'a>>, QuotaError> {
+        DeTable::parse(self.text).map_err(|error| {
+            // The line itself is not quoted: a password may stand in it.
+            self.error(error.span().unwrap_or(0..0), format!("this is not TOML: {}", error.message()))
+        })
+    }
+
+    pub fn error(self, place: Range<usize>, problem: String) -> QuotaError {
+        let before = &self.text.as_bytes()[..place.start.min(self.text.len())];
+        let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
+        let line = before.split(|byte| *byte == b'\n').count();
+        let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
+        QuotaError { file: self.file.to_owned(), line, column, problem }
+    }
+}
+
+/// One table, with the path that leads to it.
+#[derive(Clone, Debug)]
+pub(super) struct Section<'a> {
+    document: Document<'a>,
+    path: String,
+    place: Range<usize>,
+    table: &'a DeTable<'a>,
+}
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Found<'a, T> {
+    section: &'a Section<'a>,
+    key: &'a str,
+    place: Range<usize>,
+    pub value: T,
+}
+
+impl<'a> Section<'a> {
+    pub fn root(document: Document<'a>, table: &'a Spanned<DeTable<'a>>) -> Self {
+        Self { document, path: String::new(), place: 0..0, table: table.get_ref() }
+    }
+
+    /// Complains about the whole section.
+    pub fn error(&self, problem: impl fmt::Display) -> QuotaError {
+        self.document.error(self.place.clone(), format!("[{}]: {problem}", self.path))
+    }
+
+    /// Complains if there is any key but these.
+    pub fn has_only(&self, keys: &[&str]) -> Result<(), QuotaError> {
+        let Some(stranger) = self.table.keys().find(|key| !keys.contains(&key.get_ref().as_ref())) else {
+            return Ok(());
+        };
+        let problem = format!(
+            "{} means nothing here: {} {} wanted",
+            self.path_of(stranger.get_ref()),
+            one_of(keys),
+            if keys.len() == 1 { "is" } else { "are" }
+        );
+        Err(self.document.error(stranger.span(), problem))
+    }
+
+    /// A whole number from `least` to `most`.
+    pub fn number(
+        &'a self,
+        key: &'a str,
+        least: u64,
+        most: u64,
+    ) -> Result<Option<Found<'a, u64>>, QuotaError> {
+        let wanted = format!("a whole number from {least} to {most} is wanted");
+        self.find(key, &wanted, |value| {
+            let integer = value.as_integer()?;
+            let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok()?;
+            (least..=most).contains(&number).then_some(number)
+        })
+    }
+
+    /// A number above 0 and up to `most`, which may have a fraction.
+    pub fn fraction(&'a self, key: &'a str, most: u32) -> Result<Option<Found<'a, f64>>, QuotaError> {
+        let wanted = format!("a number above 0 and up to {most} is wanted");
+        self.find(key, &wanted, |value| {
+            let number: f64 = match value {
+                DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok()?,
+                DeValue::Float(float) => float.as_str().parse().ok()?,
+                _ => return None,
+            };
+            (number > 0.0 && number <= f64::from(most)).then_some(number)
+        })
+    }
+
+    pub fn boolean(&'a self, key: &'a str) -> Result<Option<Found<'a, bool>>, QuotaError> {
+        self.find(key, "true or false is wanted", DeValue::as_bool)
+    }
+
+    /// Text that `read` makes something of.
+    pub fn text<T>(
+        &'a self,
+        key: &'a str,
+        wanted: &str,
+        read: impl Fn(&'a str) -> Option<T>,
+    ) -> Result<Option<Found<'a, T>>, QuotaError> {
+        self.find(key, wanted, |value| read(value.as_str()?))
+    }
+
+    /// The same for text that must not be shown.
+    pub fn secret<T>(
+        &'a self,
+        key: &'a str,
+        wanted: &str,
+        read: impl Fn(&'a str) -> Option<T>,
+    ) -> Result<Option<Found<'a, T>>, QuotaError> {
+        let Some(found) = self.value(key) else { return Ok(None) };
+        match found.value.as_str().and_then(read) {
+            Some(value) => Ok(Some(found.with(value))),
+            None => Err(found.error(wanted)),
+        }
+    }
+
+    /// A list of texts.
+    pub fn texts(
+        &'a self,
+        key: &'a str,
+        wanted: &str,
+    ) -> Result<Option<Vec<Found<'a, &'a str>>>, QuotaError> {
+        let Some(list) = self.find(key, wanted, |value| value.as_array().map(|list| list.iter()))? else {
+            return Ok(None);
+        };
+        list.value
+            .map(|item| {
+                let found = Found { section: self, key, place: item.span(), value: item.get_ref() };
+                match found.value.as_str() {
+                    Some(text) => Ok(found.with(text)),
+                    None => Err(found.given(wanted)),
+                }
+            })
+            .collect::<Result<_, _>>()
+            .map(Some)
+    }
+
+    /// A table inside this one.
+    pub fn section(&self, key: &str) -> Result<Option<Section<'a>>, QuotaError> {
+        let Some((name, value)) = self.table.get_key_value(key) else { return Ok(None) };
+        let path = self.path_of(key);
+        match value.get_ref() {
+            DeValue::Table(table) => {
+                Ok(Some(Section { document: self.document, path, place: name.span(), table }))
+            }
+            other => {
+                let problem = format!("{path} is {}: a section [{path}] is wanted", shown(other));
+                Err(self.document.error(value.span(), problem))
+            }
+        }
+    }
+
+    /// The names of everything in it.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.table.keys().map(|key| key.get_ref().as_ref())
+    }
+
+    fn value(&'a self, key: &'a str) -> Option<Found<'a, &'a DeValue<'a>>> {
+        let value = self.table.get(key)?;
+        Some(Found { section: self, key, place: value.span(), value: value.get_ref() })
+    }
+
+    fn find<T>(
+        &'a self,
+        key: &'a str,
+        wanted: &str,
+        read: impl Fn(&'a DeValue<'a>) -> Option<T>,
+    ) -> Result<Option<Found<'a, T>>, QuotaError> {
+        let Some(found) = self.value(key) else { return Ok(None) };
+        match read(found.value) {
+            Some(value) => Ok(Some(found.with(value))),
+            None => Err(found.given(wanted)),
+        }
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        let plain = !key.is_empty()
+            && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
+        let key = if plain { key.to_owned() } else { format!("\"{}\"", key.escape_debug()) };
+        if self.path.is_empty() { key } else { format!("{}.{key}", self.path) }
+    }
+}
+
+impl<'a, T> Found<'a, T> {
+    /// Complains about the value without showing it.
+    pub fn error(&self, problem: impl fmt::Display) -> QuotaError {
+        let path = self.section.path_of(self.key);
+        self.section.document.error(self.place.clone(), format!("{path}: {problem}"))
+    }
+
+    fn with<U>(&self, value: U) -> Found<'a, U> {
+        Found { section: self.section, key: self.key, place: self.place.clone(), value }
+    }
+}
+
+impl Found<'_, &DeValue<'_>> {
+    fn given(&self, wanted: &str) -> QuotaError {
+        let path = self.section.path_of(self.key);
+        let problem = format!("{path} is {}: {wanted}", shown(self.value));
+        self.section.document.error(self.place.clone(), problem)
+    }
+}
+
+/// How much of a wrong value is repeated.
+const SHOWN_CHARACTERS_MAX: usize = 40;
+
+fn shown(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => {
+            let start: String = text.chars().take(SHOWN_CHARACTERS_MAX).collect();
+            let more = if start.len() < text.len() { "..." } else { "" };
+            format!("\"{}{more}\"", start.escape_debug())
+        }
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Datetime(_) => "a date".to_owned(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a section".to_owned(),
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn one_of(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [only] => (*only).to_owned(),
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+    }
+}

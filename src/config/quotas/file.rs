@@ -1,0 +1,370 @@
+//! What may stand in a quota file, and what it means.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::document::{Document, Found, QuotaError, Section};
+use super::{DEFAULT_TENANT, Limit, PasswordDigest, Quotas, Tenant, UserTerms, user_name};
+use crate::values::limits::{
+    BURST_SECONDS_MAX, DEADLINE_MS_MAX, KEY_PREFIX_BYTES_MAX, KEY_PREFIXES_MAX, NAMED_USERS_MAX,
+    RU_PER_SECOND_MAX, TENANT_NAME_BYTES_MAX, TENANTS_MAX, USER_NAME_BYTES_MAX,
+};
+use crate::values::{TenantId, Tier};
+
+const GLOBAL_KEYS: [&str; 2] = ["ru_per_second", "burst_seconds"];
+const DEFAULT_KEYS: [&str; 7] =
+    ["ru_per_second", "burst_seconds", "user_ru_per_second", "tier", "deadline_ms", "keys", "admin"];
+const TENANT_KEYS: [&str; 10] = [
+    "password",
+    "password_sha256",
+    "ru_per_second",
+    "burst_seconds",
+    "user_ru_per_second",
+    "tier",
+    "deadline_ms",
+    "keys",
+    "admin",
+    "users",
+];
+const USER_KEYS: [&str; 2] = ["ru_per_second", "tier"];
+
+pub(super) fn read(file: &str, text: &str) -> Result<Quotas, QuotaError> {
+    let document = Document { file, text };
+    let table = document.parse()?;
+    let root = Section::root(document, &table);
+    root.has_only(&["global", "default", "tenants"])?;
+    let global = root.section("global")?.map(|section| global(&section)).transpose()?.flatten();
+    let default = root.section("default")?.map(|section| default(&section)).transpose()?;
+    let strangers = default.is_some().then_some(TenantId(0));
+    let mut tenants: Vec<Tenant> = default.into_iter().collect();
+    if let Some(section) = root.section("tenants")? {
+        read_tenants(&section, &mut tenants)?;
+    }
+    if tenants.is_empty() {
+        let problem = "nobody could use weir: at least one [tenants.NAME], or a [default], is wanted";
+        return Err(document.error(0..0, problem.to_owned()));
+    }
+    Ok(Quotas::of(tenants, strangers, global))
+}
+
+fn global(section: &Section<'_>) -> Result<Option<Limit>, QuotaError> {
+    section.has_only(&GLOBAL_KEYS)?;
+    limit(section, "ru_per_second", burst(section)?)
+}
+
+fn default(section: &Section<'_>) -> Result<Tenant, QuotaError> {
+    section.has_only(&DEFAULT_KEYS)?;
+    terms(section, DEFAULT_TENANT)
+}
+
+fn read_tenants(section: &Section<'_>, tenants: &mut Vec<Tenant>) -> Result<(), QuotaError> {
+    for name in section.names() {
+        let Some(own) = section.section(name)? else { continue };
+        if !is_tenant_name(name) {
+            return Err(own.error(format_args!(
+                "a tenant's name is 1 to {TENANT_NAME_BYTES_MAX} letters, digits, '-', '_' or '.'"
+            )));
+        }
+        if tenants.iter().any(|other| other.name == name) {
+            return Err(own.error("[default] is there too, and both mean the clients that name no tenant"));
+        }
+        if tenants.len() == TENANTS_MAX {
+            return Err(own.error(format_args!("{TENANTS_MAX} tenants are the most")));
+        }
+        tenants.push(tenant(&own, name)?);
+    }
+    Ok(())
+}
+
+fn tenant(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
+    section.has_only(&TENANT_KEYS)?;
+    let password = password(section)?;
+    let terms = terms(section, name)?;
+    let users = match section.section("users")? {
+        Some(users) => read_users(&users, burst(section)?, terms.tier)?,
+        None => BTreeMap::new(),
+    };
+    Ok(Tenant { password: Some(password), users, ..terms })
+}
+
+fn password(section: &Section<'_>) -> Result<PasswordDigest, QuotaError> {
+    let plain = section.secret("password", "text of at least one letter, in quotes, is wanted", |text| {
+        (!text.is_empty()).then(|| PasswordDigest::of(text))
+    })?;
+    let digest = section.secret(
+        "password_sha256",
+        "64 hexadecimal digits, in quotes, are wanted, as printed by: printf %s PASSWORD | sha256sum",
+        PasswordDigest::from_hex,
+    )?;
+    match (plain, digest) {
+        (Some(plain), None) => Ok(plain.value),
+        (None, Some(digest)) => Ok(digest.value),
+        (Some(_), Some(digest)) => Err(digest.error("password is there too, and one of the two is enough")),
+        (None, None) => Err(section.error(
+            "without a password nobody can be this tenant: password = \"...\" or password_sha256 = \"...\" is wanted",
+        )),
+    }
+}
+
+/// Everything that tenants and the default have in common.
+fn terms(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
+    let burst = burst(section)?;
+    Ok(Tenant {
+        admin: section.boolean("admin")?.is_some_and(|admin| admin.value),
+        keys: key_prefixes(section)?,
+        tier: tier(section)?.map_or(Tier::default(), |tier| tier.value),
+        deadline: section
+            .number("deadline_ms", 1, DEADLINE_MS_MAX)?
+            .map(|deadline| Duration::from_millis(deadline.value)),
+        limit: limit(section, "ru_per_second", burst)?,
+        user_limit: limit(section, "user_ru_per_second", burst)?,
+        ..Tenant::unlimited(name)
+    })
+}
+
+fn read_users(
+    section: &Section<'_>,
+    burst: Duration,
+    highest: Tier,
+) -> Result<BTreeMap<String, UserTerms>, QuotaError> {
+    let mut users = BTreeMap::new();
+    for name in section.names() {
+        let Some(own) = section.section(name)? else { continue };
+        own.has_only(&USER_KEYS)?;
+        if user_name(name.as_bytes()).is_none() {
+            return Err(own.error(format_args!(
+                "a user's name is 1 to {USER_NAME_BYTES_MAX} bytes without spaces or '/'"
+            )));
+        }
+        if users.len() == NAMED_USERS_MAX {
+            return Err(
+                own.error(format_args!("{NAMED_USERS_MAX} users with names are the most for a tenant"))
+            );
+        }
+        users.insert(name.to_owned(), user(&own, burst, highest)?);
+    }
+    Ok(users)
+}
+
+fn user(section: &Section<'_>, burst: Duration, highest: Tier) -> Result<UserTerms, QuotaError> {
+    let tier = match tier(section)? {
+        Some(tier) if tier.value < highest => {
+            let problem = format!("'{}' is above '{highest}', which is the tenant's", tier.value);
+            return Err(tier.error(problem));
+        }
+        Some(tier) => tier.value,
+        None => highest,
+    };
+    Ok(UserTerms { limit: limit(section, "ru_per_second", burst)?, tier })
+}
+
+fn limit(section: &Section<'_>, key: &str, burst: Duration) -> Result<Option<Limit>, QuotaError> {
+    let rate = section.number(key, 1, RU_PER_SECOND_MAX)?;
+    Ok(rate.map(|rate| Limit { ru_per_second: rate.value, burst }))
+}
+
+fn burst(section: &Section<'_>) -> Result<Duration, QuotaError> {
+    let seconds = section.fraction("burst_seconds", BURST_SECONDS_MAX)?;
+    Ok(seconds.map_or(Duration::from_secs(1), |seconds| Duration::from_secs_f64(seconds.value)))
+}
+
+fn tier<'a>(section: &'a Section<'a>) -> Result<Option<Found<'a, Tier>>, QuotaError> {
+    section.text("tier", "critical, standard, batch or sheddable is wanted", |word| word.parse().ok())
+}
+
+fn key_prefixes(section: &Section<'_>) -> Result<Vec<String>, QuotaError> {
+    const WANTED: &str = "a list of prefixes in quotes, as in [\"acme:\"], is wanted";
+    let Some(prefixes) = section.texts("keys", WANTED)? else { return Ok(Vec::new()) };
+    if prefixes.is_empty() {
+        return Err(section.error("keys is empty, so no key could be used: leave it out for all keys"));
+    }
+    if prefixes.len() > KEY_PREFIXES_MAX {
+        return Err(section.error(format_args!("keys has more than {KEY_PREFIXES_MAX} prefixes")));
+    }
+    prefixes
+        .into_iter()
+        .map(|prefix| match prefix.value.len() {
+            0 => Err(prefix.error("an empty prefix is that of every key: leave keys out for all keys")),
+            1..=KEY_PREFIX_BYTES_MAX => Ok(prefix.value.to_owned()),
+            _ => Err(prefix.error(format_args!("a prefix of up to {KEY_PREFIX_BYTES_MAX} bytes is wanted"))),
+        })
+        .collect()
+}
+
+fn is_tenant_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=TENANT_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_may_stand_there() {
+        let quotas = Quotas::parse(
+            "quotas.toml",
+            r#"
+            [global]
+            ru_per_second = 100_000
+            burst_seconds = 0.5
+            [default]
+            ru_per_second = 1_000
+            tier = "batch"
+            [tenants.acme]
+            password = "..."
+            ru_per_second = 5_000
+            burst_seconds = 2
+            user_ru_per_second = 100
+            tier = "critical"
+            deadline_ms = 250
+            keys = ["acme:", "shared:"]
+            admin = true
+            [tenants.acme.users.loader]
+            ru_per_second = 10
+            tier = "batch"
+            [tenants.acme.users."ann@example.com"]
+            "#,
+        )
+        .expect("well formed");
+        let limit =
+            |ru_per_second, millis| Some(Limit { ru_per_second, burst: Duration::from_millis(millis) });
+        assert_eq!(quotas.global(), limit(100_000, 500));
+        let default = quotas.tenant(quotas.strangers().expect("there is a default"));
+        assert_eq!(
+            (default.name.as_str(), default.tier, default.limit),
+            ("default", Tier::Batch, limit(1000, 1000))
+        );
+        let acme = quotas.tenant(quotas.find("acme").expect("it is there"));
+        assert_eq!(
+            (acme.tier, acme.limit, acme.user_limit),
+            (Tier::Critical, limit(5000, 2000), limit(100, 2000))
+        );
+        assert_eq!(acme.deadline, Some(Duration::from_millis(250)));
+        assert_eq!(acme.keys, ["acme:", "shared:"]);
+        assert!(acme.admin && !default.admin);
+        assert_eq!(acme.users["loader"], UserTerms { limit: limit(10, 2000), tier: Tier::Batch });
+        assert_eq!(acme.users["ann@example.com"], UserTerms { limit: None, tier: Tier::Critical });
+    }
+
+    #[test]
+    fn a_complaint_says_where_what_and_how_else() {
+        let long_name = format!("[tenants.{}]\npassword = 'x'", "n".repeat(65));
+        let cases = [
+            ("", "q.toml:1:1: nobody could use weir: at least one [tenants.NAME], or a [default], is wanted"),
+            ("[quotas]", "q.toml:1:2: quotas means nothing here: global, default and tenants are wanted"),
+            (
+                "[global]\nru_per_secnd = 1",
+                "q.toml:2:1: global.ru_per_secnd means nothing here: ru_per_second and burst_seconds are wanted",
+            ),
+            (
+                "[default]\nru_per_second = 0",
+                "q.toml:2:17: default.ru_per_second is 0: a whole number from 1 to 1000000000 is wanted",
+            ),
+            (
+                "[default]\nru_per_second = -5",
+                "q.toml:2:17: default.ru_per_second is -5: a whole number from 1 to 1000000000 is wanted",
+            ),
+            (
+                "[default]\nru_per_second = \"fast\"",
+                "q.toml:2:17: default.ru_per_second is \"fast\": a whole number from 1 to 1000000000 is wanted",
+            ),
+            (
+                "[default]\nburst_seconds = 0",
+                "q.toml:2:17: default.burst_seconds is 0: a number above 0 and up to 3600 is wanted",
+            ),
+            (
+                "[default]\nburst_seconds = nan",
+                "q.toml:2:17: default.burst_seconds is nan: a number above 0 and up to 3600 is wanted",
+            ),
+            (
+                "[default]\n  tier = \"urgent\"",
+                "q.toml:2:10: default.tier is \"urgent\": critical, standard, batch or sheddable is wanted",
+            ),
+            ("[default]\nadmin = 1", "q.toml:2:9: default.admin is 1: true or false is wanted"),
+            (
+                "[default]\ndeadline_ms = 1.5",
+                "q.toml:2:15: default.deadline_ms is 1.5: a whole number from 1 to 86400000 is wanted",
+            ),
+            (
+                "[default]\nkeys = \"a:\"",
+                "q.toml:2:8: default.keys is \"a:\": a list of prefixes in quotes, as in [\"acme:\"], is wanted",
+            ),
+            (
+                "[default]\nkeys = ['a', 7]",
+                "q.toml:2:14: default.keys is 7: a list of prefixes in quotes, as in [\"acme:\"], is wanted",
+            ),
+            (
+                "[default]\nkeys = []",
+                "q.toml:1:2: [default]: keys is empty, so no key could be used: leave it out for all keys",
+            ),
+            (
+                "[default]\nkeys = ['a', '']",
+                "q.toml:2:14: default.keys: an empty prefix is that of every key: leave keys out for all keys",
+            ),
+            ("tenants = 1", "q.toml:1:11: tenants is 1: a section [tenants] is wanted"),
+            (
+                "[tenants]\nacme = 'x'",
+                "q.toml:2:8: tenants.acme is \"x\": a section [tenants.acme] is wanted",
+            ),
+            (
+                "[tenants.acme]\nru_per_second = 1",
+                "q.toml:1:10: [tenants.acme]: without a password nobody can be this tenant: password = \"...\" or \
+                 password_sha256 = \"...\" is wanted",
+            ),
+            (
+                "[tenants.acme]\npassword = 'x'\npassword_sha256 = \
+                 'ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad'",
+                "q.toml:3:19: tenants.acme.password_sha256: password is there too, and one of the two is enough",
+            ),
+            (
+                "[tenants.\"a b\"]\npassword = 'x'",
+                "q.toml:1:10: [tenants.\"a b\"]: a tenant's name is 1 to 64 letters, digits, '-', '_' or '.'",
+            ),
+            (
+                "[default]\n[tenants.default]\npassword = 'x'",
+                "q.toml:2:10: [tenants.default]: [default] is there too, and both mean the clients that name no tenant",
+            ),
+            (
+                "[tenants.acme]\npassword = 'x'\n[tenants.acme.users.'a/b']",
+                "q.toml:3:21: [tenants.acme.users.\"a/b\"]: a user's name is 1 to 256 bytes without spaces or '/'",
+            ),
+            (
+                "[tenants.acme]\npassword = 'x'\ntier = 'batch'\n[tenants.acme.users.ann]\ntier = 'critical'",
+                "q.toml:5:8: tenants.acme.users.ann.tier: 'critical' is above 'batch', which is the tenant's",
+            ),
+            ("[default]\n[default]", "q.toml:2:2: this is not TOML: duplicate key"),
+        ];
+        for (text, complaint) in cases {
+            assert_eq!(complaint_about(text), complaint, "{text}");
+        }
+        assert!(
+            complaint_about(&long_name)
+                .ends_with("a tenant's name is 1 to 64 letters, digits, '-', '_' or '.'")
+        );
+    }
+
+    #[test]
+    fn a_complaint_never_repeats_a_password() {
+        for text in [
+            "[tenants.acme]\npassword = 5555secret",
+            "[tenants.acme]\npassword = \"secret",
+            "[tenants.acme]\npassword = 'secret\n",
+            "[tenants.acme]\npassword = secret",
+            "[tenants.acme]\npassword_sha256 = 'secret'",
+            "[tenants.acme]\npassword = ['secret']",
+            "[tenants.acme]\npassword = {secret = 1}",
+            "[tenants.acme]\npassword = \"\\secret\"",
+            "[tenants.acme]\npassword = \"secret\"\ntier = 'x'",
+            "[tenants.acme]\npassword = \"secret\"\npassword = \"secret\"",
+        ] {
+            let complaint = complaint_about(text);
+            assert!(complaint.contains("q.toml:2:") || complaint.contains("q.toml:3:"), "{complaint}");
+            assert!(!complaint.contains("secret"), "{complaint}");
+        }
+    }
+
+    fn complaint_about(text: &str) -> String {
+        Quotas::parse("q.toml", text).expect_err("it is wrong").to_string()
+    }
+}

@@ -1,0 +1,321 @@
+//! Who may use weir, and how much of it: the quota file, checked and immutable.
+//!
+//! The file is read by [`Quotas::parse`]; reloading it makes a new `Quotas`, and nothing in the old one changes. A
+//! [`TenantId`] is good for the version that gave it, and a tenant is the same tenant in the next version if it has
+//! the same name.
+
+mod document;
+mod file;
+mod password;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::time::Duration;
+
+pub use document::QuotaError;
+pub use password::PasswordDigest;
+
+use super::Size;
+use crate::values::limits::{QUOTA_FILE_BYTES_MAX, USER_NAME_BYTES_MAX};
+use crate::values::{TenantId, Tier};
+
+/// The tenant of clients that name none: those that never authenticate, and those that send only a password.
+pub const DEFAULT_TENANT: &str = "default";
+
+/// So many request units per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// What comes in per second.
+    pub ru_per_second: u64,
+    /// How many seconds' worth of it may gather while it is not used.
+    pub burst: Duration,
+}
+
+/// What the file says about one user of a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserTerms {
+    /// The user's own quota; the tenant's `user_limit` where there is none.
+    pub limit: Option<Limit>,
+    /// How much the user's requests matter: never more than the tenant's.
+    pub tier: Tier,
+}
+
+/// One tenant.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// Its name, which is also its user name.
+    pub name: String,
+    /// May it run what touches everyone: `FLUSHALL`, `KEYS`, `CONFIG` ...
+    pub admin: bool,
+    /// Its keys begin with one of these; none means all keys.
+    pub keys: Vec<String>,
+    /// How much its requests matter, unless they say that they matter less.
+    pub tier: Tier,
+    /// How long an answer is of use, unless the request says otherwise.
+    pub deadline: Option<Duration>,
+    /// Its quota; none means no bound.
+    pub limit: Option<Limit>,
+    /// The quota of each user that has none of its own; none means no bound.
+    pub user_limit: Option<Limit>,
+    /// The users that the file names. Others exist as soon as somebody signs in as one.
+    pub users: BTreeMap<String, UserTerms>,
+    password: Option<PasswordDigest>,
+}
+
+/// Who somebody is, once the password was right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignedIn {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The user within it, if one was named.
+    pub user: Option<String>,
+    /// How much the requests matter.
+    pub tier: Tier,
+    /// How long an answer is of use.
+    pub deadline: Option<Duration>,
+}
+
+/// All tenants.
+#[derive(Clone, Debug)]
+pub struct Quotas {
+    tenants: Vec<Tenant>,
+    by_name: BTreeMap<String, TenantId>,
+    strangers: Option<TenantId>,
+    global: Option<Limit>,
+}
+
+impl Quotas {
+    /// What holds without a quota file: one tenant for everybody, which may do everything without bound.
+    pub fn trusting() -> Self {
+        let everybody = Tenant { admin: true, ..Tenant::unlimited(DEFAULT_TENANT) };
+        Self::of(vec![everybody], Some(TenantId(0)), None)
+    }
+
+    /// Reads the text of a quota file. `file` is its name, for errors.
+    pub fn parse(file: &str, text: &str) -> Result<Self, QuotaError> {
+        file::read(file, text)
+    }
+
+    /// Reads a quota file. The error is one line for people.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let file = path.display().to_string();
+        let text = read_bounded(path).map_err(|problem| format!("{file}: {problem}"))?;
+        Self::parse(&file, &text).map_err(|error| error.to_string())
+    }
+
+    fn of(tenants: Vec<Tenant>, strangers: Option<TenantId>, global: Option<Limit>) -> Self {
+        let ids = (0..).map(TenantId);
+        let by_name = tenants.iter().map(|tenant| tenant.name.clone()).zip(ids).collect();
+        Self { tenants, by_name, strangers, global }
+    }
+
+    /// The tenant of clients that do not authenticate, if such clients are served.
+    pub fn strangers(&self) -> Option<TenantId> {
+        self.strangers
+    }
+
+    /// The quota of all tenants together; none means no bound.
+    pub fn global(&self) -> Option<Limit> {
+        self.global
+    }
+
+    /// One tenant, by an id of this version.
+    pub fn tenant(&self, id: TenantId) -> &Tenant {
+        &self.tenants[usize::from(id.0)]
+    }
+
+    /// How many tenants there are; never none.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.tenants.len()
+    }
+
+    /// All tenants, in the order of their ids.
+    pub fn tenants(&self) -> impl ExactSizeIterator<Item = (TenantId, &Tenant)> {
+        self.tenants.iter().enumerate().map(|(index, tenant)| (TenantId(index as u16), tenant))
+    }
+
+    /// The tenant of that name.
+    pub fn find(&self, name: &str) -> Option<TenantId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Whether anybody could sign in at all.
+    pub fn has_passwords(&self) -> bool {
+        self.tenants.iter().any(|tenant| tenant.password.is_some())
+    }
+
+    /// `AUTH password` and `AUTH tenant[/user] password`. Without a user name it is the default tenant's password.
+    pub fn sign_in(&self, username: Option<&[u8]>, password: &[u8]) -> Option<SignedIn> {
+        let username = username.unwrap_or(DEFAULT_TENANT.as_bytes());
+        let (name, user) = match username.iter().position(|byte| *byte == b'/') {
+            Some(slash) => (&username[..slash], Some(&username[slash + 1..])),
+            None => (username, None),
+        };
+        // The password first: a user name that cannot be must not be told sooner.
+        let id = self.authenticate(name, password)?;
+        let user = match user {
+            Some(bytes) => Some(user_name(bytes)?.to_owned()),
+            None => None,
+        };
+        let tenant = self.tenant(id);
+        let tier =
+            user.as_ref().and_then(|user| tenant.users.get(user)).map_or(tenant.tier, |terms| terms.tier);
+        Some(SignedIn { tenant: id, user, tier, deadline: tenant.deadline })
+    }
+
+    /// The tenant of that name, if that is its password. Takes equally long whether the name or the password was
+    /// wrong, and however much of the password was right.
+    pub fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<TenantId> {
+        let id = std::str::from_utf8(name).ok().and_then(|name| self.find(name));
+        let expected = id.and_then(|id| self.tenant(id).password.as_ref());
+        let right = expected.unwrap_or(&PasswordDigest::NOBODYS).is_of(password);
+        id.filter(|_| right && expected.is_some())
+    }
+}
+
+impl Tenant {
+    fn unlimited(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            admin: false,
+            keys: Vec::new(),
+            tier: Tier::Standard,
+            deadline: None,
+            limit: None,
+            user_limit: None,
+            users: BTreeMap::new(),
+            password: None,
+        }
+    }
+
+    /// The quota of one of its users; none means no bound.
+    pub fn limit_of(&self, user: &str) -> Option<Limit> {
+        self.users.get(user).and_then(|terms| terms.limit).or(self.user_limit)
+    }
+}
+
+fn read_bounded(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(QUOTA_FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > QUOTA_FILE_BYTES_MAX {
+        let problem = format!("a quota file of up to {} is wanted", Size(QUOTA_FILE_BYTES_MAX));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(text)
+}
+
+/// A name that a user may have: not empty, not endless, and safe to be shown.
+pub fn user_name(bytes: &[u8]) -> Option<&str> {
+    let name = std::str::from_utf8(bytes).ok()?;
+    let strange = |letter: char| letter.is_whitespace() || letter.is_control() || letter == '/';
+    ((1..=USER_NAME_BYTES_MAX).contains(&name.len()) && !name.contains(strange)).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+        [default]
+        ru_per_second = 1_000
+
+        [tenants.acme]
+        password = "open sesame"
+        ru_per_second = 5_000
+        deadline_ms = 250
+        user_ru_per_second = 100
+
+        [tenants.acme.users.loader]
+        ru_per_second = 10
+        tier = "batch"
+
+        [tenants.zeta]
+        # "zeta"
+        password_sha256 = "5cc10d9143b2cff082cf5fb373073b13d02d12c9a4d24a97d822d701404fb421"
+    "#;
+
+    fn quotas() -> Quotas {
+        Quotas::parse("quotas.toml", FILE).expect("well formed")
+    }
+
+    fn signed_in(quotas: &Quotas, user: &str, password: &str) -> Option<String> {
+        let who = quotas.sign_in(Some(user.as_bytes()), password.as_bytes())?;
+        let user = who.user.unwrap_or_default();
+        Some(format!("{} {user} {}", quotas.tenant(who.tenant).name, who.tier))
+    }
+
+    #[test]
+    fn a_tenant_signs_in_with_its_password_only() {
+        let quotas = quotas();
+        assert_eq!(signed_in(&quotas, "acme", "open sesame").as_deref(), Some("acme  standard"));
+        for (user, password) in [
+            ("acme", "open sesam"),
+            ("acme", ""),
+            ("acm", "open sesame"),
+            ("", "open sesame"),
+            ("zeta", "open sesame"),
+            ("default", ""),
+            ("default", "open sesame"),
+            ("nobody", ""),
+        ] {
+            assert_eq!(signed_in(&quotas, user, password), None, "{user} {password}");
+        }
+        assert_eq!(quotas.sign_in(Some(b"\xff"), b"open sesame"), None);
+    }
+
+    #[test]
+    fn a_user_signs_in_with_its_tenants_password() {
+        let quotas = quotas();
+        assert_eq!(signed_in(&quotas, "acme/loader", "open sesame").as_deref(), Some("acme loader batch"));
+        assert_eq!(signed_in(&quotas, "acme/ann", "open sesame").as_deref(), Some("acme ann standard"));
+        for user in ["acme/", "acme/a b", "acme/a/b", "acme/a\n", &format!("acme/{}", "x".repeat(257))] {
+            assert_eq!(signed_in(&quotas, user, "open sesame"), None, "{user:?}");
+        }
+    }
+
+    #[test]
+    fn a_password_alone_is_the_default_tenants() {
+        let quotas = Quotas::parse("q", "[tenants.default]\npassword = 'x'").expect("well formed");
+        assert_eq!(quotas.sign_in(None, b"x").map(|who| who.tenant), Some(TenantId(0)));
+        assert_eq!(quotas.sign_in(None, b"y"), None);
+        // Redis clients call it by name when they are given only a password.
+        assert!(quotas.sign_in(Some(b"default"), b"x").is_some());
+        assert_eq!(quotas.strangers(), None);
+    }
+
+    #[test]
+    fn the_terms_of_users() {
+        let quotas = quotas();
+        let acme = quotas.tenant(quotas.find("acme").expect("it is there"));
+        let second = Duration::from_secs(1);
+        assert_eq!(acme.limit_of("loader"), Some(Limit { ru_per_second: 10, burst: second }));
+        assert_eq!(acme.limit_of("anyone"), Some(Limit { ru_per_second: 100, burst: second }));
+        assert_eq!(acme.deadline, Some(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn without_a_file_everybody_is_trusted() {
+        let quotas = Quotas::trusting();
+        let tenant = quotas.tenant(quotas.strangers().expect("strangers are served"));
+        assert!(tenant.admin && tenant.keys.is_empty() && tenant.limit.is_none());
+        assert!(!quotas.has_passwords());
+        assert_eq!(quotas.sign_in(None, b""), None);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let told = Quotas::load(Path::new("/nowhere/quotas.toml")).expect_err("it is not there");
+        assert!(told.starts_with("/nowhere/quotas.toml: No such file"), "{told}");
+        let folder = Quotas::load(Path::new("/")).expect_err("it is a folder");
+        assert!(folder.starts_with("/: "), "{folder}");
+    }
+
+    #[test]
+    fn passwords_are_never_shown() {
+        let shown = format!("{:?}", quotas());
+        assert!(!shown.contains("sesame") && !shown.contains("5cc10d91"), "{shown}");
+    }
+}

@@ -1,0 +1,63 @@
+//! Passwords, of which only a digest is kept.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// The SHA-256 digest of a password.
+#[derive(Clone)]
+pub struct PasswordDigest([u8; 32]);
+
+impl PasswordDigest {
+    /// Compared with where there is no password, so that this takes as long. No text is known to have it.
+    pub(super) const NOBODYS: Self = Self([0; 32]);
+
+    pub(super) fn of(password: &str) -> Self {
+        Self(Sha256::digest(password.as_bytes()).into())
+    }
+
+    /// From 64 hexadecimal digits.
+    pub(super) fn from_hex(text: &str) -> Option<Self> {
+        let digits: Vec<u8> =
+            text.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect::<Option<_>>()?;
+        let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+        (digits.len() == 64).then(|| bytes.try_into().map(Self).expect("64 digits are 32 bytes"))
+    }
+
+    /// Whether the password has this digest, in a time that does not depend on how nearly it has.
+    pub(super) fn is_of(&self, password: &[u8]) -> bool {
+        let given: [u8; 32] = Sha256::digest(password).into();
+        self.0.ct_eq(&given).into()
+    }
+}
+
+impl fmt::Debug for PasswordDigest {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("(hidden)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_that_of_its_password_only() {
+        // printf abc | sha256sum
+        let hex = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        for digest in [PasswordDigest::of("abc"), PasswordDigest::from_hex(&hex.to_uppercase()).expect("hex")]
+        {
+            assert!(digest.is_of(b"abc"));
+            assert!(!digest.is_of(b"abd"));
+            assert!(!digest.is_of(b""));
+        }
+    }
+
+    #[test]
+    fn only_64_digits_are_a_digest() {
+        for text in ["", "ab", &"g".repeat(64), &"a".repeat(63), &"a".repeat(65), &"é".repeat(32)] {
+            assert!(PasswordDigest::from_hex(text).is_none(), "{text}");
+        }
+    }
+}

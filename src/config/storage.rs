@@ -1,0 +1,288 @@
+//! What stands behind weir.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
+
+use crate::values::limits::BACKENDS_MAX;
+
+/// The port of a server that is named without one.
+const DEFAULT_PORT: u16 = 6379;
+
+/// What `--storage` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// The store within this process.
+    Embedded,
+    /// One or more servers, over which the keys are spread.
+    Servers {
+        /// At least one, all different.
+        servers: Vec<ServerAddress>,
+        /// How weir signs in to them.
+        credentials: Option<Credentials>,
+    },
+    /// One server at a path.
+    Unix(PathBuf),
+}
+
+/// Where a server is. The name is looked up by whoever connects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// How weir signs in to a store.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user, unless the store knows only passwords.
+    pub user: Option<String>,
+    /// The password.
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Credentials").field("user", &self.user).field("password", &"(hidden)").finish()
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(out, "[{host}]:{port}") } else { write!(out, "{host}:{port}") }
+    }
+}
+
+/// As it would be given, without the password.
+impl fmt::Display for Storage {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedded => out.write_str("embedded"),
+            Self::Unix(path) => write!(out, "unix:{}", path.display()),
+            Self::Servers { servers, credentials } => {
+                let hidden = if credentials.is_some() { "...@" } else { "" };
+                let servers: Vec<_> = servers.iter().map(ToString::to_string).collect();
+                write!(out, "redis://{hidden}{}", servers.join(","))
+            }
+        }
+    }
+}
+
+const WANTED: &str = "embedded, redis://HOST:PORT[,HOST:PORT...] or unix:PATH is wanted";
+
+impl FromStr for Storage {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "embedded" {
+            return Ok(Self::Embedded);
+        }
+        if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
+            return if path.is_empty() { Err(WANTED.to_owned()) } else { Ok(Self::Unix(path.into())) };
+        }
+        match text.split_once("://") {
+            Some(("redis" | "valkey", rest)) => servers(rest),
+            Some(("cluster", _)) => {
+                Err("clusters are not supported yet: redis://HOST:PORT,... names single \
+                                         servers, over which weir spreads the keys itself"
+                    .to_owned())
+            }
+            Some(("rediss" | "valkeys", _)) => {
+                Err("encrypted connections to a store are not supported yet: redis://... is".to_owned())
+            }
+            _ => Err(WANTED.to_owned()),
+        }
+    }
+}
+
+fn servers(text: &str) -> Result<Storage, String> {
+    let (credentials, servers) = match text.rsplit_once('@') {
+        Some((credentials, servers)) => (Some(read_credentials(credentials)?), servers),
+        None => (None, text),
+    };
+    let servers = match servers.split_once('/') {
+        Some((servers, "" | "0")) => servers,
+        Some(_) => {
+            return Err("a database other than 0 is not supported: leave out what follows '/'".to_owned());
+        }
+        None => servers,
+    };
+    let servers = servers.split(',').map(str::parse).collect::<Result<Vec<ServerAddress>, _>>()?;
+    if servers.len() > BACKENDS_MAX {
+        return Err(format!("{} servers are given, and {BACKENDS_MAX} are the most", servers.len()));
+    }
+    match (1..servers.len()).find(|index| servers[..*index].contains(&servers[*index])) {
+        Some(index) => Err(format!("{} is there twice", servers[index])),
+        None => Ok(Storage::Servers { servers, credentials }),
+    }
+}
+
+impl FromStr for ServerAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wanted = || format!("'{text}' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted");
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').ok_or_else(wanted)?,
+            None => text.split_at(text.find(':').unwrap_or(text.len())),
+        };
+        let port = match port.strip_prefix(':') {
+            Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or_else(wanted)?,
+            None if port.is_empty() => DEFAULT_PORT,
+            None => return Err(wanted()),
+        };
+        let strange =
+            |letter: char| letter.is_whitespace() || letter.is_control() || "/@?#[]".contains(letter);
+        if host.is_empty() || host.contains(strange) {
+            return Err(wanted());
+        }
+        Ok(Self { host: host.to_owned(), port })
+    }
+}
+
+/// `user:password` or `:password`, where `%40` stands for `@` and so on.
+fn read_credentials(text: &str) -> Result<Credentials, String> {
+    let decoded = |text: &str| {
+        percent_decoded(text)
+            .ok_or_else(|| "a '%' in user or password stands before two hexadecimal digits".to_owned())
+    };
+    let (user, password) = text.split_once(':').ok_or("before '@', user:password or :password is wanted")?;
+    if password.is_empty() {
+        return Err("before '@', user:password or :password is wanted".to_owned());
+    }
+    let user = if user.is_empty() { None } else { Some(decoded(user)?) };
+    Ok(Credentials { user, password: decoded(password)? })
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, others @ ..] = rest {
+        rest = others;
+        if *first == b'%' {
+            let (digits, others) = others.split_at_checked(2)?;
+            let digit = |byte: u8| char::from(byte).to_digit(16);
+            decoded.push((digit(digits[0])? * 16 + digit(digits[1])?) as u8);
+            rest = others;
+        } else {
+            decoded.push(*first);
+        }
+    }
+    String::from_utf8(decoded).ok()
+}
+
+/// Reads `--storage`. Unlike others it never repeats the value in a complaint: a password may be in it.
+#[derive(Clone, Debug)]
+pub(super) struct StorageParser;
+
+impl TypedValueParser for StorageParser {
+    type Value = Storage;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Storage, clap::Error> {
+        let text = value.to_string_lossy();
+        text.parse().map_err(|problem| {
+            let name = argument.map_or("--storage".to_owned(), ToString::to_string);
+            let shown = without_credentials(&text);
+            // Such an error is shown as it stands, so it has to bring the last line of all others along.
+            let help = "For more information, try '--help'.";
+            let problem = format!("invalid value '{shown}' for '{name}': {problem}\n\n{help}\n");
+            clap::Error::raw(ErrorKind::ValueValidation, problem).with_cmd(command)
+        })
+    }
+}
+
+/// A value as it may be shown: everything before the last `@` may be a secret.
+fn without_credentials(text: &str) -> String {
+    match text.rsplit_once('@') {
+        Some((before, servers)) => {
+            let scheme = before.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
+            format!("{scheme}...@{servers}")
+        }
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores() {
+        for (text, shown) in [
+            ("embedded", "embedded"),
+            ("unix:/run/redis.sock", "unix:/run/redis.sock"),
+            ("unix:///run/redis.sock", "unix:/run/redis.sock"),
+            ("redis://localhost", "redis://localhost:6379"),
+            ("redis://10.0.0.1:6379,10.0.0.2:6380/0", "redis://10.0.0.1:6379,10.0.0.2:6380"),
+            ("redis://[::1]:7000,[fe80::1]", "redis://[::1]:7000,[fe80::1]:6379"),
+            ("redis://:secret@h:1/", "redis://...@h:1"),
+        ] {
+            assert_eq!(
+                text.parse::<Storage>().map(|storage| storage.to_string()),
+                Ok(shown.to_owned()),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn credentials() {
+        let read = |text: &str| match text.parse() {
+            Ok(Storage::Servers { credentials: Some(Credentials { user, password }), .. }) => {
+                (user, password)
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(read("redis://:secret@h"), (None, "secret".to_owned()));
+        assert_eq!(read("redis://ann:se:cr@et@h"), (Some("ann".to_owned()), "se:cr@et".to_owned()));
+        assert_eq!(read("redis://a%2Fb:%40%25@h"), (Some("a/b".to_owned()), "@%".to_owned()));
+    }
+
+    #[test]
+    fn what_is_none_is_told_how_it_should_be() {
+        let many =
+            format!("redis://{}", (1..=1025).map(|port| format!("h:{port}")).collect::<Vec<_>>().join(","));
+        for (text, complaint) in [
+            ("", WANTED),
+            ("memory", WANTED),
+            ("http://h", WANTED),
+            ("unix:", WANTED),
+            ("redis://", "'' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
+            ("redis://h:0", "'h:0' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
+            ("redis://h:x", "'h:x' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
+            ("redis://::1:6379", "'::1:6379' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
+            ("redis://a,,b", "'' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
+            ("redis://a:6379,b,a", "a:6379 is there twice"),
+            ("redis://a/1", "a database other than 0 is not supported: leave out what follows '/'"),
+            ("redis://secret@a", "before '@', user:password or :password is wanted"),
+            ("redis://:@a", "before '@', user:password or :password is wanted"),
+            ("redis://:%4@a", "a '%' in user or password stands before two hexadecimal digits"),
+            (&many, "1025 servers are given, and 1024 are the most"),
+        ] {
+            assert_eq!(text.parse::<Storage>(), Err(complaint.to_owned()), "{text}");
+        }
+        for text in ["cluster://a:1,b:2", "rediss://a"] {
+            assert!(text.parse::<Storage>().expect_err("not yet").contains("not supported yet"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let storage: Storage = "redis://ann:secret@h:1".parse().expect("well formed");
+        assert!(!format!("{storage:?} {storage}").contains("secret"));
+        assert_eq!(without_credentials("redis://ann:sec@ret@h:x"), "redis://...@h:x");
+        assert_eq!(without_credentials("ann:secret@h:x"), "...@h:x");
+    }
+}

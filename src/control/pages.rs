@@ -1,0 +1,152 @@
+//! What the admin port shows.
+
+use super::exposition::{CONTENT_TYPE, Exposition, Kind};
+use super::http::{Response, Route, Status};
+use super::{ProcessFacts, Totals};
+use crate::shard::COUNTERS;
+
+impl Route {
+    /// Whether the page shows figures of all shards, which have to be asked for.
+    pub const fn needs_figures(self) -> bool {
+        matches!(self, Self::Metrics)
+    }
+}
+
+/// The page. Figures that were asked for and did not come are none: a shard does not answer.
+pub fn page(route: Route, facts: &ProcessFacts, totals: Option<&Totals>) -> Response {
+    match (route, totals) {
+        (Route::Index, _) => Response::index(),
+        (Route::Health, _) => Response::text(Status::Ok, "ok"),
+        (Route::Ready, _) if facts.draining => Response::text(Status::ServiceUnavailable, "draining"),
+        (Route::Ready, _) => Response::text(Status::Ok, "ready"),
+        (Route::NotFound, _) => Response::refusal(Status::NotFound),
+        (Route::Metrics, None) => Response::text(Status::ServiceUnavailable, "a shard does not answer"),
+        (Route::Metrics, Some(totals)) => {
+            Response { status: Status::Ok, content_type: CONTENT_TYPE, body: metrics(facts, totals) }
+        }
+    }
+}
+
+/// All figures. Those of shards are shown per shard: load that is not spread evenly is what one looks for.
+fn metrics(facts: &ProcessFacts, totals: &Totals) -> String {
+    let mut page = Exposition::new();
+    write_facts(&mut page, facts);
+    write_shard_gauges(&mut page, totals);
+    write_counters(&mut page, totals);
+    write_engine(&mut page, totals);
+    page.finish()
+}
+
+fn write_facts(page: &mut Exposition, facts: &ProcessFacts) {
+    page.family("weir_build_info", "The version that runs.", Kind::Gauge)
+        .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64);
+    page.family("weir_uptime_seconds", "Time since the start.", Kind::Gauge)
+        .sample(&[], facts.uptime.as_secs_f64());
+    page.family("weir_resident_bytes", "Resident memory of the process.", Kind::Gauge)
+        .sample(&[], facts.resident_bytes);
+    page.family("weir_draining", "1 while no new clients are taken on.", Kind::Gauge)
+        .sample(&[], u64::from(facts.draining));
+    page.family("weir_clients_max", "Clients that may be connected at once.", Kind::Gauge)
+        .sample(&[], facts.clients_max);
+    page.family("weir_tenants", "Tenants in the quota file.", Kind::Gauge).sample(&[], facts.tenants);
+    page.family("weir_quotas_loaded_total", "Times a quota file was taken.", Kind::Counter)
+        .sample(&[], facts.quotas_loaded);
+    page.family("weir_quotas_refused_total", "Times a quota file was wrong.", Kind::Counter)
+        .sample(&[], facts.quotas_refused);
+}
+
+fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
+    type Figure = fn(&super::ShardReport) -> usize;
+    let gauges: [(&str, &str, Figure); 3] = [
+        ("weir_clients_open", "Clients connected.", |report| report.clients_open),
+        ("weir_backend_connections_open", "Connections to backends.", |report| report.links_open),
+        ("weir_backend_replies_owed", "Replies that backends owe.", |report| report.replies_owed),
+    ];
+    for (name, help, figure) in gauges {
+        let mut family = page.family(name, help, Kind::Gauge);
+        for (shard, report) in totals.shards.iter().enumerate() {
+            family.sample(&[("shard", &shard.to_string())], figure(report));
+        }
+    }
+}
+
+/// Counters that differ only in their label stand side by side in the table, and are one family here.
+fn write_counters(page: &mut Exposition, totals: &Totals) {
+    for rows in COUNTERS.chunk_by(|one, other| one.1 == other.1) {
+        let (_, name, _, help) = rows[0];
+        let mut family = page.family(name, help, Kind::Counter);
+        for (counter, _, label, _) in rows {
+            for (shard, report) in totals.shards.iter().enumerate() {
+                let shard = shard.to_string();
+                let value = report.counters.get(*counter);
+                match label.split_once('=') {
+                    Some((name, word)) => {
+                        family.sample(&[("shard", &shard), (name, word.trim_matches('"'))], value)
+                    }
+                    None => family.sample(&[("shard", &shard)], value),
+                };
+            }
+        }
+    }
+}
+
+fn write_engine(page: &mut Exposition, totals: &Totals) {
+    let Some(engine) = &totals.engine else { return };
+    let figures = [
+        ("weir_embedded_keys", "Keys.", Kind::Gauge, engine.keys as u64),
+        ("weir_embedded_keys_volatile", "Keys with a lifetime.", Kind::Gauge, engine.keys_volatile as u64),
+        ("weir_embedded_bytes", "Bytes of all keys and values, roughly.", Kind::Gauge, engine.bytes_used),
+        ("weir_embedded_commands_total", "Commands carried out.", Kind::Counter, engine.commands),
+        ("weir_embedded_errors_total", "Replies that were errors.", Kind::Counter, engine.errors),
+        ("weir_embedded_out_of_memory_total", "Writes refused.", Kind::Counter, engine.refused_for_memory),
+        ("weir_embedded_expired_total", "Keys whose time was over.", Kind::Counter, engine.expired),
+        ("weir_embedded_hits_total", "Reads that found their key.", Kind::Counter, engine.hits),
+        ("weir_embedded_misses_total", "Reads that did not.", Kind::Counter, engine.misses),
+    ];
+    for (name, help, kind, value) in figures {
+        page.family(name, &format!("Embedded store: {help}"), kind).sample(&[], value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::ShardReport;
+    use crate::shard::Counter;
+    use crate::storage::EngineStatistics;
+
+    fn body(route: Route, draining: bool) -> (Status, String) {
+        let facts = ProcessFacts { draining, ..ProcessFacts::default() };
+        let response = page(route, &facts, None);
+        (response.status, response.body)
+    }
+
+    #[test]
+    fn health_and_readiness() {
+        assert_eq!(body(Route::Health, true), (Status::Ok, "ok\n".to_owned()));
+        assert_eq!(body(Route::Ready, false), (Status::Ok, "ready\n".to_owned()));
+        assert_eq!(body(Route::Ready, true), (Status::ServiceUnavailable, "draining\n".to_owned()));
+        assert_eq!(body(Route::NotFound, false).0, Status::NotFound);
+        assert_eq!(body(Route::Metrics, false).0, Status::ServiceUnavailable);
+    }
+
+    #[test]
+    fn figures_of_all_shards() {
+        let mut busy = ShardReport { clients_open: 7, ..ShardReport::default() };
+        busy.counters.add(Counter::Requests, 3);
+        busy.counters.add(Counter::RefusedPermission, 2);
+        let totals =
+            Totals { shards: vec![busy, ShardReport::default()], engine: Some(EngineStatistics::default()) };
+        let text = page(Route::Metrics, &ProcessFacts::default(), Some(&totals)).body;
+        for line in [
+            "weir_clients_open{shard=\"0\"} 7",
+            "weir_clients_open{shard=\"1\"} 0",
+            "weir_requests_total{shard=\"0\"} 3",
+            "weir_refusals_total{shard=\"0\",reason=\"permission\"} 2",
+            "weir_embedded_keys 0",
+            "# TYPE weir_requests_total counter",
+        ] {
+            assert!(text.lines().any(|each| each == line), "{line} in {text}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! How much a request matters.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// When there is not enough for all, the last of these goes without first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    /// Somebody waits for it, and nothing else would do.
+    Critical,
+    /// Somebody waits for it.
+    #[default]
+    Standard,
+    /// Nobody waits for it, but it must get done.
+    Batch,
+    /// Nice to have.
+    Sheddable,
+}
+
+impl Tier {
+    /// All of them, the most important first.
+    pub const ALL: [Self; 4] = [Self::Critical, Self::Standard, Self::Batch, Self::Sheddable];
+
+    /// The word for it, wherever people write or read one.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Standard => "standard",
+            Self::Batch => "batch",
+            Self::Sheddable => "sheddable",
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.name())
+    }
+}
+
+/// A word that is no tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownTier;
+
+impl fmt::Display for UnknownTier {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("critical, standard, batch or sheddable is wanted")
+    }
+}
+
+impl std::error::Error for UnknownTier {}
+
+impl FromStr for Tier {
+    type Err = UnknownTier;
+
+    fn from_str(word: &str) -> Result<Self, UnknownTier> {
+        Self::ALL.into_iter().find(|tier| tier.name() == word).ok_or(UnknownTier)
+    }
+}
