@@ -78,9 +78,8 @@ fn replay(target: &str, body: fn(&[u8])) {
 
 /// Names the input when the body panics.
 fn hold(body: fn(&[u8]), bytes: &[u8], name: &str) {
-    if catch_unwind(AssertUnwindSafe(|| body(bytes))).is_err() {
-        panic!("{name}: {}", bytes.escape_ascii());
-    }
+    let held = catch_unwind(AssertUnwindSafe(|| body(bytes)));
+    assert!(held.is_ok(), "{name}: {}", bytes.escape_ascii());
 }
 
 /// Inputs in the order of their names, so that a run repeats.
