@@ -20,6 +20,26 @@ fn replies_keep_the_order_of_requests_across_cores() {
 }
 
 #[test]
+fn a_part_of_a_pipeline_waits_for_the_rest_while_there_is_other_work_but_not_for_long() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    for ends in [Work::None, Work::Other] {
+        rig.work = Work::Other;
+        rig.send(client, &[&["GET", "a"], &["GET", "b"]]);
+        rig.answer_next("$1\r\na\r\n");
+        assert_eq!(rig.told(client), "");
+        rig.work = ends;
+        if ends == Work::Other {
+            rig.now.monotonic = rig.now.monotonic.after(Duration::from_millis(1));
+        }
+        rig.turns();
+        assert_eq!(rig.told(client), "$1\r\na\r\n");
+        rig.answer_next("$1\r\nb\r\n");
+        assert_eq!(rig.told(client), "$1\r\nb\r\n");
+    }
+}
+
+#[test]
 fn a_request_to_all_waits_for_earlier_ones_and_holds_back_later_ones() {
     let mut rig = Rig::new(1, 2);
     let client = rig.client(0);
@@ -422,6 +442,98 @@ fn a_client_that_left_leaves_nothing_behind() {
     assert_eq!((rig.told(successor), rig.owed()), ("+PONG\r\n".to_owned(), 0));
 }
 
+const QUOTAS: &str = r#"
+[tenants.acme]
+password = "a"
+ru_per_second = 1000
+keys = ["acme:"]
+[tenants.root]
+password = "r"
+ru_per_second = 1000
+admin = true
+"#;
+
+fn quotas(text: &str) -> Arc<Quotas> {
+    Arc::new(Quotas::parse("quotas.toml", text).expect("well formed"))
+}
+
+#[test]
+fn a_stranger_may_only_say_who_it_is() {
+    let mut rig = Rig::new(1, 1);
+    rig.shards[0].handle_quotas(quotas(QUOTAS));
+    let client = rig.client(0);
+    for refused in
+        [&["GET", "a"][..], &["DBSIZE"], &["FROB", "a"], &["MULTI"], &["QOS", "CALL", "GET", "a"], &["INFO"]]
+    {
+        rig.send(client, &[refused]);
+        assert_eq!(rig.told(client), "-NOAUTH Authentication required.\r\n", "{refused:?}");
+    }
+    rig.send(client, &[&["AUTH", "acme", "wrong"]]);
+    assert!(rig.told(client).starts_with("-WRONGPASS "));
+    rig.send(client, &[&["HELLO", "3"]]);
+    assert!(rig.told(client).starts_with("-NOAUTH HELLO must be called"));
+    rig.send(client, &[&["AUTH", "acme/cart", "a"], &["ACL", "WHOAMI"], &["RESET"], &["GET", "a"]]);
+    assert_eq!(rig.told(client), "+OK\r\n$9\r\nacme/cart\r\n+RESET\r\n-NOAUTH Authentication required.\r\n");
+    rig.raw(client, b"*11\r\n");
+    assert_eq!(rig.told(client), "-ERR Protocol error: unauthenticated multibulk length\r\n");
+    assert_eq!((rig.shards[0].clients_open(), rig.at_stores.len()), (0, 0));
+}
+
+#[test]
+fn a_tenant_reaches_only_what_is_its_own() {
+    let mut rig = Rig::new(1, 1);
+    rig.shards[0].handle_quotas(quotas(QUOTAS));
+    let client = rig.client(0);
+    rig.send(client, &[&["HELLO", "2", "AUTH", "acme", "a"]]);
+    assert!(rig.told(client).starts_with("*14\r\n"));
+    for refused in [
+        &["GET", "other:1"][..],
+        &["MGET", "acme:1", "other:1"],
+        &["RENAME", "acme:1", "other:1"],
+        &["SCAN", "0"],
+        &["SCAN", "0", "MATCH", "*acme:*"],
+        &["EVAL", "return 1", "0"],
+        &["FLUSHALL"],
+        &["KEYS", "acme:*"],
+        &["SORT", "acme:1", "BY", "other:*"],
+        &["QOS", "CALL", "GET", "other:1"],
+    ] {
+        rig.send(client, &[refused]);
+        let told = rig.told(client);
+        assert!(told.starts_with("-NOPERM tenant 'acme' "), "{refused:?}: {told}");
+        assert!(rig.at_stores.is_empty());
+    }
+    rig.send(client, &[&["FROB", "acme:1"]]);
+    assert!(
+        rig.told(client).starts_with("-ERR unknown command 'FROB'"),
+        "nobody can tell what it would reach"
+    );
+    rig.send(client, &[&["MULTI"], &["SET", "acme:1", "x"], &["SET", "other:1", "x"], &["EXEC"]]);
+    assert!(rig.told(client).ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"));
+    assert!(rig.at_stores.is_empty());
+    rig.send(client, &[&["MGET", "acme:1", "acme:2"], &["SCAN", "0", "MATCH", "acme:*"]]);
+    assert_eq!(rig.words_at_stores(), ["MGET"]);
+    rig.answer_next("*2\r\n$-1\r\n$-1\r\n");
+    assert_eq!(rig.words_at_stores(), ["SCAN"]);
+}
+
+#[test]
+fn new_quotas_keep_a_tenant_by_its_name_and_turn_away_one_that_is_gone() {
+    let mut rig = Rig::new(1, 1);
+    rig.shards[0].handle_quotas(quotas(QUOTAS));
+    let [stays, goes] = [rig.client(0), rig.client(0)];
+    rig.send(stays, &[&["AUTH", "root", "r"]]);
+    rig.send(goes, &[&["AUTH", "acme", "a"]]);
+    let fewer = QUOTAS.split("[tenants.root]").nth(1).expect("two tenants");
+    rig.shards[0].handle_quotas(quotas(&format!("[tenants.root]{fewer}")));
+    assert_eq!((rig.told(stays), rig.told(goes)), ("+OK\r\n".into(), "+OK\r\n".into()));
+    for client in [stays, goes] {
+        rig.send(client, &[&["ACL", "WHOAMI"]]);
+    }
+    assert_eq!(rig.told(stays), "$4\r\nroot\r\n");
+    assert_eq!(rig.told(goes), "-NOAUTH Authentication required.\r\n");
+}
+
 /// What happens when a shard wants to connect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Connecting {
@@ -435,6 +547,13 @@ enum Connecting {
 enum Reading {
     Always,
     Never,
+}
+
+/// Whether shards have other things to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    None,
+    Other,
 }
 
 /// A request that a store has received.
@@ -467,6 +586,7 @@ struct Rig {
     attempts: usize,
     connecting: Connecting,
     reading: Reading,
+    work: Work,
 }
 
 impl Rig {
@@ -513,6 +633,7 @@ impl Rig {
             attempts: 0,
             connecting: Connecting::Works,
             reading: Reading::Always,
+            work: Work::None,
         }
     }
 
@@ -632,6 +753,9 @@ impl Rig {
             let mut moved = false;
             for shard in 0..self.shards.len() {
                 self.shards[shard].handle_turn_end(self.now);
+                if self.work == Work::None {
+                    self.shards[shard].handle_quiet();
+                }
                 while let Some(action) = self.shards[shard].poll_action() {
                     moved = true;
                     self.act(shard, action);

@@ -304,7 +304,7 @@ impl World {
             }
         }
         self.cores[shard].inbox.push_back(input);
-        let delay = Duration::from_nanos(self.random.below(self.plan.turn_delay.as_nanos() as u64 + 1));
+        let delay = self.turn_delay();
         let soon = self.now.after(delay);
         if self.cores[shard].turns.first().is_none_or(|next| *next > soon) {
             self.plan_turn(shard, soon);
@@ -320,10 +320,18 @@ impl World {
     fn turn(&mut self, shard: usize) -> Checked {
         let now = self.clocks();
         self.cores[shard].turns.remove(&self.now);
+        let quiet = self.cores[shard].inbox.is_empty();
         while let Some(input) = self.cores[shard].inbox.pop_front() {
             self.take(shard, input, now);
         }
         self.cores[shard].shard.handle_turn_end(now);
+        if quiet {
+            self.cores[shard].shard.handle_quiet();
+        } else {
+            // As in the real one, a turn with work in it is followed by another.
+            let delay = self.turn_delay();
+            self.plan_turn(shard, self.now.after(delay));
+        }
         loop {
             while let Some(action) = self.cores[shard].shard.poll_action() {
                 self.act(shard, action, now)?;
@@ -646,6 +654,10 @@ impl World {
 
     fn clocks(&self) -> Now {
         Now { monotonic: self.now, unix_ms: UNIX_MS_AT_START + self.now.as_nanos() / 1_000_000 }
+    }
+
+    fn turn_delay(&mut self) -> Duration {
+        Duration::from_nanos(self.random.between(1, self.plan.turn_delay.as_nanos() as u64))
     }
 
     fn some_delay(&mut self) -> Duration {

@@ -155,6 +155,7 @@ impl House {
     fn turn(&mut self, shard: usize) -> bool {
         let (now, mut moved) = (self.now, false);
         self.shards[shard].handle_turn_end(now);
+        self.shards[shard].handle_quiet();
         while let Some(action) = self.shards[shard].poll_action() {
             if let Action::Connect { owner: Owner::Link(link, generation), .. } = action {
                 self.shards[shard].handle_link_connected(link, generation);
