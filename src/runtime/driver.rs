@@ -101,12 +101,14 @@ impl Driver {
         Ok(())
     }
 
-    /// Deals with everything that has completed. How many completions that were.
+    /// Deals with everything that has completed. How many completions there were that bring something new: sends that
+    /// are over do not count.
     pub fn handle_completions(&mut self, application: &mut impl Application, now: Now) -> io::Result<usize> {
         let mut completions = std::mem::take(&mut self.completions);
-        self.ring.reap(&mut completions);
-        let count = completions.len();
+        self.ring.reap(&mut completions)?;
+        let mut count = 0;
         for completion in completions.drain(..) {
+            count += usize::from(!matches!(completion, Completion::Sent { .. }));
             self.handle(completion, application, now)?;
         }
         self.completions = completions;

@@ -210,6 +210,11 @@ impl Shard {
         self.owed
     }
 
+    /// Requests that wait for the replies to several parts.
+    pub fn gathers_open(&self) -> usize {
+        self.gathers.len()
+    }
+
     /// Connections to backends that are open.
     pub fn links_open(&self) -> usize {
         self.links.iter().filter(|link| link.state == LinkState::Open).count()

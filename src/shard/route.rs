@@ -15,9 +15,9 @@ use crate::values::{BackendId, ClientId, ShardId};
 pub(super) enum Placement {
     /// There are no keys.
     Nowhere,
-    /// All on one core and one backend.
+    /// All on one core and one backend, over one connection.
     Together { slot: u16, backend: BackendId, home: ShardId },
-    /// On one backend, but at home on several cores.
+    /// On one backend, but at home on several cores, or over several connections.
     OneBackend { slot: u16, backend: BackendId },
     /// On several backends.
     Apart,
@@ -121,7 +121,7 @@ impl Shard {
         command.for_each_key(arguments, &mut |index| {
             let slot = slot_of(arguments.at(index));
             let (backend, home) = (topology.backend_of(slot), topology.home_of(slot));
-            placement = placement.and(slot, backend, home);
+            placement = placement.and(slot, backend, home, |slot| self.lane_of(slot));
         })?;
         Ok(placement)
     }
@@ -129,7 +129,7 @@ impl Shard {
 
 impl Placement {
     /// The same with one more key.
-    fn and(self, slot: u16, backend: BackendId, home: ShardId) -> Self {
+    fn and(self, slot: u16, backend: BackendId, home: ShardId, lane_of: impl Fn(u16) -> u16) -> Self {
         match self {
             Self::Nowhere => Self::Together { slot, backend, home },
             Self::Together { backend: other, .. } | Self::OneBackend { backend: other, .. }
@@ -137,7 +137,11 @@ impl Placement {
             {
                 Self::Apart
             }
-            Self::Together { slot, home: other, .. } if other != home => Self::OneBackend { slot, backend },
+            Self::Together { slot: first, home: other, .. }
+                if other != home || lane_of(first) != lane_of(slot) =>
+            {
+                Self::OneBackend { slot: first, backend }
+            }
             same => same,
         }
     }
