@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import coredis
 import pytest
@@ -259,9 +260,8 @@ def test_bytes_stay_bytes(weir_over_redis):
 
 def test_a_pool_of_threads(weir_over_redis):
     """One pool shared by threads, as web servers use it."""
-    from concurrent.futures import ThreadPoolExecutor
-
     with client(weir_over_redis, decode_responses=True) as shared:
+
         def work(worker: int) -> list:
             wrong = []
             for i in range(200):
@@ -278,6 +278,7 @@ def test_a_pool_of_threads(weir_over_redis):
 def test_redis_py_asyncio(weir_over_redis):
     async def work() -> None:
         async with redis.asyncio.Redis(host="127.0.0.1", port=weir_over_redis.port, decode_responses=True) as shared:
+
             async def one(i: int) -> None:
                 await shared.set(f"async:{i}", i)
                 assert await shared.get(f"async:{i}") == str(i)

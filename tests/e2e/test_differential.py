@@ -49,7 +49,9 @@ def test_replies_are_the_same_bytes(shape: Shape, protocol: int, reference: Redi
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=[shape.name for shape in SHAPES])
-def test_replies_are_the_same_bytes_when_sent_at_once(shape: Shape, protocol: int, reference: Redis, weir_over_redis: Weir):
+def test_replies_are_the_same_bytes_when_sent_at_once(
+    shape: Shape, protocol: int, reference: Redis, weir_over_redis: Weir
+):
     tag = f"once-{len(weir_over_redis.backends)}-{protocol}-{shape.family}-{shape.steps[0].line}".encode()
     for step in shape.steps:
         if step.mark == "!":

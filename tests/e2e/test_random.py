@@ -24,28 +24,98 @@ LETTERS = "abcde"
 
 # Whose replies depend on chance, on the clock, or on a hash seed beyond what sorting undoes; and what is weir's own business.
 LEFT_OUT = {
-    "SPOP", "SRANDMEMBER", "HRANDFIELD", "ZRANDMEMBER", "RANDOMKEY", "HSCAN", "SSCAN", "ZSCAN", "TIME", "XINFO", "XPENDING", "XCLAIM", "XAUTOCLAIM",
-    "TTL", "PTTL", "EXPIRETIME", "PEXPIRETIME", "MULTI", "EXEC", "DISCARD", "MEMORY", "CLIENT", "SELECT", "NOSUCHCOMMAND", "OBJECT",
-    "FCALL", "FCALL_RO", "DUMP", "RESTORE",
+    "SPOP",
+    "SRANDMEMBER",
+    "HRANDFIELD",
+    "ZRANDMEMBER",
+    "RANDOMKEY",
+    "HSCAN",
+    "SSCAN",
+    "ZSCAN",
+    "TIME",
+    "XINFO",
+    "XPENDING",
+    "XCLAIM",
+    "XAUTOCLAIM",
+    "TTL",
+    "PTTL",
+    "EXPIRETIME",
+    "PEXPIRETIME",
+    "MULTI",
+    "EXEC",
+    "DISCARD",
+    "MEMORY",
+    "CLIENT",
+    "SELECT",
+    "NOSUCHCOMMAND",
+    "OBJECT",
+    "FCALL",
+    "FCALL_RO",
+    "DUMP",
+    "RESTORE",
 }
 # What the embedded store may answer otherwise than Redis does: ranges by name among members of different scores.
 UNSPECIFIED = {"BYLEX", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZREMRANGEBYLEX", "ZLEXCOUNT"}
 EXPIRING = {b"EX", b"PX", b"EXPIRE", b"PEXPIRE", b"SETEX", b"PSETEX"}
 # weir must find their keys before it can send them anywhere. Where a request has several faults, it may see another one first.
 KEYS_TO_BE_FOUND = {
-    "EVAL", "EVAL_RO", "EVALSHA", "EVALSHA_RO", "XREAD", "XREADGROUP", "LMPOP", "ZMPOP", "SINTERCARD", "ZINTERCARD", "ZUNION", "ZINTER",
-    "ZDIFF", "ZUNIONSTORE", "ZINTERSTORE", "ZDIFFSTORE",
+    "EVAL",
+    "EVAL_RO",
+    "EVALSHA",
+    "EVALSHA_RO",
+    "XREAD",
+    "XREADGROUP",
+    "LMPOP",
+    "ZMPOP",
+    "SINTERCARD",
+    "ZINTERCARD",
+    "ZUNION",
+    "ZINTER",
+    "ZDIFF",
+    "ZUNIONSTORE",
+    "ZINTERSTORE",
+    "ZDIFFSTORE",
 }
 UNORDERED = {"SMEMBERS", "SINTER", "SUNION", "SDIFF", "SORT", "SORT_RO"}
 WORDS = [
-    "0", "1", "-1", "2", "100000", "9223372036854775807", "-9223372036854775808", "1.5", "inf", "nan", "", "x", "NX", "XX", "GET",
-    "COUNT", "LIMIT", "STORE", "WITHSCORES", "LEFT", "MATCH", "*", "[a", "(1", "+", "-", "$", "EX", "\x01", "\r\n",
+    "0",
+    "1",
+    "-1",
+    "2",
+    "100000",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "1.5",
+    "inf",
+    "nan",
+    "",
+    "x",
+    "NX",
+    "XX",
+    "GET",
+    "COUNT",
+    "LIMIT",
+    "STORE",
+    "WITHSCORES",
+    "LEFT",
+    "MATCH",
+    "*",
+    "[a",
+    "(1",
+    "+",
+    "-",
+    "$",
+    "EX",
+    "\x01",
+    "\r\n",
 ]
 
 
 def templates() -> list[list[str]]:
     """The words of every compared command, keys still as @name."""
-    lines = [step.text for shape in shapes.load() for step in shape.steps if step.mark == "" and shape.family != "connection"]
+    lines = [
+        step.text for shape in shapes.load() for step in shape.steps if step.mark == "" and shape.family != "connection"
+    ]
     words = [shapes.split(line) for line in lines]
     return [line for line in words if line[0].upper() not in LEFT_OUT]
 
@@ -118,7 +188,9 @@ def test_random_commands_on_the_embedded_store(reference: Redis, embedded: Weir,
     play(Maker(seed, without=NOT_EMBEDDED | UNSPECIFIED), reference, embedded, protocol, same_but_for_errors)
 
 
-def play(maker: Maker, reference: Redis, weir: Weir, protocol: int, agree: Callable[[bytes, Reply, Reply], bool]) -> None:
+def play(
+    maker: Maker, reference: Redis, weir: Weir, protocol: int, agree: Callable[[bytes, Reply, Reply], bool]
+) -> None:
     log: list[str] = []
     with reference.connect(protocol=protocol) as direct, weir.connect(protocol=protocol) as through:
         direct.ok("FLUSHALL")

@@ -63,11 +63,18 @@ class Load:
                 for _ in range(chooser.randint(1, BATCH_MAX)):
                     serial += 1
                     name = chooser.choice(names)
-                    requests.append(chooser.choice([
-                        ("SET", name, f"{name}={serial}"), ("GET", name), ("MGET", *chooser.sample(names, 5)),
-                    ]))
+                    requests.append(
+                        chooser.choice(
+                            [
+                                ("SET", name, f"{name}={serial}"),
+                                ("GET", name),
+                                ("MGET", *chooser.sample(names, 5)),
+                            ]
+                        )
+                    )
                 outcomes = Counter(
-                    judge(request, reply) for request, reply in zip(requests, connection.pipeline(requests), strict=True)
+                    judge(request, reply)
+                    for request, reply in zip(requests, connection.pipeline(requests), strict=True)
                 )
                 with self.lock:
                     self.outcomes += outcomes
