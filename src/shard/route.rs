@@ -53,6 +53,13 @@ impl Shard {
             self.poison_transaction(id);
             return self.answer_now(id, |out, _| encode::error(out, &refusal));
         }
+        if speaks_http(request.arguments.name()) {
+            self.counters.add(Counter::ProtocolErrors, 1);
+            self.answer_now(id, |out, _| {
+                encode::error(out, "ERR Protocol error: this is HTTP, and RESP is spoken here");
+            });
+            return self.stop_listening(id);
+        }
         let slot = request.arguments.get(1).map_or(0, slot_of);
         let backend = self.settings.topology.backend_of(slot);
         if self.clients.at(id).transaction.is_some() {
@@ -138,4 +145,9 @@ impl Placement {
             same => same,
         }
     }
+}
+
+/// What a browser sends when it is made to talk to a store. Redis cuts such a connection off, and ours to it is everyone's.
+fn speaks_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }

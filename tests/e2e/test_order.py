@@ -298,6 +298,14 @@ def test_a_transaction_over_two_backends_is_refused_whole(two_backends: Weir):
         assert connection.pipeline([("MULTI",), ("SET", first, "new"), ("EXEC",)])[-1].raw == b"*1\r\n+OK\r\n"
 
 
+def test_a_transaction_with_an_unknown_command_does_nothing(weir: Weir):
+    """Whether it is refused when it is queued or only at the end: the backend may know commands that weir does not."""
+    with weir.connect() as connection:
+        replies = connection.pipeline([("MULTI",), ("SET", "{unknown}a", "1"), ("NOSUCHCOMMAND", "{unknown}a"), ("EXEC",)])
+        assert replies[-1].text.startswith("EXECABORT "), replies
+        assert connection.ok("EXISTS", "{unknown}a") == 0
+
+
 def test_byte_by_byte_and_in_odd_pieces(weir: Weir):
     """However the bytes arrive, the same replies."""
     model = Strings("pieces", 3)

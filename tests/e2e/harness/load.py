@@ -11,6 +11,7 @@ from .processes import Server
 from .resp import Closed, Reply
 
 BATCH_MAX = 50
+BATCH = 20
 
 
 class Load:
@@ -107,16 +108,17 @@ class Sender:
         with self.server.connect() as connection:
             try:
                 while not self.stopping.is_set():
-                    requests = [("INCR", self.name)] * 20
-                    for _ in requests:
-                        connection.send(*requests[0])
+                    for _ in range(BATCH):
+                        connection.send("INCR", self.name)
                         self.sent += 1
-                    for _ in requests:
+                    for _ in range(BATCH):
                         self._take(connection.read())
                     self.started.set()
             except Closed:
                 self.closed = True
-                assert not connection.parser.pending, f"closed inside a reply: {connection.parser.pending!r}"
+                # Closed while it was sending: what had been answered before is still to be read.
+                for reply in connection.read_to_end():
+                    self._take(reply)
         return self
 
     def _take(self, reply: Reply) -> None:

@@ -58,6 +58,8 @@ class Reply:
             return float(self.value)
         if self.kind == b"#":
             return self.value == b"t"
+        if self.kind == b"=":
+            return self.value[4:]  # after the three letters of its format
         return self.value
 
     def __repr__(self) -> str:
