@@ -181,6 +181,7 @@ impl Shard {
             Purpose::Answer(to) => to,
         };
         link.proved();
+        self.service_times.record(now.monotonic.since(pending.sent_at));
         if oversized {
             self.counters.add(Counter::RepliesOversized, 1);
             let text = format!(

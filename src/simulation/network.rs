@@ -45,6 +45,8 @@ pub(super) struct Socket {
     pub closed_by_peer: bool,
     /// The shard does not want to read now.
     pub paused: bool,
+    /// A segment is on its way to the other end.
+    pub sending: bool,
 }
 
 impl Socket {
@@ -58,6 +60,7 @@ impl Socket {
             closed_by_shard: false,
             closed_by_peer: false,
             paused: false,
+            sending: false,
         }
     }
 }

@@ -93,7 +93,7 @@ impl Plan {
             piece_bytes: *random.pick(&[3, 40, 1_000, 16_384, 16_384]),
             output_bytes_max: *random.pick(&[150_000, 1_000_000, 64_000_000]),
             reply_bytes_max: if random.per_mille(200) { 30_000 } else { 64_000_000 },
-            idle_timeout: random.per_mille(200).then_some(Duration::from_secs(2)),
+            idle_timeout: random.per_mille(300).then_some(Duration::from_millis(500)),
             padding_max: *random.pick(&[0, 100, 100, 20_000, 40_000]),
             ends_by_draining: random.per_mille(300),
         }

@@ -407,6 +407,9 @@ impl World {
             }
             Input::Transmitted(owner, segment) => {
                 self.segments -= 1;
+                if let Some(socket) = self.by_owner.get(&(shard, owner)) {
+                    self.sockets[socket.0].sending = false;
+                }
                 core.handle_transmitted(owner, segment, now);
             }
             Input::Batch(batch) => core.handle_batch(batch, now),
@@ -487,14 +490,15 @@ impl World {
             return Ok(());
         };
         self.segments += 1;
+        if std::mem::replace(&mut self.sockets[socket.0].sending, true) {
+            return Err("two segments are under way on one socket".into());
+        }
         let peer = self.sockets[socket.0].peer;
         if let Peer::Client(client) = peer
             && self.clients[client].leaving == Leaving::Stuck
             && self.clients[client].stage == Stage::Leaving
         {
-            if self.stuck_segments.insert(socket, segment).is_some() {
-                return Err("two segments are under way on one socket".into());
-            }
+            self.stuck_segments.insert(socket, segment);
             return Ok(());
         }
         for piece in pieces(segment.bytes(), self.plan.piece_bytes, &mut self.random) {
