@@ -380,6 +380,22 @@ def test_a_reload_changes_a_password(closed: Fixture):
     assert closed.login_answer("acme", "acme-password").startswith("WRONGPASS ")
 
 
+def test_a_reload_shuts_out_who_is_no_longer_in_the_file(closed: Fixture):
+    with closed.connect("acme", "acme-password") as connected:
+        assert connected.ok("SET", "acme:a", "1") == b"OK"
+        closed.reload(OPERATOR + LATECOMER)
+        until(lambda: closed.login_answer("latecomer", "latecomer-password") == "OK", "the new file counts")
+        until(lambda: connected.call("GET", "acme:a").text.startswith("NOAUTH "), "the old tenant is out on every core")
+
+
+def test_a_reload_takes_keys_away(closed: Fixture):
+    with closed.connect("acme", "acme-password") as connected:
+        assert connected.ok("SET", "shared:a", "1") == b"OK"
+        closed.reload(ACME.replace(', "shared:"', "") + OPERATOR)
+        until(lambda: connected.call("GET", "shared:a").text.startswith("NOPERM "), "the new prefixes count")
+        assert connected.ok("SET", "acme:a", "1") == b"OK"
+
+
 @pytest.mark.parametrize(
     "bad",
     [

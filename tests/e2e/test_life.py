@@ -6,6 +6,7 @@ import http.client
 import os
 import signal
 import socket
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -392,6 +393,29 @@ def test_two_addresses(servers):
     for port in (weir.port, second):
         with type(weir.connect())(port) as connection:
             assert connection.ok("PING") == b"PONG"
+
+
+def test_a_unix_socket_in_front(servers, tmp_path):
+    path = tmp_path / "weir.sock"
+    weir = servers.weir(servers.redis(), flags=["--unix", str(path), "--shards", "2"])
+    run = subprocess.run(["redis-cli", "-s", path, "SET", "unix", "1"], capture_output=True, text=True, timeout=30)
+    assert run.stdout == "OK\n", run
+    with weir.connect() as connection:
+        assert connection.ok("GET", "unix") == b"1"
+
+
+def test_port_zero_takes_any_free_port(servers):
+    weir = servers.keep(servers.weir_class(servers.redis()))
+    usual = weir.command
+    weir.command = lambda: [word if word != f"127.0.0.1:{weir.port}" else "127.0.0.1:0" for word in usual()]
+    weir.start()
+    line = until(
+        lambda: next((line for line in weir.output().splitlines() if "listening on" in line), None), "it says where"
+    )
+    weir.port = int(line.rsplit(":", 1)[1])
+    assert weir.port != 0
+    with weir.connect() as connection:
+        assert connection.ok("PING") == b"PONG"
 
 
 def test_flags_have_environment_twins(servers):

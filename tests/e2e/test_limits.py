@@ -386,6 +386,70 @@ def turned_away(weir: Server) -> bool:
 
 
 @pytest.mark.weir_only
+@pytest.mark.parametrize(
+    "announced",
+    [b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$16000000\r\n", b"*1000000\r\n$3\r\nDEL\r\n$1\r\nk\r\n"],
+    ids=["a large value", "many arguments"],
+)
+def test_what_is_only_announced_costs_nothing(servers, announced: bytes):
+    """A thousand clients announce much and send nothing of it."""
+    weir = servers.weir(servers.redis(), flags=["--shards", "1"])
+    with weir.connect() as good:
+        good.ok("PING")
+        before = weir.resident_bytes()
+        clients = [weir.connect() for _ in range(1000)]
+        for client in clients:
+            client.send_raw(announced)
+        good.ok("SET", "k", "v")
+        # What was sent before this client's request has been looked at by now, all on the same shard.
+        until(lambda: clients_of(weir) == len(clients) + 1, "all have been accepted")
+        assert good.ok("GET", "k") == b"v"
+        grown = weir.resident_bytes() - before
+        assert grown < GROWTH_MAX, f"grew by {grown // MEBIBYTE} MiB"
+        for client in clients:
+            client.close()
+
+
+def clients_of(weir: Weir) -> int:
+    with weir.connect() as connection:
+        fields = dict(line.split(":", 1) for line in connection.ok("INFO", "clients").decode().split() if ":" in line)
+    return int(fields["connected_clients"]) - 1
+
+
+@pytest.mark.weir_only
+def test_a_transaction_that_never_ends_is_bounded(servers):
+    weir = servers.weir(servers.redis(), flags=["--shards", "1", "--max-request-bytes", "1MiB"])
+    with weir.connect() as connection:
+        connection.ok("PING")
+        before = weir.resident_bytes()
+        connection.ok("MULTI")
+        replies = connection.pipeline([("SET", "k", b"v" * 100_000) for _ in range(2000)])
+        assert any(reply.is_error for reply in replies), "200 MB were queued"
+        assert connection.call("EXEC").text.startswith("EXECABORT ")
+        grown = weir.resident_bytes() - before
+        assert grown < GROWTH_MAX, f"grew by {grown // MEBIBYTE} MiB"
+        assert connection.ok("EXISTS", "k") == 0
+
+
+@pytest.mark.weir_only
+def test_idle_clients_are_closed_when_asked_for(servers):
+    weir = servers.weir(servers.redis(), flags=["--shards", "1", "--idle-timeout", "300ms"])
+    with weir.connect() as idle, weir.connect() as busy:
+        assert idle.ok("PING") == b"PONG"
+        idle.socket.settimeout(0.02)
+
+        def closed() -> bool:
+            busy.ok("PING")
+            try:
+                return idle.socket.recv(1) == b""
+            except TimeoutError:
+                return False
+
+        until(closed, "the idle client is closed")
+        assert busy.ok("PING") == b"PONG", "who says something stays"
+
+
+@pytest.mark.weir_only
 def test_an_idle_server_uses_no_cpu(servers):
     """Counted in CPU time, not in speed. The clock runs while nothing is asked: that is what is measured."""
     weir = servers.weir(servers.redis(), flags=["--shards", "2"])
