@@ -1,0 +1,463 @@
+//! One thread's part of a run: connections, groups, stages. Pure: sockets and clocks are the caller's.
+//!
+//! ```text
+//!  opening ── all connected, or patience over ──> setting up (thread 0) ──> waiting for the other threads
+//!     ──> running: due requests out, replies in, a tally per second ──> draining: replies only ──> done
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::classify::Outcome;
+use super::connection::{Answered, Connection, Request, State};
+use super::group::Group;
+use super::plan::Plan;
+use super::random::Random;
+use super::setup::Setup;
+use super::statistics::Interval;
+use crate::protocol::{BufferPool, Segment, encode};
+use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
+
+const BUFFERS_KEPT: usize = 1_024;
+/// Timeouts and reconnections are looked for this often.
+const ROUNDS_EVERY: Duration = Duration::from_millis(5);
+const COMPLAINTS_MAX: usize = 8;
+const SECOND: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Opening,
+    SettingUp,
+    Waiting,
+    Running,
+    Draining,
+    Done,
+}
+
+/// One thread's part.
+pub struct Run {
+    plan: Arc<Plan>,
+    thread: usize,
+    targets: usize,
+    connections: Vec<Connection>,
+    groups: Vec<Group>,
+    setup: Setup,
+    pool: BufferPool,
+    to_send: VecDeque<u32>,
+    actions: VecDeque<Action>,
+    intervals: VecDeque<Interval>,
+    complaints: Vec<String>,
+    stage: Stage,
+    /// When the stage began.
+    since: Timestamp,
+    start: Timestamp,
+    second: u32,
+    next_round: Timestamp,
+    ever_ready: usize,
+}
+
+impl Run {
+    /// For the thread with this number. Connections take turns over so many targets.
+    pub fn new(plan: Arc<Plan>, thread: usize, targets: usize, now: Timestamp) -> Self {
+        let threads = plan.threads;
+        let mut seeds = Random::new(plan.seed.wrapping_add(thread as u64));
+        let mut connections = Vec::new();
+        let mut groups = Vec::new();
+        for (index, group) in plan.groups.iter().enumerate() {
+            let own = (thread..group.connections).step_by(threads);
+            connections.extend(own.map(|number| Connection::new(index as u16, number)));
+            groups.push(Group::new(group.clone(), (thread, threads), Random::new(seeds.bits())));
+        }
+        let setup = Setup::new(if thread == 0 { &plan.setup } else { &[] }, seeds.bits());
+        Self {
+            plan,
+            thread,
+            targets,
+            connections,
+            groups,
+            setup,
+            pool: BufferPool::new(BUFFERS_KEPT),
+            to_send: VecDeque::new(),
+            actions: VecDeque::new(),
+            intervals: VecDeque::new(),
+            complaints: Vec::new(),
+            stage: Stage::Opening,
+            since: now,
+            start: Timestamp::ZERO,
+            second: 0,
+            next_round: Timestamp::ZERO,
+            ever_ready: 0,
+        }
+    }
+
+    /// Is it ready to start?
+    pub fn is_waiting(&self) -> bool {
+        self.stage == Stage::Waiting
+    }
+
+    /// Is it over?
+    pub fn is_done(&self) -> bool {
+        self.stage == Stage::Done
+    }
+
+    /// How many connections have ever been ready for requests.
+    pub fn ever_ready(&self) -> usize {
+        self.ever_ready
+    }
+
+    /// What went wrong, in words; bounded.
+    pub fn complaints(&self) -> &[String] {
+        &self.complaints
+    }
+
+    /// The load starts at that time.
+    pub fn handle_start(&mut self, at: Timestamp) {
+        self.start = at;
+        self.enter(Stage::Running, at);
+    }
+
+    /// Ends at once.
+    pub fn handle_stop(&mut self, now: Timestamp) {
+        match self.stage {
+            Stage::Running | Stage::Draining => self.finish(now),
+            _ => self.stage = Stage::Done,
+        }
+    }
+
+    /// A connection was made.
+    pub fn handle_connected(&mut self, id: ConnectionId, generation: u32) {
+        let connection = &mut self.connections[id.0 as usize];
+        if connection.generation != generation {
+            return;
+        }
+        let greeting = self.groups[usize::from(connection.group)].plan().identity.greeting(connection.number);
+        for words in &greeting {
+            let out = connection.output.buffer(&mut self.pool);
+            encode::request(out, words.iter().map(String::as_bytes));
+        }
+        connection.greet(greeting.len());
+        self.list(id.0);
+        self.offer(id.0);
+    }
+
+    /// Bytes have come from the target.
+    pub fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp) {
+        let mut at = 0;
+        while at < bytes.len() {
+            let connection = &mut self.connections[id.0 as usize];
+            if connection.generation != generation {
+                return;
+            }
+            match connection.scan(&bytes[at..]) {
+                Ok(None) => break,
+                Ok(Some((end, outcome))) => {
+                    at += end;
+                    self.handle_reply(id.0, outcome, now);
+                }
+                Err(_) => {
+                    self.complain("the target sent something that is not RESP".to_owned());
+                    self.close(id.0, now);
+                    return;
+                }
+            }
+        }
+        self.offer(id.0);
+    }
+
+    /// The target ends a connection: that is a loss too, and ours must be closed.
+    pub fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
+        if self.connections[id.0 as usize].generation == generation {
+            self.close(id.0, now);
+        }
+    }
+
+    /// A connection failed, or could not be made.
+    pub fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
+        if self.connections[id.0 as usize].generation == generation {
+            self.lose(id.0, now);
+        }
+    }
+
+    /// A segment was sent, or its socket is closed.
+    pub fn handle_transmitted(&mut self, id: ConnectionId, generation: u32, segment: Segment) {
+        self.pool.give_segment(segment);
+        let connection = &mut self.connections[id.0 as usize];
+        if connection.generation == generation {
+            connection.sending = false;
+            self.list(id.0);
+        }
+    }
+
+    /// Time has passed: sends what is due, gives up what took too long, tells of seconds that are over.
+    pub fn handle_turn(&mut self, now: Timestamp) {
+        if now >= self.next_round {
+            self.next_round = now.after(ROUNDS_EVERY);
+            self.make_rounds(now);
+        }
+        match self.stage {
+            Stage::Opening => self.open_up(now),
+            Stage::SettingUp => self.set_up(now),
+            Stage::Running => self.run(now),
+            Stage::Draining => self.drain(now),
+            Stage::Waiting | Stage::Done => {}
+        }
+    }
+
+    /// When `handle_turn` should be called at the latest.
+    pub fn poll_deadline(&self) -> Timestamp {
+        let mut at = self.next_round;
+        if self.stage == Stage::Running {
+            let groups = self.groups.iter().filter_map(|group| group.poll_deadline(self.start));
+            at = groups.fold(at.min(self.end()), Timestamp::min);
+        }
+        at
+    }
+
+    /// What should be done in the world, if anything.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Bytes that should go out, if any.
+    pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        while let Some(index) = self.to_send.pop_front() {
+            let connection = &mut self.connections[index as usize];
+            connection.listed = false;
+            let owner = Owner::Link(ConnectionId(index), connection.generation);
+            if let Some(segment) = connection.segment() {
+                return Some((owner, segment));
+            }
+        }
+        None
+    }
+
+    /// A second that is over.
+    pub fn poll_interval(&mut self) -> Option<Interval> {
+        self.intervals.pop_front()
+    }
+
+    fn end(&self) -> Timestamp {
+        self.start.after(self.plan.duration())
+    }
+
+    fn enter(&mut self, stage: Stage, now: Timestamp) {
+        self.stage = stage;
+        self.since = now;
+    }
+
+    fn complain(&mut self, complaint: String) {
+        if self.complaints.len() < COMPLAINTS_MAX && !self.complaints.contains(&complaint) {
+            self.complaints.push(complaint);
+        }
+    }
+
+    fn list(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        if !connection.listed && !connection.sending && !connection.output.is_empty() {
+            connection.listed = true;
+            self.to_send.push_back(index);
+        }
+    }
+
+    fn offer(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        self.groups[usize::from(connection.group)].offer(index, connection);
+    }
+
+    fn handle_reply(&mut self, index: u32, outcome: Outcome, now: Timestamp) {
+        let connection = &mut self.connections[index as usize];
+        let group = &mut self.groups[usize::from(connection.group)];
+        match connection.answered() {
+            Answered::Greeting if outcome == Outcome::Served => {}
+            Answered::Greeting => {
+                let complaint =
+                    format!("group '{}' was not let in: {}", group.plan().name, connection.error_text());
+                self.complain(complaint);
+                self.close(index, now);
+            }
+            Answered::Request(Request { setup: Some(command), .. }) => {
+                if outcome != Outcome::Served {
+                    let text = connection.error_text();
+                    self.setup.handle_refused(command, text);
+                }
+                self.setup.handle_answered();
+            }
+            Answered::Request(request) => {
+                if outcome == Outcome::Error {
+                    group.note_kind(request.phase, &connection.error_kind());
+                }
+                group.settle(request, outcome, now);
+            }
+            Answered::GivenUp => {}
+            Answered::Nothing => {
+                let text = connection.error_text();
+                self.complain(format!("the target spoke unasked: {text}"));
+                self.close(index, now);
+            }
+        }
+    }
+
+    fn close(&mut self, index: u32, now: Timestamp) {
+        let generation = self.connections[index as usize].generation;
+        self.actions.push_back(Action::Close(Owner::Link(ConnectionId(index), generation)));
+        self.lose(index, now);
+    }
+
+    fn lose(&mut self, index: u32, now: Timestamp) {
+        let connection = &mut self.connections[index as usize];
+        let group = &mut self.groups[usize::from(connection.group)];
+        for request in connection.lose(now, &mut self.pool) {
+            if let Some(command) = request.setup {
+                self.setup.handle_refused(command, "the connection was lost".to_owned());
+                self.setup.handle_answered();
+            } else {
+                group.settle_lost(request, now);
+            }
+        }
+    }
+
+    /// Connects what rested long enough, and gives up what took too long.
+    fn make_rounds(&mut self, now: Timestamp) {
+        let connecting_since = now.as_nanos().saturating_sub(self.plan.connect_timeout.as_nanos() as u64);
+        let mut ready = 0;
+        for index in 0..self.connections.len() {
+            let connection = &mut self.connections[index];
+            match connection.state {
+                State::Resting(until) if until <= now && self.stage != Stage::Draining => {
+                    connection.state = State::Opening(now);
+                    let backend = BackendId((connection.number % self.targets) as u16);
+                    let owner = Owner::Link(ConnectionId(index as u32), connection.generation);
+                    self.actions.push_back(Action::Connect { owner, backend });
+                }
+                State::Opening(since) if since.as_nanos() < connecting_since => {
+                    self.close(index as u32, now);
+                }
+                State::Ready => {
+                    ready += 1;
+                    self.give_up(index, now);
+                }
+                State::Resting(_) | State::Opening(_) | State::Greeting(_) => {}
+            }
+        }
+        self.ever_ready = self.ever_ready.max(ready);
+    }
+
+    fn give_up(&mut self, index: usize, now: Timestamp) {
+        let connection = &mut self.connections[index];
+        let group = &mut self.groups[usize::from(connection.group)];
+        let Some(timeout) = group.plan().timeout else { return };
+        let before = Timestamp::from_nanos(now.as_nanos().saturating_sub(timeout.as_nanos() as u64));
+        while let Some(request) = connection.give_up(before) {
+            if request.setup.is_none() {
+                group.settle(request, Outcome::Timeout, now);
+            }
+        }
+        self.offer(index as u32);
+    }
+
+    fn open_up(&mut self, now: Timestamp) {
+        let ready = self.connections.iter().filter(|connection| connection.is_ready()).count();
+        if ready < self.connections.len() && now.since(self.since) < self.plan.connect_timeout {
+            return;
+        }
+        self.ever_ready = self.ever_ready.max(ready);
+        if ready < self.connections.len() {
+            let all = self.connections.len();
+            self.complain(format!(
+                "{ready} of {all} connections were ready after {:?}",
+                self.plan.connect_timeout
+            ));
+        }
+        self.enter(if ready > 0 { Stage::SettingUp } else { Stage::Waiting }, now);
+    }
+
+    fn set_up(&mut self, now: Timestamp) {
+        let late = now.since(self.since) >= self.plan.setup_timeout;
+        if late {
+            self.complain(format!("the set-up was not done after {:?}", self.plan.setup_timeout));
+        }
+        if late || self.setup.is_done() {
+            let complaints: Vec<String> = self.setup.complaints(&self.plan.setup).collect();
+            complaints.into_iter().for_each(|complaint| self.complain(complaint));
+            self.enter(Stage::Waiting, now);
+            return;
+        }
+        let Self { setup, connections, groups, pool, to_send, plan, .. } = self;
+        setup.pump(&plan.setup, groups, connections, pool, now, |index, connection| {
+            list(index, connection, to_send);
+        });
+    }
+
+    fn run(&mut self, now: Timestamp) {
+        if now < self.start {
+            return;
+        }
+        let Self { connections, groups, pool, to_send, start, plan, .. } = self;
+        let ending = now >= start.after(plan.duration());
+        let tick = if ending { Duration::ZERO } else { plan.tick };
+        for group in groups {
+            group.pump(connections, pool, (*start, now, tick), |index, connection| {
+                list(index, connection, to_send);
+            });
+            if ending {
+                group.handle_closing();
+            }
+        }
+        self.close_seconds(now);
+        if ending {
+            self.enter(Stage::Draining, now);
+        }
+    }
+
+    fn drain(&mut self, now: Timestamp) {
+        self.close_seconds(now);
+        let quiet = self.connections.iter().all(|connection| connection.waiting() == 0);
+        if quiet || now.since(self.since) >= self.plan.drain {
+            self.finish(now);
+        }
+    }
+
+    /// Tells of every second that is over.
+    fn close_seconds(&mut self, now: Timestamp) {
+        while now >= self.start.after(SECOND * (self.second + 1)) {
+            let until = (SECOND * (self.second + 1)).min(self.plan.duration());
+            for group in &mut self.groups {
+                // A moment that lies exactly on the border belongs to the next second.
+                group.count_offered(Timestamp::from_nanos(until.as_nanos() as u64 - 1));
+            }
+            self.tell();
+        }
+    }
+
+    fn tell(&mut self) {
+        let groups = self.groups.iter_mut().map(Group::take_tallies).collect();
+        self.intervals.push_back(Interval { second: self.second, groups });
+        self.second += 1;
+    }
+
+    fn finish(&mut self, now: Timestamp) {
+        let since_start = Timestamp::from_nanos(now.since(self.start).as_nanos() as u64);
+        for group in &mut self.groups {
+            group.end(self.start, since_start, now);
+        }
+        for connection in &mut self.connections {
+            let group = &mut self.groups[usize::from(connection.group)];
+            connection.drain().for_each(|request| group.end_request(request, now));
+        }
+        self.tell();
+        self.enter(Stage::Done, now);
+    }
+
+    /// The number of the thread whose part this is.
+    pub fn thread(&self) -> usize {
+        self.thread
+    }
+}
+
+fn list(index: u32, connection: &mut Connection, to_send: &mut VecDeque<u32>) {
+    if !connection.listed && !connection.sending {
+        connection.listed = true;
+        to_send.push_back(index);
+    }
+}
