@@ -85,6 +85,14 @@ impl Template {
     }
 }
 
+impl std::str::FromStr for Template {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+}
+
 /// Splits at spaces outside quotes and braces.
 fn words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
