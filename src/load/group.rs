@@ -26,7 +26,7 @@ pub(super) struct Group {
     free: VecDeque<u32>,
     /// Due requests found no room.
     blocked: bool,
-    /// Nothing is sent any more, not even again.
+    /// Nothing is sent again any more.
     closing: bool,
     next_pump: Timestamp,
     /// By phase.
@@ -188,7 +188,7 @@ impl Group {
         !self.closing && request.attempt < self.plan.retries
     }
 
-    /// The time for sending is over.
+    /// No more requests will be due.
     pub fn handle_closing(&mut self) {
         self.closing = true;
     }
@@ -218,6 +218,11 @@ impl Group {
             return Some(self.next_pump);
         }
         self.schedule.peek().map(|due| start.after(offset(due.at)).max(self.next_pump))
+    }
+
+    /// Is there nothing left to send?
+    pub fn is_spent(&self) -> bool {
+        self.schedule.peek().is_none() && self.again.is_empty()
     }
 
     /// Counts what has been due up to that time since the start.

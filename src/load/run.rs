@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  opening ── all connected, or patience over ──> setting up (thread 0) ──> waiting for the other threads
-//!     ──> running: due requests out, replies in, a tally per second ──> draining: replies only ──> done
+//!     ──> running: due requests out, replies in, a tally per second ──> draining: what is late, and replies ──> done
 //! ```
 
 use std::collections::VecDeque;
@@ -208,8 +208,11 @@ impl Run {
     pub fn poll_deadline(&self) -> Timestamp {
         let mut at = self.next_round;
         if self.stage == Stage::Running {
+            at = at.min(self.end());
+        }
+        if matches!(self.stage, Stage::Running | Stage::Draining) {
             let groups = self.groups.iter().filter_map(|group| group.poll_deadline(self.start));
-            at = groups.fold(at.min(self.end()), Timestamp::min);
+            at = groups.fold(at, Timestamp::min);
         }
         at
     }
@@ -324,7 +327,7 @@ impl Run {
         for index in 0..self.connections.len() {
             let connection = &mut self.connections[index];
             match connection.state {
-                State::Resting(until) if until <= now && self.stage != Stage::Draining => {
+                State::Resting(until) if until <= now => {
                     connection.state = State::Opening(now);
                     let backend = BackendId((connection.number % self.targets) as u16);
                     let owner = Owner::Link(ConnectionId(index as u32), connection.generation);
@@ -393,26 +396,28 @@ impl Run {
         if now < self.start {
             return;
         }
-        let Self { connections, groups, pool, to_send, start, plan, .. } = self;
-        let ending = now >= start.after(plan.duration());
-        let tick = if ending { Duration::ZERO } else { plan.tick };
-        for group in groups {
-            group.pump(connections, pool, (*start, now, tick), |index, connection| {
-                list(index, connection, to_send);
-            });
-            if ending {
-                group.handle_closing();
-            }
-        }
+        self.pump(now);
         self.close_seconds(now);
-        if ending {
+        if now >= self.end() {
+            self.groups.iter_mut().for_each(Group::handle_closing);
             self.enter(Stage::Draining, now);
         }
     }
 
+    fn pump(&mut self, now: Timestamp) {
+        let Self { connections, groups, pool, to_send, start, plan, .. } = self;
+        for group in groups {
+            group.pump(connections, pool, (*start, now, plan.tick), |index, connection| {
+                list(index, connection, to_send);
+            });
+        }
+    }
+
     fn drain(&mut self, now: Timestamp) {
+        self.pump(now);
         self.close_seconds(now);
-        let quiet = self.connections.iter().all(|connection| connection.waiting() == 0);
+        let answered = || self.connections.iter().all(|connection| connection.waiting() == 0);
+        let quiet = self.groups.iter().all(Group::is_spent) && answered();
         if quiet || now.since(self.since) >= self.plan.drain {
             self.finish(now);
         }

@@ -99,7 +99,7 @@ pub struct LoadFlags {
     /// What is due is sent this often: larger is cheaper, smaller more exact
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "100us")]
     pub tick: Duration,
-    /// How long replies are waited for after the last request was due
+    /// How long late requests are still sent, and replies waited for, after the last one was due
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1s")]
     pub drain: Duration,
     /// A target that accepts no connection for so long ends the run
