@@ -69,6 +69,8 @@ pub(super) struct Connection {
     pub listed: bool,
     /// Is it in its group's list of those with room?
     pub offered: bool,
+    /// Its greeting was refused.
+    pub turned_away: bool,
     scanner: ReplyScanner,
     head: Vec<u8>,
     pending: VecDeque<Pending>,
@@ -88,6 +90,7 @@ impl Connection {
             sending: false,
             listed: false,
             offered: false,
+            turned_away: false,
             scanner: ReplyScanner::default(),
             head: Vec::new(),
             pending: VecDeque::new(),

@@ -38,7 +38,6 @@ enum Stage {
 /// One thread's part.
 pub struct Run {
     plan: Arc<Plan>,
-    thread: usize,
     targets: usize,
     connections: Vec<Connection>,
     groups: Vec<Group>,
@@ -54,7 +53,7 @@ pub struct Run {
     start: Timestamp,
     second: u32,
     next_round: Timestamp,
-    ever_ready: usize,
+    ready: Vec<usize>,
 }
 
 impl Run {
@@ -69,10 +68,10 @@ impl Run {
             connections.extend(own.map(|number| Connection::new(index as u16, number)));
             groups.push(Group::new(group.clone(), (thread, threads), Random::new(seeds.bits())));
         }
+        let ready = vec![0; groups.len()];
         let setup = Setup::new(if thread == 0 { &plan.setup } else { &[] }, seeds.bits());
         Self {
             plan,
-            thread,
             targets,
             connections,
             groups,
@@ -87,7 +86,7 @@ impl Run {
             start: Timestamp::ZERO,
             second: 0,
             next_round: Timestamp::ZERO,
-            ever_ready: 0,
+            ready,
         }
     }
 
@@ -101,9 +100,9 @@ impl Run {
         self.stage == Stage::Done
     }
 
-    /// How many connections have ever been ready for requests.
-    pub fn ever_ready(&self) -> usize {
-        self.ever_ready
+    /// By group, how many connections were ready for requests at the start.
+    pub fn ready(&self) -> &[usize] {
+        &self.ready
     }
 
     /// What went wrong, in words; bounded.
@@ -276,6 +275,7 @@ impl Run {
             Answered::Greeting => {
                 let complaint =
                     format!("group '{}' was not let in: {}", group.plan().name, connection.error_text());
+                connection.turned_away = true;
                 self.complain(complaint);
                 self.close(index, now);
             }
@@ -323,7 +323,6 @@ impl Run {
     /// Connects what rested long enough, and gives up what took too long.
     fn make_rounds(&mut self, now: Timestamp) {
         let connecting_since = now.as_nanos().saturating_sub(self.plan.connect_timeout.as_nanos() as u64);
-        let mut ready = 0;
         for index in 0..self.connections.len() {
             let connection = &mut self.connections[index];
             match connection.state {
@@ -336,14 +335,10 @@ impl Run {
                 State::Opening(since) if since.as_nanos() < connecting_since => {
                     self.close(index as u32, now);
                 }
-                State::Ready => {
-                    ready += 1;
-                    self.give_up(index, now);
-                }
+                State::Ready => self.give_up(index, now),
                 State::Resting(_) | State::Opening(_) | State::Greeting(_) => {}
             }
         }
-        self.ever_ready = self.ever_ready.max(ready);
     }
 
     fn give_up(&mut self, index: usize, now: Timestamp) {
@@ -360,19 +355,17 @@ impl Run {
     }
 
     fn open_up(&mut self, now: Timestamp) {
-        let ready = self.connections.iter().filter(|connection| connection.is_ready()).count();
-        if ready < self.connections.len() && now.since(self.since) < self.plan.connect_timeout {
+        let decided =
+            self.connections.iter().all(|connection| connection.is_ready() || connection.turned_away);
+        if !decided && now.since(self.since) < self.plan.connect_timeout {
             return;
         }
-        self.ever_ready = self.ever_ready.max(ready);
-        if ready < self.connections.len() {
-            let all = self.connections.len();
-            self.complain(format!(
-                "{ready} of {all} connections were ready after {:?}",
-                self.plan.connect_timeout
-            ));
+        for connection in self.connections.iter().filter(|connection| connection.is_ready()) {
+            self.ready[usize::from(connection.group)] += 1;
         }
-        self.enter(if ready > 0 { Stage::SettingUp } else { Stage::Waiting }, now);
+        // Without one of its groups a run shows nothing: the caller ends it.
+        let complete = self.ready.iter().all(|ready| *ready > 0);
+        self.enter(if complete { Stage::SettingUp } else { Stage::Waiting }, now);
     }
 
     fn set_up(&mut self, now: Timestamp) {
@@ -452,11 +445,6 @@ impl Run {
         }
         self.tell();
         self.enter(Stage::Done, now);
-    }
-
-    /// The number of the thread whose part this is.
-    pub fn thread(&self) -> usize {
-        self.thread
     }
 }
 

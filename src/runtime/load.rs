@@ -35,8 +35,10 @@ pub enum LoadEvent {
 /// How a run went, beside what was counted.
 #[derive(Clone, Debug)]
 pub struct LoadOutcome {
-    /// Connections that were ready at the start; with none there was no load.
+    /// Connections that were ready at the start.
     pub connections: usize,
+    /// Was anything sent? Not if a group had no connection at all.
+    pub started: bool,
     /// From the start to the end of the last reply waited for.
     pub took: Duration,
     /// User and system time that the process took from start to end.
@@ -75,22 +77,29 @@ pub fn run_load(
     let mut joiner = Joiner::new(threads, groups);
     let mut outcome = LoadOutcome {
         connections: 0,
+        started: false,
         took: Duration::ZERO,
         cpu: Duration::ZERO,
         interrupted: false,
         complaints: Vec::new(),
     };
     let mut ready = 0;
+    let mut by_group = vec![0; groups];
     let mut started = None;
     loop {
         match hearer.recv_timeout(SIGNALS_EVERY) {
             Ok((_, Told::Ready { connections, complaints })) => {
                 ready += 1;
-                outcome.connections += connections;
+                by_group.iter_mut().zip(connections).for_each(|(sum, more)| *sum += more);
+                outcome.connections = by_group.iter().sum();
                 note(&mut outcome.complaints, complaints);
-                if ready == threads && outcome.connections == 0 {
+                if ready == threads {
+                    note(&mut outcome.complaints, missing(&plan, &by_group));
+                }
+                if ready == threads && by_group.contains(&0) {
                     gate.stop.store(true, Ordering::Relaxed);
                 } else if ready == threads {
+                    outcome.started = true;
                     watch(LoadEvent::Started { connections: outcome.connections });
                     let start = clock.now().monotonic.after(RUN_UP);
                     started = Some((start, cpu_time()));
@@ -122,6 +131,16 @@ pub fn run_load(
         ended.map_err(|error| executor::ring_advice(&error))?;
     }
     Ok(outcome)
+}
+
+/// What to say about connections that could not be used.
+fn missing(plan: &Plan, ready: &[usize]) -> Vec<String> {
+    let short = plan.groups.iter().zip(ready).filter(|(group, ready)| **ready < group.connections);
+    short
+        .map(|(group, ready)| {
+            format!("group '{}': {ready} of {} connections were ready", group.name, group.connections)
+        })
+        .collect()
 }
 
 fn note(complaints: &mut Vec<String>, told: Vec<String>) {

@@ -36,9 +36,9 @@ pub(super) struct Gate {
 
 /// What a thread tells.
 pub(super) enum Told {
-    /// Its connections are ready, or will not be.
+    /// Its connections are ready, or will not be: how many are, by group.
     Ready {
-        connections: usize,
+        connections: Vec<usize>,
         complaints: Vec<String>,
     },
     Second(Interval),
@@ -128,7 +128,8 @@ pub(super) fn generate(
         }
         if generating.0.is_waiting() && !ready_told {
             ready_told = true;
-            let (connections, complaints) = (generating.0.ever_ready(), generating.0.complaints().to_vec());
+            let (connections, complaints) =
+                (generating.0.ready().to_vec(), generating.0.complaints().to_vec());
             let _ = told.send((thread, Told::Ready { connections, complaints }));
         }
         let start_nanos = gate.start_nanos.load(Ordering::Relaxed);

@@ -77,9 +77,9 @@ fn carry_out(
             }
         }
     })?;
-    let reached = outcome.connections > 0;
+    let started = outcome.started;
     results.finish(outcome, scraper.map(Scraper::finish).unwrap_or_default());
     print!("{}", report::terminal::summary(&results));
     report::write(flags, &results, compared)?;
-    Ok(if reached { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if started { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -353,6 +353,13 @@ commands = [{ weight = 9, command = "ZRANGE board 0 -1" }, { command = "PING" }]
     }
 
     #[test]
+    fn the_example_is_right() {
+        let (groups, setup) = parse(include_str!("example.toml"), None).expect("it is right");
+        assert_eq!((groups.len(), groups[0].phases.len(), setup.len()), (2, 3, 1));
+        assert!(groups.iter().all(|group| group.duration() == Duration::from_secs(8)));
+    }
+
+    #[test]
     fn a_cut_shortens_phases() {
         let (groups, _) = parse(GOOD, Some(Duration::from_millis(1_500))).expect("it is right");
         assert!(groups.iter().all(|group| group.duration() == Duration::from_millis(1_500)));

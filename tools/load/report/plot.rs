@@ -92,7 +92,8 @@ impl Frame {
         let most = values().fold(0.0, f64::max);
         match scale {
             Scale::Linear => {
-                let step = round_step(most.max(1e-3) / TICKS);
+                let most = if most > 0.0 { most } else { 1.0 };
+                let step = round_step(most / TICKS);
                 let least = values().fold(0.0, f64::min);
                 let low = if least < 0.0 { (least / step).floor() * step } else { 0.0 };
                 Self { scale, seconds, low, high: (most / step).ceil().max(1.0) * step }

@@ -113,12 +113,9 @@ fn remarks(results: &Results) -> String {
     for complaint in &outcome.complaints {
         let _ = writeln!(text, "note: {complaint}");
     }
-    if outcome.connections == 0 {
-        let _ = writeln!(
-            text,
-            "nothing was sent: no connection to {} could be used",
-            results.description.targets.join(", ")
-        );
+    if !outcome.started {
+        let targets = results.description.targets.join(", ");
+        let _ = writeln!(text, "nothing was sent: every group needs a connection to {targets}");
     }
     if outcome.interrupted {
         let _ = writeln!(text, "interrupted after {:.1} s", outcome.took.as_secs_f64());
