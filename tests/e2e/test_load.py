@@ -179,7 +179,8 @@ def test_error_replies_are_told_apart_and_repeated_as_asked(servers, tmp_path):
         report = run(address(redis), tmp_path, "--rate", "200", "--duration", "500ms", "--retries", "2",
                      "--command", f"EVAL '{script}' 0 '{kind} scope=tenant'")
         counts = report["total"]["counts"]
-        assert counts[count] == counts["offered"] == 100 and counts["retries"] == 200 and adds_up(counts), counts
+        assert counts[count] == counts["offered"] == 100 and adds_up(counts), counts
+        assert 100 <= counts["retries"] <= 200, "those that were refused after the end are not repeated"
         assert report["total"]["latency_ms"]["p50"] is None and report["total"]["latency_all_ms"]["p50"] > 0
 
 
