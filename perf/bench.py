@@ -38,8 +38,14 @@ class Twemproxy(Server):
 
     def command(self) -> list[str]:
         lines = [
-            "pool:", f"  listen: 127.0.0.1:{self.port}", "  hash: fnv1a_64", "  distribution: ketama", "  redis: true",
-            "  server_connections: 1", "  servers:", *[f"   - {backend.address}:1" for backend in self.backends],
+            "pool:",
+            f"  listen: 127.0.0.1:{self.port}",
+            "  hash: fnv1a_64",
+            "  distribution: ketama",
+            "  redis: true",
+            "  server_connections: 1",
+            "  servers:",
+            *[f"   - {backend.address}:1" for backend in self.backends],
         ]
         config = self.folder / "nutcracker.yml"
         config.write_text("\n".join(lines) + "\n")
@@ -114,15 +120,33 @@ def fill(server: Server) -> None:
     value = b"x" * VALUE_BYTES
     with server.connect() as connection:
         for first in range(0, KEYS, FILL_BATCH):
-            connection.send_raw(b"".join(encode("SET", f"key:{i:012}", value) for i in range(first, first + FILL_BATCH)))
+            connection.send_raw(
+                b"".join(encode("SET", f"key:{i:012}", value) for i in range(first, first + FILL_BATCH))
+            )
             for reply in connection.read_many(FILL_BATCH):
                 assert reply.raw == b"+OK\r\n", f"{server.name}: {reply}"
 
 
 def benchmark_command(port: int, command: str, depth: int, requests: int, clients: int = CONNECTIONS) -> list[str]:
     return [
-        "redis-benchmark", "-h", "127.0.0.1", "-p", str(port), "-c", str(clients), "-n", str(requests), "-P", str(depth),
-        "-r", str(KEYS), "-d", str(VALUE_BYTES), "-t", command.lower(), "--csv",
+        "redis-benchmark",
+        "-h",
+        "127.0.0.1",
+        "-p",
+        str(port),
+        "-c",
+        str(clients),
+        "-n",
+        str(requests),
+        "-P",
+        str(depth),
+        "-r",
+        str(KEYS),
+        "-d",
+        str(VALUE_BYTES),
+        "-t",
+        command.lower(),
+        "--csv",
     ]
 
 
@@ -130,18 +154,25 @@ def measure(server: Server, command: str, depth: int, requests: int) -> Bill:
     """One run of redis-benchmark against one server."""
     meter = Meter(server.pid)
     run = subprocess.run(
-        benchmark_command(server.port, command, depth, requests), capture_output=True, text=True, timeout=RUN_SECONDS_MAX,
+        benchmark_command(server.port, command, depth, requests),
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
     )
     used = meter.seconds()
     rows = [line.strip('"').split('","') for line in run.stdout.splitlines() if line.startswith(f'"{command.upper()}"')]
     if run.returncode or len(rows) != 1 or server.exited():
-        raise SystemExit(f"{server.name}: redis-benchmark ended with {run.returncode}\n{run.stdout}{run.stderr}{server.output()}")
+        raise SystemExit(
+            f"{server.name}: redis-benchmark ended with {run.returncode}\n{run.stdout}{run.stderr}{server.output()}"
+        )
     return Bill(requests, used, float(rows[0][1]))
 
 
 def machine() -> dict[str, str]:
     """What the numbers were taken on."""
-    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
+    model = next(
+        (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown"
+    )
     return {
         "kernel": platform.release(),
         "cpu": f"{os.cpu_count()} x {model}",
@@ -163,4 +194,6 @@ def first_line(*command: str) -> str:
 def commit_of(path: Path) -> str:
     """The commit of a worktree, and whether it has changes of its own."""
     git = lambda *words: subprocess.run(["git", "-C", str(path), *words], capture_output=True, text=True).stdout.strip()  # noqa: E731
-    return git("rev-parse", "--short", "HEAD") + ("+changes" if git("status", "--porcelain", "--", "src", "Cargo.lock") else "")
+    return git("rev-parse", "--short", "HEAD") + (
+        "+changes" if git("status", "--porcelain", "--", "src", "Cargo.lock") else ""
+    )

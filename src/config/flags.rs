@@ -32,7 +32,7 @@ Examples:
 ///
 /// With no flags weir serves an embedded store at once.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "weir", version, after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "weir", version, after_help = EXAMPLES, max_term_width = 110, allow_negative_numbers = true)]
 pub struct Flags {
     /// Where clients connect; may be given several times. Port 0 takes any free port
     #[arg(long, env = "WEIR_LISTEN", value_name = "ADDRESS", help_heading = CLIENTS)]

@@ -80,6 +80,10 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
             line("backends", &facts.backends.join(","));
             line("backend_connections", &sum.links_open);
             line("backend_replies_owed", &sum.replies_owed);
+            for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
+                let micros = sum.service_times.quantile(share).as_micros();
+                line(&format!("backend_reply_us_{name}"), &micros);
+            }
             for (counter, name, label, _) in COUNTERS {
                 line(&short_name(name, label), &sum.counters.get(counter));
             }

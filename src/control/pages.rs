@@ -33,6 +33,7 @@ fn metrics(facts: &ProcessFacts, totals: &Totals) -> String {
     write_facts(&mut page, facts);
     write_shard_gauges(&mut page, totals);
     write_counters(&mut page, totals);
+    write_service_times(&mut page, totals);
     write_engine(&mut page, totals);
     page.finish()
 }
@@ -88,6 +89,18 @@ fn write_counters(page: &mut Exposition, totals: &Totals) {
             }
         }
     }
+}
+
+/// Quantiles over all shards: those of parts cannot be added up by whoever reads them.
+fn write_service_times(page: &mut Exposition, totals: &Totals) {
+    let times = totals.sum().service_times;
+    let help = "Time from handing a request to a backend connection to its whole reply.";
+    let mut family = page.family("weir_backend_reply_seconds", help, Kind::Gauge);
+    for (label, share) in [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99), ("0.999", 0.999), ("1", 1.0)] {
+        family.sample(&[("quantile", label)], times.quantile(share).as_secs_f64());
+    }
+    page.family("weir_backend_reply_seconds_total", "All these times together.", Kind::Counter)
+        .sample(&[], times.sum().as_secs_f64());
 }
 
 fn write_engine(page: &mut Exposition, totals: &Totals) {

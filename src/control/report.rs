@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::shard::{Counters, Shard};
+use crate::shard::{Counters, ServiceTimes, Shard};
 use crate::storage::EngineStatistics;
 
 /// One shard's figures at one moment.
@@ -16,6 +16,8 @@ pub struct ShardReport {
     pub replies_owed: usize,
     /// Connections to backends that are open, and all that there may be.
     pub links_open: usize,
+    /// How long backends took.
+    pub service_times: ServiceTimes,
 }
 
 impl ShardReport {
@@ -26,6 +28,7 @@ impl ShardReport {
             clients_open: shard.clients_open(),
             replies_owed: shard.replies_owed(),
             links_open: shard.links_open(),
+            service_times: shard.service_times().clone(),
         }
     }
 }
@@ -47,6 +50,7 @@ impl Totals {
             sum.clients_open += report.clients_open;
             sum.replies_owed += report.replies_owed;
             sum.links_open += report.links_open;
+            sum.service_times.merge(&report.service_times);
             sum
         })
     }

@@ -334,6 +334,11 @@ enum Header {
 
 fn parse_array_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, ProtocolError> {
     let invalid = || ProtocolError::new("invalid multibulk length");
+    if let Some(header @ Header::Value { value: ..=limits::ARGUMENTS_MAX_UNAUTHENTICATED, .. }) =
+        short_count(bytes)
+    {
+        return Ok(header);
+    }
     let Some((digits, end)) =
         header_line(bytes).map_err(|()| ProtocolError::new("too big mbulk count string"))?
     else {
@@ -361,7 +366,12 @@ fn parse_array_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, Pr
 fn parse_bulk_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, ProtocolError> {
     match bytes.first() {
         None => return Ok(Header::Unfinished),
-        Some(b'$') => {}
+        Some(b'$') => {
+            // Below any limit on the size of an argument.
+            if let Some(header) = short_count(bytes) {
+                return Ok(header);
+            }
+        }
         Some(other) => {
             return Err(ProtocolError::new(&format!("expected '$', got '{}'", other.escape_ascii())));
         }
@@ -380,6 +390,20 @@ fn parse_bulk_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, Pro
         }));
     }
     Ok(Header::Value { value: length, end })
+}
+
+/// The count of a header line in the usual case: one or two digits, whole, no leading zero.
+fn short_count(bytes: &[u8]) -> Option<Header> {
+    match *bytes {
+        [_, ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
+            Some(Header::Value { value: usize::from(ones - b'0'), end: 4 })
+        }
+        [_, tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
+            let value = usize::from(tens - b'0') * 10 + usize::from(ones - b'0');
+            Some(Header::Value { value, end: 5 })
+        }
+        _ => None,
+    }
 }
 
 /// The digits of a header line and where the next line starts; an error if it is longer than any number.

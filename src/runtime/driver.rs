@@ -96,15 +96,19 @@ impl Driver {
         for index in 0..self.listeners.len() {
             self.ring.cancel_accept(index as Token)?;
         }
+        // The kernel would go on taking connections that nobody answers.
+        self.listeners.clear();
         Ok(())
     }
 
-    /// Deals with everything that has completed. How many completions that were.
+    /// Deals with everything that has completed. How many completions there were that bring something new: sends that
+    /// are over do not count.
     pub fn handle_completions(&mut self, application: &mut impl Application, now: Now) -> io::Result<usize> {
         let mut completions = std::mem::take(&mut self.completions);
-        self.ring.reap(&mut completions);
-        let count = completions.len();
+        self.ring.reap(&mut completions)?;
+        let mut count = 0;
         for completion in completions.drain(..) {
+            count += usize::from(!matches!(completion, Completion::Sent { .. }));
             self.handle(completion, application, now)?;
         }
         self.completions = completions;
@@ -136,7 +140,7 @@ impl Driver {
     /// Adopts a connected socket, as if it had been accepted.
     pub fn adopt(&mut self, fd: OwnedFd, application: &mut impl Application, now: Now) -> io::Result<()> {
         let owner = application.handle_accepted(now);
-        let token = self.insert(fd, owner);
+        let token = self.insert(fd, owner)?;
         self.receive(token)
     }
 
@@ -276,12 +280,12 @@ impl Driver {
         match action {
             Action::Connect { owner, backend } => match connector.open(backend) {
                 Ok((fd, None)) => {
-                    let token = self.insert(fd, owner);
+                    let token = self.insert(fd, owner)?;
                     application.handle_connected(owner, now);
                     self.receive(token)?;
                 }
                 Ok((fd, Some(address))) => {
-                    let token = self.insert(fd, owner);
+                    let token = self.insert(fd, owner)?;
                     let socket = &mut self.sockets[token as usize];
                     socket.connecting = true;
                     self.ring.connect(token, socket.fd.as_fd(), address)?;
@@ -321,7 +325,11 @@ impl Driver {
     /// Receives, unless that is under way, unwanted or pointless.
     fn receive(&mut self, token: Token) -> io::Result<()> {
         let Some(socket) = self.sockets.get_mut(token as usize) else { return Ok(()) };
-        if socket.receiving || socket.paused || socket.closing || socket.connecting {
+        if socket.closing {
+            self.free_if_done(token);
+            return Ok(());
+        }
+        if socket.receiving || socket.paused || socket.connecting {
             return Ok(());
         }
         socket.receiving = true;
@@ -369,7 +377,7 @@ impl Driver {
         }
     }
 
-    fn insert(&mut self, fd: OwnedFd, owner: Owner) -> Token {
+    fn insert(&mut self, fd: OwnedFd, owner: Owner) -> io::Result<Token> {
         let socket = Socket {
             fd,
             owner,
@@ -387,8 +395,12 @@ impl Driver {
         if places.len() <= index {
             places.resize(index + 1, None);
         }
-        places[index] = Some(token);
-        token
+        // Whose place this was has let go of it, though the order to close its socket is still to come.
+        let former = places[index].replace(token);
+        if let Some(former) = former {
+            self.close(former)?;
+        }
+        Ok(token)
     }
 
     fn places_of(&mut self, owner: Owner) -> &mut Vec<Option<Token>> {

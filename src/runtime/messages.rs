@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -46,7 +47,7 @@ pub(super) enum Signal {
     Reload,
 }
 
-/// A channel together with the eventfd that wakes whoever reads it.
+/// A channel together with a bell that wakes whoever reads it.
 pub(super) struct Mailbox<Message> {
     sender: Sender<Message>,
     bell: Arc<File>,
@@ -59,18 +60,31 @@ impl<Message> Clone for Mailbox<Message> {
 }
 
 impl<Message> Mailbox<Message> {
-    /// A mailbox, the receiver of its letters, and the eventfd to sleep on.
-    pub fn new() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
-        let (sender, receiver) = crossbeam_channel::unbounded();
+    /// A mailbox for an executor that sleeps on an eventfd: with the receiver of its letters.
+    pub fn for_executor() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
         let handle = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
-        let bell = Arc::new(File::from(handle.try_clone()?));
-        Ok((Self { sender, bell }, receiver, handle))
+        let bell = handle.try_clone()?;
+        Ok(Self::with(bell, handle))
+    }
+
+    /// A mailbox for a ring that receives from a socket. Not from an eventfd: the kernel does not reliably pass a signal
+    /// of one eventfd on to another, which the ring signals in turn to wake its executor.
+    pub fn for_ring() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
+        let (bell, handle) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        Ok(Self::with(bell.into(), handle.into()))
+    }
+
+    fn with(bell: OwnedFd, handle: OwnedFd) -> (Self, Receiver<Message>, OwnedFd) {
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        (Self { sender, bell: Arc::new(File::from(bell)) }, receiver, handle)
     }
 
     /// Puts a message into the channel and wakes the reader. Lost only if the reader is gone.
     pub fn post(&self, message: Message) {
         if self.sender.send(message).is_ok() {
-            // It can only fail when the count is near 2^64.
+            // It can only fail when so much was written that the reader is about to wake anyway. Eight bytes are what an
+            // eventfd takes.
             let _ = (&*self.bell).write(&1_u64.to_ne_bytes());
         }
     }

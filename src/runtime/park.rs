@@ -2,9 +2,14 @@
 //! run other tasks meanwhile and costs nothing when there are none.
 
 use std::os::fd::{BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::time::Duration;
 use std::{future::Future, io, pin::Pin};
 
 use glommio::io::BufferedFile;
+
+/// A core that has had work so lately sleeps on its ring itself, which takes one system call; only then does it sleep in
+/// the executor, which takes several. Other tasks of the executor may be late by that much.
+pub(super) const SHALLOW_SLEEP: Duration = Duration::from_millis(20);
 
 /// Waits for an eventfd, again and again.
 pub(super) struct Parking {

@@ -72,6 +72,7 @@ const KIND_RECEIVE: u64 = 2;
 const KIND_BORROWED: u64 = 3;
 const KIND_WOKEN: u64 = 4;
 const KIND_SILENT: u64 = 5;
+const KIND_BELL: u64 = 6;
 
 fn tag(kind: u64, value: u64) -> u64 {
     kind << KIND_SHIFT | value
@@ -83,12 +84,13 @@ pub struct Ring {
     buffers: ReceiveBuffers,
     borrowed: Slab<Borrowed>,
     wait_handle: OwnedFd,
+    bell: OwnedFd,
 }
 
 impl Ring {
     /// Sets up a ring for the calling thread, the only one that may use it.
-    /// `wait_handle` is an eventfd.
-    pub fn new(wait_handle: OwnedFd) -> io::Result<Self> {
+    /// Whoever writes to the other end of `bell`, a socket, wakes it.
+    pub fn new(bell: OwnedFd) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder
             .setup_cqsize(COMPLETIONS)
@@ -100,10 +102,13 @@ impl Ring {
         let mut ring: IoUring = builder.build(SUBMISSIONS)?;
         // Saves a look-up per call; older kernels go without.
         let _ = ring.submitter().register_ring_fd();
+        let wait_handle = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         ring.submitter().register_eventfd(wait_handle.as_raw_fd())?;
         ring.completion().disable_eventfd();
         let buffers = ReceiveBuffers::new(&ring)?;
-        Ok(Self { kernel: ring, buffers, borrowed: Slab::new(), wait_handle })
+        let mut ring = Self { kernel: ring, buffers, borrowed: Slab::new(), wait_handle, bell };
+        ring.listen_to_bell()?;
+        Ok(ring)
     }
 
     /// The file descriptor that other rings address messages to.
@@ -111,7 +116,7 @@ impl Ring {
         self.kernel.as_raw_fd()
     }
 
-    /// Readable when there may be completions, between `start_waiting` and `stop_waiting`; anyone may write to it.
+    /// Readable when there may be completions, between `start_waiting` and `stop_waiting`.
     pub fn wait_handle(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd as _;
         self.wait_handle.as_fd()
@@ -138,6 +143,13 @@ impl Ring {
         let pending = submission.taskrun() || submission.cq_overflow();
         drop(submission);
         pending || !self.kernel.completion().is_empty()
+    }
+
+    fn listen_to_bell(&mut self) -> io::Result<()> {
+        let entry = opcode::RecvMulti::new(Fd(self.bell.as_raw_fd()), BUFFER_GROUP)
+            .build()
+            .user_data(tag(KIND_BELL, 0));
+        self.push(&entry)
     }
 
     /// Accepts connections until told otherwise.
@@ -272,9 +284,23 @@ impl Ring {
     }
 
     /// Moves what has completed into `completions`.
-    pub fn reap(&mut self, completions: &mut Vec<Completion>) {
-        let Self { kernel, borrowed, .. } = self;
-        completions.extend(kernel.completion().filter_map(|entry| interpret(&entry, borrowed)));
+    pub fn reap(&mut self, completions: &mut Vec<Completion>) -> io::Result<()> {
+        let Self { kernel, borrowed, buffers, .. } = self;
+        let mut deaf = false;
+        completions.extend(kernel.completion().filter_map(|entry| {
+            if entry.user_data() == tag(KIND_BELL, 0) {
+                deaf |= !cqueue::more(entry.flags());
+                // What was written does not matter.
+                if let Some(id) = cqueue::buffer_select(entry.flags()) {
+                    buffers.give_back(&ReceivedBuffer { id, length: 0 });
+                }
+            }
+            interpret(&entry, borrowed)
+        }));
+        if deaf {
+            self.listen_to_bell()?;
+        }
+        Ok(())
     }
 
     /// The bytes of a receive buffer.
@@ -340,7 +366,7 @@ fn interpret(entry: &cqueue::Entry, borrowed: &mut Slab<Borrowed>) -> Option<Com
             }
             Borrowed::Time { .. } => Completion::Woken,
         },
-        KIND_WOKEN => Completion::Woken,
+        KIND_WOKEN | KIND_BELL => Completion::Woken,
         _ => return None,
     })
 }

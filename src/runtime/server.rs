@@ -56,12 +56,13 @@ pub fn run(config: &Config) -> Result<(), String> {
     for warning in executor::raise_limits(config.clients_max as u64 + FILES_SPARE)? {
         log::line(&warning);
     }
-    let (_, _, probe) = Mailbox::<()>::new().map_err(|error| executor::ring_advice(&error))?;
+    let (_, _, probe) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
     Ring::new(probe).map_err(|error| executor::ring_advice(&error))?;
     let clock = Clock::start();
     let (listeners, opened) = open_listeners(config, cpus.len())?;
 
-    let (control, control_letters, control_bell) = mailbox::<ToControl>()?;
+    let (control, control_letters, control_bell) =
+        Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     let mut executors: Vec<Executor> = Vec::new();
     let (backends, storage) = start_storage(config, clock, &mut executors)?;
     let (routes, backends): (Vec<Route>, Vec<BackendSettings>) = backends.into_iter().unzip();
@@ -120,7 +121,8 @@ pub fn run(config: &Config) -> Result<(), String> {
 }
 
 fn load_quotas(config: &Config) -> Result<Quotas, String> {
-    config.quotas.as_deref().map_or_else(|| Ok(Quotas::trusting()), Quotas::load)
+    let Some(path) = config.quotas.as_deref() else { return Ok(Quotas::trusting()) };
+    Quotas::load(path).map_err(|problem| format!("--quotas {problem}"))
 }
 
 /// The CPUs that this process may use, in order.
@@ -231,7 +233,7 @@ fn open_listeners(config: &Config, shards: usize) -> Result<(Vec<Vec<OwnedFd>>, 
 }
 
 fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), String> {
-    Mailbox::new().map_err(|error| format!("cannot make an eventfd: {error}"))
+    Mailbox::for_ring().map_err(|error| format!("cannot make a socket pair: {error}"))
 }
 
 /// The ways to all backends; an embedded one is started.

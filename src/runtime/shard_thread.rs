@@ -16,16 +16,12 @@ use super::clock::Clock;
 use super::driver::{Application, Connector, Driver};
 use super::mesh::Mesh;
 use super::messages::{Mailbox, ToControl, ToShard};
-use super::park::Parking;
+use super::park::{Parking, SHALLOW_SLEEP};
 use crate::control::ShardReport;
 use crate::protocol::Segment;
 use crate::shard::Shard;
 use crate::values::time::Now;
 use crate::values::{Action, Owner};
-
-/// A core that has just had work waits so long on its ring itself, which takes one system call, before it sleeps in the
-/// executor, which takes several. Other tasks of the executor and letters from control may be late by that much.
-const SHALLOW_SLEEP: Duration = Duration::from_millis(1);
 
 /// Counts clients over all shards; touched when one comes or goes.
 #[derive(Clone, Debug)]
@@ -191,7 +187,8 @@ impl<C: Connector> ShardThread<C> {
                 continue;
             }
             if now.monotonic.since(last_work) < SHALLOW_SLEEP {
-                driver.ring.submit_and_wait(Some(SHALLOW_SLEEP))?;
+                let pause = guarded.shard.poll_deadline().map_or(SHALLOW_SLEEP, |at| at.since(now.monotonic));
+                driver.ring.submit_and_wait(Some(pause.min(SHALLOW_SLEEP)))?;
             } else {
                 if let Some(at) = guarded.shard.poll_deadline() {
                     driver.wake_at(at, now)?;

@@ -11,7 +11,7 @@ use crossbeam_channel::Receiver;
 use super::clock::Clock;
 use super::driver::{Application, Connector, Driver};
 use super::messages::{Mailbox, ToControl};
-use super::park::Parking;
+use super::park::{Parking, SHALLOW_SLEEP};
 use crate::protocol::Segment;
 use crate::storage::Service;
 use crate::values::time::Now;
@@ -85,6 +85,7 @@ pub(super) async fn serve(
     clock: Clock,
 ) -> io::Result<()> {
     let mut served = Served(service);
+    let mut last_work = clock.now().monotonic;
     let mut parking = Parking::new(driver.ring.wait_handle())?;
     loop {
         let now = clock.now();
@@ -103,8 +104,16 @@ pub(super) async fn serve(
         served.0.handle_turn_end(now);
         driver.carry_out(&mut served, &Nowhere, now)?;
         driver.ring.submit()?;
+        if work > 0 {
+            last_work = now.monotonic;
+        }
         if work > 0 || driver.ring.has_completions() {
             glommio::yield_if_needed().await;
+            continue;
+        }
+        if now.monotonic.since(last_work) < SHALLOW_SLEEP {
+            let pause = served.0.poll_deadline().map_or(SHALLOW_SLEEP, |at| at.since(now.monotonic));
+            driver.ring.submit_and_wait(Some(pause.min(SHALLOW_SLEEP)))?;
             continue;
         }
         if let Some(at) = served.0.poll_deadline() {

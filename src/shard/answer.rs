@@ -125,6 +125,8 @@ impl Shard {
             if let Some(segment) = client.output.take() {
                 client.sending_since = Some(self.turn_started);
                 self.sends_under_way += 1;
+                // The turn has ended, but someone must look whether this client takes it.
+                self.housekeeping_at.get_or_insert(self.turn_started.after(super::HOUSEKEEPING));
                 return Some((Owner::Client(id), segment));
             }
         }

@@ -289,11 +289,18 @@ impl Clients {
     }
 
     pub fn ids(&self) -> impl Iterator<Item = ClientId> {
-        self.places
-            .iter()
-            .enumerate()
-            .filter(|(_, place)| place.client.is_some())
-            .map(|(index, place)| ClientId { index: index as u32, generation: place.generation })
+        (0..self.places()).filter_map(|index| self.in_place(index))
+    }
+
+    /// How many places there are, taken or not.
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Who is in a place, if anyone.
+    pub fn in_place(&self, index: usize) -> Option<ClientId> {
+        let place = &self.places[index];
+        place.client.as_ref().map(|_| ClientId { index: index as u32, generation: place.generation })
     }
 }
 

@@ -81,7 +81,7 @@ impl Shard {
     }
 
     fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) {
-        let client = self.clients.at(id);
+        let Some(client) = self.clients.get(id) else { return };
         // The decoder lends out requests while the shard handles them, so it leaves its place meanwhile.
         let mut decoder = std::mem::take(&mut client.decoder);
         let outcome = self.decode_with(id, &mut decoder, chunk, now);
@@ -187,7 +187,9 @@ impl Shard {
 
     /// No further request is taken on; what was taken on is answered, then the connection is closed.
     pub(super) fn stop_listening(&mut self, id: ClientId) {
-        self.clients.at(id).ending = Ending::Deaf;
+        // The answer just given may have been more than may wait for it, and it was closed for that.
+        let Some(client) = self.clients.get(id) else { return };
+        client.ending = Ending::Deaf;
         self.close_if_done(id);
     }
 
@@ -206,6 +208,14 @@ impl Shard {
 }
 
 impl super::client::Client {
+    /// Has it yet to be answered, or to be sent an answer?
+    fn is_owed(&self) -> bool {
+        self.unanswered() > 0
+            || self.held_request.is_some()
+            || !self.output.is_empty()
+            || self.sending_since.is_some()
+    }
+
     /// May the next request not be taken on yet?
     pub(super) fn must_wait(&self) -> bool {
         self.barrier || self.unanswered() >= limits::PIPELINE_MAX || self.output.len() > OUTPUT_BYTES_PAUSE
@@ -229,12 +239,8 @@ impl Shard {
     /// Drops what is left of a client that has ended, when everything was answered and sent.
     pub(super) fn close_if_done(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
-        let owed = client.unanswered() > 0
-            || client.held_request.is_some()
-            || !client.output.is_empty()
-            || client.sending_since.is_some()
-            || (client.ending == Ending::NoMoreInput && client.stalled);
-        if client.ending != Ending::Open && !owed {
+        let undecoded = client.ending == Ending::NoMoreInput && client.stalled;
+        if client.ending != Ending::Open && !client.is_owed() && !undecoded {
             self.forget_client(id);
             self.actions.push_back(Action::Close(Owner::Client(id)));
         }
@@ -259,14 +265,14 @@ impl Shard {
         if self.sends_under_way == 0 && self.settings.idle_timeout.is_none() {
             return;
         }
-        let ids: Vec<ClientId> = self.clients.ids().collect();
-        for id in ids {
+        for place in 0..self.clients.places() {
+            let Some(id) = self.clients.in_place(place) else { continue };
             let client = self.clients.at(id);
             let unread = client
                 .sending_since
                 .is_some_and(|since| now.monotonic.since(since) >= self.settings.send_timeout);
             let idle = self.settings.idle_timeout.is_some_and(|timeout| {
-                client.unanswered() == 0 && now.monotonic.since(client.last_heard) >= timeout
+                !client.is_owed() && now.monotonic.since(client.last_heard) >= timeout
             });
             if unread || idle {
                 self.expel(

@@ -67,10 +67,15 @@ impl Shard {
             Protocol::Resp2 => 0,
             Protocol::Resp3 => 1,
         };
-        // The low bits of the slot are as good as any: home cores are chosen by a mix of all of them.
         ConnectionId(
-            (u32::from(route.backend.0) * 2 + dialect) * per_backend + u32::from(route.slot) % per_backend,
+            (u32::from(route.backend.0) * 2 + dialect) * per_backend + u32::from(self.lane_of(route.slot)),
         )
+    }
+
+    /// Which of the connections to a backend a slot uses.
+    pub(super) fn lane_of(&self, slot: u16) -> u16 {
+        // The low bits of the slot are as good as any: home cores are chosen by a mix of all of them.
+        slot % self.settings.links_per_backend
     }
 
     /// Sees to it that the link takes requests.
@@ -176,6 +181,7 @@ impl Shard {
             Purpose::Answer(to) => to,
         };
         link.proved();
+        self.service_times.record(now.monotonic.since(pending.sent_at));
         if oversized {
             self.counters.add(Counter::RepliesOversized, 1);
             let text = format!(

@@ -41,6 +41,10 @@ struct Gathering {
 pub(super) struct Gathers(Slab<Gathering>);
 
 impl Gathers {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub fn insert(&mut self, join: Join, protocol: Protocol, parts: usize) -> u32 {
         let places = std::iter::repeat_with(|| None).take(parts).collect();
         self.0.insert(Gathering { join, protocol, parts: places, missing: parts }) as u32

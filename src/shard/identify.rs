@@ -145,9 +145,10 @@ fn prefixes(tenant: &Tenant) -> String {
     tenant.keys.iter().map(|prefix| format!("'{prefix}'")).collect::<Vec<_>>().join(" or ")
 }
 
+/// Of several patterns the last one counts, as in Redis.
 fn scan_pattern<'a>(arguments: &Arguments<'a>) -> Option<&'a [u8]> {
     let option =
-        (2..arguments.len()).step_by(2).find(|index| arguments.at(*index).eq_ignore_ascii_case(b"match"))?;
+        (2..arguments.len()).step_by(2).rfind(|index| arguments.at(*index).eq_ignore_ascii_case(b"match"))?;
     arguments.get(option + 1)
 }
 

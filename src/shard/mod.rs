@@ -17,7 +17,7 @@
 //! | key to core and backend | `route.rs` |
 //! | one request, many places | `split.rs`, `gather.rs` |
 //! | MULTI ... EXEC | `transaction.rs` |
-//! | to the backend and back | `forward.rs`, `link.rs` |
+//! | to the backend and back | `forward.rs`, `link.rs`, `service_time.rs` |
 //! | replies in order | `answer.rs`, `client.rs` |
 //! | what weir answers itself | `local.rs`, `handshake.rs`, `qos.rs` |
 //! | from core to core | `batch.rs` |
@@ -36,6 +36,7 @@ mod local;
 mod qos;
 mod refusal;
 mod route;
+mod service_time;
 mod split;
 mod transaction;
 
@@ -48,6 +49,7 @@ pub use counters::{COUNTERS, Counter, Counters};
 pub use handshake::COMPATIBLE_VERSION;
 pub use identify::Identity;
 pub use refusal::Refusal;
+pub use service_time::ServiceTimes;
 
 use crate::config::Quotas;
 use crate::protocol::{BufferPool, Protocol, RequestLimits, Segment};
@@ -147,6 +149,7 @@ pub struct Shard {
     draining: bool,
     random: u64,
     counters: Counters,
+    service_times: ServiceTimes,
 }
 
 impl Shard {
@@ -186,6 +189,7 @@ impl Shard {
             draining: false,
             random: settings.seed | 1,
             counters: Counters::default(),
+            service_times: ServiceTimes::default(),
             settings,
         }
     }
@@ -205,9 +209,19 @@ impl Shard {
         self.clients.len()
     }
 
+    /// How long backends took.
+    pub fn service_times(&self) -> &ServiceTimes {
+        &self.service_times
+    }
+
     /// Replies that backends owe.
     pub fn replies_owed(&self) -> usize {
         self.owed
+    }
+
+    /// Requests that wait for the replies to several parts.
+    pub fn gathers_open(&self) -> usize {
+        self.gathers.len()
     }
 
     /// Connections to backends that are open.

@@ -15,9 +15,9 @@ use crate::values::{BackendId, ClientId, ShardId};
 pub(super) enum Placement {
     /// There are no keys.
     Nowhere,
-    /// All on one core and one backend.
+    /// All on one core and one backend, over one connection.
     Together { slot: u16, backend: BackendId, home: ShardId },
-    /// On one backend, but at home on several cores.
+    /// On one backend, but at home on several cores, or over several connections.
     OneBackend { slot: u16, backend: BackendId },
     /// On several backends.
     Apart,
@@ -52,6 +52,13 @@ impl Shard {
             self.counters.add(Counter::RefusedPermission, 1);
             self.poison_transaction(id);
             return self.answer_now(id, |out, _| encode::error(out, &refusal));
+        }
+        if speaks_http(request.arguments.name()) {
+            self.counters.add(Counter::ProtocolErrors, 1);
+            self.answer_now(id, |out, _| {
+                encode::error(out, "ERR Protocol error: this is HTTP, and RESP is spoken here");
+            });
+            return self.stop_listening(id);
         }
         let slot = request.arguments.get(1).map_or(0, slot_of);
         let backend = self.settings.topology.backend_of(slot);
@@ -114,7 +121,7 @@ impl Shard {
         command.for_each_key(arguments, &mut |index| {
             let slot = slot_of(arguments.at(index));
             let (backend, home) = (topology.backend_of(slot), topology.home_of(slot));
-            placement = placement.and(slot, backend, home);
+            placement = placement.and(slot, backend, home, |slot| self.lane_of(slot));
         })?;
         Ok(placement)
     }
@@ -122,7 +129,7 @@ impl Shard {
 
 impl Placement {
     /// The same with one more key.
-    fn and(self, slot: u16, backend: BackendId, home: ShardId) -> Self {
+    fn and(self, slot: u16, backend: BackendId, home: ShardId, lane_of: impl Fn(u16) -> u16) -> Self {
         match self {
             Self::Nowhere => Self::Together { slot, backend, home },
             Self::Together { backend: other, .. } | Self::OneBackend { backend: other, .. }
@@ -130,8 +137,17 @@ impl Placement {
             {
                 Self::Apart
             }
-            Self::Together { slot, home: other, .. } if other != home => Self::OneBackend { slot, backend },
+            Self::Together { slot: first, home: other, .. }
+                if other != home || lane_of(first) != lane_of(slot) =>
+            {
+                Self::OneBackend { slot: first, backend }
+            }
             same => same,
         }
     }
+}
+
+/// What a browser sends when it is made to talk to a store. Redis cuts such a connection off, and ours to it is everyone's.
+fn speaks_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }

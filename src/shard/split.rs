@@ -12,7 +12,7 @@ use crate::routing::slot_of;
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, ShardId};
 
-/// One place that some keys of a request live in.
+/// One place that some keys of a request live in, and the connection that leads there.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     home: ShardId,
@@ -57,7 +57,9 @@ impl Shard {
     /// The places the keys live in, and for each key in order, in which of them.
     fn parts_of(&self, arguments: &Arguments<'_>, step: usize) -> (Vec<Part>, Vec<u16>) {
         let topology = self.settings.topology;
-        let places = usize::from(topology.shards()) * usize::from(topology.backends());
+        let (backends, lanes) =
+            (usize::from(topology.backends()), usize::from(self.settings.links_per_backend));
+        let places = usize::from(topology.shards()) * backends * lanes;
         let mut part_at = vec![u16::MAX; places];
         let mut parts: Vec<Part> = Vec::new();
         let order = (1..arguments.len())
@@ -65,7 +67,10 @@ impl Shard {
             .map(|index| {
                 let slot = slot_of(arguments.at(index));
                 let (home, backend) = (topology.home_of(slot), topology.backend_of(slot));
-                let place = usize::from(home.0) * usize::from(topology.backends()) + usize::from(backend.0);
+                // A part goes over one connection, so keys that use different ones are different parts: else a key
+                // could be reached over two, and its requests overtake each other.
+                let place = (usize::from(home.0) * backends + usize::from(backend.0)) * lanes
+                    + usize::from(self.lane_of(slot));
                 if part_at[place] == u16::MAX {
                     part_at[place] = parts.len() as u16;
                     parts.push(Part { home, backend, slot, keys: 0 });

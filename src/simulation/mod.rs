@@ -1,1 +1,126 @@
-//! A fake world around the real composer: seeded, in virtual time.
+//! A fake world around the real composer: seeded, in virtual time, with everything that goes wrong in a real one.
+//!
+//! ```text
+//!   Client ──Socket──> Shard ──Socket──> Store          what each promises is checked as it happens:
+//!     │                 │  ^                 │           client.rs  one reply per request, in order, its own
+//!     │ Expected        mesh of batches      │           history.rs what a read may see, what may never run twice
+//!     v                 v  │                 v
+//!   history <───────── Shard ───────────> history
+//! ```
+//!
+//! One seed decides the shape (`plan.rs`), every delay, every split of bytes and every fault, so a run is repeated by
+//! its seed, and the same seed leaves the same trace.
+//!
+//! | what | file |
+//! |---|---|
+//! | what the world is like | `plan.rs` |
+//! | time, events, shards and their mesh | `world.rs` |
+//! | sockets: delays, splits, order | `network.rs` |
+//! | clients: what they send, when, how they leave | `client.rs`, `request.rs` |
+//! | stores: the embedded engine, slow and unreliable | `store.rs` |
+//! | is this reply possible? | `expect.rs`, `history.rs`, `token.rs` |
+
+mod client;
+mod expect;
+mod history;
+mod network;
+mod plan;
+mod random;
+mod request;
+mod store;
+mod token;
+mod trace;
+mod world;
+
+use std::fmt;
+
+pub use random::Random;
+use world::World;
+
+/// What a run that broke no promise did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Events, until nothing was left to happen.
+    pub steps: u64,
+    /// Replies that clients received.
+    pub replies: u64,
+    /// Those of them that were refusals.
+    pub refusals: u64,
+    /// Connections to stores that broke.
+    pub links_lost: u64,
+    /// A hash over everything that happened.
+    pub trace: u64,
+}
+
+/// A promise was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The world it happened in.
+    pub seed: u64,
+    /// The event at which it was noticed.
+    pub step: u64,
+    /// How many steps the run was to have.
+    pub steps: u64,
+    /// What was promised, and what happened.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, step, steps, what } = self;
+        write!(
+            out,
+            "seed {seed}, step {step}: {what}\nrepeat with: weir-simulate --seed {seed} --steps {steps} --narrate"
+        )
+    }
+}
+
+/// Whether a run tells what happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Voice {
+    /// Only its outcome.
+    #[default]
+    Silent,
+    /// Every event, on standard error.
+    Narrating,
+}
+
+/// Runs the world of a seed: clients keep coming for `steps` events, then the last ones leave and all must come to rest.
+pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
+    let mut world = World::new(seed, steps, voice);
+    world.run().map_err(|what| Failure { seed, step: world.step(), steps, what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEPS: u64 = 16_000;
+
+    #[test]
+    fn seeds_0_to_31_break_no_promise() {
+        hold(0..32);
+    }
+
+    #[test]
+    fn seeds_32_to_63_break_no_promise() {
+        hold(32..64);
+    }
+
+    #[test]
+    fn the_same_seed_leaves_the_same_trace() {
+        let [first, second] = [(); 2].map(|()| run(5, STEPS, Voice::Silent).expect("holds"));
+        assert_eq!(first, second);
+        assert_ne!(first.trace, run(6, STEPS, Voice::Silent).expect("holds").trace);
+    }
+
+    fn hold(seeds: std::ops::Range<u64>) {
+        let (mut replies, mut refusals) = (0, 0);
+        for seed in seeds {
+            let summary = run(seed, STEPS, Voice::Silent).unwrap_or_else(|failure| panic!("{failure}"));
+            replies += summary.replies;
+            refusals += summary.refusals;
+        }
+        assert!(refusals > 100 && replies > 4 * refusals, "{refusals} refusals in {replies} replies");
+    }
+}

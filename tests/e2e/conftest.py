@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +17,8 @@ OUTPUT_SHOWN = {"weir": 8000, "weir-storage": 8000}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--stand-in", action="store_true",
+        "--stand-in",
+        action="store_true",
         help="put a plain redis-server in weir's place: proves the tests themselves; leaves out what only weir does",
     )
 

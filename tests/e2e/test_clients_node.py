@@ -18,7 +18,9 @@ def test_node_clients(weir_over_redis):
     empty(weir_over_redis)
     run = subprocess.run(
         [os.environ.get("NODE", "node"), SCRIPT, str(weir_over_redis.port), MODULES],
-        capture_output=True, text=True, timeout=170,
+        capture_output=True,
+        text=True,
+        timeout=170,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "all passed" in run.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import coredis
 import pytest
@@ -85,6 +86,8 @@ def test_keys(r):
     assert r.copy("{k}c", "{k}d")
     assert r.type("{k}d") == "string"
     assert r.object("encoding", "{k}d") == "embstr"
+    r.rpush("{k}s", 3, 1, 2)
+    assert r.sort("{k}s", desc=True) == ["3", "2", "1"]
     with pytest.raises(ResponseError, match="no such key"):
         r.rename("{k}none", "{k}b")
     raw = redis.Redis(host="127.0.0.1", port=r.connection_pool.connection_kwargs["port"])
@@ -118,9 +121,15 @@ def test_lists(r):
     r.rpush("{l}a", 1, 2)
     assert r.lmove("{l}a", "{l}b") == "1"
     assert r.rpoplpush("{l}a", "{l}b") == "2"
-    assert r.lmpop(2, "{l}a", "{l}b", direction="LEFT", count=5) == ["{l}b", ["2", "1"]]
-    r.rpush("{l}s", 3, 1, 2)
-    assert r.sort("{l}s", desc=True) == ["3", "2", "1"]
+    assert r.lrange("{l}b", 0, -1) == ["2", "1"]
+
+
+def test_pops_from_the_first_that_has_some(r):
+    r.rpush("{mpop}l", 1, 2, 3)
+    r.zadd("{mpop}z", {"a": 1, "b": 2})
+    assert r.lmpop(2, "{mpop}none", "{mpop}l", direction="LEFT", count=2) == ["{mpop}l", ["1", "2"]]
+    name, members = r.zmpop(2, ["{mpop}none", "{mpop}z"], min=True)
+    assert name == "{mpop}z" and [member[0] for member in members] == ["a"]
 
 
 def test_sets(r):
@@ -251,9 +260,8 @@ def test_bytes_stay_bytes(weir_over_redis):
 
 def test_a_pool_of_threads(weir_over_redis):
     """One pool shared by threads, as web servers use it."""
-    from concurrent.futures import ThreadPoolExecutor
-
     with client(weir_over_redis, decode_responses=True) as shared:
+
         def work(worker: int) -> list:
             wrong = []
             for i in range(200):
@@ -270,6 +278,7 @@ def test_a_pool_of_threads(weir_over_redis):
 def test_redis_py_asyncio(weir_over_redis):
     async def work() -> None:
         async with redis.asyncio.Redis(host="127.0.0.1", port=weir_over_redis.port, decode_responses=True) as shared:
+
             async def one(i: int) -> None:
                 await shared.set(f"async:{i}", i)
                 assert await shared.get(f"async:{i}") == str(i)

@@ -15,9 +15,6 @@ from harness.shapes import Shape, Step
 SHAPES = shapes.load()
 COMMANDS_MIN = 200
 
-# Deliberate differences, each with its reason. A shape listed here must differ: when it no longer does, the entry goes.
-DIFFERENT_ON_PURPOSE: dict[str, str] = {}
-
 
 @pytest.fixture(scope="module")
 def reference(module_servers) -> Redis:
@@ -48,21 +45,18 @@ def test_replies_are_the_same_bytes(shape: Shape, protocol: int, reference: Redi
             if same(expected, found, step.mark):
                 continue
             differences.append(f"line {step.line}: {step.mark} {step.text}\n    redis: {expected}\n    weir:  {found}")
-    if shape.name in DIFFERENT_ON_PURPOSE:
-        assert differences, f"{shape.name} no longer differs; take it out of DIFFERENT_ON_PURPOSE"
-        return
     assert not differences, f"{shape.family}.shapes\n" + "\n".join(differences)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=[shape.name for shape in SHAPES])
-def test_replies_are_the_same_bytes_when_sent_at_once(shape: Shape, protocol: int, reference: Redis, weir_over_redis: Weir):
+def test_replies_are_the_same_bytes_when_sent_at_once(
+    shape: Shape, protocol: int, reference: Redis, weir_over_redis: Weir
+):
     tag = f"once-{len(weir_over_redis.backends)}-{protocol}-{shape.family}-{shape.steps[0].line}".encode()
     for step in shape.steps:
         if step.mark == "!":
             prepare([reference, *weir_over_redis.backends, *stand_in(weir_over_redis)], step, tag)
     steps = [step for step in shape.steps if step.mark != "!"]
-    if shape.name in DIFFERENT_ON_PURPOSE:
-        return
     with reference.connect(protocol=protocol) as direct, weir_over_redis.connect(protocol=protocol) as through:
         for connection in (direct, through):
             connection.send_raw(b"".join(step.request(tag) for step in steps))

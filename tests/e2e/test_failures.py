@@ -98,7 +98,9 @@ def test_lost_connections_never_repeat_a_write(servers):
             value = int(connection.ok("GET", name))
             counted = sum(counts[name] for counts, _ in results)
             refused = sum(refusals[name] for _, refusals in results)
-            assert counted <= value <= counted + refused, f"{name}: {value} after {counted} acknowledged, {refused} refused"
+            assert counted <= value <= counted + refused, (
+                f"{name}: {value} after {counted} acknowledged, {refused} refused"
+            )
 
 
 def counted_on(connection) -> int:
@@ -237,7 +239,11 @@ def test_the_backends_own_password_is_used_and_never_shown(servers):
     weir = servers.keep(servers.weir_class(backend, storage=f"redis://:backend-secret@{backend.address}")).start()
     with weir.connect() as connection:
         assert connection.ok("SET", "a", "1") == b"OK"
-        said = [connection.call("INFO").raw, connection.call("CLIENT", "LIST").raw, connection.call("CONFIG", "GET", "*").raw]
+        said = [
+            connection.call("INFO").raw,
+            connection.call("CLIENT", "LIST").raw,
+            connection.call("CONFIG", "GET", "*").raw,
+        ]
         with_wrong = servers.keep(servers.weir_class(backend, storage=f"redis://:wrong-secret@{backend.address}"))
         with_wrong.ready_path = "/healthz"
         with_wrong.start()

@@ -124,7 +124,7 @@ def check(requests: list[tuple], replies: list[Reply], expected: list[bytes]) ->
         assert reply.raw == wanted, (
             f"request {index} of {len(requests)}: {shorten(repr(request).encode(), 200)}\n"
             f"    expected {shorten(wanted, 200)}\n    got      {shorten(reply.raw, 200)}\n"
-            f"    before it: {requests[max(0, index - 3):index]!r:.600}"
+            f"    before it: {requests[max(0, index - 3) : index]!r:.600}"
         )
 
 
@@ -296,6 +296,16 @@ def test_a_transaction_over_two_backends_is_refused_whole(two_backends: Weir):
         assert replies[-1].is_error and any("CROSSSLOT" in reply.text for reply in replies), replies
         assert connection.ok("MGET", first, second) == [first.encode(), second.encode()]
         assert connection.pipeline([("MULTI",), ("SET", first, "new"), ("EXEC",)])[-1].raw == b"*1\r\n+OK\r\n"
+
+
+def test_a_transaction_with_an_unknown_command_does_nothing(weir: Weir):
+    """Whether it is refused when it is queued or only at the end: the backend may know commands that weir does not."""
+    with weir.connect() as connection:
+        replies = connection.pipeline(
+            [("MULTI",), ("SET", "{unknown}a", "1"), ("NOSUCHCOMMAND", "{unknown}a"), ("EXEC",)]
+        )
+        assert replies[-1].text.startswith("EXECABORT "), replies
+        assert connection.ok("EXISTS", "{unknown}a") == 0
 
 
 def test_byte_by_byte_and_in_odd_pieces(weir: Weir):

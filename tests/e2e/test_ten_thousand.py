@@ -19,7 +19,9 @@ WAIT_SECONDS = 60
 def test_ten_thousand_connections(servers, record_property, capsys):
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft >= CONNECTIONS + FILES_SPARE, f"needs {CONNECTIONS + FILES_SPARE} files, the limit is {soft}: ulimit -n"
-    weir = servers.weir(servers.redis(), flags=[] if servers.weir_class is StandIn else ["--shards", "2", "--max-clients", "12000"])
+    weir = servers.weir(
+        servers.redis(), flags=[] if servers.weir_class is StandIn else ["--shards", "2", "--max-clients", "12000"]
+    )
     before = weir.resident_bytes()
     clients = [Client(weir.port, i) for i in range(CONNECTIONS)]
     try:

@@ -15,7 +15,11 @@ BENCHMARK_TESTS_MIN = 18
 def cli(weir, *words: str, options: tuple[str, ...] = (), stdin: str | None = None) -> str:
     run = subprocess.run(
         ["redis-cli", "-p", str(weir.port), *options, *words],
-        input=stdin, stdin=subprocess.DEVNULL if stdin is None else None, capture_output=True, text=True, timeout=60,
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Error" not in run.stderr, run.stderr
@@ -43,7 +47,9 @@ def test_redis_cli_reads_commands_from_a_pipe(weir_over_redis):
 
 def test_redis_cli_mass_insertion(weir_over_redis):
     empty(weir_over_redis)
-    payload = "".join(f"*3\r\n$3\r\nSET\r\n${len(str(i)) + 5}\r\nmass:{i}\r\n${len(str(i))}\r\n{i}\r\n" for i in range(2000))
+    payload = "".join(
+        f"*3\r\n$3\r\nSET\r\n${len(str(i)) + 5}\r\nmass:{i}\r\n${len(str(i))}\r\n{i}\r\n" for i in range(2000)
+    )
     said = cli(weir_over_redis, options=("--pipe",), stdin=payload)
     assert "errors: 0, replies: 2000" in said
 
@@ -55,15 +61,22 @@ def test_redis_cli_scan(weir_over_redis):
     assert sorted(found) == sorted(f"cli:scan:{i}" for i in range(200))
 
 
-@pytest.mark.parametrize("options", [("-P", "1"), ("-P", "16", "-r", "1000"), ("-3", "-P", "4")], ids=["P1", "P16", "resp3"])
+@pytest.mark.parametrize(
+    "options", [("-P", "1"), ("-P", "16", "-r", "1000"), ("-3", "-P", "4")], ids=["P1", "P16", "resp3"]
+)
 def test_redis_benchmark(weir_over_redis, options: tuple[str, ...]):
     """The default tests; since 7.0 it stops at the first error reply."""
-    if "-3" in options and "-3 " not in subprocess.run(["redis-benchmark", "--help"], capture_output=True, text=True).stdout:
+    if (
+        "-3" in options
+        and "-3 " not in subprocess.run(["redis-benchmark", "--help"], capture_output=True, text=True).stdout
+    ):
         options = tuple(option for option in options if option != "-3")  # before 7.0 it spoke RESP2 only
     empty(weir_over_redis)
     run = subprocess.run(
         ["redis-benchmark", "-p", str(weir_over_redis.port), "-n", "2000", "-c", "20", "--csv", *options],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     said = run.stdout + run.stderr
     assert run.returncode == 0, said

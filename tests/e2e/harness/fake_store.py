@@ -63,7 +63,9 @@ class FakeStore:
                 parser.feed(data)
                 while (request := parser.next()) is not None:
                     answer = self.handler([child.value for child in request.children])
-                    data_out, close = (answer[0], True) if isinstance(answer, tuple) else (answer or b"", answer is None)
+                    data_out, close = (
+                        (answer[0], True) if isinstance(answer, tuple) else (answer or b"", answer is None)
+                    )
                     connection.sendall(data_out)
                     if close:
                         connection.shutdown(socket.SHUT_RDWR)

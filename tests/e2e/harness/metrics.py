@@ -52,7 +52,9 @@ def parse(text: str) -> dict[str, dict[str, float]]:
             closed.add(current)
             current = family
         assert labels not in found.setdefault(name, {}), f"{where}: twice"
-        assert types[family] != "counter" or name.endswith("_total"), f"{where}: a counter whose name does not end in _total"
+        assert types[family] != "counter" or name.endswith("_total"), (
+            f"{where}: a counter whose name does not end in _total"
+        )
         assert types[family] != "counter" or value >= 0, f"{where}: a negative counter"
         found[name][labels] = value
     return found

@@ -73,8 +73,12 @@ class Server:
         """Starts the process without waiting for anything."""
         with open(self.folder / "output", "ab") as output:
             self.process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                cwd=self.folder, env=self.environment(),
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
+                env=self.environment(),
             )
         alive.append(self)
 
@@ -151,8 +155,24 @@ class Redis(Server):
 
     def command(self) -> list[str]:
         return [
-            "redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-            "--enable-debug-command", "yes", "--dir", str(self.folder), "--maxclients", "12000", "--loglevel", "warning", *self.options,
+            "redis-server",
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--enable-debug-command",
+            "yes",
+            "--dir",
+            str(self.folder),
+            "--maxclients",
+            "12000",
+            "--loglevel",
+            "warning",
+            *self.options,
         ]
 
     def ready(self) -> bool:
@@ -187,8 +207,14 @@ class Weir(Server):
     def command(self) -> list[str]:
         self.admin_port = free_port()
         return [
-            str(binary("weir")), "--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self.admin_port}",
-            "--storage", self.storage, *self.flags,
+            str(binary("weir")),
+            "--listen",
+            f"127.0.0.1:{self.port}",
+            "--admin",
+            f"127.0.0.1:{self.admin_port}",
+            "--storage",
+            self.storage,
+            *self.flags,
         ]
 
     def environment(self) -> dict[str, str]:

@@ -58,6 +58,8 @@ class Reply:
             return float(self.value)
         if self.kind == b"#":
             return self.value == b"t"
+        if self.kind == b"=":
+            return self.value[4:]  # after the three letters of its format
         return self.value
 
     def __repr__(self) -> str:
@@ -125,7 +127,9 @@ class Parser:
             if len(buffer) < end:
                 return None
             if buffer[end - 2 : end] != CRLF:
-                raise Malformed(f"bulk of {length} bytes does not end in a line break: {shorten(bytes(buffer[start:end]))}")
+                raise Malformed(
+                    f"bulk of {length} bytes does not end in a line break: {shorten(bytes(buffer[start:end]))}"
+                )
             return Reply(kind, bytes(buffer[after : end - 2]), None, bytes(buffer[start:end])), end
         if kind in AGGREGATES:
             count = self._number(line)
@@ -152,7 +156,9 @@ class Parser:
 class Connection:
     """A raw client connection. Every wait has a deadline; nothing reconnects or retries."""
 
-    def __init__(self, port: int, *, protocol: int = 2, timeout: float = 30.0, receive_buffer: int | None = None) -> None:
+    def __init__(
+        self, port: int, *, protocol: int = 2, timeout: float = 30.0, receive_buffer: int | None = None
+    ) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

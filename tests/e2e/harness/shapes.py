@@ -27,11 +27,13 @@ class Step:
         return encode(*self.words(tag))
 
     def words(self, tag: bytes) -> list[bytes]:
-        words = []
-        for word in shlex.split(self.text):
-            data = codecs.escape_decode(word.encode())[0]
-            words.append(b"{%s}%s" % (tag, data[1:]) if data.startswith(b"@") else data)
-        return words
+        words = [word.encode("latin-1") for word in split(self.text)]
+        return [b"{%s}%s" % (tag, word[1:]) if word.startswith(b"@") else word for word in words]
+
+
+def split(line: str) -> list[str]:
+    """The words of a line, one character per byte."""
+    return [codecs.escape_decode(word.encode())[0].decode("latin-1") for word in shlex.split(line)]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,71 @@
+//! How long backends take, as one core sees it: from handing a request to a connection to its whole reply.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// Two digits are enough for a percentile, and keep the histogram in the cache.
+const SIGNIFICANT_DIGITS: u8 = 2;
+/// Longer times count as this.
+const MICROS_MAX: u64 = 60_000_000;
+
+/// A histogram of microseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceTimes {
+    micros: Histogram<u64>,
+    sum: Duration,
+}
+
+impl Default for ServiceTimes {
+    fn default() -> Self {
+        let micros = Histogram::new_with_bounds(1, MICROS_MAX, SIGNIFICANT_DIGITS);
+        Self { micros: micros.expect("the bounds are constant and valid"), sum: Duration::ZERO }
+    }
+}
+
+impl ServiceTimes {
+    /// Counts one reply.
+    pub fn record(&mut self, time: Duration) {
+        self.sum += time;
+        self.micros.saturating_record((time.as_micros() as u64).clamp(1, MICROS_MAX));
+    }
+
+    /// Adds another core's.
+    pub fn merge(&mut self, other: &Self) {
+        self.sum += other.sum;
+        self.micros.add(&other.micros).expect("all have the same bounds");
+    }
+
+    /// Replies counted.
+    pub fn count(&self) -> u64 {
+        self.micros.len()
+    }
+
+    /// All their times together.
+    pub fn sum(&self) -> Duration {
+        self.sum
+    }
+
+    /// The time that this share of replies did not exceed; nothing where there are none.
+    pub fn quantile(&self, share: f64) -> Duration {
+        Duration::from_micros(self.micros.value_at_quantile(share))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_of_two_cores_are_those_of_all_replies() {
+        let (mut one, mut other) = (ServiceTimes::default(), ServiceTimes::default());
+        (1..=90).for_each(|_| one.record(Duration::from_micros(100)));
+        (1..=10).for_each(|_| other.record(Duration::from_millis(5)));
+        other.record(Duration::from_secs(100_000));
+        one.merge(&other);
+        assert_eq!(one.count(), 101);
+        assert_eq!(one.quantile(0.5), Duration::from_micros(100));
+        let high = one.quantile(0.95).as_micros();
+        assert!((4950..=5050).contains(&high), "{high}");
+    }
+}

@@ -1,0 +1,317 @@
+//! Is this reply possible for its request?
+
+use std::collections::BTreeSet;
+
+use super::history::{Fate, History, Sent};
+use super::token::tokens;
+use crate::protocol::Protocol;
+use crate::protocol::reply;
+
+/// What a client may be answered.
+#[derive(Debug)]
+pub(super) enum Expected {
+    /// These bytes: weir answers by itself, so nothing can go wrong.
+    Exactly(Vec<u8>),
+    /// Weir's own error that begins so.
+    OwnError(&'static str),
+    /// `OK` to these writes.
+    Ok(Vec<usize>),
+    /// The length after an append.
+    Appended(usize),
+    /// 1 if these writes were made, 0 if not; `certain` where it must be 1.
+    IfNone { writes: Vec<usize>, keys: Vec<String>, certain: bool },
+    /// How many were deleted.
+    Deleted(Vec<usize>),
+    /// The counter's value.
+    Counted(String),
+    /// The key's value.
+    Value(String),
+    /// The values of these keys.
+    Values(Vec<String>),
+    /// All that was appended.
+    Log(String),
+    /// A value that was written to a key of this group.
+    OneOf(String),
+    /// Not more than this.
+    Number(i64),
+    /// `OK`, or that there is no such key.
+    Renamed,
+    /// The dialect is told.
+    Hello,
+    /// A cursor and keys.
+    Scanned,
+    /// An error of the store that begins so.
+    StoreError(&'static str),
+    /// One reply for each request of the block.
+    Block(Vec<Asked>),
+}
+
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub sent: Sent,
+    /// The dialect of the reply.
+    pub protocol: Protocol,
+    pub expected: Expected,
+}
+
+/// What the world allows to go wrong.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowed {
+    pub refusals: bool,
+    pub oversized: bool,
+}
+
+/// What a reply that is possible turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Judged {
+    Answer,
+    Refusal,
+    /// The next cursor, and the keys so far.
+    Page(u64, BTreeSet<String>),
+}
+
+impl Asked {
+    pub fn judge(
+        &self,
+        reply: &[u8],
+        step: u64,
+        history: &mut History,
+        allowed: Allowed,
+    ) -> Result<Judged, String> {
+        let judged = self.judged(reply, step, history, allowed);
+        judged.map_err(|what| {
+            let shown = String::from_utf8_lossy(&reply[..reply.len().min(200)]).escape_debug().to_string();
+            format!(
+                "client {} request {} {:?} was answered {shown}: {what}",
+                self.sent.client, self.sent.sequence, self.expected
+            )
+        })
+    }
+
+    fn judged(
+        &self,
+        reply: &[u8],
+        step: u64,
+        history: &mut History,
+        allowed: Allowed,
+    ) -> Result<Judged, String> {
+        if let Some(fate) = refusal(reply, allowed)? {
+            use Expected::{Block, Exactly, Hello, Log, OneOf, OwnError, Scanned, Value, Values};
+            if matches!(self.expected, Exactly(_) | OwnError(_) | Hello) {
+                return Err("weir answers this by itself".into());
+            }
+            let may_be_large =
+                matches!(self.expected, Value(_) | Values(_) | Log(_) | OneOf(_) | Scanned | Block(_));
+            if reply.starts_with(OVERSIZED) && !may_be_large {
+                return Err("its reply is never large".into());
+            }
+            self.refused(fate, history)?;
+            return Ok(Judged::Refusal);
+        }
+        match &self.expected {
+            Expected::Exactly(bytes) => same(reply, bytes)?,
+            Expected::OwnError(prefix) | Expected::StoreError(prefix) => {
+                if !reply.starts_with(prefix.as_bytes()) {
+                    return Err(format!("expected {prefix}"));
+                }
+            }
+            Expected::Ok(writes) => {
+                same(reply, b"+OK\r\n")?;
+                all(writes, Fate::Done(step), history)?;
+            }
+            Expected::Appended(write) => {
+                number(reply)?;
+                history.settle(*write, Fate::Done(step))?;
+            }
+            Expected::IfNone { writes, keys, certain } => match number(reply)? {
+                1 => all(writes, Fate::Done(step), history)?,
+                0 if *certain && keys.iter().all(|key| history.is_certain(key, self.sent.client)) => {
+                    return Err("the keys had just been deleted".into());
+                }
+                // The store was asked, so it was carried out, in that nothing was written.
+                0 => {}
+                _ => return Err("neither 0 nor 1".into()),
+            },
+            Expected::Deleted(writes) => {
+                if !(0..=writes.len() as i64).contains(&number(reply)?) {
+                    return Err("more than were named".into());
+                }
+                all(writes, Fate::Done(step), history)?;
+            }
+            Expected::Counted(key) => history.check_count(self.sent, step, key, number(reply)?)?,
+            Expected::Value(key) => self.check_value(key, reply, history)?,
+            Expected::Values(keys) => self.check_values(keys, reply, history, allowed)?,
+            Expected::Log(key) => {
+                let value = self.text(reply)?.unwrap_or_default();
+                history.check_log(self.sent, key, &tokens(value).ok_or("not a list of writes")?)?;
+            }
+            Expected::OneOf(group) => {
+                if let Some(value) = self.text(reply)? {
+                    let found = tokens(value).ok_or("not a written value")?;
+                    if found.len() != 1 || !found[0].key.starts_with(group.as_str()) {
+                        return Err("a value of other keys".into());
+                    }
+                }
+            }
+            Expected::Number(most) => {
+                if !(0..=*most).contains(&number(reply)?) {
+                    return Err("too many".into());
+                }
+            }
+            Expected::Renamed => {
+                if reply != b"+OK\r\n" && reply != b"-ERR no such key\r\n" {
+                    return Err("neither renamed nor absent".into());
+                }
+            }
+            Expected::Hello => self.check_hello(reply)?,
+            Expected::Scanned => return page(reply),
+            Expected::Block(inner) => return self.judge_block(inner, reply, step, history, allowed),
+        }
+        Ok(Judged::Answer)
+    }
+
+    /// The client is told that it was not done, or it has left and is told nothing.
+    pub fn refused(&self, fate: Fate, history: &mut History) -> Result<(), String> {
+        match &self.expected {
+            // One refused part speaks for all parts, and others may have been carried out.
+            Expected::Ok(writes) | Expected::Deleted(writes) if writes.len() > 1 => {
+                all(writes, Fate::Unknown, history)
+            }
+            Expected::Ok(writes) | Expected::Deleted(writes) | Expected::IfNone { writes, .. } => {
+                all(writes, fate, history)
+            }
+            Expected::Appended(write) => history.settle(*write, fate),
+            Expected::Counted(key) => {
+                if fate == Fate::Never {
+                    history.never_counted(key);
+                }
+                Ok(())
+            }
+            Expected::Block(inner) => inner.iter().try_for_each(|asked| {
+                // A block is sent to one store as a whole, so its writes share its fate.
+                match &asked.expected {
+                    Expected::Ok(writes) | Expected::Deleted(writes) => all(writes, fate, history),
+                    _ => asked.refused(fate, history),
+                }
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn judge_block(
+        &self,
+        inner: &[Self],
+        reply: &[u8],
+        step: u64,
+        history: &mut History,
+        allowed: Allowed,
+    ) -> Result<Judged, String> {
+        if reply.starts_with(b"-EXECABORT") {
+            if !allowed.refusals {
+                return Err("nothing was wrong with it".into());
+            }
+            self.refused(Fate::Never, history)?;
+            return Ok(Judged::Refusal);
+        }
+        let elements: Vec<&[u8]> = reply::elements(reply).ok_or("not an array")?.collect();
+        if elements.len() != inner.len() {
+            return Err(format!("{} replies to {} requests", elements.len(), inner.len()));
+        }
+        for (asked, element) in inner.iter().zip(elements) {
+            asked.judge(element, step, history, Allowed { refusals: false, oversized: false })?;
+        }
+        Ok(Judged::Answer)
+    }
+
+    fn check_value(&self, key: &str, reply: &[u8], history: &History) -> Result<(), String> {
+        let found = match self.text(reply)? {
+            None => None,
+            Some(value) => match tokens(value).as_deref() {
+                Some([token]) => Some(token.write),
+                _ => return Err("not a written value".into()),
+            },
+        };
+        history.check_value(self.sent, key, found)
+    }
+
+    fn check_values(
+        &self,
+        keys: &[String],
+        reply: &[u8],
+        history: &History,
+        allowed: Allowed,
+    ) -> Result<(), String> {
+        let elements: Vec<&[u8]> = reply::elements(reply).ok_or("not an array")?.collect();
+        if elements.len() != keys.len() {
+            return Err(format!("{} values for {} keys", elements.len(), keys.len()));
+        }
+        for (key, element) in keys.iter().zip(elements) {
+            if refusal(element, allowed)?.is_none() {
+                self.check_value(key, element, history)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_hello(&self, reply: &[u8]) -> Result<(), String> {
+        let (head, dialect): (&[u8], &[u8]) = match self.protocol {
+            Protocol::Resp2 => (b"*14\r\n", b"$5\r\nproto\r\n:2\r\n"),
+            Protocol::Resp3 => (b"%7\r\n", b"$5\r\nproto\r\n:3\r\n"),
+        };
+        let told = reply.starts_with(head) && reply.windows(dialect.len()).any(|window| window == dialect);
+        if told { Ok(()) } else { Err("not the dialect that was asked for".into()) }
+    }
+
+    /// The text of a bulk string, or nothing for the null of the client's dialect.
+    fn text<'a>(&self, reply: &'a [u8]) -> Result<Option<&'a [u8]>, String> {
+        let null: &[u8] = match self.protocol {
+            Protocol::Resp2 => b"$-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        };
+        if reply == null {
+            return Ok(None);
+        }
+        let text = reply.starts_with(b"$").then(|| reply::text(reply)).flatten();
+        text.map(Some).ok_or_else(|| format!("no bulk string of {:?}", self.protocol))
+    }
+}
+
+const OVERSIZED: &[u8] = b"-ERR the reply is larger";
+
+/// If the reply is a refusal, what it means for the request's effect.
+fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
+    if reply.starts_with(OVERSIZED) && allowed.oversized {
+        return Ok(Some(Fate::Unknown));
+    }
+    let contains = |text: &str| reply.windows(text.len()).any(|window| window == text.as_bytes());
+    let fate = if reply.starts_with(b"-LOADING ") || reply.starts_with(b"-OVERLOADED ") {
+        Fate::Never
+    } else if reply.starts_with(b"-UNAVAILABLE ") {
+        let never_sent = contains("reason=connect-failed") || contains("reason=connect-timeout");
+        if never_sent { Fate::Never } else { Fate::Unknown }
+    } else {
+        return Ok(None);
+    };
+    if allowed.refusals { Ok(Some(fate)) } else { Err("nothing was wrong that could be a reason".into()) }
+}
+
+fn page(reply: &[u8]) -> Result<Judged, String> {
+    let mut parts = reply::elements(reply).ok_or("not an array")?;
+    let cursor =
+        parts.next().and_then(reply::text).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    let keys = parts.next().and_then(reply::elements).ok_or("no array of keys")?;
+    let keys = keys.filter_map(reply::text).map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+    Ok(Judged::Page(cursor.ok_or("no cursor")?, keys))
+}
+
+fn all(writes: &[usize], fate: Fate, history: &mut History) -> Result<(), String> {
+    writes.iter().try_for_each(|write| history.settle(*write, fate))
+}
+
+fn same(reply: &[u8], expected: &[u8]) -> Result<(), String> {
+    if reply == expected { Ok(()) } else { Err(format!("expected {}", expected.escape_ascii())) }
+}
+
+fn number(reply: &[u8]) -> Result<i64, String> {
+    reply::integer(reply).ok_or_else(|| "not a number".into())
+}

@@ -1,0 +1,340 @@
+//! What was written, in which order, and what a read may therefore see.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::token::Token;
+
+/// When a request was sent, and by whom. Steps are the time here: no two things happen in one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub client: u32,
+    /// The client's own count of its requests.
+    pub sequence: u64,
+    pub step: u64,
+}
+
+/// What is known of a write's effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It has not been answered.
+    Open,
+    /// It was answered at this step: it took effect.
+    Done(u64),
+    /// Its connection broke: it may have taken effect, or may yet, or never will.
+    Unknown,
+    /// It was refused before it could take effect.
+    Never,
+}
+
+#[derive(Debug)]
+struct Write {
+    sent: Sent,
+    key: String,
+    deletes: bool,
+    fate: Fate,
+    executed: bool,
+}
+
+#[derive(Debug)]
+struct Count {
+    sent: Sent,
+    step: u64,
+    value: i64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct History {
+    writes: Vec<Write>,
+    by_key: BTreeMap<String, Vec<usize>>,
+    counts: BTreeMap<String, Vec<Count>>,
+    counts_sent: BTreeMap<String, i64>,
+    /// The newest write that a store has carried out, by client and key.
+    executed: BTreeMap<(u32, String), usize>,
+}
+
+type Checked = Result<(), String>;
+
+impl History {
+    /// A write is about to be sent; its number goes into the value.
+    pub fn write(&mut self, sent: Sent, key: &str) -> usize {
+        self.note(sent, key, false)
+    }
+
+    /// The same for one that removes the key.
+    pub fn delete(&mut self, sent: Sent, key: &str) -> usize {
+        self.note(sent, key, true)
+    }
+
+    fn note(&mut self, sent: Sent, key: &str, deletes: bool) -> usize {
+        self.writes.push(Write { sent, key: key.to_owned(), deletes, fate: Fate::Open, executed: false });
+        let number = self.writes.len() - 1;
+        self.by_key.entry(key.to_owned()).or_default().push(number);
+        number
+    }
+
+    /// A counter is about to be increased.
+    pub fn count(&mut self, key: &str) {
+        *self.counts_sent.entry(key.to_owned()).or_default() += 1;
+    }
+
+    /// The client was told.
+    pub fn settle(&mut self, write: usize, fate: Fate) -> Checked {
+        let settled = &mut self.writes[write];
+        settled.fate = fate;
+        if fate == Fate::Never && settled.executed {
+            return Err(format!(
+                "write {write} on {} was refused as if it had never been sent, but was carried out",
+                settled.key
+            ));
+        }
+        if matches!(fate, Fate::Done(_)) && !settled.executed && !settled.deletes {
+            return Err(format!(
+                "write {write} on {} was acknowledged, but no store carried it out",
+                settled.key
+            ));
+        }
+        Ok(())
+    }
+
+    /// A store carries a write out.
+    pub fn carried_out(&mut self, token: Token<'_>) -> Checked {
+        let Token { write, client, key } = token;
+        let Some(known) =
+            self.writes.get_mut(write).filter(|known| known.key == key && known.sent.client == client)
+        else {
+            return Err(format!(
+                "a store was sent write {write} of client {client} on {key}, which nobody made"
+            ));
+        };
+        if std::mem::replace(&mut known.executed, true) {
+            return Err(format!("write {write} on {key} was carried out twice"));
+        }
+        match known.fate {
+            Fate::Never => {
+                return Err(format!("write {write} on {key} was carried out after it was refused"));
+            }
+            // What was on a broken connection may come late.
+            Fate::Unknown => return Ok(()),
+            Fate::Open | Fate::Done(_) => {}
+        }
+        let newest = self.executed.entry((client, key.to_owned())).or_default();
+        if *newest > write {
+            return Err(format!(
+                "client {client} sent write {write} on {key} before {newest}, but it was carried out after it"
+            ));
+        }
+        *newest = write;
+        Ok(())
+    }
+
+    /// A read of a key that is set and deleted as a whole.
+    pub fn check_value(&self, read: Sent, key: &str, found: Option<usize>) -> Checked {
+        let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
+        let possible = match found {
+            Some(number) => {
+                self.check_source(read, key, number)?;
+                self.overwritten(read, numbers, Some(number)).is_none()
+            }
+            None => {
+                self.overwritten(read, numbers, None).is_none()
+                    || numbers.iter().any(|number| {
+                        let delete = &self.writes[*number];
+                        delete.deletes
+                            && delete.fate != Fate::Never
+                            && !sent_after(read, delete.sent)
+                            && self.overwritten(read, numbers, Some(*number)).is_none()
+                    })
+            }
+        };
+        if possible {
+            return Ok(());
+        }
+        let newer = self.overwritten(read, numbers, found);
+        Err(format!(
+            "{key} read as {found:?} by client {}, though {newer:?} had replaced it before",
+            read.client
+        ))
+    }
+
+    /// A read of a key that is only ever appended to.
+    pub fn check_log(&self, read: Sent, key: &str, found: &[Token<'_>]) -> Checked {
+        let mut newest_of: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        for token in found {
+            self.check_source(read, key, token.write)?;
+            if !seen.insert(token.write) {
+                return Err(format!("{key} holds write {} twice", token.write));
+            }
+            let newest = newest_of.entry(token.client).or_default();
+            if *newest > token.write && self.writes[token.write].fate != Fate::Unknown {
+                return Err(format!(
+                    "{key} holds write {} of client {} behind {newest}",
+                    token.write, token.client
+                ));
+            }
+            *newest = token.write.max(*newest);
+        }
+        let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
+        match numbers.iter().find(|number| self.done_before(**number, read) && !seen.contains(number)) {
+            Some(missing) => Err(format!(
+                "{key} read by client {} without write {missing}, which was acknowledged before",
+                read.client
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The reply to an increase: each gets a number of its own, above all that were known before.
+    pub fn check_count(&mut self, sent: Sent, step: u64, key: &str, value: i64) -> Checked {
+        let counts = self.counts.entry(key.to_owned()).or_default();
+        for other in &*counts {
+            let before = other.step < sent.step
+                || (other.sent.client == sent.client && other.sent.sequence < sent.sequence);
+            if other.value == value || (before && other.value > value) {
+                return Err(format!(
+                    "{key} counted {value} for client {} after {} for client {}",
+                    sent.client, other.value, other.sent.client
+                ));
+            }
+        }
+        counts.push(Count { sent, step, value });
+        let sent_so_far = self.counts_sent[key];
+        if value > sent_so_far {
+            return Err(format!("{key} counted {value} after {sent_so_far} increases were sent"));
+        }
+        Ok(())
+    }
+
+    /// An increase was refused before it could take effect.
+    pub fn never_counted(&mut self, key: &str) {
+        *self.counts_sent.get_mut(key).expect("it was sent") -= 1;
+    }
+
+    /// What a counter must lie between when all is over.
+    pub fn count_bounds(&self, key: &str) -> (i64, i64) {
+        let least = self.counts.get(key).and_then(|counts| counts.iter().map(|count| count.value).max());
+        (least.unwrap_or(0), self.counts_sent.get(key).copied().unwrap_or(0))
+    }
+
+    pub fn counters(&self) -> impl Iterator<Item = &str> {
+        self.counts_sent.keys().map(String::as_str)
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.by_key.keys().map(String::as_str)
+    }
+
+    /// Was a write on this key acknowledged by then?
+    pub fn written_by(&self, key: &str, step: u64) -> bool {
+        let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
+        numbers.iter().any(|number| matches!(self.writes[*number].fate, Fate::Done(at) if at < step))
+    }
+
+    /// No other client writes this key, and every write of this one on it was or will be made.
+    pub fn is_certain(&self, key: &str, client: u32) -> bool {
+        let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
+        numbers.iter().all(|number| {
+            let write = &self.writes[*number];
+            write.sent.client == client && !matches!(write.fate, Fate::Unknown | Fate::Never)
+        })
+    }
+
+    /// May a read have this write's value at all?
+    fn check_source(&self, read: Sent, key: &str, number: usize) -> Checked {
+        match self.writes.get(number) {
+            None => Err(format!("{key} holds write {number}, which nobody made")),
+            Some(write) if write.key != key => {
+                Err(format!("{key} holds write {number}, which was on {}", write.key))
+            }
+            Some(write) if write.fate == Fate::Never => {
+                Err(format!("{key} holds write {number}, which was refused"))
+            }
+            Some(write) if sent_after(read, write.sent) => Err(format!(
+                "{key} read as write {number}, which its client {} sent after the read",
+                read.client
+            )),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// A write that came surely after `found` (or after the beginning) and surely before the read.
+    fn overwritten(&self, read: Sent, numbers: &[usize], found: Option<usize>) -> Option<usize> {
+        numbers.iter().copied().find(|number| {
+            Some(*number) != found
+                && self.done_before(*number, read)
+                && found.is_none_or(|found| self.done_before(found, self.writes[*number].sent))
+        })
+    }
+
+    /// Did this write surely take effect before something that was sent then?
+    fn done_before(&self, number: usize, later: Sent) -> bool {
+        let write = &self.writes[number];
+        let Fate::Done(step) = write.fate else { return false };
+        step < later.step || (write.sent.client == later.client && write.sent.sequence < later.sequence)
+    }
+}
+
+fn sent_after(read: Sent, write: Sent) -> bool {
+    read.client == write.client && write.sequence > read.sequence
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(client: u32, sequence: u64, step: u64) -> Sent {
+        Sent { client, sequence, step }
+    }
+
+    fn acknowledged(history: &mut History, sent: Sent, step: u64) -> usize {
+        let number = history.write(sent, "k");
+        history.carried_out(Token { write: number, client: sent.client, key: "k" }).expect("first time");
+        history.settle(number, Fate::Done(step)).expect("carried out");
+        number
+    }
+
+    #[test]
+    fn a_stale_read_is_noticed() {
+        let mut history = History::default();
+        let old = acknowledged(&mut history, sent(1, 1, 1), 5);
+        let new = acknowledged(&mut history, sent(2, 1, 6), 9);
+        assert!(
+            history.check_value(sent(3, 1, 8), "k", Some(old)).is_ok(),
+            "the newer one was not acknowledged then"
+        );
+        assert!(history.check_value(sent(3, 1, 10), "k", Some(old)).is_err());
+        assert!(history.check_value(sent(3, 1, 10), "k", Some(new)).is_ok());
+        assert!(history.check_value(sent(3, 1, 10), "k", None).is_err());
+    }
+
+    #[test]
+    fn one_connection_sees_its_own_order() {
+        let mut history = History::default();
+        let first = acknowledged(&mut history, sent(1, 1, 1), 5);
+        let second = acknowledged(&mut history, sent(1, 3, 1), 5);
+        assert!(history.check_value(sent(1, 2, 1), "k", Some(first)).is_ok());
+        assert!(history.check_value(sent(1, 2, 1), "k", Some(second)).is_err(), "sent after the read");
+        assert!(history.check_value(sent(1, 4, 1), "k", Some(first)).is_err(), "replaced before the read");
+    }
+
+    #[test]
+    fn twice_and_out_of_order_are_noticed() {
+        let mut history = History::default();
+        let [first, second] = [1, 2].map(|sequence| history.write(sent(1, sequence, 1), "k"));
+        let token = |write| Token { write, client: 1, key: "k" };
+        assert!(history.carried_out(token(second)).is_ok());
+        assert!(history.carried_out(token(second)).is_err());
+        assert!(history.carried_out(token(first)).is_err());
+    }
+
+    #[test]
+    fn a_lost_append_is_noticed() {
+        let mut history = History::default();
+        let [first, second] = [1, 2].map(|sequence| acknowledged(&mut history, sent(1, sequence, 1), 5));
+        let token = |write| Token { write, client: 1, key: "k" };
+        assert!(history.check_log(sent(2, 1, 9), "k", &[token(first), token(second)]).is_ok());
+        assert!(history.check_log(sent(2, 1, 9), "k", &[token(second)]).is_err());
+        assert!(history.check_log(sent(2, 1, 9), "k", &[token(second), token(first)]).is_err());
+        assert!(history.check_log(sent(2, 1, 9), "k", &[token(first), token(first), token(second)]).is_err());
+    }
+}

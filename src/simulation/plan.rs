@@ -1,0 +1,109 @@
+//! What a world is like: drawn once, from its seed.
+
+use std::time::Duration;
+
+use super::random::Random;
+
+/// How often what goes wrong, in a thousand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Faults {
+    /// A store drops the connection instead of carrying a request out.
+    pub lost_before: u64,
+    /// A store carries a request out and drops the connection before or within the reply.
+    pub lost_after: u64,
+    /// A store does not let weir connect.
+    pub refused_connect: u64,
+    /// A store says neither yes nor no.
+    pub ignored_connect: u64,
+    /// A store begins to answer that it is loading.
+    pub loading: u64,
+    /// A store stops for a while.
+    pub stall: u64,
+    /// A store sends what is no reply.
+    pub garbage: u64,
+    /// A client leaves without a word.
+    pub client_lost: u64,
+}
+
+impl Faults {
+    const NONE: Self = Self {
+        lost_before: 0,
+        lost_after: 0,
+        refused_connect: 0,
+        ignored_connect: 0,
+        loading: 0,
+        stall: 0,
+        garbage: 0,
+        client_lost: 0,
+    };
+
+    fn drawn(random: &mut Random) -> Self {
+        // Many faults hide what one would show, so each world has few kinds of them.
+        let mut often = |most| if random.per_mille(400) { random.between(1, most) } else { 0 };
+        Self {
+            lost_before: often(15),
+            lost_after: often(15),
+            refused_connect: often(400),
+            ignored_connect: often(200),
+            loading: often(10),
+            stall: often(10),
+            garbage: often(5),
+            client_lost: often(100),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub shards: u16,
+    pub backends: u16,
+    pub links_per_backend: u16,
+    pub clients: usize,
+    pub faults: Faults,
+    /// The longest way between a socket's ends.
+    pub network_delay: Duration,
+    /// How long a store may take for one request.
+    pub store_delay: Duration,
+    /// How long a shard may be busy before it looks at what came in.
+    pub turn_delay: Duration,
+    /// Bytes in one piece, at most.
+    pub piece_bytes: u64,
+    pub output_bytes_max: usize,
+    pub reply_bytes_max: usize,
+    pub idle_timeout: Option<Duration>,
+    /// Large values are this large.
+    pub padding_max: usize,
+    /// The world ends by draining the shards; otherwise the clients leave by themselves.
+    pub ends_by_draining: bool,
+}
+
+impl Plan {
+    pub fn drawn(random: &mut Random) -> Self {
+        let micros = |random: &mut Random, from: &[u64]| Duration::from_micros(*random.pick(from));
+        let calm = random.per_mille(250);
+        Self {
+            shards: random.between(1, 8) as u16,
+            backends: random.between(1, 3) as u16,
+            links_per_backend: random.between(1, 3) as u16,
+            clients: random.between(2, 10) as usize,
+            faults: if calm { Faults::NONE } else { Faults::drawn(random) },
+            network_delay: micros(random, &[1, 50, 500, 5_000]),
+            store_delay: micros(random, &[1, 20, 200, 2_000]),
+            turn_delay: micros(random, &[1, 20, 300]),
+            piece_bytes: *random.pick(&[3, 40, 1_000, 16_384, 16_384]),
+            output_bytes_max: *random.pick(&[150_000, 1_000_000, 64_000_000]),
+            reply_bytes_max: if random.per_mille(200) { 30_000 } else { 64_000_000 },
+            idle_timeout: random.per_mille(300).then_some(Duration::from_millis(500)),
+            padding_max: *random.pick(&[0, 100, 100, 20_000, 40_000]),
+            ends_by_draining: random.per_mille(300),
+        }
+    }
+
+    /// Nothing goes wrong that could make weir refuse a request.
+    pub fn is_calm(&self) -> bool {
+        let Faults {
+            lost_before, lost_after, refused_connect, ignored_connect, loading, stall, garbage, ..
+        } = self.faults;
+        lost_before + lost_after + refused_connect + ignored_connect + loading + stall + garbage == 0
+    }
+}

@@ -1,0 +1,218 @@
+//! A store: the embedded engine behind connections that are slow, break, and say strange things.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::history::History;
+use super::network::SocketId;
+use super::plan::Faults;
+use super::random::Random;
+use super::token::{token_of_word, tokens};
+use crate::protocol::{Argument, Arguments, RequestDecoder, RequestLimits, encode, reply};
+use crate::storage::{Engine, EngineLimits, Session};
+use crate::values::Timestamp;
+use crate::values::time::Now;
+
+/// What a connection's request led to.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Reply(Vec<u8>),
+    /// The connection breaks, after these bytes.
+    Broken(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Waiting {
+    frame: Vec<u8>,
+    places: Vec<Argument>,
+}
+
+/// What stands between MULTI and EXEC.
+#[derive(Debug, Default)]
+struct Block {
+    /// Whose requests they are, once one of them tells.
+    client: Option<u32>,
+}
+
+struct Connection {
+    session: Session,
+    decoder: RequestDecoder,
+    waiting: VecDeque<Waiting>,
+    /// When the last request that came will have been carried out.
+    busy_until: Timestamp,
+    block: Option<Block>,
+    /// The requests of the block.
+    queued: Vec<Waiting>,
+}
+
+pub(super) struct Store {
+    engine: Engine,
+    connections: BTreeMap<SocketId, Connection>,
+    loading_until: Timestamp,
+    stalled_until: Timestamp,
+    random: Random,
+    faults: Faults,
+    delay: Duration,
+}
+
+const LOADING: &[u8] = b"-LOADING Redis is loading the dataset in memory\r\n";
+
+impl Store {
+    pub fn new(mut random: Random, faults: Faults, delay: Duration) -> Self {
+        Self {
+            engine: Engine::new(EngineLimits { bytes_max: 1 << 30 }, random.any()),
+            connections: BTreeMap::new(),
+            loading_until: Timestamp::ZERO,
+            stalled_until: Timestamp::ZERO,
+            random,
+            faults,
+            delay,
+        }
+    }
+
+    /// From now on nothing goes wrong any more.
+    pub fn calm_down(&mut self) {
+        let none = Faults { lost_before: 0, lost_after: 0, loading: 0, stall: 0, garbage: 0, ..self.faults };
+        self.faults = Faults { refused_connect: 0, ignored_connect: 0, ..none };
+    }
+
+    pub fn faults(&self) -> Faults {
+        self.faults
+    }
+
+    pub fn connected(&mut self, socket: SocketId) {
+        let connection = Connection {
+            session: Session::new(socket.0 as u64),
+            decoder: RequestDecoder::default(),
+            waiting: VecDeque::new(),
+            busy_until: Timestamp::ZERO,
+            block: None,
+            queued: Vec::new(),
+        };
+        self.connections.insert(socket, connection);
+    }
+
+    pub fn disconnected(&mut self, socket: SocketId) {
+        self.connections.remove(&socket);
+    }
+
+    /// Bytes of requests. When each of them will be carried out.
+    pub fn receive(
+        &mut self,
+        socket: SocketId,
+        bytes: &[u8],
+        now: Timestamp,
+    ) -> Result<Vec<Timestamp>, String> {
+        let Some(connection) = self.connections.get_mut(&socket) else { return Ok(Vec::new()) };
+        let limits = RequestLimits::trusted(64 << 20);
+        let (mut consumed, mut times) = (0, Vec::new());
+        loop {
+            match connection.decoder.next(bytes, &mut consumed, &limits) {
+                Ok(Some(request)) => {
+                    let (frame, places) =
+                        (request.arguments.frame().to_vec(), request.arguments.places().to_vec());
+                    connection.waiting.push_back(Waiting { frame, places });
+                }
+                Ok(None) => break,
+                Err(error) => return Err(format!("a store was sent malformed bytes: {}", error.0)),
+            }
+            let takes = Duration::from_nanos(self.random.below(self.delay.as_nanos() as u64 + 1));
+            if self.random.per_mille(self.faults.stall) {
+                self.stalled_until = now.after(Duration::from_millis(self.random.between(1, 6_000)));
+            }
+            connection.busy_until = connection.busy_until.max(now).max(self.stalled_until).after(takes);
+            times.push(connection.busy_until);
+        }
+        Ok(times)
+    }
+
+    /// It is time for the next request of a connection.
+    pub fn carry_out(
+        &mut self,
+        socket: SocketId,
+        now: Now,
+        history: &mut History,
+    ) -> Result<Option<Outcome>, String> {
+        let Some(connection) = self.connections.get_mut(&socket) else { return Ok(None) };
+        let waiting = connection.waiting.pop_front().expect("each request has its time");
+        let arguments = Arguments::new(&waiting.frame, &waiting.places);
+        if self.random.per_mille(self.faults.lost_before) {
+            return Ok(Some(Outcome::Broken(Vec::new())));
+        }
+        if self.random.per_mille(self.faults.loading) {
+            self.loading_until = now.monotonic.after(Duration::from_millis(self.random.between(1, 50)));
+        }
+        check_block(connection, &arguments)?;
+        let speaks_always = [&b"MULTI"[..], b"EXEC", b"HELLO", b"AUTH"].contains(&arguments.name());
+        let mut reply = Vec::new();
+        if self.loading_until > now.monotonic && !speaks_always {
+            if connection.block.is_some() {
+                // As in Redis, the block that it stands in is spoilt.
+                let words: [Argument; 1] = [Argument { start: 0, length: 1 }];
+                self.engine.execute(
+                    &mut connection.session,
+                    Arguments::new(b"?", &words),
+                    now,
+                    &mut Vec::new(),
+                );
+            }
+            return Ok(Some(Outcome::Reply(LOADING.to_vec())));
+        }
+        self.engine.execute(&mut connection.session, arguments, now, &mut reply);
+        if connection.block.is_some() {
+            connection.queued.push(waiting);
+        } else {
+            let queued = std::mem::take(&mut connection.queued);
+            let aborted = reply.starts_with(b"-EXECABORT");
+            for done in queued.iter().filter(|_| !aborted).chain(std::iter::once(&waiting)) {
+                let arguments = Arguments::new(&done.frame, &done.places);
+                arguments
+                    .iter()
+                    .filter_map(token_of_word)
+                    .try_for_each(|token| history.carried_out(token))?;
+            }
+        }
+        if self.random.per_mille(self.faults.garbage) {
+            return Ok(Some(Outcome::Reply(b"what?\r\n".to_vec())));
+        }
+        if self.random.per_mille(self.faults.lost_after) {
+            let some = self.random.below(reply.len() as u64);
+            reply.truncate(some as usize);
+            return Ok(Some(Outcome::Broken(reply)));
+        }
+        Ok(Some(Outcome::Reply(reply)))
+    }
+
+    /// What it holds, seen from beside.
+    pub fn value(&mut self, key: &str, now: Now) -> Option<Vec<u8>> {
+        let mut frame = Vec::new();
+        encode::request(&mut frame, [b"GET", key.as_bytes()].into_iter());
+        let mut consumed = 0;
+        let mut decoder = RequestDecoder::default();
+        let request = decoder.next(&frame, &mut consumed, &RequestLimits::trusted(1 << 20));
+        let request = request.expect("well formed").expect("whole");
+        let mut out = Vec::new();
+        self.engine.execute(&mut Session::new(0), request.arguments, now, &mut out);
+        reply::text(&out).map(<[u8]>::to_vec)
+    }
+}
+
+/// Between MULTI and EXEC stand the requests of one client only.
+fn check_block(connection: &mut Connection, arguments: &Arguments<'_>) -> Result<(), String> {
+    match (arguments.name(), &mut connection.block) {
+        (b"MULTI", None) => connection.block = Some(Block::default()),
+        (b"EXEC", Some(_)) => connection.block = None,
+        (b"MULTI" | b"EXEC", _) => return Err("a store was sent MULTI and EXEC that do not match".into()),
+        (_, Some(block)) => {
+            let writers = arguments.iter().skip(1).filter_map(tokens).flatten().map(|token| token.client);
+            for writer in writers {
+                let client = *block.client.get_or_insert(writer);
+                if client != writer {
+                    return Err(format!("the blocks of clients {client} and {writer} were mixed"));
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}

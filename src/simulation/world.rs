@@ -1,0 +1,690 @@
+//! Time and everything that happens in it: shards, their mesh, clients and stores.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::{Client, Leaving, Move, Stage};
+use super::expect::Allowed;
+use super::history::{History, Sent};
+use super::network::{Lane, Peer, Socket, SocketId, pieces};
+use super::plan::Plan;
+use super::random::Random;
+use super::store::{Outcome, Store};
+use super::token::tokens;
+use super::trace::Trace;
+use super::{Summary, Voice};
+use crate::config::Quotas;
+use crate::protocol::{Segment, encode};
+use crate::routing::{Topology, slot_of};
+use crate::shard::{BackendSettings, Batch, Counter, Question, ReplyTo, Shard, ShardSettings};
+use crate::values::time::Now;
+use crate::values::{Action, BackendId, Owner, ShardId, Timestamp};
+
+/// All must be at rest by then, in virtual time; nothing that weir waits for takes nearly so long.
+const END: Timestamp = Timestamp::from_millis(3_600_000);
+const UNIX_MS_AT_START: u64 = 1_700_000_000_000;
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
+const SEND_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What comes in at a shard.
+#[derive(Debug)]
+enum Input {
+    Accepted(SocketId),
+    Connected(SocketId),
+    Bytes(SocketId, Vec<u8>),
+    End(SocketId),
+    Lost(SocketId),
+    Transmitted(Owner, Segment),
+    Batch(Box<Batch>),
+    Answer(ReplyTo, Vec<u8>),
+    Drain,
+}
+
+#[derive(Debug)]
+enum Event {
+    /// A shard takes what came in.
+    Turn(usize),
+    Input(usize, Input),
+    ClientActs(usize),
+    ClientReceives(usize, Vec<u8>),
+    ClientSeesEnd(usize),
+    StoreReceives(SocketId, Vec<u8>),
+    StoreSeesEnd(SocketId),
+    StoreActs(SocketId),
+}
+
+struct Entry {
+    at: Timestamp,
+    number: u64,
+    event: Event,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+struct Core {
+    shard: Shard,
+    inbox: VecDeque<Input>,
+    /// What is not read from a paused socket.
+    unread: BTreeMap<SocketId, Vec<Input>>,
+    /// The turns that are on their way.
+    turns: BTreeSet<Timestamp>,
+    to_others: Vec<Lane>,
+}
+
+pub(super) struct World {
+    plan: Plan,
+    steps: u64,
+    step: u64,
+    now: Timestamp,
+    /// No new clients and no new faults: the rest must come to an end.
+    over: bool,
+    draining: bool,
+    events: BinaryHeap<Reverse<Entry>>,
+    events_made: u64,
+    cores: Vec<Core>,
+    stores: Vec<Store>,
+    clients: Vec<Client>,
+    sockets: Vec<Socket>,
+    by_owner: HashMap<(usize, Owner), SocketId>,
+    /// Segments that sockets are busy with, by shard.
+    segments: usize,
+    /// Of clients that do not read.
+    stuck_segments: BTreeMap<SocketId, Segment>,
+    history: History,
+    random: Random,
+    trace: Trace,
+    voice: Voice,
+    topology: Topology,
+}
+
+type Checked = Result<(), String>;
+
+impl World {
+    pub fn new(seed: u64, steps: u64, voice: Voice) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Plan::drawn(&mut random);
+        let topology = Topology::new(plan.shards, plan.backends);
+        let backends: Arc<[BackendSettings]> = (0..plan.backends)
+            .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
+            .collect();
+        let cores = (0..plan.shards)
+            .map(|index| {
+                let settings = ShardSettings {
+                    id: ShardId(index),
+                    topology,
+                    backends: Arc::clone(&backends),
+                    links_per_backend: plan.links_per_backend,
+                    request_bytes_max: 4 << 20,
+                    reply_bytes_max: plan.reply_bytes_max,
+                    output_bytes_max: plan.output_bytes_max,
+                    idle_timeout: plan.idle_timeout,
+                    send_timeout: SEND_TIMEOUT,
+                    reply_timeout: REPLY_TIMEOUT,
+                    connect_timeout: CONNECT_TIMEOUT,
+                    seed: random.any(),
+                };
+                Core {
+                    shard: Shard::new(settings, Arc::new(Quotas::trusting())),
+                    inbox: VecDeque::new(),
+                    unread: BTreeMap::new(),
+                    turns: BTreeSet::new(),
+                    to_others: vec![Lane::default(); usize::from(plan.shards)],
+                }
+            })
+            .collect();
+        let stores =
+            (0..plan.backends).map(|_| Store::new(random.fork(), plan.faults, plan.store_delay)).collect();
+        let mut world = Self {
+            steps,
+            step: 0,
+            now: Timestamp::from_millis(1),
+            over: false,
+            draining: false,
+            events: BinaryHeap::new(),
+            events_made: 0,
+            cores,
+            stores,
+            clients: Vec::new(),
+            sockets: Vec::new(),
+            by_owner: HashMap::new(),
+            segments: 0,
+            stuck_segments: BTreeMap::new(),
+            history: History::default(),
+            random,
+            trace: Trace::new(),
+            voice,
+            topology,
+            plan,
+        };
+        if voice == Voice::Narrating {
+            eprintln!("{:?}", world.plan);
+        }
+        for _ in 0..world.plan.clients {
+            world.add_client();
+        }
+        world
+    }
+
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Until nothing is left to happen.
+    pub fn run(&mut self) -> Result<Summary, String> {
+        while let Some(Reverse(Entry { at, event, .. })) = self.events.pop() {
+            self.now = at;
+            self.step += 1;
+            self.note(&event);
+            self.happen(event)?;
+            if self.step >= self.steps && !self.over {
+                self.end();
+            }
+            if at > END {
+                return Err("after an hour there is still something to do".into());
+            }
+        }
+        self.check_rest()?;
+        self.check_stores()?;
+        Ok(Summary {
+            steps: self.step,
+            replies: self.clients.iter().map(|client| client.replies).sum(),
+            refusals: self.clients.iter().map(|client| client.refusals).sum(),
+            links_lost: self.cores.iter().map(|core| core.shard.counters().get(Counter::LinksLost)).sum(),
+            trace: self.trace.value(),
+        })
+    }
+
+    fn note(&mut self, event: &Event) {
+        self.trace.number(self.now.as_nanos());
+        if let Event::ClientReceives(client, bytes) = event {
+            self.trace.number(*client as u64);
+            self.trace.bytes(bytes);
+        }
+        if self.voice == Voice::Narrating {
+            let mut text = format!("{event:?}");
+            if let Event::ClientReceives(_, bytes)
+            | Event::StoreReceives(_, bytes)
+            | Event::Input(_, Input::Bytes(_, bytes)) = event
+            {
+                text = format!(
+                    "{} {}",
+                    text.split('[').next().unwrap_or_default(),
+                    bytes[..bytes.len().min(300)].escape_ascii()
+                );
+            }
+            text.truncate(600);
+            eprintln!("{:>6} {:>12} {text}", self.step, self.now.as_nanos());
+        }
+    }
+
+    /// New faults end, clients stop talking, and the shards drain if that is how this world ends.
+    fn end(&mut self) {
+        self.over = true;
+        self.stores.iter_mut().for_each(Store::calm_down);
+        for client in 0..self.clients.len() {
+            self.after(Duration::ZERO, Event::ClientActs(client));
+        }
+        if self.plan.ends_by_draining {
+            self.draining = true;
+            for shard in 0..self.cores.len() {
+                let late = Duration::from_micros(self.random.below(2_000));
+                self.after(late, Event::Input(shard, Input::Drain));
+            }
+        }
+    }
+
+    fn happen(&mut self, event: Event) -> Checked {
+        match event {
+            Event::Turn(shard) => self.turn(shard)?,
+            Event::Input(shard, input) => self.come_in(shard, input),
+            Event::ClientActs(client) => self.client_acts(client),
+            Event::ClientReceives(client, bytes) => self.client_receives(client, &bytes)?,
+            Event::ClientSeesEnd(client) => {
+                let idle_allowed = self.plan.idle_timeout.is_some();
+                let gone = self.clients[client].stage == Stage::Gone;
+                let overfull = self.plan.output_bytes_max < 300_000;
+                if !gone {
+                    self.clients[client].closed(
+                        self.draining || overfull,
+                        idle_allowed,
+                        &mut self.history,
+                    )?;
+                    self.replace_client();
+                }
+            }
+            Event::StoreReceives(socket, bytes) => {
+                let Peer::Store(backend) = self.sockets[socket.0].peer else {
+                    unreachable!("a store's socket")
+                };
+                for at in self.stores[usize::from(backend.0)].receive(socket, &bytes, self.now)? {
+                    self.at(at, Event::StoreActs(socket));
+                }
+            }
+            Event::StoreSeesEnd(socket) => self.store_of(socket).disconnected(socket),
+            Event::StoreActs(socket) => self.store_acts(socket)?,
+        }
+        Ok(())
+    }
+
+    // Shards.
+
+    /// Something reaches a shard, unless its socket is closed or not read from.
+    fn come_in(&mut self, shard: usize, input: Input) {
+        if let Input::Bytes(socket, _) | Input::End(socket) | Input::Lost(socket) | Input::Connected(socket) =
+            &input
+        {
+            let known = &self.sockets[socket.0];
+            if known.closed_by_shard {
+                return;
+            }
+            if known.paused && !matches!(input, Input::Lost(_)) {
+                self.cores[shard].unread.entry(*socket).or_default().push(input);
+                return;
+            }
+        }
+        self.cores[shard].inbox.push_back(input);
+        let delay = self.turn_delay();
+        let soon = self.now.after(delay);
+        if self.cores[shard].turns.first().is_none_or(|next| *next > soon) {
+            self.plan_turn(shard, soon);
+        }
+    }
+
+    fn plan_turn(&mut self, shard: usize, at: Timestamp) {
+        if self.cores[shard].turns.insert(at) {
+            self.at(at, Event::Turn(shard));
+        }
+    }
+
+    fn turn(&mut self, shard: usize) -> Checked {
+        let now = self.clocks();
+        self.cores[shard].turns.remove(&self.now);
+        let quiet = self.cores[shard].inbox.is_empty();
+        while let Some(input) = self.cores[shard].inbox.pop_front() {
+            self.take(shard, input, now);
+        }
+        self.cores[shard].shard.handle_turn_end(now);
+        if quiet {
+            self.cores[shard].shard.handle_quiet();
+        } else {
+            // As in the real one, a turn with work in it is followed by another.
+            let delay = self.turn_delay();
+            self.plan_turn(shard, self.now.after(delay));
+        }
+        loop {
+            while let Some(action) = self.cores[shard].shard.poll_action() {
+                self.act(shard, action, now)?;
+            }
+            let Some((owner, segment)) = self.cores[shard].shard.poll_transmit() else { break };
+            self.transmit(shard, owner, segment, now)?;
+        }
+        while let Some((to, question)) = self.cores[shard].shard.poll_question() {
+            let Question::Info { sections, .. } = question;
+            let mut reply = Vec::new();
+            encode::bulk(&mut reply, sections.concat().as_bytes());
+            let delay = self.some_delay();
+            self.after(delay, Event::Input(shard, Input::Answer(to, reply)));
+        }
+        while let Some((to, batch)) = self.cores[shard].shard.poll_batch() {
+            let to = usize::from(to.0);
+            let arrival =
+                self.cores[shard].to_others[to].arrival(self.now, self.plan.turn_delay, &mut self.random);
+            self.at(arrival, Event::Input(to, Input::Batch(batch)));
+        }
+        if let Some(at) = self.cores[shard].shard.poll_deadline() {
+            let at = at.max(self.now);
+            if self.cores[shard].turns.first().is_none_or(|next| *next > at) {
+                self.plan_turn(shard, at);
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, shard: usize, input: Input, now: Now) {
+        if let Input::Bytes(socket, _) | Input::End(socket) | Input::Lost(socket) | Input::Connected(socket) =
+            &input
+            && self.sockets[socket.0].closed_by_shard
+        {
+            return;
+        }
+        let core = &mut self.cores[shard].shard;
+        match input {
+            Input::Accepted(socket) => {
+                let owner = Owner::Client(core.handle_client_opened(now));
+                self.sockets[socket.0].owner = Some(owner);
+                self.by_owner.insert((shard, owner), socket);
+            }
+            Input::Connected(socket) => {
+                if let Some(Owner::Link(connection, generation)) = self.sockets[socket.0].owner {
+                    core.handle_link_connected(connection, generation);
+                }
+            }
+            Input::Bytes(socket, bytes) => match self.sockets[socket.0].owner {
+                Some(Owner::Client(id)) => core.handle_client_bytes(id, &bytes, now),
+                Some(Owner::Link(connection, generation)) => {
+                    core.handle_link_bytes(connection, generation, &bytes, now);
+                }
+                None => unreachable!("accepting came first"),
+            },
+            Input::End(socket) => match self.sockets[socket.0].owner {
+                Some(Owner::Client(id)) => core.handle_client_end(id),
+                Some(Owner::Link(connection, generation)) => {
+                    core.handle_link_lost(connection, generation, now);
+                    self.close(shard, socket, now);
+                }
+                None => unreachable!("accepting came first"),
+            },
+            Input::Lost(socket) => {
+                match self.sockets[socket.0].owner {
+                    Some(Owner::Client(id)) => core.handle_client_lost(id),
+                    Some(Owner::Link(connection, generation)) => {
+                        core.handle_link_lost(connection, generation, now);
+                    }
+                    None => unreachable!("accepting came first"),
+                }
+                self.close(shard, socket, now);
+            }
+            Input::Transmitted(owner, segment) => {
+                self.segments -= 1;
+                if let Some(socket) = self.by_owner.get(&(shard, owner)) {
+                    self.sockets[socket.0].sending = false;
+                }
+                core.handle_transmitted(owner, segment, now);
+            }
+            Input::Batch(batch) => core.handle_batch(batch, now),
+            Input::Answer(to, reply) => core.handle_answer(to, &reply),
+            Input::Drain => core.handle_drain(),
+        }
+    }
+
+    fn act(&mut self, shard: usize, action: Action, now: Now) -> Checked {
+        match action {
+            Action::Connect { owner, backend } => self.connect(shard, owner, backend),
+            Action::Close(owner) => {
+                if let Some(socket) = self.by_owner.get(&(shard, owner)).copied() {
+                    self.close(shard, socket, now);
+                }
+            }
+            // A socket may have been lost between the wish and now.
+            Action::PauseReading(owner) => {
+                if let Some(socket) = self.by_owner.get(&(shard, owner)).copied()
+                    && std::mem::replace(&mut self.sockets[socket.0].paused, true)
+                {
+                    return Err("a socket is paused twice".into());
+                }
+            }
+            Action::ResumeReading(owner) => {
+                if let Some(socket) = self.by_owner.get(&(shard, owner)).copied() {
+                    if !std::mem::replace(&mut self.sockets[socket.0].paused, false) {
+                        return Err("a socket is resumed that was not paused".into());
+                    }
+                    for input in self.cores[shard].unread.remove(&socket).unwrap_or_default() {
+                        self.come_in(shard, input);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, shard: usize, owner: Owner, backend: BackendId) {
+        let socket = SocketId(self.sockets.len());
+        self.sockets.push(Socket::new(shard, Peer::Store(backend), Some(owner)));
+        self.by_owner.insert((shard, owner), socket);
+        let faults = self.stores[usize::from(backend.0)].faults();
+        if self.random.per_mille(faults.refused_connect) {
+            self.send_to_shard(socket, Input::Lost(socket));
+        } else if !self.random.per_mille(faults.ignored_connect) {
+            self.stores[usize::from(backend.0)].connected(socket);
+            self.send_to_shard(socket, Input::Connected(socket));
+        }
+    }
+
+    /// The shard's end of a socket is closed; the other end notices after what is on its way.
+    fn close(&mut self, shard: usize, socket: SocketId, now: Now) {
+        let known = &mut self.sockets[socket.0];
+        if std::mem::replace(&mut known.closed_by_shard, true) {
+            return;
+        }
+        let (peer, owner) = (known.peer, known.owner.expect("only open sockets are closed"));
+        self.by_owner.remove(&(shard, owner));
+        self.cores[shard].unread.remove(&socket);
+        if let Some(segment) = self.stuck_segments.remove(&socket) {
+            self.segments -= 1;
+            self.cores[shard].shard.handle_transmitted(owner, segment, now);
+        }
+        let arrival = self.arrival_at_peer(socket);
+        match peer {
+            Peer::Client(client) => self.at(arrival, Event::ClientSeesEnd(client)),
+            Peer::Store(_) => self.at(arrival, Event::StoreSeesEnd(socket)),
+        }
+    }
+
+    fn transmit(&mut self, shard: usize, owner: Owner, segment: Segment, now: Now) -> Checked {
+        if segment.bytes().is_empty() {
+            return Err("an empty segment is sent".into());
+        }
+        let Some(socket) = self.by_owner.get(&(shard, owner)).copied() else {
+            self.cores[shard].shard.handle_transmitted(owner, segment, now);
+            return Ok(());
+        };
+        self.segments += 1;
+        if std::mem::replace(&mut self.sockets[socket.0].sending, true) {
+            return Err("two segments are under way on one socket".into());
+        }
+        let peer = self.sockets[socket.0].peer;
+        if let Peer::Client(client) = peer
+            && self.clients[client].leaving == Leaving::Stuck
+            && self.clients[client].stage == Stage::Leaving
+        {
+            self.stuck_segments.insert(socket, segment);
+            return Ok(());
+        }
+        for piece in pieces(segment.bytes(), self.plan.piece_bytes, &mut self.random) {
+            let arrival = self.arrival_at_peer(socket);
+            match peer {
+                Peer::Client(client) => self.at(arrival, Event::ClientReceives(client, piece)),
+                Peer::Store(_) => self.at(arrival, Event::StoreReceives(socket, piece)),
+            }
+        }
+        let taken = self.arrival_at_peer(socket);
+        self.at(taken, Event::Input(shard, Input::Transmitted(owner, segment)));
+        Ok(())
+    }
+
+    // Clients.
+
+    fn add_client(&mut self) {
+        let shard = self.random.below(self.cores.len() as u64) as usize;
+        let (socket, client) = (SocketId(self.sockets.len()), self.clients.len());
+        self.sockets.push(Socket::new(shard, Peer::Client(client), None));
+        let random = self.random.fork();
+        self.clients.push(Client::new(client as u32, socket, &self.plan, self.topology, random));
+        self.send_to_shard(socket, Input::Accepted(socket));
+        let delay = self.clients[client].pause();
+        self.after(delay, Event::ClientActs(client));
+    }
+
+    fn replace_client(&mut self) {
+        if !self.over {
+            self.add_client();
+        }
+    }
+
+    fn client_acts(&mut self, client: usize) {
+        let socket = self.clients[client].socket;
+        let next = self.clients[client].act(self.step, self.over, &mut self.history);
+        match next {
+            Move::Nothing => return,
+            Move::Leave => {
+                self.sockets[socket.0].closed_by_peer = true;
+                self.send_to_shard(socket, Input::Lost(socket));
+                self.replace_client();
+                return;
+            }
+            Move::Send(bytes) | Move::StopReading(bytes) => self.client_sends(socket, &bytes),
+            Move::SendAndEnd(bytes) => {
+                self.client_sends(socket, &bytes);
+                self.send_to_shard(socket, Input::End(socket));
+            }
+        }
+        let delay = self.clients[client].pause();
+        self.after(delay, Event::ClientActs(client));
+    }
+
+    fn client_sends(&mut self, socket: SocketId, bytes: &[u8]) {
+        for piece in pieces(bytes, self.plan.piece_bytes, &mut self.random) {
+            self.send_to_shard(socket, Input::Bytes(socket, piece));
+        }
+    }
+
+    fn client_receives(&mut self, client: usize, bytes: &[u8]) -> Checked {
+        if self.clients[client].stage == Stage::Gone {
+            return Ok(());
+        }
+        let allowed =
+            Allowed { refusals: !self.plan.is_calm(), oversized: self.plan.reply_bytes_max < 1_000_000 };
+        self.clients[client].receive(bytes, self.step, &mut self.history, allowed)?;
+        let delay = self.clients[client].pause();
+        self.after(delay, Event::ClientActs(client));
+        Ok(())
+    }
+
+    // Stores.
+
+    fn store_of(&mut self, socket: SocketId) -> &mut Store {
+        let Peer::Store(backend) = self.sockets[socket.0].peer else { unreachable!("a store's socket") };
+        &mut self.stores[usize::from(backend.0)]
+    }
+
+    fn store_acts(&mut self, socket: SocketId) -> Checked {
+        let now = self.clocks();
+        let Peer::Store(backend) = self.sockets[socket.0].peer else { unreachable!("a store's socket") };
+        let store = &mut self.stores[usize::from(backend.0)];
+        let (bytes, broken) = match store.carry_out(socket, now, &mut self.history)? {
+            None => return Ok(()),
+            Some(Outcome::Reply(bytes)) => (bytes, false),
+            Some(Outcome::Broken(bytes)) => (bytes, true),
+        };
+        for piece in pieces(&bytes, self.plan.piece_bytes, &mut self.random) {
+            self.send_to_shard(socket, Input::Bytes(socket, piece));
+        }
+        if broken {
+            self.store_of(socket).disconnected(socket);
+            let end = if self.random.per_mille(500) { Input::End(socket) } else { Input::Lost(socket) };
+            self.send_to_shard(socket, end);
+        }
+        Ok(())
+    }
+
+    // The end.
+
+    fn check_rest(&self) -> Checked {
+        if let Some(unserved) = self.clients.iter().find_map(Client::unserved) {
+            return Err(format!("nothing is left to happen, but {unserved}"));
+        }
+        if self.segments > 0 {
+            return Err(format!("{} segments never came back", self.segments));
+        }
+        for core in &self.cores {
+            let shard = &core.shard;
+            let left = (shard.clients_open(), shard.replies_owed(), shard.gathers_open());
+            if left != (0, 0, 0) {
+                return Err(format!(
+                    "shard {} is left with {left:?} (clients, owed replies, gathers)",
+                    shard.id().0
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the stores hold in the end is what was acknowledged.
+    fn check_stores(&mut self) -> Checked {
+        let now = self.clocks();
+        let reader = Sent { client: u32::MAX, sequence: u64::MAX, step: u64::MAX };
+        let keys: Vec<String> = self.history.keys().map(str::to_owned).collect();
+        for key in keys.iter().filter(|key| !key.starts_with('{')) {
+            let value = self.stored(key, now);
+            let found =
+                value.as_deref().map(|value| tokens(value).ok_or(format!("{key} holds what nobody wrote")));
+            let found = found.transpose()?;
+            if key.starts_with("log:") {
+                self.history.check_log(reader, key, &found.unwrap_or_default())?;
+            } else {
+                self.history.check_value(reader, key, found.map(|found| found[0].write))?;
+            }
+        }
+        let counters: Vec<String> = self.history.counters().map(str::to_owned).collect();
+        for key in counters {
+            let value = self
+                .stored(&key, now)
+                .map_or(0, |value| String::from_utf8_lossy(&value).parse().unwrap_or(-1));
+            let (least, most) = self.history.count_bounds(&key);
+            if value < least || value > most {
+                return Err(format!("{key} is {value} in the end, not from {least} to {most}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn stored(&mut self, key: &str, now: Now) -> Option<Vec<u8>> {
+        let backend = self.topology.backend_of(slot_of(key.as_bytes()));
+        self.stores[usize::from(backend.0)].value(key, now)
+    }
+
+    // Time.
+
+    fn clocks(&self) -> Now {
+        Now { monotonic: self.now, unix_ms: UNIX_MS_AT_START + self.now.as_nanos() / 1_000_000 }
+    }
+
+    fn turn_delay(&mut self) -> Duration {
+        Duration::from_nanos(self.random.between(1, self.plan.turn_delay.as_nanos() as u64))
+    }
+
+    fn some_delay(&mut self) -> Duration {
+        Duration::from_nanos(self.random.below(self.plan.network_delay.as_nanos() as u64 + 1))
+    }
+
+    fn send_to_shard(&mut self, socket: SocketId, input: Input) {
+        let known = &mut self.sockets[socket.0];
+        let arrival = known.to_shard.arrival(self.now, self.plan.network_delay, &mut self.random);
+        let shard = known.shard;
+        self.at(arrival, Event::Input(shard, input));
+    }
+
+    fn arrival_at_peer(&mut self, socket: SocketId) -> Timestamp {
+        self.sockets[socket.0].to_peer.arrival(self.now, self.plan.network_delay, &mut self.random)
+    }
+
+    fn after(&mut self, delay: Duration, event: Event) {
+        self.at(self.now.after(delay), event);
+    }
+
+    fn at(&mut self, at: Timestamp, event: Event) {
+        self.events_made += 1;
+        self.events.push(Reverse(Entry { at, number: self.events_made, event }));
+    }
+}

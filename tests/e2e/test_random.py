@@ -1,0 +1,225 @@
+"""Commands at random, right and wrong ones, in pipelines: the same bytes from a redis-server and through weir.
+
+The shapes' commands are taken apart and put together anew: words dropped, doubled, swapped for others, keys mixed. Everything
+lives on one backend, so that whatever comes out must be answered as a single redis-server would; weir runs more shards than
+there are CPUs, so that most of it crosses cores.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from harness import shapes
+from harness.processes import Redis, Weir
+from harness.resp import Reply, encode, shorten
+from test_embedded import NOT_EMBEDDED
+
+SEEDS = 12
+REQUESTS = 1200
+BATCH_MAX = 60
+LETTERS = "abcde"
+
+# Whose replies depend on chance, on the clock, or on a hash seed beyond what sorting undoes; and what is weir's own business.
+LEFT_OUT = {
+    "SPOP",
+    "SRANDMEMBER",
+    "HRANDFIELD",
+    "ZRANDMEMBER",
+    "RANDOMKEY",
+    "HSCAN",
+    "SSCAN",
+    "ZSCAN",
+    "TIME",
+    "XINFO",
+    "XPENDING",
+    "XCLAIM",
+    "XAUTOCLAIM",
+    "TTL",
+    "PTTL",
+    "EXPIRETIME",
+    "PEXPIRETIME",
+    "MULTI",
+    "EXEC",
+    "DISCARD",
+    "MEMORY",
+    "CLIENT",
+    "SELECT",
+    "NOSUCHCOMMAND",
+    "OBJECT",
+    "FCALL",
+    "FCALL_RO",
+    "DUMP",
+    "RESTORE",
+}
+# What the embedded store may answer otherwise than Redis does: ranges by name among members of different scores.
+UNSPECIFIED = {"BYLEX", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZREMRANGEBYLEX", "ZLEXCOUNT"}
+EXPIRING = {b"EX", b"PX", b"EXPIRE", b"PEXPIRE", b"SETEX", b"PSETEX"}
+# weir must find their keys before it can send them anywhere. Where a request has several faults, it may see another one first.
+KEYS_TO_BE_FOUND = {
+    "EVAL",
+    "EVAL_RO",
+    "EVALSHA",
+    "EVALSHA_RO",
+    "XREAD",
+    "XREADGROUP",
+    "LMPOP",
+    "ZMPOP",
+    "SINTERCARD",
+    "ZINTERCARD",
+    "ZUNION",
+    "ZINTER",
+    "ZDIFF",
+    "ZUNIONSTORE",
+    "ZINTERSTORE",
+    "ZDIFFSTORE",
+}
+UNORDERED = {"SMEMBERS", "SINTER", "SUNION", "SDIFF", "SORT", "SORT_RO"}
+WORDS = [
+    "0",
+    "1",
+    "-1",
+    "2",
+    "100000",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "1.5",
+    "inf",
+    "nan",
+    "",
+    "x",
+    "NX",
+    "XX",
+    "GET",
+    "COUNT",
+    "LIMIT",
+    "STORE",
+    "WITHSCORES",
+    "LEFT",
+    "MATCH",
+    "*",
+    "[a",
+    "(1",
+    "+",
+    "-",
+    "$",
+    "EX",
+    "\x01",
+    "\r\n",
+]
+
+
+def templates() -> list[list[str]]:
+    """The words of every compared command, keys still as @name."""
+    lines = [
+        step.text for shape in shapes.load() for step in shape.steps if step.mark == "" and shape.family != "connection"
+    ]
+    words = [shapes.split(line) for line in lines]
+    return [line for line in words if line[0].upper() not in LEFT_OUT]
+
+
+class Maker:
+    """Makes up requests. The same seed makes up the same ones."""
+
+    def __init__(self, seed: int, without: set[str] = frozenset()) -> None:
+        self.random = random.Random(seed)
+        self.tag = f"random-{seed}"
+        self.templates = [line for line in templates() if not without & {word.upper() for word in line}]
+
+    def request(self) -> list[bytes]:
+        words = list(self.random.choice(self.templates))
+        for _ in range(self.random.choice([0, 0, 0, 1, 1, 2, 4])):
+            self.spoil(words)
+        made = [self.word(word) for word in words]
+        return self.request() if depends_on_the_clock(made) else made
+
+    def spoil(self, words: list[str]) -> None:
+        at = self.random.randrange(1, len(words) + 1)
+        match self.random.randrange(4):
+            case 0:
+                words.insert(at, self.random.choice([*WORDS, "@a"]))
+            case 1 if at < len(words):
+                del words[at]
+            case 2 if at < len(words):
+                words[at] = self.random.choice([*WORDS, "@a"])
+            case 3 if at < len(words):
+                other = self.random.randrange(1, len(words))
+                words[at], words[other] = words[other], words[at]
+
+    def word(self, word: str) -> bytes:
+        if word.startswith("@"):
+            return f"{{{self.tag}}}{self.random.choice(LETTERS)}".encode()
+        return word.encode("latin-1")
+
+
+def depends_on_the_clock(words: list[bytes]) -> bool:
+    """A stream entry named by the time, a key that is gone in a moment, or times compared that are a moment apart."""
+    upper = {word.upper() for word in words}
+    return (b"XADD" in upper and b"*" in upper) or bool(upper & EXPIRING and upper & {b"1", b"2", b"GT", b"LT"})
+
+
+@pytest.fixture(scope="module")
+def reference(module_servers) -> Redis:
+    return module_servers.redis()
+
+
+@pytest.fixture(scope="module")
+def weir(module_servers) -> Weir:
+    return module_servers.weir(module_servers.redis(), flags=["--shards", "8"])
+
+
+@pytest.fixture(scope="module")
+def embedded(module_servers) -> Weir:
+    return module_servers.weir(flags=["--shards", "8"])
+
+
+@pytest.mark.parametrize("protocol", [2, 3], ids=["resp2", "resp3"])
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_commands(reference: Redis, weir: Weir, seed: int, protocol: int):
+    play(Maker(seed), reference, weir, protocol, same)
+
+
+@pytest.mark.weir_only
+@pytest.mark.parametrize("protocol", [2, 3], ids=["resp2", "resp3"])
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_commands_on_the_embedded_store(reference: Redis, embedded: Weir, seed: int, protocol: int):
+    play(Maker(seed, without=NOT_EMBEDDED | UNSPECIFIED), reference, embedded, protocol, same_but_for_errors)
+
+
+def play(
+    maker: Maker, reference: Redis, weir: Weir, protocol: int, agree: Callable[[bytes, Reply, Reply], bool]
+) -> None:
+    log: list[str] = []
+    with reference.connect(protocol=protocol) as direct, weir.connect(protocol=protocol) as through:
+        direct.ok("FLUSHALL")
+        through.ok("FLUSHALL")
+        left = REQUESTS
+        while left > 0:
+            requests = [maker.request() for _ in range(maker.random.randint(1, BATCH_MAX))]
+            left -= len(requests)
+            payload = b"".join(encode(*request) for request in requests)
+            direct.send_raw(payload)
+            through.send_raw(payload)
+            for request in requests:
+                expected, found = direct.read(), through.read()
+                log.append(f"{request!r:.150} -> {shorten(expected.raw, 60)}")
+                assert agree(request[0], expected, found), (
+                    f"request {len(log)}: {request}\n    redis: {expected}\n    weir:  {found}\n"
+                    "before it:\n    " + "\n    ".join(log[-12:-1])
+                )
+
+
+def same(command: bytes, expected: Reply, found: Reply) -> bool:
+    if expected.raw == found.raw:
+        return True
+    name = command.decode().upper()
+    if name in KEYS_TO_BE_FOUND and expected.is_error and found.is_error:
+        return True
+    return name in UNORDERED and shapes.agree(expected, found, "~")
+
+
+def same_but_for_errors(command: bytes, expected: Reply, found: Reply) -> bool:
+    """The embedded store looks at things in its own order, so of several faults it may name another one."""
+    return (expected.is_error and found.is_error) or same(command, expected, found)

@@ -1,0 +1,210 @@
+//! What is done with hostile bytes, one function per target. Nothing here may panic, whatever the bytes are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir::config::Quotas;
+use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits};
+use weir::routing::Topology;
+use weir::shard::{BackendSettings, Shard, ShardSettings};
+use weir::values::time::Now;
+use weir::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp};
+
+const SHARDS: u16 = 2;
+const BACKENDS: u16 = 2;
+/// The sizes of pieces that bytes arrive in.
+const SPLITS: [usize; 4] = [1, 3, 17, 1000];
+
+/// The decoder of requests finds the same ones, and the same error, however the bytes are split.
+pub fn requests(bytes: &[u8]) {
+    for limits in [RequestLimits::trusted(100_000), RequestLimits::stranger()] {
+        let whole = decoded(bytes, bytes.len().max(1), &limits);
+        for size in SPLITS {
+            assert_eq!(decoded(bytes, size, &limits), whole, "in pieces of {size}");
+        }
+    }
+}
+
+/// The scanner of replies finds the same ends, and gives up on the same ones, however the bytes are split.
+pub fn replies(bytes: &[u8]) {
+    let whole = scanned(bytes, bytes.len().max(1));
+    for size in SPLITS {
+        assert_eq!(scanned(bytes, size), whole, "in pieces of {size}");
+    }
+}
+
+/// The composer answers every request that it takes on, asks stores for whole requests only, and comes to rest.
+pub fn composer(bytes: &[u8]) {
+    let limits = RequestLimits::trusted(REQUEST_BYTES_MAX);
+    let (requests, error) = decoded(bytes, bytes.len().max(1), &limits);
+    for size in [bytes.len().max(1), 5] {
+        let mut house = House::new();
+        for piece in bytes.chunks(size) {
+            house.shards[0].handle_client_bytes(house.client, piece, house.now);
+            house.settle();
+        }
+        let expected = requests.len() + usize::from(error.is_some());
+        let answered = house.replies();
+        let may_end_early = requests.iter().flatten().any(|word| word.eq_ignore_ascii_case(b"quit"));
+        assert!(
+            answered == expected || (may_end_early && answered <= expected),
+            "{answered} replies to {expected}"
+        );
+        house.shards[0].handle_client_end(house.client);
+        house.settle();
+        for shard in &house.shards {
+            let left = (shard.clients_open(), shard.replies_owed(), shard.gathers_open());
+            assert_eq!(left, (0, 0, 0), "clients, owed replies, gathers");
+        }
+    }
+}
+
+type Words = Vec<Vec<u8>>;
+
+/// The requests in these bytes, and what is wrong with what follows them.
+fn decoded(bytes: &[u8], size: usize, limits: &RequestLimits) -> (Vec<Words>, Option<String>) {
+    let (mut decoder, mut found) = (RequestDecoder::default(), Vec::new());
+    for piece in bytes.chunks(size) {
+        let mut consumed = 0;
+        loop {
+            match decoder.next(piece, &mut consumed, limits) {
+                Ok(Some(request)) => found.push(request.arguments.iter().map(<[u8]>::to_vec).collect()),
+                Ok(None) => break,
+                Err(error) => return (found, Some(error.0)),
+            }
+        }
+        assert_eq!(consumed, piece.len(), "what is no whole request is kept");
+    }
+    (found, None)
+}
+
+/// Ends, kinds and rows of the replies in these bytes, and whether what follows them is none.
+fn scanned(bytes: &[u8], size: usize) -> (Vec<(usize, u8, u64)>, bool) {
+    let (mut scanner, mut found) = (ReplyScanner::default(), Vec::new());
+    for (index, piece) in bytes.chunks(size).enumerate() {
+        let mut at = 0;
+        while at < piece.len() {
+            match scanner.scan(&piece[at..]) {
+                Ok(Some(scanned)) => {
+                    assert!(
+                        scanned.end > 0 && scanned.end <= piece.len() - at,
+                        "an end lies in what was scanned"
+                    );
+                    at += scanned.end;
+                    found.push((index * size + at, scanned.kind, scanned.rows));
+                }
+                Ok(None) => break,
+                Err(_) => return (found, true),
+            }
+        }
+    }
+    (found, false)
+}
+
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+
+/// Two shards with one client, and stores that say OK to everything.
+struct House {
+    shards: Vec<Shard>,
+    client: ClientId,
+    now: Now,
+    received: Vec<u8>,
+    decoders: Vec<((usize, ConnectionId), RequestDecoder)>,
+}
+
+impl House {
+    fn new() -> Self {
+        let topology = Topology::new(SHARDS, BACKENDS);
+        let backends: Arc<[BackendSettings]> = (0..BACKENDS)
+            .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
+            .collect();
+        let settings = |id| ShardSettings {
+            id: ShardId(id),
+            topology,
+            backends: Arc::clone(&backends),
+            links_per_backend: 2,
+            request_bytes_max: REQUEST_BYTES_MAX,
+            reply_bytes_max: 1 << 20,
+            output_bytes_max: 64 << 20,
+            idle_timeout: None,
+            send_timeout: Duration::from_secs(30),
+            reply_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(1),
+            seed: 1,
+        };
+        let mut shards: Vec<Shard> =
+            (0..SHARDS).map(|id| Shard::new(settings(id), Arc::new(Quotas::trusting()))).collect();
+        let now = Now { monotonic: Timestamp::from_millis(1), unix_ms: 1_700_000_000_000 };
+        let client = shards[0].handle_client_opened(now);
+        Self { shards, client, now, received: Vec::new(), decoders: Vec::new() }
+    }
+
+    /// Turns until nothing moves any more.
+    fn settle(&mut self) {
+        loop {
+            let mut moved = false;
+            for shard in 0..self.shards.len() {
+                moved |= self.turn(shard);
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn turn(&mut self, shard: usize) -> bool {
+        let (now, mut moved) = (self.now, false);
+        self.shards[shard].handle_turn_end(now);
+        self.shards[shard].handle_quiet();
+        while let Some(action) = self.shards[shard].poll_action() {
+            if let Action::Connect { owner: Owner::Link(link, generation), .. } = action {
+                self.shards[shard].handle_link_connected(link, generation);
+            }
+            moved = true;
+        }
+        while let Some((owner, segment)) = self.shards[shard].poll_transmit() {
+            match owner {
+                Owner::Client(_) => self.received.extend_from_slice(segment.bytes()),
+                Owner::Link(link, generation) => {
+                    for _ in 0..self.whole_requests(shard, link, segment.bytes()) {
+                        self.shards[shard].handle_link_bytes(link, generation, b"+OK\r\n", now);
+                    }
+                }
+            }
+            self.shards[shard].handle_transmitted(owner, segment, now);
+            moved = true;
+        }
+        while let Some((to, _)) = self.shards[shard].poll_question() {
+            self.shards[shard].handle_answer(to, b"+about weir\r\n");
+            moved = true;
+        }
+        while let Some((to, batch)) = self.shards[shard].poll_batch() {
+            self.shards[usize::from(to.0)].handle_batch(batch, now);
+            moved = true;
+        }
+        moved
+    }
+
+    /// How many requests end in what a store was sent.
+    fn whole_requests(&mut self, shard: usize, link: ConnectionId, bytes: &[u8]) -> usize {
+        if !self.decoders.iter().any(|(whose, _)| *whose == (shard, link)) {
+            self.decoders.push(((shard, link), RequestDecoder::default()));
+        }
+        let known = self.decoders.iter_mut().find(|(whose, _)| *whose == (shard, link));
+        let (_, decoder) = known.expect("just put there");
+        let (mut consumed, mut count) = (0, 0);
+        let limits = RequestLimits::trusted(64 << 20);
+        while decoder.next(bytes, &mut consumed, &limits).expect("a store is sent requests only").is_some() {
+            count += 1;
+        }
+        count
+    }
+
+    /// How many replies the client has received, all of them whole.
+    fn replies(&self) -> usize {
+        let (found, malformed) = scanned(&self.received, self.received.len().max(1));
+        assert!(!malformed, "a client is sent replies only");
+        assert_eq!(found.last().map_or(0, |(end, ..)| *end), self.received.len(), "whole replies only");
+        found.len()
+    }
+}

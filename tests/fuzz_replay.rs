@@ -1,0 +1,125 @@
+//! Replays the corpus through the fuzz targets, as it is and a little changed, the same way in every run.
+
+mod fuzz_bodies;
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use weir::simulation::Random;
+
+/// Changed inputs per target: a few seconds of an unoptimised build.
+const MUTANTS: u64 = 6_000;
+const MUTANT_BYTES_MAX: usize = 4_096;
+/// What is put into inputs: the words of the protocol, and numbers at its edges.
+const PARTS: [&[u8]; 32] = [
+    b"\r\n",
+    b"*",
+    b"$",
+    b"\n",
+    b"\"",
+    b"'",
+    b"*1\r\n",
+    b"*2\r\n",
+    b"*3\r\n",
+    b"$1\r\na\r\n",
+    b"$3\r\nGET\r\n",
+    b"$-1\r\n",
+    b"$0\r\n\r\n",
+    b"*-1\r\n",
+    b"*0\r\n",
+    b"-5",
+    b"0",
+    b"999999999999",
+    b"2147483647",
+    b"18446744073709551615",
+    b"%1\r\n",
+    b"~2\r\n",
+    b"|1\r\n",
+    b">2\r\n",
+    b"_\r\n",
+    b"$5\r\nMULTI\r\n",
+    b"*1\r\n$4\r\nEXEC\r\n",
+    b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n",
+    b"*1\r\n$6\r\nDBSIZE\r\n",
+    b"PING\r\n",
+    b"*3\r\n$4\r\nMGET\r\n$1\r\na\r\n$1\r\nb\r\n",
+    b"*2\r\n$4\r\nSCAN\r\n$1\r\n0\r\n",
+];
+
+#[test]
+fn requests() {
+    replay("requests", fuzz_bodies::requests);
+}
+
+#[test]
+fn replies() {
+    replay("replies", fuzz_bodies::replies);
+}
+
+#[test]
+fn composer() {
+    replay("composer", fuzz_bodies::composer);
+}
+
+fn replay(target: &str, body: fn(&[u8])) {
+    let corpus = corpus(target);
+    for (name, bytes) in &corpus {
+        hold(body, bytes, name);
+    }
+    let mut random = Random::new(target.len() as u64);
+    for number in 0..MUTANTS {
+        let (name, bytes) = random.pick(&corpus);
+        let (_, other) = random.pick(&corpus);
+        let mutant = mutated(bytes, other, &mut random);
+        hold(body, &mutant, &format!("mutant {number} of {name}"));
+    }
+}
+
+/// Names the input when the body panics.
+fn hold(body: fn(&[u8]), bytes: &[u8], name: &str) {
+    let held = catch_unwind(AssertUnwindSafe(|| body(bytes)));
+    assert!(held.is_ok(), "{name}: {}", bytes.escape_ascii());
+}
+
+/// Inputs in the order of their names, so that a run repeats.
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(target);
+    let mut found: Vec<(String, Vec<u8>)> = fs::read_dir(&folder)
+        .expect("the corpus is there")
+        .map(|entry| entry.expect("the corpus can be read").path())
+        .map(|path| {
+            (
+                path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                fs::read(&path).expect("a file"),
+            )
+        })
+        .collect();
+    found.sort();
+    assert!(found.len() >= 10, "{target} has a corpus");
+    found
+}
+
+fn mutated(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut mutant = bytes[..bytes.len().min(MUTANT_BYTES_MAX)].to_vec();
+    for _ in 0..random.between(1, 4) {
+        let at = random.below(mutant.len() as u64 + 1) as usize;
+        let end = (at + random.below(20) as usize).min(mutant.len());
+        match random.below(7) {
+            0 => mutant.truncate(at),
+            1 => drop(mutant.drain(at..end)),
+            2 if at < mutant.len() => mutant[at] ^= 1 << random.below(8),
+            3 => drop(mutant.splice(at..at, random.pick::<&[u8]>(&PARTS).iter().copied())),
+            4 => drop(mutant.splice(at..end, random.pick::<&[u8]>(&PARTS).iter().copied())),
+            5 => {
+                let copied = mutant[at..end].to_vec();
+                mutant.splice(at..at, copied);
+            }
+            _ => {
+                let from = random.below(other.len() as u64 + 1) as usize;
+                mutant.splice(at.., other[from..].iter().copied().take(MUTANT_BYTES_MAX));
+            }
+        }
+    }
+    mutant
+}

@@ -1,0 +1,153 @@
+//! Who may know whom. A new edge is a line in the table, and is talked about first.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each room of `src/`, and the rooms that it may name.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("values", &[]),
+    ("config", &["values"]),
+    ("protocol", &["values"]),
+    ("routing", &["values"]),
+    ("policy", &["values"]),
+    ("storage", &["values", "protocol"]),
+    ("load", &["values", "protocol"]),
+    ("shard", &["values", "config", "protocol", "routing", "policy"]),
+    ("control", &["values", "config", "protocol", "routing", "policy", "shard", "storage"]),
+    ("simulation", &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage"]),
+    (
+        "runtime",
+        &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage", "load"],
+    ),
+];
+
+/// The only files with `unsafe` in them.
+const UNSAFE: &[&str] = &["runtime/ring.rs", "runtime/park.rs"];
+/// The only file that reads a clock.
+const CLOCK: &[&str] = &["runtime/clock.rs"];
+
+#[test]
+fn rooms_know_only_whom_they_may_know() {
+    let mut strange = Vec::new();
+    for file in sources() {
+        let name = file.room();
+        let Some((_, allowed)) = ROOMS.iter().find(|(room, _)| *room == name) else {
+            assert!(matches!(name, "main.rs" | "lib.rs"), "{name} is in no row of the table");
+            continue;
+        };
+        for known in named_rooms(&file.text) {
+            let is_room = ROOMS.iter().any(|(room, _)| *room == known);
+            if is_room && known != name && !allowed.contains(&known.as_str()) {
+                strange.push(format!("{} names {known}", file.path));
+            }
+        }
+    }
+    assert!(strange.is_empty(), "{strange:#?}");
+}
+
+#[test]
+fn policies_never_name_each_other() {
+    let policies: Vec<Source> = sources().into_iter().filter(|file| file.room() == "policy").collect();
+    for file in policies.iter().filter(|file| !file.path.ends_with("/mod.rs")) {
+        for other in policies.iter().filter(|other| other.path != file.path) {
+            let other =
+                Path::new(&other.path).file_stem().and_then(|stem| stem.to_str()).expect("a file of a room");
+            let named = ["super::", "crate::policy::"]
+                .iter()
+                .any(|from| file.text.contains(&format!("{from}{other}")));
+            assert!(!named, "{} names {other}", file.path);
+        }
+    }
+}
+
+#[test]
+fn unsafe_and_clocks_stay_where_they_are() {
+    only_in(UNSAFE, "unsafe", |line| words(line).any(|word| word == "unsafe"));
+    only_in(CLOCK, "a clock", |line| line.contains("Instant::now") || line.contains("SystemTime::now"));
+}
+
+fn only_in(files: &[&str], what: &str, found: impl Fn(&str) -> bool) {
+    for file in sources().iter().filter(|file| !files.contains(&file.path.as_str())) {
+        for (number, line) in file.text.lines().enumerate() {
+            assert!(!found(line), "{what} in {}:{}", file.path, number + 1);
+        }
+    }
+}
+
+/// A file of `src/`, without what stands behind `//`.
+struct Source {
+    /// From `src/` on.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    fn room(&self) -> &str {
+        self.path.split('/').next().expect("a path has a first part")
+    }
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut folders: Vec<PathBuf> = vec![root.clone()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("src/ can be read") {
+            let path = entry.expect("src/ can be read").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("sources are text");
+                let text =
+                    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>();
+                let inside = path.strip_prefix(&root).expect("found below it");
+                let path = inside.to_string_lossy().replace('\\', "/");
+                found.push(Source { path, text: text.join("\n") });
+            }
+        }
+    }
+    assert!(found.len() > 50, "all of src/ was found");
+    found
+}
+
+/// The first names of all paths that begin with `crate::`, also of those in one pair of braces.
+fn named_rooms(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, start) in text.match_indices("crate::") {
+        let rest = &text[at + start.len()..];
+        match rest.strip_prefix('{') {
+            Some(list) => found.extend(first_names(list)),
+            None => found.extend(words(rest).next().map(str::to_owned)),
+        }
+    }
+    found
+}
+
+/// The names at the outermost level of `a, b::{c, d}, e}`.
+fn first_names(list: &str) -> Vec<String> {
+    let (mut depth, mut item, mut names) = (0, String::new(), Vec::new());
+    for letter in list.chars() {
+        match letter {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => names.push(std::mem::take(&mut item)),
+            _ => {}
+        }
+        item.push(letter);
+    }
+    names.push(item);
+    names.iter().filter_map(|item| words(item).next().map(str::to_owned)).collect()
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').filter(|word| !word.is_empty())
+}
+
+#[test]
+fn paths_are_read_right() {
+    let text = "use crate::{values::{a, b}, shard};\nlet x = crate::config::Quotas;";
+    let found: Vec<String> = named_rooms(text).into_iter().collect();
+    assert_eq!(found, ["config", "shard", "values"]);
+}
