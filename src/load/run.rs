@@ -454,3 +454,259 @@ fn list(index: u32, connection: &mut Connection, to_send: &mut VecDeque<u32>) {
         to_send.push_back(index);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::load::plan::{GroupPlan, Identity, PhasePlan, SetupPlan};
+    use crate::load::rate::Rate;
+    use crate::load::schedule::Arrivals;
+    use crate::load::statistics::{Counts, Tally};
+    use crate::load::template::{Mix, Template};
+    use crate::protocol::{RequestDecoder, RequestLimits};
+
+    const STEP: Duration = Duration::from_millis(1);
+
+    fn plan(rate: f64, seconds: u64) -> Plan {
+        let template = Template::parse("GET key:{seq}").expect("a command");
+        let phase = PhasePlan {
+            name: "all".to_owned(),
+            duration: Duration::from_secs(seconds),
+            rate: Rate::constant(rate),
+            mix: Mix::single(template),
+        };
+        let group = GroupPlan {
+            name: "load".to_owned(),
+            identity: Identity::default(),
+            connections: 4,
+            pipeline: 2,
+            arrivals: Arrivals::Even,
+            phases: vec![phase],
+            retries: 0,
+            timeout: None,
+        };
+        Plan {
+            setup: Vec::new(),
+            groups: vec![group],
+            threads: 1,
+            tick: Duration::ZERO,
+            drain: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(1),
+            setup_timeout: Duration::from_secs(5),
+            seed: 1,
+        }
+    }
+
+    /// A target that answers at once, except when it stalls, and may end connections or refuse.
+    struct World {
+        run: Run,
+        now: Timestamp,
+        /// Requests that wait for an answer, by connection.
+        asked: BTreeMap<(u32, u32), u64>,
+        decoders: BTreeMap<(u32, u32), RequestDecoder>,
+        reply: &'static [u8],
+        requests: u64,
+        total: Tally,
+        seconds: u32,
+    }
+
+    impl World {
+        fn new(plan: Plan) -> Self {
+            Self {
+                run: Run::new(Arc::new(plan), 0, 1, Timestamp::ZERO),
+                now: Timestamp::ZERO,
+                asked: BTreeMap::new(),
+                decoders: BTreeMap::new(),
+                reply: b"+OK\r\n",
+                requests: 0,
+                total: Tally::default(),
+                seconds: 0,
+            }
+        }
+
+        fn step(&mut self, stalled: bool) {
+            self.now = self.now.after(STEP);
+            if self.run.is_waiting() {
+                self.run.handle_start(self.now);
+            }
+            self.run.handle_turn(self.now);
+            while let Some(action) = self.run.poll_action() {
+                match action {
+                    Action::Connect { owner: Owner::Link(id, generation), .. } => {
+                        self.decoders.insert((id.0, generation), RequestDecoder::default());
+                        self.run.handle_connected(id, generation);
+                    }
+                    Action::Close(Owner::Link(id, generation)) => self.forget((id.0, generation)),
+                    other => panic!("{other:?} is not for a generator"),
+                }
+            }
+            while let Some((Owner::Link(id, generation), segment)) = self.run.poll_transmit() {
+                if let Some(decoder) = self.decoders.get_mut(&(id.0, generation)) {
+                    let mut at = 0;
+                    while let Ok(Some(_)) =
+                        decoder.next(segment.bytes(), &mut at, &RequestLimits::trusted(65_536))
+                    {
+                        *self.asked.entry((id.0, generation)).or_default() += 1;
+                        self.requests += 1;
+                    }
+                }
+                self.run.handle_transmitted(id, generation, segment);
+            }
+            if !stalled {
+                for ((index, generation), count) in std::mem::take(&mut self.asked) {
+                    let replies = self.reply.repeat(count as usize);
+                    self.run.handle_bytes(ConnectionId(index), generation, &replies, self.now);
+                }
+            }
+            while let Some(interval) = self.run.poll_interval() {
+                assert_eq!(interval.second, self.seconds);
+                self.seconds += 1;
+                interval.groups.iter().flatten().for_each(|(_, tally)| self.total.add(tally));
+            }
+        }
+
+        fn forget(&mut self, socket: (u32, u32)) {
+            self.asked.remove(&socket);
+            self.decoders.remove(&socket);
+        }
+
+        fn run_to_end(&mut self, stalled: impl Fn(u64) -> bool) -> Counts {
+            for millisecond in 0..60_000 {
+                if self.run.is_done() {
+                    assert_eq!(self.total.counts.offered, self.total.counts.ended());
+                    return self.total.counts;
+                }
+                self.step(stalled(millisecond));
+            }
+            panic!("a run ends");
+        }
+    }
+
+    #[test]
+    fn everything_that_is_due_is_sent_and_served() {
+        let counts = World::new(plan(500.0, 3)).run_to_end(|_| false);
+        assert_eq!((counts.offered, counts.sent, counts.served), (1_500, 1_500, 1_500));
+    }
+
+    #[test]
+    fn a_stall_is_charged_to_every_request_that_was_due_meanwhile() {
+        let mut world = World::new(plan(500.0, 3));
+        let counts = world.run_to_end(|millisecond| (1_000..2_000).contains(&millisecond));
+        assert_eq!(counts.served, 1_500);
+        let slow = world.total.served.len() - world.total.served.count_between(0, 500_000_000);
+        assert!(
+            (240..=280).contains(&slow),
+            "{slow} of the 500 of one second waited for more than half of it"
+        );
+        assert!(world.total.served.max() >= 990_000_000);
+    }
+
+    #[test]
+    fn what_is_never_answered_has_timed_out() {
+        let counts = World::new(plan(500.0, 2)).run_to_end(|millisecond| millisecond >= 1_000);
+        assert_eq!(counts.offered, 1_000);
+        assert!(counts.timeouts.abs_diff(500) < 10, "{counts:?}");
+        assert!(
+            counts.sent.abs_diff(508) < 10,
+            "no more are sent than four connections of two hold: {counts:?}"
+        );
+    }
+
+    #[test]
+    fn refusals_are_repeated_as_often_as_asked() {
+        let mut plan = plan(100.0, 2);
+        plan.groups[0].retries = 2;
+        let mut world = World::new(plan);
+        world.reply = b"-OVERLOADED reason=queue\r\n";
+        let counts = world.run_to_end(|_| false);
+        assert_eq!((counts.offered, counts.overloaded), (200, 200));
+        assert!((390..=400).contains(&counts.retries), "{counts:?}");
+        assert_eq!(world.requests, counts.sent + counts.retries);
+    }
+
+    #[test]
+    fn requests_are_given_up_after_their_timeout_and_make_room() {
+        let mut plan = plan(100.0, 2);
+        plan.groups[0].timeout = Some(Duration::from_millis(50));
+        let mut world = World::new(plan);
+        let counts = world.run_to_end(|millisecond| (500..1_500).contains(&millisecond));
+        assert!(counts.timeouts.abs_diff(100) <= 8, "{counts:?}");
+        assert_eq!(counts.sent, 200);
+    }
+
+    #[test]
+    fn lost_connections_are_errors_and_are_made_anew() {
+        let mut world = World::new(plan(1_000.0, 2));
+        while world.requests < 500 {
+            world.step(false);
+        }
+        world.step(true);
+        let sockets: Vec<(u32, u32)> = world.decoders.keys().copied().collect();
+        for (index, generation) in sockets {
+            world.run.handle_end(ConnectionId(index), generation, world.now);
+        }
+        let counts = world.run_to_end(|_| false);
+        assert!(counts.errors > 0 && counts.errors == counts.lost, "{counts:?}");
+        assert_eq!(counts.served + counts.errors, 2_000);
+        assert_eq!(world.total.kinds["connection lost"], counts.lost);
+    }
+
+    #[test]
+    fn a_setup_is_over_before_the_load_starts() {
+        let mut plan = plan(100.0, 1);
+        let command = Template::parse("SET key:{seq} {value:10}").expect("a command");
+        plan.setup = vec![SetupPlan { command, count: 1_000, group: 0 }];
+        let mut world = World::new(plan);
+        while !world.run.is_waiting() {
+            world.step(false);
+        }
+        assert_eq!(world.requests, 1_000);
+        assert_eq!(world.run_to_end(|_| false).served, 100);
+        assert_eq!(world.run.complaints(), [""; 0]);
+    }
+
+    #[test]
+    fn an_interruption_counts_what_was_due_by_then() {
+        let mut world = World::new(plan(1_000.0, 10));
+        (0..1_500).for_each(|_| world.step(false));
+        world.run.handle_stop(world.now);
+        world.step(false);
+        let counts = world.run_to_end(|_| false);
+        assert!((1_480..=1_500).contains(&counts.offered), "{counts:?}");
+    }
+
+    #[test]
+    fn a_group_that_is_not_let_in_ends_the_opening_at_once() {
+        let mut plan = plan(100.0, 1);
+        plan.groups[0].identity.tenant = Some("nobody".to_owned());
+        let mut world = World::new(plan);
+        world.reply = b"-WRONGPASS no such tenant\r\n";
+        (0..20).for_each(|_| {
+            if !world.run.is_waiting() {
+                world.step(false);
+            }
+        });
+        assert!(world.run.is_waiting());
+        assert_eq!(world.run.ready(), [0]);
+        assert_eq!(
+            world.run.complaints(),
+            ["group 'nobody' was not let in: WRONGPASS no such tenant".replace("nobody", "load")]
+        );
+    }
+
+    #[test]
+    fn threads_share_the_load() {
+        let mut shared = plan(1_000.0, 1);
+        shared.threads = 2;
+        let shared = Arc::new(shared);
+        let mut requests = 0;
+        for thread in 0..2 {
+            let mut world = World::new(plan(1.0, 1));
+            world.run = Run::new(Arc::clone(&shared), thread, 1, Timestamp::ZERO);
+            requests += world.run_to_end(|_| false).offered;
+        }
+        assert_eq!(requests, 1_000);
+    }
+}
