@@ -77,6 +77,11 @@ def test_a_run_has_the_contract_names_and_its_counts_add_up(store, tmp_path):
     assert report["generator"]["cpu_us_per_request"] > 0
 
 
+def test_a_generator_with_little_to_do_sleeps(servers, tmp_path):
+    report = run(address(servers.redis()), tmp_path, "--rate", "50", "--duration", "2s")
+    assert report["generator"]["cpu_s"] < report["took_s"] / 4
+
+
 def test_the_same_seed_sends_the_same_requests(servers, tmp_path):
     asked = []
     for _ in range(2):
