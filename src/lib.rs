@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod control;
+pub mod load;
 pub mod protocol;
 pub mod routing;
 #[cfg(feature = "runtime")]

@@ -12,10 +12,14 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("routing", &["values"]),
     ("policy", &["values"]),
     ("storage", &["values", "protocol"]),
+    ("load", &["values", "protocol"]),
     ("shard", &["values", "config", "protocol", "routing", "policy"]),
     ("control", &["values", "config", "protocol", "routing", "policy", "shard", "storage"]),
     ("simulation", &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage"]),
-    ("runtime", &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage"]),
+    (
+        "runtime",
+        &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage", "load"],
+    ),
 ];
 
 /// The only files with `unsafe` in them.

@@ -5,6 +5,7 @@
 //!  weir-0 .. weir-N   one pinned glommio executor per shard: ring.rs, driver.rs, mesh.rs, shard_thread.rs
 //!  weir-storage       the embedded engine, where it is the store: storage_thread.rs
 //!  weir-control       figures, reload, drain, admin port: control_thread.rs, admin.rs
+//!  weir-load      the load generator's, in a process of its own: load_thread.rs, load.rs
 //!  weir-signals       turns signals into letters to control
 //! ```
 
@@ -15,6 +16,8 @@ mod control_thread;
 mod driver;
 mod executor;
 mod listen;
+mod load;
+mod load_thread;
 mod log;
 mod mesh;
 mod messages;
@@ -24,4 +27,5 @@ mod server;
 mod shard_thread;
 mod storage_thread;
 
+pub use load::{LoadEvent, LoadOutcome, run_load};
 pub use server::{check, run, run_storage};

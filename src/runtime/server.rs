@@ -42,9 +42,9 @@ type Letters<Message> = (Receiver<Message>, OwnedFd);
 
 /// Says whether weir would start with this configuration, as far as that can be told without starting it.
 pub fn check(config: &Config) -> Result<(), String> {
-    config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
+    let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
     let quotas = load_quotas(config)?;
-    resolve(config)?;
+    check_places(config, cpus.len(), resolve(config)?.len())?;
     println!("weir: flags are fine; {}", tenants_line(config, &quotas));
     Ok(())
 }
@@ -66,6 +66,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let mut executors: Vec<Executor> = Vec::new();
     let (backends, storage) = start_storage(config, clock, &mut executors)?;
     let (routes, backends): (Vec<Route>, Vec<BackendSettings>) = backends.into_iter().unzip();
+    check_places(config, cpus.len(), backends.len())?;
     let (routes, backends) = (Routes(routes.into()), Arc::<[BackendSettings]>::from(backends));
     let door = Door { open: Arc::new(AtomicUsize::new(0)), clients_max: config.clients_max };
     let mut mailboxes = Vec::new();
@@ -118,6 +119,20 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
     log::line("stopped");
     Ok(())
+}
+
+/// A request may be split into one part per place that keys live in, and parts are counted in 16 bits.
+fn check_places(config: &Config, shards: usize, backends: usize) -> Result<(), String> {
+    let places = shards * backends.max(1) * usize::from(config.backend_connections);
+    if places < usize::from(u16::MAX) {
+        return Ok(());
+    }
+    Err(format!(
+        "{shards} shards, {backends} stores and --backend-connections {} make {places} connections: fewer than {} \
+         are wanted",
+        config.backend_connections,
+        u16::MAX
+    ))
 }
 
 fn load_quotas(config: &Config) -> Result<Quotas, String> {

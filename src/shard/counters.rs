@@ -28,11 +28,12 @@ pub enum Counter {
     LinksLost,
     BatchesSent,
     BatchesReceived,
-    SendsDone,
+    SendsToClients,
+    SendsToBackends,
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 24] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 25] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -91,10 +92,12 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 24] = [
     ),
     (Counter::BatchesSent, "weir_mesh_batches_sent_total", "", "Batches handed to other shards."),
     (Counter::BatchesReceived, "weir_mesh_batches_received_total", "", "Batches taken from other shards."),
-    (Counter::SendsDone, "weir_sends_total", "", "Sends completed, to clients and backends."),
+    (Counter::SendsToClients, "weir_sends_total", "to=\"client\"", SENDS),
+    (Counter::SendsToBackends, "weir_sends_total", "to=\"backend\"", SENDS),
 ];
 
 const EXPELLED: &str = "Client connections that weir closed, by reason.";
+const SENDS: &str = "Sends completed, by receiver.";
 const REFUSALS: &str = "Requests that weir refused, by reason.";
 
 /// The counters of one shard.

@@ -311,11 +311,16 @@ impl Shard {
 
     /// A socket is done with a segment: it was sent whole, or the socket is closed.
     pub fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
-        self.counters.add(Counter::SendsDone, 1);
         self.pool.give_segment(segment);
         match owner {
-            Owner::Client(id) => self.client_transmitted(id, now),
-            Owner::Link(connection, generation) => self.link_transmitted(connection, generation),
+            Owner::Client(id) => {
+                self.counters.add(Counter::SendsToClients, 1);
+                self.client_transmitted(id, now);
+            }
+            Owner::Link(connection, generation) => {
+                self.counters.add(Counter::SendsToBackends, 1);
+                self.link_transmitted(connection, generation);
+            }
         }
     }
 

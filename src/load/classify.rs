@@ -1,0 +1,77 @@
+//! What became of a request, told from the first bytes of its reply.
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was answered.
+    Served,
+    /// Its budget was used up.
+    Throttled,
+    /// There was not enough for all.
+    Overloaded,
+    /// It could not be answered in time.
+    Deadline,
+    /// Its store is out of reach.
+    Unavailable,
+    /// Any other error reply, or a lost connection.
+    Error,
+    /// It waited too long, or was never sent.
+    Timeout,
+}
+
+/// From the bytes a reply starts with; as many as make its first word.
+pub fn classify(head: &[u8]) -> Outcome {
+    if head.first() != Some(&b'-') && head.first() != Some(&b'!') {
+        return Outcome::Served;
+    }
+    match first_word(head) {
+        b"THROTTLED" => Outcome::Throttled,
+        b"OVERLOADED" => Outcome::Overloaded,
+        b"DEADLINE" => Outcome::Deadline,
+        b"UNAVAILABLE" => Outcome::Unavailable,
+        _ => Outcome::Error,
+    }
+}
+
+/// The word that says what kind of error an error reply is.
+pub fn first_word(head: &[u8]) -> &[u8] {
+    let text = match head {
+        [b'-', text @ ..] => text,
+        // A long error of RESP3: its length stands on a line of its own.
+        [b'!', rest @ ..] => {
+            rest.iter().position(|byte| *byte == b'\n').map_or(&[][..], |newline| &rest[newline + 1..])
+        }
+        other => other,
+    };
+    text.split(u8::is_ascii_whitespace).next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies() {
+        for (reply, outcome) in [
+            ("$5\r\nhello\r\n", Outcome::Served),
+            ("$-1\r\n", Outcome::Served),
+            ("+OK\r\n", Outcome::Served),
+            ("-THROTTLED scope=tenant name=acme\r\n", Outcome::Throttled),
+            ("-OVERLOADED reason=queue\r\n", Outcome::Overloaded),
+            ("-DEADLINE stage=queue\r\n", Outcome::Deadline),
+            ("-UNAVAILABLE backend=a\r\n", Outcome::Unavailable),
+            ("-THROTTLEDX\r\n", Outcome::Error),
+            ("-ERR unknown command\r\n", Outcome::Error),
+            ("!21\r\nTHROTTLED scope=tenant\r\n", Outcome::Throttled),
+            ("-\r\n", Outcome::Error),
+        ] {
+            assert_eq!(classify(reply.as_bytes()), outcome, "{reply}");
+        }
+    }
+
+    #[test]
+    fn the_first_word() {
+        assert_eq!(first_word(b"-LOADING Redis is loading\r\n"), b"LOADING");
+        assert_eq!(first_word(b"-OOM\r\n"), b"OOM");
+    }
+}

@@ -1,0 +1,87 @@
+//! How many requests per second are wanted, and how that changes: `50000`, `1000..50000`, `1000,2000,4000`.
+
+use std::str::FromStr;
+
+/// A rate over the length of a phase.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Rate {
+    /// From one rate evenly to another; a constant one if both are the same.
+    Ramp(f64, f64),
+    /// Equally long steps.
+    Steps(Vec<f64>),
+}
+
+/// The most that is taken for a rate rather than a slip of the pen.
+const PER_SECOND_MAX: f64 = 1e8;
+const STEPS_MAX: usize = 1_000;
+
+impl Rate {
+    /// Always the same.
+    pub const fn constant(per_second: f64) -> Self {
+        Self::Ramp(per_second, per_second)
+    }
+
+    /// The stretches it consists of: share of the length, rate at its start, rate at its end.
+    pub fn stretches(&self) -> Vec<(f64, f64, f64)> {
+        match self {
+            Self::Ramp(from, to) => vec![(1.0, *from, *to)],
+            Self::Steps(steps) => steps.iter().map(|rate| (1.0 / steps.len() as f64, *rate, *rate)).collect(),
+        }
+    }
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wanted = || {
+            format!(
+                "'{text}' is no rate: requests per second such as 50000 or 50k are wanted, 1000..50000 for a ramp, or \
+                 1000,2000,4000 for steps"
+            )
+        };
+        if let Some((from, to)) = text.split_once("..") {
+            return Ok(Self::Ramp(number(from).ok_or_else(wanted)?, number(to).ok_or_else(wanted)?));
+        }
+        let steps: Option<Vec<f64>> = text.split(',').map(number).collect();
+        match steps.ok_or_else(wanted)?.as_slice() {
+            [rate] => Ok(Self::constant(*rate)),
+            steps if steps.len() > STEPS_MAX => Err(format!("{STEPS_MAX} steps are the most")),
+            steps => Ok(Self::Steps(steps.to_vec())),
+        }
+    }
+}
+
+fn number(text: &str) -> Option<f64> {
+    let text = text.trim().replace('_', "");
+    let (digits, scale) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 1e3),
+        b'm' | b'M' => (&text[..text.len() - 1], 1e6),
+        _ => (text.as_str(), 1.0),
+    };
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let rate = digits.parse::<f64>().ok().filter(|_| plain)? * scale;
+    (0.0..=PER_SECOND_MAX).contains(&rate).then_some(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_as_people_write_them() {
+        for (text, rate) in [
+            ("50000", Rate::constant(50_000.0)),
+            ("50k", Rate::constant(50_000.0)),
+            ("1.5M", Rate::constant(1_500_000.0)),
+            ("50_000", Rate::constant(50_000.0)),
+            ("0..2k", Rate::Ramp(0.0, 2_000.0)),
+            ("1000, 2000", Rate::Steps(vec![1_000.0, 2_000.0])),
+        ] {
+            assert_eq!(text.parse(), Ok(rate), "{text}");
+        }
+        for text in ["", "fast", "-1", "1..", "1,,2", "1e5", "nan", "inf", "1000M", "k"] {
+            assert!(text.parse::<Rate>().expect_err(text).contains("requests per second"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,305 @@
+"""weir-load: its counts add up, its latencies count from when a request was due, and it always ends with a report."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.ports import free_port
+from harness.processes import Server, binary
+from harness.waiting import until
+
+COUNTS = {"offered", "sent", "served", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts"}
+LATENCIES = {"p50", "p90", "p99", "p99_9", "p99_99", "max"}
+SECONDS_MAX = 90
+
+
+class Storage(Server):
+    """weir's own store, standing alone."""
+
+    name = "weir-storage"
+
+    def command(self) -> list[str]:
+        return [str(binary("weir-storage")), "--listen", f"127.0.0.1:{self.port}"]
+
+    def ready(self) -> bool:
+        return "storage listening on" in self.output()
+
+
+def command(target: str, folder: Path, *flags: str) -> list[str]:
+    return [str(binary("weir-load")), "--target", target, "--json", str(folder / "run.json"), *flags]
+
+
+def run(target: str, folder: Path, *flags: str, code: int = 0) -> dict:
+    """A run and its JSON."""
+    done = subprocess.run(command(target, folder, *flags), capture_output=True, text=True, timeout=SECONDS_MAX)
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads((folder / "run.json").read_text())
+
+
+def adds_up(counts: dict) -> bool:
+    ends = ("served", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts")
+    return counts["offered"] == sum(counts[end] for end in ends)
+
+
+def tallies(report: dict) -> list[dict]:
+    return [report["total"], *report["groups"], *(phase for group in report["groups"] for phase in group["phases"])]
+
+
+@pytest.fixture(params=["redis", "weir-storage"])
+def store(request: pytest.FixtureRequest, servers) -> Server:
+    return servers.redis() if request.param == "redis" else servers.keep(Storage()).start()
+
+
+def address(server: Server) -> str:
+    return f"127.0.0.1:{server.port}"
+
+
+def test_a_run_has_the_contract_names_and_its_counts_add_up(store, tmp_path):
+    flags = ["--rate", "2000", "--duration", "2s", "--setup", "100 SET key:{seq} {value:64}", "--command", "GET key:{uniform:100}"]
+    report = run(address(store), tmp_path, *flags)
+    for tally in tallies(report):
+        assert COUNTS <= tally["counts"].keys() and LATENCIES <= tally["latency_ms"].keys()
+        assert adds_up(tally["counts"]), tally
+    counts = report["groups"][0]["phases"][0]["counts"]
+    assert counts["offered"] == counts["served"] == counts["sent"] == 4000
+    latency = report["total"]["latency_ms"]
+    assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["p99_9"] <= latency["p99_99"] <= latency["max"]
+    assert sum(second["counts"]["offered"] for second in report["seconds"]) == 4000
+    assert report["generator"]["cpu_us_per_request"] > 0
+
+
+def test_a_generator_with_little_to_do_sleeps(servers, tmp_path):
+    report = run(address(servers.redis()), tmp_path, "--rate", "50", "--duration", "2s")
+    assert report["generator"]["cpu_s"] < report["took_s"] / 4
+
+
+def test_the_same_seed_sends_the_same_requests(servers, tmp_path):
+    asked = []
+    for _ in range(2):
+        redis = servers.redis()
+        run(address(redis), tmp_path, "--rate", "500", "--duration", "1s", "--command", "SET key:{zipf:1000} {rand:8}",
+            "--connections", "1", "--seed", "7")
+        with redis.connect() as connection:
+            asked.append(connection.call("DEBUG", "DIGEST").text)
+    assert asked[0] == asked[1] != "0" * 40
+
+
+def test_a_stall_is_charged_to_every_request_that_was_due(servers, tmp_path):
+    """The test that closed-loop generators fail: they would show one slow request for each connection."""
+    redis, rate = servers.redis(), 2000
+    pauser = threading.Thread(target=pause_when_busy, args=(redis,))
+    pauser.start()
+    report = run(address(redis), tmp_path, "--rate", str(rate), "--duration", "5s", "--connections", "10", "--pipeline", "4")
+    pauser.join()
+    total = report["total"]
+    assert total["counts"]["served"] == rate * 5
+    assert total["latency_ms"]["max"] >= 900
+    # Requests are due during the whole second; those of its first half wait for more than half a second.
+    assert total["slow"]["over_500ms"] >= rate * 0.45
+    assert total["slow"]["over_500ms"] <= rate * 2, "the machine stalls far longer than the store did"
+
+
+def pause_when_busy(redis) -> None:
+    with redis.connect() as connection:
+        until(lambda: "instantaneous_ops_per_sec:0" not in connection.call("INFO", "stats").text
+              and int(re.search(r"total_commands_processed:(\d+)", connection.call("INFO", "stats").text)[1]) > 1000, "the load runs")
+        connection.call("CLIENT", "PAUSE", "1000")
+
+
+def test_a_target_that_is_not_there_ends_in_a_report(tmp_path):
+    started = time.monotonic()
+    report = run(f"127.0.0.1:{free_port()}", tmp_path, "--rate", "1000", "--connect-timeout", "500ms", code=1)
+    assert time.monotonic() - started < SECONDS_MAX / 2
+    assert report["total"]["counts"]["served"] == 0 and report["connections"] == 0
+    assert "group 'load': 0 of 50 connections were ready" in report["complaints"]
+
+
+def test_a_target_that_dies_ends_in_a_report_of_what_was_seen(servers, tmp_path):
+    redis = servers.redis()
+    flags = ["--rate", "1000", "--duration", "3s", "--retries", "1"]
+    load = subprocess.Popen(command(address(redis), tmp_path, *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in load.stderr:
+            if "offered" in line:
+                break
+        redis.kill()
+        load.communicate(timeout=SECONDS_MAX)
+    finally:
+        load.kill()
+    report = json.loads((tmp_path / "run.json").read_text())
+    counts = report["total"]["counts"]
+    assert counts["offered"] == 3000 and adds_up(counts)
+    assert counts["served"] > 0 and counts["timeouts"] > 0
+
+
+def test_a_target_that_comes_back_is_used_again(servers, tmp_path):
+    redis = servers.redis()
+    load = subprocess.Popen(command(address(redis), tmp_path, "--rate", "500", "--duration", "30s"), stderr=subprocess.PIPE,
+                            stdout=subprocess.DEVNULL, text=True)
+    try:
+        lines = iter(load.stderr)
+        next(line for line in lines if "offered" in line)
+        redis.kill()
+        next(line for line in lines if re.search(r"served +0/s", line))
+        redis.start()
+        next(line for line in lines if re.search(r"served +[1-9]", line))
+        load.send_signal(signal.SIGINT)
+        assert load.wait(SECONDS_MAX) == 0
+    finally:
+        load.kill()
+    report = json.loads((tmp_path / "run.json").read_text())
+    assert report["interrupted"] and adds_up(report["total"]["counts"])
+
+
+def test_an_interrupted_run_writes_its_report(servers, tmp_path):
+    redis = servers.redis()
+    flags = ["--rate", "1000", "--duration", "60s", "--html", str(tmp_path / "run.html")]
+    load = subprocess.Popen(command(address(redis), tmp_path, *flags), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        next(line for line in load.stderr if "offered" in line)
+        load.send_signal(signal.SIGINT)
+        said, _ = load.communicate(timeout=SECONDS_MAX)
+    finally:
+        load.kill()
+    assert load.returncode == 0 and "interrupted after" in said
+    report = json.loads((tmp_path / "run.json").read_text())
+    assert report["interrupted"] and adds_up(report["total"]["counts"]) and report["total"]["counts"]["served"] > 0
+    assert "</html>" in (tmp_path / "run.html").read_text()
+
+
+def test_error_replies_are_told_apart_and_repeated_as_asked(servers, tmp_path):
+    redis = servers.redis()
+    script = "return redis.error_reply(ARGV[1])"
+    for kind, count in [("THROTTLED", "throttled"), ("OVERLOADED", "overloaded"), ("DEADLINE", "deadline"),
+                        ("UNAVAILABLE", "unavailable"), ("LOADING", "errors")]:
+        report = run(address(redis), tmp_path, "--rate", "200", "--duration", "500ms", "--retries", "2",
+                     "--command", f"EVAL '{script}' 0 '{kind} scope=tenant'")
+        counts = report["total"]["counts"]
+        assert counts[count] == counts["offered"] == 100 and adds_up(counts), counts
+        assert 100 <= counts["retries"] <= 200, "those that were refused after the end are not repeated"
+        assert report["total"]["latency_ms"]["p50"] is None and report["total"]["latency_all_ms"]["p50"] > 0
+
+
+def test_requests_are_given_up_after_their_timeout(servers, tmp_path):
+    redis = servers.redis()
+    flags = ["--rate", "100", "--duration", "1s", "--drain", "3s", "--timeout", "50ms", "--command", "BLPOP nothing 0.3"]
+    report = run(address(redis), tmp_path, *flags, "--connections", "100", "--pipeline", "1")
+    counts = report["total"]["counts"]
+    assert counts["timeouts"] == counts["offered"] == 100 and adds_up(counts)
+
+
+def test_a_closed_loop_keeps_every_connection_full(store, tmp_path):
+    report = run(address(store), tmp_path, "--closed", "--duration", "1s", "--connections", "4", "--pipeline", "8", "--command", "PING")
+    counts = report["total"]["counts"]
+    assert counts["offered"] == counts["sent"] == counts["served"] > 1000
+
+
+def test_a_scenario_with_groups_phases_and_a_range_read(store, tmp_path):
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text("""
+        [[setup]]
+        command = "ZADD board {seq} member:{seq}"
+        count = 100_000
+        group = "scan"
+        [[group]]
+        name = "point"
+        command = "GET key:{hot:1000:90%:10}"
+        connections = 4
+        [[group.phase]]
+        name = "calm"
+        duration = "1s"
+        rate = 200
+        [[group.phase]]
+        name = "busy"
+        duration = "1s"
+        rate = "200..1000"
+        command = "GET {viral}"
+        [[group]]
+        name = "scan"
+        connections = 2
+        arrivals = "poisson"
+        rate = 5
+        commands = [{ weight = 3, command = "ZRANGE board 0 -1" }, { command = "ZCARD board" }]
+    """)
+    html = tmp_path / "run.html"
+    flags = ["--scenario", str(scenario), "--plain", "--duration", "2s", "--drain", "5s", "--html", str(html)]
+    flags += ["--hlog", str(tmp_path / "run.hlog"), "--hgrm", str(tmp_path / "hgrm")]
+    report = run(address(store), tmp_path, *flags)
+    point, scan = report["groups"]
+    assert [phase["name"] for phase in point["phases"]] == ["calm", "busy"]
+    assert [phase["counts"]["offered"] for phase in point["phases"]] == [200, 600]
+    assert scan["counts"]["served"] == scan["counts"]["offered"] > 0
+    assert all(adds_up(tally["counts"]) for tally in tallies(report)) and report["complaints"] == []
+    with store.connect() as connection:
+        assert connection.call("ZCARD", "board").text == "100000"
+    page = html.read_text()
+    assert page.count("<svg") >= 7 and not re.search(r"""(src|href)\s*=|https?://|@import|url\(""", page)
+    assert (tmp_path / "run.hlog").read_text().count("HISTF") >= 2
+    assert {path.name for path in (tmp_path / "hgrm").iterdir()} == {"point.hgrm", "scan.hgrm"}
+
+
+def test_metrics_and_an_earlier_run_are_drawn_into_the_report(servers, tmp_path):
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b"# TYPE weir_queue gauge\nweir_queue{shard=\"0\"} 3\nweir_queue{shard=\"1\"} 4\n"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    redis = servers.redis()
+    run(address(redis), tmp_path, "--rate", "100", "--duration", "1s")
+    earlier = (tmp_path / "run.json").rename(tmp_path / "earlier.json")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        metrics = f"http://127.0.0.1:{server.server_port}/metrics"
+        report = run(address(redis), tmp_path, "--rate", "100", "--duration", "1s", "--metrics", metrics,
+                     "--html", str(tmp_path / "run.html"), "--compare", str(earlier))
+        server.shutdown()
+    assert report["metrics"][0]["gauges"] == {"weir_queue": 7.0}
+    page = (tmp_path / "run.html").read_text()
+    assert "weir_queue" in page and "stroke-dasharray=\"5 4\"" in page
+
+
+def test_a_tenant_of_weir_is_let_in_throttled_and_told_when_not(servers, weir_class, tmp_path):
+    if weir_class.name != "weir":
+        pytest.skip("only weir has tenants")
+    weir = servers.weir()
+    report = run(address(weir), tmp_path, "--rate", "200", "--duration", "1s", "--user", "ann", "--tier", "batch", "--deadline", "500ms")
+    assert report["total"]["counts"]["served"] == 200 and report["complaints"] == []
+    report = run(address(weir), tmp_path, "--rate", "200", "--duration", "1s", "--tenant", "nobody", "--password", "x",
+                 "--connect-timeout", "500ms", code=1)
+    assert "group 'nobody' was not let in" in " ".join(report["complaints"])
+
+
+@pytest.mark.parametrize("flags, complaint", [
+    (["--rate", "fast"], "'fast' is no rate"),
+    (["--command", "GET {zip:5}"], "{zip:5} is not known"),
+    (["--scenario", "missing.toml"], "missing.toml"),
+    (["--compare", "missing.json", "--html", "a.html"], "--compare missing.json"),
+    (["--html", "nowhere/a.html"], "there is no folder nowhere"),
+    (["--target", "nowhere"], "--target nowhere"),
+])
+def test_what_makes_no_sense_is_told_before_anything_is_sent(flags, complaint, tmp_path):
+    done = subprocess.run([str(binary("weir-load")), *flags], capture_output=True, text=True, timeout=SECONDS_MAX, cwd=tmp_path)
+    assert done.returncode == 2 and complaint in done.stderr, done.stderr
+
+
+def test_a_scenario_that_makes_no_sense_is_told_by_line(tmp_path):
+    scenario = tmp_path / "wrong.toml"
+    scenario.write_text('[[group]]\nname = "a"\nrate = 5\ncommand = "PING"\ntier = "gold"\n')
+    done = subprocess.run([str(binary("weir-load")), "--scenario", str(scenario)], capture_output=True, text=True, timeout=SECONDS_MAX)
+    assert done.returncode == 2
+    assert "line 5" in done.stderr and "'gold'" in done.stderr and "critical, standard, batch or sheddable" in done.stderr

@@ -1,0 +1,61 @@
+//! The reports: terminal, JSON, `HdrHistogram`'s two formats, and one HTML page.
+
+pub mod hgrm;
+pub mod hlog;
+pub mod html;
+pub mod json;
+pub mod plot;
+pub mod terminal;
+
+use std::fs;
+use std::path::Path;
+
+use super::flags::LoadFlags;
+use super::results::Results;
+
+/// Are the places there that reports are to be written to? It would be a pity to notice after the run.
+pub fn check_writable(flags: &LoadFlags) -> Result<(), String> {
+    for (flag, path) in [("--json", &flags.json), ("--html", &flags.html), ("--hlog", &flags.hlog)] {
+        let folder = path.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+        if let (Some(path), Some(folder)) = (path, folder)
+            && !folder.is_dir()
+        {
+            return Err(format!("{flag} {}: there is no folder {}", path.display(), folder.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Writes every report that was asked for.
+pub fn write(
+    flags: &LoadFlags,
+    results: &Results,
+    compared: Option<&serde_json::Value>,
+) -> Result<(), String> {
+    let own = json::report(results);
+    if let Some(path) = &flags.json {
+        save(path, &format!("{own:#}\n"))?;
+    }
+    if let Some(path) = &flags.html {
+        save(path, &html::page(results, &own, compared))?;
+    }
+    if let Some(path) = &flags.hlog {
+        save(path, &hlog::log(&results.log))?;
+    }
+    if let Some(folder) = &flags.hgrm {
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for group in &results.groups {
+            let name: String = group
+                .name
+                .chars()
+                .map(|letter| if letter.is_alphanumeric() { letter } else { '-' })
+                .collect();
+            save(&folder.join(format!("{name}.hgrm")), &hgrm::distribution(&group.total.served))?;
+        }
+    }
+    Ok(())
+}
+
+fn save(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
