@@ -5,7 +5,6 @@ pub mod cores;
 pub mod flags;
 pub mod quotas;
 pub mod storage;
-pub mod units;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,6 +17,7 @@ pub use quotas::{QuotaError, Quotas, Tenant};
 pub use storage::{Credentials, ServerAddress, Storage};
 pub use units::Size;
 
+pub use crate::values::units;
 pub use crate::values::{TenantId, Tier};
 
 use crate::values::limits::{REPLY_BYTES_CEILING, REQUEST_BYTES_CEILING};

@@ -28,6 +28,7 @@ use crate::config::{Config, Quotas, Size, Storage};
 use crate::control::ProcessFacts;
 use crate::routing::Topology;
 use crate::shard::{BackendSettings, Shard, ShardSettings};
+use crate::storage::script::Script;
 use crate::storage::{Engine, EngineLimits, Service};
 use crate::values::ShardId;
 
@@ -266,7 +267,7 @@ fn start_storage(
     }
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
     let limits = EngineLimits { bytes_max: config.embedded_bytes_max as u64 };
-    let executor = start_engine(limits, config.request_bytes_max, Vec::new(), (letters, bell), clock);
+    let executor = start_engine(limits, config.request_bytes_max, None, Vec::new(), (letters, bell), clock);
     executors.push(executor.map_err(|error| error.to_string())?);
     let named = BackendSettings { name: "embedded".to_owned(), credentials: None };
     Ok((vec![(Route::Embedded(mailbox.clone()), named)], Some(mailbox)))
@@ -275,13 +276,18 @@ fn start_storage(
 fn start_engine(
     limits: EngineLimits,
     request_bytes_max: usize,
+    script: Option<Script>,
     listeners: Vec<OwnedFd>,
     (letters, bell): Letters<ToStorage>,
     clock: Clock,
 ) -> io::Result<Executor> {
-    let seed = random_seed();
+    let seed = script.as_ref().map_or_else(random_seed, |script| script.seed);
     executor::spawn("weir-storage", None, move || async move {
-        let service = Service::new(Engine::new(limits, seed), request_bytes_max);
+        let plain = Service::new(Engine::new(limits, seed), request_bytes_max);
+        let service = match script {
+            None => plain,
+            Some(script) => plain.scripted(script),
+        };
         let driver = Driver::new(Ring::new(bell)?, listeners)?;
         storage_thread::serve(service, driver, letters, clock).await
     })
@@ -375,8 +381,13 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Runs an engine with listeners of its own: the binary `weir-storage`.
-pub fn run_storage(listen_on: SocketAddr, bytes_max: u64, request_bytes_max: usize) -> Result<(), String> {
+/// Runs an engine with listeners of its own, scripted or not: the binary `weir-storage`.
+pub fn run_storage(
+    listen_on: SocketAddr,
+    bytes_max: u64,
+    request_bytes_max: usize,
+    script: Option<Script>,
+) -> Result<(), String> {
     for warning in executor::raise_limits(FILES_SPARE * 16)? {
         log::line(&warning);
     }
@@ -384,7 +395,7 @@ pub fn run_storage(listen_on: SocketAddr, bytes_max: u64, request_bytes_max: usi
     let (sockets, bound) = listen::tcp(listen_on, 1)
         .map_err(|error| format!("cannot listen on {listen_on} (--listen): {error}"))?;
     let limits = EngineLimits { bytes_max };
-    let executor = start_engine(limits, request_bytes_max, sockets, (letters, bell), Clock::start())
+    let executor = start_engine(limits, request_bytes_max, script, sockets, (letters, bell), Clock::start())
         .map_err(|error| executor::ring_advice(&error))?;
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .map_err(|error| format!("cannot listen to signals: {error}"))?;

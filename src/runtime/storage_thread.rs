@@ -29,8 +29,8 @@ pub(super) enum ToStorage {
 struct Served(Service);
 
 impl Application for Served {
-    fn handle_accepted(&mut self, _now: Now) -> Owner {
-        Owner::Client(self.0.handle_client_opened())
+    fn handle_accepted(&mut self, now: Now) -> Owner {
+        Owner::Client(self.0.handle_client_opened(now))
     }
 
     fn handle_connected(&mut self, _owner: Owner, _now: Now) {}
@@ -104,7 +104,7 @@ pub(super) async fn serve(
         served.0.handle_turn_end(now);
         driver.carry_out(&mut served, &Nowhere, now)?;
         driver.ring.submit()?;
-        if work > 0 {
+        if work > 0 || served.0.is_busy() {
             last_work = now.monotonic;
         }
         if work > 0 || driver.ring.has_completions() {

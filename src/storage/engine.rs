@@ -170,6 +170,11 @@ impl Call<'_> {
 }
 
 fn unknown(arguments: Arguments<'_>) -> Refusal {
+    if arguments.name().eq_ignore_ascii_case(b"storage") {
+        return Refusal::Words(
+            "ERR STORAGE is refused: only weir-storage, started with --scriptable, has it",
+        );
+    }
     let mut quoted: Vec<u8> = Vec::new();
     for argument in arguments.iter().skip(1) {
         if quoted.len() >= QUOTED_BYTES_MAX {
@@ -257,6 +262,10 @@ mod tests {
             ("FOO a b", "-ERR unknown command 'FOO', with args beginning with: 'a' 'b' |"),
             ("FOO", "-ERR unknown command 'FOO', with args beginning with: |"),
             ("GET", "-ERR wrong number of arguments for 'get' command|"),
+            (
+                "STORAGE HELP",
+                "-ERR STORAGE is refused: only weir-storage, started with --scriptable, has it|",
+            ),
             ("SET k v", "+OK|"),
             ("INCR k", "-ERR value is not an integer or out of range|"),
             ("OBJECT FOO k", "-ERR unknown subcommand 'FOO'. Try OBJECT HELP.|"),

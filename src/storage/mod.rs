@@ -22,6 +22,7 @@
 //! * A walk (SCAN and its kin) goes in hash order, so its cursor is a hash: see `table.rs`.
 //! * Expired keys are never seen; [`Engine::expire_some`] frees those that nobody asks for.
 //! * Replies are those of Redis 7.0, byte for byte; only the order of what has no order differs, and cursors.
+//! * `script` lets it be slow, stalled, faulty or away, for tests and load runs; nothing of it is there unless asked for.
 //! * There is one database and one user, and nothing blocks, publishes, scripts or persists. WATCH is refused.
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
@@ -46,6 +47,7 @@ mod random;
 mod ranking;
 mod refusal;
 mod scan;
+pub mod script;
 mod server;
 mod service;
 mod session;

@@ -1,14 +1,18 @@
 //! The engine behind connections: requests in, replies out. Pure, like the engine.
 
-use std::collections::VecDeque;
+mod scripted;
+
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use slab::Slab;
 
+use super::script::{Director, Pending, Place, Script};
 use super::{Engine, Outcome, Session};
 use crate::protocol::{BufferPool, Output, RequestDecoder, RequestLimits, Segment, encode};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
+use scripted::Early;
 
 /// How often keys whose time is over are looked for while any key has a lifetime, and how many at once.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
@@ -27,6 +31,10 @@ struct Connection {
     listed: bool,
     /// Closed once everything was sent.
     ending: bool,
+    /// Replies that a script holds back.
+    pending: Pending,
+    /// What it sent while a script leaves it alone.
+    early: Option<Early>,
 }
 
 /// One engine and its connections.
@@ -39,6 +47,9 @@ pub struct Service {
     to_send: VecDeque<ClientId>,
     actions: VecDeque<Action>,
     sweep_at: Option<Timestamp>,
+    director: Option<Box<Director>>,
+    /// Connections that a script leaves alone, and until when.
+    ignored: BTreeSet<(Timestamp, Place)>,
 }
 
 impl Service {
@@ -53,7 +64,15 @@ impl Service {
             to_send: VecDeque::new(),
             actions: VecDeque::new(),
             sweep_at: None,
+            director: None,
+            ignored: BTreeSet::new(),
         }
+    }
+
+    /// The same, behaving as a script says.
+    #[must_use]
+    pub fn scripted(self, script: Script) -> Self {
+        Self { director: Some(Box::new(Director::new(script))), ..self }
     }
 
     /// The store itself.
@@ -62,7 +81,7 @@ impl Service {
     }
 
     /// A client has connected.
-    pub fn handle_client_opened(&mut self) -> ClientId {
+    pub fn handle_client_opened(&mut self, now: Now) -> ClientId {
         self.opened = self.opened.wrapping_add(1);
         let generation = self.opened;
         let index = self.connections.insert(Connection {
@@ -73,12 +92,21 @@ impl Service {
             sending: false,
             listed: false,
             ending: false,
+            pending: Pending::default(),
+            early: None,
         });
-        ClientId { index: index as u32, generation }
+        let id = ClientId { index: index as u32, generation };
+        if self.director.is_some() {
+            self.receive_opened(id, now);
+        }
+        id
     }
 
     /// Bytes from a client: every whole request in them is carried out.
     pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) {
+        if self.director.is_some() {
+            return self.receive_scripted(id, chunk, now);
+        }
         let Self { engine, connections, limits, pool, .. } = self;
         let Some(connection) = find(connections, id) else { return };
         let Connection { session, decoder, output, ending, .. } = connection;
@@ -101,7 +129,10 @@ impl Service {
 
     /// The client sends no more: what it sent was answered, so it is closed once that is sent.
     pub fn handle_client_end(&mut self, id: ClientId) {
-        if let Some(connection) = find(&mut self.connections, id) {
+        let Some(connection) = find(&mut self.connections, id) else { return };
+        if let Some(early) = &mut connection.early {
+            early.ended = true;
+        } else {
             connection.ending = true;
             self.after_output(id);
         }
@@ -124,8 +155,11 @@ impl Service {
         }
     }
 
-    /// The end of a turn: keys whose time is over are looked for now and then.
+    /// The end of a turn: replies that are due leave, and keys whose time is over are looked for now and then.
     pub fn handle_turn_end(&mut self, now: Now) {
+        if self.director.is_some() {
+            self.advance_script(now);
+        }
         if self.sweep_at.is_some_and(|at| at <= now.monotonic) {
             self.sweep_at = None;
             let swept = self.engine.expire_some(now, SWEEP_KEYS);
@@ -140,7 +174,15 @@ impl Service {
 
     /// When `handle_turn_end` should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        self.sweep_at
+        if self.director.is_none() {
+            return self.sweep_at;
+        }
+        [self.sweep_at, self.next_scripted()].into_iter().flatten().min()
+    }
+
+    /// Does a script hold replies back, so that the next deadline is near and should be met closely?
+    pub fn is_busy(&self) -> bool {
+        self.director.as_ref().is_some_and(|director| director.is_busy())
     }
 
     /// What should be done in the world, if anything.
@@ -165,8 +207,11 @@ impl Service {
 
     fn after_output(&mut self, id: ClientId) {
         let Some(connection) = find(&mut self.connections, id) else { return };
-        let done = connection.ending && connection.output.is_empty() && !connection.sending;
-        if done || connection.output.len() > OUTPUT_BYTES_MAX {
+        let done = connection.ending
+            && connection.output.is_empty()
+            && connection.pending.is_empty()
+            && !connection.sending;
+        if done || connection.output.len() + connection.pending.bytes() > OUTPUT_BYTES_MAX {
             self.handle_client_lost(id);
             self.actions.push_back(Action::Close(Owner::Client(id)));
         } else if !connection.output.is_empty() && !connection.sending && !connection.listed {

@@ -5,6 +5,7 @@ pub mod ids;
 pub mod limits;
 pub mod tier;
 pub mod time;
+pub mod units;
 
 pub use effects::{Action, Owner};
 pub use ids::{BackendId, ClientId, ConnectionId, ShardId, TenantId};

@@ -1,0 +1,236 @@
+//! `STORAGE`: the script, changed and asked while it runs.
+
+use std::time::Duration;
+
+use super::behaviour::{Change, ServiceTimes};
+use super::director::Director;
+use super::fault::{Errors, FaultKind};
+use super::tally::Tally;
+use crate::protocol::{Arguments, Protocol, encode};
+use crate::values::Timestamp;
+use crate::values::units::{duration, positive_duration};
+
+const NAME: &[u8] = b"storage";
+/// Keys that `STORAGE TOP` tells unless told otherwise, and at most.
+const TOP_DEFAULT: usize = 10;
+const TOP_MAX: usize = 10_000;
+/// How much of what a client sent an error repeats.
+const QUOTED_BYTES_MAX: usize = 64;
+
+const HELP: &[&str] = &[
+    "STORAGE <subcommand> [<arg> ...]. Subcommands are:",
+    "SET SERVICE-TIME point|multi|range|scan|write|control|all TIME",
+    "    TIME is 1ms, fixed:1ms, exp:MEAN or lognormal:MEDIAN:SIGMA.",
+    "SET SERVERS N | SET PER-KIB DURATION | SET PER-ROW DURATION",
+    "SET ERRORS KIND SHARE | SET ERRORS OFF",
+    "    KIND is LOADING, BUSY, CLUSTERDOWN, MASTERDOWN, READONLY, TRYAGAIN, OOM or ERR.",
+    "SET REFUSE ON|OFF",
+    "    Whether new connections are closed at once. Phases of the script file go before what is set.",
+    "STALL DURATION",
+    "    Serves nothing for so long.",
+    "OUTAGE DURATION",
+    "    Closes all connections, loses what is under way, and closes new connections for so long.",
+    "SLOW-ACCEPT DURATION",
+    "    Leaves new connections alone for so long.",
+    "RESET",
+    "    Behaves as the flags say again, and starts all figures anew.",
+    "STATS | COMMANDS",
+    "    Figures; how often each command was served.",
+    "READS KEY | TOP [N] | READS-RESET",
+    "    How often a key was read; the keys read most; forgets the reads.",
+    "HELP",
+    "    This.",
+];
+
+/// What a `STORAGE` command asks of the connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(in crate::storage) enum Effect {
+    None,
+    /// All are to be closed, this one once it has its reply.
+    Outage,
+}
+
+type Answer = Result<Effect, String>;
+
+impl Director {
+    /// Is this a request that is answered at once?
+    pub(in crate::storage) fn answers(arguments: &Arguments<'_>) -> bool {
+        arguments.name().eq_ignore_ascii_case(NAME)
+    }
+
+    /// Carries out a `STORAGE` command and appends its reply.
+    pub(in crate::storage) fn command(
+        &mut self,
+        arguments: &Arguments<'_>,
+        protocol: Protocol,
+        now: Timestamp,
+        out: &mut Vec<u8>,
+    ) -> Effect {
+        let start = out.len();
+        self.carry_out(arguments, protocol, now, out).unwrap_or_else(|problem| {
+            out.truncate(start);
+            encode::error(out, &format!("ERR {problem}"));
+            Effect::None
+        })
+    }
+
+    fn carry_out(
+        &mut self,
+        arguments: &Arguments<'_>,
+        protocol: Protocol,
+        now: Timestamp,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        if !self.script.scriptable {
+            return Err("STORAGE is refused: this store was not started with --scriptable".to_owned());
+        }
+        let words: Vec<String> = arguments.iter().skip(1).map(quoted).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let subcommand = words.first().map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+        let mut effect = Effect::None;
+        match (subcommand.as_str(), words.get(1..).unwrap_or_default()) {
+            ("HELP", []) => {
+                encode::array(out, HELP.len());
+                HELP.iter().for_each(|line| encode::simple(out, line));
+                return Ok(effect);
+            }
+            ("STATS", []) => return Ok(self.write_figures(protocol, out)),
+            ("COMMANDS", []) => return Ok(self.write_commands(protocol, out)),
+            ("READS", [_]) => {
+                encode::integer(out, self.tally.reads(arguments.at(2)) as i64);
+                return Ok(effect);
+            }
+            ("TOP", []) => return Ok(self.write_top(TOP_DEFAULT, out)),
+            ("TOP", [count]) => return Ok(self.write_top(number(count, TOP_MAX)?, out)),
+            ("READS-RESET", []) => self.tally.reset_reads(),
+            ("RESET", []) => self.reset(now),
+            ("SET", [what, values @ ..]) => self.set(&change(what, values)?, now)?,
+            ("SLOW-ACCEPT", [pause]) => {
+                self.set(&Change { slow_accept: Some(time(pause)?), ..Change::default() }, now)?;
+            }
+            ("STALL", [pause]) => self.stations.stall(now, positive_time(pause)?),
+            ("OUTAGE", [pause]) => {
+                self.begin_outage(now, positive_time(pause)?);
+                effect = Effect::Outage;
+            }
+            _ => return Err(format!("'{}' is no STORAGE command. Try STORAGE HELP.", words.join(" "))),
+        }
+        encode::simple(out, "OK");
+        Ok(effect)
+    }
+
+    fn set(&mut self, change: &Change, now: Timestamp) -> Result<(), String> {
+        change.check()?;
+        self.base.apply(change);
+        self.refresh(now);
+        Ok(())
+    }
+
+    fn reset(&mut self, now: Timestamp) {
+        self.base = self.script.behaviour.clone();
+        self.stations.end_stall(now);
+        self.end_outage();
+        self.refresh(now);
+        self.tally = Tally::default();
+    }
+
+    fn write_figures(&self, protocol: Protocol, out: &mut Vec<u8>) -> Effect {
+        let (concurrency, queue) = (self.stations.in_service(), self.stations.waiting());
+        let tally = &self.tally;
+        let figures = [
+            ("concurrency", concurrency as u64),
+            ("concurrency_max", tally.concurrency_max as u64),
+            ("queue", queue as u64),
+            ("queue_max", tally.queue_max as u64),
+            ("requests", tally.requests),
+            // What is in service has its reply, but it is not due.
+            ("replies", tally.served.saturating_sub(concurrency as u64)),
+            ("errors_injected", tally.errors_injected),
+            ("requests_refused", tally.requests_refused),
+            ("requests_lost", tally.requests_lost),
+            ("connections_refused", tally.connections_refused),
+            ("reads_untracked", tally.reads_untracked),
+        ];
+        write_counts(protocol, &figures, out);
+        Effect::None
+    }
+
+    fn write_commands(&self, protocol: Protocol, out: &mut Vec<u8>) -> Effect {
+        write_counts(protocol, &self.tally.commands(), out);
+        Effect::None
+    }
+
+    fn write_top(&self, count: usize, out: &mut Vec<u8>) -> Effect {
+        let top = self.tally.top(count);
+        encode::array(out, top.len());
+        for (key, reads) in top {
+            encode::array(out, 2);
+            encode::bulk(out, key);
+            encode::integer(out, reads as i64);
+        }
+        Effect::None
+    }
+}
+
+fn write_counts(protocol: Protocol, counts: &[(&str, u64)], out: &mut Vec<u8>) {
+    encode::map(out, protocol, counts.len());
+    for (name, count) in counts {
+        encode::bulk(out, name.as_bytes());
+        encode::integer(out, *count as i64);
+    }
+}
+
+/// What `STORAGE SET what values` asks for.
+fn change(what: &str, values: &[&str]) -> Result<Change, String> {
+    let none = Change::default();
+    Ok(match (what.to_ascii_uppercase().as_str(), values) {
+        ("SERVICE-TIME", [class, time]) => {
+            Change { service_time: Some(ServiceTimes::of(class, time.parse()?)?), ..none }
+        }
+        ("SERVERS", [count]) => Change { servers: Some(number(count, super::SERVERS_MAX)?), ..none },
+        ("PER-KIB", [pause]) => Change { per_kib: Some(time(pause)?), ..none },
+        ("PER-ROW", [pause]) => Change { per_row: Some(time(pause)?), ..none },
+        ("ERRORS", [off]) if off.eq_ignore_ascii_case("off") => {
+            Change { errors: Some(Errors::new("ERR".parse()?, 0.0)?), ..none }
+        }
+        ("ERRORS", [kind, share]) => {
+            let kind: FaultKind = kind.parse()?;
+            let share = share
+                .parse()
+                .map_err(|_| format!("'{share}' is no share; a number from 0 to 1 is wanted"))?;
+            Change { errors: Some(Errors::new(kind, share)?), ..none }
+        }
+        ("REFUSE", [on]) if on.eq_ignore_ascii_case("on") => {
+            Change { refuse_connections: Some(true), ..none }
+        }
+        ("REFUSE", [off]) if off.eq_ignore_ascii_case("off") => {
+            Change { refuse_connections: Some(false), ..none }
+        }
+        _ => {
+            return Err(format!(
+                "'SET {what} {}' is not understood; SERVICE-TIME CLASS TIME, SERVERS N, PER-KIB DURATION, PER-ROW \
+                 DURATION, ERRORS KIND SHARE, ERRORS OFF or REFUSE ON|OFF is wanted",
+                values.join(" ")
+            ));
+        }
+    })
+}
+
+fn time(word: &str) -> Result<Duration, String> {
+    duration(word).map_err(|problem| format!("'{word}': {problem}"))
+}
+
+fn positive_time(word: &str) -> Result<Duration, String> {
+    positive_duration(word).map_err(|problem| format!("'{word}': {problem}"))
+}
+
+fn number(word: &str, most: usize) -> Result<usize, String> {
+    let number = word.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("'{word}': a whole number from 1 to {most} is wanted"))
+}
+
+/// A word as text, cut to what an error may repeat: no word that has a meaning is longer.
+fn quoted(word: &[u8]) -> String {
+    String::from_utf8_lossy(&word[..word.len().min(QUOTED_BYTES_MAX)]).into_owned()
+}

@@ -1,0 +1,278 @@
+//! Says what happens to each request, and when: behaviour, phases, servers and figures of one scripted store.
+
+use std::time::Duration;
+
+use super::behaviour::{Behaviour, WorkClass};
+use super::distribution::fraction;
+use super::phases::Phases;
+use super::stations::Stations;
+use super::tally::Tally;
+use crate::protocol::command::{self, Effect};
+use crate::protocol::{Argument, Arguments, ReplyScanner};
+use crate::storage::random::Random;
+use crate::values::{ClientId, Timestamp};
+
+/// Requests that wait for a server, and the bytes that they hold.
+const QUEUE_MAX: usize = 1_000_000;
+const QUEUE_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// What a scripted store starts from.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    /// How it behaves outside of phases.
+    pub behaviour: Behaviour,
+    /// What changes in time.
+    pub phases: Phases,
+    /// Decides every sample.
+    pub seed: u64,
+    /// May clients change it by `STORAGE`?
+    pub scriptable: bool,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(in crate::storage) struct Job {
+    pub(in crate::storage) place: Place,
+    pub(in crate::storage) frame: Vec<u8>,
+    pub(in crate::storage) places: Vec<Argument>,
+}
+
+/// Whose reply it is, and which of its replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::storage) struct Place {
+    index: u32,
+    generation: u32,
+    pub(in crate::storage) number: u64,
+}
+
+impl Place {
+    pub(in crate::storage) fn new(client: ClientId, number: u64) -> Self {
+        Self { index: client.index, generation: client.generation, number }
+    }
+
+    pub(in crate::storage) fn client(self) -> ClientId {
+        ClientId { index: self.index, generation: self.generation }
+    }
+}
+
+/// What is to be done with a request whose turn has come.
+pub(in crate::storage) enum Turn {
+    Execute(WorkClass),
+    /// It is answered with this error line, and that takes no time.
+    Fail(&'static str),
+}
+
+pub(in crate::storage) struct Director {
+    pub(super) script: Script,
+    /// What the flags and `STORAGE SET` say; phases go before it.
+    pub(super) base: Behaviour,
+    current: Behaviour,
+    /// Up to when phases have been looked at.
+    seen: Option<Timestamp>,
+    next_edge: Option<Timestamp>,
+    outage_until: Timestamp,
+    /// An outage has begun, and nobody has closed the connections yet.
+    outage_begun: bool,
+    pub(super) stations: Stations<Job, Place>,
+    queued_bytes: usize,
+    times: Random,
+    faults: Random,
+    pub(super) tally: Tally,
+}
+
+impl Director {
+    pub(in crate::storage) fn new(script: Script) -> Self {
+        let mut times = Random::new(script.seed);
+        // Of its own, so that errors do not change which service times follow.
+        let faults = times.fork();
+        Self {
+            base: script.behaviour.clone(),
+            current: script.behaviour.clone(),
+            seen: None,
+            next_edge: Some(Timestamp::ZERO),
+            outage_until: Timestamp::ZERO,
+            outage_begun: false,
+            stations: Stations::new(script.behaviour.servers),
+            queued_bytes: 0,
+            times,
+            faults,
+            tally: Tally::default(),
+            script,
+        }
+    }
+
+    /// Time has passed: phases begin and end.
+    pub(in crate::storage) fn handle_time(&mut self, now: Timestamp) {
+        if self.next_edge.is_none_or(|edge| edge > now) {
+            return;
+        }
+        for phase in self.script.phases.begun(self.seen, now) {
+            if let Some(stall) = phase.stall {
+                self.stations.stall(now, stall);
+            }
+            if let Some(duration) = phase.duration.filter(|_| phase.outage) {
+                self.outage_until = self.outage_until.max(now.after(duration));
+                self.outage_begun = true;
+            }
+        }
+        self.seen = Some(now);
+        self.next_edge = self.script.phases.next_edge(now);
+        self.refresh(now);
+    }
+
+    /// What was said has changed.
+    pub(super) fn refresh(&mut self, now: Timestamp) {
+        self.current = self.script.phases.behaviour(&self.base, now);
+        self.stations.set_servers(self.current.servers, now);
+    }
+
+    pub(super) fn begin_outage(&mut self, now: Timestamp, duration: Duration) {
+        self.outage_until = self.outage_until.max(now.after(duration));
+        self.outage_begun = true;
+    }
+
+    pub(super) fn end_outage(&mut self) {
+        self.outage_until = Timestamp::ZERO;
+        self.outage_begun = false;
+    }
+
+    /// Tells once that an outage has begun: all connections are to be closed. All that was under way is lost.
+    pub(in crate::storage) fn take_outage(&mut self) -> bool {
+        if self.outage_begun {
+            self.tally.requests_lost += self.stations.clear() as u64;
+            self.queued_bytes = 0;
+        }
+        std::mem::take(&mut self.outage_begun)
+    }
+
+    /// May a new connection stay?
+    pub(in crate::storage) fn accepts(&mut self, now: Timestamp) -> bool {
+        let refused = self.current.refuse_connections || now < self.outage_until;
+        self.tally.connections_refused += u64::from(refused);
+        !refused
+    }
+
+    /// How long a new connection is left alone.
+    pub(in crate::storage) fn slow_accept(&self) -> Duration {
+        self.current.slow_accept
+    }
+
+    /// Would a request that arrives now start at once?
+    pub(in crate::storage) fn is_free(&self, now: Timestamp) -> bool {
+        self.stations.is_free(now)
+    }
+
+    pub(in crate::storage) fn note_request(&mut self) {
+        self.tally.requests += 1;
+    }
+
+    /// A request that has to wait. Not taken when too many do: then the error line.
+    pub(in crate::storage) fn arrive(
+        &mut self,
+        place: Place,
+        arguments: Arguments<'_>,
+        now: Timestamp,
+    ) -> Result<(), &'static str> {
+        let bytes = held_bytes(arguments.frame(), arguments.places());
+        if self.stations.waiting() >= QUEUE_MAX || self.queued_bytes + bytes > QUEUE_BYTES_MAX {
+            self.tally.requests_refused += 1;
+            return Err("ERR too many requests wait for a server");
+        }
+        self.queued_bytes += bytes;
+        let job = Job { place, frame: arguments.frame().to_vec(), places: arguments.places().to_vec() };
+        self.stations.arrive(job, now);
+        self.tally.queue_max = self.tally.queue_max.max(self.stations.waiting());
+        Ok(())
+    }
+
+    /// The next request that has started by now, and when.
+    pub(in crate::storage) fn next_start(&mut self, now: Timestamp) -> Option<(Job, Timestamp)> {
+        let (job, start) = self.stations.next_start(now)?;
+        self.queued_bytes -= held_bytes(&job.frame, &job.places);
+        Some((job, start))
+    }
+
+    /// A request whose turn has come: what is to be done with it.
+    pub(in crate::storage) fn turn_of(&mut self, arguments: &Arguments<'_>) -> Turn {
+        let command = command::recognise(arguments).ok();
+        let class = WorkClass::of(command);
+        self.tally.served += 1;
+        if let Some(command) = command {
+            self.tally.note_command(command.id());
+        }
+        if class == WorkClass::Control {
+            return Turn::Execute(class);
+        }
+        if let Some(errors) = self.current.errors
+            && fraction(&mut self.faults) <= errors.share()
+        {
+            self.tally.errors_injected += 1;
+            return Turn::Fail(errors.kind().line());
+        }
+        if let Some(command) = command.filter(|command| command.effect == Effect::Read) {
+            let tally = &mut self.tally;
+            // Keys that cannot be told are answered with an error.
+            let _ = command.for_each_key(arguments, &mut |index| tally.note_read(arguments.at(index)));
+        }
+        Turn::Execute(class)
+    }
+
+    /// How long a request takes that got this reply.
+    pub(in crate::storage) fn service_time(
+        &mut self,
+        class: WorkClass,
+        request_bytes: usize,
+        reply: &[u8],
+    ) -> Duration {
+        let time = self.current.service_time[class as usize].sample(&mut self.times);
+        if class == WorkClass::Control {
+            return time;
+        }
+        let bytes = (request_bytes + reply.len()) as u128;
+        let for_bytes = self.current.per_kib.as_nanos() * bytes / 1024;
+        let for_rows = self.current.per_row.as_nanos() * self.rows(reply);
+        time + Duration::from_nanos((for_bytes + for_rows).min(u128::from(u32::MAX) * 1_000) as u64)
+    }
+
+    /// Takes a server for so long. What takes no time is over at once: then true.
+    pub(in crate::storage) fn serve(&mut self, place: Place, start: Timestamp, service: Duration) -> bool {
+        let busy = self.stations.in_service() + 1;
+        self.tally.concurrency_max = self.tally.concurrency_max.max(busy);
+        if service.is_zero() {
+            return true;
+        }
+        self.stations.serve(place, start, service);
+        false
+    }
+
+    pub(in crate::storage) fn next_finished(&mut self, now: Timestamp) -> Option<Place> {
+        self.stations.next_finished(now)
+    }
+
+    /// A request whose client is gone.
+    pub(in crate::storage) fn note_lost(&mut self) {
+        self.tally.requests_lost += 1;
+    }
+
+    /// Is anything under way?
+    pub(in crate::storage) fn is_busy(&self) -> bool {
+        self.stations.waiting() + self.stations.in_service() > 0
+    }
+
+    /// When something happens next.
+    pub(in crate::storage) fn next_event(&self) -> Option<Timestamp> {
+        [self.stations.next_event(), self.next_edge].into_iter().flatten().min()
+    }
+
+    fn rows(&self, reply: &[u8]) -> u128 {
+        if self.current.per_row.is_zero() {
+            return 0;
+        }
+        let scanned = ReplyScanner::default().scan(reply);
+        scanned.ok().flatten().map_or(0, |scanned| u128::from(scanned.rows))
+    }
+}
+
+fn held_bytes(frame: &[u8], places: &[Argument]) -> usize {
+    frame.len() + size_of_val(places)
+}

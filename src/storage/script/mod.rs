@@ -1,0 +1,40 @@
+//! A store that behaves as it is told: slow, full, stalled, faulty or away, in time and by command.
+//!
+//! ```text
+//!     request ─> Director ── STORAGE ...: answered at once
+//!                   │ arrives
+//!                   v
+//!               Stations: one queue, N servers, virtual time ── starts ─> Engine::execute ── reply ─> Pending
+//!                   │                                                                                   │ when due,
+//!                   └─ finished ────────────────────────────────────────────────────────────────────────┤ in order
+//!                                                                                                       v
+//!     Behaviour (flags, STORAGE SET) + Phases (a file) = what holds now                               Output
+//! ```
+//!
+//! * The engine executes a request when its service **starts**. How long it takes depends on what it finds, so it has
+//!   to be looked up first; and a request that still waits when its client leaves, or when an outage begins, has
+//!   changed nothing, as one that a real store never read.
+//! * Requests start in the order of arrival, whoever sent them, so what they do to keys is in that order too.
+//! * Starts and ends are computed, not observed: a server that is free at 5.0 ms takes the next request at 5.0 ms,
+//!   though the process wakes at 5.1 ms. So late wake-ups cost no capacity.
+//! * The same seed and the same arrivals give the same service times and the same errors.
+
+mod behaviour;
+mod command;
+mod director;
+mod distribution;
+mod fault;
+mod pending;
+mod phases;
+mod stations;
+mod tally;
+
+pub use behaviour::{Behaviour, Change, SERVERS_MAX, ServiceTimes, WorkClass};
+pub use director::Script;
+pub use distribution::Distribution;
+pub use fault::{Errors, FaultKind};
+pub use phases::{Phase, Phases};
+
+pub(in crate::storage) use command::Effect;
+pub(in crate::storage) use director::{Director, Place, Turn};
+pub(in crate::storage) use pending::Pending;
