@@ -97,7 +97,12 @@ pub(super) async fn serve(
                 ToStorage::Report(control) => {
                     control.post(ToControl::Engine(served.0.engine().statistics()));
                 }
-                ToStorage::Stop => return Ok(()),
+                ToStorage::Stop => {
+                    // An accept under way would keep the port until the kernel has taken the ring apart, which may be
+                    // after the process has ended: the next one could not listen.
+                    driver.stop_listening()?;
+                    return driver.ring.submit_and_wait(Some(SHALLOW_SLEEP));
+                }
             }
         }
         work += driver.handle_completions(&mut served, now)?;
