@@ -4,6 +4,8 @@ pub mod exposition;
 pub mod http;
 mod info;
 mod pages;
+pub mod pool;
+pub mod reconciliation;
 mod report;
 
 pub use info::info;
