@@ -1,0 +1,10 @@
+"""Scenarios: a store, weir, a load and what must come of it, in one file.
+
+    file.py        reads and checks a scenario file
+    expression.py  acceptance lines: what they say, and whether it holds
+    catalogue.py   everything that a line may ask for
+    measured.py    what a run has shown, looked up by line
+    servers.py     the processes of a run
+    stage.py       one run: servers up, load, events in time, servers down
+    report.py      the table, as text, Markdown and JSON
+"""
