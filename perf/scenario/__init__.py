@@ -2,6 +2,8 @@
 
     file.py        reads and checks a scenario file
     expression.py  acceptance lines: what they say, and whether it holds
+    sections.py    where something stands in it
+    homes.py       keys that live on a store of one's choice
     catalogue.py   everything that a line may ask for
     measured.py    what a run has shown, looked up by line
     servers.py     the processes of a run

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -115,7 +115,6 @@ class Verdict:
     bar: Value | None = None
     # Why nothing was measured.
     reason: str = ""
-    details: dict = field(default_factory=dict)
 
     @property
     def word(self) -> str:
@@ -222,7 +221,7 @@ def judge(line: Line, look_up: Callable[[Measure], Figure]) -> Verdict:
         kind, reference = _reference(line, found, look_up)
         measured = found.as_kind(kind)
         if measured is None:
-            raise NotMeasured(f"{line.measure} cannot be told as {kind.value}")
+            raise NotMeasured(_lack(found, kind))
     except NotMeasured as error:
         return Verdict(line, False, reason=str(error))
     bar = reference * line.bar.factor + (line.bar.plus.number if line.bar.plus else 0.0)
@@ -245,8 +244,17 @@ def _reference(line: Line, found: Figure, look_up: Callable[[Measure], Figure]) 
     kind = line.bar.plus.kind if line.bar.plus else Kind.RATE if rate else found.kind
     reference = other.as_kind(kind)
     if reference is None:
-        raise NotMeasured(f"{of} cannot be told as {kind.value}")
+        raise NotMeasured(f"{of}: {_lack(other, kind)}")
     return kind, reference
+
+
+def _lack(figure: Figure, kind: Kind) -> str:
+    """Why a figure cannot be told in the terms of its bar."""
+    if figure.kind is Kind.COUNT and kind is Kind.SHARE:
+        return "nothing was offered"
+    if figure.kind is Kind.COUNT and kind is Kind.RATE:
+        return "no time went by"
+    return f"it is {figure.kind.value}, and its bar is {kind.value}"
 
 
 def shown(number: float, kind: Kind) -> str:

@@ -8,7 +8,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import catalogue, expression
+from . import catalogue, expression, homes, sections
 from .catalogue import Cast
 from .expression import Line, Wrong, seconds
 
@@ -22,8 +22,6 @@ KEYS = {
 }
 STORAGES_MAX = 64
 SHARDS_MAX = 64
-_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*(\]\]?)\s*(?:#.*)?$")
-_DURATION = re.compile(r"""^(\s*duration\s*=\s*)"([^"]*)"(.*)$""")
 
 
 class FileError(Exception):
@@ -121,8 +119,7 @@ def parse(text: str, path: Path, scale: float = 1.0) -> Scenario:
 
 class _Reader:
     def __init__(self, text: str, path: Path, scale: float) -> None:
-        self.text, self.path, self.scale = text, path, scale
-        self.lines = text.splitlines()
+        self.places, self.path, self.scale = sections.Places(text), path, scale
 
     def scenario(self, found: dict) -> Scenario:
         self.only(found, "")
@@ -134,6 +131,7 @@ class _Reader:
         storages = self.storages(found.get("storage", []))
         events = self.events(found.get("event", []), storages)
         groups, phases = self.load(found.get("load"))
+        self.homes(storages)
         quotas, tenants = self.quotas(found.get("quotas"))
         cast = Cast(groups, tuple(storage.name for storage in storages), tenants, bool(events))
         return Scenario(
@@ -161,7 +159,7 @@ class _Reader:
                 line = expression.parse(text)
                 catalogue.check(line, cast)
             except Wrong as problem:
-                raise FileError(f"{self.path}:{self.line_of_text(text)}: {text!r}: {problem}") from None
+                raise FileError(f"{self.path}:{self.places.line_with(text)}: {text!r}: {problem}") from None
             parsed.append(line)
         return tuple(parsed)
 
@@ -169,7 +167,7 @@ class _Reader:
         several = given if isinstance(given, list) else [given]
         good = several and all(type(count) is int and 1 <= count <= SHARDS_MAX for count in several)
         if not good:
-            raise self.error("shards", f"{given!r}: a number from 1 to {SHARDS_MAX} is wanted, or a list of them")
+            raise self.error("shards", f"{given!r}: a number from 1 to {SHARDS_MAX} is wanted, or a list of them", "weir")
         return tuple(several)
 
     def flags(self, section: str, given: object) -> tuple[tuple[str, ...], ...]:
@@ -265,35 +263,27 @@ class _Reader:
             groups[name], phases[name] = tuple(span[0] for span in spans), tuple(spans)
         return groups, phases
 
+    def homes(self, storages: tuple[Storage, ...]) -> None:
+        known = [storage.name for storage in storages]
+        for match in homes.PLACEHOLDER.finditer(self.places.text):
+            if match[1] not in known:
+                problem = f"{match[0]}: there is no [[storage]] '{match[1]}'; there are: {', '.join(known)}"
+                raise FileError(f"{self.path}:{self.places.line_with(match[0])}: {problem}")
+
     def load_text(self, load: dict) -> str:
         """The load as a file of its own."""
         text = self.section_text("load", load)
-        if self.scale != 1.0:
-            lines = [self.scaled(line) for line in text.splitlines()]
-            text = "\n".join(lines) + "\n"
-        return text
-
-    def scaled(self, line: str) -> str:
-        match = _DURATION.match(line)
-        return f'{match[1]}"{seconds(match[2]) * self.scale * 1000:.0f}ms"{match[3]}' if match else line
+        return text if self.scale == 1.0 else sections.scaled(text, self.scale)
 
     def section_text(self, section: str, value: dict) -> str:
-        """The lines of a section and of those in it, all other lines empty, and its name gone from the headers."""
-        kept, inside = [], False
-        for line in self.lines:
-            if header := _HEADER.match(line):
-                opening, name, closing = header.groups()
-                inside = name == section or name.startswith(f"{section}.")
-                name = name.removeprefix(section).removeprefix(".")
-                line = f"{opening}{name}{closing}" if name else ""
-            kept.append(line if inside else "")
-        text = "\n".join(kept) + "\n"
+        text = self.places.section(section)
         try:
             same = tomllib.loads(text) == value
         except tomllib.TOMLDecodeError:
             same = False
         if not same:
-            raise self.error(section, f"sections such as [{section}] and [[{section}.NAME]], each header on a line of its own, are wanted")
+            wanted = f"sections such as [{section}] and [[{section}.NAME]], each header on a line of its own, are wanted"
+            raise self.error(section, wanted)
         return text
 
     def tables(self, entries: object, section: str) -> list[dict]:
@@ -316,24 +306,4 @@ class _Reader:
         return table[key]
 
     def error(self, key: str, problem: str, section: str = "", index: int = 0) -> FileError:
-        return FileError(f"{self.path}:{self.line_of(key, section, index)}: {key}: {problem}")
-
-    def line_of(self, key: str, section: str, index: int) -> int:
-        """Where a key of the index-th such section stands; its header if it does not, or line 1."""
-        current, seen, header_line = "", -1, 1
-        for number, line in enumerate(self.lines, start=1):
-            if header := _HEADER.match(line):
-                current = header[2]
-                if current == section:
-                    seen += 1
-                    header_line = number if seen == index else header_line
-                if not section and (current == key or current.startswith(f"{key}.")):
-                    return number
-            elif re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line) and (
-                (current, seen) == (section, index) or (not section and not current)
-            ):
-                return number
-        return header_line
-
-    def line_of_text(self, text: str) -> int:
-        return next((number for number, line in enumerate(self.lines, start=1) if text in line), 1)
+        return FileError(f"{self.path}:{self.places.line_of(key, section, index)}: {key}: {problem}")

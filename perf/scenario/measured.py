@@ -132,13 +132,16 @@ class Measured:
             raise NotMeasured("nobody was asked")
         if not rest:
             first, last = self.snapshots[0], self.snapshots[-1]
-        else:
-            begin, end = self._took(rest[0])
-            find = lambda time: next((s for s in self.snapshots if abs(s.planned - time) < 1e-6), None)  # noqa: E731
-            first, last = find(begin), find(end)
-            if first is None or last is None:
-                raise NotMeasured(f"nobody was asked at the ends of '{rest[0]}'")
+            # What was still under way at the end was asked for before it.
+            return first, last, self.load["duration_s"] if self.load else last.at - first.at
+        begin, end = self._took(rest[0])
+        first, last = self._snapshot(begin), self._snapshot(end)
+        if first is None or last is None:
+            raise NotMeasured(f"nobody was asked at the ends of '{rest[0]}'")
         return first, last, last.at - first.at
+
+    def _snapshot(self, planned: float) -> Snapshot | None:
+        return next((each for each in self.snapshots if math.isclose(each.planned, planned, abs_tol=1e-6)), None)
 
     def _weir(self, measure: Measure, rest: list[str]) -> Figure:
         first, last, length = self._between(rest)

@@ -11,13 +11,13 @@ from .expression import Verdict
 from .stage import Outcome
 
 
+# What --compare takes, and the labels of these runs.
+COMPARED = ("static", "off", "direct", "twemproxy")
+
+
 def passed(outcomes: list[Outcome]) -> bool:
-    """Whether the first of the runs, the one that is tested, kept every line; others are there to compare."""
-    return bool(outcomes) and all(outcome.passed for outcome in outcomes if outcome.variant.label not in COMPARED)
-
-
-# Labels of runs that show the difference and need not pass.
-COMPARED = ("static", "direct", "twemproxy", "off")
+    """Whether every run kept every line, but those that are only there to compare."""
+    return bool(outcomes) and all(outcome.passed for outcome in outcomes if not outcome.variant.compared)
 
 
 def cell(verdict: Verdict) -> str:
@@ -54,9 +54,11 @@ def remarks(outcomes: list[Outcome]) -> list[str]:
         if outcome.left_out:
             found.append(f"{label}: this weir does not know, so was run without: {', '.join(outcome.left_out)}")
         found += [f"{label}: {note}" for note in dict.fromkeys(outcome.notes)]
+        reasons: dict[str, int] = {}
         for verdict in outcome.verdicts:
             if verdict.reason:
-                found.append(f"{label}: {verdict.line.measure}: {verdict.reason}")
+                reasons[verdict.reason] = reasons.get(verdict.reason, 0) + 1
+        found += [f"{label}: not measured ({count}): {reason}" for reason, count in reasons.items()]
     return list(dict.fromkeys(found))
 
 

@@ -25,6 +25,10 @@ from .servers import Cast, Dispatcher, known_flags
 PATIENCE_SECONDS = 90.0
 POLL_SECONDS = 0.05
 STARTED = "weir-load: started"
+# From that line to the first request: time to look at everybody before.
+RUN_UP_SECONDS = 0.2
+# When the last look is planned: after everything that was under way has ended.
+END = float("inf")
 # Names of the files that weir-load leaves.
 LOAD_JSON, LOAD_HTML, LOAD_TOML = "load.json", "report.html", "load.toml"
 
@@ -37,6 +41,8 @@ class Variant:
     target: str = "weir"
     shards: int = 2
     flags: tuple[tuple[str, ...], ...] = ()
+    # It is there to show the difference, and need not pass.
+    compared: bool = False
 
 
 @dataclass
@@ -177,8 +183,10 @@ class Stage:
             outcome.notes.append(f"weir-load ended with {run.returncode}: {' '.join(said[-3:])}")
         outcome.notes += cast.ended()
         if (folder / LOAD_JSON).exists():
-            outcome.load = json.loads((folder / LOAD_JSON).read_text())
-            outcome.notes += outcome.load.get("complaints", [])
+            load = json.loads((folder / LOAD_JSON).read_text())
+            outcome.notes += load["complaints"]
+            # A load that did not begin has shown nothing.
+            outcome.load = load if load["took_s"] > 0 else None
 
     def _listen(self, run: subprocess.Popen, said: list[str], started: threading.Event) -> None:
         for line in run.stderr:
@@ -250,7 +258,7 @@ class Clock:
         self.stopped = threading.Event()
         self.begun = 0.0
         due: list[tuple[float, Callable[[], None]]] = []
-        for border in scenario.borders:
+        for border in scenario.borders[1:]:
             due.append((border, lambda border=border: self._look(border)))
         for event in scenario.events:
             due.append((event.at, lambda event=event: self._say(event.on, event.command)))
@@ -264,20 +272,28 @@ class Clock:
         self.thread.start()
 
     def finish(self) -> None:
+        """The load has ended."""
         self.stopped.set()
+        began = self.started.is_set()
         self.started.set()
         self.thread.join(PATIENCE_SECONDS)
+        if began:
+            self._look(END)
 
     def _run(self) -> None:
         self.started.wait()
-        self.begun = time.monotonic()
+        self.begun = time.monotonic() + RUN_UP_SECONDS
+        if self.stopped.is_set():
+            return
+        self._look(0.0)
         for at, action in self.due:
             if self.stopped.wait(max(0.0, self.begun + at - time.monotonic())):
                 return
             action()
 
     def _look(self, planned: float) -> None:
-        at = time.monotonic() - self.begun
+        # What is asked before the first request, or after the last, holds for that moment.
+        at = max(0.0, time.monotonic() - self.begun)
         self.outcome.snapshots.append(self.cast.look(planned, at, self.keys))
 
     def _say(self, on: str | None, command: str) -> None:
