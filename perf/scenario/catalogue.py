@@ -22,7 +22,7 @@ STORAGE_COUNTS = (
 )  # fmt: skip
 STORAGE_MAXIMA = ("queue_max", "concurrency_max")
 # Of one key, in parentheses.
-STORAGE_OF_KEY = ("reads", "reads_in_flight_max")
+STORAGE_OF_KEY = ("reads", "reads_in_flight_max", "reads_per_second_max")
 RECOVERY = "recovery"
 # Names that mean something in a line, so no group may have them.
 SUBJECTS = ("total", "storage", "weir", "tenants")

@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass, field
 
 from .catalogue import LATENCIES, RECOVERY, STORAGE_OF_KEY, SUMS, within_ms
-from .expression import Figure, Kind, Measure, NotMeasured, seconds
-from .file import Scenario
+from .expression import Kind, Measure, seconds
+from .parts import Scenario
+from .verdict import Figure, NotMeasured
 
 # Well again: so much of what was offered is served, for so many seconds in a row.
 RECOVERED_SHARE = 0.95
@@ -73,7 +74,8 @@ class Measured:
             if millis is None:
                 raise NotMeasured("nothing was served")
             return Figure(millis / 1000, Kind.TIME)
-        counts = tally["counts"]
+        # Repetitions and lost requests are no ends of requests, so they may stand beside the counts.
+        counts = {**tally["counts"], **tally.get("sends", {})}
         metric = "served" if measure.metric == "goodput" else measure.metric
         count = sum(counts[part] for part in SUMS.get(metric, (metric,)))
         if measure.argument is not None:
@@ -95,7 +97,8 @@ class Measured:
             return phases[0], phases[0]["duration_s"]
         added = {
             part: {key: sum(phase[part][key] for phase in phases) for key in phases[0][part]}
-            for part in ("counts", "slow")
+            for part in ("counts", "sends", "slow")
+            if part in phases[0]
         }
         return {**added, "latency_ms": {}}, phases[0]["duration_s"]
 

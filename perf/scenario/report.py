@@ -7,8 +7,8 @@ from pathlib import Path
 
 import bench
 
-from .expression import Verdict
 from .stage import Outcome
+from .verdict import Verdict
 
 
 # What --compare takes, and the labels of these runs.

@@ -14,8 +14,8 @@ import bench
 from harness.processes import Redis, Storage, Weir, binary
 from harness.resp import Closed, Connection
 
-from .file import Scenario
 from .measured import Snapshot, samples
+from .parts import Scenario
 
 ASK_SECONDS = 5.0
 FOLDER_KEPT = ("output", "quotas.toml", "script.toml", "nutcracker.yml")
@@ -130,8 +130,7 @@ class Cast:
                     with Connection(store.port, timeout=ASK_SECONDS) as connection:
                         snapshot.storages.setdefault(name, []).append(figures(connection.ok("STORAGE", "STATS")))
                         for key in keys:
-                            of_key = figures(connection.ok("STORAGE", "READS", key))
-                            snapshot.keys.setdefault(key, {}).setdefault(name, []).append(of_key)
+                            snapshot.keys.setdefault(key, {}).setdefault(name, []).append(of_key(connection, key))
                 except (OSError, Closed, AssertionError):
                     continue
         return snapshot
@@ -156,14 +155,18 @@ class Cast:
             server.discard()
 
 
-def figures(said: object) -> dict[str, int]:
-    """Names and numbers from a flat list; a lone number is that of reads."""
-    if isinstance(said, int):
-        return {"reads": said}
-    if not isinstance(said, list):
-        return {}
-    pairs = zip(said[::2], said[1::2])
-    return {name.decode(): number for name, number in pairs if isinstance(name, bytes) and isinstance(number, int)}
+def figures(said: list) -> dict[str, int]:
+    """Names and numbers from a flat list."""
+    return {name.decode(): number for name, number in zip(said[::2], said[1::2])}
+
+
+def of_key(connection: Connection, key: str) -> dict[str, int]:
+    """How a key was read; a store that does not tell it all tells at least how often."""
+    reply = connection.call("STORAGE", "KEY", key)
+    if reply.is_error:
+        return {"reads": connection.ok("STORAGE", "READS", key)}
+    names = {"reads": "reads", "in_flight_max": "reads_in_flight_max", "per_second_max": "reads_per_second_max"}
+    return {names[name]: number for name, number in figures(reply.plain()).items() if name in names}
 
 
 def parsed(page: str | None) -> object:

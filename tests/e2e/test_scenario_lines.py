@@ -15,9 +15,10 @@ from harness.processes import ROOT, binary
 sys.path.insert(0, str(ROOT / "perf"))
 
 from scenario import file, homes  # noqa: E402
-from scenario.expression import Figure, Kind, NotMeasured, Wrong, judge, parse  # noqa: E402
+from scenario.expression import Kind, Wrong, parse  # noqa: E402
 from scenario.measured import Measured, Snapshot, samples  # noqa: E402
 from scenario.servers import known_flags  # noqa: E402
+from scenario.verdict import Figure, NotMeasured, judge  # noqa: E402
 
 pytestmark = pytest.mark.weir_only
 USAGE = 2
