@@ -19,10 +19,12 @@ use super::park::Parking;
 use super::storage_thread::ToStorage;
 use crate::control::http::{Head, Response, Route, Status};
 use crate::control::quota_page::{self, Guard};
+use crate::control::reconciliation::Reconciliation;
 use crate::control::{self, ProcessFacts, ShardReport, Totals, Versions, View};
 use crate::protocol::encode;
 use crate::shard::{Question, ReplyTo};
 use crate::storage::EngineStatistics;
+use crate::values::allowance::Report;
 
 /// What the control executor is told once.
 pub(super) struct ControlSettings {
@@ -37,6 +39,8 @@ pub(super) struct ControlSettings {
     pub guard: Option<Guard>,
     pub facts: ProcessFacts,
     pub drain_timeout: Duration,
+    /// What the cores draw from quotas.
+    pub pools: Reconciliation,
     pub clock: Clock,
 }
 
@@ -104,6 +108,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.finish_round();
         }
         ToControl::Ask(to, question) => this.collect_for(Waiter::Client(to, question)),
+        ToControl::Spent(report) => this.reconcile(&report),
         ToControl::Drained(shard) => {
             this.drained[usize::from(shard.0)] = true;
             if this.drained.iter().all(|drained| *drained) {
@@ -186,6 +191,16 @@ impl Control {
             self.settings.facts.admin_denied += 1;
         }
         admitted
+    }
+
+    /// Answers what a core told of its quotas, at once: it may have requests that wait for it.
+    fn reconcile(&mut self, report: &Report) {
+        if !report.demands.is_empty() {
+            let mut grants = Vec::with_capacity(report.demands.len());
+            let now = self.settings.clock.now().monotonic;
+            self.settings.pools.handle_report(report, now, &mut grants);
+            self.settings.shards[usize::from(report.shard.0)].post(ToShard::Grants(grants));
+        }
     }
 
     fn collect_for(&mut self, waiter: Waiter) {

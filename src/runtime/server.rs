@@ -26,14 +26,19 @@ use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
 use super::watch::FileWatch;
 use super::{admin, executor, listen, log};
-use crate::config::{AdminToken, Config, Quotas, Size, Storage, TokenSource};
+use crate::config::{AdminToken, Config, Layer, LimiterKind, Quotas, Size, Storage, TokenSource};
+use crate::control::pool::Rhythm;
 use crate::control::quota_page::Guard;
+use crate::control::reconciliation::Reconciliation;
 use crate::control::{ProcessFacts, Versions};
+use crate::policy::fixed_window::FixedWindows;
 use crate::routing::Topology;
-use crate::shard::{BackendSettings, Shard, ShardSettings};
+use crate::shard::{AdmissionSettings, BackendSettings, Limiter, Shard, ShardSettings};
 use crate::storage::script::Script;
 use crate::storage::{Engine, EngineLimits, Service};
 use crate::values::ShardId;
+use crate::values::allowance::lease_of;
+use crate::values::limits::TENANTS_MAX;
 
 /// Descriptors beside those of clients: rings, listeners, links, executors.
 const FILES_SPARE: u64 = 1024;
@@ -78,12 +83,13 @@ pub fn run(config: &Config) -> Result<(), String> {
     check_places(config, cpus.len(), backends.len())?;
     let (routes, backends) = (Routes(routes.into()), Arc::<[BackendSettings]>::from(backends));
     let door = Door { open: Arc::new(AtomicUsize::new(0)), clients_max: config.clients_max };
+    let admission = admission_settings(config);
     let mut mailboxes = Vec::new();
     for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(listeners) {
         let (mailbox, letters, bell) = mailbox::<ToShard>()?;
         mailboxes.push(mailbox);
         let parts = Parts {
-            settings: shard_settings(config, index, cpus.len(), &backends),
+            settings: shard_settings(config, index, cpus.len(), &backends, &admission),
             quotas: Arc::clone(&quotas),
             listeners,
             mesh,
@@ -115,6 +121,11 @@ pub fn run(config: &Config) -> Result<(), String> {
         guard: opened.admin.map(|address| Guard { token: token.clone(), address }),
         facts,
         drain_timeout: config.drain_timeout,
+        pools: Reconciliation::new(Rhythm {
+            cores: cpus.len() as u16,
+            period: config.reconcile,
+            lease: lease_of(config.reconcile),
+        }),
         clock,
     };
     executors.push(start_control(settings, control_letters, control_bell, opened.admin)?);
@@ -365,6 +376,7 @@ fn shard_settings(
     index: usize,
     shards: usize,
     backends: &Arc<[BackendSettings]>,
+    admission: &AdmissionSettings,
 ) -> ShardSettings {
     ShardSettings {
         id: ShardId(index as u16),
@@ -379,7 +391,19 @@ fn shard_settings(
         reply_timeout: config.reply_timeout,
         connect_timeout: config.connect_timeout,
         seed: random_seed(),
+        admission: admission.clone(),
     }
+}
+
+fn admission_settings(config: &Config) -> AdmissionSettings {
+    let limiter = match config.limiter {
+        _ if config.disabled.contains(&Layer::Rate) => Limiter::Off,
+        LimiterKind::Static => Limiter::Static(FixedWindows::new(TENANTS_MAX)),
+        LimiterKind::Buckets if config.shadowed.contains(&Layer::Rate) => Limiter::Shadow,
+        LimiterKind::Buckets => Limiter::Buckets,
+    };
+    let secret = [random_seed(), random_seed()];
+    AdmissionSettings { limiter, weights: config.weights, period: config.reconcile, secret }
 }
 
 fn start_control(

@@ -174,6 +174,8 @@ impl Shard {
         let mut identity = self.clients.at(id).identity.clone();
         if let Some(user) = &wishes.user {
             identity.user = Some(user.as_str().into());
+            identity.account =
+                identity.tenant.and_then(|tenant| self.accounts.user(self.quotas.tenant(tenant), user));
         }
         if let Some(tier) = wishes.tier {
             if tier < highest {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir::config::Quotas;
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits};
 use weir::routing::Topology;
-use weir::shard::{BackendSettings, Shard, ShardSettings};
+use weir::shard::{AdmissionSettings, BackendSettings, Shard, ShardSettings};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp};
 
@@ -131,6 +131,7 @@ impl House {
             reply_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(1),
             seed: 1,
+            admission: AdmissionSettings::default(),
         };
         let mut shards: Vec<Shard> =
             (0..SHARDS).map(|id| Shard::new(settings(id), Arc::new(Quotas::trusting()))).collect();
@@ -175,7 +176,7 @@ impl House {
             moved = true;
         }
         while let Some((to, _)) = self.shards[shard].poll_question() {
-            self.shards[shard].handle_answer(to, b"+about weir\r\n");
+            self.shards[shard].handle_answer(to, b"+about weir\r\n", now);
             moved = true;
         }
         while let Some((to, batch)) = self.shards[shard].poll_batch() {
