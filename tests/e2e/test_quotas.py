@@ -336,6 +336,18 @@ def test_a_body_in_pieces_and_a_request_behind_it(operated: Operated):
     assert operated.page()["version"] == 1
 
 
+def test_head_and_body_at_once(operated: Operated):
+    """However much of it arrives together, one request behind the other."""
+    body = OTHERS.encode() + b"# a comment\n" * 5_000
+    request = f"POST {PAGE} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    last = b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", operated.weir.admin_port), timeout=30) as connection:
+        connection.sendall(request * 3 + last)
+        replies = connection.makefile("rb").read()
+    assert replies.count(b"HTTP/1.1 200 OK") == 4 and replies.endswith(b"ok\n"), replies
+    assert operated.page()["version"] == 3
+
+
 def test_a_body_that_stops_halfway(operated: Operated):
     """Its sender is told when it closes its side, or when its time is over, and holds up nobody until then."""
     head = f"POST {PAGE} HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n[default]\n".encode()

@@ -3,7 +3,7 @@
 mod request;
 mod response;
 
-pub use request::{Body, HEAD_BYTES_MAX, Head, Received, receive};
+pub use request::{Body, Head, Received, receive};
 pub use response::Response;
 
 /// What was asked for.
