@@ -4,12 +4,18 @@ pub mod exposition;
 pub mod http;
 mod info;
 pub mod json;
+pub mod metering;
 mod pages;
 pub mod quota_page;
 mod quotas;
 mod report;
+pub mod suggestion;
+mod tenant_series;
+pub mod tenants;
 
 pub use info::info;
+pub use metering::Meter;
 pub use pages::{View, page};
 pub use quotas::{QuotaHistory, QuotaRefusal, QuotaSource, Versions};
 pub use report::{ProcessFacts, ShardReport, Totals};
+pub use tenant_series::TenantSeries;

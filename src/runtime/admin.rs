@@ -76,7 +76,7 @@ async fn converse(admin: &Admin, mut stream: TcpStream) -> io::Result<()> {
                 received.drain(..head.length);
                 let control = &admin.control;
                 let totals = if head.route.needs_figures() { figures(control).await } else { None };
-                let response = control.borrow().page(head.route, totals.as_ref());
+                let response = control.borrow().page(&head, totals.as_ref());
                 (response, head.method, head.persistence)
             }
             Received::Refused(response) => (response, Method::Get, Persistence::Close),

@@ -13,7 +13,7 @@ use crate::config::{AdminToken, QuotaError, Quotas};
 use crate::control::{QuotaSource, ShardReport};
 use crate::shard::{Question, ReplyTo};
 use crate::storage::EngineStatistics;
-use crate::values::ShardId;
+use crate::values::{ShardId, TenantId, Usage};
 
 /// From the control executor to a shard.
 #[derive(Debug)]
@@ -39,6 +39,9 @@ pub(super) enum ToControl {
     /// No client is left, after `Drain`.
     Drained(ShardId),
     Signal(Signal),
+    /// What tenants asked for and got since the shard told of it last, by the ids of a version of quotas.
+    #[expect(dead_code, reason = "shards tell of usage as soon as they know prices")]
+    Usage(ShardId, u64, Vec<(TenantId, Usage)>),
     Quotas(Box<QuotasRead>),
     /// The file of the admin token was read again.
     Token(Result<AdminToken, String>),
