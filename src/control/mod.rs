@@ -6,6 +6,8 @@ mod info;
 pub mod json;
 pub mod metering;
 mod pages;
+pub mod pool;
+pub mod reconciliation;
 pub mod quota_page;
 mod quotas;
 mod report;

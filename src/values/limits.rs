@@ -65,6 +65,12 @@ pub const RU_PER_SECOND_MAX: u64 = 1_000_000_000;
 pub const BURST_SECONDS_MAX: u32 = 3_600;
 /// The longest deadline.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+/// Classes of commands that prices are learnt for.
+pub const COMMAND_CLASSES: usize = 6;
+/// Users of one shard that are remembered at once, over all tenants.
+pub const USERS_MAX: usize = 1_048_576;
+/// Buckets that are not full, over all shards.
+pub const POOLS_MAX: usize = 4 * USERS_MAX;
 /// A bulk string may be as large as in Redis.
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
 /// The largest reply that may be let through: some of the largest values.

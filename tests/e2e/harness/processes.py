@@ -36,6 +36,8 @@ class Server:
     """One server process and what it said."""
 
     name = "server"
+    # Out of reach of a Ctrl-C in the terminal: for callers that end their servers themselves.
+    own_group = False
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"weir-e2e-{self.name}-"))
@@ -79,6 +81,7 @@ class Server:
                 stderr=output,
                 cwd=self.folder,
                 env=self.environment(),
+                process_group=0 if self.own_group else None,
             )
         alive.append(self)
 
@@ -188,6 +191,22 @@ class Redis(Server):
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+
+class Storage(Redis):
+    """weir-storage. A subclass of the plain server, so that it can stand behind weir in its place."""
+
+    name = "weir-storage"
+
+    def command(self) -> list[str]:
+        return [str(binary("weir-storage")), "--listen", f"127.0.0.1:{self.port}", *self.options]
+
+    def environment(self) -> dict[str, str]:
+        return {key: value for key, value in super().environment().items() if not key.startswith("WEIR_")}
+
+    def ready(self) -> bool:
+        # A PING would wait with everything else, if a stall is scripted.
+        return "listening" in self.output()
 
 
 class Weir(Server):
