@@ -10,9 +10,9 @@
 
 use super::metering::{HOUR, Meter};
 use crate::config::quotas::Limit;
-use crate::values::TenantId;
 use crate::values::limits::RU_PER_SECOND_MAX;
-use crate::values::usage::{MICRO_PER_RU, Outcome, UsageSum};
+use crate::values::usage::{Outcome, UsageSum};
+use crate::values::{TenantId, UNIT};
 
 /// A minute is near the quota from this part of it on.
 const NEAR_PERCENT: u128 = 80;
@@ -36,7 +36,7 @@ pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute:
     let (first, last) = (minute.checked_sub(HOUR)?, minute - 1);
     let minutes: Vec<UsageSum> =
         meter.series_of(tenant, first, last).map(|(_, usage)| UsageSum::from(usage)).collect();
-    let allowed = u128::from(quota) * 60 * u128::from(MICRO_PER_RU);
+    let allowed = u128::from(quota) * 60 * u128::from(UNIT);
     let near = |usage: &&UsageSum| usage.consumed().0 * 100 >= allowed * NEAR_PERCENT;
     let minutes_near = minutes.iter().filter(near).count();
     if minutes_near < MINUTES_NEAR_MIN {
@@ -53,7 +53,7 @@ fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
         minutes.into_iter().map(|usage| usage.asked().0 - usage.of(Outcome::Shed).0).collect();
     asked.resize(HOUR as usize, 0);
     asked.sort_unstable();
-    let per_second = asked[MINUTES_EASED - 1] / 60 * 100 / NEAR_PERCENT / u128::from(MICRO_PER_RU);
+    let per_second = asked[MINUTES_EASED - 1] / 60 * 100 / NEAR_PERCENT / u128::from(UNIT);
     let least = quota + quota.div_ceil(4);
     let wanted = u64::try_from(per_second).unwrap_or(u64::MAX).clamp(least, least.max(2 * quota));
     rounded_up(wanted).min(RU_PER_SECOND_MAX)
@@ -89,7 +89,7 @@ mod tests {
         let mut meter = Meter::new(&Quotas::trusting());
         let minutes: Vec<[u64; 4]> = minutes.collect();
         for (at, parts) in (NOW - minutes.len() as u64..NOW).zip(minutes) {
-            let [admitted, throttled, shed, cached] = parts.map(|part| part * 60 * MICRO_PER_RU);
+            let [admitted, throttled, shed, cached] = parts.map(|part| part * 60 * UNIT);
             meter.record(TENANT, Usage { admitted, throttled, shed, cached }, at);
         }
         suggestion(&meter, TENANT, Some(limit(1_000)), NOW)

@@ -35,7 +35,7 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     place: u8,
-    /// What it asked for lately, in micro-RU.
+    /// What it asked for lately, in millionths.
     asked: f64,
 }
 
@@ -147,7 +147,7 @@ impl TenantSeries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::usage::{MicroRu, Outcome};
+    use crate::values::usage::{Amount, Outcome};
 
     fn quotas(names: impl Iterator<Item = usize>) -> Quotas {
         Quotas::with_tenants(names.map(|n| format!("t{n:03}")))
@@ -185,9 +185,9 @@ mod tests {
         // Half as much again is not enough.
         assert_eq!((counted(&series, late), counted(&series, last)), (None, Some(0)));
         assert_eq!(series.named().len(), TENANT_SERIES_MAX);
-        assert_eq!(series.others().asked(), MicroRu(6_500));
+        assert_eq!(series.others().asked(), Amount(6_500));
         series.record(TenantId(last), some(10));
-        assert_eq!((counted(&series, last), series.others().asked()), (Some(10), MicroRu(6_500)));
+        assert_eq!((counted(&series, last), series.others().asked()), (Some(10), Amount(6_500)));
     }
 
     #[test]

@@ -8,10 +8,10 @@ use super::metering::{Figures, HOUR, Meter};
 use super::suggestion::{Suggestion, suggestion};
 use crate::config::{Quotas, Tenant};
 use crate::protocol::{Protocol, encode};
-use crate::values::TenantId;
 use crate::values::limits::{METERED_MINUTES_MAX, TENANTS_SHOWN_MAX};
 use crate::values::time::{Now, rfc3339};
-use crate::values::usage::{MICRO_PER_RU, MicroRu, Outcome, UsageSum};
+use crate::values::usage::{Amount, Outcome, UsageSum};
+use crate::values::{TenantId, UNIT};
 
 /// Minutes on one page, over all its tenants: a page is written in one go, while shards wait for the control executor.
 const MINUTES_SHOWN_MAX: usize = 10_000;
@@ -80,7 +80,7 @@ impl Told<'_> {
 
     /// What part of its quota it consumed, in so many minutes.
     fn share(&self, sum: &UsageSum, minutes: u64) -> Option<Share> {
-        let allowed = u128::from(self.quota()?) * 60 * u128::from(minutes) * u128::from(MICRO_PER_RU);
+        let allowed = u128::from(self.quota()?) * 60 * u128::from(minutes) * u128::from(UNIT);
         Some(Share(sum.consumed().0 * 1_000_000 / allowed))
     }
 }
@@ -92,7 +92,7 @@ struct Share(u128);
 impl fmt::Display for Share {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Both are shown by their millionths.
-        MicroRu(self.0).fmt(out)
+        Amount(self.0).fmt(out)
     }
 }
 
