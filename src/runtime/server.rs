@@ -53,9 +53,12 @@ type Letters<Message> = (Receiver<Message>, OwnedFd);
 pub fn check(config: &Config) -> Result<(), String> {
     let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
     let quotas = load_quotas(config)?;
-    load_token(config)?;
+    let token = load_token(config)?;
     check_places(config, cpus.len(), resolve(config)?.len())?;
     println!("weir: flags are fine; {}", tenants_line(config, &quotas));
+    if let Some(warning) = exposure(config.admin, token) {
+        println!("weir: {warning}");
+    }
     Ok(())
 }
 
@@ -140,13 +143,8 @@ pub fn run(config: &Config) -> Result<(), String> {
     .map_err(|error| format!("cannot start a thread: {error}"))?;
     listen_to_signals(control)?;
     report_start(config, &opened, &cpus, &backends, &quotas);
-    if let Some(address) = opened.admin
-        && (Guard { token, address }).is_open_to_strangers()
-    {
-        log::line(&format!(
-            "others than this machine may reach the admin port {address}: POST /config/quotas is refused without \
-             --admin-token or --admin-token-file"
-        ));
+    if let Some(warning) = exposure(opened.admin, token) {
+        log::line(&warning);
     }
     // Kept by control, so that the last reader of a version is never a shard.
     drop(quotas);
@@ -185,6 +183,17 @@ fn load_quotas(config: &Config) -> Result<Quotas, String> {
 fn load_token(config: &Config) -> Result<Option<AdminToken>, String> {
     let token = config.admin_token.as_ref().map(TokenSource::load).transpose();
     token.map_err(|error| error.to_string())
+}
+
+/// What to say of an admin port that nothing protects.
+fn exposure(admin: Option<SocketAddr>, token: Option<AdminToken>) -> Option<String> {
+    let address = admin?;
+    (Guard { token, address }).is_open_to_strangers().then(|| {
+        format!(
+            "others than this machine may reach the admin port {address}: POST /config/quotas is refused without \
+             --admin-token or --admin-token-file"
+        )
+    })
 }
 
 /// The CPUs that this process may use, in order.

@@ -121,6 +121,15 @@ pub enum Question {
         /// The dialect of the reply.
         protocol: Protocol,
     },
+    /// `QOS TENANTS`.
+    Tenants {
+        /// The name of the tenant that asks.
+        asker: String,
+        /// Only tenants whose names come after this one.
+        after: String,
+        /// The dialect of the reply.
+        protocol: Protocol,
+    },
 }
 
 /// The largest number of spare buffers and batches that a shard keeps.

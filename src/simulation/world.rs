@@ -372,9 +372,11 @@ impl World {
             self.transmit(shard, owner, segment, now)?;
         }
         while let Some((to, question)) = self.cores[shard].shard.poll_question() {
-            let Question::Info { sections, .. } = question;
             let mut reply = Vec::new();
-            encode::bulk(&mut reply, sections.concat().as_bytes());
+            match question {
+                Question::Info { sections, .. } => encode::bulk(&mut reply, sections.concat().as_bytes()),
+                Question::Tenants { asker, .. } => encode::bulk(&mut reply, asker.as_bytes()),
+            }
             let delay = self.some_delay();
             self.after(delay, Event::Input(shard, Input::Answer(to, reply)));
         }

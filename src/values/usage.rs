@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// Millionths of a request unit in one: amounts are kept in whole millionths.
-pub const MICRO_PER_RU: u64 = 1_000_000;
+use super::{MicroUnits, UNIT};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,17 +32,17 @@ impl Outcome {
     }
 }
 
-/// Micro-RU of some requests of one tenant.
+/// Some requests of one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Of those that went on to a store: what they cost in the end.
-    pub admitted: u64,
+    pub admitted: MicroUnits,
     /// Of those that were refused because a quota was used up: what they would have cost.
-    pub throttled: u64,
+    pub throttled: MicroUnits,
     /// Of those that were let go because there was too much to do: what they would have cost.
-    pub shed: u64,
+    pub shed: MicroUnits,
     /// Of those that were answered without a store: what that cost.
-    pub cached: u64,
+    pub cached: MicroUnits,
 }
 
 impl Usage {
@@ -61,7 +60,7 @@ impl Usage {
     }
 
     /// The part that came to this end.
-    pub const fn of(&self, outcome: Outcome) -> u64 {
+    pub const fn of(&self, outcome: Outcome) -> MicroUnits {
         match outcome {
             Outcome::Admitted => self.admitted,
             Outcome::Throttled => self.throttled,
@@ -71,7 +70,7 @@ impl Usage {
     }
 }
 
-/// Micro-RU of a long time: a day at the largest quota does not fit 64 bits.
+/// Those of a long time: a day at the largest quota does not fit 64 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageSum([u128; Outcome::ALL.len()]);
 
@@ -84,18 +83,18 @@ impl UsageSum {
     }
 
     /// The part that came to this end.
-    pub const fn of(&self, outcome: Outcome) -> MicroRu {
-        MicroRu(self.0[outcome as usize])
+    pub const fn of(&self, outcome: Outcome) -> Amount {
+        Amount(self.0[outcome as usize])
     }
 
     /// What was taken from the tenant's quota.
-    pub const fn consumed(&self) -> MicroRu {
-        MicroRu(self.of(Outcome::Admitted).0 + self.of(Outcome::Cached).0)
+    pub const fn consumed(&self) -> Amount {
+        Amount(self.of(Outcome::Admitted).0 + self.of(Outcome::Cached).0)
     }
 
     /// Everything that was asked for.
-    pub fn asked(&self) -> MicroRu {
-        MicroRu(self.0.iter().sum())
+    pub fn asked(&self) -> Amount {
+        Amount(self.0.iter().sum())
     }
 }
 
@@ -107,20 +106,20 @@ impl From<Usage> for UsageSum {
     }
 }
 
-/// An amount, which is shown as request units, exactly.
+/// So many millionths, which are shown as request units, exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MicroRu(pub u128);
+pub struct Amount(pub u128);
 
-impl MicroRu {
+impl Amount {
     /// Nearly the same, where only a part of the digits is wanted.
     pub fn as_f64(self) -> f64 {
-        self.0 as f64 / MICRO_PER_RU as f64
+        self.0 as f64 / UNIT as f64
     }
 }
 
-impl fmt::Display for MicroRu {
+impl fmt::Display for Amount {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, micro) = (self.0 / u128::from(MICRO_PER_RU), self.0 % u128::from(MICRO_PER_RU));
+        let (whole, micro) = (self.0 / u128::from(UNIT), self.0 % u128::from(UNIT));
         if micro == 0 {
             return write!(out, "{whole}");
         }
@@ -143,7 +142,7 @@ mod tests {
             (12_345_600, "12.3456"),
             (u128::from(u64::MAX), "18446744073709.551615"),
         ] {
-            assert_eq!(MicroRu(micro).to_string(), text);
+            assert_eq!(Amount(micro).to_string(), text);
         }
     }
 
@@ -154,8 +153,8 @@ mod tests {
         assert_eq!(Outcome::ALL.map(|outcome| usage.of(outcome)), [11, 22, 33, u64::MAX]);
         let mut sum = UsageSum::from(usage);
         sum.add(usage);
-        assert_eq!(sum.consumed(), MicroRu(22 + 2 * u128::from(u64::MAX)));
-        assert_eq!(sum.asked(), MicroRu(22 + 44 + 66 + 2 * u128::from(u64::MAX)));
+        assert_eq!(sum.consumed(), Amount(22 + 2 * u128::from(u64::MAX)));
+        assert_eq!(sum.asked(), Amount(22 + 44 + 66 + 2 * u128::from(u64::MAX)));
         assert!(Usage::default().is_empty() && !usage.is_empty());
     }
 }
