@@ -30,7 +30,7 @@ pub fn cases() -> Vec<Case> {
     for (name, pipeline) in [("GET, P=1", 1), ("GET, P=16", 16), ("GET, P=64", 64)] {
         cases.push(case(name, pipeline, composed(1, &get(pipeline, 0), &VALUE_REPLY)));
     }
-    for (name, pipeline) in [("SET, P=1", 1), ("SET, P=16", 16)] {
+    for (name, pipeline) in [("SET, P=1", 1), ("SET, P=16", 16), ("SET, P=64", 64)] {
         cases.push(case(name, pipeline, composed(1, &set(pipeline), b"+OK\r\n")));
     }
     for (name, pipeline) in [("GET over another core, P=1", 1), ("GET over another core, P=16", 16)] {

@@ -38,7 +38,7 @@ enum Stage {
 /// One thread's part.
 pub struct Run {
     plan: Arc<Plan>,
-    targets: usize,
+    targets: Vec<String>,
     connections: Vec<Connection>,
     groups: Vec<Group>,
     setup: Setup,
@@ -57,8 +57,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// For the thread with this number. Connections take turns over so many targets.
-    pub fn new(plan: Arc<Plan>, thread: usize, targets: usize, now: Timestamp) -> Self {
+    /// For the thread with this number. Connections take turns over the targets of these names.
+    pub fn new(plan: Arc<Plan>, thread: usize, targets: Vec<String>, now: Timestamp) -> Self {
+        debug_assert!(!targets.is_empty());
         let threads = plan.threads;
         let mut seeds = Random::new(plan.seed.wrapping_add(thread as u64));
         let mut connections = Vec::new();
@@ -171,6 +172,14 @@ impl Run {
         }
     }
 
+    /// Why a connection could not be made, in the operating system's words.
+    pub fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str) {
+        let connection = &self.connections[id.0 as usize];
+        if connection.generation == generation {
+            self.complain(format!("cannot connect to {}: {error}", self.targets[self.target_of(connection)]));
+        }
+    }
+
     /// A connection failed, or could not be made.
     pub fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
         if self.connections[id.0 as usize].generation == generation {
@@ -241,6 +250,10 @@ impl Run {
 
     fn end(&self) -> Timestamp {
         self.start.after(self.plan.duration())
+    }
+
+    fn target_of(&self, connection: &Connection) -> usize {
+        connection.number % self.targets.len()
     }
 
     fn enter(&mut self, stage: Stage, now: Timestamp) {
@@ -324,15 +337,19 @@ impl Run {
     fn make_rounds(&mut self, now: Timestamp) {
         let connecting_since = now.as_nanos().saturating_sub(self.plan.connect_timeout.as_nanos() as u64);
         for index in 0..self.connections.len() {
+            let target = self.target_of(&self.connections[index]);
             let connection = &mut self.connections[index];
             match connection.state {
                 State::Resting(until) if until <= now => {
                     connection.state = State::Opening(now);
-                    let backend = BackendId((connection.number % self.targets) as u16);
+                    let backend = BackendId(target as u16);
                     let owner = Owner::Link(ConnectionId(index as u32), connection.generation);
                     self.actions.push_back(Action::Connect { owner, backend });
                 }
                 State::Opening(since) if since.as_nanos() < connecting_since => {
+                    let patience = self.plan.connect_timeout;
+                    let target = &self.targets[target];
+                    self.complain(format!("cannot connect to {target}: not accepted within {patience:?}"));
                     self.close(index as u32, now);
                 }
                 State::Ready => self.give_up(index, now),
@@ -515,7 +532,7 @@ mod tests {
     impl World {
         fn new(plan: Plan) -> Self {
             Self {
-                run: Run::new(Arc::new(plan), 0, 1, Timestamp::ZERO),
+                run: Run::new(Arc::new(plan), 0, vec!["store:6379".to_owned()], Timestamp::ZERO),
                 now: Timestamp::ZERO,
                 asked: BTreeMap::new(),
                 decoders: BTreeMap::new(),
@@ -697,6 +714,31 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_reached_is_told_by_name_and_once() {
+        let mut run =
+            Run::new(Arc::new(plan(1.0, 1)), 0, vec!["a:1".to_owned(), "b:2".to_owned()], Timestamp::ZERO);
+        for _ in 0..2 {
+            run.handle_turn(Timestamp::from_millis(10));
+            while let Some(action) = run.poll_action() {
+                let Action::Connect { owner: Owner::Link(id, generation), .. } = action else { continue };
+                if id.0 % 2 == 0 {
+                    run.note_unreachable(id, generation, "Connection refused (os error 111)");
+                    run.handle_lost(id, generation, Timestamp::from_millis(10));
+                }
+            }
+        }
+        // What the other target never accepted is given up after the patience of a second.
+        run.handle_turn(Timestamp::from_millis(1_500));
+        assert_eq!(
+            run.complaints(),
+            [
+                "cannot connect to a:1: Connection refused (os error 111)",
+                "cannot connect to b:2: not accepted within 1s"
+            ]
+        );
+    }
+
+    #[test]
     fn threads_share_the_load() {
         let mut shared = plan(1_000.0, 1);
         shared.threads = 2;
@@ -704,7 +746,7 @@ mod tests {
         let mut requests = 0;
         for thread in 0..2 {
             let mut world = World::new(plan(1.0, 1));
-            world.run = Run::new(Arc::clone(&shared), thread, 1, Timestamp::ZERO);
+            world.run = Run::new(Arc::clone(&shared), thread, vec!["store:6379".to_owned()], Timestamp::ZERO);
             requests += world.run_to_end(|_| false).offered;
         }
         assert_eq!(requests, 1_000);

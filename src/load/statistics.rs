@@ -44,8 +44,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Names and values, in the order of the reports.
-    pub fn entries(&self) -> [(&'static str, u64); 11] {
+    /// Names and values, in the order of the reports: `offered`, and what all of it came to.
+    pub fn entries(&self) -> [(&'static str, u64); 9] {
         [
             ("offered", self.offered),
             ("sent", self.sent),
@@ -56,9 +56,12 @@ impl Counts {
             ("unavailable", self.unavailable),
             ("errors", self.errors),
             ("timeouts", self.timeouts),
-            ("retries", self.retries),
-            ("lost", self.lost),
         ]
+    }
+
+    /// What there is to know of sends beside that.
+    pub fn sends(&self) -> [(&'static str, u64); 2] {
+        [("retries", self.retries), ("lost", self.lost)]
     }
 
     /// Refusals of weir, of all kinds.

@@ -24,6 +24,8 @@ pub(super) trait Application {
     fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now);
     /// The other side sends no more.
     fn handle_end(&mut self, owner: Owner, now: Now);
+    /// Why a socket could not be connected; `handle_lost` follows.
+    fn note_unreachable(&mut self, _owner: Owner, _error: &io::Error) {}
     /// The socket failed, or could not be connected.
     fn handle_lost(&mut self, owner: Owner, now: Now);
     fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now);
@@ -207,7 +209,10 @@ impl Driver {
                         application.handle_connected(socket.owner, now);
                         self.receive(token)?;
                     }
-                    Err(_) => self.lose(token, application, now)?,
+                    Err(error) => {
+                        application.note_unreachable(socket.owner, &error);
+                        self.lose(token, application, now)?;
+                    }
                 }
             }
             Completion::Woken => {
@@ -290,7 +295,10 @@ impl Driver {
                     socket.connecting = true;
                     self.ring.connect(token, socket.fd.as_fd(), address)?;
                 }
-                Err(_) => application.handle_lost(owner, now),
+                Err(error) => {
+                    application.note_unreachable(owner, &error);
+                    application.handle_lost(owner, now);
+                }
             },
             Action::Close(owner) => {
                 if let Some(token) = self.token_of(owner) {

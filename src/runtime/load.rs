@@ -40,6 +40,8 @@ pub struct LoadOutcome {
     pub connections: usize,
     /// Was anything sent? Not if a group had no connection at all.
     pub started: bool,
+    /// When the load started, by the wall clock, in milliseconds since 1970; 0 if it did not.
+    pub start_unix_ms: u64,
     /// From the start to the end of the last reply waited for.
     pub took: Duration,
     /// User and system time that the process took from start to end.
@@ -79,6 +81,7 @@ pub fn run_load(
     let mut outcome = LoadOutcome {
         connections: 0,
         started: false,
+        start_unix_ms: 0,
         took: Duration::ZERO,
         cpu: Duration::ZERO,
         interrupted: false,
@@ -102,7 +105,9 @@ pub fn run_load(
                 } else if ready == threads {
                     outcome.started = true;
                     watch(LoadEvent::Started { connections: outcome.connections });
-                    let start = clock.now().monotonic.after(RUN_UP);
+                    let now = clock.now();
+                    let start = now.monotonic.after(RUN_UP);
+                    outcome.start_unix_ms = now.unix_ms + RUN_UP.as_millis() as u64;
                     started = Some((start, cpu_time()));
                     gate.start_nanos.store(start.as_nanos(), Ordering::Relaxed);
                 }

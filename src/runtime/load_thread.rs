@@ -73,6 +73,12 @@ impl Application for Generating {
         }
     }
 
+    fn note_unreachable(&mut self, owner: Owner, error: &io::Error) {
+        if let Owner::Link(id, generation) = owner {
+            self.0.note_unreachable(id, generation, &error.to_string());
+        }
+    }
+
     fn handle_lost(&mut self, owner: Owner, now: Now) {
         if let Owner::Link(id, generation) = owner {
             self.0.handle_lost(id, generation, now.monotonic);
@@ -118,7 +124,8 @@ pub(super) fn generate(
     // Nobody rings: the thread looks at the gate often enough. The other end must stay open all the same.
     let (bell, _rope) = UnixStream::pair()?;
     let mut driver = Driver::new(Ring::new(bell.into())?, Vec::new())?;
-    let run = Run::new(plan, thread, targets.0.len(), clock.now().monotonic);
+    let names = targets.0.iter().map(SocketAddr::to_string).collect();
+    let run = Run::new(plan, thread, names, clock.now().monotonic);
     let mut generating = Generating(run);
     let mut ready_told = false;
     let mut started = false;

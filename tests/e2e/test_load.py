@@ -55,7 +55,7 @@ def test_a_run_has_the_contract_names_and_its_counts_add_up(store, tmp_path):
     flags = ["--rate", "2000", "--duration", "2s", "--setup", "100 SET key:{seq} {value:64}", "--command", "GET key:{uniform:100}"]
     report = run(address(store), tmp_path, *flags)
     for tally in tallies(report):
-        assert COUNTS <= tally["counts"].keys() and LATENCIES <= tally["latency_ms"].keys()
+        assert tally["counts"].keys() == COUNTS and tally["latency_ms"].keys() == LATENCIES
         assert adds_up(tally["counts"]), tally
     counts = report["groups"][0]["phases"][0]["counts"]
     assert counts["offered"] == counts["served"] == counts["sent"] == 4000
@@ -109,6 +109,8 @@ def test_a_target_that_is_not_there_ends_in_a_report(tmp_path):
     assert time.monotonic() - started < SECONDS_MAX / 2
     assert report["total"]["counts"]["served"] == 0 and report["connections"] == 0
     assert "group 'load': 0 of 50 connections were ready" in report["complaints"]
+    refused = [text for text in report["complaints"] if text.startswith("cannot connect to 127.0.0.1:")]
+    assert len(refused) == 1 and "Connection refused" in refused[0], report["complaints"]
 
 
 def test_a_target_that_dies_ends_in_a_report_of_what_was_seen(servers, tmp_path):
@@ -127,6 +129,8 @@ def test_a_target_that_dies_ends_in_a_report_of_what_was_seen(servers, tmp_path)
     counts = report["total"]["counts"]
     assert counts["offered"] == 3000 and adds_up(counts)
     assert counts["served"] > 0 and counts["timeouts"] > 0
+    assert report["total"]["latency_ms"]["p50"] > 0 and len(report["seconds"]) >= 3
+    assert f"cannot connect to {address(redis)}: " in " ".join(report["complaints"])
 
 
 def test_a_target_that_comes_back_is_used_again(servers, tmp_path):
@@ -148,9 +152,10 @@ def test_a_target_that_comes_back_is_used_again(servers, tmp_path):
     assert report["interrupted"] and adds_up(report["total"]["counts"])
 
 
-def test_an_interrupted_run_writes_its_report(servers, tmp_path):
-    redis = servers.redis()
+def test_an_interrupted_run_writes_every_report(servers, tmp_path):
+    redis, before = servers.redis(), time.time()
     flags = ["--rate", "1000", "--duration", "60s", "--html", str(tmp_path / "run.html")]
+    flags += ["--hgrm", str(tmp_path), "--hlog", str(tmp_path / "run.hlog")]
     load = subprocess.Popen(command(address(redis), tmp_path, *flags), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         next(line for line in load.stderr if "offered" in line)
@@ -162,6 +167,11 @@ def test_an_interrupted_run_writes_its_report(servers, tmp_path):
     report = json.loads((tmp_path / "run.json").read_text())
     assert report["interrupted"] and adds_up(report["total"]["counts"]) and report["total"]["counts"]["served"] > 0
     assert "</html>" in (tmp_path / "run.html").read_text()
+    assert "#[Max" in (tmp_path / "load.hgrm").read_text()
+    log = (tmp_path / "run.hlog").read_text()
+    assert log.count("Tag=load,") >= 1
+    start = float(re.search(r"#\[StartTime: ([0-9.]+) ", log)[1])
+    assert before <= start <= time.time() and start == report["start_unix_ms"] / 1000
 
 
 def test_error_replies_are_told_apart_and_repeated_as_asked(servers, tmp_path):
@@ -173,7 +183,7 @@ def test_error_replies_are_told_apart_and_repeated_as_asked(servers, tmp_path):
                      "--command", f"EVAL '{script}' 0 '{kind} scope=tenant'")
         counts = report["total"]["counts"]
         assert counts[count] == counts["offered"] == 100 and adds_up(counts), counts
-        assert 100 <= counts["retries"] <= 200, "those that were refused after the end are not repeated"
+        assert 100 <= report["total"]["sends"]["retries"] <= 200, "those that were refused after the end are not repeated"
         assert report["total"]["latency_ms"]["p50"] is None and report["total"]["latency_all_ms"]["p50"] > 0
 
 

@@ -108,6 +108,28 @@ def test_counts_of_reads_are_exact(storage):
         assert connection.ok("STORAGE", "READS", "k0") == 0
 
 
+def test_reads_in_flight_of_a_key_are_told(storage):
+    """So that a test can ask how many of the reads of a key that everybody wants really reached the store at a time."""
+    server = storage("--servers", "4", "--service-time", "point=20ms")
+    readers = [server.connect() for _ in range(6)]
+    with server.connect(protocol=3) as operator:
+        key = lambda name: {field.decode(): count for field, count in operator.ok("STORAGE", "KEY", name).items()}  # noqa: E731
+        operator.ok("STORAGE", "STALL", "200ms")
+        for reader in readers:
+            reader.send("GET", "viral")
+        readers[0].send("GET", "other")
+        until(lambda: key("viral")["in_flight"] == 6, "all have arrived")
+        assert key("viral")["reads"] == 0, "none has been carried out yet"
+        assert all(reader.read().is_null for reader in readers)
+        until(lambda: key("viral")["in_flight"] == 0, "all are answered")
+        assert key("viral") == {"reads": 6, "in_flight": 0, "in_flight_max": 6, "per_second_max": key("viral")["per_second_max"]}
+        assert 3 <= key("viral")["per_second_max"] <= 6, "in one second, or on both sides of a second's end"
+        assert operator.ok("STORAGE", "TOP", 1, "IN-FLIGHT") == [[b"viral", 6]]
+        readers[0].read()
+        times = {name.decode(): value for name, value in operator.ok("STORAGE", "SERVICE-TIMES").items()}
+        assert times["count"] == 7 and times["p50_ns"] == pytest.approx(20e6, rel=0.002) == times["max_ns"]
+
+
 def test_slow_and_refused_connections(storage):
     server = storage()
     with server.connect() as operator:

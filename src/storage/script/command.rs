@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::behaviour::{Change, ServiceTimes};
 use super::director::Director;
 use super::fault::{Errors, FaultKind};
-use super::tally::Tally;
+use super::reads::Busiest;
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::values::Timestamp;
 use crate::values::units::{duration, positive_duration};
@@ -36,8 +36,12 @@ const HELP: &[&str] = &[
     "    Behaves as the flags say again, and starts all figures anew.",
     "STATS | COMMANDS",
     "    Figures; how often each command was served.",
-    "READS KEY | TOP [N] | READS-RESET",
-    "    How often a key was read; the keys read most; forgets the reads.",
+    "SERVICE-TIMES",
+    "    How the service times were spread as they were drawn, in nanoseconds.",
+    "READS KEY | TOP [N [READS|IN-FLIGHT]] | READS-RESET",
+    "    How often a key was read; the keys read most, or most at a time; forgets the reads.",
+    "KEY KEY",
+    "    Of a key: reads, reads in flight now and at most, and the most reads in one second.",
     "HELP",
     "    This.",
 ];
@@ -97,13 +101,16 @@ impl Director {
             }
             ("STATS", []) => return Ok(self.write_figures(protocol, out)),
             ("COMMANDS", []) => return Ok(self.write_commands(protocol, out)),
+            ("SERVICE-TIMES", []) => return Ok(self.write_service_times(protocol, out)),
             ("READS", [_]) => {
-                encode::integer(out, self.tally.reads(arguments.at(2)) as i64);
+                encode::integer(out, self.tally.reads.of(arguments.at(2)).reads as i64);
                 return Ok(effect);
             }
-            ("TOP", []) => return Ok(self.write_top(TOP_DEFAULT, out)),
-            ("TOP", [count]) => return Ok(self.write_top(number(count, TOP_MAX)?, out)),
-            ("READS-RESET", []) => self.tally.reset_reads(),
+            ("KEY", [_]) => return Ok(self.write_key(arguments.at(2), protocol, out)),
+            ("TOP", []) => return Ok(self.write_top(TOP_DEFAULT, Busiest::Reads, out)),
+            ("TOP", [count]) => return Ok(self.write_top(number(count, TOP_MAX)?, Busiest::Reads, out)),
+            ("TOP", [count, by]) => return Ok(self.write_top(number(count, TOP_MAX)?, busiest(by)?, out)),
+            ("READS-RESET", []) => self.tally.reads.reset(),
             ("RESET", []) => self.reset(now),
             ("SET", [what, values @ ..]) => self.set(&change(what, values)?, now)?,
             ("SLOW-ACCEPT", [pause]) => {
@@ -132,7 +139,7 @@ impl Director {
         self.stations.end_stall(now);
         self.end_outage();
         self.refresh(now);
-        self.tally = Tally::default();
+        self.tally.reset();
     }
 
     fn write_figures(&self, protocol: Protocol, out: &mut Vec<u8>) -> Effect {
@@ -150,7 +157,7 @@ impl Director {
             ("requests_refused", tally.requests_refused),
             ("requests_lost", tally.requests_lost),
             ("connections_refused", tally.connections_refused),
-            ("reads_untracked", tally.reads_untracked),
+            ("reads_untracked", tally.reads.untracked),
         ];
         write_counts(protocol, &figures, out);
         Effect::None
@@ -161,13 +168,30 @@ impl Director {
         Effect::None
     }
 
-    fn write_top(&self, count: usize, out: &mut Vec<u8>) -> Effect {
-        let top = self.tally.top(count);
+    fn write_service_times(&self, protocol: Protocol, out: &mut Vec<u8>) -> Effect {
+        write_counts(protocol, &self.tally.service_times(), out);
+        Effect::None
+    }
+
+    fn write_key(&self, key: &[u8], protocol: Protocol, out: &mut Vec<u8>) -> Effect {
+        let key = self.tally.reads.of(key);
+        let figures = [
+            ("reads", key.reads),
+            ("in_flight", u64::from(key.in_flight)),
+            ("in_flight_max", u64::from(key.in_flight_max)),
+            ("per_second_max", key.per_second_max),
+        ];
+        write_counts(protocol, &figures, out);
+        Effect::None
+    }
+
+    fn write_top(&self, count: usize, by: Busiest, out: &mut Vec<u8>) -> Effect {
+        let top = self.tally.reads.top(count, by);
         encode::array(out, top.len());
-        for (key, reads) in top {
+        for (key, value) in top {
             encode::array(out, 2);
             encode::bulk(out, key);
-            encode::integer(out, reads as i64);
+            encode::integer(out, value as i64);
         }
         Effect::None
     }
@@ -178,6 +202,14 @@ fn write_counts(protocol: Protocol, counts: &[(&str, u64)], out: &mut Vec<u8>) {
     for (name, count) in counts {
         encode::bulk(out, name.as_bytes());
         encode::integer(out, *count as i64);
+    }
+}
+
+fn busiest(word: &str) -> Result<Busiest, String> {
+    match word.to_ascii_uppercase().as_str() {
+        "READS" => Ok(Busiest::Reads),
+        "IN-FLIGHT" => Ok(Busiest::InFlight),
+        _ => Err(format!("'{word}': READS or IN-FLIGHT is wanted")),
     }
 }
 

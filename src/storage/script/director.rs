@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::behaviour::{Behaviour, WorkClass};
 use super::distribution::fraction;
 use super::phases::Phases;
+use super::reads::KeyNumber;
 use super::stations::Stations;
 use super::tally::Tally;
 use crate::protocol::command::{self, Effect};
@@ -32,7 +33,7 @@ pub struct Script {
 /// A request that waits.
 #[derive(Debug)]
 pub(in crate::storage) struct Job {
-    pub(in crate::storage) place: Place,
+    pub(in crate::storage) visit: Visit,
     pub(in crate::storage) frame: Vec<u8>,
     pub(in crate::storage) places: Vec<Argument>,
 }
@@ -55,6 +56,13 @@ impl Place {
     }
 }
 
+/// A request under way: its place, and the keys that it reads.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::storage) struct Visit {
+    pub(in crate::storage) place: Place,
+    keys: Vec<KeyNumber>,
+}
+
 /// What is to be done with a request whose turn has come.
 pub(in crate::storage) enum Turn {
     Execute(WorkClass),
@@ -73,7 +81,7 @@ pub(in crate::storage) struct Director {
     outage_until: Timestamp,
     /// An outage has begun, and nobody has closed the connections yet.
     outage_begun: bool,
-    pub(super) stations: Stations<Job, Place>,
+    pub(super) stations: Stations<Job, Visit>,
     queued_bytes: usize,
     times: Random,
     faults: Random,
@@ -140,6 +148,7 @@ impl Director {
     pub(in crate::storage) fn take_outage(&mut self) -> bool {
         if self.outage_begun {
             self.tally.requests_lost += self.stations.clear() as u64;
+            self.tally.reads.leave_all();
             self.queued_bytes = 0;
         }
         std::mem::take(&mut self.outage_begun)
@@ -162,24 +171,41 @@ impl Director {
         self.stations.is_free(now)
     }
 
-    pub(in crate::storage) fn note_request(&mut self) {
+    /// A request has come in.
+    pub(in crate::storage) fn enter(&mut self, place: Place, arguments: &Arguments<'_>) -> Visit {
         self.tally.requests += 1;
+        let mut keys = Vec::new();
+        if let Ok(command) = command::recognise(arguments)
+            && command.effect == Effect::Read
+        {
+            let reads = &mut self.tally.reads;
+            // Keys that cannot be told are answered with an error.
+            let _ =
+                command.for_each_key(arguments, &mut |index| keys.extend(reads.enter(arguments.at(index))));
+        }
+        Visit { place, keys }
+    }
+
+    /// A request is over.
+    fn leave(&mut self, visit: &Visit) {
+        visit.keys.iter().for_each(|key| self.tally.reads.leave(*key));
     }
 
     /// A request that has to wait. Not taken when too many do: then the error line.
     pub(in crate::storage) fn arrive(
         &mut self,
-        place: Place,
+        visit: Visit,
         arguments: Arguments<'_>,
         now: Timestamp,
     ) -> Result<(), &'static str> {
         let bytes = held_bytes(arguments.frame(), arguments.places());
         if self.stations.waiting() >= QUEUE_MAX || self.queued_bytes + bytes > QUEUE_BYTES_MAX {
             self.tally.requests_refused += 1;
+            self.leave(&visit);
             return Err("ERR too many requests wait for a server");
         }
         self.queued_bytes += bytes;
-        let job = Job { place, frame: arguments.frame().to_vec(), places: arguments.places().to_vec() };
+        let job = Job { visit, frame: arguments.frame().to_vec(), places: arguments.places().to_vec() };
         self.stations.arrive(job, now);
         self.tally.queue_max = self.tally.queue_max.max(self.stations.waiting());
         Ok(())
@@ -193,7 +219,12 @@ impl Director {
     }
 
     /// A request whose turn has come: what is to be done with it.
-    pub(in crate::storage) fn turn_of(&mut self, arguments: &Arguments<'_>) -> Turn {
+    pub(in crate::storage) fn turn_of(
+        &mut self,
+        visit: &Visit,
+        arguments: &Arguments<'_>,
+        start: Timestamp,
+    ) -> Turn {
         let command = command::recognise(arguments).ok();
         let class = WorkClass::of(command);
         self.tally.served += 1;
@@ -207,13 +238,10 @@ impl Director {
             && fraction(&mut self.faults) <= errors.share()
         {
             self.tally.errors_injected += 1;
+            self.leave(visit);
             return Turn::Fail(errors.kind().line());
         }
-        if let Some(command) = command.filter(|command| command.effect == Effect::Read) {
-            let tally = &mut self.tally;
-            // Keys that cannot be told are answered with an error.
-            let _ = command.for_each_key(arguments, &mut |index| tally.note_read(arguments.at(index)));
-        }
+        visit.keys.iter().for_each(|key| self.tally.reads.note_read(*key, start));
         Turn::Execute(class)
     }
 
@@ -231,26 +259,33 @@ impl Director {
         let bytes = (request_bytes + reply.len()) as u128;
         let for_bytes = self.current.per_kib.as_nanos() * bytes / 1024;
         let for_rows = self.current.per_row.as_nanos() * self.rows(reply);
-        time + Duration::from_nanos((for_bytes + for_rows).min(u128::from(u32::MAX) * 1_000) as u64)
+        let time =
+            time + Duration::from_nanos((for_bytes + for_rows).min(u128::from(u32::MAX) * 1_000) as u64);
+        self.tally.note_service_time(time);
+        time
     }
 
     /// Takes a server for so long. What takes no time is over at once: then true.
-    pub(in crate::storage) fn serve(&mut self, place: Place, start: Timestamp, service: Duration) -> bool {
+    pub(in crate::storage) fn serve(&mut self, visit: Visit, start: Timestamp, service: Duration) -> bool {
         let busy = self.stations.in_service() + 1;
         self.tally.concurrency_max = self.tally.concurrency_max.max(busy);
         if service.is_zero() {
+            self.leave(&visit);
             return true;
         }
-        self.stations.serve(place, start, service);
+        self.stations.serve(visit, start, service);
         false
     }
 
     pub(in crate::storage) fn next_finished(&mut self, now: Timestamp) -> Option<Place> {
-        self.stations.next_finished(now)
+        let visit = self.stations.next_finished(now)?;
+        self.leave(&visit);
+        Some(visit.place)
     }
 
     /// A request whose client is gone.
-    pub(in crate::storage) fn note_lost(&mut self) {
+    pub(in crate::storage) fn note_lost(&mut self, visit: &Visit) {
+        self.leave(visit);
         self.tally.requests_lost += 1;
     }
 

@@ -26,6 +26,7 @@ mod distribution;
 mod fault;
 mod pending;
 mod phases;
+mod reads;
 mod stations;
 mod tally;
 
@@ -36,5 +37,5 @@ pub use fault::{Errors, FaultKind};
 pub use phases::{Phase, Phases};
 
 pub(in crate::storage) use command::Effect;
-pub(in crate::storage) use director::{Director, Place, Turn};
+pub(in crate::storage) use director::{Director, Place, Turn, Visit};
 pub(in crate::storage) use pending::Pending;

@@ -22,7 +22,7 @@ pub(super) struct Stations<J, P> {
     stalled_until: Timestamp,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Served<P> {
     due: Timestamp,
     order: u64,

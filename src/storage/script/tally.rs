@@ -1,11 +1,16 @@
 //! What really reached the store.
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
+use hdrhistogram::Histogram;
+
+use super::reads::Reads;
 use crate::protocol::command::{self, COMMANDS, CommandId};
 
-/// Keys whose reads are counted; reads of others are counted together.
-const KEYS_MAX: usize = 1_000_000;
+/// Service times are kept in nanoseconds, to three digits, from a tenth of a microsecond to an hour.
+const SERVICE_NANOS_MIN: u64 = 100;
+const SERVICE_NANOS_MAX: u64 = 3_600_000_000_000;
+const DIGITS: u8 = 3;
 
 /// Figures since the start, or since they were reset.
 #[derive(Debug)]
@@ -21,9 +26,10 @@ pub(super) struct Tally {
     pub(super) connections_refused: u64,
     pub(super) concurrency_max: usize,
     pub(super) queue_max: usize,
-    pub(super) reads_untracked: u64,
-    reads: BTreeMap<Box<[u8]>, u64>,
+    pub(super) reads: Reads,
     commands: Vec<u64>,
+    /// Of what touches keys, as they were drawn: without stalls, and without what waiting or a late wake-up add.
+    service_nanos: Histogram<u64>,
 }
 
 impl Default for Tally {
@@ -37,9 +43,10 @@ impl Default for Tally {
             connections_refused: 0,
             concurrency_max: 0,
             queue_max: 0,
-            reads_untracked: 0,
-            reads: BTreeMap::new(),
+            reads: Reads::default(),
             commands: vec![0; COMMANDS],
+            service_nanos: Histogram::new_with_bounds(SERVICE_NANOS_MIN, SERVICE_NANOS_MAX, DIGITS)
+                .expect("the bounds are constant"),
         }
     }
 }
@@ -49,31 +56,31 @@ impl Tally {
         self.commands[usize::from(id.0)] += 1;
     }
 
-    pub(super) fn note_read(&mut self, key: &[u8]) {
-        if let Some(count) = self.reads.get_mut(key) {
-            *count += 1;
-        } else if self.reads.len() < KEYS_MAX {
-            self.reads.insert(key.into(), 1);
-        } else {
-            self.reads_untracked += 1;
-        }
+    pub(super) fn note_service_time(&mut self, time: Duration) {
+        self.service_nanos.saturating_record(time.as_nanos() as u64);
     }
 
-    pub(super) fn reads(&self, key: &[u8]) -> u64 {
-        self.reads.get(key).copied().unwrap_or_default()
+    /// How the service times were spread, in nanoseconds.
+    pub(super) fn service_times(&self) -> [(&'static str, u64); 8] {
+        let times = &self.service_nanos;
+        let at = |percentile| if times.is_empty() { 0 } else { times.value_at_percentile(percentile) };
+        [
+            ("count", times.len()),
+            ("mean_ns", times.mean() as u64),
+            ("p50_ns", at(50.0)),
+            ("p90_ns", at(90.0)),
+            ("p99_ns", at(99.0)),
+            ("p99_9_ns", at(99.9)),
+            ("p99_99_ns", at(99.99)),
+            ("max_ns", times.max()),
+        ]
     }
 
-    /// The keys read most, the first in order of bytes where they are equal.
-    pub(super) fn top(&self, count: usize) -> Vec<(&[u8], u64)> {
-        let mut all: Vec<(&[u8], u64)> = self.reads.iter().map(|(key, count)| (&**key, *count)).collect();
-        all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        all.truncate(count);
-        all
-    }
-
-    pub(super) fn reset_reads(&mut self) {
-        self.reads.clear();
-        self.reads_untracked = 0;
+    /// Starts anew. Reads in flight stay in flight.
+    pub(super) fn reset(&mut self) {
+        let mut reads = std::mem::take(&mut self.reads);
+        reads.reset();
+        *self = Self { reads, ..Self::default() };
     }
 
     /// How often each command was served, by name, those that never were left out.
@@ -91,14 +98,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_keys_read_most_come_first() {
+    fn service_times_are_told_to_three_digits() {
         let mut tally = Tally::default();
-        for key in ["b", "a", "c", "c", "a", "c"] {
-            tally.note_read(key.as_bytes());
+        assert!(tally.service_times().iter().all(|(_, value)| *value == 0));
+        (1..=1_000).for_each(|ms| tally.note_service_time(Duration::from_millis(ms)));
+        let told = tally.service_times();
+        for (name, wanted_ms) in
+            [("mean_ns", 500.5), ("p50_ns", 500.0), ("p99_ns", 990.0), ("max_ns", 1_000.0)]
+        {
+            let (_, nanos) = told.iter().find(|(told, _)| *told == name).expect("it is told");
+            assert!((*nanos as f64 / 1e6 / wanted_ms - 1.0).abs() < 0.002, "{name}: {nanos}");
         }
-        assert_eq!(tally.top(2), [(&b"c"[..], 3), (b"a", 2)]);
-        assert_eq!((tally.reads(b"b"), tally.reads(b"d")), (1, 0));
-        tally.reset_reads();
-        assert!(tally.top(9).is_empty());
+        tally.reset();
+        assert_eq!(tally.service_times()[0], ("count", 0));
     }
 }

@@ -1,7 +1,7 @@
 //! The same service, told how to behave: every reply is held back until it is due.
 
 use crate::protocol::{Arguments, BufferPool, encode};
-use crate::storage::script::{Director, Effect, Place, Turn};
+use crate::storage::script::{Director, Effect, Place, Turn, Visit};
 use crate::storage::{Engine, Outcome};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
@@ -56,17 +56,17 @@ impl Service {
         loop {
             let Some(director) = &mut self.director else { return };
             if let Some((job, start)) = director.next_start(now.monotonic) {
-                let client = job.place.client();
-                let wanted = find(&mut self.connections, client);
-                let Some(connection) = wanted.filter(|connection| connection.pending.holds(job.place.number))
+                let place = job.visit.place;
+                let wanted = find(&mut self.connections, place.client());
+                let Some(connection) = wanted.filter(|connection| connection.pending.holds(place.number))
                 else {
-                    director.note_lost();
+                    director.note_lost(&job.visit);
                     continue;
                 };
                 let arguments = Arguments::new(&job.frame, &job.places);
                 let mut desk = Desk { engine: &mut self.engine, director, pool: &mut self.pool };
-                desk.start(connection, job.place, arguments, start, now);
-                self.release(client);
+                desk.start(connection, job.visit, arguments, start, now);
+                self.release(place.client());
             } else if let Some(place) = director.next_finished(now.monotonic) {
                 if let Some(connection) = find(&mut self.connections, place.client()) {
                     connection.pending.finish(place.number);
@@ -194,11 +194,11 @@ impl Desk<'_> {
             fill(connection, reply);
             return effect;
         }
-        self.director.note_request();
         let place = Place::new(id, connection.pending.promise());
+        let visit = self.director.enter(place, &arguments);
         if self.director.is_free(now.monotonic) {
-            self.start(connection, place, arguments, now.monotonic, now);
-        } else if let Err(line) = self.director.arrive(place, arguments, now.monotonic) {
+            self.start(connection, visit, arguments, now.monotonic, now);
+        } else if let Err(line) = self.director.arrive(visit, arguments, now.monotonic) {
             let mut reply = self.pool.take();
             encode::error(&mut reply, line);
             connection.pending.fill(place.number, reply);
@@ -211,13 +211,14 @@ impl Desk<'_> {
     fn start(
         &mut self,
         connection: &mut Connection,
-        place: Place,
+        visit: Visit,
         arguments: Arguments<'_>,
         start: Timestamp,
         now: Now,
     ) {
+        let place = visit.place;
         let mut reply = self.pool.take();
-        match self.director.turn_of(&arguments) {
+        match self.director.turn_of(&visit, &arguments, start) {
             Turn::Fail(line) => {
                 if let Some(transaction) = &mut connection.session.transaction {
                     transaction.spoiled = true;
@@ -230,7 +231,7 @@ impl Desk<'_> {
                 let outcome = self.engine.execute(&mut connection.session, arguments, now, &mut reply);
                 let service = self.director.service_time(class, arguments.frame().len(), &reply);
                 connection.pending.fill(place.number, reply);
-                if self.director.serve(place, start, service) {
+                if self.director.serve(visit, start, service) {
                     connection.pending.finish(place.number);
                 }
                 if outcome == Outcome::Close {
@@ -467,6 +468,8 @@ mod tests {
             ("STORAGE SET SERVICE-TIME dot 1ms", "one of point, multi"),
             ("STORAGE SET SERVICE-TIME point 1", "needs a unit"),
             ("STORAGE SET COLOUR red", "SERVICE-TIME CLASS TIME"),
+            ("STORAGE TOP 5 size", "'size': READS or IN-FLIGHT is wanted"),
+            ("STORAGE KEY", "Try STORAGE HELP"),
         ] {
             let reply = bench.ask(client, line);
             assert!(reply.starts_with("-ERR ") && reply.contains(wanted), "{line}: {reply}");
@@ -486,6 +489,51 @@ mod tests {
         assert_eq!(bench.sent(), "$-1|");
         assert_eq!(bench.closed, [client, half]);
         assert_eq!(bench.figure("requests_lost"), 1);
+    }
+
+    #[test]
+    fn reads_of_a_key_are_in_flight_from_their_arrival_to_their_end() {
+        let mut bench = Bench::new(2, "point=10ms,multi=10ms", Vec::new());
+        let (client, leaver, operator) = (bench.open(), bench.open(), bench.open());
+        let told = |bench: &mut Bench| bench.ask(operator, "STORAGE KEY k").replace('|', " ");
+        bench.send(client, "GET k|MGET k j|SET k v|GET k|");
+        bench.send(leaver, "GET k|");
+        let wanted = |reads, in_flight, most| {
+            format!(
+                "*8 $5 reads :{reads} $9 in_flight :{in_flight} $13 in_flight_max :{most} $14 per_second_max :{reads} "
+            )
+        };
+        // Two are served, the write and two more reads wait.
+        assert_eq!(told(&mut bench), wanted(2, 4, 4));
+        bench.service.handle_client_lost(leaver);
+        bench.wait_ms(10);
+        bench.sent();
+        assert_eq!(told(&mut bench), wanted(3, 1, 4));
+        assert_eq!(bench.ask(operator, "STORAGE TOP 1 in-flight"), "*1|*2|$1|k|:4|");
+        bench.ask(operator, "STORAGE READS-RESET");
+        assert_eq!(told(&mut bench), wanted(0, 1, 1));
+        bench.wait_ms(10);
+        bench.sent();
+        assert_eq!(told(&mut bench), wanted(0, 0, 1));
+        assert!(bench.ask(operator, "STORAGE SERVICE-TIMES").contains("|$5|count|:4|"));
+    }
+
+    #[test]
+    fn nothing_is_in_flight_after_an_outage_an_error_or_a_read_that_takes_no_time() {
+        let mut bench = Bench::new(1, "point=10ms", Vec::new());
+        let (client, operator) = (bench.open(), bench.open());
+        bench.send(client, "GET k|GET k|");
+        bench.ask(operator, "STORAGE OUTAGE 1ms");
+        bench.wait_ms(1);
+        let client = bench.open();
+        assert!(bench.ask(client, "STORAGE KEY k").contains("|$9|in_flight|:0|$13|in_flight_max|:2|"));
+        bench.ask(client, "STORAGE SET ERRORS BUSY 1");
+        bench.ask(client, "GET k");
+        assert!(bench.ask(client, "STORAGE KEY k").contains("|$9|in_flight|:0|"));
+        bench.ask(client, "STORAGE SET ERRORS OFF");
+        bench.ask(client, "STORAGE SET SERVICE-TIME all 0");
+        assert_eq!(bench.ask(client, "GET z"), "$-1|");
+        assert!(bench.ask(client, "STORAGE KEY z").contains("|:1|$9|in_flight|:0|$13|in_flight_max|:1|"));
     }
 
     #[test]

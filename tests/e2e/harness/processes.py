@@ -248,11 +248,18 @@ class Weir(Server):
 
     def admin(self, path: str) -> tuple[int, str]:
         """Status and body of an admin page."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=10)
+        return self.admin_request("GET", path)[:2]
+
+    def admin_request(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, str, dict[str, str]]:
+        """Status, body and headers (by their names in lower case) of a reply of the admin port."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=30)
         try:
-            connection.request("GET", path)
+            connection.request(method, path, body, headers or {})
             response = connection.getresponse()
-            return response.status, response.read().decode()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return response.status, response.read().decode(), found
         finally:
             connection.close()
 

@@ -14,10 +14,12 @@ const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 /// The counts are of nanoseconds; the log's own maximum is in milliseconds.
 const NANOS_PER_MS: f64 = 1e6;
 
-/// The whole file.
-pub fn log(lines: &[String]) -> String {
+/// The whole file. Lines count their seconds from the start of the run.
+pub fn log(lines: &[String], start_unix_ms: u64) -> String {
     let mut text = String::from("#[Latencies from the intended send time, in nanoseconds]\n");
-    text.push_str("#[Histogram log format version 1.3]\n#[StartTime: 0.000 (seconds since epoch)]\n");
+    let (seconds, millis) = (start_unix_ms / 1_000, start_unix_ms % 1_000);
+    text.push_str("#[Histogram log format version 1.3]\n");
+    let _ = writeln!(text, "#[StartTime: {seconds}.{millis:03} (seconds since epoch)]");
     text.push_str(
         "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n",
     );
@@ -157,6 +159,14 @@ mod tests {
         let mut bytes = Vec::new();
         zigzag(&mut bytes, i64::MIN);
         assert_eq!(bytes, [255; 9]);
+    }
+
+    #[test]
+    fn the_head_says_when_the_run_started() {
+        let text = log(&["line".to_owned()], 1_700_000_000_007);
+        assert!(
+            text.contains("#[StartTime: 1700000000.007 (seconds since epoch)]\n") && text.ends_with("line\n")
+        );
     }
 
     #[test]

@@ -70,18 +70,8 @@ fn head(html: &mut String, report: &Value) {
     }
 }
 
-const COUNTS: [&str; 10] = [
-    "offered",
-    "sent",
-    "served",
-    "throttled",
-    "overloaded",
-    "deadline",
-    "unavailable",
-    "errors",
-    "timeouts",
-    "retries",
-];
+const COUNTS: [&str; 9] =
+    ["offered", "sent", "served", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts"];
 const LATENCIES: [(&str, &str); 6] = [
     ("p50", "p50 ms"),
     ("p90", "p90"),
@@ -93,7 +83,7 @@ const LATENCIES: [(&str, &str); 6] = [
 
 fn table(html: &mut String, report: &Value) {
     html.push_str("<table><tr><th>group</th>");
-    for head in COUNTS.iter().chain(&["served/s"]).chain(LATENCIES.iter().map(|(_, head)| head)) {
+    for head in COUNTS.iter().chain(&["retries", "served/s"]).chain(LATENCIES.iter().map(|(_, head)| head)) {
         let _ = write!(html, "<th>{head}</th>");
     }
     html.push_str("</tr>");
@@ -114,6 +104,7 @@ fn row(html: &mut String, class: &str, tally: &Value) {
     for count in COUNTS {
         let _ = write!(html, "<td>{}</td>", tally["counts"][count].as_u64().unwrap_or(0));
     }
+    let _ = write!(html, "<td>{}</td>", tally["sends"]["retries"].as_u64().unwrap_or(0));
     let _ = write!(html, "<td>{:.0}</td>", number(&tally["goodput_per_s"]));
     for (name, _) in LATENCIES {
         match tally["latency_ms"][name].as_f64() {

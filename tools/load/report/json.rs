@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use weir::load::statistics::{Counts, PERCENTILES, Tally};
+use weir::load::statistics::{PERCENTILES, Tally};
 
 use crate::results::{GroupResult, Latencies, Moment, Results, per_second};
 
@@ -15,6 +15,7 @@ pub fn report(results: &Results) -> Value {
         "weir_load": env!("CARGO_PKG_VERSION"),
         "target": description.targets,
         "seed": description.seed,
+        "start_unix_ms": outcome.map_or(0, |outcome| outcome.start_unix_ms),
         "duration_s": results.duration().as_secs_f64(),
         "took_s": outcome.map_or(0.0, |outcome| outcome.took.as_secs_f64()),
         "interrupted": outcome.is_some_and(|outcome| outcome.interrupted),
@@ -56,7 +57,8 @@ fn group_report(results: &Results, group: &GroupResult) -> Value {
 
 fn tally(tally: &Tally, goodput_per_s: f64) -> Map<String, Value> {
     let mut report = Map::new();
-    report.insert("counts".to_owned(), counts(&tally.counts));
+    report.insert("counts".to_owned(), named(&tally.counts.entries()));
+    report.insert("sends".to_owned(), named(&tally.counts.sends()));
     report.insert("goodput_per_s".to_owned(), json!(goodput_per_s));
     report.insert("latency_ms".to_owned(), latencies(&Latencies::of(&tally.served)));
     report.insert("latency_all_ms".to_owned(), latencies(&Latencies::of(&tally.all())));
@@ -76,13 +78,13 @@ fn slow(tally: &Tally) -> Value {
 
 fn moment(moment: &Moment) -> Map<String, Value> {
     let mut row = Map::new();
-    row.insert("counts".to_owned(), counts(&moment.counts));
+    row.insert("counts".to_owned(), named(&moment.counts.entries()));
     row.insert("latency_ms".to_owned(), latencies(&moment.latencies));
     row
 }
 
-fn counts(counts: &Counts) -> Value {
-    counts.entries().into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect()
+fn named(counts: &[(&'static str, u64)]) -> Value {
+    counts.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect()
 }
 
 fn latencies(latencies: &Latencies) -> Value {
@@ -102,5 +104,72 @@ pub fn read(path: &Path) -> Result<Value, String> {
         Ok(report)
     } else {
         Err(format!("--compare {name}: a file that --json has written is wanted"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir::load::classify::Outcome;
+    use weir::load::statistics::Interval;
+
+    use super::*;
+    use crate::results::Description;
+
+    /// Names in the order in which `serde_json` keeps them.
+    fn names(object: &Value) -> Vec<&str> {
+        object.as_object().expect("an object").keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn counts_and_latencies_have_exactly_the_names_of_the_contract() {
+        let phases =
+            vec![("calm".to_owned(), Duration::from_secs(1)), ("busy".to_owned(), Duration::from_secs(1))];
+        let mut results = Results::new(Description {
+            targets: vec!["127.0.0.1:7379".to_owned()],
+            seed: 1,
+            duration: Duration::from_secs(2),
+            groups: vec![("point".to_owned(), phases)],
+            closed: false,
+        });
+        let mut seen = Tally::default();
+        seen.counts.offered = 2;
+        seen.record(Outcome::Served, Duration::from_millis(3));
+        seen.record(Outcome::Throttled, Duration::from_millis(1));
+        results.take(&Interval { second: 0, groups: vec![vec![(0, seen)]] });
+        let report = report(&results);
+        let group = &report["groups"][0];
+        let places =
+            [&report["total"], group, &group["phases"][0], &group["phases"][1], &report["seconds"][0]];
+        for place in places {
+            let mut counts = names(&place["counts"]);
+            counts.sort_unstable();
+            assert_eq!(
+                counts,
+                [
+                    "deadline",
+                    "errors",
+                    "offered",
+                    "overloaded",
+                    "sent",
+                    "served",
+                    "throttled",
+                    "timeouts",
+                    "unavailable"
+                ]
+            );
+            let mut latencies = names(&place["latency_ms"]);
+            latencies.sort_unstable();
+            assert_eq!(latencies, ["max", "p50", "p90", "p99", "p99_9", "p99_99"]);
+        }
+        assert_eq!(
+            (&group["phases"][0]["name"], &group["phases"][1]["name"]),
+            (&json!("calm"), &json!("busy"))
+        );
+        // Of served requests only, and nothing where none was served.
+        let p50 = group["phases"][0]["latency_ms"]["p50"].as_f64().expect("one was served");
+        assert!((2.99..3.01).contains(&p50), "{p50}");
+        assert_eq!(group["phases"][1]["latency_ms"]["p50"], Value::Null);
     }
 }

@@ -40,7 +40,8 @@ pub fn write(
         save(path, &html::page(results, &own, compared))?;
     }
     if let Some(path) = &flags.hlog {
-        save(path, &hlog::log(&results.log))?;
+        let start = results.outcome.as_ref().map_or(0, |outcome| outcome.start_unix_ms);
+        save(path, &hlog::log(&results.log, start))?;
     }
     if let Some(folder) = &flags.hgrm {
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
