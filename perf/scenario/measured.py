@@ -147,12 +147,14 @@ class Measured:
 
     def _weir(self, measure: Measure, rest: list[str]) -> Figure:
         first, last, length = self._between(rest)
+        if last.metrics is None:
+            raise NotMeasured("no weir took part, or it did not answer")
         wanted = dict(measure.labels)
 
         def read(snapshot: Snapshot) -> float | None:
             found = [
                 value
-                for name, labels, value in snapshot.metrics or []
+                for name, labels, value in snapshot.metrics or ()
                 if name == measure.metric and wanted.items() <= labels.items()
             ]
             return sum(found) if found else None
