@@ -6,9 +6,9 @@ mod info;
 pub mod json;
 mod pages;
 pub mod pool;
-pub mod reconciliation;
 pub mod quota_page;
 mod quotas;
+pub mod reconciliation;
 mod report;
 
 pub use info::info;
