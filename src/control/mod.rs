@@ -4,6 +4,7 @@ pub mod exposition;
 pub mod http;
 mod info;
 pub mod json;
+mod limits;
 pub mod metering;
 mod pages;
 pub mod pool;
@@ -16,6 +17,7 @@ mod tenant_series;
 pub mod tenants;
 
 pub use info::info;
+pub use limits::write_limits;
 pub use metering::Meter;
 pub use pages::{View, page};
 pub use quotas::{QuotaHistory, QuotaRefusal, QuotaSource, Versions};

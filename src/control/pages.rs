@@ -8,6 +8,7 @@ use super::{Meter, ProcessFacts, QuotaHistory, QuotaSource, Totals, Versions};
 use crate::config::Quotas;
 use crate::shard::COUNTERS;
 use crate::values::time::Now;
+use crate::values::usage::Amount;
 use crate::values::usage::Outcome;
 
 impl Route {
@@ -73,6 +74,14 @@ fn write_facts(page: &mut Exposition, facts: &ProcessFacts) {
         .sample(&[], u64::from(facts.draining));
     page.family("weir_clients_max", "Clients that may be connected at once.", Kind::Gauge)
         .sample(&[], facts.clients_max);
+    page.family("weir_quota_pools", "Buckets that are not full or are in use.", Kind::Gauge)
+        .sample(&[], facts.quota_pools);
+    page.family(
+        "weir_quota_forgiven_request_units_total",
+        "Debt beyond a second's quota and one request of each core, which was let go.",
+        Kind::Counter,
+    )
+    .sample(&[], Amount(u128::from(facts.forgiven)).as_f64());
     page.family("weir_admin_denied_total", "Admin requests that lacked the right token.", Kind::Counter)
         .sample(&[], facts.admin_denied);
 }
@@ -127,6 +136,31 @@ fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
     ];
     for (name, help, figure) in gauges {
         let mut family = page.family(name, help, Kind::Gauge);
+        for (shard, report) in totals.shards.iter().enumerate() {
+            family.sample(&[("shard", &shard.to_string())], figure(report));
+        }
+    }
+    write_users(page, totals);
+}
+
+fn write_users(page: &mut Exposition, totals: &Totals) {
+    type Figure = fn(&super::ShardReport) -> u64;
+    let figures: [(&str, &str, Kind, Figure); 3] = [
+        ("weir_users_active", "Users whose quotas are not full.", Kind::Gauge, |report| {
+            report.users.active as u64
+        }),
+        ("weir_users_evicted_total", "Idle users forgotten to make room.", Kind::Counter, |report| {
+            report.users.evicted
+        }),
+        (
+            "weir_users_refused_total",
+            "Requests of users that there was no room for.",
+            Kind::Counter,
+            |report| report.users.refused,
+        ),
+    ];
+    for (name, help, kind, figure) in figures {
+        let mut family = page.family(name, help, kind);
         for (shard, report) in totals.shards.iter().enumerate() {
             family.sample(&[("shard", &shard.to_string())], figure(report));
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::QuotaHistory;
-use crate::shard::{Counters, ServiceTimes, Shard};
+use crate::shard::{Counters, ServiceTimes, Shard, UserFigures};
 use crate::storage::EngineStatistics;
 
 /// One shard's figures at one moment.
@@ -19,6 +19,8 @@ pub struct ShardReport {
     pub links_open: usize,
     /// How long backends took.
     pub service_times: ServiceTimes,
+    /// Users whose quotas it keeps account of.
+    pub users: UserFigures,
 }
 
 impl ShardReport {
@@ -30,6 +32,7 @@ impl ShardReport {
             replies_owed: shard.replies_owed(),
             links_open: shard.links_open(),
             service_times: shard.service_times().clone(),
+            users: shard.users(),
         }
     }
 }
@@ -76,6 +79,10 @@ pub struct ProcessFacts {
     pub quotas: QuotaHistory,
     /// Requests to the admin port that would have changed something, and were not allowed to.
     pub admin_denied: u64,
+    /// Buckets that are not full or are in use, over all shards.
+    pub quota_pools: usize,
+    /// Debt to quotas that was forgiven so far, in millionths of a request unit.
+    pub forgiven: u64,
     /// No new clients: the process is about to end.
     pub draining: bool,
 }

@@ -175,6 +175,8 @@ impl Control {
         let mut facts = self.settings.facts.clone();
         facts.uptime = Duration::from_nanos(self.settings.clock.now().monotonic.as_nanos());
         facts.resident_bytes = resident_bytes();
+        facts.quota_pools = self.settings.pools.pools();
+        facts.forgiven = self.settings.pools.forgiven();
         facts.quotas = self.settings.versions.history().clone();
         facts
     }
@@ -214,6 +216,12 @@ impl Control {
         match question {
             Question::Info { sections, protocol } => {
                 self.collect_for(Waiter::Client { to, sections, protocol });
+            }
+            Question::Limits { limits, protocol } => {
+                let mut reply = Vec::new();
+                let now = self.settings.clock.now().monotonic;
+                control::write_limits(&mut reply, protocol, &limits, &self.settings.pools, now);
+                self.answer(to, reply);
             }
             Question::Tenants { asker, after, protocol } => {
                 let quotas = self.settings.versions.current();

@@ -157,11 +157,11 @@ impl<C: Connector> ShardThread<C> {
             }
             driver.carry_out(&mut guarded, &connector, now)?;
             guarded.count_clients();
-            while let Some((to, question)) = guarded.shard.poll_question() {
-                control.post(ToControl::Ask(to, question));
-            }
             while let Some(report) = guarded.shard.poll_report() {
                 control.post(ToControl::Spent(report));
+            }
+            while let Some((to, question)) = guarded.shard.poll_question() {
+                control.post(ToControl::Ask(to, question));
             }
             let blocked = mesh.is_blocked();
             if !blocked {

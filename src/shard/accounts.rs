@@ -92,6 +92,17 @@ struct UserEntry {
 
 const _: () = assert!(size_of::<UserEntry>() <= 64);
 
+/// Users of a shard whose buckets are not full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserFigures {
+    /// Those that are remembered.
+    pub active: usize,
+    /// Idle ones that had to make room, so far.
+    pub evicted: u64,
+    /// Requests of those that found none, so far.
+    pub refused: u64,
+}
+
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Accounts {
@@ -257,6 +268,24 @@ impl Accounts {
         Some(slice.clone().check(cost, capacity, now, terms))
     }
 
+    /// The size of a scope's bucket.
+    pub fn capacity(&self, scope: Scope) -> Option<Capacity> {
+        match scope {
+            Scope::Global => self.global.as_ref().map(|account| account.capacity),
+            Scope::Tenant(tenant) => {
+                self.tenants[usize::from(tenant.0)].account.as_ref().map(|one| one.capacity)
+            }
+            Scope::User(user) => Some(self.sizes[user.size as usize]),
+        }
+    }
+
+    /// Reports all there is to report, before its time.
+    pub fn flush(&mut self, now: Timestamp) {
+        let listed = std::mem::take(&mut self.listed);
+        self.report(listed.iter().map(|scope| (*scope, 0)), now);
+        self.listed = listed;
+    }
+
     /// What of the scope's bucket is left, as far as this core knows.
     pub fn remaining(&self, scope: Scope, now: Timestamp) -> Option<(Capacity, MicroUnits)> {
         let (slice, capacity) = self.slice(scope, now)?;
@@ -365,9 +394,9 @@ impl Accounts {
         self.patience_ends().is_some_and(|at| at <= now)
     }
 
-    /// Users that are remembered, that had to make room, and that found none.
-    pub fn users(&self) -> (usize, u64, u64) {
-        (self.users.len(), self.users.evicted(), self.users.refused())
+    /// How many users are remembered.
+    pub fn users(&self) -> UserFigures {
+        UserFigures { active: self.users.len(), evicted: self.users.evicted(), refused: self.users.refused() }
     }
 
     fn terms(&self, now: Timestamp) -> Terms {

@@ -21,7 +21,7 @@
 //! | to the backend and back | `forward.rs`, `link.rs`, `service_time.rs` |
 //! | what it really cost | `settlement.rs` |
 //! | replies in order | `answer.rs`, `client.rs` |
-//! | what weir answers itself | `local.rs`, `handshake.rs`, `qos.rs` |
+//! | what weir answers itself | `local.rs`, `handshake.rs`, `qos.rs`, `explain.rs` |
 //! | from core to core | `batch.rs` |
 
 mod accounts;
@@ -31,6 +31,7 @@ mod batch;
 mod client;
 mod counters;
 mod decode;
+mod explain;
 mod forward;
 mod gather;
 mod handshake;
@@ -50,6 +51,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use accounts::UserFigures;
 pub use admission::{AdmissionSettings, Limiter};
 pub use batch::{Batch, Message, Outcome, ReplyTo, Route, Terms};
 pub use counters::{COUNTERS, Counter, Counters};
@@ -64,7 +66,7 @@ use crate::protocol::{BufferPool, Protocol, RequestLimits, Segment};
 use crate::routing::Topology;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
-use crate::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp};
+use crate::values::{Action, BucketId, Capacity, ClientId, ConnectionId, Owner, ShardId, Timestamp};
 use accounts::Accounts;
 use client::Clients;
 use gather::Gathers;
@@ -111,9 +113,27 @@ pub struct ShardSettings {
     pub admission: AdmissionSettings,
 }
 
+/// One scope that a client's requests are paid from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeLimit {
+    /// `global`, `tenant` or `user`.
+    pub scope: &'static str,
+    /// Who that is.
+    pub name: String,
+    /// The bucket and its size; none if there is no bound.
+    pub bucket: Option<(BucketId, Capacity)>,
+}
+
 /// What a shard cannot know alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
+    /// `QOS LIMITS`.
+    Limits {
+        /// What is asked for.
+        limits: Vec<ScopeLimit>,
+        /// The dialect of the reply.
+        protocol: Protocol,
+    },
     /// `INFO`, with the sections that were named, in lower case.
     Info {
         /// Names of sections; none means the usual ones.
@@ -242,6 +262,11 @@ impl Shard {
     /// Clients that are connected.
     pub fn clients_open(&self) -> usize {
         self.clients.len()
+    }
+
+    /// Users whose quotas it keeps account of.
+    pub fn users(&self) -> UserFigures {
+        self.accounts.users()
     }
 
     /// How long backends took.

@@ -22,10 +22,9 @@ pub(super) fn asked(command: Option<&Command>, arguments: &Arguments<'_>, weight
     let one = Asked { requests: 1, bytes_in, keys: 0, floor: 0 };
     let Some(command) = command else { return Asked { floor: HIDDEN_WORK_FLOOR, ..one } };
     match command.class {
-        Class::Point | Class::Control => one,
         Class::Multi => Asked { keys: keys_of(command, arguments), ..one },
         Class::Range if command.effect == Effect::Write => Asked { floor: HIDDEN_WORK_FLOOR, ..one },
-        Class::Range => one,
+        Class::Point | Class::Range | Class::Control => one,
         Class::Script => Asked { floor: HIDDEN_WORK_FLOOR, ..one },
         Class::Scan => match scan_count(command, arguments) {
             Some(count) => Asked { floor: weights.base + count.saturating_mul(weights.row), ..one },
@@ -41,16 +40,13 @@ pub(super) fn class_of(command: Option<&Command>) -> Class {
 
 /// Keys of a request that names several; one alone is part of the base.
 fn keys_of(command: &Command, arguments: &Arguments<'_>) -> u64 {
-    let count = match command.keys {
-        Keys::Range { first, last: -1, step } => {
-            arguments.len().saturating_sub(usize::from(first)).div_ceil(usize::from(step).max(1)) as u64
-        }
-        _ => {
-            let mut count = 0;
-            // What is wrong with the keys is said where the request is routed.
-            let _ = command.for_each_key(arguments, &mut |_| count += 1);
-            count
-        }
+    let count = if let Keys::Range { first, last: -1, step } = command.keys {
+        arguments.len().saturating_sub(usize::from(first)).div_ceil(usize::from(step).max(1)) as u64
+    } else {
+        let mut count = 0;
+        // What is wrong with the keys is said where the request is routed.
+        let _ = command.for_each_key(arguments, &mut |_| count += 1);
+        count
     };
     if count > 1 { count } else { 0 }
 }

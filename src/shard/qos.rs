@@ -81,13 +81,18 @@ impl Wishes {
     }
 }
 
-const HELP: [&str; 12] = [
+const HELP: [&str; 17] = [
     "QOS <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "SET [USER <name>] [TIER <tier>] [DEADLINE <ms>]",
     "    For all further requests of this connection: who within the tenant sends them, how much they matter",
     "    (critical, standard, batch, sheddable; never above the tenant's own tier), how long an answer is of use.",
     "CALL [USER <name>] [TIER <tier>] [DEADLINE <ms>] <command> [<arg> ...]",
     "    The same for one request.",
+    "LIMITS",
+    "    Request units per second, burst, what is left, and when all of it is there again: of all tenants together, of",
+    "    this tenant, of this user.",
+    "EXPLAIN <command> [<arg> ...]",
+    "    What that would cost, term by term, where it would go, and whether it would be let through. Nothing is done.",
     "TENANTS [AFTER <name>]",
     "    What this tenant asked for and got, in request units, and which quota would suit it; an administrator is told",
     "    of the first thousand tenants, in the order of their names, or of those after a name.",
@@ -106,6 +111,10 @@ impl Shard {
             self.qos_call(id, &arguments, now);
         } else if subcommand.eq_ignore_ascii_case(b"tenants") {
             self.qos_tenants(id, &arguments);
+        } else if subcommand.eq_ignore_ascii_case(b"limits") {
+            self.qos_limits(id, &arguments, now);
+        } else if subcommand.eq_ignore_ascii_case(b"explain") {
+            self.qos_explain(id, &arguments, now);
         } else if subcommand.eq_ignore_ascii_case(b"help") {
             self.answer_now(id, |out, _| {
                 encode::array(out, HELP.len());
@@ -216,7 +225,7 @@ fn wrong_arguments(subcommand: &str) -> String {
 }
 
 /// A request that stood inside another one, as a request of its own.
-fn encoded_anew(arguments: &Arguments<'_>) -> (Vec<u8>, Vec<Argument>) {
+pub(super) fn encoded_anew(arguments: &Arguments<'_>) -> (Vec<u8>, Vec<Argument>) {
     let mut frame = Vec::new();
     let mut places = Vec::with_capacity(arguments.len());
     encode::array(&mut frame, arguments.len());

@@ -1,5 +1,7 @@
 //! The composer without sockets: shards whose links and clients are moved by hand.
 
+mod admission;
+
 use std::collections::BTreeMap;
 
 use super::*;

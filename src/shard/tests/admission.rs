@@ -1,0 +1,158 @@
+//! Prices and quotas in the composer.
+
+use super::*;
+use crate::values::{UNIT, Weights};
+
+const LIMITED: &str = r"
+    [global]
+    ru_per_second = 1_000
+    [default]
+    ru_per_second = 10
+    user_ru_per_second = 5
+    admin = true
+";
+
+/// A rig whose pools give nothing but what was spent on credit.
+fn limited(shards: u16) -> Rig {
+    let mut rig = Rig::with(shards, 1, |settings| {
+        settings.admission.weights =
+            Weights { base: UNIT, kib_in: 0, kib_out: 0, row: UNIT / 100, latency_ms: 0 };
+    });
+    let now = rig.now;
+    for shard in &mut rig.shards {
+        shard.handle_quotas(quotas(LIMITED), now);
+    }
+    rig.pools = (0, true);
+    rig
+}
+
+#[test]
+fn a_request_without_quota_is_refused_in_its_place_and_takes_nothing() {
+    let mut rig = limited(1);
+    let client = rig.client(0);
+    // The first is on credit; the others wait for the pool, which has nothing for them.
+    rig.send(client, &[&["GET", "a"], &["GET", "b"], &["PING"], &["GET", "c"]]);
+    assert_eq!(rig.words_at_stores(), ["GET"]);
+    rig.answer_next("$1\r\na\r\n");
+    let told = rig.told(client);
+    let lines: Vec<&str> = told.split("\r\n").collect();
+    assert_eq!(lines[..2], ["$1", "a"]);
+    assert!(
+        lines[2].starts_with("-THROTTLED scope=tenant name=default limit=10 remaining=0 retry_after_ms=")
+    );
+    assert_eq!((lines[3], &lines[4][..10]), ("+PONG", "-THROTTLED"));
+    let spent: i64 = rig.reports.iter().flat_map(|report| &report.demands).map(|demand| demand.spent).sum();
+    assert_eq!(spent, 2 * UNIT as i64, "one request, in the global and in the tenant's bucket");
+}
+
+#[test]
+fn a_request_waits_for_the_pool_and_nothing_overtakes_it() {
+    let mut rig = limited(1);
+    rig.pools = (3 * UNIT as i64, false);
+    let client = rig.client(0);
+    rig.send(client, &[&["SET", "a", "1"], &["SET", "a", "2"], &["SET", "a", "3"], &["PING"]]);
+    assert_eq!(rig.words_at_stores(), ["SET"; 3]);
+    assert_eq!(rig.shards[0].counters().get(Counter::AdmissionsWaited), 1);
+    assert_eq!(rig.shards[0].counters().get(Counter::Requests), 4, "one that waited is counted once");
+}
+
+#[test]
+fn a_user_has_a_quota_of_its_own() {
+    let mut rig = limited(1);
+    let client = rig.client(0);
+    rig.send(client, &[&["QOS", "SET", "USER", "ann"], &["GET", "a"], &["GET", "a"]]);
+    rig.answer_next("$-1\r\n");
+    let told = rig.told(client);
+    assert!(told.starts_with("+OK\r\n$-1\r\n-THROTTLED scope=user name=default/ann limit=5 "), "{told}");
+    rig.send(client, &[&["QOS", "CALL", "USER", "bob", "GET", "a"]]);
+    let told = rig.told(client);
+    assert!(
+        told.starts_with("-THROTTLED scope=tenant name=default "),
+        "bob has his own, the tenant has none: {told}"
+    );
+}
+
+#[test]
+fn a_reply_corrects_the_price_and_the_next_estimate() {
+    let mut rig = limited(1);
+    rig.pools = (1_000 * UNIT as i64, false);
+    let client = rig.client(0);
+    rig.send(client, &[&["LRANGE", "a", "0", "-1"]]);
+    rig.answer_next("*3\r\n:1\r\n:2\r\n:3\r\n");
+    rig.send(client, &[&["QOS", "EXPLAIN", "LRANGE", "a", "0", "-1"]]);
+    let told = rig.told(client);
+    // An eighth of three rows, rounded up to a millionth.
+    assert!(told.contains("reply_expected\r\n$7\r\n0.00375\r\n"), "{told}");
+    assert!(told.contains("$5\r\ntotal\r\n$7\r\n1.00375\r\n"), "{told}");
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));
+    rig.turns();
+    let metered: u64 =
+        rig.reports.iter().flat_map(|report| &report.usage).map(|(_, usage)| usage.admitted).sum();
+    assert_eq!(metered, UNIT + 3 * UNIT / 100);
+}
+
+#[test]
+fn a_client_that_leaves_still_pays() {
+    let mut rig = limited(2);
+    rig.pools = (1_000 * UNIT as i64, false);
+    let client = rig.client(0);
+    let [here, there] = [rig.key(0, 0), rig.key(1, 0)];
+    rig.send(client, &[&["LRANGE", &here, "0", "-1"], &["MGET", &here, &there]]);
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    assert_eq!(rig.shards[0].requests_departed(), 2);
+    rig.answer_first("LRANGE", "*2\r\n:1\r\n:2\r\n");
+    rig.answer_next("*1\r\n$-1\r\n");
+    rig.answer_next("*1\r\n$-1\r\n");
+    assert_eq!(rig.shards[0].requests_departed(), 0);
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));
+    rig.turns();
+    let metered: u64 =
+        rig.reports.iter().flat_map(|report| &report.usage).map(|(_, usage)| usage.admitted).sum();
+    assert_eq!(metered, 2 * UNIT + 4 * UNIT / 100);
+}
+
+#[test]
+fn a_transaction_is_admitted_whole_or_not_at_all() {
+    let mut rig = limited(1);
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "z"]]);
+    rig.answer_next("$-1\r\n");
+    rig.send(client, &[&["MULTI"], &["SET", "a", "1"], &["SET", "a", "2"], &["EXEC"], &["EXEC"]]);
+    let told = rig.told(client);
+    assert!(told.contains("+QUEUED\r\n+QUEUED\r\n-THROTTLED scope=tenant "), "{told}");
+    assert!(told.ends_with("-ERR EXEC without MULTI\r\n"), "{told}");
+    assert!(rig.at_stores.is_empty());
+    rig.pools = (2 * UNIT as i64, false);
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_millis(500));
+    rig.send(client, &[&["MULTI"], &["SET", "a", "1"], &["SET", "a", "2"], &["EXEC"]]);
+    assert_eq!(rig.frames("EXEC").len(), 1);
+}
+
+#[test]
+fn what_was_refused_later_costs_nothing() {
+    let mut rig = limited(1);
+    rig.connecting = Connecting::Fails;
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "a"]]);
+    assert!(rig.told(client).starts_with("-UNAVAILABLE "));
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(1));
+    rig.turns();
+    let spent: i64 = rig.reports.iter().flat_map(|report| &report.demands).map(|demand| demand.spent).sum();
+    assert_eq!(spent, 0);
+}
+
+#[test]
+fn the_shadow_lets_pass_what_it_counts() {
+    let mut rig = Rig::with(1, 1, |settings| settings.admission.limiter = Limiter::Shadow);
+    let now = rig.now;
+    rig.shards[0].handle_quotas(quotas(LIMITED), now);
+    rig.pools = (0, true);
+    let client = rig.client(0);
+    for key in ["a", "b", "c", "d"] {
+        rig.send(client, &[&["GET", key]]);
+    }
+    assert_eq!(rig.at_stores.len(), 4);
+    assert!(rig.shards[0].counters().get(Counter::ThrottledInShadow) > 0);
+    assert_eq!(rig.shards[0].counters().get(Counter::RefusedThrottled), 0);
+}
