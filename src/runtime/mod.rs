@@ -27,5 +27,6 @@ mod server;
 mod shard_thread;
 mod storage_thread;
 
+pub use clock::Clock;
 pub use load::{LoadEvent, LoadOutcome, run_load};
 pub use server::{check, run, run_storage};
