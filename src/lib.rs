@@ -4,6 +4,7 @@ pub mod calibration;
 pub mod config;
 pub mod control;
 pub mod load;
+pub mod policy;
 pub mod protocol;
 pub mod routing;
 #[cfg(feature = "runtime")]

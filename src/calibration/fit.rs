@@ -12,7 +12,7 @@ pub struct Features {
     pub kib_in: f64,
     /// KiB of the reply.
     pub kib_out: f64,
-    /// Elements of the reply, or keys of a write to several.
+    /// Elements of the reply where it has elements, or keys of a write to several.
     pub rows: f64,
 }
 
@@ -145,6 +145,8 @@ fn dot(one: &[f64; TERMS], other: &[f64; TERMS]) -> f64 {
 mod tests {
     use super::*;
     use crate::load::random::Random;
+    use crate::policy::price::{self, Asked};
+    use crate::values::UNIT;
 
     const TRUE: Weights = Weights { base: 3.0, kib_in: 0.4, kib_out: 0.7, row: 0.05 };
 
@@ -204,6 +206,29 @@ mod tests {
                     assert!(error(&Weights::of(terms), &samples) >= error(&found, &samples) - 1e-9);
                 }
             }
+        }
+    }
+
+    /// What is fitted here is what a price is made of there.
+    #[test]
+    fn a_cost_in_units_is_the_price_of_the_request() {
+        let units = TRUE.in_units().expect("there is a base");
+        let micro = |weight: f64| (weight * UNIT as f64).round() as u64;
+        let weights = price::Weights {
+            base: micro(units.base),
+            kib_in: micro(units.kib_in),
+            kib_out: micro(units.kib_out),
+            row: micro(units.row),
+            latency_ms: 0,
+        };
+        for (bytes_in, bytes_out, rows) in [(30, 70, 0), (40, 65_536, 1), (50, 12_000, 500), (9_000, 5, 300)]
+        {
+            let asked = Asked { requests: 1, bytes_in, ..Asked::default() };
+            let measured = price::Measured { bytes_out, rows, ..price::Measured::default() };
+            let kib = |bytes: u64| bytes as f64 / 1_024.0;
+            let features = Features { kib_in: kib(bytes_in), kib_out: kib(bytes_out), rows: rows as f64 };
+            let total = weights.terms(&asked, &measured).total() as f64 / UNIT as f64;
+            assert!(near(total, units.cost(&features), 1e-4), "{total} {features:?}");
         }
     }
 

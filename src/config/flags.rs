@@ -9,6 +9,7 @@ use clap::{ArgAction, Parser};
 use super::address::ListenAddress;
 use super::cores::Cores;
 use super::storage::{Storage, StorageParser};
+use super::token::Secret;
 use super::units::{Size, duration, positive_duration};
 use crate::values::limits::SHARDS_MAX;
 
@@ -43,12 +44,23 @@ pub struct Flags {
     #[arg(long, env = "WEIR_UNIX", value_name = "PATH", help_heading = CLIENTS)]
     pub unix: Option<PathBuf>,
 
-    /// Where metrics and health are served over HTTP, or off
+    /// Where metrics, health and quotas are served over HTTP, or off
     #[arg(long, env = "WEIR_ADMIN", value_name = "ADDRESS", help_heading = CLIENTS)]
     #[arg(default_value = "127.0.0.1:7381")]
     pub admin: ListenAddress,
 
-    /// Who may use weir, and how much of it. Without it everybody may do everything
+    /// What `POST /config/quotas` must bring along, as `Authorization: Bearer TOKEN`. Without it the admin port takes
+    /// quotas on a loopback address only. Better given in the environment or a file, where others do not see it
+    #[arg(long, env = "WEIR_ADMIN_TOKEN", value_name = "TOKEN", help_heading = CLIENTS)]
+    #[arg(hide_env_values = true, conflicts_with = "admin_token_file")]
+    pub admin_token: Option<Secret>,
+
+    /// A file with that token in it; read again on SIGHUP
+    #[arg(long, env = "WEIR_ADMIN_TOKEN_FILE", value_name = "FILE", help_heading = CLIENTS)]
+    pub admin_token_file: Option<PathBuf>,
+
+    /// Who may use weir, and how much of it; read again when it changes and on SIGHUP. Without it everybody may do
+    /// everything
     #[arg(long, env = "WEIR_QUOTAS", value_name = "FILE", help_heading = CLIENTS)]
     pub quotas: Option<PathBuf>,
 

@@ -5,6 +5,7 @@ pub mod cores;
 pub mod flags;
 pub mod quotas;
 pub mod storage;
+pub mod token;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ pub use cores::Cores;
 pub use flags::Flags;
 pub use quotas::{QuotaError, Quotas, Tenant};
 pub use storage::{Credentials, ServerAddress, Storage};
+pub use token::AdminToken;
 pub use units::Size;
 
 pub use crate::values::units;
@@ -42,6 +44,8 @@ pub struct Config {
     pub unix: Option<PathBuf>,
     /// Where metrics and health are served.
     pub admin: Option<SocketAddr>,
+    /// Where the token stands that the admin port asks for before it changes anything.
+    pub admin_token: Option<TokenSource>,
     /// The quota file.
     pub quotas: Option<PathBuf>,
     /// Which CPUs to use: see [`Config::placement`].
@@ -76,6 +80,26 @@ pub struct Config {
     pub drain_timeout: Duration,
 }
 
+/// Where a token comes from.
+#[derive(Clone, Debug)]
+pub enum TokenSource {
+    /// A flag, or the environment.
+    Given(AdminToken),
+    /// A file, which is read at the start and on SIGHUP.
+    File(PathBuf),
+}
+
+impl TokenSource {
+    /// The token itself.
+    pub fn load(&self) -> Result<AdminToken, ConfigError> {
+        match self {
+            Self::Given(token) => Ok(token.clone()),
+            Self::File(path) => AdminToken::load(path)
+                .map_err(|problem| ConfigError::new(format!("--admin-token-file {problem}"))),
+        }
+    }
+}
+
 /// Flags that do not go together, in words for whoever gave them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
@@ -102,9 +126,11 @@ impl Config {
         let admin = flags.admin.address();
         let listen = listen_addresses(&flags)?;
         check_unix_path(&flags)?;
+        let admin_token = token_source(&flags)?;
         Ok(Self {
             listen,
             admin,
+            admin_token,
             unix: flags.unix,
             quotas: flags.quotas,
             cores: flags.cores,
@@ -151,6 +177,18 @@ fn listen_addresses(flags: &Flags) -> Result<Vec<SocketAddr>, ConfigError> {
         }
     }
     Ok(addresses)
+}
+
+fn token_source(flags: &Flags) -> Result<Option<TokenSource>, ConfigError> {
+    match (&flags.admin_token, &flags.admin_token_file) {
+        (Some(secret), _) => {
+            let token = AdminToken::new(secret)
+                .map_err(|problem| ConfigError::new(format!("--admin-token: {problem}")))?;
+            Ok(Some(TokenSource::Given(token)))
+        }
+        (None, Some(path)) => Ok(Some(TokenSource::File(path.clone()))),
+        (None, None) => Ok(None),
+    }
 }
 
 fn check_unix_path(flags: &Flags) -> Result<(), ConfigError> {
@@ -244,7 +282,8 @@ mod tests {
             "--listen 0.0.0.0:1 --listen [::1]:2 --unix /run/weir.sock --admin off --quotas q.toml --cores 2 \
              --shards 3 --busy-poll-us 50 --storage redis://:x@a,b --backend-connections 2 \
              --backend-connect-timeout 2s --backend-timeout 3s --max-clients 9 --max-request-bytes 1MiB \
-             --max-reply-bytes 2MiB --output-limit 3MiB --idle-timeout 5m --send-timeout 1s --drain-timeout 0",
+             --max-reply-bytes 2MiB --output-limit 3MiB --idle-timeout 5m --send-timeout 1s --drain-timeout 0 \
+             --admin-token sesame",
         )
         .expect("they go together");
         assert_eq!((config.listen.len(), config.admin), (2, None));
@@ -262,7 +301,16 @@ mod tests {
             (Some(Duration::from_secs(300)), Duration::ZERO)
         );
         assert_eq!((config.backend_connections, config.clients_max), (2, 9));
-        assert!(!format!("{config:?}").contains("\"x\""));
+        assert!(matches!(&config.admin_token, Some(TokenSource::Given(token)) if token.is(b"sesame")));
+        let shown = format!("{config:?}");
+        assert!(!shown.contains("\"x\"") && !shown.contains("sesame"), "{shown}");
+    }
+
+    #[test]
+    fn a_token_file_is_read_when_it_is_needed() {
+        let config = config("--admin-token-file /nowhere/token").expect("the flags are right");
+        let told = config.admin_token.expect("it was given").load().expect_err("it is not there").to_string();
+        assert!(told.starts_with("--admin-token-file /nowhere/token: No such file"), "{told}");
     }
 
     #[test]
@@ -295,6 +343,7 @@ mod tests {
             ),
             ("--idle-timeout 721h", "--idle-timeout: at most 720h is wanted"),
             ("--unix /a --storage unix:/a", "--unix and --storage are both /a"),
+            ("--admin-token=", "--admin-token: a token is 1 to 1024 visible ASCII letters without spaces"),
             (&long, "--unix: the path of a socket has 1 to 107 bytes, and this one has 108"),
         ];
         for (flags, complaint) in cases {

@@ -74,9 +74,10 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
         "weir" => {
             line("shards", &totals.shards.len());
             line("draining", &u8::from(facts.draining));
-            line("tenants", &facts.tenants);
-            line("quotas_loaded", &facts.quotas_loaded);
-            line("quotas_refused", &facts.quotas_refused);
+            line("tenants", &facts.quotas.tenants);
+            line("quotas_version", &facts.quotas.version);
+            line("quotas_loaded", &facts.quotas.taken_in_all());
+            line("quotas_refused", &facts.quotas.refused_in_all());
             line("backends", &facts.backends.join(","));
             line("backend_connections", &sum.links_open);
             line("backend_replies_owed", &sum.replies_owed);

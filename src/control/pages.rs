@@ -2,7 +2,8 @@
 
 use super::exposition::{CONTENT_TYPE, Exposition, Kind};
 use super::http::{Response, Route, Status};
-use super::{ProcessFacts, Totals};
+use super::quota_page::quotas_page;
+use super::{ProcessFacts, QuotaHistory, QuotaSource, Totals, Versions};
 use crate::shard::COUNTERS;
 
 impl Route {
@@ -12,18 +13,28 @@ impl Route {
     }
 }
 
-/// The page. Figures that were asked for and did not come are none: a shard does not answer.
-pub fn page(route: Route, facts: &ProcessFacts, totals: Option<&Totals>) -> Response {
-    match (route, totals) {
+/// What there is to be shown.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The process.
+    pub facts: &'a ProcessFacts,
+    /// All shards. Figures that were asked for and did not come are none: a shard does not answer.
+    pub totals: Option<&'a Totals>,
+    /// The quotas.
+    pub versions: &'a Versions,
+}
+
+/// The page.
+pub fn page(route: Route, view: View<'_>) -> Response {
+    match (route, view.totals) {
         (Route::Index, _) => Response::index(),
         (Route::Health, _) => Response::text(Status::Ok, "ok"),
-        (Route::Ready, _) if facts.draining => Response::text(Status::ServiceUnavailable, "draining"),
+        (Route::Ready, _) if view.facts.draining => Response::text(Status::ServiceUnavailable, "draining"),
         (Route::Ready, _) => Response::text(Status::Ok, "ready"),
+        (Route::Quotas, _) => quotas_page(view.versions),
         (Route::NotFound, _) => Response::refusal(Status::NotFound),
         (Route::Metrics, None) => Response::text(Status::ServiceUnavailable, "a shard does not answer"),
-        (Route::Metrics, Some(totals)) => {
-            Response { status: Status::Ok, content_type: CONTENT_TYPE, body: metrics(facts, totals) }
-        }
+        (Route::Metrics, Some(totals)) => Response::page(CONTENT_TYPE, metrics(view.facts, totals)),
     }
 }
 
@@ -31,6 +42,7 @@ pub fn page(route: Route, facts: &ProcessFacts, totals: Option<&Totals>) -> Resp
 fn metrics(facts: &ProcessFacts, totals: &Totals) -> String {
     let mut page = Exposition::new();
     write_facts(&mut page, facts);
+    write_quota_history(&mut page, &facts.quotas);
     write_shard_gauges(&mut page, totals);
     write_counters(&mut page, totals);
     write_service_times(&mut page, totals);
@@ -49,11 +61,23 @@ fn write_facts(page: &mut Exposition, facts: &ProcessFacts) {
         .sample(&[], u64::from(facts.draining));
     page.family("weir_clients_max", "Clients that may be connected at once.", Kind::Gauge)
         .sample(&[], facts.clients_max);
-    page.family("weir_tenants", "Tenants in the quota file.", Kind::Gauge).sample(&[], facts.tenants);
-    page.family("weir_quotas_loaded_total", "Times a quota file was taken.", Kind::Counter)
-        .sample(&[], facts.quotas_loaded);
-    page.family("weir_quotas_refused_total", "Times a quota file was wrong.", Kind::Counter)
-        .sample(&[], facts.quotas_refused);
+    page.family("weir_admin_denied_total", "Admin requests that lacked the right token.", Kind::Counter)
+        .sample(&[], facts.admin_denied);
+}
+
+fn write_quota_history(page: &mut Exposition, quotas: &QuotaHistory) {
+    page.family("weir_tenants", "Tenants in the quotas in force.", Kind::Gauge).sample(&[], quotas.tenants);
+    page.family("weir_quotas_version", "How often quotas were replaced since the start.", Kind::Gauge)
+        .sample(&[], quotas.version);
+    let mut taken = page.family("weir_quotas_loaded_total", "Times quotas were put in force.", Kind::Counter);
+    for source in QuotaSource::ALL {
+        taken.sample(&[("source", source.name())], quotas.taken(source));
+    }
+    let help = "Times quotas were wrong and changed nothing.";
+    let mut refused = page.family("weir_quotas_refused_total", help, Kind::Counter);
+    for source in QuotaSource::ALL {
+        refused.sample(&[("source", source.name())], quotas.refused(source));
+    }
 }
 
 fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
@@ -123,14 +147,21 @@ fn write_engine(page: &mut Exposition, totals: &Totals) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::config::Quotas;
     use crate::control::ShardReport;
     use crate::shard::Counter;
     use crate::storage::EngineStatistics;
 
+    fn versions() -> Versions {
+        Versions::new(Arc::new(Quotas::trusting()), None, 0)
+    }
+
     fn body(route: Route, draining: bool) -> (Status, String) {
         let facts = ProcessFacts { draining, ..ProcessFacts::default() };
-        let response = page(route, &facts, None);
+        let response = page(route, View { facts: &facts, totals: None, versions: &versions() });
         (response.status, response.body)
     }
 
@@ -150,13 +181,18 @@ mod tests {
         busy.counters.add(Counter::RefusedPermission, 2);
         let totals =
             Totals { shards: vec![busy, ShardReport::default()], engine: Some(EngineStatistics::default()) };
-        let text = page(Route::Metrics, &ProcessFacts::default(), Some(&totals)).body;
+        let versions = versions();
+        let facts = ProcessFacts { quotas: versions.history().clone(), ..ProcessFacts::default() };
+        let view = View { facts: &facts, totals: Some(&totals), versions: &versions };
+        let text = page(Route::Metrics, view).body;
         for line in [
             "weir_clients_open{shard=\"0\"} 7",
             "weir_clients_open{shard=\"1\"} 0",
             "weir_requests_total{shard=\"0\"} 3",
             "weir_refusals_total{shard=\"0\",reason=\"permission\"} 2",
             "weir_embedded_keys 0",
+            "weir_tenants 1",
+            "weir_quotas_loaded_total{source=\"post\"} 0",
             "# TYPE weir_requests_total counter",
         ] {
             assert!(text.lines().any(|each| each == line), "{line} in {text}");

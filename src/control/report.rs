@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::QuotaHistory;
 use crate::shard::{Counters, ServiceTimes, Shard};
 use crate::storage::EngineStatistics;
 
@@ -71,12 +72,10 @@ pub struct ProcessFacts {
     pub clients_max: usize,
     /// Addresses of the stores.
     pub backends: Vec<String>,
-    /// Tenants in the quota file.
-    pub tenants: usize,
-    /// Times the quota file was taken, and times it was refused because it was wrong.
-    pub quotas_loaded: u64,
-    /// See `quotas_loaded`.
-    pub quotas_refused: u64,
+    /// What became of the quotas it was given.
+    pub quotas: QuotaHistory,
+    /// Requests to the admin port that would have changed something, and were not allowed to.
+    pub admin_denied: u64,
     /// No new clients: the process is about to end.
     pub draining: bool,
 }

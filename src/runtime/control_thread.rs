@@ -1,10 +1,10 @@
-//! The control executor: a thread of its own, no data. Answers what no shard knows alone, reloads the quota file, sees
-//! to an orderly end. Talks to the shards over channels only.
+//! The control executor: a thread of its own, no data. Answers what no shard knows alone, puts quotas in force, sees to
+//! an orderly end. Talks to the shards over channels only.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,12 @@ use glommio::channels::local_channel::{self, LocalSender};
 
 use super::clock::Clock;
 use super::log;
-use super::messages::{Mailbox, Signal, ToControl, ToShard};
+use super::messages::{Mailbox, QuotasRead, Signal, ToControl, ToQuotas, ToShard};
 use super::park::Parking;
 use super::storage_thread::ToStorage;
-use crate::config::Quotas;
-use crate::control::{self, ProcessFacts, ShardReport, Totals};
+use crate::control::http::{Head, Response, Route, Status};
+use crate::control::quota_page::{self, Guard};
+use crate::control::{self, ProcessFacts, ShardReport, Totals, Versions, View};
 use crate::protocol::encode;
 use crate::shard::{Question, ReplyTo};
 use crate::storage::EngineStatistics;
@@ -29,7 +30,11 @@ pub(super) struct ControlSettings {
     pub storage: Option<Mailbox<ToStorage>>,
     /// Its own mailbox, for the storage executor to answer to.
     pub own: Mailbox<ToControl>,
-    pub quotas_file: Option<PathBuf>,
+    /// Who reads and checks quotas.
+    pub quotas: Mailbox<ToQuotas>,
+    pub versions: Versions,
+    /// What stands before the admin port's writing page; none where there is no admin port.
+    pub guard: Option<Guard>,
     pub facts: ProcessFacts,
     pub drain_timeout: Duration,
     pub clock: Clock,
@@ -54,6 +59,9 @@ pub(super) struct Control {
     round: Option<Round>,
     /// Those who came while a round was under way: theirs starts after it.
     next: Vec<Waiter>,
+    /// Those who brought quotas, until it is known whether they are right.
+    posted: BTreeMap<u64, LocalSender<Response>>,
+    posts: u64,
     drained: Vec<bool>,
     finished: bool,
 }
@@ -104,6 +112,14 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             }
         }
         ToControl::Signal(Signal::Reload) => this.reload(),
+        ToControl::Quotas(read) => this.take_quotas(*read),
+        ToControl::Token(Ok(token)) => {
+            log::line("the file of the admin token was read");
+            if let Some(guard) = &mut this.settings.guard {
+                guard.token = Some(token);
+            }
+        }
+        ToControl::Token(Err(problem)) => log::line(&format!("{problem}; the token stays as it is")),
         ToControl::Signal(Signal::Terminate) if this.settings.facts.draining => {
             log::line("told to stop twice: stopping at once");
             this.stop_everything();
@@ -135,7 +151,15 @@ fn stop_after(control: Rc<RefCell<Control>>, timeout: Duration) {
 impl Control {
     pub fn new(settings: ControlSettings) -> Self {
         let shards = settings.shards.len();
-        Self { settings, round: None, next: Vec::new(), drained: vec![false; shards], finished: false }
+        Self {
+            settings,
+            round: None,
+            next: Vec::new(),
+            posted: BTreeMap::new(),
+            posts: 0,
+            drained: vec![false; shards],
+            finished: false,
+        }
     }
 
     /// What is true of the process now.
@@ -143,7 +167,25 @@ impl Control {
         let mut facts = self.settings.facts.clone();
         facts.uptime = Duration::from_nanos(self.settings.clock.now().monotonic.as_nanos());
         facts.resident_bytes = resident_bytes();
+        facts.quotas = self.settings.versions.history().clone();
         facts
+    }
+
+    /// A page of the admin port. Figures of shards are shown if they came.
+    pub fn page(&self, route: Route, totals: Option<&Totals>) -> Response {
+        control::page(route, View { facts: &self.facts(), totals, versions: &self.settings.versions })
+    }
+
+    /// May the body behind this head be taken? The error is the reply.
+    pub fn admit(&mut self, head: &Head) -> Result<(), Response> {
+        let guard = self.settings.guard.as_ref().expect("there is an admin port, or nobody would ask");
+        let admitted = guard.admit(head);
+        if let Err(response) = &admitted
+            && matches!(response.status, Status::Unauthorized | Status::Forbidden)
+        {
+            self.settings.facts.admin_denied += 1;
+        }
+        admitted
     }
 
     fn collect_for(&mut self, waiter: Waiter) {
@@ -192,24 +234,39 @@ impl Control {
     }
 
     fn reload(&mut self) {
-        let Some(path) = &self.settings.quotas_file else {
-            return log::line("told to reload, but there is no quota file (--quotas)");
-        };
-        match Quotas::load(path) {
+        if self.settings.versions.file().is_none() {
+            log::line("told to reload, but there is no quota file (--quotas)");
+        }
+        self.settings.quotas.post(ToQuotas::Reload);
+    }
+
+    /// Puts quotas in force if they are right, and tells whoever brought them.
+    fn take_quotas(&mut self, read: QuotasRead) {
+        let now = self.settings.clock.now();
+        let versions = &mut self.settings.versions;
+        let reply = match read.result {
             Ok(quotas) => {
-                let quotas = Arc::new(quotas);
-                self.settings.facts.quotas_loaded += 1;
-                self.settings.facts.tenants = quotas.len();
-                log::line(&format!("quota file {} read: {} tenants", path.display(), quotas.len()));
-                self.settings
-                    .shards
-                    .iter()
-                    .for_each(|shard| shard.post(ToShard::Quotas(Arc::clone(&quotas))));
+                let quotas = versions.take(quotas, read.source, now.unix_ms);
+                log::line(&format!(
+                    "quotas, version {}: {} tenants from {}",
+                    quotas.version(),
+                    quotas.len(),
+                    quota_page::origin(versions)
+                ));
+                let shards = self.settings.shards.iter();
+                shards.for_each(|shard| shard.post(ToShard::Quotas(Arc::clone(&quotas))));
+                quota_page::posted(&self.settings.versions)
             }
-            Err(error) => {
-                self.settings.facts.quotas_refused += 1;
-                log::line(&format!("{error}; the quotas in force stay as they are"));
+            Err(problem) => {
+                log::line(&format!("{problem}; the quotas in force stay as they are"));
+                let reply = quota_page::refused(&problem);
+                versions.refuse(problem, read.source, now.unix_ms);
+                reply
             }
+        };
+        if let Some(sender) = read.ticket.and_then(|ticket| self.posted.remove(&ticket)) {
+            // Whoever brought them may have left.
+            drop(sender.try_send(reply));
         }
     }
 
@@ -231,6 +288,27 @@ pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
     control.borrow_mut().collect_for(Waiter::Page(sender));
     let waited = glommio::timer::timeout(FIGURES_TIMEOUT, async move { Ok(receiver.recv().await) }).await;
     waited.ok().flatten()
+}
+
+/// How long whoever brings quotas waits until it is known whether they are right.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Has quotas checked and, if they are right, put in force. The reply for whoever brought them.
+pub(super) async fn post_quotas(control: &Rc<RefCell<Control>>, body: Vec<u8>) -> Response {
+    let (sender, receiver) = local_channel::new_bounded(1);
+    let ticket = {
+        let this = &mut *control.borrow_mut();
+        this.posts += 1;
+        this.posted.insert(this.posts, sender);
+        this.settings.quotas.post(ToQuotas::Check { body, ticket: this.posts });
+        this.posts
+    };
+    let waited = glommio::timer::timeout(CHECK_TIMEOUT, async move { Ok(receiver.recv().await) }).await;
+    control.borrow_mut().posted.remove(&ticket);
+    waited.ok().flatten().unwrap_or_else(|| {
+        let detail = "checking takes long, and goes on: GET /config/quotas tells what came of it";
+        Response::problem(Status::ServiceUnavailable, detail, None)
+    })
 }
 
 fn resident_bytes() -> u64 {

@@ -16,8 +16,9 @@ use crate::load::Plan;
 use crate::load::statistics::{Interval, Joiner};
 
 const SIGNALS_EVERY: Duration = Duration::from_millis(20);
-/// Between the decision to start and the start, so that no thread comes late.
-const RUN_UP: Duration = Duration::from_millis(20);
+/// Between the decision to start and the start: no thread comes late, and who hears of it can look at the target as it
+/// was before.
+const RUN_UP: Duration = Duration::from_millis(200);
 const FILES_SPARE: u64 = 128;
 
 /// What happens while a run goes on.

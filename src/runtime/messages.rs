@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::config::Quotas;
-use crate::control::ShardReport;
+use crate::config::{AdminToken, QuotaError, Quotas};
+use crate::control::{QuotaSource, ShardReport};
 use crate::shard::{Question, ReplyTo};
 use crate::storage::EngineStatistics;
 use crate::values::ShardId;
@@ -18,7 +18,7 @@ use crate::values::ShardId;
 /// From the control executor to a shard.
 #[derive(Debug)]
 pub(super) enum ToShard {
-    /// The quota file was read anew.
+    /// Other quotas are in force.
     Quotas(Arc<Quotas>),
     /// Say what you have counted.
     Report,
@@ -39,6 +39,27 @@ pub(super) enum ToControl {
     /// No client is left, after `Drain`.
     Drained(ShardId),
     Signal(Signal),
+    Quotas(Box<QuotasRead>),
+    /// The file of the admin token was read again.
+    Token(Result<AdminToken, String>),
+}
+
+/// Quotas that were read and checked, to be put in force if they are right.
+#[derive(Debug)]
+pub(super) struct QuotasRead {
+    pub source: QuotaSource,
+    /// Of the request that brought them.
+    pub ticket: Option<u64>,
+    pub result: Result<Quotas, QuotaError>,
+}
+
+/// From the control executor to the thread that reads quotas.
+#[derive(Debug)]
+pub(super) enum ToQuotas {
+    /// Read the quota file, whether it changed or not.
+    Reload,
+    /// Check what came over HTTP.
+    Check { body: Vec<u8>, ticket: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //!  weir-storage       the embedded engine, where it is the store: storage_thread.rs
 //!  weir-control       figures, reload, drain, admin port: control_thread.rs, admin.rs
 //!  weir-load      the load generator's, in a process of its own: load_thread.rs, load.rs
+//!  weir-quotas        reads and checks quotas, watches the quota file: quotas_thread.rs, watch.rs
 //!  weir-signals       turns signals into letters to control
 //! ```
 
@@ -22,10 +23,12 @@ mod log;
 mod mesh;
 mod messages;
 mod park;
+mod quotas_thread;
 mod ring;
 mod server;
 mod shard_thread;
 mod storage_thread;
+mod watch;
 
 pub use clock::Clock;
 pub use load::{LoadEvent, LoadOutcome, run_load};

@@ -20,12 +20,15 @@ use super::control_thread::{self, Control, ControlSettings};
 use super::driver::Driver;
 use super::mesh::{self, Mesh};
 use super::messages::{Mailbox, Signal, ToControl, ToShard};
+use super::quotas_thread::{QuotaFile, QuotasThread};
 use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
+use super::watch::FileWatch;
 use super::{admin, executor, listen, log};
-use crate::config::{Config, Quotas, Size, Storage};
-use crate::control::ProcessFacts;
+use crate::config::{AdminToken, Config, Quotas, Size, Storage, TokenSource};
+use crate::control::quota_page::Guard;
+use crate::control::{ProcessFacts, Versions};
 use crate::routing::Topology;
 use crate::shard::{BackendSettings, Shard, ShardSettings};
 use crate::storage::script::Script;
@@ -45,6 +48,7 @@ type Letters<Message> = (Receiver<Message>, OwnedFd);
 pub fn check(config: &Config) -> Result<(), String> {
     let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
     let quotas = load_quotas(config)?;
+    load_token(config)?;
     check_places(config, cpus.len(), resolve(config)?.len())?;
     println!("weir: flags are fine; {}", tenants_line(config, &quotas));
     Ok(())
@@ -53,7 +57,11 @@ pub fn check(config: &Config) -> Result<(), String> {
 /// Runs weir until it is told to stop.
 pub fn run(config: &Config) -> Result<(), String> {
     let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
+    // Watched before it is read, so that no change falls between.
+    let quota_file =
+        config.quotas.as_ref().map(|path| QuotaFile { path: path.clone(), watch: FileWatch::new(path) });
     let quotas = Arc::new(load_quotas(config)?);
+    let token = load_token(config)?;
     for warning in executor::raise_limits(config.clients_max as u64 + FILES_SPARE)? {
         log::line(&warning);
     }
@@ -93,22 +101,44 @@ pub fn run(config: &Config) -> Result<(), String> {
         port: opened.port,
         clients_max: config.clients_max,
         backends: backends.iter().map(|backend| backend.name.clone()).collect(),
-        tenants: quotas.len(),
-        quotas_loaded: u64::from(config.quotas.is_some()),
         ..ProcessFacts::default()
     };
+    let (quotas_mailbox, quotas_letters, quotas_bell) =
+        Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
+    let file_name = config.quotas.as_ref().map(|path| path.display().to_string());
     let settings = ControlSettings {
         shards: mailboxes,
         storage,
         own: control.clone(),
-        quotas_file: config.quotas.clone(),
+        quotas: quotas_mailbox,
+        versions: Versions::new(Arc::clone(&quotas), file_name, clock.now().unix_ms),
+        guard: opened.admin.map(|address| Guard { token: token.clone(), address }),
         facts,
         drain_timeout: config.drain_timeout,
         clock,
     };
     executors.push(start_control(settings, control_letters, control_bell, opened.admin)?);
+    QuotasThread {
+        file: quota_file,
+        token: config.admin_token.clone(),
+        control: control.clone(),
+        letters: quotas_letters,
+        bell: quotas_bell,
+    }
+    .start()
+    .map_err(|error| format!("cannot start a thread: {error}"))?;
     listen_to_signals(control)?;
     report_start(config, &opened, &cpus, &backends, &quotas);
+    if let Some(address) = opened.admin
+        && (Guard { token, address }).is_open_to_strangers()
+    {
+        log::line(&format!(
+            "others than this machine may reach the admin port {address}: POST /config/quotas is refused without \
+             --admin-token or --admin-token-file"
+        ));
+    }
+    // Kept by control, so that the last reader of a version is never a shard.
+    drop(quotas);
     for executor in executors {
         executor
             .join()
@@ -139,6 +169,11 @@ fn check_places(config: &Config, shards: usize, backends: usize) -> Result<(), S
 fn load_quotas(config: &Config) -> Result<Quotas, String> {
     let Some(path) = config.quotas.as_deref() else { return Ok(Quotas::trusting()) };
     Quotas::load(path).map_err(|problem| format!("--quotas {problem}"))
+}
+
+fn load_token(config: &Config) -> Result<Option<AdminToken>, String> {
+    let token = config.admin_token.as_ref().map(TokenSource::load).transpose();
+    token.map_err(|error| error.to_string())
 }
 
 /// The CPUs that this process may use, in order.
@@ -242,7 +277,9 @@ fn open_listeners(config: &Config, shards: usize) -> Result<(Vec<Vec<OwnedFd>>, 
         let bound = std::net::TcpListener::bind(address)
             .and_then(|listener| listener.local_addr())
             .map_err(|error| format!("--admin {address}: cannot listen there: {error}"))?;
-        opened.lines.push(format!("metrics and health on http://{bound}/metrics, /healthz, /readyz"));
+        opened.lines.push(format!(
+            "metrics, health and quotas on http://{bound}/metrics, /healthz, /readyz, /config/quotas"
+        ));
         opened.admin = Some(bound);
     }
     Ok((per_shard, opened))

@@ -30,6 +30,12 @@ pub const SHARDS_MAX: usize = 256;
 pub const BACKENDS_MAX: usize = 1024;
 /// Bytes of a quota file.
 pub const QUOTA_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Bytes of a quota file that comes over HTTP. It is held in memory: enough for the most tenants with a line or six each.
+pub const QUOTA_POST_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of all such files that are on their way at once.
+pub const QUOTA_POSTS_BYTES_MAX: usize = 4 * QUOTA_POST_BYTES_MAX;
+/// Bytes of the admin port's token: with its header it fits a request's head.
+pub const ADMIN_TOKEN_BYTES_MAX: usize = 1024;
 /// Tenants of one quota file.
 pub const TENANTS_MAX: usize = 32_768;
 /// Users whom a quota file names, within one tenant.
@@ -48,6 +54,12 @@ pub const RU_PER_SECOND_MAX: u64 = 1_000_000_000;
 pub const BURST_SECONDS_MAX: u32 = 3_600;
 /// The longest deadline.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+/// Classes of commands that prices are learnt for.
+pub const COMMAND_CLASSES: usize = 6;
+/// Users of one shard that are remembered at once, over all tenants.
+pub const USERS_MAX: usize = 1_048_576;
+/// Buckets that are not full, over all shards.
+pub const POOLS_MAX: usize = 4 * USERS_MAX;
 /// A bulk string may be as large as in Redis.
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
 /// The largest reply that may be let through: some of the largest values.
@@ -59,6 +71,7 @@ const _: () =
     assert!(REQUEST_BYTES_CEILING < u32::MAX as usize, "offsets inside a request are kept in 32 bits");
 const _: () = assert!(REPLY_BYTES_CEILING < u32::MAX as usize, "lengths of replies are kept in 32 bits");
 const _: () = assert!(TENANTS_MAX < u16::MAX as usize);
+const _: () = assert!(QUOTA_POST_BYTES_MAX as u64 <= QUOTA_FILE_BYTES_MAX);
 const _: () = assert!(RU_PER_SECOND_MAX * 1_000_000 < u64::MAX / BURST_SECONDS_MAX as u64);
 const _: () = assert!(SHARDS_MAX <= u16::MAX as usize);
 const _: () = assert!(BACKENDS_MAX <= u16::MAX as usize);

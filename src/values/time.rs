@@ -45,3 +45,71 @@ pub struct Now {
     /// Milliseconds since 1970, for key expiry and for people.
     pub unix_ms: u64,
 }
+
+/// A moment as people and programs write it (RFC 3339), from milliseconds since 1970.
+pub fn rfc3339(unix_ms: u64) -> String {
+    const SECONDS_PER_DAY: u64 = 86_400;
+    let (seconds, millis) = (unix_ms / 1_000, unix_ms % 1_000);
+    let (year, month, day) = date(seconds / SECONDS_PER_DAY);
+    let second = seconds % SECONDS_PER_DAY;
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// Year, month and day, from days since 1970. Years are counted from March, so that the leap day is the last of its
+/// year, and in whole cycles of 400 years, which all have as many days.
+fn date(days: u64) -> (u64, u64, u64) {
+    const DAYS_PER_CYCLE: u64 = 146_097;
+    // From the first of March of the year 0 to the start of 1970.
+    let days = days + 719_468;
+    let (cycle, day_of_cycle) = (days / DAYS_PER_CYCLE, days % DAYS_PER_CYCLE);
+    let year_of_cycle =
+        (day_of_cycle - day_of_cycle / 1_460 + day_of_cycle / 36_524 - day_of_cycle / 146_096) / 365;
+    let day_of_year = day_of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
+    // From March on, months have 31 30 31 30 31 days, over and over.
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (cycle * 400 + year_of_cycle + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_as_they_are_written() {
+        // date -u -d @1709210096 +%FT%TZ
+        for (unix_ms, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_709_210_096_007, "2024-02-29T12:34:56.007Z"),
+            (4_107_542_399_999, "2100-02-28T23:59:59.999Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(rfc3339(unix_ms), text);
+        }
+    }
+
+    #[test]
+    fn every_day_follows_the_one_before() {
+        let is_leap =
+            |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+        let (mut year, mut month, mut day) = (1970, 1, 1);
+        for days in 0..200_000 {
+            assert_eq!(date(days), (year, month, day));
+            let last = match month {
+                2 => 28 + u64::from(is_leap(year)),
+                4 | 6 | 9 | 11 => 30,
+                _ => 31,
+            };
+            day += 1;
+            if day > last {
+                (day, month) = (1, month + 1);
+            }
+            if month > 12 {
+                (month, year) = (1, year + 1);
+            }
+        }
+    }
+}

@@ -14,24 +14,12 @@ from pathlib import Path
 import pytest
 
 from harness.ports import free_port
-from harness.processes import Server, binary
+from harness.processes import Server, Storage, binary
 from harness.waiting import until
 
 COUNTS = {"offered", "sent", "served", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts"}
 LATENCIES = {"p50", "p90", "p99", "p99_9", "p99_99", "max"}
 SECONDS_MAX = 90
-
-
-class Storage(Server):
-    """weir's own store, standing alone."""
-
-    name = "weir-storage"
-
-    def command(self) -> list[str]:
-        return [str(binary("weir-storage")), "--listen", f"127.0.0.1:{self.port}"]
-
-    def ready(self) -> bool:
-        return "storage listening on" in self.output()
 
 
 def command(target: str, folder: Path, *flags: str) -> list[str]:

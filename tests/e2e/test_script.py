@@ -10,27 +10,11 @@ import time
 
 import pytest
 
-from harness.processes import Redis, binary
+from harness.processes import Storage, binary
 from harness.resp import Closed, Connection, encode
 from harness.waiting import until
 
 pytestmark = pytest.mark.weir_only
-
-
-class Storage(Redis):
-    """weir-storage. A subclass of the plain server, so that it can stand behind weir in its place."""
-
-    name = "weir-storage"
-
-    def command(self) -> list[str]:
-        return [str(binary("weir-storage")), "--listen", f"127.0.0.1:{self.port}", *self.options]
-
-    def environment(self) -> dict[str, str]:
-        return {key: value for key, value in super().environment().items() if not key.startswith("WEIR_")}
-
-    def ready(self) -> bool:
-        # A PING would wait with everything else, if a stall is scripted.
-        return "listening" in self.output()
 
 
 @pytest.fixture

@@ -10,15 +10,39 @@ use toml::de::{DeTable, DeValue};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaError {
     file: String,
-    line: usize,
-    column: usize,
+    /// Line and column, counted from 1; none where the file could not be read at all.
+    place: Option<(usize, usize)>,
     problem: String,
+}
+
+impl QuotaError {
+    /// About the file as a whole.
+    pub(super) fn of_file(file: &str, problem: String) -> Self {
+        Self { file: file.to_owned(), place: None, problem }
+    }
+
+    /// About the byte at `at`.
+    pub(super) fn at(file: &str, text: &[u8], at: usize, problem: String) -> Self {
+        let before = &text[..at.min(text.len())];
+        let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
+        let line = before.split(|byte| *byte == b'\n').count();
+        let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
+        Self { file: file.to_owned(), place: Some((line, column)), problem }
+    }
+
+    /// Line and column, counted from 1, if it is about a place in the text.
+    pub fn place(&self) -> Option<(usize, usize)> {
+        self.place
+    }
 }
 
 impl fmt::Display for QuotaError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, line, column, problem } = self;
-        write!(out, "{file}:{line}:{column}: {problem}")
+        let Self { file, place, problem } = self;
+        match place {
+            Some((line, column)) => write!(out, "{file}:{line}:{column}: {problem}"),
+            None => write!(out, "{file}: {problem}"),
+        }
     }
 }
 
@@ -40,11 +64,7 @@ impl<'a> Document<'a> {
     }
 
     pub fn error(self, place: Range<usize>, problem: String) -> QuotaError {
-        let before = &self.text.as_bytes()[..place.start.min(self.text.len())];
-        let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
-        let line = before.split(|byte| *byte == b'\n').count();
-        let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
-        QuotaError { file: self.file.to_owned(), line, column, problem }
+        QuotaError::at(self.file, self.text.as_bytes(), place.start, problem)
     }
 }
 

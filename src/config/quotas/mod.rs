@@ -84,6 +84,7 @@ pub struct Quotas {
     by_name: BTreeMap<String, TenantId>,
     strangers: Option<TenantId>,
     global: Option<Limit>,
+    version: u64,
 }
 
 impl Quotas {
@@ -98,17 +99,40 @@ impl Quotas {
         file::read(file, text)
     }
 
-    /// Reads a quota file. The error is one line for people.
-    pub fn load(path: &Path) -> Result<Self, String> {
+    /// The same for bytes that have yet to prove that they are text.
+    pub fn parse_bytes(file: &str, bytes: &[u8]) -> Result<Self, QuotaError> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::parse(file, text),
+            Err(error) => {
+                let problem = "this is not UTF-8, which TOML is written in".to_owned();
+                Err(QuotaError::at(file, bytes, error.valid_up_to(), problem))
+            }
+        }
+    }
+
+    /// Reads a quota file.
+    pub fn load(path: &Path) -> Result<Self, QuotaError> {
         let file = path.display().to_string();
-        let text = read_bounded(path).map_err(|problem| format!("{file}: {problem}"))?;
-        Self::parse(&file, &text).map_err(|error| error.to_string())
+        let bytes = read_bounded(path).map_err(|problem| QuotaError::of_file(&file, problem.to_string()))?;
+        Self::parse_bytes(&file, &bytes)
+    }
+
+    /// The same quotas under the number that they are put in force with.
+    #[must_use]
+    pub fn with_version(self, version: u64) -> Self {
+        Self { version, ..self }
+    }
+
+    /// Which quotas of this process they are: 0 are those of its start, and each that follow have one more. A
+    /// [`TenantId`] means nothing without it.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     fn of(tenants: Vec<Tenant>, strangers: Option<TenantId>, global: Option<Limit>) -> Self {
         let ids = (0..).map(TenantId);
         let by_name = tenants.iter().map(|tenant| tenant.name.clone()).zip(ids).collect();
-        Self { tenants, by_name, strangers, global }
+        Self { tenants, by_name, strangers, global, version: 0 }
     }
 
     /// The tenant of clients that do not authenticate, if such clients are served.
@@ -197,14 +221,14 @@ impl Tenant {
     }
 }
 
-fn read_bounded(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(QUOTA_FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > QUOTA_FILE_BYTES_MAX {
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(QUOTA_FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > QUOTA_FILE_BYTES_MAX {
         let problem = format!("a quota file of up to {} is wanted", Size(QUOTA_FILE_BYTES_MAX));
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
     }
-    Ok(text)
+    Ok(bytes)
 }
 
 /// A name that a user may have: not empty, not endless, and safe to be shown.
@@ -308,9 +332,24 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_is_named() {
         let told = Quotas::load(Path::new("/nowhere/quotas.toml")).expect_err("it is not there");
-        assert!(told.starts_with("/nowhere/quotas.toml: No such file"), "{told}");
+        assert!(told.to_string().starts_with("/nowhere/quotas.toml: No such file"), "{told}");
+        assert_eq!(told.place(), None);
         let folder = Quotas::load(Path::new("/")).expect_err("it is a folder");
-        assert!(folder.starts_with("/: "), "{folder}");
+        assert!(folder.to_string().starts_with("/: "), "{folder}");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_told_with_their_place() {
+        let told = Quotas::parse_bytes("q.toml", b"[default]\nkeys = ['\xff']").expect_err("it is no text");
+        assert_eq!(told.to_string(), "q.toml:2:10: this is not UTF-8, which TOML is written in");
+        assert_eq!(told.place(), Some((2, 10)));
+        assert!(Quotas::parse_bytes("q.toml", b"[default]").is_ok());
+    }
+
+    #[test]
+    fn a_version_is_given_when_they_are_put_in_force() {
+        assert_eq!((quotas().version(), Quotas::trusting().version()), (0, 0));
+        assert_eq!(quotas().with_version(7).version(), 7);
     }
 
     #[test]

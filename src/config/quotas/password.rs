@@ -13,7 +13,7 @@ impl PasswordDigest {
     /// Compared with where there is no password, so that this takes as long. No text is known to have it.
     pub(super) const NOBODYS: Self = Self([0; 32]);
 
-    pub(super) fn of(password: &str) -> Self {
+    pub(in crate::config) fn of(password: &str) -> Self {
         Self(Sha256::digest(password.as_bytes()).into())
     }
 
@@ -26,7 +26,7 @@ impl PasswordDigest {
     }
 
     /// Whether the password has this digest, in a time that does not depend on how nearly it has.
-    pub(super) fn is_of(&self, password: &[u8]) -> bool {
+    pub(in crate::config) fn is_of(&self, password: &[u8]) -> bool {
         let given: [u8; 32] = Sha256::digest(password).into();
         self.0.ct_eq(&given).into()
     }

@@ -36,6 +36,8 @@ class Server:
     """One server process and what it said."""
 
     name = "server"
+    # Out of reach of a Ctrl-C in the terminal: for callers that end their servers themselves.
+    own_group = False
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"weir-e2e-{self.name}-"))
@@ -79,6 +81,7 @@ class Server:
                 stderr=output,
                 cwd=self.folder,
                 env=self.environment(),
+                process_group=0 if self.own_group else None,
             )
         alive.append(self)
 
@@ -190,6 +193,22 @@ class Redis(Server):
         return f"127.0.0.1:{self.port}"
 
 
+class Storage(Redis):
+    """weir-storage. A subclass of the plain server, so that it can stand behind weir in its place."""
+
+    name = "weir-storage"
+
+    def command(self) -> list[str]:
+        return [str(binary("weir-storage")), "--listen", f"127.0.0.1:{self.port}", *self.options]
+
+    def environment(self) -> dict[str, str]:
+        return {key: value for key, value in super().environment().items() if not key.startswith("WEIR_")}
+
+    def ready(self) -> bool:
+        # A PING would wait with everything else, if a stall is scripted.
+        return "listening" in self.output()
+
+
 class Weir(Server):
     """weir in front of the given backends, or with the embedded store when there are none."""
 
@@ -229,11 +248,18 @@ class Weir(Server):
 
     def admin(self, path: str) -> tuple[int, str]:
         """Status and body of an admin page."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=10)
+        return self.admin_request("GET", path)[:2]
+
+    def admin_request(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, str, dict[str, str]]:
+        """Status, body and headers (by their names in lower case) of a reply of the admin port."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=30)
         try:
-            connection.request("GET", path)
+            connection.request(method, path, body, headers or {})
             response = connection.getresponse()
-            return response.status, response.read().decode()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return response.status, response.read().decode(), found
         finally:
             connection.close()
 

@@ -67,13 +67,13 @@ fn tally(tally: &Tally, goodput_per_s: f64) -> Map<String, Value> {
     report
 }
 
+/// Bounds of `slow`, in milliseconds.
+const SLOW_MILLIS: [u64; 10] = [10, 20, 50, 100, 200, 250, 500, 1_000, 2_000, 5_000];
+
 /// How many of the served took longer than so many milliseconds.
 fn slow(tally: &Tally) -> Value {
     let over = |millis: u64| tally.served.len() - tally.served.count_between(0, millis * 1_000_000);
-    [10_u64, 100, 500, 1_000]
-        .iter()
-        .map(|millis| (format!("over_{millis}ms"), json!(over(*millis))))
-        .collect()
+    SLOW_MILLIS.iter().map(|millis| (format!("over_{millis}ms"), json!(over(*millis)))).collect()
 }
 
 fn moment(moment: &Moment) -> Map<String, Value> {

@@ -1,0 +1,251 @@
+"""Reads a scenario file. Every complaint has file, line, what stands there and what would be right."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+from . import catalogue, expression, homes, sections
+from .catalogue import Cast
+from .expression import Line, Wrong, seconds
+from .parts import Event, Scenario, Storage
+
+FOLDER = Path(__file__).resolve().parent.parent / "scenarios"
+KEYS = {
+    "": ("shows", "accept", "weir", "quotas", "storage", "event", "load"),
+    "weir": ("shards", "flags"),
+    "storage": ("name", "count", "flags", "script"),
+    "event": ("at", "lasts", "on", "storage", "undo"),
+    "load": ("duration", "setup", "group"),
+}
+STORAGES_MAX = 64
+SHARDS_MAX = 64
+
+
+class FileError(Exception):
+    """What is wrong with a scenario file, in one line."""
+
+
+def find(name: str) -> Path:
+    """The file of a scenario: one of perf/scenarios by name, or any by its path."""
+    path = Path(name)
+    if path.suffix == ".toml" or "/" in name:
+        return path
+    if (known := FOLDER / f"{name}.toml").exists():
+        return known
+    raise FileError(f"there is no scenario '{name}'; there are: {', '.join(names())}, or a path to a file")
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def read(path: Path, scale: float = 1.0) -> Scenario:
+    """A scenario; with a scale, everything takes so many times as long, at the same rates."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{path}: {error}") from None
+    return parse(text, path, scale)
+
+
+def parse(text: str, path: Path, scale: float = 1.0) -> Scenario:
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FileError(f"{path}: this is not TOML: {error}") from None
+    return _Reader(text, path, scale).scenario(found)
+
+
+class _Reader:
+    def __init__(self, text: str, path: Path, scale: float) -> None:
+        self.places, self.path, self.scale = sections.Places(text), path, scale
+
+    def scenario(self, found: dict) -> Scenario:
+        self.only(found, "")
+        shows = self.wanted(found, "shows", str, "one sentence is wanted, as in shows = \"...\"")
+        weir = found.get("weir", {})
+        if not isinstance(weir, dict):
+            raise self.error("weir", "a section [weir] is wanted")
+        self.only(weir, "weir")
+        storages = self.storages(found.get("storage", []))
+        events = self.events(found.get("event", []), storages)
+        groups, phases = self.load(found.get("load"))
+        self.homes(storages)
+        quotas, tenants = self.quotas(found.get("quotas"))
+        cast = Cast(groups, tuple(storage.name for storage in storages), tenants, bool(events))
+        return Scenario(
+            name=self.path.stem,
+            path=self.path,
+            shows=shows,
+            accept=self.accept(found.get("accept"), cast),
+            shards=self.shards(weir.get("shards", 2)),
+            weir_flags=self.flags("weir", weir.get("flags", [])),
+            quotas=quotas,
+            storages=storages,
+            events=events,
+            load=self.load_text(found["load"]),
+            cast=cast,
+            phases=phases,
+        )
+
+    def accept(self, lines: object, cast: Cast) -> tuple[Line, ...]:
+        wanted = "a list of lines is wanted, as in accept = [\"point.p99 <= 20ms\"]"
+        if not isinstance(lines, list) or not lines or not all(isinstance(line, str) for line in lines):
+            raise self.error("accept", wanted)
+        parsed = []
+        for text in lines:
+            try:
+                line = expression.parse(text)
+                catalogue.check(line, cast)
+            except Wrong as problem:
+                raise FileError(f"{self.path}:{self.places.line_with(text)}: {text!r}: {problem}") from None
+            parsed.append(line)
+        return tuple(parsed)
+
+    def shards(self, given: object) -> tuple[int, ...]:
+        several = given if isinstance(given, list) else [given]
+        good = several and all(type(count) is int and 1 <= count <= SHARDS_MAX for count in several)
+        if not good:
+            raise self.error("shards", f"{given!r}: a number from 1 to {SHARDS_MAX} is wanted, or a list of them", "weir")
+        return tuple(several)
+
+    def flags(self, section: str, given: object) -> tuple[tuple[str, ...], ...]:
+        wanted = "a list of flags is wanted, one in each text, as in flags = [\"--queue-target 5ms\"]"
+        if not isinstance(given, list):
+            raise self.error("flags", wanted, section)
+        flags = []
+        for text in given:
+            words = shlex.split(text) if isinstance(text, str) else []
+            if not words or not words[0].startswith("--"):
+                raise self.error("flags", f"{text!r}: {wanted}", section)
+            flags.append(tuple(words))
+        return tuple(flags)
+
+    def quotas(self, quotas: object) -> tuple[str | None, tuple[str, ...]]:
+        if quotas is None:
+            return None, ()
+        if isinstance(quotas, str):
+            try:
+                quotas, text = tomllib.loads(quotas), quotas
+            except tomllib.TOMLDecodeError as error:
+                raise self.error("quotas", f"this is not TOML: {error}") from None
+        elif isinstance(quotas, dict):
+            text = self.section_text("quotas", quotas)
+        else:
+            raise self.error("quotas", "a section [quotas], or the text of a quota file, is wanted")
+        tenants = [*quotas.get("tenants", {}), *(["default"] if "default" in quotas else [])]
+        return text, tuple(tenants)
+
+    def storages(self, entries: object) -> tuple[Storage, ...]:
+        storages = []
+        for index, entry in enumerate(self.tables(entries, "storage")):
+            name = entry.get("name", "main" if index == 0 else None)
+            if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
+                raise self.error("name", f"{name!r}: a name of letters and digits is wanted", "storage", index)
+            if any(name == other.name for other in storages):
+                raise self.error("name", f"there are two [[storage]] of the name '{name}'", "storage", index)
+            count = entry.get("count", 1)
+            if type(count) is not int or not 1 <= count <= STORAGES_MAX:
+                raise self.error("count", f"{count!r}: a number from 1 to {STORAGES_MAX} is wanted", "storage", index)
+            flags = entry.get("flags", "")
+            if not isinstance(flags, str):
+                raise self.error("flags", f"{flags!r}: one text is wanted, such as \"--servers 4\"", "storage", index)
+            script = entry.get("script")
+            if script is not None and not isinstance(script, str):
+                raise self.error("script", "the text of a script for weir-storage is wanted", "storage", index)
+            storages.append(Storage(name, count, tuple(shlex.split(flags)), script))
+        if not storages:
+            raise FileError(f"{self.path}: at least one [[storage]] is wanted")
+        return tuple(storages)
+
+    def events(self, entries: object, storages: tuple[Storage, ...]) -> tuple[Event, ...]:
+        events = []
+        for index, entry in enumerate(self.tables(entries, "event")):
+            times = {}
+            for key, default in (("at", None), ("lasts", "0s")):
+                try:
+                    times[key] = seconds(str(entry.get(key, default))) * self.scale
+                except Wrong as problem:
+                    raise self.error(key, str(problem), "event", index) from None
+            on, command, undo = entry.get("on"), entry.get("storage"), entry.get("undo")
+            if on is not None and on not in [storage.name for storage in storages]:
+                known = ", ".join(storage.name for storage in storages)
+                raise self.error("on", f"there is no [[storage]] {on!r}; there are: {known}", "event", index)
+            if not isinstance(command, str) or not command.strip():
+                wanted = "what follows STORAGE is wanted, as in storage = \"STALL {lasts}\""
+                raise self.error("storage", f"{command!r}: {wanted}", "event", index)
+            command = command.replace("{lasts}", f"{times['lasts'] * 1000:.0f}ms")
+            events.append(Event(times["at"], times["lasts"], on, command, undo))
+        return tuple(sorted(events, key=lambda event: event.at))
+
+    def load(self, load: object) -> tuple[dict, dict]:
+        if not isinstance(load, dict) or not isinstance(load.get("group"), list):
+            raise self.error("load", "at least one [[load.group]] is wanted, as weir-load's scenarios have [[group]]")
+        self.only(load, "load")
+        groups, phases = {}, {}
+        for index, group in enumerate(load["group"]):
+            name = group.get("name")
+            if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][\w-]*", name):
+                raise self.error("name", f"{name!r}: a group's name is of letters, digits, - and _", "load.group", index)
+            if name in catalogue.SUBJECTS:
+                raise self.error("name", f"'{name}' means something else in acceptance lines", "load.group", index)
+            length = load.get("duration", "10s")
+            entries = group.get("phase") or [{"name": "all", "duration": length}]
+            at, spans = 0.0, []
+            for number, phase in enumerate(entries, start=1):
+                try:
+                    length = seconds(str(phase.get("duration"))) * self.scale
+                except Wrong as problem:
+                    raise self.error("duration", f"of '{name}': {problem}", "load.group", index) from None
+                spans.append((phase.get("name", str(number)), at, at + length))
+                at += length
+            groups[name], phases[name] = tuple(span[0] for span in spans), tuple(spans)
+        return groups, phases
+
+    def homes(self, storages: tuple[Storage, ...]) -> None:
+        known = [storage.name for storage in storages]
+        for match in homes.PLACEHOLDER.finditer(self.places.text):
+            if match[1] not in known:
+                problem = f"{match[0]}: there is no [[storage]] '{match[1]}'; there are: {', '.join(known)}"
+                raise FileError(f"{self.path}:{self.places.line_with(match[0])}: {problem}")
+
+    def load_text(self, load: dict) -> str:
+        """The load as a file of its own."""
+        text = self.section_text("load", load)
+        return text if self.scale == 1.0 else sections.scaled(text, self.scale)
+
+    def section_text(self, section: str, value: dict) -> str:
+        text = self.places.section(section)
+        try:
+            same = tomllib.loads(text) == value
+        except tomllib.TOMLDecodeError:
+            same = False
+        if not same:
+            wanted = f"sections such as [{section}] and [[{section}.NAME]], each header on a line of its own, are wanted"
+            raise self.error(section, wanted)
+        return text
+
+    def tables(self, entries: object, section: str) -> list[dict]:
+        entries = [entries] if isinstance(entries, dict) else entries
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise self.error(section, f"sections [[{section}]] are wanted")
+        for index, entry in enumerate(entries):
+            self.only(entry, section, index)
+        return entries
+
+    def only(self, table: dict, section: str, index: int = 0) -> None:
+        for key in table:
+            if key not in KEYS[section]:
+                place = f"[{section}]" if section else "the file"
+                raise self.error(key, f"'{key}' means nothing in {place}: {', '.join(KEYS[section])} are wanted", section, index)
+
+    def wanted(self, table: dict, key: str, kind: type, wanted: str):
+        if not isinstance(table.get(key), kind):
+            raise self.error(key, wanted)
+        return table[key]
+
+    def error(self, key: str, problem: str, section: str = "", index: int = 0) -> FileError:
+        return FileError(f"{self.path}:{self.places.line_of(key, section, index)}: {key}: {problem}")

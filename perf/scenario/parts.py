@@ -1,0 +1,67 @@
+"""What a scenario consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .catalogue import Cast
+from .expression import Line
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Stores that are alike."""
+
+    name: str
+    count: int
+    flags: tuple[str, ...]
+    script: str | None
+
+
+@dataclass(frozen=True)
+class Event:
+    """What is said to stores, so many seconds after the load began."""
+
+    at: float
+    lasts: float
+    on: str | None
+    command: str
+    undo: str | None
+
+    @property
+    def end(self) -> float:
+        return self.at + self.lasts
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A checked scenario."""
+
+    name: str
+    path: Path
+    shows: str
+    accept: tuple[Line, ...]
+    shards: tuple[int, ...]
+    weir_flags: tuple[tuple[str, ...], ...]
+    quotas: str | None
+    storages: tuple[Storage, ...]
+    events: tuple[Event, ...]
+    # As weir-load reads it, line for line where it stands here, so that its complaints have the right line.
+    load: str
+    cast: Cast
+    # Group -> (phase, begin, end) in seconds.
+    phases: dict[str, tuple[tuple[str, float, float], ...]]
+
+    @property
+    def seconds(self) -> float:
+        return max(end for phases in self.phases.values() for _, _, end in phases)
+
+    @property
+    def borders(self) -> list[float]:
+        """When a phase begins or ends."""
+        return sorted({time for phases in self.phases.values() for _, begin, end in phases for time in (begin, end)})
+
+    def window(self, phase: str) -> tuple[float, float]:
+        """When a phase is, whichever group's."""
+        return next((b, e) for phases in self.phases.values() for name, b, e in phases if name == phase)

@@ -1,0 +1,214 @@
+"""One run of a scenario: servers up, load, events in time, servers down; whatever happens, what was seen is returned."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.processes import binary
+
+from . import homes
+from .catalogue import STORAGE_OF_KEY
+from .clock import Clock, Pulse
+from .measured import Measured, Snapshot
+from .parts import Scenario
+from .servers import Cast, Dispatcher, known_flags
+from .verdict import Verdict, judge
+
+# Beyond the load's own time: set-up, drain, and a machine that has others to serve.
+PATIENCE_SECONDS = 90.0
+POLL_SECONDS = 0.05
+STARTED = "weir-load: started"
+# Names of the files that weir-load leaves.
+LOAD_JSON, LOAD_HTML, LOAD_TOML = "load.json", "report.html", "load.toml"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What stands before the stores, and how it is set."""
+
+    label: str
+    target: str = "weir"
+    shards: int = 2
+    flags: tuple[tuple[str, ...], ...] = ()
+    # It is there to show the difference, and need not pass.
+    compared: bool = False
+
+
+@dataclass
+class Outcome:
+    """What a run has shown."""
+
+    scenario: Scenario
+    variant: Variant
+    load: dict | None = None
+    snapshots: list[Snapshot] = field(default_factory=list)
+    # Flags that this weir does not know.
+    left_out: list[str] = field(default_factory=list)
+    # What went wrong, or is worth knowing.
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not self.interrupted and all(verdict.passed for verdict in self.verdicts)
+
+
+class Interruption:
+    """Ctrl-C and SIGTERM: the load is asked to end, and reports; a second one ends it at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        # While nothing runs that could report, the first one ends the run where it is.
+        self.gentle = False
+
+    def install(self) -> Interruption:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._handle)
+        return self
+
+    def _handle(self, *_: object) -> None:
+        self.count += 1
+        if not self.gentle:
+            raise KeyboardInterrupt
+
+
+class Stage:
+    """Carries out runs of one scenario."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        interruption: Interruption,
+        quiet: bool = False,
+        keep: bool = False,
+        beside: Callable[[Dispatcher], Callable[[], None]] | None = None,
+    ) -> None:
+        self.scenario = scenario
+        self.interruption = interruption
+        self.quiet = quiet
+        self.keep = keep
+        # Called with weir when the load starts; what it returns is called when the load has ended.
+        self.beside = beside
+        lines = [measure for line in scenario.accept for measure in line.measures()]
+        asked = [measure.argument for measure in lines if measure.metric in STORAGE_OF_KEY]
+        self.keys = sorted({key for key in asked if key})
+
+    def run(self, variant: Variant, folder: Path, compared: Path | None = None) -> Outcome:
+        """One run; its files are left in the folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (LOAD_JSON, LOAD_HTML):
+            (folder / name).unlink(missing_ok=True)
+        outcome = Outcome(self.scenario, variant)
+        cast = Cast(self.scenario, variant.target, self._flags(variant, outcome))
+        try:
+            cast.start()
+            self.interruption.gentle = True
+            self._drive(cast, variant, folder, compared, outcome)
+        except KeyboardInterrupt:
+            outcome.notes.append("interrupted before the load began")
+        except AssertionError as error:
+            outcome.notes.append(" ".join(str(error).split()))
+        finally:
+            self.interruption.gentle = True
+            cast.stop(folder / "servers" if self.keep else None)
+            self.interruption.gentle = False
+        outcome.interrupted = self.interruption.count > 0
+        measured = Measured(self.scenario, outcome.load, outcome.snapshots)
+        outcome.verdicts = [judge(line, measured.look_up) for line in self.scenario.accept]
+        return outcome
+
+    def _flags(self, variant: Variant, outcome: Outcome) -> list[str]:
+        if variant.target != "weir":
+            return []
+        known, flags = known_flags(), ["--shards", str(variant.shards)]
+        for words in (*self.scenario.weir_flags, *variant.flags):
+            if words[0].partition("=")[0] in known:
+                flags += words
+            else:
+                outcome.left_out.append(" ".join(words))
+        return flags
+
+    def _drive(self, cast: Cast, variant: Variant, folder: Path, compared: Path | None, outcome: Outcome) -> None:
+        counts = {name: len(stores) for name, stores in cast.stores.items()}
+        (folder / LOAD_TOML).write_text(homes.replace(self.scenario.load, counts, variant.shards))
+        command = [
+            str(binary("weir-load")),
+            *("--target", ",".join(cast.addresses())),
+            *("--scenario", str(folder / LOAD_TOML)),
+            *("--json", str(folder / LOAD_JSON)),
+            *("--html", str(folder / LOAD_HTML)),
+        ]
+        if cast.weir:
+            command += ["--metrics", f"http://127.0.0.1:{cast.weir.admin_port}/metrics"]
+        else:
+            command.append("--plain")
+        if compared and compared.exists():
+            command += ["--compare", str(compared)]
+        run = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, bufsize=1, process_group=0
+        )
+        said: list[str] = []
+        clock = Clock(cast, self.scenario, self.keys, outcome.snapshots, outcome.notes)
+        pulse = Pulse()
+        ended: Callable[[], None] | None = None
+        listener = threading.Thread(target=self._listen, args=(run, said, clock.started), daemon=True)
+        listener.start()
+        try:
+            clock.start()
+            if self.beside and cast.weir and wait(clock.started, run):
+                ended = self.beside(cast.weir)
+            self._await(run, outcome)
+        finally:
+            if run.poll() is None:
+                run.kill()
+            run.wait()
+            listener.join(POLL_SECONDS * 100)
+            clock.finish()
+            outcome.notes += pulse.finish()
+            if ended:
+                ended()
+        if run.returncode:
+            outcome.notes.append(f"weir-load ended with {run.returncode}: {' '.join(said[-3:])}")
+        outcome.notes += cast.ended()
+        if (folder / LOAD_JSON).exists():
+            load = json.loads((folder / LOAD_JSON).read_text())
+            outcome.notes += load["complaints"]
+            # A load that did not begin has shown nothing.
+            outcome.load = load if load["took_s"] > 0 else None
+
+    def _listen(self, run: subprocess.Popen, said: list[str], started: threading.Event) -> None:
+        for line in run.stderr:
+            if line.startswith(STARTED):
+                started.set()
+            said.append(line.strip())
+            if not self.quiet:
+                print(f"  {line.rstrip()}", file=sys.stderr)
+
+    def _await(self, run: subprocess.Popen, outcome: Outcome) -> None:
+        deadline = time.monotonic() + self.scenario.seconds + PATIENCE_SECONDS
+        told = 0
+        while run.poll() is None:
+            if self.interruption.count > told:
+                told = self.interruption.count
+                run.send_signal(signal.SIGINT if told == 1 else signal.SIGKILL)
+            if time.monotonic() > deadline:
+                outcome.notes.append("weir-load did not come to an end, and was ended")
+                return
+            time.sleep(POLL_SECONDS)
+
+
+def wait(started: threading.Event, run: subprocess.Popen) -> bool:
+    """Whether the load started."""
+    while run.poll() is None:
+        if started.wait(POLL_SECONDS):
+            return True
+    return False

@@ -1,0 +1,101 @@
+//! The token without which nothing is changed through the admin port. Only a digest of it is kept.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::str::FromStr;
+
+use super::quotas::PasswordDigest;
+use crate::values::limits::ADMIN_TOKEN_BYTES_MAX;
+
+/// What was given as a secret: kept as it came, so that a complaint about it need not show it.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl FromStr for Secret {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("(hidden)")
+    }
+}
+
+/// The admin port's token.
+#[derive(Clone, Debug)]
+pub struct AdminToken(PasswordDigest);
+
+impl AdminToken {
+    /// From a flag or the environment.
+    pub fn new(secret: &Secret) -> Result<Self, String> {
+        let fits = |text: &str| {
+            (1..=ADMIN_TOKEN_BYTES_MAX).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        if fits(&secret.0) {
+            Ok(Self(PasswordDigest::of(&secret.0)))
+        } else {
+            // It is not shown: it may be nearly right.
+            Err(format!("a token is 1 to {ADMIN_TOKEN_BYTES_MAX} visible ASCII letters without spaces"))
+        }
+    }
+
+    /// From a file that has nothing else in it but white space around it.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let mut text = String::new();
+        // A little more than a token with its line end: whatever is longer is none.
+        let read = File::open(path)
+            .and_then(|file| file.take(2 * ADMIN_TOKEN_BYTES_MAX as u64).read_to_string(&mut text));
+        let token = match read {
+            Ok(_) => Self::new(&Secret(text.trim().to_owned())),
+            Err(error) => Err(error.to_string()),
+        };
+        token.map_err(|problem| format!("{}: {problem}", path.display()))
+    }
+
+    /// Whether it is this one, in a time that does not depend on how nearly it is.
+    pub fn is(&self, given: &[u8]) -> bool {
+        self.0.is_of(given)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(text: &str) -> Result<AdminToken, String> {
+        AdminToken::new(&text.parse().expect("any text is a secret"))
+    }
+
+    #[test]
+    fn only_the_token_is_the_token() {
+        let token = token("open-sesame").expect("well formed");
+        assert!(token.is(b"open-sesame"));
+        for other in [&b""[..], b"open-sesam", b"open-sesame ", b"OPEN-SESAME"] {
+            assert!(!token.is(other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_token_is_not_shown() {
+        for text in ["", "two words", "line\nend", "grün", &"x".repeat(ADMIN_TOKEN_BYTES_MAX + 1)] {
+            let told = token(text).expect_err("it is none");
+            assert_eq!(told, "a token is 1 to 1024 visible ASCII letters without spaces");
+        }
+        assert_eq!(format!("{:?}", "secret".parse::<Secret>()), "Ok((hidden))");
+        assert!(!format!("{:?}", token("secret")).contains("secret"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let told = AdminToken::load(Path::new("/nowhere/token")).expect_err("it is not there");
+        assert!(told.starts_with("/nowhere/token: No such file"), "{told}");
+    }
+}

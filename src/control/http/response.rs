@@ -1,0 +1,131 @@
+//! Replies, and how they are written.
+
+use std::io::Write as _;
+
+use super::{Method, PAGES, Persistence, Route, Status};
+use crate::control::json;
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// How the request ended.
+    pub status: Status,
+    /// What the body is.
+    pub content_type: &'static str,
+    /// A header of this reply alone: its name and what it says.
+    pub header: Option<(&'static str, &'static str)>,
+    /// The body.
+    pub body: String,
+}
+
+impl Response {
+    /// A page.
+    pub fn page(content_type: &'static str, body: String) -> Self {
+        Self { status: Status::Ok, content_type, header: None, body }
+    }
+
+    /// One line of text.
+    pub fn text(status: Status, line: &str) -> Self {
+        Self { status, header: None, content_type: "text/plain; charset=utf-8", body: format!("{line}\n") }
+    }
+
+    /// A JSON document.
+    pub fn json(status: Status, body: String) -> Self {
+        Self { status, header: None, content_type: "application/json", body }
+    }
+
+    /// What is wrong, for people and programs (RFC 9457), with the place in the body that it is about.
+    pub fn problem(status: Status, detail: &str, place: Option<(usize, usize)>) -> Self {
+        let (number, title) = status.parts();
+        let mut body = String::new();
+        let mut problem = json::Object::open(&mut body);
+        problem.text("title", title).number("status", number).text("detail", detail);
+        if let Some((line, column)) = place {
+            problem.number("line", line).number("column", column);
+        }
+        problem.close();
+        body.push('\n');
+        Self { status, header: None, content_type: "application/problem+json", body }
+    }
+
+    /// A refusal in the words of its status.
+    pub fn refusal(status: Status) -> Self {
+        Self::text(status, status.line())
+    }
+
+    /// A refusal that says what would be right.
+    pub fn method_not_allowed(route: Route) -> Self {
+        Self::refusal(Status::MethodNotAllowed).with_header("allow", route.allowed())
+    }
+
+    /// The same with one header more.
+    #[must_use]
+    pub fn with_header(self, name: &'static str, value: &'static str) -> Self {
+        Self { header: Some((name, value)), ..self }
+    }
+
+    /// The list of pages.
+    pub fn index() -> Self {
+        let lines: Vec<_> = PAGES.iter().map(|(path, _, what)| format!("{path:<16}{what}")).collect();
+        Self::text(Status::Ok, &lines.join("\n"))
+    }
+
+    /// Appends the reply to `out`.
+    pub fn write(&self, out: &mut Vec<u8>, method: Method, persistence: Persistence) {
+        let connection = match persistence {
+            Persistence::KeepAlive => "keep-alive",
+            Persistence::Close => "close",
+        };
+        let header = self.header.map_or(String::new(), |(name, value)| format!("{name}: {value}\r\n"));
+        write!(
+            out,
+            "HTTP/1.1 {}\r\ncontent-type: {}\r\ncontent-length: {}\r\ncache-control: no-store\r\n\
+             {header}connection: {connection}\r\n\r\n",
+            self.status.line(),
+            self.content_type,
+            self.body.len()
+        )
+        .expect("writing to a vector does not fail");
+        if method != Method::Head {
+            out.extend_from_slice(self.body.as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(response: &Response, method: Method, persistence: Persistence) -> String {
+        let mut out = Vec::new();
+        response.write(&mut out, method, persistence);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn a_reply_says_how_long_it_is() {
+        assert_eq!(
+            written(&Response::text(Status::Ok, "ok"), Method::Get, Persistence::KeepAlive),
+            "HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 3\r\n\
+             cache-control: no-store\r\nconnection: keep-alive\r\n\r\nok\n"
+        );
+        let head = written(&Response::index(), Method::Head, Persistence::Close);
+        assert!(head.ends_with("connection: close\r\n\r\n") && !head.contains("content-length: 0"), "{head}");
+        let refusal = written(&Response::method_not_allowed(Route::Quotas), Method::Get, Persistence::Close);
+        assert!(
+            refusal.contains("\r\nallow: GET, HEAD, POST\r\n")
+                && refusal.ends_with("405 Method Not Allowed\n")
+        );
+    }
+
+    #[test]
+    fn a_problem_says_where_it_is() {
+        let problem = Response::problem(Status::BadRequest, "body:3:17: \"x\" is wrong", Some((3, 17)));
+        assert_eq!(problem.content_type, "application/problem+json");
+        assert_eq!(
+            problem.body,
+            "{\"title\":\"Bad Request\",\"status\":400,\"detail\":\"body:3:17: \\\"x\\\" is wrong\",\
+             \"line\":3,\"column\":17}\n"
+        );
+    }
+}

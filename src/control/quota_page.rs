@@ -1,0 +1,267 @@
+//! `/config/quotas`: what is in force, and who may put something else in its place.
+
+use std::net::SocketAddr;
+
+use super::http::{Head, Response, Status};
+use super::json::Object;
+use super::quotas::{QuotaSource, Versions};
+use crate::config::quotas::{Limit, Tenant};
+use crate::config::{AdminToken, QuotaError, Size};
+use crate::values::limits::QUOTA_POST_BYTES_MAX;
+use crate::values::time::rfc3339;
+
+/// What stands before the admin port's one writing page.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// What has to be brought along.
+    pub token: Option<AdminToken>,
+    /// Where the admin port listens.
+    pub address: SocketAddr,
+}
+
+impl Guard {
+    /// Whether others than this machine reach the port, and nothing tells them apart.
+    pub fn is_open_to_strangers(&self) -> bool {
+        self.token.is_none() && !self.address.ip().to_canonical().is_loopback()
+    }
+
+    /// May the body behind this head be taken? The error is the reply.
+    pub fn admit(&self, head: &Head) -> Result<(), Response> {
+        if head.has_origin {
+            // A page of any site can make a browser on this machine send a request to a loopback address.
+            return Err(Response::problem(
+                Status::Forbidden,
+                "requests of web pages are not taken here",
+                None,
+            ));
+        }
+        match &self.token {
+            Some(token) if head.bearer.as_deref().is_some_and(|given| token.is(given)) => {}
+            Some(_) => {
+                let detail = match head.bearer {
+                    Some(_) => "this is not the token of --admin-token or --admin-token-file",
+                    None => {
+                        "the header Authorization: Bearer TOKEN is wanted (--admin-token, --admin-token-file)"
+                    }
+                };
+                return Err(Response::problem(Status::Unauthorized, detail, None)
+                    .with_header("www-authenticate", "Bearer realm=\"weir\""));
+            }
+            None if self.is_open_to_strangers() => {
+                let detail = format!(
+                    "the admin port listens on {}, where others than this machine may reach it: quotas are taken only \
+                     with a token (--admin-token or --admin-token-file)",
+                    self.address
+                );
+                return Err(Response::problem(Status::Forbidden, &detail, None));
+            }
+            None => {}
+        }
+        if head.body.bytes() > QUOTA_POST_BYTES_MAX as u64 {
+            let detail = format!(
+                "a body of {} bytes: up to {} is wanted; larger quotas go into the quota file",
+                head.body.bytes(),
+                Size(QUOTA_POST_BYTES_MAX as u64)
+            );
+            return Err(Response::problem(Status::ContentTooLarge, &detail, None));
+        }
+        Ok(())
+    }
+}
+
+/// The quotas in force. Passwords are not among what is shown.
+pub fn quotas_page(versions: &Versions) -> Response {
+    let quotas = versions.current();
+    let mut body = String::new();
+    let mut page = Object::open(&mut body);
+    page.number("version", quotas.version())
+        .text("source", versions.source().name())
+        .text("since", &rfc3339(versions.since_unix_ms()));
+    match versions.file() {
+        Some(file) => page.text("file", file),
+        None => page.number("file", "null"),
+    };
+    match &versions.history().last_refusal {
+        Some(refusal) => page.object("last_refusal", |page| {
+            page.text("at", &rfc3339(refusal.unix_ms))
+                .text("source", refusal.source.name())
+                .text("problem", &refusal.problem.to_string());
+        }),
+        None => page.number("last_refusal", "null"),
+    };
+    page.number_or_null("global_ru_per_second", rate(quotas.global()))
+        .number_or_null("global_burst_seconds", burst(quotas.global()));
+    page.list("tenants", |list| {
+        for (_, tenant) in quotas.tenants() {
+            list.object(|object| write_tenant(object, tenant));
+        }
+    });
+    page.close();
+    body.push('\n');
+    Response::json(Status::Ok, body)
+}
+
+fn rate(limit: Option<Limit>) -> Option<u64> {
+    limit.map(|limit| limit.ru_per_second)
+}
+
+fn burst(limit: Option<Limit>) -> Option<f64> {
+    limit.map(|limit| limit.burst.as_secs_f64())
+}
+
+fn write_tenant(object: &mut Object<'_>, tenant: &Tenant) {
+    object
+        .text("name", &tenant.name)
+        .number_or_null("ru_per_second", rate(tenant.limit))
+        .number_or_null("burst_seconds", burst(tenant.limit))
+        .number_or_null("user_ru_per_second", rate(tenant.user_limit))
+        .text("tier", tenant.tier.name())
+        .number_or_null("deadline_ms", tenant.deadline.map(|deadline| deadline.as_millis()))
+        .number("admin", tenant.admin);
+    if tenant.keys.is_empty() {
+        object.number("keys", "null");
+    } else {
+        object.list("keys", |list| tenant.keys.iter().for_each(|prefix| list.text(prefix)));
+    }
+    object.number("users", tenant.users.len());
+}
+
+/// Where the quotas in force come from, in words for a log.
+pub fn origin(versions: &Versions) -> String {
+    let file = versions.file().unwrap_or("nowhere");
+    match versions.source() {
+        QuotaSource::Start => file.to_owned(),
+        QuotaSource::Change => format!("{file}, which changed"),
+        QuotaSource::Signal => format!("{file}, as told by SIGHUP"),
+        QuotaSource::Post => "POST /config/quotas".to_owned(),
+    }
+}
+
+/// The reply to a body that was put in force.
+pub fn posted(versions: &Versions) -> Response {
+    let mut body = String::new();
+    let mut page = Object::open(&mut body);
+    page.number("version", versions.current().version())
+        .text("source", versions.source().name())
+        .number("tenants", versions.current().len())
+        .text("lasts", &lasts(versions));
+    page.close();
+    body.push('\n');
+    Response::json(Status::Ok, body)
+}
+
+fn lasts(versions: &Versions) -> String {
+    match versions.file() {
+        Some(file) => format!(
+            "in force in this process until {file} changes, SIGHUP, or a restart; the file was not written"
+        ),
+        None => "in force in this process until a restart; there is no quota file (--quotas)".to_owned(),
+    }
+}
+
+/// The reply to a body that is wrong.
+pub fn refused(problem: &QuotaError) -> Response {
+    Response::problem(Status::BadRequest, &problem.to_string(), problem.place())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::config::Quotas;
+    use crate::control::http::{Received, receive};
+
+    fn head(headers: &str) -> Head {
+        let text = format!("POST /config/quotas HTTP/1.1\r\nContent-Length: 9\r\n{headers}\r\n");
+        match receive(text.as_bytes()) {
+            Received::Request(head) => head,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn guard(token: Option<&str>, address: &str) -> Guard {
+        let token =
+            token.map(|text| AdminToken::new(&text.parse().expect("any text is a secret")).expect("a token"));
+        Guard { token, address: address.parse().expect("an address") }
+    }
+
+    fn status(guard: &Guard, headers: &str) -> Option<Status> {
+        guard.admit(&head(headers)).err().map(|response| response.status)
+    }
+
+    #[test]
+    fn who_may_post() {
+        const LOOPBACK: [&str; 3] = ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"];
+        const OPEN: [&str; 3] = ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"];
+        for address in LOOPBACK {
+            assert_eq!(status(&guard(None, address), ""), None, "{address}");
+            assert!(!guard(None, address).is_open_to_strangers());
+        }
+        for address in OPEN {
+            assert_eq!(status(&guard(None, address), ""), Some(Status::Forbidden), "{address}");
+            assert!(guard(None, address).is_open_to_strangers());
+        }
+        for address in LOOPBACK.into_iter().chain(OPEN) {
+            let guard = guard(Some("sesame"), address);
+            assert_eq!(status(&guard, "Authorization: Bearer sesame\r\n"), None, "{address}");
+            for wrong in ["", "Authorization: Bearer sesam\r\n", "Authorization: Basic sesame\r\n"] {
+                assert_eq!(status(&guard, wrong), Some(Status::Unauthorized), "{address} {wrong}");
+            }
+            assert!(!guard.is_open_to_strangers());
+        }
+    }
+
+    #[test]
+    fn web_pages_may_not() {
+        let origin = "Origin: http://evil.example\r\n";
+        assert_eq!(status(&guard(None, "127.0.0.1:1"), origin), Some(Status::Forbidden));
+    }
+
+    #[test]
+    fn a_refusal_says_how_to_sign_in() {
+        let response = guard(Some("sesame"), "127.0.0.1:1").admit(&head("")).expect_err("no token");
+        assert_eq!(response.header, Some(("www-authenticate", "Bearer realm=\"weir\"")));
+        assert!(!response.body.contains("sesame"));
+    }
+
+    #[test]
+    fn bodies_are_bounded() {
+        let long = |bytes: usize| {
+            let mut head = head("");
+            head.body = crate::control::http::Body::Follows(bytes as u64);
+            guard(None, "127.0.0.1:1").admit(&head).err().map(|response| response.status)
+        };
+        assert_eq!(long(QUOTA_POST_BYTES_MAX), None);
+        assert_eq!(long(QUOTA_POST_BYTES_MAX + 1), Some(Status::ContentTooLarge));
+    }
+
+    #[test]
+    fn the_page_shows_everything_but_passwords() {
+        let text = "[global]\nru_per_second = 9\n[tenants.acme]\npassword = 'sesame'\nru_per_second = 5\n\
+                    burst_seconds = 1.5\nkeys = ['a\"']\n[tenants.acme.users.ann]\n[tenants.zeta]\npassword = 'x'";
+        let quotas = Quotas::parse("q", text).expect("well formed");
+        let mut versions = Versions::new(Arc::new(quotas.clone()), Some("q.toml".to_owned()), 0);
+        assert!(quotas_page(&versions).body.starts_with(
+            "{\"version\":0,\"source\":\"start\",\"since\":\"1970-01-01T00:00:00.000Z\",\"file\":\"q.toml\",\
+             \"last_refusal\":null,\"global_ru_per_second\":9,\"global_burst_seconds\":1,\"tenants\":[\
+             {\"name\":\"acme\",\"ru_per_second\":5,\"burst_seconds\":1.5,\"user_ru_per_second\":null,\
+             \"tier\":\"standard\",\"deadline_ms\":null,\"admin\":false,\"keys\":[\"a\\\"\"],\"users\":1},"
+        ));
+        let problem = Quotas::parse("q", "[default]\ntier = 1").expect_err("it is wrong");
+        versions.refuse(problem.clone(), QuotaSource::Post, 1_700_000_000_123);
+        let page = quotas_page(&versions).body;
+        assert!(
+            page.contains("\"at\":\"2023-11-14T22:13:20.123Z\",\"source\":\"post\",\"problem\":\"q:2:8: ")
+        );
+        assert!(!page.contains("sesame"), "{page}");
+        versions.take(quotas, QuotaSource::Post, 2);
+        let reply = posted(&versions);
+        assert!(
+            reply.body.starts_with("{\"version\":1,\"source\":\"post\",\"tenants\":2,"),
+            "{}",
+            reply.body
+        );
+        assert!(refused(&problem).body.contains("\"line\":2,\"column\":8"));
+    }
+}

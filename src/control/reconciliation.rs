@@ -1,0 +1,77 @@
+//! Quotas over all cores: the pools that their slices draw from, and what each core is told about them.
+
+use std::time::Duration;
+
+use super::pool::{Pool, Rhythm};
+use crate::policy::bucket_table::BucketTable;
+use crate::values::allowance::Report;
+use crate::values::limits::POOLS_MAX;
+use crate::values::{BucketId, Capacity, Grant, MicroUnits, Timestamp};
+
+/// Idle pools are looked for with every report, the oldest first: this many, and twice as many as it may have made.
+const SWEPT_PER_REPORT: usize = 4;
+
+/// All pools.
+#[derive(Debug)]
+pub struct Reconciliation {
+    rhythm: Rhythm,
+    pools: BucketTable<Pool>,
+    /// The latest version of the quotas that a core went by.
+    version: u64,
+    forgiven: MicroUnits,
+}
+
+impl Reconciliation {
+    /// No pools: every bucket is full.
+    pub fn new(rhythm: Rhythm) -> Self {
+        Self { rhythm, pools: BucketTable::new(POOLS_MAX), version: 0, forgiven: 0 }
+    }
+
+    /// How many buckets are not full, or are in use.
+    pub fn pools(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// Debt that was forgiven so far, because it was more than a second's quota and one request of each core.
+    pub fn forgiven(&self) -> MicroUnits {
+        self.forgiven
+    }
+
+    /// What a core told. Each of its demands is answered, in order.
+    pub fn handle_report(&mut self, report: &Report, now: Timestamp, grants: &mut Vec<Grant>) {
+        let current = report.version >= self.version;
+        self.version = self.version.max(report.version);
+        for demand in &report.demands {
+            let made = self.pools.get_or_insert_with(
+                demand.bucket,
+                || Pool::full(demand.capacity, now),
+                |pool| pool.is_idle(now),
+            );
+            let Some(pool) = made else {
+                grants.push(nothing(demand.bucket, now));
+                continue;
+            };
+            if current && pool.capacity() != demand.capacity {
+                pool.resize(demand.capacity, now);
+            }
+            grants.push(pool.handle_demand(report.shard, demand, now, self.rhythm));
+            self.forgiven += pool.take_forgiven();
+        }
+        self.pools.sweep(SWEPT_PER_REPORT + 2 * report.demands.len(), |pool| pool.is_idle(now));
+    }
+
+    /// What is left of a bucket: all of it, if nobody draws from it.
+    pub fn remaining(&self, bucket: BucketId, capacity: Capacity, now: Timestamp) -> i64 {
+        self.pools.get(bucket).map_or(capacity.burst as i64, |pool| pool.remaining(now))
+    }
+
+    /// How often cores report.
+    pub fn period(&self) -> Duration {
+        self.rhythm.period
+    }
+}
+
+/// There are more buckets in use than can be kept.
+fn nothing(bucket: BucketId, now: Timestamp) -> Grant {
+    Grant { bucket, amount: 0, level: 0, at: now, share: 0, dry: true }
+}

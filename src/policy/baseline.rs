@@ -1,0 +1,130 @@
+//! What requests of a class usually take at a backend, so that a slow one can be told, and billed for it.
+//!
+//! Only as long as the backend as a whole is well: when everything takes longer than it used to, whoever waits there is
+//! the victim, and pays nothing for it.
+
+use std::time::Duration;
+
+use crate::values::limits::COMMAND_CLASSES;
+
+/// A class is unknown until so many replies were seen.
+const SAMPLES_MIN: u32 = 100;
+/// Weights of a new sample: about the last 16 and the last 1,024 replies.
+const SHORT: f64 = 1.0 / 16.0;
+const LONG: f64 = 1.0 / 1024.0;
+/// Usual means: up to this many times the long-term average. What varies more is rare, and no noise.
+const USUAL: f64 = 3.0;
+/// Below this nothing is slow: so much the scheduler and the network may add at any time.
+const SLOW_MIN_MICROS: f64 = 2_000.0;
+/// The backend is not well while the short-term average exceeds the long-term one by this factor.
+const DEGRADED: f64 = 1.5;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Averages {
+    samples: u32,
+    short_micros: f64,
+    long_micros: f64,
+}
+
+impl Averages {
+    fn learn(&mut self, micros: f64) {
+        self.samples = self.samples.saturating_add(1);
+        // The first samples weigh as in a plain mean.
+        let least = 1.0 / f64::from(self.samples);
+        self.short_micros += (micros - self.short_micros) * SHORT.max(least);
+        self.long_micros += (micros - self.long_micros) * LONG.max(least);
+    }
+
+    fn is_known(&self) -> bool {
+        self.samples >= SAMPLES_MIN
+    }
+}
+
+/// The usual times of one backend, as one core sees it.
+#[derive(Clone, Debug, Default)]
+pub struct Baseline {
+    classes: [Averages; COMMAND_CLASSES],
+}
+
+impl Baseline {
+    /// A reply came after so long: how much of that was unusual.
+    pub fn handle_reply(&mut self, class: usize, took: Duration) -> Duration {
+        let micros = took.as_micros() as f64;
+        self.classes[class].learn(micros);
+        let averages = self.classes[class];
+        let usual = (averages.long_micros * USUAL).max(SLOW_MIN_MICROS);
+        if micros <= usual || !averages.is_known() || self.is_degraded() {
+            return Duration::ZERO;
+        }
+        Duration::from_micros((micros - usual) as u64)
+    }
+
+    /// Is everything slower than it used to be? Each class counts by how much of all the time it used to take, so a
+    /// change of the mix alone is none.
+    pub fn is_degraded(&self) -> bool {
+        let known = || self.classes.iter().filter(|class| class.is_known());
+        let weighted = |time: fn(&Averages) -> f64| -> f64 {
+            known().map(|class| time(class) * f64::from(class.samples)).sum()
+        };
+        weighted(|class| class.short_micros) > DEGRADED * weighted(|class| class.long_micros)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POINT: usize = 0;
+    const SCRIPT: usize = 4;
+
+    /// A backend that has answered a thousand requests of each class in its usual time.
+    fn settled() -> Baseline {
+        let mut baseline = Baseline::default();
+        for _ in 0..1_000 {
+            baseline.handle_reply(POINT, Duration::from_micros(400));
+            baseline.handle_reply(SCRIPT, Duration::from_millis(5));
+        }
+        baseline
+    }
+
+    #[test]
+    fn one_slow_script_among_usual_ones_is_billed_for_what_is_unusual() {
+        let mut baseline = settled();
+        assert_eq!(baseline.handle_reply(SCRIPT, Duration::from_millis(14)), Duration::ZERO);
+        let excess = baseline.handle_reply(SCRIPT, Duration::from_millis(30)).as_millis();
+        assert!((14..=15).contains(&excess), "{excess} of 30 ms");
+    }
+
+    #[test]
+    fn what_the_scheduler_may_add_is_not_slow() {
+        assert_eq!(settled().handle_reply(POINT, Duration::from_micros(1_900)), Duration::ZERO);
+    }
+
+    #[test]
+    fn nobody_pays_while_everything_is_slow() {
+        let mut baseline = settled();
+        let bills: Vec<_> = (0..100)
+            .flat_map(|_| [(POINT, Duration::from_millis(20)), (SCRIPT, Duration::from_millis(90))])
+            .map(|(class, took)| baseline.handle_reply(class, took))
+            .collect();
+        assert!(baseline.is_degraded());
+        assert!(bills[4..].iter().all(Duration::is_zero), "{bills:?}");
+    }
+
+    #[test]
+    fn a_new_mix_on_a_healthy_backend_is_no_trouble() {
+        let mut baseline = settled();
+        for _ in 0..500 {
+            baseline.handle_reply(SCRIPT, Duration::from_millis(5));
+            assert!(!baseline.is_degraded());
+        }
+    }
+
+    #[test]
+    fn nothing_is_known_of_the_first_replies() {
+        let mut baseline = Baseline::default();
+        for _ in 0..99 {
+            assert_eq!(baseline.handle_reply(POINT, Duration::from_secs(1)), Duration::ZERO);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A token bucket in whole numbers: what came in, what may gather, what was taken. Nothing is ever rounded.
+
+use crate::values::{Capacity, MicroUnits, Timestamp};
+
+/// A level that rises with time up to the burst. It may be below zero: what was taken is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    capacity: Capacity,
+    level: i64,
+    /// The level counts what came in until here, in whole microseconds.
+    refilled_micros: u64,
+}
+
+impl Bucket {
+    /// A full one.
+    pub const fn full(capacity: Capacity, now: Timestamp) -> Self {
+        Self { capacity, level: capacity.burst as i64, refilled_micros: now.as_nanos() / 1_000 }
+    }
+
+    /// What is in it now. `elsewhere` counts towards the burst as if it were in it.
+    pub fn refill(&mut self, now: Timestamp, elsewhere: u64) -> i64 {
+        self.level = self.level_at(now, elsewhere);
+        self.refilled_micros = self.refilled_micros.max(now.as_nanos() / 1_000);
+        self.level
+    }
+
+    /// The same, without a change.
+    pub fn level_at(&self, now: Timestamp, elsewhere: u64) -> i64 {
+        let elapsed = (now.as_nanos() / 1_000).saturating_sub(self.refilled_micros);
+        let room = (self.capacity.burst as i64 - elsewhere as i64 - self.level).max(0);
+        self.level + elapsed.saturating_mul(self.capacity.ru_per_second).min(room as u64) as i64
+    }
+
+    /// What is in it, as of the last refill.
+    pub const fn level(&self) -> i64 {
+        self.level
+    }
+
+    /// What comes in and may gather.
+    pub const fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// Takes, or puts back. A debt is bounded by one second's quota and `credit`: gives what is forgiven.
+    pub fn book(&mut self, amount: i64, credit: MicroUnits) -> MicroUnits {
+        let lowest = -self.capacity.second() - credit as i64;
+        let wanted = self.level - amount;
+        self.level = wanted.max(lowest.min(self.level)).min(self.capacity.burst as i64);
+        (self.level - wanted).max(0) as u64
+    }
+
+    /// Another quota from now on: what is in it stays, as far as it fits.
+    pub fn resize(&mut self, capacity: Capacity, now: Timestamp, elsewhere: u64) {
+        self.refill(now, elsewhere);
+        self.capacity = capacity;
+        self.level = self.level.min(capacity.burst as i64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOW: Capacity = Capacity { ru_per_second: 3, burst: 10_000_000 };
+
+    fn drained(capacity: Capacity) -> Bucket {
+        let mut bucket = Bucket::full(capacity, Timestamp::ZERO);
+        assert_eq!(bucket.book(capacity.burst as i64, 0), 0);
+        bucket
+    }
+
+    #[test]
+    fn polling_at_odd_moments_loses_nothing() {
+        let mut bucket = drained(SLOW);
+        for nanos in (1..=1_000_000_000_u64).step_by(777) {
+            bucket.refill(Timestamp::from_nanos(nanos), 0);
+        }
+        assert_eq!(bucket.refill(Timestamp::from_millis(1_000), 0), 3_000_000);
+    }
+
+    #[test]
+    fn it_fills_up_to_the_burst_and_counts_what_is_elsewhere() {
+        let mut bucket = drained(SLOW);
+        assert_eq!(bucket.refill(Timestamp::from_millis(2_000), 7_000_000), 3_000_000);
+        assert_eq!(bucket.refill(Timestamp::from_millis(9_000), 0), 10_000_000);
+        assert_eq!(bucket.refill(Timestamp::from_nanos(u64::MAX), 0), 10_000_000);
+    }
+
+    #[test]
+    fn debt_ends_at_one_second_and_the_credit_and_what_is_forgiven_is_told() {
+        let mut bucket = drained(SLOW);
+        assert_eq!(bucket.book(2_000_000, 0), 0);
+        assert_eq!(bucket.book(5_000_000, 0), 4_000_000);
+        assert_eq!(bucket.level(), -3_000_000);
+        assert_eq!(bucket.book(-1_000_000, 0), 0);
+        assert_eq!(bucket.level(), -2_000_000);
+        assert_eq!(bucket.book(9_000_000, 9_000_000), 0);
+        assert_eq!(bucket.level(), -11_000_000);
+    }
+
+    #[test]
+    fn the_level_stays_when_the_quota_changes() {
+        let mut bucket = Bucket::full(SLOW, Timestamp::ZERO);
+        bucket.book(4_000_000, 0);
+        bucket.resize(Capacity { ru_per_second: 1_000, burst: 20_000_000 }, Timestamp::ZERO, 0);
+        assert_eq!(bucket.level(), 6_000_000);
+        bucket.resize(Capacity { ru_per_second: 2, burst: 2_000_000 }, Timestamp::ZERO, 0);
+        assert_eq!(bucket.level(), 2_000_000);
+    }
+}

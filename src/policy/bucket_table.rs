@@ -1,0 +1,172 @@
+//! What is remembered by bucket: of a million users at most what is not idle.
+//!
+//! A table that grows moves everything it holds, which would stop a core for a tenth of a second at a million entries.
+//! So it is many small ones: each moves alone, and at another moment.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::values::BucketId;
+
+const PARTS: usize = 256;
+/// How many entries are looked at to find an idle one when there is no room.
+const LOOKED_AT_MAX: usize = 16;
+
+/// The ids are hashes already.
+#[derive(Debug, Default)]
+pub struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _bytes: &[u8]) {
+        unreachable!("only ids are hashed, and they are numbers");
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = id;
+    }
+}
+
+type Part<V> = HashMap<BucketId, V, BuildHasherDefault<AsItIs>>;
+
+/// Entries by bucket, at most so many; the oldest idle ones go first.
+#[derive(Debug)]
+pub struct BucketTable<V> {
+    parts: Box<[Part<V>]>,
+    /// In the order in which they came, or were last seen to be in use.
+    order: VecDeque<BucketId>,
+    entries_max: usize,
+    evicted: u64,
+    refused: u64,
+}
+
+impl<V> BucketTable<V> {
+    /// An empty one with room for so many.
+    pub fn new(entries_max: usize) -> Self {
+        let parts = std::iter::repeat_with(Part::default).take(PARTS).collect();
+        Self { parts, order: VecDeque::new(), entries_max, evicted: 0, refused: 0 }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Idle entries that had to make room.
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Entries that found no room.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// The entry, if it is there.
+    pub fn get_mut(&mut self, id: BucketId) -> Option<&mut V> {
+        self.parts[part_of(id)].get_mut(&id)
+    }
+
+    /// The entry, if it is there.
+    pub fn get(&self, id: BucketId) -> Option<&V> {
+        self.parts[part_of(id)].get(&id)
+    }
+
+    /// The entry, made if need be. None if there is no room, and of those looked at none is idle.
+    pub fn get_or_insert_with(
+        &mut self,
+        id: BucketId,
+        make: impl FnOnce() -> V,
+        is_idle: impl FnMut(&V) -> bool,
+    ) -> Option<&mut V> {
+        if !self.parts[part_of(id)].contains_key(&id) {
+            if self.order.len() >= self.entries_max {
+                let freed = self.sweep(LOOKED_AT_MAX, is_idle);
+                self.evicted += freed as u64;
+                if freed == 0 {
+                    self.refused += 1;
+                    return None;
+                }
+            }
+            self.order.push_back(id);
+            self.parts[part_of(id)].insert(id, make());
+        }
+        self.parts[part_of(id)].get_mut(&id)
+    }
+
+    /// Looks at the oldest few, forgets those that are idle, and says how many that were.
+    pub fn sweep(&mut self, looked_at_max: usize, mut is_idle: impl FnMut(&V) -> bool) -> usize {
+        let before = self.order.len();
+        for _ in 0..looked_at_max.min(before) {
+            let Some(id) = self.order.pop_front() else { break };
+            let part = &mut self.parts[part_of(id)];
+            if part.get(&id).is_some_and(&mut is_idle) {
+                part.remove(&id);
+            } else {
+                self.order.push_back(id);
+            }
+        }
+        let freed = before - self.order.len();
+        if self.order.is_empty() && freed > 0 {
+            // A flood is over: its memory is given back.
+            self.parts.iter_mut().for_each(Part::shrink_to_fit);
+            self.order.shrink_to_fit();
+        }
+        freed
+    }
+}
+
+/// Bits that the parts do not use themselves.
+const fn part_of(id: BucketId) -> usize {
+    (id.0 >> 40) as usize % PARTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u64) -> BucketId {
+        BucketId(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    #[test]
+    fn the_oldest_idle_one_makes_room() {
+        let mut table = BucketTable::new(3);
+        for number in 0..3 {
+            *table.get_or_insert_with(id(number), || 0, |_| true).expect("room") = number;
+        }
+        // The first is in use.
+        assert!(table.get_or_insert_with(id(9), || 9, |number| *number != 0).is_some());
+        assert_eq!((table.len(), table.evicted()), (2, 2));
+        assert!(table.get_mut(id(0)).is_some() && table.get_mut(id(9)).is_some());
+    }
+
+    #[test]
+    fn when_all_are_in_use_a_new_one_finds_no_room() {
+        let mut table = BucketTable::new(40);
+        (0..40).for_each(|number| assert!(table.get_or_insert_with(id(number), || 0, |_| false).is_some()));
+        assert_eq!(table.get_or_insert_with(id(99), || 0, |_| false), None);
+        assert_eq!((table.len(), table.refused()), (40, 1));
+        assert_eq!(table.get_or_insert_with(id(7), || 0, |_| false), Some(&mut 0));
+    }
+
+    #[test]
+    fn a_flood_of_names_leaves_nothing_behind() {
+        let mut table = BucketTable::new(10_000);
+        (0..100_000).for_each(|number| {
+            table.get_or_insert_with(id(number), || 0, |_| true);
+        });
+        assert!(table.len() <= 10_000);
+        while table.sweep(1_000, |_| true) > 0 {}
+        assert!(table.is_empty());
+        assert_eq!(table.parts.iter().map(Part::capacity).sum::<usize>(), 0);
+    }
+}

@@ -1,0 +1,50 @@
+//! What requests of one tenant and class cost lately, beyond what is known when they come.
+
+use crate::values::MicroUnits;
+use crate::values::limits::COMMAND_CLASSES;
+
+/// A new sample weighs one part in this many: the last dozen requests decide.
+const WEIGHT: i64 = 8;
+
+/// Moving averages in millionths of a request unit, one per class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expected([MicroUnits; COMMAND_CLASSES]);
+
+impl Expected {
+    /// What the next request of that class is expected to cost beyond its fixed part.
+    pub const fn of(&self, class: usize) -> MicroUnits {
+        self.0[class]
+    }
+
+    /// What one really cost.
+    pub const fn learn(&mut self, class: usize, cost: MicroUnits) {
+        let (average, sample) = (self.0[class] as i64, cost as i64);
+        // Rounded away from zero, so that the average arrives instead of staying a few millionths short.
+        let step = sample - average;
+        let rounded = (step + step.signum() * (WEIGHT - 1)) / WEIGHT;
+        self.0[class] = (average + rounded) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_average_arrives_where_the_samples_are() {
+        let mut expected = Expected::default();
+        for cost in [1_000_003, 7] {
+            (0..200).for_each(|_| expected.learn(2, cost));
+            assert_eq!(expected.of(2), cost);
+        }
+        assert_eq!(expected.of(1), 0);
+    }
+
+    #[test]
+    fn one_odd_request_does_not_decide() {
+        let mut expected = Expected::default();
+        (0..100).for_each(|_| expected.learn(0, 1_000));
+        expected.learn(0, 801_000);
+        assert_eq!(expected.of(0), 101_000);
+    }
+}

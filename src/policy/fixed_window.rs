@@ -1,0 +1,55 @@
+//! The way it used to be done, to compare with: so many requests of a client per second, counted, and nothing else.
+//!
+//! A window that is full lets nothing more in, and the next one starts empty: twice the quota may pass at its edge, and
+//! a request that reads one row counts as much as one that reads a hundred thousand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::values::Timestamp;
+
+const WINDOW: Duration = Duration::from_secs(1);
+const COUNT_BITS: u32 = 32;
+
+/// The windows of all clients. All cores count in the same ones, as they would in one server: it is what they are to be
+/// compared with.
+#[derive(Clone, Debug)]
+pub struct FixedWindows(Arc<[AtomicU64]>);
+
+impl FixedWindows {
+    /// Windows for so many clients.
+    pub fn new(clients: usize) -> Self {
+        Self(std::iter::repeat_with(AtomicU64::default).take(clients).collect())
+    }
+
+    /// Counts a request, or says how long until the next window starts.
+    pub fn count(&self, client: usize, requests_max: u64, now: Timestamp) -> Result<(), Duration> {
+        let window = now.as_nanos() / WINDOW.as_nanos() as u64;
+        let counted = self.0[client].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| {
+            let (of, count) = (state >> COUNT_BITS, state & u64::from(u32::MAX));
+            let count = if of == window { count } else { 0 };
+            (count < requests_max).then_some(window << COUNT_BITS | (count + 1))
+        });
+        let next = Timestamp::from_nanos((window + 1) * WINDOW.as_nanos() as u64);
+        counted.map(|_| ()).map_err(|_| next.since(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_full_until_the_next_one() {
+        let windows = FixedWindows::new(2);
+        let at = Timestamp::from_millis;
+        let passed = |client, moment| windows.count(client, 3, at(moment));
+        assert_eq!([passed(0, 990), passed(0, 991), passed(0, 992)], [Ok(()); 3]);
+        assert_eq!(passed(0, 993), Err(Duration::from_millis(7)));
+        assert_eq!(passed(1, 993), Ok(()));
+        // The trap: the whole quota again, a few milliseconds later.
+        assert_eq!([passed(0, 1_000), passed(0, 1_001), passed(0, 1_002)], [Ok(()); 3]);
+        assert!(passed(0, 1_999).is_err());
+    }
+}

@@ -1,0 +1,20 @@
+//! Decisions, one per file. Each is pure: time is an argument, nothing is read and nothing is sent. None knows another;
+//! `shard` composes those of one core, `control` those of all cores together.
+//!
+//! | question | file |
+//! |---|---|
+//! | what a request costs | `price.rs` |
+//! | what such requests cost lately | `estimate.rs` |
+//! | how slow is slow, for a class of commands | `baseline.rs` |
+//! | how much is left of a quota | `bucket.rs` |
+//! | may this core spend some of it now | `slice.rs` |
+//! | whose bucket is this | `bucket_table.rs` |
+//! | the way it used to be done: requests per second, counted | `fixed_window.rs` |
+
+pub mod baseline;
+pub mod bucket;
+pub mod bucket_table;
+pub mod estimate;
+pub mod fixed_window;
+pub mod price;
+pub mod slice;

@@ -1,0 +1,249 @@
+//! One core's slice of one bucket: an allowance that it may spend without asking anybody.
+//!
+//! ```text
+//!   first touch ──> one request on credit        a full bucket is no state, so nobody has to be asked for it
+//!   enough left ──> spend
+//!   not enough ───> ask; the request waits       unless it was told just now that the bucket is dry: then refuse
+//!   every period ─> tell what was spent and wanted, give back what is not needed, get more
+//! ```
+//!
+//! The allowances of all cores and the level of the pool that they are drawn from are one bucket: what is in one of them is
+//! in no other. Only the requests on credit, one per core, are not covered, and they are booked with the next report.
+
+use std::time::Duration;
+
+use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Timestamp};
+
+/// What is kept of an allowance at the end of a period: so many times what one period wants, and so many of the
+/// largest costs.
+const PERIODS_KEPT: u64 = 2;
+const LUMPS_KEPT: u64 = 4;
+/// Shares are in this many parts.
+const WHOLE_SHARE: u128 = 65_536;
+
+/// What a slice says about a request. Nothing is taken yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may pass as far as this bucket is concerned.
+    Fits,
+    /// Nobody here knows: the pool must be asked.
+    Ask,
+    /// There is not enough, and not before this much later.
+    Refused(Duration),
+}
+
+/// What holds for all slices of a core at the moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// How long a grant is good for.
+    pub lease: Duration,
+    /// The pool has not answered for longer than a lease.
+    pub silent: bool,
+    /// The part of a core that was never told its part, in 65,536ths.
+    pub even_share: u32,
+}
+
+/// The slice. Small: there is one for each user that is active on a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// What may still be spent; below zero it is owed.
+    allowance: i64,
+    /// Spent since the last report.
+    spent: i64,
+    /// Asked for in this period and in the one before, in thousandths of a request unit, rounded up.
+    wanted_milli: u32,
+    wanted_before_milli: u32,
+    /// What the pool had left when it was last heard of.
+    level: i64,
+    heard_at: Timestamp,
+    /// The largest recent cost, likewise.
+    lump_milli: u32,
+    /// Less than a whole share, which nobody misses: it fits 16 bits then.
+    share: u16,
+    heard: bool,
+    /// A report was not answered yet.
+    reported: bool,
+    dry: bool,
+}
+
+impl Slice {
+    /// A slice of a bucket that is full, as far as this core knows.
+    pub const fn untouched(now: Timestamp) -> Self {
+        Self {
+            allowance: 0,
+            spent: 0,
+            wanted_milli: 0,
+            wanted_before_milli: 0,
+            level: 0,
+            heard_at: now,
+            lump_milli: 0,
+            share: 0,
+            heard: false,
+            reported: false,
+            dry: false,
+        }
+    }
+
+    /// May a request of this cost pass?
+    pub fn check(&mut self, cost: MicroUnits, capacity: Capacity, now: Timestamp, terms: Terms) -> Verdict {
+        let good = now <= self.heard_at.after(terms.lease);
+        if good && self.allowance >= cost as i64 {
+            return Verdict::Fits;
+        }
+        if self.is_full(capacity, now) {
+            // On credit. What is larger than the burst never fits but into a full bucket, and whether all of it is here
+            // or elsewhere only the pool knows.
+            return if cost <= capacity.burst { Verdict::Fits } else { self.ask(cost) };
+        }
+        if terms.silent {
+            return self.check_alone(cost, capacity, now, terms);
+        }
+        if good && self.heard && self.dry {
+            return Verdict::Refused(self.earliest(cost, capacity, now));
+        }
+        self.ask(cost)
+    }
+
+    /// Takes a cost that fits.
+    pub fn take(&mut self, cost: MicroUnits) {
+        self.handle_denied(cost);
+        self.book(cost as i64);
+    }
+
+    /// It cost more than was taken, or less.
+    pub const fn book(&mut self, difference: i64) {
+        self.allowance -= difference;
+        self.spent += difference;
+    }
+
+    /// A request was refused for want of this.
+    pub fn handle_denied(&mut self, cost: MicroUnits) {
+        self.wanted_milli = self.wanted_milli.saturating_add(in_milli(cost));
+        self.note_cost(cost);
+    }
+
+    /// What to tell the pool now, if anything. `needed` is what a request that waits needs.
+    pub fn report(
+        &mut self,
+        bucket: BucketId,
+        capacity: Capacity,
+        needed: MicroUnits,
+        now: Timestamp,
+        terms: Terms,
+    ) -> Option<Demand> {
+        let wanted = u64::from(self.wanted_milli.max(self.wanted_before_milli)) * MICRO_PER_MILLI;
+        let good = now <= self.heard_at.after(terms.lease);
+        let kept = if wanted == 0 || !good { 0 } else { PERIODS_KEPT * wanted + LUMPS_KEPT * self.lump() };
+        let returned = (self.allowance - kept as i64).max(0);
+        if wanted == 0 && needed == 0 && self.spent == 0 && returned == 0 {
+            return None;
+        }
+        self.allowance -= returned;
+        self.reported = true;
+        let spent = std::mem::take(&mut self.spent);
+        Some(Demand {
+            bucket,
+            capacity,
+            wanted,
+            spent,
+            returned: returned as u64,
+            needed,
+            lump: self.lump().max(needed),
+        })
+    }
+
+    /// An answer of the pool is on its way.
+    pub const fn is_awaited(&self) -> bool {
+        self.reported
+    }
+
+    /// A period is over, and was reported.
+    pub const fn start_period(&mut self) {
+        self.wanted_before_milli = self.wanted_milli;
+        self.wanted_milli = 0;
+        self.lump_milli -= self.lump_milli / 8;
+    }
+
+    /// What the pool said.
+    pub fn handle_grant(&mut self, grant: &Grant) {
+        self.allowance += grant.amount;
+        self.level = grant.level;
+        self.heard_at = self.heard_at.max(grant.at);
+        self.heard = true;
+        self.reported = false;
+        self.dry = grant.dry;
+        self.share = grant.share.min(u32::from(u16::MAX)) as u16;
+    }
+
+    /// Nothing would be lost if it were forgotten.
+    pub fn is_idle(&self, capacity: Capacity, now: Timestamp) -> bool {
+        self.allowance == 0 && self.is_full(capacity, now)
+    }
+
+    /// By now the bucket must be full again, whatever was taken from it when this core last heard.
+    fn is_full(&self, capacity: Capacity, now: Timestamp) -> bool {
+        if self.spent != 0 || self.wanted_milli != 0 || self.reported {
+            return false;
+        }
+        if !self.heard {
+            return true;
+        }
+        let missing = (capacity.burst as i64 - self.level - self.allowance).max(0);
+        let until_full = Duration::from_micros(capacity.micros_for(missing as u64));
+        now >= self.heard_at.after(until_full)
+    }
+
+    /// What is left of the bucket, as far as this core knows.
+    pub fn remaining(&self, capacity: Capacity, now: Timestamp) -> MicroUnits {
+        if self.is_full(capacity, now) {
+            return capacity.burst;
+        }
+        let came_in = now.since(self.heard_at).as_micros() as u64 * capacity.ru_per_second;
+        let known = self.level.saturating_add_unsigned(came_in).min(capacity.burst as i64) + self.allowance;
+        known.clamp(0, capacity.burst as i64) as u64
+    }
+
+    fn ask(&mut self, cost: MicroUnits) -> Verdict {
+        self.note_cost(cost);
+        Verdict::Ask
+    }
+
+    /// The earliest moment at which so much could be there, if nobody else took any.
+    fn earliest(&self, cost: MicroUnits, capacity: Capacity, now: Timestamp) -> Duration {
+        let there = self.level.saturating_add(self.allowance.max(0));
+        let missing = (cost.min(capacity.burst) as i64).saturating_sub(there).max(0);
+        let moment = self.heard_at.after(Duration::from_micros(capacity.micros_for(missing as u64)));
+        moment.since(now)
+    }
+
+    /// The pool is silent: this core goes on with the part of what comes in that it last had.
+    fn check_alone(&mut self, cost: MicroUnits, capacity: Capacity, now: Timestamp, terms: Terms) -> Verdict {
+        let share = u128::from(if self.heard { u32::from(self.share) } else { terms.even_share });
+        let part = |whole: u64| (u128::from(whole) * share / WHOLE_SHARE) as i64;
+        let most = part(capacity.burst);
+        let came_in = part(now.since(self.heard_at).as_micros() as u64 * capacity.ru_per_second);
+        self.allowance = self.allowance.max((self.allowance + came_in).min(most));
+        self.heard_at = now;
+        if self.allowance >= (cost as i64).min(most) && self.allowance > 0 {
+            return Verdict::Fits;
+        }
+        let missing = (cost as i64 - self.allowance).max(0) as u64;
+        let scaled = (u128::from(missing) * WHOLE_SHARE / share.max(1)).min(u128::from(u32::MAX) * 1_000_000);
+        Verdict::Refused(Duration::from_micros(capacity.micros_for(scaled as u64)))
+    }
+
+    fn note_cost(&mut self, cost: MicroUnits) {
+        self.lump_milli = self.lump_milli.max(in_milli(cost));
+    }
+
+    const fn lump(&self) -> MicroUnits {
+        self.lump_milli as u64 * MICRO_PER_MILLI
+    }
+}
+
+/// What only steers need not be exact, and there may be a million of these.
+const MICRO_PER_MILLI: u64 = 1_000;
+
+fn in_milli(cost: MicroUnits) -> u32 {
+    u32::try_from(cost.div_ceil(MICRO_PER_MILLI)).unwrap_or(u32::MAX)
+}

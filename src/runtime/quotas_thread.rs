@@ -1,0 +1,97 @@
+//! Reads and checks quotas, on a thread of its own: thousands of tenants take a while, and the control executor has
+//! shards to answer meanwhile. Also watches the quota file. What is read goes to control, which puts it in force.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::messages::{Mailbox, QuotasRead, ToControl, ToQuotas};
+use super::watch::FileWatch;
+use crate::config::{Quotas, TokenSource};
+use crate::control::QuotaSource;
+
+/// What errors call a file that came over HTTP.
+const POSTED: &str = "request body";
+
+/// The quota file, and what watches it.
+pub(super) struct QuotaFile {
+    pub path: PathBuf,
+    pub watch: FileWatch,
+}
+
+/// What the thread works with.
+pub(super) struct QuotasThread {
+    pub file: Option<QuotaFile>,
+    pub token: Option<TokenSource>,
+    pub control: Mailbox<ToControl>,
+    pub letters: Receiver<ToQuotas>,
+    pub bell: OwnedFd,
+}
+
+impl QuotasThread {
+    /// Starts it. It ends with the process.
+    pub fn start(self) -> io::Result<()> {
+        std::thread::Builder::new().name("weir-quotas".to_owned()).spawn(move || self.run()).map(|_| ())
+    }
+
+    fn run(mut self) {
+        loop {
+            while let Ok(letter) = self.letters.try_recv() {
+                self.handle(letter);
+            }
+            let Some(happened) = self.wait() else { continue };
+            if happened && self.file.as_mut().is_some_and(|file| file.watch.has_changed()) {
+                self.read_file(QuotaSource::Change);
+            }
+        }
+    }
+
+    fn handle(&mut self, letter: ToQuotas) {
+        match letter {
+            ToQuotas::Reload => {
+                if let Some(token @ TokenSource::File(_)) = &self.token {
+                    let read = token.load().map_err(|error| error.to_string());
+                    self.control.post(ToControl::Token(read));
+                }
+                self.read_file(QuotaSource::Signal);
+            }
+            ToQuotas::Check { body, ticket } => {
+                let result = Quotas::parse_bytes(POSTED, &body);
+                self.tell(QuotasRead { source: QuotaSource::Post, ticket: Some(ticket), result });
+            }
+        }
+    }
+
+    fn read_file(&self, source: QuotaSource) {
+        let Some(file) = &self.file else { return };
+        self.tell(QuotasRead { source, ticket: None, result: Quotas::load(&file.path) });
+    }
+
+    fn tell(&self, read: QuotasRead) {
+        self.control.post(ToControl::Quotas(Box::new(read)));
+    }
+
+    /// Sleeps until there is a letter, or something about the file: then true. Nothing if it was only interrupted.
+    fn wait(&self) -> Option<bool> {
+        let patience = self.file.as_ref().and_then(|file| file.watch.patience());
+        let watched = self.file.as_ref().and_then(|file| file.watch.handle());
+        let handles: Vec<BorrowedFd<'_>> = std::iter::once(self.bell.as_fd()).chain(watched).collect();
+        let mut polled: Vec<PollFd<'_>> =
+            handles.iter().map(|handle| PollFd::from_borrowed_fd(*handle, PollFlags::IN)).collect();
+        let ready = poll(&mut polled, patience.map(timespec).as_ref()).ok()?;
+        if polled[0].revents().contains(PollFlags::IN) {
+            // What is read is only a count of letters.
+            let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+        }
+        let told = polled.get(1).is_some_and(|watch| !watch.revents().is_empty());
+        Some(told || (ready == 0 && patience.is_some()))
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
+}

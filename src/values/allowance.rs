@@ -1,0 +1,75 @@
+//! What cores and the control executor tell each other about quotas.
+
+use super::{MicroUnits, ShardId, Timestamp};
+
+/// A token bucket, by a hash of whose it is: the same on every core, and in every version of the quota file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BucketId(pub u64);
+
+/// So much comes in, and so much may gather.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Request units per second, which are millionths per microsecond.
+    pub ru_per_second: u64,
+    /// Millionths that may gather.
+    pub burst: MicroUnits,
+}
+
+impl Capacity {
+    /// What one second brings.
+    pub const fn second(&self) -> i64 {
+        (self.ru_per_second * 1_000_000) as i64
+    }
+
+    /// Microseconds until so many millionths have come in.
+    pub const fn micros_for(&self, amount: MicroUnits) -> u64 {
+        amount.div_ceil(self.ru_per_second)
+    }
+}
+
+/// What one core tells about one bucket: what happened since it last did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Which bucket.
+    pub bucket: BucketId,
+    /// How large it is, in the version of the quotas that the core goes by.
+    pub capacity: Capacity,
+    /// What was asked for lately in one period, whether it was granted or not.
+    pub wanted: MicroUnits,
+    /// What was spent; below zero where more came back than was spent.
+    pub spent: i64,
+    /// What the core does not need, and gives back.
+    pub returned: MicroUnits,
+    /// What a request needs that waits for the answer; zero if none does.
+    pub needed: MicroUnits,
+    /// The largest recent cost: less than this is of no use.
+    pub lump: MicroUnits,
+}
+
+/// What it is told in return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Which bucket.
+    pub bucket: BucketId,
+    /// What may be spent more; where the core spent more than it had, that debt is taken over and is in here too.
+    pub amount: i64,
+    /// What is left for others, and for later.
+    pub level: i64,
+    /// When that was. What was granted is good for a lease from here.
+    pub at: Timestamp,
+    /// The core's part of what comes in, in 65,536ths.
+    pub share: u32,
+    /// There was not enough.
+    pub dry: bool,
+}
+
+/// All that one core tells at once.
+#[derive(Debug)]
+pub struct Report {
+    /// Which core.
+    pub shard: ShardId,
+    /// The version of the quotas it goes by.
+    pub version: u64,
+    /// Its buckets.
+    pub demands: Vec<Demand>,
+}

@@ -1,0 +1,330 @@
+//! One bucket over 1 to 64 cores in virtual time, with whatever traffic: never more than its quota, and all of it usable.
+//!
+//! The model is the sentence of the promise itself: in any stretch of time, admitted <= burst + rate * time + rate *
+//! period + cores * largest cost.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use weir::control::pool::Rhythm;
+use weir::control::reconciliation::Reconciliation;
+use weir::policy::slice::{Slice, Terms, Verdict};
+use weir::values::allowance::Report;
+use weir::values::{BucketId, Capacity, Demand, Grant, ShardId, Timestamp, UNIT};
+
+const PERIOD: Duration = Duration::from_millis(10);
+const LEASE: Duration = Duration::from_millis(50);
+const BUCKET: BucketId = BucketId(7);
+
+/// A small generator, so that one seed is one history.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ (mixed >> 27)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    cores: u64,
+    ru_per_second: u64,
+    /// In milliseconds of quota.
+    burst_ms: u64,
+    /// In hundredths of a unit; each request costs up to this.
+    cost_max: u64,
+    /// What is asked for, in hundredths of the quota.
+    load: u64,
+    /// How many cores the requests come in on.
+    busy_cores: u64,
+    /// The busy cores change so often.
+    shift_ms: u64,
+    /// How late messages may be, in microseconds.
+    delay_max: u64,
+    seed: u64,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let quota = |cores: u64| {
+        prop_oneof![
+            Just(1),
+            Just((cores - 1).max(1)),
+            Just(cores),
+            Just(cores + 1),
+            Just(1_000_u64),
+            Just(100_000)
+        ]
+    };
+    (1_u64..=64).prop_flat_map(move |cores| {
+        (
+            (Just(cores), quota(cores), prop_oneof![Just(1_000_u64), 100_u64..=3_000], 1_u64..=64),
+            (prop_oneof![Just(100_u64), 1_u64..=2_000], 50_u64..=1_500, 20_u64..=1_000, 20_u64..=5_000),
+            any::<u64>(),
+        )
+            .prop_map(
+                |((cores, ru_per_second, burst_ms, busy), (cost_max, load, shift_ms, delay_max), seed)| {
+                    let busy_cores = busy.min(cores);
+                    Case {
+                        cores,
+                        ru_per_second,
+                        burst_ms,
+                        cost_max,
+                        load,
+                        busy_cores,
+                        shift_ms,
+                        delay_max,
+                        seed,
+                    }
+                },
+            )
+    })
+}
+
+enum Event {
+    Arrival,
+    Tick(usize),
+    Reported(Report),
+    Granted(usize, Vec<Grant>),
+}
+
+struct Core {
+    slice: Slice,
+    listed: bool,
+    asked: bool,
+    waiting: VecDeque<u64>,
+}
+
+struct World {
+    case: Case,
+    capacity: Capacity,
+    random: Random,
+    cores: Vec<Core>,
+    control: Reconciliation,
+    /// In order of time; what is sent on one way arrives in the order in which it was sent.
+    events: std::collections::BTreeMap<(u64, u64), Event>,
+    sent: u64,
+    arrives_last: Vec<[u64; 2]>,
+    now: u64,
+    admitted: u64,
+    /// Three periods after the first refusal: when that was, and what was admitted until then.
+    dry_since: Option<(u64, u64)>,
+    dry_at: Option<u64>,
+    last_arrival: u64,
+    /// The lowest of admitted minus what had come in: where the worst stretch of time starts.
+    lowest: i64,
+    worst: i64,
+    largest: u64,
+}
+
+impl World {
+    fn new(case: &Case) -> Self {
+        let burst = (case.ru_per_second * case.burst_ms * 1_000).max(1);
+        let capacity = Capacity { ru_per_second: case.ru_per_second, burst };
+        let core = || Core {
+            slice: Slice::untouched(Timestamp::ZERO),
+            listed: false,
+            asked: false,
+            waiting: VecDeque::new(),
+        };
+        Self {
+            capacity,
+            random: Random(case.seed),
+            cores: std::iter::repeat_with(core).take(case.cores as usize).collect(),
+            control: Reconciliation::new(Rhythm { period: PERIOD, lease: LEASE, cores: case.cores as u16 }),
+            events: std::collections::BTreeMap::new(),
+            sent: 0,
+            arrives_last: vec![[0; 2]; case.cores as usize],
+            now: 0,
+            admitted: 0,
+            dry_since: None,
+            dry_at: None,
+            last_arrival: 0,
+            lowest: 0,
+            worst: 0,
+            largest: 0,
+            case: case.clone(),
+        }
+    }
+
+    fn at(&self) -> Timestamp {
+        Timestamp::from_nanos(self.now * 1_000)
+    }
+
+    fn terms(&self) -> Terms {
+        Terms { lease: LEASE, silent: false, even_share: 65_536 / self.case.cores as u32 }
+    }
+
+    fn schedule(&mut self, micros: u64, event: Event) {
+        self.sent += 1;
+        self.events.insert((micros, self.sent), event);
+    }
+
+    fn deliver(&mut self, core: usize, way: usize, event: Event) {
+        let arrives = self.now + 5 + self.random.below(self.case.delay_max);
+        let last = &mut self.arrives_last[core][way];
+        *last = arrives.max(*last);
+        let at = *last;
+        self.schedule(at, event);
+    }
+
+    fn cost(&mut self) -> u64 {
+        (1 + self.random.below(self.case.cost_max)) * UNIT / 100
+    }
+
+    fn run(&mut self, requests: u64) {
+        self.schedule(0, Event::Arrival);
+        let mut left = requests;
+        while let Some(((micros, _), event)) = self.events.pop_first() {
+            self.now = micros;
+            match event {
+                Event::Arrival => {
+                    self.last_arrival = micros;
+                    let shift = micros / 1_000 / self.case.shift_ms * 13;
+                    let core = (self.random.below(self.case.busy_cores) + shift) % self.case.cores;
+                    let cost = self.cost();
+                    self.arrive(core as usize, cost);
+                    left -= 1;
+                    if left > 0 {
+                        // On the average so far apart that the load is what the case says.
+                        let mean_cost = (1 + self.case.cost_max) * UNIT / 200;
+                        let gap = mean_cost * 100 / (self.case.ru_per_second * self.case.load).max(1);
+                        let next = micros + self.random.below(2 * gap + 1);
+                        self.schedule(next, Event::Arrival);
+                    }
+                }
+                Event::Tick(core) => self.tick(core),
+                Event::Reported(report) => {
+                    let core = usize::from(report.shard.0);
+                    let mut grants = Vec::new();
+                    self.control.handle_report(&report, self.at(), &mut grants);
+                    self.deliver(core, 1, Event::Granted(core, grants));
+                }
+                Event::Granted(core, grants) => {
+                    grants.iter().for_each(|grant| self.cores[core].slice.handle_grant(grant));
+                    self.cores[core].asked = false;
+                    for cost in std::mem::take(&mut self.cores[core].waiting) {
+                        self.arrive(core, cost);
+                    }
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, core: usize, cost: u64) {
+        if self.dry_at.is_some_and(|at| at <= self.now) {
+            self.dry_since.get_or_insert((self.now, self.admitted));
+        }
+        let (at, terms) = (self.at(), self.terms());
+        self.list(core);
+        let slot = &mut self.cores[core];
+        match slot.slice.check(cost, self.capacity, at, terms) {
+            Verdict::Fits => {
+                slot.slice.take(cost);
+                self.admit(cost);
+            }
+            Verdict::Refused(_) => {
+                slot.slice.handle_denied(cost);
+                self.dry_at.get_or_insert(self.now + 3 * PERIOD.as_micros() as u64);
+            }
+            Verdict::Ask => {
+                slot.waiting.push_back(cost);
+                if !slot.asked {
+                    slot.asked = true;
+                    self.report(core, cost);
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, cost: u64) {
+        self.largest = self.largest.max(cost);
+        let came_in = (self.now * self.case.ru_per_second) as i64;
+        self.lowest = self.lowest.min(self.admitted as i64 - came_in);
+        self.admitted += cost;
+        self.worst = self.worst.max(self.admitted as i64 - came_in - self.lowest);
+    }
+
+    fn list(&mut self, core: usize) {
+        if !self.cores[core].listed {
+            self.cores[core].listed = true;
+            let at = self.now + PERIOD.as_micros() as u64;
+            self.schedule(at, Event::Tick(core));
+        }
+    }
+
+    fn tick(&mut self, core: usize) {
+        self.cores[core].listed = false;
+        let told = self.report(core, 0);
+        self.cores[core].slice.start_period();
+        if told {
+            self.list(core);
+        }
+    }
+
+    fn report(&mut self, core: usize, needed: u64) -> bool {
+        let (at, terms) = (self.at(), self.terms());
+        let demand: Option<Demand> = self.cores[core].slice.report(BUCKET, self.capacity, needed, at, terms);
+        let Some(demand) = demand else { return false };
+        let report = Report { shard: ShardId(core as u16), version: 0, demands: vec![demand] };
+        self.deliver(core, 0, Event::Reported(report));
+        true
+    }
+
+    fn bound(&self) -> u64 {
+        self.capacity.burst
+            + self.case.ru_per_second * PERIOD.as_micros() as u64
+            + self.case.cores * self.largest
+    }
+}
+
+#[test]
+fn no_stretch_of_time_sees_more_than_the_quota() {
+    let config = ProptestConfig {
+        cases: 10_000,
+        max_shrink_iters: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    proptest!(config, |(case in cases())| {
+        let mut world = World::new(&case);
+        world.run(400);
+        prop_assert!(world.worst <= world.bound() as i64, "{} > {}", world.worst, world.bound());
+        prop_assert!(world.cores.iter().all(|core| core.waiting.is_empty()), "a request waits for ever");
+    });
+}
+
+#[test]
+fn all_of_the_quota_is_usable_on_any_core() {
+    let config = ProptestConfig {
+        cases: 500,
+        max_shrink_iters: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    proptest!(config, |(case in cases(), busy in prop_oneof![Just(1_u64), Just(2), Just(64)])| {
+        // Always more than the quota, in pieces that a core could use, and messages as fast as they are.
+        let cores = case.cores;
+        let case = Case {
+            load: 150 + case.load % 400, busy_cores: busy.min(cores), delay_max: 300, shift_ms: 1_000_000,
+            // A burst that eight of the largest requests fit into: what finds the bucket full is lost.
+            burst_ms: case.burst_ms.max(80 * case.cost_max / case.ru_per_second), ..case
+        };
+        let mut world = World::new(&case);
+        world.run(4_000);
+        let Some((since, before)) = world.dry_since else { return Ok(()) };
+        let elapsed = world.last_arrival - since;
+        let came_in = elapsed * case.ru_per_second;
+        // What came in since the last period ended is not dealt out yet.
+        let last_period = case.ru_per_second * PERIOD.as_micros() as u64;
+        let least = (came_in * 98 / 100).saturating_sub(last_period + 2 * world.largest);
+        let admitted = world.admitted - before;
+        prop_assert!(admitted >= least, "{admitted} of {came_in} in {elapsed} us");
+    });
+}
