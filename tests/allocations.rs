@@ -13,7 +13,7 @@ use std::time::Duration;
 use weir::config::Quotas;
 use weir::protocol::{Segment, encode};
 use weir::routing::{Topology, slot_of};
-use weir::shard::{BackendSettings, Shard, ShardSettings};
+use weir::shard::{AdmissionSettings, BackendSettings, Shard, ShardSettings};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, Owner, ShardId, Timestamp};
 
@@ -109,6 +109,7 @@ impl Bench {
             reply_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(1),
             seed: 1,
+            admission: AdmissionSettings::default(),
         };
         let mut shards: Vec<Shard> =
             (0..SHARDS).map(|id| Shard::new(settings(id), Arc::new(Quotas::trusting()))).collect();

@@ -47,22 +47,55 @@ const PARTS: [&[u8]; 32] = [
     b"*2\r\n$4\r\nSCAN\r\n$1\r\n0\r\n",
 ];
 
+/// The same for the admin port: HTTP, and quota files.
+const ADMIN_PARTS: [&[u8]; 24] = [
+    b"\r\n",
+    b"\r\n\r\n",
+    b"\n",
+    b"\"",
+    b"\"\"\"",
+    b"'",
+    b"#",
+    b"=",
+    b".",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b"[[",
+    b"\\u0000",
+    b"\xc3",
+    b"[tenants.a]\n",
+    b"[tenants.a.users.b]\n",
+    b"password = 'x'\n",
+    b"ru_per_second = ",
+    b"18446744073709551616",
+    b"-nan",
+    b"1979-05-27",
+    b"GET /tenants?minutes=",
+];
+
 #[test]
 fn requests() {
-    replay("requests", fuzz_bodies::requests);
+    replay("requests", fuzz_bodies::requests, &PARTS);
 }
 
 #[test]
 fn replies() {
-    replay("replies", fuzz_bodies::replies);
+    replay("replies", fuzz_bodies::replies, &PARTS);
 }
 
 #[test]
 fn composer() {
-    replay("composer", fuzz_bodies::composer);
+    replay("composer", fuzz_bodies::composer, &PARTS);
 }
 
-fn replay(target: &str, body: fn(&[u8])) {
+#[test]
+fn admin() {
+    replay("admin", fuzz_bodies::admin, &ADMIN_PARTS);
+}
+
+fn replay(target: &str, body: fn(&[u8]), parts: &[&[u8]]) {
     let corpus = corpus(target);
     for (name, bytes) in &corpus {
         hold(body, bytes, name);
@@ -71,7 +104,7 @@ fn replay(target: &str, body: fn(&[u8])) {
     for number in 0..MUTANTS {
         let (name, bytes) = random.pick(&corpus);
         let (_, other) = random.pick(&corpus);
-        let mutant = mutated(bytes, other, &mut random);
+        let mutant = mutated(bytes, other, parts, &mut random);
         hold(body, &mutant, &format!("mutant {number} of {name}"));
     }
 }
@@ -100,7 +133,7 @@ fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-fn mutated(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+fn mutated(bytes: &[u8], other: &[u8], parts: &[&[u8]], random: &mut Random) -> Vec<u8> {
     let mut mutant = bytes[..bytes.len().min(MUTANT_BYTES_MAX)].to_vec();
     for _ in 0..random.between(1, 4) {
         let at = random.below(mutant.len() as u64 + 1) as usize;
@@ -109,8 +142,8 @@ fn mutated(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
             0 => mutant.truncate(at),
             1 => drop(mutant.drain(at..end)),
             2 if at < mutant.len() => mutant[at] ^= 1 << random.below(8),
-            3 => drop(mutant.splice(at..at, random.pick::<&[u8]>(&PARTS).iter().copied())),
-            4 => drop(mutant.splice(at..end, random.pick::<&[u8]>(&PARTS).iter().copied())),
+            3 => drop(mutant.splice(at..at, random.pick::<&[u8]>(parts).iter().copied())),
+            4 => drop(mutant.splice(at..end, random.pick::<&[u8]>(parts).iter().copied())),
             5 => {
                 let copied = mutant[at..end].to_vec();
                 mutant.splice(at..at, copied);

@@ -272,7 +272,8 @@ impl World {
         let (at, terms) = (self.at(), self.terms());
         let demand: Option<Demand> = self.cores[core].slice.report(BUCKET, self.capacity, needed, at, terms);
         let Some(demand) = demand else { return false };
-        let report = Report { shard: ShardId(core as u16), version: 0, demands: vec![demand] };
+        let report =
+            Report { shard: ShardId(core as u16), version: 0, demands: vec![demand], usage: Vec::new() };
         self.deliver(core, 0, Event::Reported(report));
         true
     }

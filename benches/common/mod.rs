@@ -8,7 +8,7 @@ use weir::config::Quotas;
 use weir::protocol::command;
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, encode};
 use weir::routing::{Topology, slot_of};
-use weir::shard::{BackendSettings, Shard, ShardSettings};
+use weir::shard::{AdmissionSettings, BackendSettings, Shard, ShardSettings};
 use weir::values::time::Now;
 use weir::values::{Action, BackendId, ClientId, ConnectionId, Owner, ShardId, Timestamp};
 
@@ -155,6 +155,7 @@ impl Composer {
             reply_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(1),
             seed: 1,
+            admission: AdmissionSettings::default(),
         };
         let mut shards: Vec<Shard> =
             (0..shards).map(|id| Shard::new(settings(id), Arc::new(Quotas::trusting()))).collect();

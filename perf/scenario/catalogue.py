@@ -23,6 +23,9 @@ STORAGE_COUNTS = (
 STORAGE_MAXIMA = ("queue_max", "concurrency_max")
 # Of one key, in parentheses.
 STORAGE_OF_KEY = ("reads", "reads_in_flight_max", "reads_per_second_max")
+# Of a tenant: request units by what became of them, and the family of /metrics that counts them.
+TENANT_OUTCOMES = {f"{outcome}_ru": outcome for outcome in ("admitted", "throttled", "shed", "cached")}
+TENANT_FAMILY = "weir_tenant_request_units_total"
 RECOVERY = "recovery"
 # Names that mean something in a line, so no group may have them.
 SUBJECTS = ("total", "storage", "weir", "tenants")
@@ -58,7 +61,7 @@ def check(line: Line, cast: Cast) -> None:
     for value in (bar.of, bar.plus):
         if isinstance(value, Value) and not fits(kind, value.kind):
             raise Wrong(f"{line.measure} is {kind.value}, and its bar is {value.kind.value}: {_bars(kind)} is wanted")
-    if line.measure.subject[0] in ("storage", "weir") and bar.of.kind is Kind.SHARE:
+    if line.measure.subject[0] in ("storage", "weir", "tenants") and bar.of.kind is Kind.SHARE:
         raise Wrong(f"{line.measure} has no share of what was offered: a count or a rate such as 5/s is wanted")
 
 
@@ -143,6 +146,8 @@ def _of_tenant(measure: Measure, rest: list[str], cast: Cast) -> Kind:
         raise Wrong(f"{measure} names no tenant of [quotas]; there are: {', '.join(cast.tenants) or 'none'}")
     _phase(measure, rest[1:], cast)
     _no_argument(measure)
+    if measure.metric not in TENANT_OUTCOMES:
+        raise Wrong(f"a tenant has no metric '{measure.metric}'; there are: {', '.join(TENANT_OUTCOMES)}")
     return Kind.COUNT
 
 

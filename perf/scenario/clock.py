@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from .measured import Snapshot
 from .parts import Scenario
@@ -70,14 +72,18 @@ class Clock:
 
 
 class Pulse:
-    """Notices when the whole machine stood still: latencies of that time are not the doing of anything under test."""
+    """Notices when the machine had no time: latencies then are not only the doing of what is under test."""
 
     BEAT_SECONDS = 0.01
     NOTED_SECONDS = 0.05
+    NOTED_SHARE = 0.2
+    # Microseconds in which something that could run waited for a CPU; kernels may be built without it.
+    PRESSURE = Path("/proc/pressure/cpu")
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
         self.pauses: list[float] = []
+        self.begun, self.waited = time.monotonic(), self._waited()
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -90,10 +96,22 @@ class Pulse:
             if late > self.NOTED_SECONDS:
                 self.pauses.append(late)
 
+    def _waited(self) -> float:
+        try:
+            found = re.search(r"^some .*total=(\d+)", self.PRESSURE.read_text(), re.MULTILINE)
+        except OSError:
+            return 0.0
+        return int(found[1]) / 1e6 if found else 0.0
+
     def finish(self) -> list[str]:
+        """What is to be known when the latencies are read."""
         self.stopped.set()
         self.thread.join()
-        if not self.pauses:
-            return []
-        longest, times = max(self.pauses) * 1000, len(self.pauses)
-        return [f"this machine itself paused for more than 50 ms {times} time(s), {longest:.0f} ms at most: latencies hold that too"]
+        notes = []
+        share = (self._waited() - self.waited) / (time.monotonic() - self.begun)
+        if share > self.NOTED_SHARE:
+            notes.append(f"for {share:.0%} of the time, something on this machine waited for a CPU: latencies hold that too")
+        if self.pauses:
+            longest, times = max(self.pauses) * 1000, len(self.pauses)
+            notes.append(f"perf/run itself was held up for more than 50 ms {times} time(s), {longest:.0f} ms at most")
+        return notes

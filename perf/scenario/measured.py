@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from .catalogue import LATENCIES, RECOVERY, STORAGE_OF_KEY, SUMS, within_ms
+from .catalogue import LATENCIES, RECOVERY, STORAGE_OF_KEY, SUMS, TENANT_FAMILY, TENANT_OUTCOMES, within_ms
 from .expression import Kind, Measure, seconds
 from .parts import Scenario
 from .verdict import Figure, NotMeasured
@@ -27,7 +27,6 @@ class Snapshot:
     planned: float
     at: float
     metrics: Samples | None = None
-    tenants: object = None
     # Name of a [[storage]] -> for each of its stores, its figures.
     storages: dict[str, list[dict[str, int]]] = field(default_factory=dict)
     # The same by key.
@@ -148,12 +147,14 @@ class Measured:
 
     def _weir(self, measure: Measure, rest: list[str]) -> Figure:
         first, last, length = self._between(rest)
+        if last.metrics is None:
+            raise NotMeasured("no weir took part, or it did not answer")
         wanted = dict(measure.labels)
 
         def read(snapshot: Snapshot) -> float | None:
             found = [
                 value
-                for name, labels, value in snapshot.metrics or []
+                for name, labels, value in snapshot.metrics or ()
                 if name == measure.metric and wanted.items() <= labels.items()
             ]
             return sum(found) if found else None
@@ -166,12 +167,8 @@ class Measured:
         return Figure(after - before, Kind.COUNT, length)
 
     def _tenant(self, measure: Measure, rest: list[str]) -> Figure:
-        first, last, length = self._between(rest[1:])
-        after = tenant_figure(last.tenants, rest[0], measure.metric)
-        if after is None:
-            raise NotMeasured("this weir does not tell it of its tenants")
-        before = tenant_figure(first.tenants, rest[0], measure.metric) or 0.0
-        return Figure(after - before, Kind.COUNT, length)
+        labels = (("tenant", rest[0]), ("outcome", TENANT_OUTCOMES[measure.metric]))
+        return self._weir(Measure(("weir", TENANT_FAMILY), labels=labels), rest[1:])
 
     def _storage(self, measure: Measure, rest: list[str]) -> Figure:
         named = rest[0] if rest and rest[0] in self.scenario.cast.storages else None
@@ -191,14 +188,3 @@ class Measured:
         # An event may have set the figures back to nothing meanwhile.
         count = sum(after) - sum(before)
         return Figure(count if count >= 0 else sum(after), Kind.COUNT, length)
-
-
-def tenant_figure(tenants: object, tenant: str, metric: str) -> float | None:
-    """A figure of one tenant from weir's page of them: an entry with its name, the figure in it, however deep."""
-    entries = tenants.get("tenants", tenants) if isinstance(tenants, dict) else tenants
-    if isinstance(entries, list):
-        entries = {entry.get("name"): entry for entry in entries if isinstance(entry, dict)}
-    if not isinstance(entries, dict) or not isinstance(entries.get(tenant), dict):
-        return None
-    found = entries[tenant].get(metric)
-    return float(found) if isinstance(found, (int, float)) else None

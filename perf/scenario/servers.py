@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import re
 import shutil
@@ -123,7 +122,6 @@ class Cast:
         if self.weir:
             page = self.weir.page("/metrics")
             snapshot.metrics = samples(page) if page is not None else None
-            snapshot.tenants = parsed(self.weir.page("/tenants"))
         for name, stores in self.stores.items():
             for store in stores:
                 try:
@@ -167,10 +165,3 @@ def of_key(connection: Connection, key: str) -> dict[str, int]:
         return {"reads": connection.ok("STORAGE", "READS", key)}
     names = {"reads": "reads", "in_flight_max": "reads_in_flight_max", "per_second_max": "reads_per_second_max"}
     return {names[name]: number for name, number in figures(reply.plain()).items() if name in names}
-
-
-def parsed(page: str | None) -> object:
-    try:
-        return None if page is None else json.loads(page)
-    except ValueError:
-        return None

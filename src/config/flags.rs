@@ -8,14 +8,17 @@ use clap::{ArgAction, Parser};
 
 use super::address::ListenAddress;
 use super::cores::Cores;
+use super::layers::{Layer, LimiterKind, Shadowable};
 use super::storage::{Storage, StorageParser};
 use super::token::Secret;
-use super::units::{Size, duration, positive_duration};
+use super::units::{Size, duration, positive_duration, request_units};
 use crate::values::limits::SHARDS_MAX;
 
 const CLIENTS: &str = "Clients";
 const CORES: &str = "Cores";
 const STORAGE: &str = "Storage";
+const QUOTAS: &str = "Quotas";
+const LAYERS: &str = "Layers";
 const LIMITS: &str = "Limits";
 const TIMEOUTS: &str = "Timeouts";
 
@@ -103,6 +106,51 @@ pub struct Flags {
     #[arg(long, env = "WEIR_BACKEND_TIMEOUT", value_name = "DURATION", help_heading = STORAGE)]
     #[arg(value_parser = positive_duration, default_value = "5s")]
     pub backend_timeout: Duration,
+
+    /// How quotas are kept to
+    #[arg(long, env = "WEIR_LIMITER", value_name = "LIMITER", help_heading = QUOTAS)]
+    #[arg(value_enum, default_value = "buckets")]
+    pub limiter: LimiterKind,
+
+    /// How often cores reconcile what they spent of quotas, from 1ms to 1s
+    #[arg(long, env = "WEIR_RECONCILE", value_name = "DURATION", help_heading = QUOTAS)]
+    #[arg(value_parser = positive_duration, default_value = "10ms")]
+    pub reconcile: Duration,
+
+    /// Request units of any request; `weir-calibrate` finds what fits a store
+    #[arg(long, env = "WEIR_RU_BASE", value_name = "RU", help_heading = QUOTAS)]
+    #[arg(value_parser = request_units, default_value = "1")]
+    pub ru_base: u64,
+
+    /// Request units of 1KiB of a request
+    #[arg(long, env = "WEIR_RU_KIB_IN", value_name = "RU", help_heading = QUOTAS)]
+    #[arg(value_parser = request_units, default_value = "1")]
+    pub ru_kib_in: u64,
+
+    /// Request units of 1KiB of a reply
+    #[arg(long, env = "WEIR_RU_KIB_OUT", value_name = "RU", help_heading = QUOTAS)]
+    #[arg(value_parser = request_units, default_value = "0.25")]
+    pub ru_kib_out: u64,
+
+    /// Request units of an element of a reply, or of a key of a request with several
+    #[arg(long, env = "WEIR_RU_ROW", value_name = "RU", help_heading = QUOTAS)]
+    #[arg(value_parser = request_units, default_value = "0.02")]
+    pub ru_row: u64,
+
+    /// Request units of a millisecond beyond what such requests usually take
+    #[arg(long, env = "WEIR_RU_LATENCY_MS", value_name = "RU", help_heading = QUOTAS)]
+    #[arg(value_parser = request_units, default_value = "0.5")]
+    pub ru_latency_ms: u64,
+
+    /// Layers to switch off: rate (quotas), shed, queue, window, hot
+    #[arg(long, env = "WEIR_DISABLE", value_name = "LAYER,...", help_heading = LAYERS)]
+    #[arg(value_delimiter = ',')]
+    pub disable: Vec<Layer>,
+
+    /// Layers that decide and count, but are not obeyed: rate
+    #[arg(long, env = "WEIR_SHADOW", value_name = "LAYER,...", help_heading = LAYERS)]
+    #[arg(value_delimiter = ',')]
+    pub shadow: Vec<Shadowable>,
 
     /// Clients that may be connected at once
     #[arg(long, env = "WEIR_MAX_CLIENTS", value_name = "N", help_heading = LIMITS)]

@@ -3,6 +3,7 @@
 pub mod address;
 pub mod cores;
 pub mod flags;
+pub mod layers;
 pub mod quotas;
 pub mod storage;
 pub mod token;
@@ -14,6 +15,8 @@ use std::time::Duration;
 
 pub use cores::Cores;
 pub use flags::Flags;
+use layers::Shadowable;
+pub use layers::{Layer, LimiterKind};
 pub use quotas::{QuotaError, Quotas, Tenant};
 pub use storage::{Credentials, ServerAddress, Storage};
 pub use token::AdminToken;
@@ -22,6 +25,7 @@ pub use units::Size;
 pub use crate::values::units;
 pub use crate::values::{TenantId, Tier};
 
+use crate::values::Weights;
 use crate::values::limits::{REPLY_BYTES_CEILING, REQUEST_BYTES_CEILING};
 
 /// What the embedded store may hold unless told otherwise.
@@ -66,6 +70,16 @@ pub struct Config {
     pub reply_timeout: Duration,
     /// Clients that may be connected at once, over all shards.
     pub clients_max: usize,
+    /// How quotas are kept to.
+    pub limiter: LimiterKind,
+    /// How often cores reconcile what they spent.
+    pub reconcile: Duration,
+    /// What the terms of a price weigh.
+    pub weights: Weights,
+    /// Layers that are switched off.
+    pub disabled: Vec<Layer>,
+    /// Layers that decide without being obeyed.
+    pub shadowed: Vec<Layer>,
     /// The largest request.
     pub request_bytes_max: usize,
     /// The largest reply that is taken from a backend.
@@ -123,6 +137,7 @@ impl Config {
     pub fn from_flags(flags: Flags) -> Result<Self, ConfigError> {
         check_sizes(&flags)?;
         check_timeouts(&flags)?;
+        check_layers(&flags)?;
         let admin = flags.admin.address();
         let listen = listen_addresses(&flags)?;
         check_unix_path(&flags)?;
@@ -142,6 +157,17 @@ impl Config {
             connect_timeout: flags.backend_connect_timeout,
             reply_timeout: flags.backend_timeout,
             clients_max: flags.max_clients as usize,
+            limiter: flags.limiter,
+            reconcile: flags.reconcile,
+            weights: Weights {
+                base: flags.ru_base,
+                kib_in: flags.ru_kib_in,
+                kib_out: flags.ru_kib_out,
+                row: flags.ru_row,
+                latency_ms: flags.ru_latency_ms,
+            },
+            disabled: flags.disable,
+            shadowed: flags.shadow.into_iter().map(|Shadowable(layer)| layer).collect(),
             request_bytes_max: flags.max_request_bytes.bytes(),
             reply_bytes_max: flags.max_reply_bytes.bytes(),
             output_bytes_max: flags.output_limit.bytes(),
@@ -253,6 +279,28 @@ fn check_timeouts(flags: &Flags) -> Result<(), ConfigError> {
     }
 }
 
+/// Cores that reconcile more often than this do little else, and grants are good for five of these.
+const RECONCILE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
+
+fn check_layers(flags: &Flags) -> Result<(), ConfigError> {
+    if !RECONCILE.contains(&flags.reconcile) {
+        return Err(ConfigError::new(format!("--reconcile {:?}: 1ms to 1s is wanted", flags.reconcile)));
+    }
+    for Shadowable(layer) in &flags.shadow {
+        if flags.disable.contains(layer) {
+            return Err(ConfigError::new(format!(
+                "--shadow {layer} and --disable {layer}: a layer that is off decides nothing"
+            )));
+        }
+        if flags.limiter == LimiterKind::Static {
+            return Err(ConfigError::new(
+                "--shadow rate is for --limiter buckets, and the limiter is static",
+            ));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -342,6 +390,15 @@ mod tests {
                 "--embedded-max-bytes is for --storage embedded, and the storage is redis://...@h:6379",
             ),
             ("--idle-timeout 721h", "--idle-timeout: at most 720h is wanted"),
+            ("--reconcile 2s", "--reconcile 2s: 1ms to 1s is wanted"),
+            (
+                "--shadow rate --disable hot,rate",
+                "--shadow rate and --disable rate: a layer that is off decides nothing",
+            ),
+            (
+                "--shadow rate --limiter static",
+                "--shadow rate is for --limiter buckets, and the limiter is static",
+            ),
             ("--unix /a --storage unix:/a", "--unix and --storage are both /a"),
             ("--admin-token=", "--admin-token: a token is 1 to 1024 visible ASCII letters without spaces"),
             (&long, "--unix: the path of a socket has 1 to 107 bytes, and this one has 108"),

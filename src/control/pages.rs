@@ -3,8 +3,12 @@
 use super::exposition::{CONTENT_TYPE, Exposition, Kind};
 use super::http::{Response, Route, Status};
 use super::quota_page::quotas_page;
-use super::{ProcessFacts, QuotaHistory, QuotaSource, Totals, Versions};
+use super::tenants::Tenants;
+use super::{Meter, ProcessFacts, QuotaHistory, QuotaSource, Totals, Versions};
+use crate::config::Quotas;
 use crate::shard::COUNTERS;
+use crate::values::time::Now;
+use crate::values::usage::Outcome;
 
 impl Route {
     /// Whether the page shows figures of all shards, which have to be asked for.
@@ -22,27 +26,35 @@ pub struct View<'a> {
     pub totals: Option<&'a Totals>,
     /// The quotas.
     pub versions: &'a Versions,
+    /// What was used of them.
+    pub meter: &'a Meter,
+    /// The moment it is shown.
+    pub now: Now,
 }
 
-/// The page.
-pub fn page(route: Route, view: View<'_>) -> Response {
+/// The page; `query` is what stood behind a `?`.
+pub fn page(route: Route, query: &str, view: View<'_>) -> Response {
     match (route, view.totals) {
         (Route::Index, _) => Response::index(),
         (Route::Health, _) => Response::text(Status::Ok, "ok"),
         (Route::Ready, _) if view.facts.draining => Response::text(Status::ServiceUnavailable, "draining"),
         (Route::Ready, _) => Response::text(Status::Ok, "ready"),
-        (Route::Quotas, _) => quotas_page(view.versions),
+        (Route::Quotas, _) => quotas_page(view.versions, query),
+        (Route::Tenants, _) => {
+            Tenants { quotas: view.versions.current(), meter: view.meter, now: view.now }.page(query)
+        }
         (Route::NotFound, _) => Response::refusal(Status::NotFound),
         (Route::Metrics, None) => Response::text(Status::ServiceUnavailable, "a shard does not answer"),
-        (Route::Metrics, Some(totals)) => Response::page(CONTENT_TYPE, metrics(view.facts, totals)),
+        (Route::Metrics, Some(totals)) => Response::page(CONTENT_TYPE, metrics(view, totals)),
     }
 }
 
 /// All figures. Those of shards are shown per shard: load that is not spread evenly is what one looks for.
-fn metrics(facts: &ProcessFacts, totals: &Totals) -> String {
+fn metrics(view: View<'_>, totals: &Totals) -> String {
     let mut page = Exposition::new();
-    write_facts(&mut page, facts);
-    write_quota_history(&mut page, &facts.quotas);
+    write_facts(&mut page, view.facts);
+    write_quota_history(&mut page, view.versions.history());
+    write_tenants(&mut page, view.versions.current(), view.meter);
     write_shard_gauges(&mut page, totals);
     write_counters(&mut page, totals);
     write_service_times(&mut page, totals);
@@ -78,6 +90,32 @@ fn write_quota_history(page: &mut Exposition, quotas: &QuotaHistory) {
     for source in QuotaSource::ALL {
         refused.sample(&[("source", source.name())], quotas.refused(source));
     }
+}
+
+/// What stands for all tenants without figures of their own. No tenant can have that name.
+const OTHERS: &str = "(other)";
+
+fn write_tenants(page: &mut Exposition, quotas: &Quotas, meter: &Meter) {
+    let named = meter.series().named();
+    let help = "Request units that tenants asked for, by what became of them.";
+    let mut family = page.family("weir_tenant_request_units_total", help, Kind::Counter);
+    let others = (OTHERS, meter.series().others());
+    let tenants = named.iter().map(|(tenant, sum)| (quotas.tenant(*tenant).name.as_str(), *sum));
+    for (name, sum) in tenants.chain([others]) {
+        for outcome in Outcome::ALL {
+            family.sample(&[("tenant", name), ("outcome", outcome.name())], sum.of(outcome).as_f64());
+        }
+    }
+    let help = "Quotas of these tenants, of those that have one.";
+    let mut family = page.family("weir_tenant_quota_request_units_per_second", help, Kind::Gauge);
+    for (tenant, _) in &named {
+        let terms = quotas.tenant(*tenant);
+        if let Some(limit) = terms.limit {
+            family.sample(&[("tenant", &terms.name)], limit.ru_per_second);
+        }
+    }
+    let help = "Reports of usage that spoke of quotas long gone, and were dropped.";
+    page.family("weir_tenant_reports_late_total", help, Kind::Counter).sample(&[], meter.late_reports());
 }
 
 fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
@@ -150,18 +188,21 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::config::Quotas;
     use crate::control::ShardReport;
     use crate::shard::Counter;
     use crate::storage::EngineStatistics;
+    use crate::values::{TenantId, Usage};
 
-    fn versions() -> Versions {
-        Versions::new(Arc::new(Quotas::trusting()), None, 0)
+    fn shown(route: Route, facts: &ProcessFacts, totals: Option<&Totals>) -> Response {
+        let versions = Versions::new(Arc::new(Quotas::trusting()), None, 0);
+        let mut meter = Meter::new(versions.current());
+        let usage = Usage { admitted: 1_500_000, ..Usage::default() };
+        meter.record(TenantId(0), usage, 0);
+        page(route, "", View { facts, totals, versions: &versions, meter: &meter, now: Now::default() })
     }
 
     fn body(route: Route, draining: bool) -> (Status, String) {
-        let facts = ProcessFacts { draining, ..ProcessFacts::default() };
-        let response = page(route, View { facts: &facts, totals: None, versions: &versions() });
+        let response = shown(route, &ProcessFacts { draining, ..ProcessFacts::default() }, None);
         (response.status, response.body)
     }
 
@@ -181,10 +222,7 @@ mod tests {
         busy.counters.add(Counter::RefusedPermission, 2);
         let totals =
             Totals { shards: vec![busy, ShardReport::default()], engine: Some(EngineStatistics::default()) };
-        let versions = versions();
-        let facts = ProcessFacts { quotas: versions.history().clone(), ..ProcessFacts::default() };
-        let view = View { facts: &facts, totals: Some(&totals), versions: &versions };
-        let text = page(Route::Metrics, view).body;
+        let text = shown(Route::Metrics, &ProcessFacts::default(), Some(&totals)).body;
         for line in [
             "weir_clients_open{shard=\"0\"} 7",
             "weir_clients_open{shard=\"1\"} 0",
@@ -192,6 +230,8 @@ mod tests {
             "weir_refusals_total{shard=\"0\",reason=\"permission\"} 2",
             "weir_embedded_keys 0",
             "weir_tenants 1",
+            "weir_tenant_request_units_total{tenant=\"default\",outcome=\"admitted\"} 1.5",
+            "weir_tenant_request_units_total{tenant=\"(other)\",outcome=\"shed\"} 0",
             "weir_quotas_loaded_total{source=\"post\"} 0",
             "# TYPE weir_requests_total counter",
         ] {

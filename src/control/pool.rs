@@ -162,16 +162,19 @@ impl Pool {
     /// Books what the core tells. What it spent beyond its allowance is taken from the pool: how much that was.
     fn book(&mut self, index: usize, demand: &Demand, now: Timestamp, rhythm: Rhythm) -> i64 {
         let holder = &mut self.holders[index];
-        // What its lease had lost it was taken back already.
-        let returned = demand.returned - demand.returned.min(std::mem::take(&mut holder.reclaimed));
-        holder.outstanding -= demand.spent + returned as i64;
         holder.heard_at = now;
         holder.wanted = demand.wanted;
+        holder.outstanding -= demand.spent;
         let debt = (-holder.outstanding).max(0);
         holder.outstanding += debt;
+        // What its lease had lost it was taken back already, and what it allowed itself while the pool was silent was
+        // never in it.
+        let back = demand.returned - demand.returned.min(std::mem::take(&mut holder.reclaimed));
+        let returned = (back as i64).min(holder.outstanding);
+        holder.outstanding -= returned;
         // Each core may have let one request through on credit.
         let credit = self.lump * u64::from(rhythm.cores);
-        self.forgiven += self.bucket.book(debt - returned as i64, credit);
+        self.forgiven += self.bucket.book(debt - returned, credit);
         debt
     }
 

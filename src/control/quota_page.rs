@@ -7,7 +7,7 @@ use super::json::Object;
 use super::quotas::{QuotaSource, Versions};
 use crate::config::quotas::{Limit, Tenant};
 use crate::config::{AdminToken, QuotaError, Size};
-use crate::values::limits::QUOTA_POST_BYTES_MAX;
+use crate::values::limits::{QUOTA_POST_BYTES_MAX, TENANTS_SHOWN_MAX};
 use crate::values::time::rfc3339;
 
 /// What stands before the admin port's one writing page.
@@ -69,9 +69,18 @@ impl Guard {
     }
 }
 
-/// The quotas in force. Passwords are not among what is shown.
-pub fn quotas_page(versions: &Versions) -> Response {
+/// The quotas in force, tenants in the order of their names; `query` is what stood behind a `?`. Passwords are not among
+/// what is shown.
+pub fn quotas_page(versions: &Versions, query: &str) -> Response {
     let quotas = versions.current();
+    let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
+        let problem = format!("{query} means nothing here: after=NAME is wanted");
+        return Response::problem(Status::BadRequest, &problem, None);
+    };
+    let mut shown: Vec<&Tenant> =
+        quotas.tenants_after(after).take(TENANTS_SHOWN_MAX + 1).map(|(_, tenant)| tenant).collect();
+    let is_cut = shown.len() > TENANTS_SHOWN_MAX;
+    shown.truncate(TENANTS_SHOWN_MAX);
     let mut body = String::new();
     let mut page = Object::open(&mut body);
     page.number("version", quotas.version())
@@ -92,10 +101,12 @@ pub fn quotas_page(versions: &Versions) -> Response {
     page.number_or_null("global_ru_per_second", rate(quotas.global()))
         .number_or_null("global_burst_seconds", burst(quotas.global()));
     page.list("tenants", |list| {
-        for (_, tenant) in quotas.tenants() {
-            list.object(|object| write_tenant(object, tenant));
-        }
+        shown.iter().for_each(|tenant| list.object(|object| write_tenant(object, tenant)));
     });
+    match shown.last().filter(|_| is_cut) {
+        Some(last) => page.text("next", &format!("/config/quotas?after={}", last.name)),
+        None => page.number("next", "null"),
+    };
     page.close();
     body.push('\n');
     Response::json(Status::Ok, body)
@@ -237,12 +248,24 @@ mod tests {
     }
 
     #[test]
+    fn many_tenants_take_several_pages() {
+        let quotas = Quotas::with_tenants((0..2_500).map(|n| format!("t{n:04}")));
+        let versions = Versions::new(Arc::new(quotas), None, 0);
+        let counts = ["", "after=t0999", "after=t1999", "after=t2499"].map(|query| {
+            let body = quotas_page(&versions, query).body;
+            (body.matches("{\"name\":").count(), body.contains("\"next\":\"/config/quotas?after=t1999\"}"))
+        });
+        assert_eq!(counts, [(1_000, false), (1_000, true), (500, false), (0, false)]);
+        assert_eq!(quotas_page(&versions, "name=x").status, Status::BadRequest);
+    }
+
+    #[test]
     fn the_page_shows_everything_but_passwords() {
         let text = "[global]\nru_per_second = 9\n[tenants.acme]\npassword = 'sesame'\nru_per_second = 5\n\
                     burst_seconds = 1.5\nkeys = ['a\"']\n[tenants.acme.users.ann]\n[tenants.zeta]\npassword = 'x'";
         let quotas = Quotas::parse("q", text).expect("well formed");
         let mut versions = Versions::new(Arc::new(quotas.clone()), Some("q.toml".to_owned()), 0);
-        assert!(quotas_page(&versions).body.starts_with(
+        assert!(quotas_page(&versions, "").body.starts_with(
             "{\"version\":0,\"source\":\"start\",\"since\":\"1970-01-01T00:00:00.000Z\",\"file\":\"q.toml\",\
              \"last_refusal\":null,\"global_ru_per_second\":9,\"global_burst_seconds\":1,\"tenants\":[\
              {\"name\":\"acme\",\"ru_per_second\":5,\"burst_seconds\":1.5,\"user_ru_per_second\":null,\
@@ -250,7 +273,7 @@ mod tests {
         ));
         let problem = Quotas::parse("q", "[default]\ntier = 1").expect_err("it is wrong");
         versions.refuse(problem.clone(), QuotaSource::Post, 1_700_000_000_123);
-        let page = quotas_page(&versions).body;
+        let page = quotas_page(&versions, "").body;
         assert!(
             page.contains("\"at\":\"2023-11-14T22:13:20.123Z\",\"source\":\"post\",\"problem\":\"q:2:8: ")
         );

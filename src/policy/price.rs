@@ -5,32 +5,11 @@
 
 use std::time::Duration;
 
-use crate::values::{MicroUnits, UNIT};
+use crate::values::{MicroUnits, Weights};
 
 /// The slowness of a request may cost at most this many times what the rest of it costs: slowness is often a
 /// neighbour's doing.
 pub const SLOWNESS_SHARE_MAX: u64 = 4;
-
-/// What each term weighs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weights {
-    /// Any request.
-    pub base: MicroUnits,
-    /// 1,024 bytes of the request.
-    pub kib_in: MicroUnits,
-    /// 1,024 bytes of the reply.
-    pub kib_out: MicroUnits,
-    /// One row of the reply, or one key of a request that writes several.
-    pub row: MicroUnits,
-    /// A millisecond beyond what such requests usually take.
-    pub latency_ms: MicroUnits,
-}
-
-impl Default for Weights {
-    fn default() -> Self {
-        Self { base: UNIT, kib_in: UNIT, kib_out: UNIT / 4, row: UNIT / 50, latency_ms: UNIT / 2 }
-    }
-}
 
 /// What is known of a request's cost before it is carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +22,27 @@ pub struct Asked {
     pub keys: u64,
     /// It costs no less than this.
     pub floor: MicroUnits,
+}
+
+impl Asked {
+    /// One request more.
+    pub const fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.bytes_in += other.bytes_in;
+        self.keys += other.keys;
+        self.floor = self.floor.saturating_add(other.floor);
+    }
+}
+
+/// The same in weir's currency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quote {
+    /// What is due whatever the reply is.
+    pub fixed: MicroUnits,
+    /// It costs no less than this.
+    pub floor: MicroUnits,
+    /// Keys that it names, where it names several.
+    pub keys: u32,
 }
 
 /// What the reply told about it.
@@ -81,27 +81,38 @@ impl Terms {
 }
 
 impl Weights {
-    /// The part of the price that is known at once: no request costs less.
-    pub const fn fixed(&self, asked: &Asked) -> MicroUnits {
-        asked.requests * self.base + per_kib(asked.bytes_in, self.kib_in)
+    /// What is known at once.
+    pub const fn quote(&self, asked: &Asked) -> Quote {
+        let fixed = asked.requests * self.base + per_kib(asked.bytes_in, self.kib_in);
+        let keys = if asked.keys > u32::MAX as u64 { u32::MAX } else { asked.keys as u32 };
+        Quote { fixed, floor: asked.floor, keys }
     }
 
-    /// The price once all is known.
+    /// What to take before it is carried out: the rest is what such requests cost lately.
+    pub fn estimate(&self, quote: &Quote, expected: MicroUnits) -> MicroUnits {
+        (quote.fixed + expected.max(u64::from(quote.keys) * self.row)).max(quote.floor)
+    }
+
+    /// What it really cost.
+    pub fn actual(&self, quote: &Quote, measured: &Measured) -> MicroUnits {
+        let terms = self.terms_of_reply(quote, measured);
+        quote.fixed + terms.total()
+    }
+
+    /// Term by term.
     pub fn terms(&self, asked: &Asked, measured: &Measured) -> Terms {
         let base = asked.requests * self.base;
-        let bytes_in = per_kib(asked.bytes_in, self.kib_in);
-        let bytes_out = per_kib(measured.bytes_out, self.kib_out);
-        let rows = measured.rows.max(asked.keys) * self.row;
-        let rest = base + bytes_in + bytes_out + rows;
-        let slowness = self.slowness(measured.slowness).min(rest * SLOWNESS_SHARE_MAX);
-        let to_floor = asked.floor.saturating_sub(rest + slowness);
-        Terms { base, bytes_in, bytes_out, rows, slowness, to_floor }
+        let quote = self.quote(asked);
+        Terms { base, bytes_in: quote.fixed - base, ..self.terms_of_reply(&quote, measured) }
     }
 
-    /// Where the other terms are only expected: from what such requests cost lately beyond their fixed part.
-    pub fn estimate(&self, asked: &Asked, expected: MicroUnits) -> MicroUnits {
-        let keys = asked.keys * self.row;
-        (self.fixed(asked) + expected.max(keys)).max(asked.floor)
+    fn terms_of_reply(&self, quote: &Quote, measured: &Measured) -> Terms {
+        let bytes_out = per_kib(measured.bytes_out, self.kib_out);
+        let rows = measured.rows.max(u64::from(quote.keys)) * self.row;
+        let rest = quote.fixed + bytes_out + rows;
+        let slowness = self.slowness(measured.slowness).min(rest * SLOWNESS_SHARE_MAX);
+        let to_floor = quote.floor.saturating_sub(rest + slowness);
+        Terms { base: 0, bytes_in: 0, bytes_out, rows, slowness, to_floor }
     }
 
     fn slowness(&self, excess: Duration) -> MicroUnits {
@@ -116,8 +127,14 @@ const fn per_kib(bytes: u64, weight: MicroUnits) -> MicroUnits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::UNIT;
 
     const GET: Asked = Asked { requests: 1, bytes_in: 1_024, keys: 0, floor: 0 };
+
+    fn estimate(asked: &Asked, expected: MicroUnits) -> MicroUnits {
+        let weights = Weights::default();
+        weights.estimate(&weights.quote(asked), expected)
+    }
 
     #[test]
     fn the_terms_of_the_default_price() {
@@ -127,6 +144,8 @@ mod tests {
         assert_eq!((terms.base, terms.bytes_in, terms.bytes_out), (units(100), units(100), units(100)));
         assert_eq!((terms.rows, terms.slowness, terms.to_floor), (units(200), units(150), 0));
         assert_eq!(terms.total(), units(650));
+        let weights = Weights::default();
+        assert_eq!(weights.actual(&weights.quote(&GET), &measured), units(650));
     }
 
     #[test]
@@ -140,8 +159,8 @@ mod tests {
     fn nothing_costs_less_than_its_floor() {
         let asked = Asked { floor: 10 * UNIT, ..GET };
         assert_eq!(Weights::default().terms(&asked, &Measured::default()).total(), 10 * UNIT);
-        assert_eq!(Weights::default().estimate(&asked, 0), 10 * UNIT);
-        assert_eq!(Weights::default().estimate(&asked, 20 * UNIT), 22 * UNIT);
+        assert_eq!(estimate(&asked, 0), 10 * UNIT);
+        assert_eq!(estimate(&asked, 20 * UNIT), 22 * UNIT);
     }
 
     #[test]
@@ -149,6 +168,6 @@ mod tests {
         let asked = Asked { keys: 1_000, ..GET };
         let measured = Measured { rows: 0, ..Measured::default() };
         assert_eq!(Weights::default().terms(&asked, &measured).rows, 20 * UNIT);
-        assert_eq!(Weights::default().estimate(&asked, 0), 22 * UNIT);
+        assert_eq!(estimate(&asked, 0), 22 * UNIT);
     }
 }

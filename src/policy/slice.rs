@@ -90,10 +90,10 @@ impl Slice {
         if good && self.allowance >= cost as i64 {
             return Verdict::Fits;
         }
-        if self.is_full(capacity, now) {
-            // On credit. What is larger than the burst never fits but into a full bucket, and whether all of it is here
-            // or elsewhere only the pool knows.
-            return if cost <= capacity.burst { Verdict::Fits } else { self.ask(cost) };
+        // On credit. What is larger than the burst never fits but into a full bucket, and whether it is that only the
+        // pool knows.
+        if cost <= capacity.burst && self.is_full(capacity, now) {
+            return Verdict::Fits;
         }
         if terms.silent {
             return self.check_alone(cost, capacity, now, terms);
@@ -162,6 +162,11 @@ impl Slice {
         self.wanted_before_milli = self.wanted_milli;
         self.wanted_milli = 0;
         self.lump_milli -= self.lump_milli / 8;
+    }
+
+    /// There is, or will be, something to report.
+    pub const fn has_news(&self) -> bool {
+        self.allowance > 0 || self.spent != 0 || self.wanted_milli > 0 || self.wanted_before_milli > 0
     }
 
     /// What the pool said.

@@ -32,6 +32,18 @@ pub fn integer(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// A number that may have a fraction, written in decimal: a bulk string in RESP2.
+pub fn double(out: &mut Vec<u8>, protocol: Protocol, digits: &str) {
+    match protocol {
+        Protocol::Resp2 => bulk(out, digits.as_bytes()),
+        Protocol::Resp3 => {
+            out.push(b',');
+            out.extend_from_slice(digits.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
 /// `$length` and the bytes.
 pub fn bulk(out: &mut Vec<u8>, value: &[u8]) {
     header(out, b'$', value.len());

@@ -11,9 +11,7 @@ use glommio::net::{TcpListener, TcpStream};
 use glommio::timer::timeout;
 
 use super::control_thread::{Control, figures, post_quotas};
-use crate::control::http::{
-    self, Body, HEAD_BYTES_MAX, Head, Method, Persistence, Received, Response, Status,
-};
+use crate::control::http::{self, Body, Head, Method, Persistence, Received, Response, Status};
 use crate::values::limits::QUOTA_POSTS_BYTES_MAX;
 
 /// Connections at once; more are closed unanswered.
@@ -78,7 +76,7 @@ async fn converse(admin: &Admin, mut stream: TcpStream) -> io::Result<()> {
                 received.drain(..head.length);
                 let control = &admin.control;
                 let totals = if head.route.needs_figures() { figures(control).await } else { None };
-                let response = control.borrow().page(head.route, totals.as_ref());
+                let response = control.borrow().page(&head, totals.as_ref());
                 (response, head.method, head.persistence)
             }
             Received::Refused(response) => (response, Method::Get, Persistence::Close),
@@ -99,7 +97,8 @@ async fn head(stream: &mut TcpStream, received: &mut Vec<u8>) -> io::Result<Rece
         if found != Received::Partial {
             return Ok(found);
         }
-        if receive_more(stream, received).await? == 0 || received.len() > HEAD_BYTES_MAX {
+        // It is refused when it grows too long, so this ends.
+        if receive_more(stream, received).await? == 0 {
             return Ok(Received::Partial);
         }
     }

@@ -17,12 +17,15 @@ use super::log;
 use super::messages::{Mailbox, QuotasRead, Signal, ToControl, ToQuotas, ToShard};
 use super::park::Parking;
 use super::storage_thread::ToStorage;
-use crate::control::http::{Head, Response, Route, Status};
+use crate::control::http::{Head, Response, Status};
 use crate::control::quota_page::{self, Guard};
-use crate::control::{self, ProcessFacts, ShardReport, Totals, Versions, View};
-use crate::protocol::encode;
+use crate::control::reconciliation::Reconciliation;
+use crate::control::tenants::Tenants;
+use crate::control::{self, Meter, ProcessFacts, ShardReport, Totals, Versions, View};
+use crate::protocol::{Protocol, encode};
 use crate::shard::{Question, ReplyTo};
 use crate::storage::EngineStatistics;
+use crate::values::allowance::Report;
 
 /// What the control executor is told once.
 pub(super) struct ControlSettings {
@@ -37,12 +40,14 @@ pub(super) struct ControlSettings {
     pub guard: Option<Guard>,
     pub facts: ProcessFacts,
     pub drain_timeout: Duration,
+    /// What the cores draw from quotas.
+    pub pools: Reconciliation,
     pub clock: Clock,
 }
 
 /// Who waits for the figures of all shards.
 enum Waiter {
-    Client(ReplyTo, Question),
+    Client { to: ReplyTo, sections: Vec<String>, protocol: Protocol },
     Page(LocalSender<Totals>),
 }
 
@@ -62,6 +67,7 @@ pub(super) struct Control {
     /// Those who brought quotas, until it is known whether they are right.
     posted: BTreeMap<u64, LocalSender<Response>>,
     posts: u64,
+    meter: Meter,
     drained: Vec<bool>,
     finished: bool,
 }
@@ -103,7 +109,8 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             }
             this.finish_round();
         }
-        ToControl::Ask(to, question) => this.collect_for(Waiter::Client(to, question)),
+        ToControl::Ask(to, question) => this.ask(to, question),
+        ToControl::Spent(report) => this.reconcile(&report),
         ToControl::Drained(shard) => {
             this.drained[usize::from(shard.0)] = true;
             if this.drained.iter().all(|drained| *drained) {
@@ -152,6 +159,7 @@ impl Control {
     pub fn new(settings: ControlSettings) -> Self {
         let shards = settings.shards.len();
         Self {
+            meter: Meter::new(settings.versions.current()),
             settings,
             round: None,
             next: Vec::new(),
@@ -172,8 +180,10 @@ impl Control {
     }
 
     /// A page of the admin port. Figures of shards are shown if they came.
-    pub fn page(&self, route: Route, totals: Option<&Totals>) -> Response {
-        control::page(route, View { facts: &self.facts(), totals, versions: &self.settings.versions })
+    pub fn page(&self, head: &Head, totals: Option<&Totals>) -> Response {
+        let (facts, now) = (self.facts(), self.settings.clock.now());
+        let (versions, meter) = (&self.settings.versions, &self.meter);
+        control::page(head.route, &head.query, View { facts: &facts, totals, versions, meter, now })
     }
 
     /// May the body behind this head be taken? The error is the reply.
@@ -186,6 +196,33 @@ impl Control {
             self.settings.facts.admin_denied += 1;
         }
         admitted
+    }
+
+    /// Answers what a core told of its quotas, at once: it may have requests that wait for it.
+    fn reconcile(&mut self, report: &Report) {
+        let now = self.settings.clock.now().monotonic;
+        if !report.demands.is_empty() {
+            let mut grants = Vec::with_capacity(report.demands.len());
+            self.settings.pools.handle_report(report, now, &mut grants);
+            self.settings.shards[usize::from(report.shard.0)].post(ToShard::Grants(grants));
+        }
+        let minute = Meter::minute_of(now);
+        self.meter.take_report(&self.settings.versions, report.version, &report.usage, minute);
+    }
+
+    fn ask(&mut self, to: ReplyTo, question: Question) {
+        match question {
+            Question::Info { sections, protocol } => {
+                self.collect_for(Waiter::Client { to, sections, protocol });
+            }
+            Question::Tenants { asker, after, protocol } => {
+                let quotas = self.settings.versions.current();
+                let tenants = Tenants { quotas, meter: &self.meter, now: self.settings.clock.now() };
+                let mut reply = Vec::new();
+                tenants.reply(&mut reply, protocol, &asker, &after);
+                self.answer(to, reply);
+            }
+        }
     }
 
     fn collect_for(&mut self, waiter: Waiter) {
@@ -210,7 +247,11 @@ impl Control {
         let facts = self.facts();
         for waiter in round.waiters {
             match waiter {
-                Waiter::Client(to, question) => self.answer(to, &question, &facts, &totals),
+                Waiter::Client { to, sections, protocol } => {
+                    let mut reply = Vec::new();
+                    encode::verbatim(&mut reply, protocol, &control::info(&sections, &facts, &totals));
+                    self.answer(to, reply);
+                }
                 // A page whose reader has left needs no figures.
                 Waiter::Page(sender) => drop(sender.try_send(totals.clone())),
             }
@@ -223,13 +264,7 @@ impl Control {
         }
     }
 
-    fn answer(&self, to: ReplyTo, question: &Question, facts: &ProcessFacts, totals: &Totals) {
-        let mut reply = Vec::new();
-        match question {
-            Question::Info { sections, protocol } => {
-                encode::verbatim(&mut reply, *protocol, &control::info(sections, facts, totals));
-            }
-        }
+    fn answer(&self, to: ReplyTo, reply: Vec<u8>) {
         self.settings.shards[usize::from(to.shard.0)].post(ToShard::Answer(to, reply));
     }
 
@@ -246,6 +281,7 @@ impl Control {
         let versions = &mut self.settings.versions;
         let reply = match read.result {
             Ok(quotas) => {
+                let before = Arc::clone(versions.current());
                 let quotas = versions.take(quotas, read.source, now.unix_ms);
                 log::line(&format!(
                     "quotas, version {}: {} tenants from {}",
@@ -253,6 +289,7 @@ impl Control {
                     quotas.len(),
                     quota_page::origin(versions)
                 ));
+                self.meter.carry_over(&before, &quotas);
                 let shards = self.settings.shards.iter();
                 shards.for_each(|shard| shard.post(ToShard::Quotas(Arc::clone(&quotas))));
                 quota_page::posted(&self.settings.versions)

@@ -149,7 +149,12 @@ mod tests {
         let mut batch = Box::<Batch>::default();
         let to = ReplyTo { shard: ShardId(0), part: 0, client: 0, generation: 0, sequence: number };
         let route = Route { slot: 0, backend: BackendId(0), protocol: Protocol::Resp2 };
-        batch.push_request(to, route, Terms { deadline: None, tenant: 0, tier: 0 }, Message::Small(b"x"));
+        batch.push_request(
+            to,
+            route,
+            Terms { deadline: None, tenant: 0, tier: 0, class: 0 },
+            Message::Small(b"x"),
+        );
         batch
     }
 

@@ -13,13 +13,16 @@ use crate::config::{AdminToken, QuotaError, Quotas};
 use crate::control::{QuotaSource, ShardReport};
 use crate::shard::{Question, ReplyTo};
 use crate::storage::EngineStatistics;
-use crate::values::ShardId;
+use crate::values::allowance::Report;
+use crate::values::{Grant, ShardId};
 
 /// From the control executor to a shard.
 #[derive(Debug)]
 pub(super) enum ToShard {
     /// Other quotas are in force.
     Quotas(Arc<Quotas>),
+    /// What the pools of quotas can give.
+    Grants(Vec<Grant>),
     /// Say what you have counted.
     Report,
     /// The reply to a question.
@@ -36,6 +39,8 @@ pub(super) enum ToControl {
     Report(ShardId, Box<ShardReport>),
     Engine(EngineStatistics),
     Ask(ReplyTo, Question),
+    /// What was spent of quotas, and by whom.
+    Spent(Report),
     /// No client is left, after `Drain`.
     Drained(ShardId),
     Signal(Signal),

@@ -26,14 +26,19 @@ use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
 use super::watch::FileWatch;
 use super::{admin, executor, listen, log};
-use crate::config::{AdminToken, Config, Quotas, Size, Storage, TokenSource};
+use crate::config::{AdminToken, Config, Layer, LimiterKind, Quotas, Size, Storage, TokenSource};
+use crate::control::pool::Rhythm;
 use crate::control::quota_page::Guard;
+use crate::control::reconciliation::Reconciliation;
 use crate::control::{ProcessFacts, Versions};
+use crate::policy::fixed_window::FixedWindows;
 use crate::routing::Topology;
-use crate::shard::{BackendSettings, Shard, ShardSettings};
+use crate::shard::{AdmissionSettings, BackendSettings, Limiter, Shard, ShardSettings};
 use crate::storage::script::Script;
 use crate::storage::{Engine, EngineLimits, Service};
 use crate::values::ShardId;
+use crate::values::allowance::lease_of;
+use crate::values::limits::TENANTS_MAX;
 
 /// Descriptors beside those of clients: rings, listeners, links, executors.
 const FILES_SPARE: u64 = 1024;
@@ -48,9 +53,12 @@ type Letters<Message> = (Receiver<Message>, OwnedFd);
 pub fn check(config: &Config) -> Result<(), String> {
     let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
     let quotas = load_quotas(config)?;
-    load_token(config)?;
+    let token = load_token(config)?;
     check_places(config, cpus.len(), resolve(config)?.len())?;
     println!("weir: flags are fine; {}", tenants_line(config, &quotas));
+    if let Some(warning) = exposure(config.admin, token) {
+        println!("weir: {warning}");
+    }
     Ok(())
 }
 
@@ -78,12 +86,13 @@ pub fn run(config: &Config) -> Result<(), String> {
     check_places(config, cpus.len(), backends.len())?;
     let (routes, backends) = (Routes(routes.into()), Arc::<[BackendSettings]>::from(backends));
     let door = Door { open: Arc::new(AtomicUsize::new(0)), clients_max: config.clients_max };
+    let admission = admission_settings(config);
     let mut mailboxes = Vec::new();
     for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(listeners) {
         let (mailbox, letters, bell) = mailbox::<ToShard>()?;
         mailboxes.push(mailbox);
         let parts = Parts {
-            settings: shard_settings(config, index, cpus.len(), &backends),
+            settings: shard_settings(config, index, cpus.len(), &backends, &admission),
             quotas: Arc::clone(&quotas),
             listeners,
             mesh,
@@ -115,6 +124,11 @@ pub fn run(config: &Config) -> Result<(), String> {
         guard: opened.admin.map(|address| Guard { token: token.clone(), address }),
         facts,
         drain_timeout: config.drain_timeout,
+        pools: Reconciliation::new(Rhythm {
+            cores: cpus.len() as u16,
+            period: config.reconcile,
+            lease: lease_of(config.reconcile),
+        }),
         clock,
     };
     executors.push(start_control(settings, control_letters, control_bell, opened.admin)?);
@@ -129,13 +143,8 @@ pub fn run(config: &Config) -> Result<(), String> {
     .map_err(|error| format!("cannot start a thread: {error}"))?;
     listen_to_signals(control)?;
     report_start(config, &opened, &cpus, &backends, &quotas);
-    if let Some(address) = opened.admin
-        && (Guard { token, address }).is_open_to_strangers()
-    {
-        log::line(&format!(
-            "others than this machine may reach the admin port {address}: POST /config/quotas is refused without \
-             --admin-token or --admin-token-file"
-        ));
+    if let Some(warning) = exposure(opened.admin, token) {
+        log::line(&warning);
     }
     // Kept by control, so that the last reader of a version is never a shard.
     drop(quotas);
@@ -174,6 +183,17 @@ fn load_quotas(config: &Config) -> Result<Quotas, String> {
 fn load_token(config: &Config) -> Result<Option<AdminToken>, String> {
     let token = config.admin_token.as_ref().map(TokenSource::load).transpose();
     token.map_err(|error| error.to_string())
+}
+
+/// What to say of an admin port that nothing protects.
+fn exposure(admin: Option<SocketAddr>, token: Option<AdminToken>) -> Option<String> {
+    let address = admin?;
+    (Guard { token, address }).is_open_to_strangers().then(|| {
+        format!(
+            "others than this machine may reach the admin port {address}: POST /config/quotas is refused without \
+             --admin-token or --admin-token-file"
+        )
+    })
 }
 
 /// The CPUs that this process may use, in order.
@@ -365,6 +385,7 @@ fn shard_settings(
     index: usize,
     shards: usize,
     backends: &Arc<[BackendSettings]>,
+    admission: &AdmissionSettings,
 ) -> ShardSettings {
     ShardSettings {
         id: ShardId(index as u16),
@@ -379,7 +400,19 @@ fn shard_settings(
         reply_timeout: config.reply_timeout,
         connect_timeout: config.connect_timeout,
         seed: random_seed(),
+        admission: admission.clone(),
     }
+}
+
+fn admission_settings(config: &Config) -> AdmissionSettings {
+    let limiter = match config.limiter {
+        _ if config.disabled.contains(&Layer::Rate) => Limiter::Off,
+        LimiterKind::Static => Limiter::Static(FixedWindows::new(TENANTS_MAX)),
+        LimiterKind::Buckets if config.shadowed.contains(&Layer::Rate) => Limiter::Shadow,
+        LimiterKind::Buckets => Limiter::Buckets,
+    };
+    let secret = [random_seed(), random_seed()];
+    AdmissionSettings { limiter, weights: config.weights, period: config.reconcile, secret }
 }
 
 fn start_control(

@@ -135,12 +135,13 @@ impl<C: Connector> ShardThread<C> {
             while let Ok(letter) = letters.try_recv() {
                 work += 1;
                 match letter {
-                    ToShard::Quotas(quotas) => guarded.shard.handle_quotas(quotas),
+                    ToShard::Quotas(quotas) => guarded.shard.handle_quotas(quotas, now),
+                    ToShard::Grants(grants) => guarded.shard.handle_grants(&grants, now),
                     ToShard::Report => {
                         let report = ShardReport::of(&guarded.shard);
                         control.post(ToControl::Report(guarded.shard.id(), Box::new(report)));
                     }
-                    ToShard::Answer(to, reply) => guarded.shard.handle_answer(to, &reply),
+                    ToShard::Answer(to, reply) => guarded.shard.handle_answer(to, &reply, now),
                     ToShard::Drain => {
                         draining = true;
                         driver.stop_listening()?;
@@ -158,6 +159,9 @@ impl<C: Connector> ShardThread<C> {
             guarded.count_clients();
             while let Some((to, question)) = guarded.shard.poll_question() {
                 control.post(ToControl::Ask(to, question));
+            }
+            while let Some(report) = guarded.shard.poll_report() {
+                control.post(ToControl::Spent(report));
             }
             let blocked = mesh.is_blocked();
             if !blocked {

@@ -353,6 +353,18 @@ mod tests {
     }
 
     #[test]
+    fn where_the_kernel_does_not_tell_the_file_is_looked_at() {
+        let folder = Folder::new("untold");
+        let file = folder.file("quotas", "one");
+        let mut watch = FileWatch { inotify: None, ..FileWatch::new(&file) };
+        assert_eq!(watch.patience(), Some(POLLING));
+        folder.file("quotas", "other");
+        assert!(watch.has_changed() && !watch.has_changed());
+        // As soon as it can tell again, it is let do so.
+        assert_eq!((watch.patience(), watch.handle().is_some()), (None, true));
+    }
+
+    #[test]
     fn a_way_that_leads_in_circles_ends() {
         let folder = Folder::new("circle");
         symlink("b", folder.0.join("a")).expect("a link");

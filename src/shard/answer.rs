@@ -3,9 +3,10 @@
 use super::Shard;
 use std::time::Duration;
 
-use super::batch::{Message, ReplyTo};
+use super::batch::{Message, Outcome, ReplyTo};
 use super::client::{Client, Ending, Rewrite};
 use super::counters::Counter;
+use super::settlement::{Charge, Settlement};
 use crate::protocol::{Protocol, Segment, encode, reply};
 use crate::values::ClientId;
 use crate::values::Owner;
@@ -27,30 +28,46 @@ impl Shard {
     }
 
     /// An answer of the control executor to a question.
-    pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8]) {
-        self.deliver(to, Message::Small(reply));
+    pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
+        self.deliver(to, Outcome::Refused, Message::Small(reply), now);
     }
 
     /// A reply has come to the shard that its client is on.
-    pub(super) fn deliver(&mut self, to: ReplyTo, message: Message<'_>) {
+    pub(super) fn deliver(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let id = ClientId { index: to.client, generation: to.generation };
-        // The client may have left; the reply is then nobody's.
-        let Some(client) = self.clients.get(id) else { return };
+        let bytes = message.bytes().len();
+        // The client may have left; the reply is then nobody's, but it cost what it cost.
+        let Some(client) = self.clients.get(id) else {
+            return self.settle_departed(to, outcome, bytes, now);
+        };
         match client.rewrite_of(to.sequence) {
             None => debug_assert!(false, "a reply that nobody waits for: {to:?}"),
             Some(Rewrite::AsItCame) => {
+                let charge = client.take_charge(to.sequence);
                 client.answer(to.sequence, message, &mut self.pool);
+                self.settle(charge, || Settlement::of(outcome, bytes), now);
                 self.after_answer(id);
             }
             Some(Rewrite::Cursor { backend }) => {
+                let charge = client.take_charge(to.sequence);
                 let reply = self.next_cursor(backend, message.bytes());
+                self.settle(charge, || Settlement::of(outcome, bytes), now);
                 self.answer_rewritten(id, to.sequence, reply);
             }
             Some(Rewrite::Gather(index)) => {
-                if let Some(joined) = self.gathers.part_arrived(index, to.part, message, &mut self.pool) {
+                let joined = self.gathers.part_arrived(index, to.part, outcome, message, &mut self.pool);
+                if let Some((joined, settlement)) = joined {
+                    let charge = self.clients.at(id).take_charge(to.sequence);
+                    self.settle(charge, || settlement, now);
                     self.answer_rewritten(id, to.sequence, joined);
                 }
             }
+        }
+    }
+
+    fn settle(&mut self, charge: Option<Charge>, settlement: impl FnOnce() -> Settlement, now: Now) {
+        if let Some(charge) = charge {
+            self.settle_charge(&charge, &settlement(), now);
         }
     }
 

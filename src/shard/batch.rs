@@ -47,6 +47,22 @@ pub struct Terms {
     pub tenant: u16,
     /// How much it matters, as an index: 0 is critical.
     pub tier: u8,
+    /// What its cost grows with, as an index of command classes.
+    pub class: u8,
+}
+
+/// What became of a request, for whoever pays for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A backend did the work.
+    Served {
+        /// Elements of the reply, where it has elements.
+        rows: u32,
+        /// How much longer it took than such requests usually do, in microseconds.
+        slowness_micros: u32,
+    },
+    /// It was refused after it had been admitted: it costs nothing.
+    Refused,
 }
 
 /// A message: copied if small, shared if large.
@@ -94,6 +110,7 @@ struct RequestEntry {
 #[derive(Clone, Copy, Debug)]
 struct ReplyEntry {
     to: ReplyTo,
+    outcome: Outcome,
     place: Place,
 }
 
@@ -123,9 +140,9 @@ impl Batch {
     }
 
     /// Adds a reply.
-    pub fn push_reply(&mut self, to: ReplyTo, message: Message<'_>) {
+    pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
         let place = place(&mut self.reply_bytes, &mut self.shared, message);
-        self.replies.push(ReplyEntry { to, place });
+        self.replies.push(ReplyEntry { to, outcome, place });
     }
 
     /// The requests in the order they were added.
@@ -142,11 +159,11 @@ impl Batch {
     }
 
     /// The replies in the order they were added.
-    pub fn replies(&self) -> impl Iterator<Item = (ReplyTo, Message<'_>)> {
+    pub fn replies(&self) -> impl Iterator<Item = (ReplyTo, Outcome, Message<'_>)> {
         let mut at = 0;
-        self.replies
-            .iter()
-            .map(move |entry| (entry.to, found(&self.reply_bytes, &self.shared, &mut at, entry.place)))
+        self.replies.iter().map(move |entry| {
+            (entry.to, entry.outcome, found(&self.reply_bytes, &self.shared, &mut at, entry.place))
+        })
     }
 
     /// Empties it for its next use.
@@ -195,15 +212,15 @@ mod tests {
         let large = Bytes::from(vec![b'L'; COPY_BYTES_MAX + 1]);
         let to = |sequence| ReplyTo { shard: ShardId(1), part: 0, client: 2, generation: 3, sequence };
         let route = Route { slot: 7, backend: BackendId(0), protocol: Protocol::Resp3 };
-        let terms = Terms { deadline: None, tenant: 4, tier: 1 };
+        let terms = Terms { deadline: None, tenant: 4, tier: 1, class: 0 };
         batch.push_request(to(1), route, terms, Message::Small(b"one"));
-        batch.push_reply(to(9), Message::Shared(&large));
+        batch.push_reply(to(9), Outcome::Refused, Message::Shared(&large));
         batch.push_request(to(2), route, terms, Message::Shared(&large));
         batch.push_request(to(3), route, terms, Message::Small(b"three"));
         let requests: Vec<_> =
             batch.requests().map(|(to, _, _, message)| (to.sequence, message.bytes().to_vec())).collect();
         assert_eq!(requests, [(1, b"one".to_vec()), (2, large.to_vec()), (3, b"three".to_vec())]);
-        assert_eq!(batch.replies().map(|(to, _)| to.sequence).collect::<Vec<_>>(), [9]);
+        assert_eq!(batch.replies().map(|(to, ..)| to.sequence).collect::<Vec<_>>(), [9]);
         batch.clear();
         assert!(batch.is_empty());
     }

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::identify::Identity;
+use super::settlement::Charge;
 use super::transaction::Transaction;
-use crate::protocol::{Argument, BufferPool, Output, Protocol, RequestDecoder};
+use crate::protocol::{Argument, Arguments, BufferPool, Output, Protocol, RequestDecoder};
 use crate::shard::batch::Message;
 use crate::values::{ClientId, Timestamp};
 
@@ -80,7 +81,7 @@ pub(super) enum Rewrite {
 /// A request that has not been answered, or whose reply is not the next one to go out.
 #[derive(Debug)]
 pub(super) enum Slot {
-    Waiting(Rewrite),
+    Waiting(Rewrite, Option<Charge>),
     Ready(Stored),
 }
 
@@ -91,6 +92,16 @@ pub(super) struct HeldRequest {
     pub places: Vec<Argument>,
     /// On whose terms it is to run.
     pub identity: Identity,
+}
+
+impl HeldRequest {
+    pub fn new(arguments: &Arguments<'_>, identity: &Identity) -> Self {
+        Self {
+            frame: arguments.frame().to_vec(),
+            places: arguments.places().to_vec(),
+            identity: identity.clone(),
+        }
+    }
 }
 
 /// How a connection ends.
@@ -119,6 +130,8 @@ pub(super) struct Client {
     /// Requests after the one that is under way must wait until it is answered.
     pub barrier: bool,
     pub held_request: Option<Box<HeldRequest>>,
+    /// The held request waits for a pool of quotas to answer.
+    pub waits_for_quota: bool,
     pub ending: Ending,
     pub output: Output,
     /// Since when a segment is with the socket.
@@ -149,6 +162,7 @@ impl Client {
             first_sequence: 0,
             barrier: false,
             held_request: None,
+            waits_for_quota: false,
             ending: Ending::Open,
             output: Output::default(),
             sending_since: None,
@@ -167,25 +181,45 @@ impl Client {
     }
 
     /// Takes the next place in the order of replies.
-    pub fn expect_reply(&mut self, rewrite: Rewrite) -> u32 {
+    pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         let sequence = self.first_sequence.wrapping_add(self.slots.len() as u32);
-        self.slots.push_back(Slot::Waiting(rewrite));
+        self.slots.push_back(Slot::Waiting(rewrite, charge));
         sequence
     }
 
     /// What the reply with this number still needs. `None` if it was never expected or is already there.
     pub fn rewrite_of(&self, sequence: u32) -> Option<Rewrite> {
-        let offset = sequence.wrapping_sub(self.first_sequence) as usize;
-        match self.slots.get(offset) {
-            Some(Slot::Waiting(rewrite)) => Some(*rewrite),
+        match self.slots.get(self.offset_of(sequence)) {
+            Some(Slot::Waiting(rewrite, _)) => Some(*rewrite),
             _ => None,
         }
     }
 
+    /// What was taken for the request with this number, if anything and if that is not settled yet.
+    pub fn take_charge(&mut self, sequence: u32) -> Option<Charge> {
+        let offset = self.offset_of(sequence);
+        match self.slots.get_mut(offset) {
+            Some(Slot::Waiting(_, charge)) => charge.take(),
+            _ => None,
+        }
+    }
+
+    /// All charges that are not settled, each with the number of its request, and whether its reply comes in parts.
+    pub fn open_charges(&self) -> impl Iterator<Item = (u32, Rewrite, Charge)> {
+        (self.first_sequence..).zip(&self.slots).filter_map(|(sequence, slot)| match slot {
+            Slot::Waiting(rewrite, Some(charge)) => Some((sequence, *rewrite, *charge)),
+            _ => None,
+        })
+    }
+
+    fn offset_of(&self, sequence: u32) -> usize {
+        sequence.wrapping_sub(self.first_sequence) as usize
+    }
+
     /// The reply with this number is there. It goes out if it is its turn, with those that waited for it.
     pub fn answer(&mut self, sequence: u32, message: Message<'_>, pool: &mut BufferPool) {
-        let offset = sequence.wrapping_sub(self.first_sequence) as usize;
-        debug_assert!(matches!(self.slots.get(offset), Some(Slot::Waiting(_))), "one reply per request");
+        let offset = self.offset_of(sequence);
+        debug_assert!(matches!(self.slots.get(offset), Some(Slot::Waiting(..))), "one reply per request");
         if offset > 0 {
             self.slots[offset] = Slot::Ready(Stored::new(message, pool));
             return;
@@ -220,7 +254,7 @@ impl Client {
     /// Gathers that nobody will complete, when the client leaves.
     pub fn open_gathers(&self) -> impl Iterator<Item = u32> {
         self.slots.iter().filter_map(|slot| match slot {
-            Slot::Waiting(Rewrite::Gather(index)) => Some(*index),
+            Slot::Waiting(Rewrite::Gather(index), _) => Some(*index),
             _ => None,
         })
     }
@@ -312,10 +346,10 @@ mod tests {
     fn replies_leave_in_the_order_of_requests() {
         let mut pool = BufferPool::new(8);
         let mut client = Client::new(1, Identity::default(), Timestamp::ZERO);
-        let first = client.expect_reply(Rewrite::AsItCame);
-        let second = client.expect_reply(Rewrite::AsItCame);
+        let first = client.expect_reply(Rewrite::AsItCame, None);
+        let second = client.expect_reply(Rewrite::AsItCame, None);
         client.answer_now(&mut pool, |out| out.extend_from_slice(b"third "));
-        let fourth = client.expect_reply(Rewrite::AsItCame);
+        let fourth = client.expect_reply(Rewrite::AsItCame, None);
         client.answer(
             fourth,
             Message::Small(b"a fourth reply that is too long to be kept in place "),

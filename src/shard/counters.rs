@@ -18,7 +18,11 @@ pub enum Counter {
     AnsweredHere,
     RefusedUnavailable,
     RefusedOverloaded,
+    RefusedThrottled,
     RefusedPermission,
+    ThrottledInShadow,
+    AdmissionsWaited,
+    QuotaPoolsSilent,
     ProtocolErrors,
     ClientBytesReceived,
     BackendBytesReceived,
@@ -33,7 +37,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 25] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 29] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -72,7 +76,26 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 25] = [
     (Counter::AnsweredHere, "weir_requests_answered_here_total", "", "Requests that weir answered itself."),
     (Counter::RefusedUnavailable, "weir_refusals_total", "reason=\"unavailable\"", REFUSALS),
     (Counter::RefusedOverloaded, "weir_refusals_total", "reason=\"overloaded\"", REFUSALS),
+    (Counter::RefusedThrottled, "weir_refusals_total", "reason=\"throttled\"", REFUSALS),
     (Counter::RefusedPermission, "weir_refusals_total", "reason=\"permission\"", REFUSALS),
+    (
+        Counter::ThrottledInShadow,
+        "weir_shadow_refusals_total",
+        "reason=\"throttled\"",
+        "Requests that would have been refused, had --shadow not let them pass.",
+    ),
+    (
+        Counter::AdmissionsWaited,
+        "weir_admissions_waited_total",
+        "",
+        "Requests that waited for the answer of a quota's pool.",
+    ),
+    (
+        Counter::QuotaPoolsSilent,
+        "weir_quota_pools_silent_total",
+        "",
+        "Times requests went on without an answer of a quota's pool, by this core's last share.",
+    ),
     (Counter::ProtocolErrors, "weir_protocol_errors_total", "", "Connections closed for malformed requests."),
     (Counter::ClientBytesReceived, "weir_client_bytes_received_total", "", "Bytes received from clients."),
     (Counter::BackendBytesReceived, "weir_backend_bytes_received_total", "", "Bytes received from backends."),

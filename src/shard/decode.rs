@@ -70,12 +70,13 @@ impl Shard {
     pub(super) fn resume(&mut self, id: ClientId, now: Now) {
         let Some(client) = self.clients.get(id) else { return };
         client.listed_to_resume = false;
-        if client.barrier && client.unanswered() == 0 {
-            client.barrier = false;
-            if let Some(held) = client.held_request.take() {
-                let arguments = Arguments::new(&held.frame, &held.places);
-                self.handle_request_as(id, &held.identity, Request { arguments, shared: None }, now);
-            }
+        client.barrier &= client.unanswered() > 0;
+        if !client.barrier
+            && !client.waits_for_quota
+            && let Some(held) = client.held_request.take()
+        {
+            let arguments = Arguments::new(&held.frame, &held.places);
+            self.handle_request_as(id, &held.identity, Request { arguments, shared: None }, now);
         }
         self.decode(id, &[], now);
     }
@@ -106,7 +107,10 @@ impl Shard {
             let limits =
                 if client.identity.tenant.is_some() { self.limits } else { RequestLimits::stranger() };
             match decoder.next(chunk, &mut consumed, &limits) {
-                Ok(Some(request)) => self.handle_request(id, request, now),
+                Ok(Some(request)) => {
+                    self.counters.add(Counter::Requests, 1);
+                    self.handle_request(id, request, now);
+                }
                 Ok(None) => return Outcome::Done,
                 Err(error) => {
                     self.counters.add(Counter::ProtocolErrors, 1);
@@ -120,7 +124,6 @@ impl Shard {
 
     /// One whole request: from here it is answered exactly once.
     pub(super) fn handle_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
-        self.counters.add(Counter::Requests, 1);
         let arguments = request.arguments;
         match command::recognise(&arguments) {
             Ok(command) => self.handle_command(id, command, request, now),
@@ -149,7 +152,7 @@ impl Shard {
         match handling {
             Handling::Forward => self.route(id, command, request, now),
             Handling::Split(gather) => self.split(id, command, gather, request, now),
-            Handling::FanOut(fan_out) => self.fan_out(id, fan_out, request, now),
+            Handling::FanOut(fan_out) => self.fan_out(id, command, fan_out, request, now),
             Handling::Local(local) => self.answer_locally(id, command, local, request, now),
             Handling::Refused(refusal) => {
                 self.answer_now(id, |out, _| encode::error(out, &refusal.of(command).to_string()));
@@ -173,11 +176,7 @@ impl Shard {
         let client = self.clients.at(id);
         debug_assert!(client.held_request.is_none() && client.unanswered() > 0);
         client.barrier = true;
-        client.held_request = Some(Box::new(HeldRequest {
-            frame: arguments.frame().to_vec(),
-            places: arguments.places().to_vec(),
-            identity: client.identity.clone(),
-        }));
+        client.held_request = Some(Box::new(HeldRequest::new(arguments, &client.identity)));
     }
 
     /// Later requests of the connection wait until the one just sent is answered.
@@ -218,7 +217,10 @@ impl super::client::Client {
 
     /// May the next request not be taken on yet?
     pub(super) fn must_wait(&self) -> bool {
-        self.barrier || self.unanswered() >= limits::PIPELINE_MAX || self.output.len() > OUTPUT_BYTES_PAUSE
+        self.barrier
+            || self.waits_for_quota
+            || self.unanswered() >= limits::PIPELINE_MAX
+            || self.output.len() > OUTPUT_BYTES_PAUSE
     }
 }
 
@@ -249,6 +251,7 @@ impl Shard {
     pub(super) fn forget_client(&mut self, id: ClientId) {
         let gathers: Vec<u32> =
             self.clients.get(id).map(|client| client.open_gathers().collect()).unwrap_or_default();
+        self.remember_charges(id);
         for gather in gathers {
             self.gathers.remove(gather, &mut self.pool);
         }

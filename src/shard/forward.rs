@@ -5,11 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Shard;
-use super::batch::{Message, ReplyTo, Route, Terms};
+use super::batch::{Message, Outcome, ReplyTo, Route, Terms};
 use super::counters::Counter;
 use super::link::{Link, LinkState, Pending, Purpose};
 use super::refusal::Refusal;
-use crate::protocol::{Protocol, Segment, encode};
+use crate::protocol::{Protocol, Scanned, Segment, encode};
 use crate::values::limits::{self, COPY_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{Action, Owner};
@@ -26,11 +26,11 @@ impl Shard {
         &mut self,
         to: ReplyTo,
         route: Route,
-        _terms: Terms,
+        terms: Terms,
         message: Message<'_>,
         now: Now,
     ) {
-        self.forward_block(to, route, message, 1, now);
+        self.forward_block(to, route, terms, message, 1, now);
     }
 
     /// Forwards a block of requests of which only the last one's reply counts.
@@ -38,13 +38,14 @@ impl Shard {
         &mut self,
         to: ReplyTo,
         route: Route,
+        terms: Terms,
         message: Message<'_>,
         requests: usize,
         now: Now,
     ) {
         let connection = self.link_for(route);
         if let Err(refusal) = self.make_ready(connection, now) {
-            return self.refuse(to, route.backend, &refusal);
+            return self.refuse(to, route.backend, &refusal, now);
         }
         self.counters.add(Counter::RequestsForwarded, 1);
         let link = &mut self.links[connection.0 as usize];
@@ -53,9 +54,14 @@ impl Shard {
             Message::Shared(bytes) => link.output.append_shared(&mut self.pool, bytes),
         }
         for _ in 1..requests {
-            link.pending.push_back(Pending { purpose: Purpose::Step, sent_at: now.monotonic });
+            link.pending.push_back(Pending {
+                purpose: Purpose::Step,
+                class: terms.class,
+                sent_at: now.monotonic,
+            });
         }
-        link.pending.push_back(Pending { purpose: Purpose::Answer(to), sent_at: now.monotonic });
+        let purpose = Purpose::Answer(to);
+        link.pending.push_back(Pending { purpose, class: terms.class, sent_at: now.monotonic });
         self.owed += requests;
         self.list_link_to_send(connection);
     }
@@ -101,7 +107,7 @@ impl Shard {
         let link = &mut self.links[connection.0 as usize];
         link.generation = link.generation.wrapping_add(1);
         link.state = LinkState::Opening { since: now.monotonic };
-        let greeting = Pending { purpose: Purpose::Greeting, sent_at: now.monotonic };
+        let greeting = Pending { purpose: Purpose::Greeting, class: 0, sent_at: now.monotonic };
         let backend = &self.settings.backends[usize::from(link.backend.0)];
         let out = link.output.buffer(&mut self.pool);
         if let Some(words) = greeting_words(link.protocol, backend.credentials.as_ref()) {
@@ -154,14 +160,21 @@ impl Shard {
             };
             self.owed -= 1;
             self.counters.add(Counter::RepliesReceived, 1);
-            if !self.settle(connection, pending, end, scanned.kind, now) {
+            if !self.take_reply(connection, pending, end, &scanned, now) {
                 return;
             }
         }
     }
 
     /// One whole reply. False if the link is no more.
-    fn settle(&mut self, connection: ConnectionId, pending: Pending, end: &[u8], kind: u8, now: Now) -> bool {
+    fn take_reply(
+        &mut self,
+        connection: ConnectionId,
+        pending: Pending,
+        end: &[u8],
+        scanned: &Scanned,
+        now: Now,
+    ) -> bool {
         let link = &mut self.links[connection.0 as usize];
         let oversized = std::mem::take(&mut link.oversized);
         let mut partial = std::mem::take(&mut link.partial);
@@ -171,7 +184,7 @@ impl Shard {
                 return true;
             }
             Purpose::Greeting => {
-                if kind == b'-' {
+                if scanned.kind == b'-' {
                     self.drop_link(connection, "login-refused", now);
                     return false;
                 }
@@ -181,22 +194,29 @@ impl Shard {
             Purpose::Answer(to) => to,
         };
         link.proved();
-        self.service_times.record(now.monotonic.since(pending.sent_at));
+        let backend = usize::from(link.backend.0);
+        let took = now.monotonic.since(pending.sent_at);
+        self.service_times.record(took);
+        let slowness = self.baselines[backend].handle_reply(usize::from(pending.class), took);
+        let outcome = Outcome::Served {
+            rows: rows_of(scanned),
+            slowness_micros: slowness.as_micros().min(u128::from(u32::MAX)) as u32,
+        };
         if oversized {
             self.counters.add(Counter::RepliesOversized, 1);
             let text = format!(
                 "-ERR the reply is larger than {} bytes (--max-reply-bytes)\r\n",
                 self.settings.reply_bytes_max
             );
-            self.give_back(to, Message::Small(text.as_bytes()));
+            self.give_back(to, outcome, Message::Small(text.as_bytes()), now);
         } else if partial.is_empty() {
-            self.give_back(to, Message::Small(end));
+            self.give_back(to, outcome, Message::Small(end), now);
         } else {
             partial.extend_from_slice(end);
             if partial.len() > COPY_BYTES_MAX {
-                self.give_back(to, Message::Shared(&Bytes::from(partial)));
+                self.give_back(to, outcome, Message::Shared(&Bytes::from(partial)), now);
             } else {
-                self.give_back(to, Message::Small(&partial));
+                self.give_back(to, outcome, Message::Small(&partial), now);
                 self.pool.give(partial);
             }
         }
@@ -220,15 +240,15 @@ impl Shard {
     }
 
     /// A reply on its way to the client: to this shard's, or into the batch for the shard that has it.
-    pub(super) fn give_back(&mut self, to: ReplyTo, message: Message<'_>) {
+    pub(super) fn give_back(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         if to.shard == self.settings.id {
-            self.deliver(to, message);
+            self.deliver(to, outcome, message, now);
         } else {
-            self.batch_for(to.shard).push_reply(to, message);
+            self.batch_for(to.shard).push_reply(to, outcome, message);
         }
     }
 
-    fn refuse(&mut self, to: ReplyTo, backend: BackendId, refused: &Refused) {
+    fn refuse(&mut self, to: ReplyTo, backend: BackendId, refused: &Refused, now: Now) {
         let name = &self.settings.backends[usize::from(backend.0)].name;
         let (counter, refusal) = match refused {
             Refused::Down(left) => (
@@ -243,7 +263,7 @@ impl Shard {
         let mut text = self.pool.take();
         refusal.encode(&mut text);
         self.counters.add(counter, 1);
-        self.give_back(to, Message::Small(&text));
+        self.give_back(to, Outcome::Refused, Message::Small(&text), now);
         self.pool.give(text);
     }
 
@@ -270,7 +290,7 @@ impl Shard {
         for pending in pending.drain(..) {
             if let Purpose::Answer(to) = pending.purpose {
                 self.counters.add(Counter::RefusedUnavailable, 1);
-                self.give_back(to, Message::Small(&text));
+                self.give_back(to, Outcome::Refused, Message::Small(&text), now);
             }
         }
         self.pool.give(text);
@@ -335,6 +355,12 @@ impl Shard {
             self.list_link_to_send(connection);
         }
     }
+}
+
+/// Elements of a reply, where it has elements.
+fn rows_of(scanned: &Scanned) -> u32 {
+    let has_elements = matches!(scanned.kind, b'*' | b'%' | b'~' | b'>');
+    if has_elements { scanned.rows.min(u64::from(u32::MAX)) as u32 } else { 0 }
 }
 
 /// Why a link takes no request.

@@ -2,8 +2,9 @@
 
 use slab::Slab;
 
-use super::batch::Message;
+use super::batch::{Message, Outcome};
 use super::client::Stored;
+use super::settlement::Settlement;
 use crate::protocol::reply::{self, Elements};
 use crate::protocol::{BufferPool, Protocol, encode};
 
@@ -34,6 +35,7 @@ struct Gathering {
     protocol: Protocol,
     parts: Vec<Option<Stored>>,
     missing: usize,
+    settlement: Settlement,
 }
 
 /// All requests of a shard that wait for parts.
@@ -47,7 +49,13 @@ impl Gathers {
 
     pub fn insert(&mut self, join: Join, protocol: Protocol, parts: usize) -> u32 {
         let places = std::iter::repeat_with(|| None).take(parts).collect();
-        self.0.insert(Gathering { join, protocol, parts: places, missing: parts }) as u32
+        self.0.insert(Gathering {
+            join,
+            protocol,
+            parts: places,
+            missing: parts,
+            settlement: Settlement::default(),
+        }) as u32
     }
 
     /// Takes one part; when it is the last one, gives the whole.
@@ -55,13 +63,15 @@ impl Gathers {
         &mut self,
         index: u32,
         part: u16,
+        outcome: Outcome,
         message: Message<'_>,
         pool: &mut BufferPool,
-    ) -> Option<Vec<u8>> {
+    ) -> Option<(Vec<u8>, Settlement)> {
         let gathering = &mut self.0[index as usize];
         let place = &mut gathering.parts[usize::from(part)];
         debug_assert!(place.is_none(), "one reply per part");
         *place = Some(Stored::new(message, pool));
+        gathering.settlement.add(outcome, message.bytes().len());
         gathering.missing -= 1;
         if gathering.missing > 0 {
             return None;
@@ -69,8 +79,15 @@ impl Gathers {
         let gathering = self.0.remove(index as usize);
         let mut out = pool.take();
         gathering.join(&mut out);
+        let settlement = gathering.settlement;
         gathering.release(pool);
-        Some(out)
+        Some((out, settlement))
+    }
+
+    /// Parts that a request still waits for, and what the others came to.
+    pub fn parts_missing(&self, index: u32) -> (usize, Settlement) {
+        let gathering = &self.0[index as usize];
+        (gathering.missing, gathering.settlement)
     }
 
     /// Forgets a request whose client has left.
@@ -172,9 +189,10 @@ mod tests {
         let mut whole = None;
         for (part, reply) in parts.iter().enumerate().rev() {
             assert!(whole.is_none(), "complete before the last part");
-            whole = gathers.part_arrived(index, part as u16, Message::Small(reply.as_bytes()), &mut pool);
+            let message = Message::Small(reply.as_bytes());
+            whole = gathers.part_arrived(index, part as u16, Outcome::Refused, message, &mut pool);
         }
-        String::from_utf8(whole.expect("complete")).expect("text")
+        String::from_utf8(whole.expect("complete").0).expect("text")
     }
 
     #[test]

@@ -28,8 +28,11 @@ impl Shard {
 
     fn sign_in(&mut self, id: ClientId, user: Option<&[u8]>, password: &[u8]) -> Result<(), String> {
         let signed_in = self.quotas.sign_in(user, password).ok_or_else(|| WRONGPASS.to_owned())?;
+        let tenant = self.quotas.tenant(signed_in.tenant);
+        let account = signed_in.user.as_ref().and_then(|user| self.accounts.user(tenant, user));
         self.clients.at(id).identity = super::Identity {
             tenant: Some(signed_in.tenant),
+            account,
             user: signed_in.user.map(String::into_boxed_str),
             tier: signed_in.tier,
             deadline: signed_in.deadline,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Shard;
+use super::accounts::{Accounts, UserAccount};
 use super::batch::Terms;
 use crate::config::{Quotas, Tenant, TenantId, Tier};
 use crate::protocol::Arguments;
@@ -21,6 +22,8 @@ pub struct Identity {
     pub tier: Tier,
     /// How long an answer is of use.
     pub deadline: Option<Duration>,
+    /// Where the user's quota is accounted for, if it has one.
+    pub account: Option<UserAccount>,
 }
 
 impl Identity {
@@ -28,16 +31,18 @@ impl Identity {
     pub fn stranger(quotas: &Quotas) -> Self {
         let Some(tenant) = quotas.strangers() else { return Self::default() };
         let terms = quotas.tenant(tenant);
-        Self { tenant: Some(tenant), user: None, tier: terms.tier, deadline: terms.deadline }
+        Self { tenant: Some(tenant), tier: terms.tier, deadline: terms.deadline, ..Self::default() }
     }
 
     /// The same under new quotas: a tenant is known by its name. What the client chose for itself stays, but a tier
     /// is never above the tenant's.
     #[must_use]
-    pub fn carried_over(&self, before: &Quotas, after: &Quotas) -> Self {
+    pub(super) fn carried_over(&self, before: &Quotas, after: &Quotas, accounts: &mut Accounts) -> Self {
         let known = self.tenant.and_then(|tenant| after.find(&before.tenant(tenant).name));
         let Some(tenant) = known else { return Self::stranger(after) };
-        Self { tenant: Some(tenant), tier: self.tier.max(after.tenant(tenant).tier), ..self.clone() }
+        let terms = after.tenant(tenant);
+        let account = self.user.as_ref().and_then(|user| accounts.user(terms, user));
+        Self { tenant: Some(tenant), tier: self.tier.max(terms.tier), account, ..self.clone() }
     }
 }
 
@@ -48,12 +53,13 @@ impl Shard {
         Identity::stranger(&self.quotas)
     }
 
-    pub(super) fn terms_of(&mut self, id: ClientId, now: Now) -> Terms {
+    pub(super) fn terms_of(&mut self, id: ClientId, class: Class, now: Now) -> Terms {
         let identity = &self.clients.at(id).identity;
         Terms {
             deadline: identity.deadline.map(|deadline| now.monotonic.after(deadline)),
             tenant: identity.tenant.map_or(u16::MAX, |tenant| tenant.0),
             tier: identity.tier as u8,
+            class: class as u8,
         }
     }
 

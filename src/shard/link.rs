@@ -43,6 +43,8 @@ pub(super) enum Purpose {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub purpose: Purpose,
+    /// Of the command, as an index.
+    pub class: u8,
     pub sent_at: Timestamp,
 }
 

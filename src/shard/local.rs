@@ -66,7 +66,7 @@ impl Shard {
             }),
             C::Multi => self.begin_transaction(id),
             C::Discard => self.discard_transaction(id),
-            C::Exec => self.execute_transaction(id, now),
+            C::Exec => self.execute_transaction(id, arguments, now),
             C::Qos => self.qos(id, request, now),
         }
     }
@@ -143,7 +143,7 @@ impl Shard {
         let sections =
             arguments.iter().skip(1).map(|word| String::from_utf8_lossy(word).to_lowercase()).collect();
         let protocol: Protocol = self.clients.at(id).protocol;
-        let to = self.expect_reply(id, Rewrite::AsItCame);
+        let to = self.expect_reply(id, Rewrite::AsItCame, None);
         self.questions.push_back((to, Question::Info { sections, protocol }));
     }
 }

@@ -14,14 +14,18 @@
 //! |---|---|
 //! | bytes to requests, holding back, flow control | `decode.rs` |
 //! | who is it, may it | `identify.rs` |
+//! | what does it cost, is there enough left | `pricing.rs`, `admission.rs`, `accounts.rs` |
 //! | key to core and backend | `route.rs` |
 //! | one request, many places | `split.rs`, `gather.rs` |
 //! | MULTI ... EXEC | `transaction.rs` |
 //! | to the backend and back | `forward.rs`, `link.rs`, `service_time.rs` |
+//! | what it really cost | `settlement.rs` |
 //! | replies in order | `answer.rs`, `client.rs` |
 //! | what weir answers itself | `local.rs`, `handshake.rs`, `qos.rs` |
 //! | from core to core | `batch.rs` |
 
+mod accounts;
+mod admission;
 mod answer;
 mod batch;
 mod client;
@@ -33,10 +37,12 @@ mod handshake;
 mod identify;
 mod link;
 mod local;
+mod pricing;
 mod qos;
 mod refusal;
 mod route;
 mod service_time;
+mod settlement;
 mod split;
 mod transaction;
 
@@ -44,7 +50,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use batch::{Batch, Message, ReplyTo, Route, Terms};
+pub use admission::{AdmissionSettings, Limiter};
+pub use batch::{Batch, Message, Outcome, ReplyTo, Route, Terms};
 pub use counters::{COUNTERS, Counter, Counters};
 pub use handshake::COMPATIBLE_VERSION;
 pub use identify::Identity;
@@ -52,13 +59,17 @@ pub use refusal::Refusal;
 pub use service_time::ServiceTimes;
 
 use crate::config::Quotas;
+use crate::policy::baseline::Baseline;
 use crate::protocol::{BufferPool, Protocol, RequestLimits, Segment};
 use crate::routing::Topology;
+use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp};
+use accounts::Accounts;
 use client::Clients;
 use gather::Gathers;
 use link::{Link, LinkState};
+use settlement::Departed;
 
 /// A store, as this core sees it.
 #[derive(Clone, Debug)]
@@ -96,6 +107,8 @@ pub struct ShardSettings {
     pub connect_timeout: Duration,
     /// Where its own randomness starts.
     pub seed: u64,
+    /// How requests are priced and admitted.
+    pub admission: AdmissionSettings,
 }
 
 /// What a shard cannot know alone.
@@ -105,6 +118,15 @@ pub enum Question {
     Info {
         /// Names of sections; none means the usual ones.
         sections: Vec<String>,
+        /// The dialect of the reply.
+        protocol: Protocol,
+    },
+    /// `QOS TENANTS`.
+    Tenants {
+        /// The name of the tenant that asks.
+        asker: String,
+        /// Only tenants whose names come after this one.
+        after: String,
         /// The dialect of the reply.
         protocol: Protocol,
     },
@@ -150,6 +172,13 @@ pub struct Shard {
     random: u64,
     counters: Counters,
     service_times: ServiceTimes,
+    accounts: Accounts,
+    /// What is usual, per backend.
+    baselines: Vec<Baseline>,
+    /// Clients whose next request waits for the answer of a pool.
+    clients_waiting: Vec<ClientId>,
+    /// Requests under way whose clients have left, and who pays for them.
+    departed: Departed,
 }
 
 impl Shard {
@@ -164,7 +193,13 @@ impl Shard {
             })
             .collect();
         let shards = usize::from(settings.topology.shards());
+        let accounts = Accounts::new(settings.id, settings.topology.shards(), &settings.admission, &quotas);
+        let baselines = settings.topology.all_backends().map(|_| Baseline::default()).collect();
         Self {
+            accounts,
+            baselines,
+            clients_waiting: Vec::new(),
+            departed: Departed::default(),
             limits: RequestLimits::trusted(settings.request_bytes_max),
             quotas,
             clients: Clients::default(),
@@ -219,6 +254,11 @@ impl Shard {
         self.owed
     }
 
+    /// Requests under way whose clients have left.
+    pub fn requests_departed(&self) -> usize {
+        self.departed.len()
+    }
+
     /// Requests that wait for the replies to several parts.
     pub fn gathers_open(&self) -> usize {
         self.gathers.len()
@@ -235,8 +275,8 @@ impl Shard {
         for (to, route, terms, message) in batch.requests() {
             self.forward_here(to, route, terms, message, now);
         }
-        for (to, message) in batch.replies() {
-            self.deliver(to, message);
+        for (to, outcome, message) in batch.replies() {
+            self.deliver(to, outcome, message, now);
         }
         batch.clear();
         if self.spare_batches.len() < SPARE_BATCHES_MAX {
@@ -251,6 +291,7 @@ impl Shard {
             self.resume(id, now);
         }
         self.release_overdue_partials(now);
+        self.admission_turn_end(now);
         if self.housekeeping_at.is_some_and(|at| at <= now.monotonic) {
             self.housekeeping_at = None;
             self.keep_house(now);
@@ -262,13 +303,18 @@ impl Shard {
     }
 
     /// New quotas. Clients keep their tenant by its name; those whose tenant is gone must authenticate again.
-    pub fn handle_quotas(&mut self, quotas: Arc<Quotas>) {
+    pub fn handle_quotas(&mut self, quotas: Arc<Quotas>, now: Now) {
+        self.accounts.handle_quotas(&self.quotas, &quotas, now.monotonic);
         let ids: Vec<ClientId> = self.clients.ids().collect();
         for id in ids {
             let client = self.clients.at(id);
-            client.identity = client.identity.carried_over(&self.quotas, &quotas);
+            let held = client.held_request.as_mut().map(|held| &mut held.identity);
+            for identity in std::iter::once(&mut client.identity).chain(held) {
+                *identity = identity.carried_over(&self.quotas, &quotas, &mut self.accounts);
+            }
         }
         self.quotas = quotas;
+        self.resume_waiting(now);
     }
 
     /// From now on, requests that were taken on are answered, nothing more is read, and clients are closed.
@@ -304,9 +350,15 @@ impl Shard {
         Some((shard, batch))
     }
 
+    /// What is to be told to the pools of quotas, if anything; each report is answered through `handle_grants`.
+    pub fn poll_report(&mut self) -> Option<Report> {
+        self.accounts.poll_report()
+    }
+
     /// When `handle_turn_end` should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        self.housekeeping_at
+        let patience = if self.clients_waiting.is_empty() { None } else { self.accounts.patience_ends() };
+        [self.housekeeping_at, self.accounts.poll_deadline(), patience].into_iter().flatten().min()
     }
 
     /// A socket is done with a segment: it was sent whole, or the socket is closed.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Identity, Shard};
+use super::client::Rewrite;
+use super::{Identity, Question, Shard};
 use crate::config::Tier;
 use crate::protocol::{Argument, Arguments, Request, encode};
 use crate::values::ClientId;
@@ -80,13 +81,16 @@ impl Wishes {
     }
 }
 
-const HELP: [&str; 9] = [
+const HELP: [&str; 12] = [
     "QOS <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "SET [USER <name>] [TIER <tier>] [DEADLINE <ms>]",
     "    For all further requests of this connection: who within the tenant sends them, how much they matter",
     "    (critical, standard, batch, sheddable; never above the tenant's own tier), how long an answer is of use.",
     "CALL [USER <name>] [TIER <tier>] [DEADLINE <ms>] <command> [<arg> ...]",
     "    The same for one request.",
+    "TENANTS [AFTER <name>]",
+    "    What this tenant asked for and got, in request units, and which quota would suit it; an administrator is told",
+    "    of the first thousand tenants, in the order of their names, or of those after a name.",
     "HELP",
     "    Print this help.",
     "The same options may stand behind a client's name: CLIENT SETNAME cart;tier=batch;deadline=50ms",
@@ -100,6 +104,8 @@ impl Shard {
             self.qos_set(id, &arguments);
         } else if subcommand.eq_ignore_ascii_case(b"call") {
             self.qos_call(id, &arguments, now);
+        } else if subcommand.eq_ignore_ascii_case(b"tenants") {
+            self.qos_tenants(id, &arguments);
         } else if subcommand.eq_ignore_ascii_case(b"help") {
             self.answer_now(id, |out, _| {
                 encode::array(out, HELP.len());
@@ -150,6 +156,23 @@ impl Shard {
         self.handle_request_as(id, &identity, request, now);
     }
 
+    fn qos_tenants(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let after = match (arguments.get(2), arguments.get(3)) {
+            (None, _) => String::new(),
+            (Some(word), Some(name)) if word.eq_ignore_ascii_case(b"after") && arguments.len() == 4 => {
+                String::from_utf8_lossy(name).into_owned()
+            }
+            (Some(_), _) => {
+                let text = "ERR QOS TENANTS: nothing more, or AFTER and a name, is wanted";
+                return self.answer_now(id, |out, _| encode::error(out, text));
+            }
+        };
+        let asker = self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone());
+        let protocol = self.clients.at(id).protocol;
+        let to = self.expect_reply(id, Rewrite::AsItCame, None);
+        self.questions.push_back((to, Question::Tenants { asker, after, protocol }));
+    }
+
     /// One request on other terms than the connection's.
     pub(super) fn handle_request_as(
         &mut self,
@@ -174,6 +197,8 @@ impl Shard {
         let mut identity = self.clients.at(id).identity.clone();
         if let Some(user) = &wishes.user {
             identity.user = Some(user.as_str().into());
+            identity.account =
+                identity.tenant.and_then(|tenant| self.accounts.user(self.quotas.tenant(tenant), user));
         }
         if let Some(tier) = wishes.tier {
             if tier < highest {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::protocol::encode;
+
 /// Why weir itself did not let a request through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal<'a> {
@@ -12,6 +14,21 @@ pub enum Refusal<'a> {
         /// What happened to it.
         reason: &'static str,
         /// When a new attempt makes sense.
+        retry_after: Duration,
+    },
+    /// A quota is used up.
+    Throttled {
+        /// Whose: `global`, `tenant` or `user`.
+        scope: &'static str,
+        /// The tenant's name.
+        tenant: &'a str,
+        /// The user's within it.
+        user: Option<&'a str>,
+        /// Request units per second.
+        limit: u64,
+        /// Whole units that are left.
+        remaining: u64,
+        /// When there will be enough.
         retry_after: Duration,
     },
     /// Too much waits already.
@@ -29,7 +46,11 @@ impl Refusal<'_> {
     /// Appends the error reply.
     pub fn encode(&self, out: &mut Vec<u8>) {
         use std::io::Write as _;
+        if let Self::Throttled { scope, tenant, user, limit, remaining, retry_after } = *self {
+            return throttled(out, [scope, tenant], user, [limit, remaining], retry_after);
+        }
         let written = match self {
+            Self::Throttled { .. } => unreachable!("worded above"),
             Self::Unavailable { backend, reason, retry_after } => write!(
                 out,
                 "-UNAVAILABLE backend={backend} reason={reason} retry_after_ms={}\r\n",
@@ -43,6 +64,33 @@ impl Refusal<'_> {
         };
         written.expect("writing to a vector does not fail");
     }
+}
+
+/// Under a flood these are most of what weir says, so they are put together without the machinery of formatting.
+fn throttled(
+    out: &mut Vec<u8>,
+    [scope, tenant]: [&str; 2],
+    user: Option<&str>,
+    [limit, remaining]: [u64; 2],
+    retry_after: Duration,
+) {
+    let retry_after_ms = (retry_after.as_micros() as u64).div_ceil(1_000).max(1);
+    let mut text = |text: &str| out.extend_from_slice(text.as_bytes());
+    text("-THROTTLED scope=");
+    text(scope);
+    text(" name=");
+    text(tenant);
+    if let Some(user) = user {
+        text("/");
+        text(user);
+    }
+    for (name, value) in
+        [(" limit=", limit), (" remaining=", remaining), (" retry_after_ms=", retry_after_ms)]
+    {
+        out.extend_from_slice(name.as_bytes());
+        encode::decimal(out, value.min(i64::MAX as u64) as i64);
+    }
+    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]
@@ -63,5 +111,22 @@ mod tests {
         Refusal::Overloaded { reason: "queue", backend: "a:1", retry_after: Duration::from_millis(12) }
             .encode(&mut out);
         assert_eq!(out, b"-OVERLOADED reason=queue backend=a:1 retry_after_ms=12\r\n");
+        out.clear();
+        let (tenant, retry_after) = ("acme", Duration::from_micros(36_001));
+        Refusal::Throttled { scope: "tenant", tenant, user: None, limit: 5_000, remaining: 0, retry_after }
+            .encode(&mut out);
+        let user = Some("ann");
+        Refusal::Throttled {
+            scope: "user",
+            tenant,
+            user,
+            limit: 10,
+            remaining: 3,
+            retry_after: Duration::ZERO,
+        }
+        .encode(&mut out);
+        let lines = "-THROTTLED scope=tenant name=acme limit=5000 remaining=0 retry_after_ms=37\r\n\
+                     -THROTTLED scope=user name=acme/ann limit=10 remaining=3 retry_after_ms=1\r\n";
+        assert_eq!(String::from_utf8_lossy(&out), lines);
     }
 }

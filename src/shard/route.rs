@@ -4,6 +4,8 @@ use super::Shard;
 use super::batch::{Message, ReplyTo, Route, Terms};
 use super::client::Rewrite;
 use super::counters::Counter;
+use super::pricing::class_of;
+use super::settlement::Charge;
 use crate::protocol::command::{Command, KeyError, Keys};
 use crate::protocol::{Arguments, Request, encode};
 use crate::routing::slot_of;
@@ -32,16 +34,17 @@ impl Shard {
         match self.placement(command, &request.arguments) {
             Err(error) => self.answer_now(id, |out, _| encode::error(out, &error.to_string())),
             Ok(Placement::Together { slot, backend, home }) => {
+                let Ok(charge) = self.admit(id, Some(command), &request.arguments, now) else { return };
                 let route = Route { slot, backend, protocol: self.clients.at(id).protocol };
-                let to = self.expect_reply(id, Rewrite::AsItCame);
-                let terms = self.terms_of(id, now);
+                let to = self.expect_reply(id, Rewrite::AsItCame, charge);
+                let terms = self.terms_of(id, command.class, now);
                 let message = Message::new(request.arguments.frame(), request.shared);
                 self.dispatch(home, to, route, terms, message, now);
             }
             Ok(Placement::OneBackend { slot, backend }) => {
-                self.forward_alone(id, slot, backend, request, now);
+                self.forward_alone(id, Some(command), slot, backend, request, now);
             }
-            Ok(Placement::Nowhere) => self.forward_alone(id, 0, BackendId(0), request, now),
+            Ok(Placement::Nowhere) => self.forward_alone(id, Some(command), 0, BackendId(0), request, now),
             Ok(Placement::Apart) => self.answer_now(id, |out, _| encode::error(out, CROSS_SLOT)),
         }
     }
@@ -65,18 +68,27 @@ impl Shard {
         if self.clients.at(id).transaction.is_some() {
             return self.queue_for_backend(id, backend, &request.arguments);
         }
-        self.forward_alone(id, slot, backend, request, now);
+        self.forward_alone(id, None, slot, backend, request, now);
     }
 
     /// Sends a request from this core when all earlier ones of its connection are answered, and holds back later ones.
-    fn forward_alone(&mut self, id: ClientId, slot: u16, backend: BackendId, request: Request<'_>, now: Now) {
+    fn forward_alone(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        slot: u16,
+        backend: BackendId,
+        request: Request<'_>,
+        now: Now,
+    ) {
         if self.clients.at(id).unanswered() > 0 {
             return self.hold_request(id, &request.arguments);
         }
         let route = Route { slot, backend, protocol: self.clients.at(id).protocol };
-        let to = self.expect_reply(id, Rewrite::AsItCame);
+        let Ok(charge) = self.admit(id, command, &request.arguments, now) else { return };
+        let to = self.expect_reply(id, Rewrite::AsItCame, charge);
         self.hold_back_later(id);
-        let terms = self.terms_of(id, now);
+        let terms = self.terms_of(id, class_of(command), now);
         self.forward_here(to, route, terms, Message::new(request.arguments.frame(), request.shared), now);
     }
 
@@ -99,8 +111,8 @@ impl Shard {
     }
 
     /// Takes the next place in the client's order of replies.
-    pub(super) fn expect_reply(&mut self, id: ClientId, rewrite: Rewrite) -> ReplyTo {
-        let sequence = self.clients.at(id).expect_reply(rewrite);
+    pub(super) fn expect_reply(&mut self, id: ClientId, rewrite: Rewrite, charge: Option<Charge>) -> ReplyTo {
+        let sequence = self.clients.at(id).expect_reply(rewrite, charge);
         ReplyTo { shard: self.settings.id, part: 0, client: id.index, generation: id.generation, sequence }
     }
 

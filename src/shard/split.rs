@@ -1,11 +1,12 @@
 //! One request, many places: `MGET` and its kin go apart by key, `DBSIZE` and its kin go to every backend.
 
 use super::Shard;
-use super::batch::{Message, ReplyTo, Route};
+use super::batch::{Message, ReplyTo, Route, Terms};
 use super::client::Rewrite;
 use super::counters::Counter;
 use super::gather::Join;
 use super::route::Placement;
+use super::settlement::{Charge, Settlement};
 use crate::protocol::command::{Command, FanOut, Gather, Keys};
 use crate::protocol::{Arguments, Request, encode};
 use crate::routing::slot_of;
@@ -43,6 +44,7 @@ impl Shard {
         if matches!(together, Placement::Together { .. }) {
             return self.route(id, command, request, now);
         }
+        let Ok(charge) = self.admit(id, Some(command), &arguments, now) else { return };
         self.counters.add(Counter::RequestsSplit, 1);
         let (parts, order) = self.parts_of(&arguments, step);
         let join = match gather {
@@ -50,8 +52,9 @@ impl Shard {
             Gather::AllOk => Join::AllOk,
             Gather::Sum => Join::Sum,
         };
-        let to = self.expect_gather(id, join, parts.len());
-        self.send_parts(id, &arguments, step, &parts, &order, to, now);
+        let to = self.expect_gather(id, join, parts.len(), charge);
+        let terms = self.terms_of(id, command.class, now);
+        self.send_parts(id, &arguments, step, &parts, &order, to, terms, now);
     }
 
     /// The places the keys live in, and for each key in order, in which of them.
@@ -95,10 +98,10 @@ impl Shard {
         parts: &[Part],
         order: &[u16],
         to: ReplyTo,
+        terms: Terms,
         now: Now,
     ) {
         let protocol = self.clients.at(id).protocol;
-        let terms = self.terms_of(id, now);
         let mut frames: Vec<Vec<u8>> = parts
             .iter()
             .map(|part| {
@@ -126,12 +129,20 @@ impl Shard {
     }
 
     /// Sends a request to every backend, from this core, alone on its connection.
-    pub(super) fn fan_out(&mut self, id: ClientId, fan_out: FanOut, request: Request<'_>, now: Now) {
+    pub(super) fn fan_out(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        fan_out: FanOut,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        let arguments = &request.arguments;
+        let Ok(charge) = self.admit(id, Some(command), arguments, now) else { return };
+        let terms = self.terms_of(id, command.class, now);
         let join = match fan_out {
-            FanOut::Scan => return self.scan(id, &request.arguments, now),
-            FanOut::One => {
-                return self.ask_backend(id, BackendId(0), &request.arguments, Rewrite::AsItCame, now);
-            }
+            FanOut::Scan => return self.scan(id, arguments, charge, terms, now),
+            FanOut::One => return self.ask_first_backend(id, arguments, charge, terms, now),
             FanOut::Concat => Join::Concat,
             FanOut::Sum => Join::Sum,
             FanOut::AllOk => Join::AllOk,
@@ -142,12 +153,11 @@ impl Shard {
         };
         let backends = self.settings.topology.backends();
         if backends == 1 {
-            return self.ask_backend(id, BackendId(0), &request.arguments, Rewrite::AsItCame, now);
+            return self.ask_first_backend(id, arguments, charge, terms, now);
         }
         self.counters.add(Counter::RequestsSplit, 1);
         let protocol = self.clients.at(id).protocol;
-        let terms = self.terms_of(id, now);
-        let to = self.expect_gather(id, join, usize::from(backends));
+        let to = self.expect_gather(id, join, usize::from(backends), charge);
         self.hold_back_later(id);
         for backend in self.settings.topology.all_backends() {
             let to = ReplyTo { part: backend.0, ..to };
@@ -157,9 +167,19 @@ impl Shard {
     }
 
     /// `SCAN`: the cursor says which backend is to go on, and from where.
-    fn scan(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+    fn scan(
+        &mut self,
+        id: ClientId,
+        arguments: &Arguments<'_>,
+        charge: Option<Charge>,
+        terms: Terms,
+        now: Now,
+    ) {
         let cursor = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<u64>().ok());
         let Some(cursor) = cursor else {
+            if let Some(charge) = charge {
+                self.settle_charge(&charge, &Settlement::default(), now);
+            }
             return self.answer_now(id, |out, _| encode::error(out, "ERR invalid cursor"));
         };
         let backends = u64::from(self.settings.topology.backends());
@@ -169,39 +189,41 @@ impl Shard {
         encode::bulk(&mut frame, arguments.name());
         encode::bulk(&mut frame, (cursor / backends).to_string().as_bytes());
         arguments.iter().skip(2).for_each(|word| encode::bulk(&mut frame, word));
-        self.send_to_backend(id, BackendId(backend), &frame, Rewrite::Cursor { backend }, now);
+        let to = self.expect_reply(id, Rewrite::Cursor { backend }, charge);
+        self.send_to_backend(id, to, BackendId(backend), &frame, terms, now);
         self.pool.give(frame);
     }
 
-    fn ask_backend(
+    fn ask_first_backend(
         &mut self,
         id: ClientId,
-        backend: BackendId,
         arguments: &Arguments<'_>,
-        rewrite: Rewrite,
+        charge: Option<Charge>,
+        terms: Terms,
         now: Now,
     ) {
-        self.send_to_backend(id, backend, arguments.frame(), rewrite, now);
+        let to = self.expect_reply(id, Rewrite::AsItCame, charge);
+        self.send_to_backend(id, to, BackendId(0), arguments.frame(), terms, now);
     }
 
+    /// Sends from this core, alone on its connection.
     fn send_to_backend(
         &mut self,
         id: ClientId,
+        to: ReplyTo,
         backend: BackendId,
         frame: &[u8],
-        rewrite: Rewrite,
+        terms: Terms,
         now: Now,
     ) {
         let protocol = self.clients.at(id).protocol;
-        let terms = self.terms_of(id, now);
-        let to = self.expect_reply(id, rewrite);
         self.hold_back_later(id);
         self.forward_here(to, Route { slot: 0, backend, protocol }, terms, Message::Small(frame), now);
     }
 
-    fn expect_gather(&mut self, id: ClientId, join: Join, parts: usize) -> ReplyTo {
+    fn expect_gather(&mut self, id: ClientId, join: Join, parts: usize, charge: Option<Charge>) -> ReplyTo {
         let protocol = self.clients.at(id).protocol;
         let index = self.gathers.insert(join, protocol, parts);
-        self.expect_reply(id, Rewrite::Gather(index))
+        self.expect_reply(id, Rewrite::Gather(index), charge)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::protocol::encode;
 use crate::routing::slot_of;
-use crate::values::{BackendId, limits};
+use crate::values::{BackendId, Demand, Grant, limits};
 
 #[test]
 fn replies_keep_the_order_of_requests_across_cores() {
@@ -397,6 +397,7 @@ fn wishes_are_taken_or_refused_with_a_reason() {
         (&["QOS", "CALL", "TIER", "batch"], "-ERR wrong number of arguments for 'qos|call' command"),
         (&["QOS", "CALL", "QOS", "HELP"], "-ERR QOS CALL: a command other than QOS"),
         (&["QOS", "CALL", "TIER", "sheddable", "ECHO", "x"], "$1\r\nx"),
+        (&["QOS", "TENANTS", "AFTER"], "-ERR QOS TENANTS: nothing more, or AFTER and a name,"),
         (&["QOS", "NOPE"], "-ERR unknown subcommand 'NOPE'"),
     ] {
         rig.send(client, &[request]);
@@ -460,7 +461,8 @@ fn quotas(text: &str) -> Arc<Quotas> {
 #[test]
 fn a_stranger_may_only_say_who_it_is() {
     let mut rig = Rig::new(1, 1);
-    rig.shards[0].handle_quotas(quotas(QUOTAS));
+    let now = rig.now;
+    rig.shards[0].handle_quotas(quotas(QUOTAS), now);
     let client = rig.client(0);
     for refused in
         [&["GET", "a"][..], &["DBSIZE"], &["FROB", "a"], &["MULTI"], &["QOS", "CALL", "GET", "a"], &["INFO"]]
@@ -482,7 +484,8 @@ fn a_stranger_may_only_say_who_it_is() {
 #[test]
 fn a_tenant_reaches_only_what_is_its_own() {
     let mut rig = Rig::new(1, 1);
-    rig.shards[0].handle_quotas(quotas(QUOTAS));
+    let now = rig.now;
+    rig.shards[0].handle_quotas(quotas(QUOTAS), now);
     let client = rig.client(0);
     rig.send(client, &[&["HELLO", "2", "AUTH", "acme", "a"]]);
     assert!(rig.told(client).starts_with("*14\r\n"));
@@ -520,12 +523,14 @@ fn a_tenant_reaches_only_what_is_its_own() {
 #[test]
 fn new_quotas_keep_a_tenant_by_its_name_and_turn_away_one_that_is_gone() {
     let mut rig = Rig::new(1, 1);
-    rig.shards[0].handle_quotas(quotas(QUOTAS));
+    let now = rig.now;
+    rig.shards[0].handle_quotas(quotas(QUOTAS), now);
     let [stays, goes] = [rig.client(0), rig.client(0)];
     rig.send(stays, &[&["AUTH", "root", "r"]]);
     rig.send(goes, &[&["AUTH", "acme", "a"]]);
     let fewer = QUOTAS.split("[tenants.root]").nth(1).expect("two tenants");
-    rig.shards[0].handle_quotas(quotas(&format!("[tenants.root]{fewer}")));
+    let now = rig.now;
+    rig.shards[0].handle_quotas(quotas(&format!("[tenants.root]{fewer}")), now);
     assert_eq!((rig.told(stays), rig.told(goes)), ("+OK\r\n".into(), "+OK\r\n".into()));
     for client in [stays, goes] {
         rig.send(client, &[&["ACL", "WHOAMI"]]);
@@ -571,6 +576,10 @@ struct Sent {
 /// Shards, with links and clients that do what a test says.
 struct Rig {
     shards: Vec<Shard>,
+    /// What the pools of quotas give on top of what was spent, and whether that was all they had.
+    pools: (i64, bool),
+    /// What shards told the pools.
+    reports: Vec<Report>,
     topology: Topology,
     now: Now,
     clients: Vec<(usize, ClientId)>,
@@ -614,6 +623,7 @@ impl Rig {
                     reply_timeout: Duration::from_secs(30),
                     connect_timeout: Duration::from_secs(1),
                     seed: 1,
+                    admission: AdmissionSettings::default(),
                 };
                 change(&mut settings);
                 Shard::new(settings, Arc::new(Quotas::trusting()))
@@ -621,6 +631,8 @@ impl Rig {
             .collect();
         Self {
             shards,
+            pools: (1_000_000_000, false),
+            reports: Vec::new(),
             topology,
             now: Now { monotonic: Timestamp::from_millis(1), unix_ms: 1_700_000_000_000 },
             clients: Vec::new(),
@@ -764,6 +776,22 @@ impl Rig {
                     moved = true;
                     self.transmit(shard, owner, segment, segments);
                     segments += 1;
+                }
+                while let Some(report) = self.shards[shard].poll_report() {
+                    moved = true;
+                    let granted = |demand: &Demand| Grant {
+                        bucket: demand.bucket,
+                        amount: demand.spent + self.pools.0,
+                        level: 0,
+                        at: self.now.monotonic,
+                        share: 1 << 15,
+                        dry: self.pools.1,
+                    };
+                    let grants: Vec<Grant> = report.demands.iter().map(granted).collect();
+                    if !grants.is_empty() {
+                        self.shards[shard].handle_grants(&grants, self.now);
+                    }
+                    self.reports.push(report);
                 }
                 while let Some((to, batch)) = self.shards[shard].poll_batch() {
                     moved = true;

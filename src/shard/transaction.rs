@@ -1,10 +1,13 @@
 //! `MULTI` ... `EXEC`: queued here, and sent to one backend as one block that nothing comes between.
 
 use super::Shard;
+use super::admission::Stopped;
 use super::batch::{Message, Route};
 use super::client::Rewrite;
+use super::pricing::asked;
 use super::route::{CROSS_SLOT, Placement};
-use crate::protocol::command::{Command, Handling, LocalCommand};
+use crate::policy::price::Asked;
+use crate::protocol::command::{Class, Command, Handling, LocalCommand};
 use crate::protocol::{Arguments, encode};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
@@ -14,6 +17,8 @@ use crate::values::{BackendId, ClientId};
 pub(super) struct Transaction {
     frames: Vec<u8>,
     requests: usize,
+    /// What they are asked to cost, together.
+    asked: Asked,
     /// Where the keys so far live.
     backend: Option<BackendId>,
     /// A request could not be queued, so `EXEC` will refuse.
@@ -37,10 +42,20 @@ impl Shard {
         }
     }
 
-    pub(super) fn execute_transaction(&mut self, id: ClientId, now: Now) {
-        let Some(mut transaction) = self.clients.at(id).transaction.take() else {
+    pub(super) fn execute_transaction(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+        let Some(transaction) = &self.clients.at(id).transaction else {
             return self.answer_now(id, |out, _| encode::error(out, "ERR EXEC without MULTI"));
         };
+        let mut charge = None;
+        if !transaction.poisoned && transaction.requests > 0 {
+            // All of it or nothing: a transaction that was throttled half way would be none.
+            let asked = transaction.asked;
+            match self.admit_asked(id, &asked, Class::Multi as u8, arguments, now) {
+                Ok(taken) => charge = taken,
+                Err(stopped) => return self.discard_if_refused(id, stopped),
+            }
+        }
+        let mut transaction = self.clients.at(id).transaction.take().expect("seen just now");
         if transaction.poisoned {
             let text = "EXECABORT Transaction discarded because of previous errors.";
             return self.answer_now(id, |out, _| encode::error(out, text));
@@ -50,12 +65,22 @@ impl Shard {
         }
         let backend = transaction.backend.unwrap_or(BackendId(0));
         let route = Route { slot: 0, backend, protocol: self.clients.at(id).protocol };
-        let to = self.expect_reply(id, Rewrite::AsItCame);
+        let to = self.expect_reply(id, Rewrite::AsItCame, charge);
+        let terms = self.terms_of(id, Class::Multi, now);
         self.hold_back_later(id);
         encode::request(&mut transaction.frames, [b"EXEC".as_slice()].into_iter());
         // One reply to MULTI, one per queued request, and the one that counts.
         let requests = transaction.requests + 2;
-        self.forward_block(to, route, Message::Shared(&transaction.frames.into()), requests, now);
+        self.forward_block(to, route, terms, Message::Shared(&transaction.frames.into()), requests, now);
+    }
+
+    /// A transaction that was refused is over; one that waits is still there when it is tried again.
+    fn discard_if_refused(&mut self, id: ClientId, _stopped: Stopped) {
+        if let Some(client) = self.clients.get(id)
+            && !client.waits_for_quota
+        {
+            client.transaction = None;
+        }
     }
 
     /// A request that cannot be queued spoils the transaction it stands in, if any.
@@ -97,19 +122,26 @@ impl Shard {
                 self.poison_transaction(id);
                 self.answer_now(id, |out, _| encode::error(out, &error.to_string()));
             }
-            Ok(Placement::Nowhere) => self.queue(id, None, arguments),
+            Ok(Placement::Nowhere) => self.queue(id, Some(command), None, arguments),
             Ok(Placement::Together { backend, .. } | Placement::OneBackend { backend, .. }) => {
-                self.queue(id, Some(backend), arguments);
+                self.queue(id, Some(command), Some(backend), arguments);
             }
             Ok(Placement::Apart) => self.refuse_apart(id),
         }
     }
 
     pub(super) fn queue_for_backend(&mut self, id: ClientId, backend: BackendId, arguments: &Arguments<'_>) {
-        self.queue(id, Some(backend), arguments);
+        self.queue(id, None, Some(backend), arguments);
     }
 
-    fn queue(&mut self, id: ClientId, backend: Option<BackendId>, arguments: &Arguments<'_>) {
+    fn queue(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        backend: Option<BackendId>,
+        arguments: &Arguments<'_>,
+    ) {
+        let asked = asked(command, arguments, &self.settings.admission.weights);
         let bytes_max = self.settings.request_bytes_max;
         let transaction = self.clients.at(id).transaction.as_mut().expect("only called inside a transaction");
         if let (Some(one), Some(other)) = (transaction.backend, backend)
@@ -128,6 +160,7 @@ impl Shard {
         }
         transaction.frames.extend_from_slice(arguments.frame());
         transaction.requests += 1;
+        transaction.asked.add(&asked);
         self.answer_now(id, |out, _| encode::simple(out, "QUEUED"));
     }
 

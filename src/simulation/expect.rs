@@ -58,6 +58,7 @@ pub(super) struct Asked {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
     pub refusals: bool,
+    pub throttling: bool,
     pub oversized: bool,
 }
 
@@ -97,7 +98,9 @@ impl Asked {
     ) -> Result<Judged, String> {
         if let Some(fate) = refusal(reply, allowed)? {
             use Expected::{Block, Exactly, Hello, Log, OneOf, OwnError, Scanned, Value, Values};
-            if matches!(self.expected, Exactly(_) | OwnError(_) | Hello) {
+            if matches!(self.expected, Exactly(_) | Hello)
+                || (matches!(self.expected, OwnError(_)) && !reply.starts_with(THROTTLED))
+            {
                 return Err("weir answers this by itself".into());
             }
             let may_be_large =
@@ -207,7 +210,7 @@ impl Asked {
         allowed: Allowed,
     ) -> Result<Judged, String> {
         if reply.starts_with(b"-EXECABORT") {
-            if !allowed.refusals {
+            if !allowed.refusals && !allowed.throttling {
                 return Err("nothing was wrong with it".into());
             }
             self.refused(Fate::Never, history)?;
@@ -218,7 +221,12 @@ impl Asked {
             return Err(format!("{} replies to {} requests", elements.len(), inner.len()));
         }
         for (asked, element) in inner.iter().zip(elements) {
-            asked.judge(element, step, history, Allowed { refusals: false, oversized: false })?;
+            asked.judge(
+                element,
+                step,
+                history,
+                Allowed { refusals: false, throttling: false, oversized: false },
+            )?;
         }
         Ok(Judged::Answer)
     }
@@ -276,12 +284,16 @@ impl Asked {
     }
 }
 
+const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
 /// If the reply is a refusal, what it means for the request's effect.
 fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
     if reply.starts_with(OVERSIZED) && allowed.oversized {
         return Ok(Some(Fate::Unknown));
+    }
+    if reply.starts_with(THROTTLED) {
+        return if allowed.throttling { Ok(Some(Fate::Never)) } else { Err("there is no quota".into()) };
     }
     let contains = |text: &str| reply.windows(text.len()).any(|window| window == text.as_bytes());
     let fate = if reply.starts_with(b"-LOADING ") || reply.starts_with(b"-OVERLOADED ") {

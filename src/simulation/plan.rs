@@ -73,6 +73,11 @@ pub(super) struct Plan {
     pub idle_timeout: Option<Duration>,
     /// Large values are this large.
     pub padding_max: usize,
+    /// Request units per second that all clients share, if they do not have as many as they want.
+    pub quota: Option<u64>,
+    /// How long a report to the pools of quotas may be under way, and how often (in a thousand) far too long.
+    pub pool_delay: Duration,
+    pub pool_stall: u64,
     /// The world ends by draining the shards; otherwise the clients leave by themselves.
     pub ends_by_draining: bool,
 }
@@ -95,6 +100,9 @@ impl Plan {
             reply_bytes_max: if random.per_mille(200) { 30_000 } else { 64_000_000 },
             idle_timeout: random.per_mille(300).then_some(Duration::from_millis(500)),
             padding_max: *random.pick(&[0, 100, 100, 20_000, 40_000]),
+            quota: random.per_mille(350).then(|| *random.pick(&[300, 3_000, 30_000, 1_000_000])),
+            pool_delay: micros(random, &[1, 100, 3_000]),
+            pool_stall: if random.per_mille(300) { 50 } else { 0 },
             ends_by_draining: random.per_mille(300),
         }
     }

@@ -16,11 +16,16 @@ use super::token::tokens;
 use super::trace::Trace;
 use super::{Summary, Voice};
 use crate::config::Quotas;
+use crate::control::pool::Rhythm;
+use crate::control::reconciliation::Reconciliation;
 use crate::protocol::{Segment, encode};
 use crate::routing::{Topology, slot_of};
-use crate::shard::{BackendSettings, Batch, Counter, Question, ReplyTo, Shard, ShardSettings};
+use crate::shard::{
+    AdmissionSettings, BackendSettings, Batch, Counter, Question, ReplyTo, Shard, ShardSettings,
+};
+use crate::values::allowance::Report;
 use crate::values::time::Now;
-use crate::values::{Action, BackendId, Owner, ShardId, Timestamp};
+use crate::values::{Action, BackendId, Grant, Owner, ShardId, Timestamp};
 
 /// All must be at rest by then, in virtual time; nothing that weir waits for takes nearly so long.
 const END: Timestamp = Timestamp::from_millis(3_600_000);
@@ -40,6 +45,7 @@ enum Input {
     Transmitted(Owner, Segment),
     Batch(Box<Batch>),
     Answer(ReplyTo, Vec<u8>),
+    Grants(Vec<Grant>),
     Drain,
 }
 
@@ -54,6 +60,7 @@ enum Event {
     StoreReceives(SocketId, Vec<u8>),
     StoreSeesEnd(SocketId),
     StoreActs(SocketId),
+    PoolsHear(Report),
 }
 
 struct Entry {
@@ -90,6 +97,11 @@ struct Core {
     /// The turns that are on their way.
     turns: BTreeSet<Timestamp>,
     to_others: Vec<Lane>,
+    to_pools: Lane,
+    from_pools: Lane,
+    /// What it said that it spent, and what it said that requests had cost, in millionths of a request unit.
+    spent: i64,
+    metered: u64,
 }
 
 pub(super) struct World {
@@ -103,6 +115,7 @@ pub(super) struct World {
     events: BinaryHeap<Reverse<Entry>>,
     events_made: u64,
     cores: Vec<Core>,
+    pools: Reconciliation,
     stores: Vec<Store>,
     clients: Vec<Client>,
     sockets: Vec<Socket>,
@@ -118,6 +131,16 @@ pub(super) struct World {
     topology: Topology,
 }
 
+/// How often cores report to the pools of quotas, and how long a report is under way at most when the pools stall.
+const PERIOD: Duration = Duration::from_millis(10);
+const POOL_STALL: Duration = Duration::from_millis(300);
+
+fn quotas_of(plan: &Plan) -> Quotas {
+    let Some(quota) = plan.quota else { return Quotas::trusting() };
+    let text = format!("[default]\nru_per_second = {quota}\nadmin = true\n");
+    Quotas::parse("quotas.toml", &text).expect("a valid file")
+}
+
 type Checked = Result<(), String>;
 
 impl World {
@@ -128,6 +151,8 @@ impl World {
         let backends: Arc<[BackendSettings]> = (0..plan.backends)
             .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
             .collect();
+        let quotas = Arc::new(quotas_of(&plan));
+        let rhythm = Rhythm { cores: plan.shards, period: PERIOD, lease: PERIOD * 5 };
         let cores = (0..plan.shards)
             .map(|index| {
                 let settings = ShardSettings {
@@ -143,12 +168,17 @@ impl World {
                     reply_timeout: REPLY_TIMEOUT,
                     connect_timeout: CONNECT_TIMEOUT,
                     seed: random.any(),
+                    admission: AdmissionSettings { period: PERIOD, ..AdmissionSettings::default() },
                 };
                 Core {
-                    shard: Shard::new(settings, Arc::new(Quotas::trusting())),
+                    shard: Shard::new(settings, Arc::clone(&quotas)),
                     inbox: VecDeque::new(),
                     unread: BTreeMap::new(),
                     turns: BTreeSet::new(),
+                    to_pools: Lane::default(),
+                    from_pools: Lane::default(),
+                    spent: 0,
+                    metered: 0,
                     to_others: vec![Lane::default(); usize::from(plan.shards)],
                 }
             })
@@ -164,6 +194,7 @@ impl World {
             events: BinaryHeap::new(),
             events_made: 0,
             cores,
+            pools: Reconciliation::new(rhythm),
             stores,
             clients: Vec::new(),
             sockets: Vec::new(),
@@ -283,6 +314,7 @@ impl World {
             }
             Event::StoreSeesEnd(socket) => self.store_of(socket).disconnected(socket),
             Event::StoreActs(socket) => self.store_acts(socket)?,
+            Event::PoolsHear(report) => self.pools_hear(&report),
         }
         Ok(())
     }
@@ -340,9 +372,11 @@ impl World {
             self.transmit(shard, owner, segment, now)?;
         }
         while let Some((to, question)) = self.cores[shard].shard.poll_question() {
-            let Question::Info { sections, .. } = question;
             let mut reply = Vec::new();
-            encode::bulk(&mut reply, sections.concat().as_bytes());
+            match question {
+                Question::Info { sections, .. } => encode::bulk(&mut reply, sections.concat().as_bytes()),
+                Question::Tenants { asker, .. } => encode::bulk(&mut reply, asker.as_bytes()),
+            }
             let delay = self.some_delay();
             self.after(delay, Event::Input(shard, Input::Answer(to, reply)));
         }
@@ -351,6 +385,12 @@ impl World {
             let arrival =
                 self.cores[shard].to_others[to].arrival(self.now, self.plan.turn_delay, &mut self.random);
             self.at(arrival, Event::Input(to, Input::Batch(batch)));
+        }
+        while let Some(report) = self.cores[shard].shard.poll_report() {
+            let stalled = self.random.per_mille(self.plan.pool_stall);
+            let delay = if stalled { POOL_STALL } else { self.plan.pool_delay };
+            let arrival = self.cores[shard].to_pools.arrival(self.now, delay, &mut self.random);
+            self.at(arrival, Event::PoolsHear(report));
         }
         if let Some(at) = self.cores[shard].shard.poll_deadline() {
             let at = at.max(self.now);
@@ -413,7 +453,8 @@ impl World {
                 core.handle_transmitted(owner, segment, now);
             }
             Input::Batch(batch) => core.handle_batch(batch, now),
-            Input::Answer(to, reply) => core.handle_answer(to, &reply),
+            Input::Answer(to, reply) => core.handle_answer(to, &reply, now),
+            Input::Grants(grants) => core.handle_grants(&grants, now),
             Input::Drain => core.handle_drain(),
         }
     }
@@ -563,12 +604,31 @@ impl World {
         if self.clients[client].stage == Stage::Gone {
             return Ok(());
         }
-        let allowed =
-            Allowed { refusals: !self.plan.is_calm(), oversized: self.plan.reply_bytes_max < 1_000_000 };
+        let allowed = Allowed {
+            refusals: !self.plan.is_calm(),
+            throttling: self.plan.quota.is_some(),
+            oversized: self.plan.reply_bytes_max < 1_000_000,
+        };
         self.clients[client].receive(bytes, self.step, &mut self.history, allowed)?;
         let delay = self.clients[client].pause();
         self.after(delay, Event::ClientActs(client));
         Ok(())
+    }
+
+    // Pools of quotas.
+
+    fn pools_hear(&mut self, report: &Report) {
+        let shard = usize::from(report.shard.0);
+        let core = &mut self.cores[shard];
+        core.spent += report.demands.iter().map(|demand| demand.spent).sum::<i64>();
+        core.metered += report.usage.iter().map(|(_, usage)| usage.admitted).sum::<u64>();
+        if report.demands.is_empty() {
+            return;
+        }
+        let mut grants = Vec::new();
+        self.pools.handle_report(report, self.now, &mut grants);
+        let arrival = core.from_pools.arrival(self.now, self.plan.pool_delay, &mut self.random);
+        self.at(arrival, Event::Input(shard, Input::Grants(grants)));
     }
 
     // Stores.
@@ -609,11 +669,20 @@ impl World {
         }
         for core in &self.cores {
             let shard = &core.shard;
-            let left = (shard.clients_open(), shard.replies_owed(), shard.gathers_open());
-            if left != (0, 0, 0) {
+            let left =
+                [shard.clients_open(), shard.replies_owed(), shard.gathers_open(), shard.requests_departed()];
+            if left != [0; 4] {
                 return Err(format!(
-                    "shard {} is left with {left:?} (clients, owed replies, gathers)",
+                    "shard {} is left with {left:?} (clients, owed replies, gathers, requests of clients that left)",
                     shard.id().0
+                ));
+            }
+            if self.plan.quota.is_some() && core.spent != core.metered as i64 {
+                return Err(format!(
+                    "shard {} took {} from quotas for requests that cost {}",
+                    shard.id().0,
+                    core.spent,
+                    core.metered
                 ));
             }
         }

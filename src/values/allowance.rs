@@ -1,13 +1,15 @@
 //! What cores and the control executor tell each other about quotas.
 
-use super::{MicroUnits, ShardId, Timestamp};
+use std::time::Duration;
+
+use super::{MicroUnits, ShardId, TenantId, Timestamp, Usage};
 
 /// A token bucket, by a hash of whose it is: the same on every core, and in every version of the quota file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketId(pub u64);
 
 /// So much comes in, and so much may gather.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capacity {
     /// Request units per second, which are millionths per microsecond.
     pub ru_per_second: u64,
@@ -70,6 +72,14 @@ pub struct Report {
     pub shard: ShardId,
     /// The version of the quotas it goes by.
     pub version: u64,
-    /// Its buckets.
+    /// Its buckets. If there are any, the report is answered.
     pub demands: Vec<Demand>,
+    /// What became of tenants' requests since the last report.
+    pub usage: Vec<(TenantId, Usage)>,
+}
+
+/// How long a grant is good for, and how long a core waits for an answer before it goes on alone.
+pub const fn lease_of(period: Duration) -> Duration {
+    const PERIODS: u64 = 5;
+    Duration::from_nanos(period.as_nanos() as u64 * PERIODS)
 }

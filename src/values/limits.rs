@@ -38,6 +38,17 @@ pub const QUOTA_POSTS_BYTES_MAX: usize = 4 * QUOTA_POST_BYTES_MAX;
 pub const ADMIN_TOKEN_BYTES_MAX: usize = 1024;
 /// Tenants of one quota file.
 pub const TENANTS_MAX: usize = 32_768;
+/// Minutes that tenants' usage is kept for, one by one, where there is room.
+pub const METERED_MINUTES_MAX: u64 = 24 * 60;
+/// Minutes kept of all tenants together, 40 bytes each. Full days of some 1,400 tenants that never rest fit, and an hour
+/// of the most tenants there can be, which suggestions need; with more activity the oldest minutes go first.
+pub const METERED_ENTRIES_MAX: usize = 61 * TENANTS_MAX;
+/// Tenants with figures of their own among the metrics. With four outcomes each that is some 500 lines, about a tenth of
+/// what one scrape usually bears, from each process of a fleet; the tenants beyond them are told as one.
+pub const TENANT_SERIES_MAX: usize = 100;
+/// Tenants on one page or in one reply: it is written in one go, while shards wait for the control executor. Whoever wants
+/// more asks for those behind the last one.
+pub const TENANTS_SHOWN_MAX: usize = 1_000;
 /// Users whom a quota file names, within one tenant.
 pub const NAMED_USERS_MAX: usize = 65_536;
 /// Bytes of a tenant's name: it is a label of metrics and a word of refusals.
@@ -71,6 +82,7 @@ const _: () =
     assert!(REQUEST_BYTES_CEILING < u32::MAX as usize, "offsets inside a request are kept in 32 bits");
 const _: () = assert!(REPLY_BYTES_CEILING < u32::MAX as usize, "lengths of replies are kept in 32 bits");
 const _: () = assert!(TENANTS_MAX < u16::MAX as usize);
+const _: () = assert!(TENANT_SERIES_MAX < u8::MAX as usize, "places among the series are kept in 8 bits");
 const _: () = assert!(QUOTA_POST_BYTES_MAX as u64 <= QUOTA_FILE_BYTES_MAX);
 const _: () = assert!(RU_PER_SECOND_MAX * 1_000_000 < u64::MAX / BURST_SECONDS_MAX as u64);
 const _: () = assert!(SHARDS_MAX <= u16::MAX as usize);

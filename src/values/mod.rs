@@ -8,10 +8,12 @@ pub mod request_units;
 pub mod tier;
 pub mod time;
 pub mod units;
+pub mod usage;
 
 pub use allowance::{BucketId, Capacity, Demand, Grant};
 pub use effects::{Action, Owner};
 pub use ids::{BackendId, ClientId, ConnectionId, ShardId, TenantId};
-pub use request_units::{MicroUnits, UNIT};
+pub use request_units::{MicroUnits, UNIT, Weights};
 pub use tier::Tier;
 pub use time::Timestamp;
+pub use usage::Usage;

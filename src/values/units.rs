@@ -90,6 +90,13 @@ pub fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     })
 }
 
+/// Millionths of a request unit, written as request units: `0.25`.
+pub fn request_units(text: &str) -> Result<u64, &'static str> {
+    const UNITS_MAX: u64 = 1_000_000;
+    let micro = scaled(text, super::UNIT).filter(|micro| *micro <= UNITS_MAX * super::UNIT);
+    micro.ok_or("request units are wanted, such as 1 or 0.25: up to 1000000, with up to 6 places")
+}
+
 /// The number and what follows it, which may be set off by a space.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
@@ -158,5 +165,15 @@ mod tests {
         }
         assert!(duration("10").expect_err("no unit").starts_with("a duration needs a unit"));
         assert!(positive_duration("0ms").expect_err("zero").starts_with("a duration above 0"));
+    }
+
+    #[test]
+    fn weights() {
+        for (text, micro) in [("0", 0), ("1", 1_000_000), ("0.25", 250_000), ("1000000", 1_000_000_000_000)] {
+            assert_eq!(request_units(text), Ok(micro), "{text}");
+        }
+        for text in ["", "-1", "0.0000001", "1ru", "1000001", "NaN"] {
+            assert!(request_units(text).is_err(), "{text}");
+        }
     }
 }

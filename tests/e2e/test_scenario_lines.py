@@ -174,7 +174,8 @@ def test_a_scale_stretches_time_but_not_rates():
         ("point.p99 <= 20ms", "storage.reads <= 5", "reads is of one key"),
         ("point.p99 <= 20ms", "storage.hits <= 5", "storage has no metric 'hits'; there are: requests"),
         ("point.p99 <= 20ms", "storage.over.queue_max <= 5", "leave the phase out"),
-        ("point.p99 <= 20ms", "tenants.acne.ru <= 5/s", "names no tenant of [quotas]; there are: acme"),
+        ("point.p99 <= 20ms", "tenants.acne.admitted_ru <= 5/s", "names no tenant of [quotas]; there are: acme"),
+        ("point.p99 <= 20ms", "tenants.acme.ru <= 5/s", "a tenant has no metric 'ru'; there are: admitted_ru"),
         ("point.p99 <= 20ms", "weir.never.x_total <= 5", "'never' is none of calm, over"),
         ("shards = 2", "shards = 0", "7: shards: 0: a number from 1 to 64 is wanted"),
         ('["--max-clients 100"]', '["max-clients"]', "8: flags: 'max-clients': a list of flags is wanted"),
@@ -238,7 +239,9 @@ def test_what_an_interrupted_run_has_shown():
 def test_counters_count_from_the_begin_of_a_phase():
     def seen(at: float, late: int, requests: int) -> Snapshot:
         page = f'# TYPE x_total counter\nx_total{{shard="0",reason="late"}} {late}\nx_total{{shard="1",reason="late"}} 1\n'
-        return Snapshot(at, at, samples(page), {"tenants": [{"name": "acme", "admitted_ru": late * 2}]}, {"main": [{"requests": requests, "queue_max": 9}]})
+        page += f'weir_tenant_request_units_total{{tenant="acme",outcome="admitted"}} {late * 2}.5\n'
+        page += 'weir_tenant_request_units_total{tenant="acme",outcome="throttled"} 7\n'
+        return Snapshot(at, at, samples(page), {"main": [{"requests": requests, "queue_max": 9}]})
 
     snapshots = [seen(0, 0, 0), seen(2, 5, 10), seen(10, 45, 90)]
     load = run_of([(10, 5.0)] * 10)
@@ -250,10 +253,11 @@ def test_counters_count_from_the_begin_of_a_phase():
         ("storage.main.requests <= 90", 90),
         ("storage.queue_max <= 9", 9),
         ("tenants.acme.over.admitted_ru within 1% of 10/s", 10),
+        ("tenants.acme.throttled_ru <= 0", 0),
     ]:
         verdict = measured(line, load, snapshots)
         assert verdict.passed and verdict.measured.number == number, line
-    for line in ("weir.y_total <= 1", "storage.reads('k') <= 1", "tenants.acme.refused_ru <= 1/s"):
+    for line in ("weir.y_total <= 1", "storage.reads('k') <= 1", "tenants.acme.shed_ru <= 1/s"):
         assert measured(line, load, snapshots).word == "not measured", line
 
 

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir::config::Quotas;
+use weir::control::http::{self, Received};
+use weir::control::{Meter, ProcessFacts, Totals, Versions, View, page};
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits};
 use weir::routing::Topology;
-use weir::shard::{BackendSettings, Shard, ShardSettings};
+use weir::shard::{AdmissionSettings, BackendSettings, Shard, ShardSettings};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp};
 
@@ -31,6 +33,36 @@ pub fn replies(bytes: &[u8]) {
     for size in SPLITS {
         assert_eq!(scanned(bytes, size), whole, "in pieces of {size}");
     }
+}
+
+/// The admin port finds the same request whatever stands behind it, and answers it; what may be quotas is either taken or
+/// complained about in one line, with a place that there is.
+pub fn admin(bytes: &[u8]) {
+    let received = http::receive(bytes);
+    let Received::Request(head) = &received else { return };
+    assert_eq!(http::receive(&bytes[..head.length]), received, "without what stands behind it");
+    assert_eq!(http::receive(&bytes[..head.length - 1]), Received::Partial, "without its last byte");
+    let body = &bytes[head.length..];
+    let quotas = Quotas::parse_bytes("body", body).unwrap_or_else(|problem| {
+        let (line, column) = problem.place().expect("a text was read");
+        let lines: Vec<&[u8]> = body.split(|byte| *byte == b'\n').collect();
+        assert!(column >= 1 && column <= lines[line - 1].len() + 1, "{problem}");
+        assert!(!problem.to_string().contains(['\n', '\r']), "{problem:?}");
+        Quotas::trusting()
+    });
+    let versions = Versions::new(Arc::new(quotas), None, 0);
+    let (facts, totals) = (ProcessFacts::default(), Totals::default());
+    let meter = Meter::new(versions.current());
+    let view = View {
+        facts: &facts,
+        totals: Some(&totals),
+        versions: &versions,
+        meter: &meter,
+        now: Now::default(),
+    };
+    let mut out = Vec::new();
+    page(head.route, &head.query, view).write(&mut out, head.method, head.persistence);
+    assert!(out.starts_with(b"HTTP/1.1 "));
 }
 
 /// The composer answers every request that it takes on, asks stores for whole requests only, and comes to rest.
@@ -131,6 +163,7 @@ impl House {
             reply_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(1),
             seed: 1,
+            admission: AdmissionSettings::default(),
         };
         let mut shards: Vec<Shard> =
             (0..SHARDS).map(|id| Shard::new(settings(id), Arc::new(Quotas::trusting()))).collect();
@@ -175,7 +208,7 @@ impl House {
             moved = true;
         }
         while let Some((to, _)) = self.shards[shard].poll_question() {
-            self.shards[shard].handle_answer(to, b"+about weir\r\n");
+            self.shards[shard].handle_answer(to, b"+about weir\r\n", now);
             moved = true;
         }
         while let Some((to, batch)) = self.shards[shard].poll_batch() {

@@ -65,7 +65,8 @@ fn read_tenants(section: &Section<'_>, tenants: &mut Vec<Tenant>) -> Result<(), 
                 "a tenant's name is 1 to {TENANT_NAME_BYTES_MAX} letters, digits, '-', '_' or '.'"
             )));
         }
-        if tenants.iter().any(|other| other.name == name) {
+        // TOML has no name twice, so only the default, which is the first, can be another one.
+        if tenants.first().is_some_and(|default| default.name == name) {
             return Err(own.error("[default] is there too, and both mean the clients that name no tenant"));
         }
         if tenants.len() == TENANTS_MAX {

@@ -11,6 +11,7 @@ mod password;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::ops::Bound;
 use std::path::Path;
 use std::time::Duration;
 
@@ -129,6 +130,14 @@ impl Quotas {
         self.version
     }
 
+    /// Tenants of these names with nothing special about them, for tests.
+    #[cfg(test)]
+    pub(crate) fn with_tenants(names: impl Iterator<Item = String>) -> Self {
+        let mut text = String::new();
+        names.for_each(|name| text.extend(["[tenants.", &name, "]\npassword = 'x'\n"]));
+        Self::parse("quotas.toml", &text).expect("well formed")
+    }
+
     fn of(tenants: Vec<Tenant>, strangers: Option<TenantId>, global: Option<Limit>) -> Self {
         let ids = (0..).map(TenantId);
         let by_name = tenants.iter().map(|tenant| tenant.name.clone()).zip(ids).collect();
@@ -159,6 +168,12 @@ impl Quotas {
     /// All tenants, in the order of their ids.
     pub fn tenants(&self) -> impl ExactSizeIterator<Item = (TenantId, &Tenant)> {
         self.tenants.iter().enumerate().map(|(index, tenant)| (TenantId(index as u16), tenant))
+    }
+
+    /// All tenants whose names come after this one, in the order of their names.
+    pub fn tenants_after(&self, name: &str) -> impl Iterator<Item = (TenantId, &Tenant)> {
+        let after = (Bound::Excluded(name), Bound::Unbounded);
+        self.by_name.range::<str, _>(after).map(|(_, id)| (*id, self.tenant(*id)))
     }
 
     /// The tenant of that name.

@@ -3,7 +3,7 @@
 mod request;
 mod response;
 
-pub use request::{Body, HEAD_BYTES_MAX, Head, Received, receive};
+pub use request::{Body, Head, Received, receive};
 pub use response::Response;
 
 /// What was asked for.
@@ -19,16 +19,23 @@ pub enum Route {
     Ready,
     /// `/config/quotas`: the quotas in force, and other ones in their place.
     Quotas,
+    /// `/tenants`: what each of them used.
+    Tenants,
     /// Nothing that there is.
     NotFound,
 }
 
 /// The pages, as the index lists them.
-const PAGES: [(&str, Route, &str); 5] = [
+const PAGES: [(&str, Route, &str); 6] = [
     ("/", Route::Index, "this list"),
     ("/metrics", Route::Metrics, "figures for Prometheus"),
     ("/healthz", Route::Health, "200 while the process lives"),
     ("/readyz", Route::Ready, "200 while clients are welcome, 503 while it drains"),
+    (
+        "/tenants",
+        Route::Tenants,
+        "what each tenant used of its quota; ?minutes=N shows the last minutes one by one",
+    ),
     ("/config/quotas", Route::Quotas, "the quotas in force; POST a quota file to put others in force"),
 ];
 

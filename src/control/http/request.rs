@@ -5,7 +5,7 @@ use httparse::{EMPTY_HEADER, Error, Header, Request, Status as Parse};
 use super::{Method, PAGES, Persistence, Response, Route, Status};
 
 /// Bytes of a request up to the end of its headers. More is refused.
-pub const HEAD_BYTES_MAX: usize = 8 * 1024;
+const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// Headers of a request.
 const HEADERS_MAX: usize = 64;
 

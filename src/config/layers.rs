@@ -1,0 +1,75 @@
+//! The layers of traffic management, which can be switched off one by one.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// One layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// Prices, quotas and their buckets.
+    Rate,
+    /// Shedding by tier, latency ratio and deadline.
+    Shed,
+    /// The queue before each backend.
+    Queue,
+    /// The window of requests under way at each backend.
+    Window,
+    /// Hot keys: cache and flights.
+    Hot,
+}
+
+impl Layer {
+    /// All of them, in the order in which a request meets them.
+    pub const ALL: [Self; 5] = [Self::Rate, Self::Hot, Self::Shed, Self::Queue, Self::Window];
+
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "rate",
+            Self::Shed => "shed",
+            Self::Queue => "queue",
+            Self::Window => "window",
+            Self::Hot => "hot",
+        }
+    }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.name())
+    }
+}
+
+impl FromStr for Layer {
+    type Err = &'static str;
+
+    fn from_str(word: &str) -> Result<Self, &'static str> {
+        let known = Self::ALL.into_iter().find(|layer| layer.name() == word);
+        known.ok_or("rate, shed, queue, window or hot is wanted, or several of them with commas between")
+    }
+}
+
+/// A layer that can decide without being obeyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shadowable(pub Layer);
+
+impl FromStr for Shadowable {
+    type Err = &'static str;
+
+    fn from_str(word: &str) -> Result<Self, &'static str> {
+        match word.parse() {
+            Ok(Layer::Rate) => Ok(Self(Layer::Rate)),
+            Ok(_) | Err(_) => Err("rate is wanted: it is the layer that can be watched before it is obeyed"),
+        }
+    }
+}
+
+/// How quotas are kept to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LimiterKind {
+    /// Request units in token buckets: global, tenant, user.
+    #[default]
+    Buckets,
+    /// A fixed count of requests per tenant and second, whatever they cost, and nothing else: to compare with.
+    Static,
+}

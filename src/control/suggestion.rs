@@ -1,0 +1,157 @@
+//! When a tenant should be told that its quota is too small, and which one would do.
+//!
+//! A minute counts as near the quota when the tenant *consumed* 80 % of it: what was admitted, and what was answered from
+//! the cache, which the quota pays for too. What was throttled does not count. A tenant that its own quota holds back
+//! consumes nearly all of it and so counts anyway; one that is held back at less by the limits of its users, or by the
+//! quota of all tenants together, would gain nothing by a larger quota of its own. What was throttled counts where the
+//! larger quota is chosen, because there it tells how much is missing.
+//!
+//! Minutes are compared with the quota of now, whatever it was then: after an upgrade the suggestion goes at once.
+
+use super::metering::{HOUR, Meter};
+use crate::config::quotas::Limit;
+use crate::values::limits::RU_PER_SECOND_MAX;
+use crate::values::usage::{Outcome, UsageSum};
+use crate::values::{TenantId, UNIT};
+
+/// A minute is near the quota from this part of it on.
+const NEAR_PERCENT: u128 = 80;
+/// So many minutes of the last 60 have to be.
+const MINUTES_NEAR_MIN: usize = 45;
+/// The minutes that a larger quota should not be near: all but a tenth of them.
+const MINUTES_EASED: usize = 54;
+
+/// What a tenant should be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suggestion {
+    /// A quota that would do.
+    pub ru_per_second: u64,
+    /// Minutes of the last 60 in which it was near its quota.
+    pub minutes_near: usize,
+}
+
+/// What to tell a tenant in a minute, looking at the 60 that are over.
+pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute: u64) -> Option<Suggestion> {
+    let quota = limit?.ru_per_second;
+    let (first, last) = (minute.checked_sub(HOUR)?, minute - 1);
+    let minutes: Vec<UsageSum> =
+        meter.series_of(tenant, first, last).map(|(_, usage)| UsageSum::from(usage)).collect();
+    let allowed = u128::from(quota) * 60 * u128::from(UNIT);
+    let near = |usage: &&UsageSum| usage.consumed().0 * 100 >= allowed * NEAR_PERCENT;
+    let minutes_near = minutes.iter().filter(near).count();
+    if minutes_near < MINUTES_NEAR_MIN {
+        return None;
+    }
+    let larger = larger_quota(quota, minutes);
+    (larger > quota).then_some(Suggestion { ru_per_second: larger, minutes_near })
+}
+
+/// A quota of which nine minutes in ten would have asked for no more than 80 %: a quarter more at least, so that it is worth
+/// the while, and twice as much at most, because clients that are refused ask again and again, and that is no need.
+fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
+    let mut asked: Vec<u128> =
+        minutes.into_iter().map(|usage| usage.asked().0 - usage.of(Outcome::Shed).0).collect();
+    asked.resize(HOUR as usize, 0);
+    asked.sort_unstable();
+    let per_second = asked[MINUTES_EASED - 1] / 60 * 100 / NEAR_PERCENT / u128::from(UNIT);
+    let least = quota + quota.div_ceil(4);
+    let wanted = u64::try_from(per_second).unwrap_or(u64::MAX).clamp(least, least.max(2 * quota));
+    rounded_up(wanted).min(RU_PER_SECOND_MAX)
+}
+
+/// To two digits and zeros, as people choose quotas.
+fn rounded_up(number: u64) -> u64 {
+    let mut unit = 1;
+    while number / unit >= 100 {
+        unit *= 10;
+    }
+    number.next_multiple_of(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Quotas;
+    use crate::values::Usage;
+
+    const TENANT: TenantId = TenantId(0);
+    const NOW: u64 = 100;
+
+    fn limit(ru_per_second: u64) -> Limit {
+        Limit { ru_per_second, burst: Duration::from_secs(1) }
+    }
+
+    /// What is suggested for a quota of 1,000, when each of the last minutes was like this; the first of `minutes` is
+    /// the one that is over longest. In parts of a thousand of the quota: admitted, throttled, shed, cached.
+    fn suggested(minutes: impl Iterator<Item = [u64; 4]>) -> Option<Suggestion> {
+        let mut meter = Meter::new(&Quotas::trusting());
+        let minutes: Vec<[u64; 4]> = minutes.collect();
+        for (at, parts) in (NOW - minutes.len() as u64..NOW).zip(minutes) {
+            let [admitted, throttled, shed, cached] = parts.map(|part| part * 60 * UNIT);
+            meter.record(TENANT, Usage { admitted, throttled, shed, cached }, at);
+        }
+        suggestion(&meter, TENANT, Some(limit(1_000)), NOW)
+    }
+
+    fn times(count: usize, minute: [u64; 4]) -> impl Iterator<Item = [u64; 4]> {
+        std::iter::repeat_n(minute, count)
+    }
+
+    #[test]
+    fn forty_five_minutes_at_eighty_percent() {
+        let near = [800, 0, 0, 0];
+        let idle = || times(30, [1, 0, 0, 0]);
+        assert_eq!(suggested(times(44, near)), None);
+        assert_eq!(suggested(idle().chain(times(44, near))), None);
+        let some = Some(Suggestion { ru_per_second: 1_300, minutes_near: 45 });
+        assert_eq!(suggested(times(45, near)), some);
+        // Which of the minutes it were does not matter, as long as none is older than an hour.
+        assert_eq!(suggested(times(45, near).chain(times(15, [0, 0, 0, 0]))), some);
+        assert_eq!(suggested(times(45, near).chain(times(16, [1, 0, 0, 0]))), None);
+        assert_eq!(suggested(times(60, [799, 0, 0, 0])), None);
+    }
+
+    #[test]
+    fn the_cache_counts_and_what_was_refused_does_not() {
+        assert_eq!(suggested(times(60, [400, 0, 0, 400])).map(|found| found.minutes_near), Some(60));
+        // Held back at 79 % by something else than its quota, however much more it asks for.
+        assert_eq!(suggested(times(60, [790, 5_000, 5_000, 0])), None);
+        // Held back by its quota.
+        let throttled = suggested(times(60, [990, 300, 0, 0])).expect("it is at its quota");
+        assert_eq!(throttled.ru_per_second, 1_700, "1,290 are 80 % of 1,612");
+    }
+
+    #[test]
+    fn a_larger_quota_is_a_quarter_more_to_twice_as_much() {
+        let for_minutes = |minute| suggested(times(60, minute)).map(|found| found.ru_per_second);
+        assert_eq!(for_minutes([800, 0, 0, 0]), Some(1_300));
+        assert_eq!(for_minutes([1_000, 0, 0, 0]), Some(1_300));
+        assert_eq!(for_minutes([1_000, 200, 9_000, 0]), Some(1_500));
+        assert_eq!(for_minutes([1_000, 100_000, 0, 0]), Some(2_000));
+        // Six minutes of sixty are not what a quota is made for.
+        let peaks = times(54, [1_000, 0, 0, 0]).chain(times(6, [1_000, 9_000, 0, 0]));
+        assert_eq!(suggested(peaks).map(|found| found.ru_per_second), Some(1_300));
+    }
+
+    #[test]
+    fn without_a_quota_or_an_hour_there_is_nothing_to_suggest() {
+        let mut meter = Meter::new(&Quotas::trusting());
+        (0..59).for_each(|minute| {
+            meter.record(TENANT, Usage { admitted: u64::MAX, ..Usage::default() }, minute);
+        });
+        assert_eq!(suggestion(&meter, TENANT, Some(limit(1)), 59), None);
+        assert_eq!(suggestion(&meter, TENANT, Some(limit(1)), 60).map(|found| found.ru_per_second), Some(2));
+        assert_eq!(suggestion(&meter, TENANT, None, 60), None);
+        assert_eq!(suggestion(&meter, TENANT, Some(limit(RU_PER_SECOND_MAX)), 60), None);
+    }
+
+    #[test]
+    fn quotas_are_rounded_as_people_choose_them() {
+        let cases = [(1, 1), (99, 99), (100, 100), (101, 110), (1_250, 1_300), (9_901, 10_000), (990, 990)];
+        for (number, rounded) in cases {
+            assert_eq!(rounded_up(number), rounded);
+        }
+    }
+}

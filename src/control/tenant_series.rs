@@ -1,0 +1,234 @@
+//! Which tenants have figures of their own among the metrics, and these figures.
+//!
+//! Each label value is a time series in whatever scrapes them, so there is a bound, and the tenants beyond it are told as
+//! one. A tenant's place is its own until another one asks for twice as much: whoever comes starts at nothing, and what
+//! came before stays with the others, so that every series only grows for as long as it is there.
+
+use crate::config::Quotas;
+use crate::values::TenantId;
+use crate::values::limits::TENANT_SERIES_MAX;
+use crate::values::usage::{Usage, UsageSum};
+
+/// What a tenant asked for counts for about an hour: of each minute that passes, so much of it is left.
+const KEPT_PER_MINUTE: f64 = 59.0 / 60.0;
+/// How much more another tenant has to ask for before it gets a place that is taken.
+const LEAD: f64 = 2.0;
+
+/// No place.
+const NONE: u8 = u8::MAX;
+
+/// Counters since the start, per tenant where there is a place for it.
+#[derive(Clone, Debug, Default)]
+pub struct TenantSeries {
+    places: Vec<Place>,
+    /// By tenant.
+    standing: Vec<Standing>,
+    others: UsageSum,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    tenant: TenantId,
+    sum: UsageSum,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    place: u8,
+    /// What it asked for lately, in millionths.
+    asked: f64,
+}
+
+impl Standing {
+    const NEW: Self = Self { place: NONE, asked: 0.0 };
+}
+
+impl TenantSeries {
+    /// For the tenants of these quotas: the first of them have places before anybody has asked for anything.
+    pub fn new(quotas: &Quotas) -> Self {
+        let mut series = Self { standing: vec![Standing::NEW; quotas.len()], ..Self::default() };
+        series.fill();
+        series
+    }
+
+    /// Counts.
+    pub fn record(&mut self, tenant: TenantId, usage: Usage) {
+        let Some(standing) = self.standing.get_mut(usize::from(tenant.0)) else { return };
+        standing.asked += UsageSum::from(usage).asked().0 as f64;
+        match self.places.get_mut(usize::from(standing.place)) {
+            Some(place) => place.sum.add(usage),
+            None => self.others.add(usage),
+        }
+    }
+
+    /// So many minutes have passed: whoever asked for much more than another one gets its place.
+    pub fn pass_minutes(&mut self, minutes: u64) {
+        let kept = KEPT_PER_MINUTE.powf(minutes as f64);
+        self.standing.iter_mut().for_each(|standing| standing.asked *= kept);
+        let asked = |tenant: TenantId| self.standing[usize::from(tenant.0)].asked;
+        let most_first = |one: &TenantId, other: &TenantId| asked(*other).total_cmp(&asked(*one));
+        let mut outside: Vec<TenantId> =
+            self.ids().filter(|tenant| self.place_of(*tenant) == NONE && asked(*tenant) >= 1.0).collect();
+        if outside.len() > TENANT_SERIES_MAX {
+            outside.select_nth_unstable_by(TENANT_SERIES_MAX, most_first);
+            outside.truncate(TENANT_SERIES_MAX);
+        }
+        outside.sort_by(most_first);
+        let mut inside: Vec<TenantId> = self.places.iter().map(|place| place.tenant).collect();
+        inside.sort_by(|one, other| most_first(other, one));
+        let changes: Vec<(TenantId, TenantId)> = outside
+            .into_iter()
+            .zip(inside)
+            .take_while(|(comes, goes)| asked(*comes) > LEAD * asked(*goes))
+            .collect();
+        for (comes, goes) in changes {
+            let place = std::mem::replace(&mut self.standing[usize::from(goes.0)].place, NONE);
+            self.standing[usize::from(comes.0)].place = place;
+            self.places[usize::from(place)] = Place { tenant: comes, sum: UsageSum::default() };
+        }
+        self.check();
+    }
+
+    /// The same under other quotas: a tenant is known by its name, and whoever is gone leaves a place.
+    pub fn carry_over(&mut self, before: &Quotas, after: &Quotas) {
+        let old = std::mem::take(self);
+        self.others = old.others;
+        self.standing = vec![Standing::NEW; after.len()];
+        for (tenant, terms) in after.tenants() {
+            let Some(known) = before.find(&terms.name) else { continue };
+            let Standing { place, asked } = old.standing[usize::from(known.0)];
+            self.standing[usize::from(tenant.0)].asked = asked;
+            if let Some(place) = old.places.get(usize::from(place)) {
+                self.standing[usize::from(tenant.0)].place = self.places.len() as u8;
+                self.places.push(Place { tenant, ..*place });
+            }
+        }
+        self.fill();
+    }
+
+    /// The tenants with places, and their counters, in the order of their ids.
+    pub fn named(&self) -> Vec<(TenantId, UsageSum)> {
+        let mut named: Vec<_> = self.places.iter().map(|place| (place.tenant, place.sum)).collect();
+        named.sort_by_key(|(tenant, _)| *tenant);
+        named
+    }
+
+    /// All others, while they had no place.
+    pub fn others(&self) -> UsageSum {
+        self.others
+    }
+
+    /// Gives away places that nobody has.
+    fn fill(&mut self) {
+        let free = TENANT_SERIES_MAX - self.places.len();
+        let without: Vec<TenantId> =
+            self.ids().filter(|tenant| self.place_of(*tenant) == NONE).take(free).collect();
+        for tenant in without {
+            self.standing[usize::from(tenant.0)].place = self.places.len() as u8;
+            self.places.push(Place { tenant, sum: UsageSum::default() });
+        }
+        self.check();
+    }
+
+    fn ids(&self) -> impl Iterator<Item = TenantId> + use<> {
+        (0..self.standing.len() as u16).map(TenantId)
+    }
+
+    fn place_of(&self, tenant: TenantId) -> u8 {
+        self.standing[usize::from(tenant.0)].place
+    }
+
+    fn check(&self) {
+        debug_assert!(self.places.len() == self.standing.len().min(TENANT_SERIES_MAX));
+        debug_assert!((0..).zip(&self.places).all(|(index, place)| self.place_of(place.tenant) == index));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::usage::{Amount, Outcome};
+
+    fn quotas(names: impl Iterator<Item = usize>) -> Quotas {
+        Quotas::with_tenants(names.map(|n| format!("t{n:03}")))
+    }
+
+    fn some(admitted: u64) -> Usage {
+        Usage { admitted, ..Usage::default() }
+    }
+
+    fn counted(series: &TenantSeries, tenant: u16) -> Option<u128> {
+        let named = series.named();
+        named.iter().find(|(id, _)| *id == TenantId(tenant)).map(|(_, sum)| sum.of(Outcome::Admitted).0)
+    }
+
+    #[test]
+    fn few_tenants_all_have_places_from_the_start() {
+        let mut series = TenantSeries::new(&quotas(0..3));
+        assert_eq!(series.named().len(), 3);
+        series.record(TenantId(1), some(7));
+        series.record(TenantId(u16::MAX), some(7));
+        assert_eq!((counted(&series, 0), counted(&series, 1)), (Some(0), Some(7)));
+        assert_eq!(series.others(), UsageSum::default());
+    }
+
+    #[test]
+    fn whoever_asks_for_more_gets_a_place_and_starts_at_nothing() {
+        let mut series = TenantSeries::new(&quotas(0..TENANT_SERIES_MAX + 2));
+        for tenant in 0..TENANT_SERIES_MAX as u16 {
+            series.record(TenantId(tenant), some(1_000));
+        }
+        let (late, last) = (TENANT_SERIES_MAX as u16, TENANT_SERIES_MAX as u16 + 1);
+        series.record(TenantId(late), some(1_500));
+        series.record(TenantId(last), some(5_000));
+        series.pass_minutes(1);
+        // Half as much again is not enough.
+        assert_eq!((counted(&series, late), counted(&series, last)), (None, Some(0)));
+        assert_eq!(series.named().len(), TENANT_SERIES_MAX);
+        assert_eq!(series.others().asked(), Amount(6_500));
+        series.record(TenantId(last), some(10));
+        assert_eq!((counted(&series, last), series.others().asked()), (Some(10), Amount(6_500)));
+    }
+
+    #[test]
+    fn every_series_only_grows_while_it_is_there() {
+        let mut random = 1_u64;
+        let mut next = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 11) % below
+        };
+        let mut all: u128 = 0;
+        let mut series = TenantSeries::new(&quotas(0..300));
+        let mut before = series.clone();
+        for _ in 0..200 {
+            for _ in 0..next(400) {
+                let usage = some(next(1 << 40) >> next(40));
+                all += u128::from(usage.admitted);
+                series.record(TenantId(next(300) as u16), usage);
+            }
+            series.pass_minutes(1 + next(3));
+            assert!(series.others().asked() >= before.others().asked());
+            for (tenant, sum) in series.named() {
+                let earlier = counted(&before, tenant.0).unwrap_or(0);
+                assert!(sum.of(Outcome::Admitted).0 >= earlier || sum == UsageSum::default());
+            }
+            before = series.clone();
+        }
+        let named: u128 = series.named().iter().map(|(_, sum)| sum.asked().0).sum();
+        assert!(named + series.others().asked().0 <= all && named > 0);
+    }
+
+    #[test]
+    fn other_quotas_keep_what_is_counted_by_name() {
+        let before = quotas(0..5);
+        let after = quotas(3..9);
+        let mut series = TenantSeries::new(&before);
+        (0..5).for_each(|tenant| series.record(TenantId(tenant), some(100 + u64::from(tenant))));
+        series.carry_over(&before, &after);
+        assert_eq!(counted(&series, 0), Some(103));
+        assert_eq!(counted(&series, 1), Some(104));
+        assert_eq!((counted(&series, 2), series.named().len()), (Some(0), 6));
+    }
+}

@@ -1,0 +1,220 @@
+//! Stage 4: may this request pass? Its price is taken before it leaves, and put right when its reply has come.
+//!
+//! ```text
+//!   asked ──estimate──> global, tenant, user: checked together, then taken together
+//!                          │ enough     │ not enough        │ only the pool knows
+//!                          v            v                   v
+//!                        route      -THROTTLED      the client's request waits for the answer
+//!   reply ──actual──> the difference is booked, and the estimate of the next such request learns from it
+//! ```
+
+use std::time::Duration;
+
+use super::Shard;
+use super::accounts::{Decision, Payer, Scope};
+use super::client::HeldRequest;
+use super::counters::Counter;
+use super::pricing::{asked, class_of};
+use super::refusal::Refusal;
+use super::settlement::Charge;
+use crate::policy::fixed_window::FixedWindows;
+use crate::policy::price::Asked;
+use crate::protocol::Arguments;
+use crate::protocol::command::Command;
+use crate::values::time::Now;
+use crate::values::{ClientId, Grant, UNIT, Usage, Weights};
+
+/// How requests are admitted.
+#[derive(Clone, Debug)]
+pub enum Limiter {
+    /// All of them, unpriced.
+    Off,
+    /// By buckets, but what does not fit passes too, and is only counted.
+    Shadow,
+    /// By buckets.
+    Buckets,
+    /// By a count of requests per tenant and second, and nothing else.
+    Static(FixedWindows),
+}
+
+/// What a shard is told about pricing and admission.
+#[derive(Clone, Debug)]
+pub struct AdmissionSettings {
+    /// How requests are admitted.
+    pub limiter: Limiter,
+    /// What the terms of a price weigh.
+    pub weights: Weights,
+    /// How often a core tells the pools what it spent.
+    pub period: Duration,
+    /// Makes hashes of names that nobody outside can foretell; the same for all shards.
+    pub secret: [u64; 2],
+}
+
+impl Default for AdmissionSettings {
+    fn default() -> Self {
+        Self {
+            limiter: Limiter::Buckets,
+            weights: Weights::default(),
+            period: Duration::from_millis(10),
+            secret: [0; 2],
+        }
+    }
+}
+
+/// The request goes no further now: it was answered, or it waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stopped;
+
+/// Whoever is refused is told to come back up to a quarter later than needed, at random, so that not all of them come at
+/// once: a random byte is divided by this.
+const JITTER_PARTS: u64 = 4 * 256;
+
+impl Shard {
+    /// Admits a request and takes its price, if it has one. What does not go further has been seen to.
+    pub(super) fn admit(
+        &mut self,
+        id: ClientId,
+        command: Option<&Command>,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
+        let asked = asked(command, arguments, &self.settings.admission.weights);
+        self.admit_asked(id, &asked, class_of(command) as u8, arguments, now)
+    }
+
+    /// The same for what is already known to be asked, such as a whole transaction.
+    pub(super) fn admit_asked(
+        &mut self,
+        id: ClientId,
+        asked: &Asked,
+        class: u8,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
+        let Some(payer) = self.payer_of(id) else { return Ok(None) };
+        match &self.settings.admission.limiter {
+            Limiter::Off => return Ok(None),
+            Limiter::Static(windows) => {
+                let windows = windows.clone();
+                return self.admit_counted(id, payer, &windows, now);
+            }
+            Limiter::Shadow | Limiter::Buckets => {}
+        }
+        let enforced = matches!(self.settings.admission.limiter, Limiter::Buckets);
+        let weights = self.settings.admission.weights;
+        let quote = weights.quote(asked);
+        let cost = weights.estimate(&quote, self.accounts.expected(payer.tenant, usize::from(class)));
+        let charge = Charge { taken: cost, quote, payer, class };
+        match self.accounts.admit(payer, cost, now.monotonic) {
+            Decision::Admitted => Ok(Some(charge)),
+            Decision::Wait if enforced => {
+                self.wait_for_quota(id, arguments);
+                Err(Stopped)
+            }
+            Decision::Wait => {
+                self.accounts.take(payer, cost, now.monotonic);
+                Ok(Some(charge))
+            }
+            Decision::Refused { scope, retry_after } => {
+                let usage = Usage { throttled: cost, ..Usage::default() };
+                self.accounts.meter(payer.tenant, usage, now.monotonic);
+                if !enforced {
+                    self.counters.add(Counter::ThrottledInShadow, 1);
+                    return Ok(None);
+                }
+                self.throttle(id, scope, retry_after, now);
+                Err(Stopped)
+            }
+        }
+    }
+
+    /// What the pools of quotas said; requests that waited for it are tried again.
+    pub fn handle_grants(&mut self, grants: &[Grant], now: Now) {
+        self.accounts.handle_grants(grants, now.monotonic);
+        self.resume_waiting(now);
+    }
+
+    pub(super) fn admission_turn_end(&mut self, now: Now) {
+        self.accounts.handle_turn_end(now.monotonic);
+        if !self.clients_waiting.is_empty() && self.accounts.is_alone(now.monotonic) {
+            self.counters.add(Counter::QuotaPoolsSilent, 1);
+            self.resume_waiting(now);
+        }
+    }
+
+    /// Tries requests that waited for a pool again, before anything that came after them.
+    pub(super) fn resume_waiting(&mut self, now: Now) {
+        for id in std::mem::take(&mut self.clients_waiting) {
+            if let Some(client) = self.clients.get(id) {
+                client.waits_for_quota = false;
+                self.resume(id, now);
+            }
+        }
+    }
+
+    /// Who pays for a client's requests.
+    pub(super) fn payer_of(&mut self, id: ClientId) -> Option<Payer> {
+        let version = self.quotas.version();
+        let identity = &self.clients.at(id).identity;
+        Some(Payer { tenant: identity.tenant?, user: identity.account, version })
+    }
+
+    fn wait_for_quota(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        self.counters.add(Counter::AdmissionsWaited, 1);
+        let client = self.clients.at(id);
+        debug_assert!(client.held_request.is_none() && !client.waits_for_quota);
+        client.waits_for_quota = true;
+        client.held_request = Some(Box::new(HeldRequest::new(arguments, &client.identity)));
+        self.clients_waiting.push(id);
+    }
+
+    fn throttle(&mut self, id: ClientId, scope: Scope, retry_after: Duration, now: Now) {
+        let retry_after = self.jittered(retry_after);
+        let known = self.accounts.remaining(scope, now.monotonic);
+        let (capacity, remaining) = known.expect("a scope that refuses has a bucket");
+        let mut text = self.pool.take();
+        let identity = &self.clients.at(id).identity;
+        let tenant = identity.tenant.map_or("", |tenant| self.quotas.tenant(tenant).name.as_str());
+        let (scope, tenant, user) = match scope {
+            Scope::Global => ("global", "global", None),
+            Scope::Tenant(_) => ("tenant", tenant, None),
+            Scope::User(_) => ("user", tenant, identity.user.as_deref()),
+        };
+        let (limit, remaining) = (capacity.ru_per_second, remaining / UNIT);
+        Refusal::Throttled { scope, tenant, user, limit, remaining, retry_after }.encode(&mut text);
+        self.refuse_admission(id, text);
+    }
+
+    /// The old way: requests are counted, whatever they cost.
+    fn admit_counted(
+        &mut self,
+        id: ClientId,
+        payer: Payer,
+        windows: &FixedWindows,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
+        let tenant = self.quotas.tenant(payer.tenant);
+        let Some(limit) = tenant.limit else { return Ok(None) };
+        let counted = windows.count(usize::from(payer.tenant.0), limit.ru_per_second, now.monotonic);
+        let Err(retry_after) = counted else { return Ok(None) };
+        let mut text = self.pool.take();
+        let (tenant, limit) = (tenant.name.as_str(), limit.ru_per_second);
+        Refusal::Throttled { scope: "tenant", tenant, user: None, limit, remaining: 0, retry_after }
+            .encode(&mut text);
+        self.refuse_admission(id, text);
+        Err(Stopped)
+    }
+
+    fn refuse_admission(&mut self, id: ClientId, text: Vec<u8>) {
+        self.counters.add(Counter::RefusedThrottled, 1);
+        self.poison_transaction(id);
+        self.answer_now(id, |out, _| out.extend_from_slice(&text));
+        self.pool.give(text);
+    }
+
+    /// Never earlier than possible, and not all at once.
+    fn jittered(&mut self, retry_after: Duration) -> Duration {
+        let micros = retry_after.as_micros() as u64;
+        Duration::from_micros(micros + micros * u64::from(self.random_byte()) / JITTER_PARTS)
+    }
+}

@@ -1,0 +1,171 @@
+"""What tenants used of their quotas: the page /tenants, QOS TENANTS, and the metrics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness import metrics
+from harness.processes import Weir
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+
+FILE = """
+[tenants.acme]
+password = "acme-password"
+ru_per_second = 5_000
+[tenants.operator]
+password = "operator-password"
+admin = true
+[tenants.zeta]
+password = "zeta-password"
+"""
+OUTCOMES = ["admitted", "throttled", "shed", "cached"]
+PERIODS = ["this_minute", "last_minute", "last_hour", "last_day"]
+
+
+@pytest.fixture
+def weir(servers, tmp_path: Path) -> Weir:
+    file = tmp_path / "quotas.toml"
+    file.write_text(FILE)
+    return servers.weir(flags=["--shards", "2", "--quotas", str(file)])
+
+
+def tenants(weir: Weir, tenant: str, *words: str, protocol: int = 2) -> list:
+    """The reply to QOS TENANTS as Python values."""
+    with weir.connect() as connection:
+        login = (tenant, f"{tenant}-password")
+        assert connection.ok("HELLO", str(protocol), "AUTH", *login)
+        return connection.ok("QOS", "TENANTS", *words)
+
+
+def page(weir: Weir, query: str = "") -> dict:
+    status, text, headers = weir.admin_request("GET", f"/tenants{query}")
+    assert status == 200 and headers["content-type"] == "application/json", text
+    return json.loads(text)
+
+
+def test_a_tenant_is_told_of_itself(weir: Weir):
+    (told,) = tenants(weir, "acme", protocol=3)
+    assert list(told) == [
+        b"name",
+        b"ru_per_second",
+        b"share_of_quota",
+        *(period.encode() for period in PERIODS),
+        b"suggested_ru_per_second",
+    ]
+    assert (told[b"name"], told[b"ru_per_second"], told[b"share_of_quota"]) == (b"acme", 5_000, 0)
+    assert told[b"suggested_ru_per_second"] is None
+    for period in PERIODS:
+        assert [name.decode() for name in told[period.encode()]] == OUTCOMES
+        assert all(isinstance(amount, float) and amount >= 0 for amount in told[period.encode()].values())
+    # It may name others, and is told of itself still.
+    assert [told[b"name"] for told in tenants(weir, "acme", "AFTER", "a", protocol=3)] == [b"acme"]
+
+
+def test_the_older_dialect_has_the_same_in_flat_lists(weir: Weir):
+    (told,) = tenants(weir, "zeta")
+    pairs = dict(zip(told[::2], told[1::2]))
+    assert (pairs[b"name"], pairs[b"ru_per_second"], pairs[b"share_of_quota"]) == (b"zeta", None, None)
+    assert pairs[b"last_hour"][::2] == [name.encode() for name in OUTCOMES]
+    assert all(float(amount) >= 0 for amount in pairs[b"last_hour"][1::2])
+
+
+def test_an_administrator_is_told_of_all(weir: Weir):
+    names = [told[b"name"] for told in tenants(weir, "operator", protocol=3)]
+    assert names == [b"acme", b"operator", b"zeta"]
+    assert [told[b"name"] for told in tenants(weir, "operator", "after", "operator", protocol=3)] == [b"zeta"]
+    assert tenants(weir, "operator", "AFTER", "zeta") == []
+
+
+def test_what_is_wrong_with_the_question_is_told(weir: Weir):
+    with weir.connect() as connection:
+        assert connection.call("QOS", "TENANTS").text.startswith("NOAUTH ")
+        assert connection.ok("AUTH", "operator", "operator-password") == b"OK"
+        for words in [("BEFORE", "a"), ("AFTER",), ("AFTER", "a", "b")]:
+            assert connection.call("QOS", "TENANTS", *words).text.startswith("ERR QOS TENANTS: "), words
+        assert any(line.startswith(b"TENANTS") for line in connection.ok("QOS", "HELP"))
+
+
+def test_answers_stay_in_order_around_the_question(weir: Weir):
+    with weir.connect() as connection:
+        assert connection.ok("AUTH", "acme", "acme-password") == b"OK"
+        requests = [request for n in range(50) for request in (("SET", "k", n), ("QOS", "TENANTS"), ("GET", "k"))]
+        replies = connection.pipeline(requests)
+        for n, (stored, told, read) in enumerate(zip(*[iter(replies)] * 3)):
+            assert stored.text == "OK" and read.value == str(n).encode()
+            assert told.children[0].children[1].value == b"acme"
+
+
+def test_without_a_quota_file_there_is_one_tenant(servers):
+    weir = servers.weir(flags=["--shards", "2"])
+    with weir.connect() as connection:
+        (told,) = connection.ok("QOS", "TENANTS")
+        assert told[:4] == [b"name", b"default", b"ru_per_second", None]
+    assert [tenant["name"] for tenant in page(weir)["tenants"]] == ["default"]
+
+
+def test_the_page(weir: Weir):
+    told = page(weir)
+    assert told["quotas_version"] == 0 and told["next"] is None and told["since"] <= told["at"]
+    assert [tenant["name"] for tenant in told["tenants"]] == ["acme", "operator", "zeta"]
+    acme = told["tenants"][0]
+    assert acme["ru_per_second"] == 5_000 and acme["suggestion"] is None
+    assert acme["share_of_quota"] == {"last_minute": 0, "last_hour": 0}
+    assert list(acme["request_units"]) == PERIODS
+    assert all(list(amounts) == OUTCOMES for amounts in acme["request_units"].values())
+    zeta = page(weir, "?tenant=zeta&minutes=60")["tenants"]
+    assert [tenant["name"] for tenant in zeta] == ["zeta"]
+    assert zeta[0]["ru_per_second"] is None and zeta[0]["minutes"] == []
+    assert [tenant["name"] for tenant in page(weir, "?after=acme")["tenants"]] == ["operator", "zeta"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "detail"),
+    [
+        ("?minutes=1441", 400, "from 0 to 1440"),
+        ("?minutes=all", 400, "minutes=all"),
+        ("?colour=red", 400, "tenant=, after= and minutes= are wanted"),
+        ("?tenant=nobody", 404, "'nobody'"),
+    ],
+)
+def test_what_is_wrong_with_the_pages_address_is_told(weir: Weir, query: str, status: int, detail: str):
+    found, text, headers = weir.admin_request("GET", f"/tenants{query}")
+    assert found == status and headers["content-type"] == "application/problem+json"
+    assert detail in json.loads(text)["detail"]
+
+
+def test_the_metrics(weir: Weir):
+    text = weir.admin("/metrics")[1]
+    found = metrics.parse(text)
+    labels = set(found["weir_tenant_request_units_total"])
+    names = ("acme", "operator", "zeta", "(other)")
+    assert labels == {f'{{tenant="{name}",outcome="{outcome}"}}' for name in names for outcome in OUTCOMES}
+    assert found["weir_tenant_quota_request_units_per_second"] == {'{tenant="acme"}': 5_000}
+    assert metrics.promtool(text) in (None, ""), metrics.promtool(text)
+
+
+def test_the_number_of_series_is_bounded(servers, tmp_path: Path):
+    file = tmp_path / "quotas.toml"
+    file.write_text("".join(f'[tenants.t{n}]\npassword = "x"\nru_per_second = 1\n' for n in range(1_000)))
+    weir = servers.weir(flags=["--shards", "1", "--quotas", str(file)])
+    found = metrics.parse(weir.admin("/metrics")[1])
+    assert len(found["weir_tenant_request_units_total"]) == (100 + 1) * len(OUTCOMES)
+    assert len(found["weir_tenant_quota_request_units_per_second"]) == 100
+
+
+def test_other_quotas_are_told_of_at_once(weir: Weir):
+    body = b'[tenants.acme]\npassword = "acme-password"\nru_per_second = 7\n'
+    assert weir.admin_request("POST", "/config/quotas", body)[0] == 200
+    told = page(weir)
+    assert (told["quotas_version"], [tenant["name"] for tenant in told["tenants"]]) == (1, ["acme"])
+    assert told["tenants"][0]["ru_per_second"] == 7
+    # The tenant is signed in, and its tenant goes: nobody is told of anybody.
+    with weir.connect() as connection:
+        assert connection.ok("AUTH", "acme", "acme-password") == b"OK"
+        body = b'[tenants.new]\npassword = "x"\n'
+        assert weir.admin_request("POST", "/config/quotas", body)[0] == 200
+        until(lambda: connection.call("QOS", "TENANTS").text.startswith("NOAUTH "), "the tenant is gone")
