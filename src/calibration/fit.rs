@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::load::random::Random;
     use crate::policy::price::{self, Asked};
-    use crate::values::UNIT;
+    use crate::values::{self, UNIT};
 
     const TRUE: Weights = Weights { base: 3.0, kib_in: 0.4, kib_out: 0.7, row: 0.05 };
 
@@ -214,7 +214,7 @@ mod tests {
     fn a_cost_in_units_is_the_price_of_the_request() {
         let units = TRUE.in_units().expect("there is a base");
         let micro = |weight: f64| (weight * UNIT as f64).round() as u64;
-        let weights = price::Weights {
+        let weights = values::Weights {
             base: micro(units.base),
             kib_in: micro(units.kib_in),
             kib_out: micro(units.kib_out),

@@ -66,6 +66,9 @@ def test_weights_are_fitted_foretell_what_was_held_out_and_are_printed_as_flags(
     page = files["html"].read_text()
     assert "<svg" in page and page.count("<tr>") == SHAPES + 1 and not re.search(r"(src|href)\s*=", page)
     assert keys(redis) == 0
+    # weir takes what it is told to paste.
+    pasted = subprocess.run([str(binary("weir")), *flags[0].split(), "--check"], capture_output=True, text=True, timeout=SECONDS_MAX)
+    assert pasted.returncode == 0, pasted.stdout + pasted.stderr
 
 
 def test_the_same_seed_asks_for_the_same(servers, tmp_path):
