@@ -1,5 +1,6 @@
 //! weir: traffic management between Redis-protocol clients and a shared key-value store. See ARCHITECTURE.md.
 
+pub mod calibration;
 pub mod config;
 pub mod control;
 pub mod load;

@@ -13,6 +13,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("policy", &["values"]),
     ("storage", &["values", "protocol"]),
     ("load", &["values", "protocol"]),
+    ("calibration", &["values", "protocol", "policy", "load"]),
     ("shard", &["values", "config", "protocol", "routing", "policy"]),
     ("control", &["values", "config", "protocol", "routing", "policy", "shard", "storage"]),
     ("simulation", &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage"]),

@@ -30,5 +30,6 @@ mod shard_thread;
 mod storage_thread;
 mod watch;
 
+pub use clock::Clock;
 pub use load::{LoadEvent, LoadOutcome, run_load};
 pub use server::{check, run, run_storage};

@@ -2,8 +2,8 @@
 
 The store computes when a request starts and ends, so its capacity is exact while requests wait for it, and it tells which
 service times it drew: a run is compared with its own draws, and these with the distribution, within what so many samples
-allow. A busy machine can only add to a latency. So lower bounds hold in every run, and for upper bounds the best of a few
-runs counts.
+allow. A busy machine can only add to a latency. So lower bounds hold in every run; for upper bounds the best of a few runs
+counts, and what a run allows for noise it has measured itself, on requests that take the store no time.
 """
 
 from __future__ import annotations
@@ -116,18 +116,40 @@ DISTRIBUTIONS = {
     "exp:100ms": lambda share: -100.0 * math.log(1 - share),
     "lognormal:80ms:0.6": lambda share: 80.0 * math.exp(0.6 * normal_quantile(share)),
 }
-# One request on a connection at a time, many more connections than requests under way, and a server for each: nothing waits.
-WIDE = ("--connections", "300", "--pipeline", "1", "--duration", "6s", "--drain", "20s", "--rate", "300")
+# One request on a connection at a time, many more connections than requests under way, and a server for each: nothing waits. What
+# PING takes, which no service time is scripted for, is the noise.
+WIDE = """
+[[group]]
+name = "drawn"
+command = "GET key:{{seq}}"
+rate = 300
+arrivals = "{arrivals}"
+connections = 300
+pipeline = 1
+[[group]]
+name = "noise"
+command = "PING"
+rate = 300
+connections = 50
+pipeline = 1
+"""
+# A GET is late twice as often as a PING: once when it arrives, once when its service is over. The sum of two is beyond the sum
+# of their quantiles no more often than both together: so twice a quantile of half the excess covers it, and the next one told does.
+COVERED_BY = {"p50": "p90", "p90": "p99", "p99": "p99_9"}
 
 
-@pytest.mark.parametrize("spread", [("--arrivals", "even"), ("--arrivals", "poisson", "--threads", "2")], ids=["even", "poisson"])
+@pytest.mark.parametrize("spread", [("even", "1"), ("poisson", "2")], ids=["even", "poisson on two threads"])
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_measured_percentiles_are_those_of_the_service_times(storage, tmp_path, distribution, spread):
     quantile = DISTRIBUTIONS[distribution]
+    arrivals, threads = spread
+    scenario = tmp_path / "wide.toml"
+    scenario.write_text(WIDE.format(arrivals=arrivals))
+    flags = ("--scenario", str(scenario), "--duration", "6s", "--drain", "20s", "--threads", threads)
 
     def attempt() -> None:
         store = storage("--servers", "1000", "--service-time", f"point={distribution}", "--seed", "23")
-        total = run(store, tmp_path, *WIDE, *spread)["total"]
+        total, noise = run(store, tmp_path, *flags)["groups"]
         seen = drawn(store)
         assert total["counts"]["served"] == total["counts"]["offered"] == seen["count"] > 1500
         assert stats(store)["queue_max"] <= 1, "every request found a server"
@@ -135,7 +157,8 @@ def test_measured_percentiles_are_those_of_the_service_times(storage, tmp_path, 
             measured = total["latency_ms"][name]
             if measured < seen[name] * (1 - RESOLUTION):
                 pytest.fail(f"{name}: {measured} ms were measured, though {seen[name]} ms were drawn: no noise does that")
-            assert measured <= seen[name] * (1 + TOLERANCE), (name, measured, seen[name])
+            late = 2 * noise["latency_ms"][COVERED_BY[name]]
+            assert measured <= seen[name] * (1 + TOLERANCE) + late, (name, measured, seen[name], late)
             # What was drawn, against the distribution itself: a quantile's error follows from the number of samples.
             error = 0.0 if distribution.startswith("fixed") else DEVIATIONS * math.sqrt(
                 share * (1 - share) / seen["count"]) / density(quantile, share)

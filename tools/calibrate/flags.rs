@@ -1,0 +1,151 @@
+//! The command line.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::{Path, PathBuf};
+
+use clap::{ArgAction, Parser, ValueEnum};
+
+const EXAMPLES: &str = "\
+One shape of request (a command and its sizes) is sent at a time, in pipelines over some connections, and the server's own bill is
+read before and after. Rounds over all shapes are repeated, and the median of each shape counts. A third of the shapes is
+not fitted but foretold: R2 says how well.
+
+--cost cpu          user and system time of the server: what a request really takes of it, reading and writing its socket included.
+--cost commandstats microseconds of INFO commandstats: the command alone. Sockets and parsing, most of what a small request
+                    costs, are not in it, so its weights favour requests with many bytes.
+
+Examples:
+  weir-calibrate --target 127.0.0.1:6379 --seconds 60
+  weir-calibrate --svg fit.svg --json fit.json --pipeline 1";
+
+/// How the cost of a request is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cost {
+    /// User and system time of the server.
+    Cpu,
+    /// Microseconds of INFO commandstats.
+    Commandstats,
+}
+
+impl Cost {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Commandstats => "commandstats",
+        }
+    }
+}
+
+/// Fits the weights of weir's request units to what requests cost a Redis server.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "weir-calibrate", version, after_help = EXAMPLES, max_term_width = 120)]
+pub struct CalibrateFlags {
+    /// The server to load. One that is not on this host needs --yes-remote
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
+    pub target: String,
+    /// Its password; better given in the environment, where others do not see it
+    #[arg(long, env = "WEIR_CALIBRATE_PASSWORD", value_name = "TEXT", hide_env_values = true)]
+    pub password: Option<String>,
+    /// How long to measure, over all shapes and rounds
+    #[arg(long, value_name = "N", value_parser = number(1, 3_600), default_value = "30")]
+    pub seconds: u64,
+    /// Rounds over all shapes
+    #[arg(long, value_name = "N", value_parser = number(1, 100), default_value = "5")]
+    pub rounds: u64,
+    /// Requests that are sent in one go; what a request costs beside its command is shared by them
+    #[arg(long, value_name = "N", value_parser = number(1, 1_024), default_value = "16")]
+    pub pipeline: u64,
+    /// Connections that send at the same time, so that the server never sleeps
+    #[arg(long, value_name = "N", value_parser = number(1, 256), default_value = "16")]
+    pub connections: u64,
+    /// What is taken as the cost of a request
+    #[arg(long, value_name = "WHICH", value_enum, default_value = "cpu")]
+    pub cost: Cost,
+    /// Decides the shapes, and which of them are held out
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+    /// Load a server that holds keys. They are left alone, but its users will notice the load
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub yes_not_empty: bool,
+    /// Load a server on another host
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub yes_remote: bool,
+    /// Where to write a picture of what was foretold against what was measured
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Where to write the picture and a table of all shapes, one file that opens offline
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Where to write every measurement
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Show no progress
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub quiet: bool,
+}
+
+impl CalibrateFlags {
+    /// Everything that can be wrong before anything is sent; else where the target is.
+    pub fn check(&self) -> Result<SocketAddr, String> {
+        for (flag, path) in [("--svg", &self.svg), ("--html", &self.html), ("--json", &self.json)] {
+            let folder =
+                path.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+            if let (Some(path), Some(folder)) = (path, folder)
+                && !folder.is_dir()
+            {
+                return Err(format!("{flag} {}: there is no folder {}", path.display(), folder.display()));
+            }
+        }
+        let target = &self.target;
+        let addresses = target.to_socket_addrs().map_err(|error| {
+            format!("--target {target}: HOST:PORT such as 127.0.0.1:6379 is wanted ({error})")
+        })?;
+        // A name such as localhost has two addresses, and most servers listen on the older kind.
+        let address = addresses.min_by_key(SocketAddr::is_ipv6);
+        let address = address.ok_or_else(|| format!("--target {target}: there is no such host"))?;
+        if !address.ip().is_loopback() && !self.yes_remote {
+            return Err(format!(
+                "--target {target}: it is on another host, which this will load; say --yes-remote if that is meant"
+            ));
+        }
+        Ok(address)
+    }
+}
+
+/// Reads a whole number within bounds.
+fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("a whole number from {least} to {most} is wanted"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        CalibrateFlags::command().debug_assert();
+    }
+
+    #[test]
+    fn complaints_say_what_was_given_and_what_would_be_right() {
+        for (flags, complaint) in [
+            (vec!["--seconds=0"], "'0' for '--seconds <N>': a whole number from 1 to 3600 is wanted"),
+            (vec!["--cost=money"], "[possible values: cpu, commandstats]"),
+            (vec!["--target=nowhere"], "--target nowhere: HOST:PORT such as 127.0.0.1:6379 is wanted"),
+            (vec!["--target=192.0.2.1:6379"], "say --yes-remote"),
+            (vec!["--svg=no/where.svg"], "--svg no/where.svg: there is no folder no"),
+        ] {
+            let words = std::iter::once("weir-calibrate").chain(flags.iter().copied());
+            let told = match CalibrateFlags::try_parse_from(words) {
+                Ok(flags) => flags.check().expect_err("it is wrong"),
+                Err(error) => error.to_string(),
+            };
+            assert!(told.contains(complaint), "{told}");
+        }
+    }
+}
