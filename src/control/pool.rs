@@ -122,7 +122,7 @@ impl Pool {
             level: self.bucket.level(),
             at: now,
             share: self.share_of(index, now, rhythm) as u32,
-            dry: granted.dry,
+            dry_from: granted.dry_from,
         }
     }
 
@@ -198,8 +198,9 @@ impl Pool {
         let short = (target - outstanding).max(0);
         let allowed = (level - self.reserved_for_others(index, now, rhythm)).max(0);
         let mut amount = short.min(allowed);
-        // Less than one request is of no use: better whole ones in turn.
-        let least = (demand.needed.max(demand.lump) as i64 - outstanding).max(0);
+        // Less than one request is of no use: better whole ones in turn. Where one waits, it is known how much is of use.
+        let whole = if demand.needed > 0 { demand.needed } else { demand.lump };
+        let least = (whole as i64 - outstanding).max(0);
         let is_due = demand.needed > 0 || demand.wanted > 0;
         if amount < least.min(short) {
             let fits = level >= least
@@ -209,7 +210,7 @@ impl Pool {
         let unmet = if is_due { (short - amount).max(0) } else { 0 };
         self.holders[index].unmet = unmet as u64;
         let dry = unmet > 0 && (demand.needed == 0 || outstanding + amount < demand.needed as i64);
-        Granted { amount: amount as u64, dry }
+        Granted { amount: amount as u64, dry_from: dry.then_some(whole) }
     }
 
     /// What other cores need and are entitled to.
@@ -261,7 +262,7 @@ impl Pool {
 
 struct Granted {
     amount: MicroUnits,
-    dry: bool,
+    dry_from: Option<MicroUnits>,
 }
 
 fn part_of(amount: u64, share: u64) -> u64 {

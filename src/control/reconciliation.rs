@@ -74,5 +74,43 @@ impl Reconciliation {
 
 /// There are more buckets in use than can be kept.
 fn nothing(bucket: BucketId, now: Timestamp) -> Grant {
-    Grant { bucket, amount: 0, level: 0, at: now, share: 0, dry: true }
+    Grant { bucket, amount: 0, level: 0, at: now, share: 0, dry_from: Some(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::{Demand, ShardId, UNIT};
+
+    const CAPACITY: Capacity = Capacity { ru_per_second: 1, burst: UNIT };
+
+    /// What a core tells of a user who spent one unit, a period ago.
+    fn spent_one(bucket: u64) -> Demand {
+        let (wanted, spent) = (UNIT, UNIT as i64);
+        Demand {
+            bucket: BucketId(bucket),
+            capacity: CAPACITY,
+            wanted,
+            spent,
+            returned: 0,
+            needed: 0,
+            lump: UNIT,
+        }
+    }
+
+    fn tell(pools: &mut Reconciliation, demands: Vec<Demand>, millis: u64) {
+        let report = Report { shard: ShardId(0), version: 0, demands, usage: Vec::new() };
+        pools.handle_report(&report, Timestamp::from_millis(millis), &mut Vec::new());
+    }
+
+    #[test]
+    fn pools_of_users_who_are_not_heard_of_again_are_forgotten() {
+        let rhythm = Rhythm { cores: 2, period: Duration::from_millis(10), lease: Duration::from_millis(50) };
+        let mut pools = Reconciliation::new(rhythm);
+        tell(&mut pools, (0..1_000).map(spent_one).collect(), 0);
+        tell(&mut pools, (1_000..2_000).map(spent_one).collect(), 500);
+        assert_eq!(pools.pools(), 2_000, "nobody's bucket is full again");
+        tell(&mut pools, (2_000..3_000).map(spent_one).collect(), 1_200);
+        assert_eq!(pools.pools(), 2_000, "those of the first thousand are");
+    }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   first touch ──> one request on credit        a full bucket is no state, so nobody has to be asked for it
 //!   enough left ──> spend
-//!   not enough ───> ask; the request waits       unless it was told just now that the bucket is dry: then refuse
+//!   not enough ───> ask; the request waits       unless it was told just now that so much is not there: then refuse
 //!   every period ─> tell what was spent and wanted, give back what is not needed, get more
 //! ```
 //!
@@ -35,6 +35,8 @@ pub enum Verdict {
 /// What holds for all slices of a core at the moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
+    /// How often slices report, and are told what there is.
+    pub period: Duration,
     /// How long a grant is good for.
     pub lease: Duration,
     /// The pool has not answered for longer than a lease.
@@ -63,7 +65,10 @@ pub struct Slice {
     heard: bool,
     /// A report was not answered yet.
     reported: bool,
-    dry: bool,
+    /// A request had to ask in this period.
+    asked: bool,
+    /// There was not enough for this cost, likewise, when the pool was last heard of; `u32::MAX` if there was.
+    dry_from_milli: u32,
 }
 
 impl Slice {
@@ -80,7 +85,8 @@ impl Slice {
             share: 0,
             heard: false,
             reported: false,
-            dry: false,
+            asked: false,
+            dry_from_milli: u32::MAX,
         }
     }
 
@@ -98,8 +104,14 @@ impl Slice {
         if terms.silent {
             return self.check_alone(cost, capacity, now, terms);
         }
-        if good && self.heard && self.dry {
-            return Verdict::Refused(self.earliest(cost, capacity, now));
+        if good && in_milli(cost) >= self.dry_from_milli {
+            let earliest = self.earliest(cost, capacity, now);
+            // By then somebody may have to ask, once in a period. Who comes after that waits for what all are told.
+            let told_again = self.heard_at.after(terms.period).since(now);
+            let wait = if self.asked { earliest.max(told_again) } else { earliest };
+            if !wait.is_zero() {
+                return Verdict::Refused(wait);
+            }
         }
         self.ask(cost)
     }
@@ -140,6 +152,7 @@ impl Slice {
         }
         self.allowance -= returned;
         self.reported = true;
+        self.asked |= needed > 0;
         let spent = std::mem::take(&mut self.spent);
         Some(Demand {
             bucket,
@@ -161,6 +174,7 @@ impl Slice {
     pub const fn start_period(&mut self) {
         self.wanted_before_milli = self.wanted_milli;
         self.wanted_milli = 0;
+        self.asked = false;
         self.lump_milli -= self.lump_milli / 8;
     }
 
@@ -176,7 +190,7 @@ impl Slice {
         self.heard_at = self.heard_at.max(grant.at);
         self.heard = true;
         self.reported = false;
-        self.dry = grant.dry;
+        self.dry_from_milli = grant.dry_from.map_or(u32::MAX, in_milli);
         self.share = grant.share.min(u32::from(u16::MAX)) as u16;
     }
 
@@ -251,4 +265,57 @@ const MICRO_PER_MILLI: u64 = 1_000;
 
 fn in_milli(cost: MicroUnits) -> u32 {
     u32::try_from(cost.div_ceil(MICRO_PER_MILLI)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::UNIT;
+
+    const CAPACITY: Capacity = Capacity { ru_per_second: 10, burst: 20 * UNIT };
+    const TERMS: Terms = Terms {
+        period: Duration::from_millis(10),
+        lease: Duration::from_millis(50),
+        silent: false,
+        even_share: 65_536,
+    };
+
+    /// A slice that was told at 100 ms that the pool has this, and for whom it is not enough.
+    fn told(level: u64, dry_from: Option<MicroUnits>) -> Slice {
+        let mut slice = Slice::untouched(Timestamp::ZERO);
+        slice.take(UNIT);
+        let at = Timestamp::from_millis(100);
+        let level = level as i64;
+        slice.handle_grant(&Grant { bucket: BucketId(1), amount: 0, level, at, share: 0, dry_from });
+        slice.allowance = 0;
+        slice
+    }
+
+    fn check(slice: &mut Slice, cost: MicroUnits, millis: u64) -> Verdict {
+        slice.check(cost, CAPACITY, Timestamp::from_millis(millis), TERMS)
+    }
+
+    #[test]
+    fn what_was_too_much_for_the_pool_says_nothing_of_less() {
+        let mut slice = told(8 * UNIT, Some(14 * UNIT));
+        assert_eq!(check(&mut slice, 14 * UNIT, 100), Verdict::Refused(Duration::from_millis(600)));
+        assert_eq!(check(&mut slice, 7 * UNIT, 100), Verdict::Ask);
+    }
+
+    #[test]
+    fn who_comes_again_when_there_may_be_enough_is_not_refused_on_old_news() {
+        let mut slice = told(UNIT * 8 / 10, Some(UNIT));
+        assert_eq!(check(&mut slice, UNIT, 101), Verdict::Refused(Duration::from_millis(19)));
+        assert_eq!(check(&mut slice, UNIT, 120), Verdict::Ask);
+    }
+
+    #[test]
+    fn one_request_may_ask_in_a_period_and_the_next_is_told_when_the_period_is_over() {
+        let mut slice = told(UNIT - 1, Some(UNIT));
+        assert_eq!(check(&mut slice, UNIT, 101), Verdict::Ask);
+        assert!(slice.report(BucketId(1), CAPACITY, UNIT, Timestamp::from_millis(101), TERMS).is_some());
+        assert_eq!(check(&mut slice, UNIT, 101), Verdict::Refused(Duration::from_millis(9)));
+        slice.start_period();
+        assert_eq!(check(&mut slice, UNIT, 105), Verdict::Ask);
+    }
 }

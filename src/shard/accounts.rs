@@ -413,7 +413,12 @@ impl Accounts {
     }
 
     fn terms(&self, now: Timestamp) -> Terms {
-        Terms { lease: self.lease, silent: self.is_alone(now), even_share: self.even_share }
+        Terms {
+            period: self.period,
+            lease: self.lease,
+            silent: self.is_alone(now),
+            even_share: self.even_share,
+        }
     }
 
     fn tenant_now(&self, payer: Payer) -> Option<TenantId> {

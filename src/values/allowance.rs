@@ -61,8 +61,8 @@ pub struct Grant {
     pub at: Timestamp,
     /// The core's part of what comes in, in 65,536ths.
     pub share: u32,
-    /// There was not enough.
-    pub dry: bool,
+    /// There was not enough for requests of this cost, or a larger one; zero if for none at all.
+    pub dry_from: Option<MicroUnits>,
 }
 
 /// All that one core tells at once.

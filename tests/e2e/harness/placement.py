@@ -1,8 +1,15 @@
-"""Finding out from outside which backend holds a key."""
+"""Finding out from outside which backend holds a key, and which shard a connection."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
+from . import metrics
 from .processes import Redis, Weir
+from .resp import Connection
+
+CONNECTIONS_TRIED = 400
 
 
 def keys_by_backend(weir: Weir, prefix: str, count: int = 200) -> dict[Redis, list[str]]:
@@ -19,3 +26,43 @@ def keys_by_backend(weir: Weir, prefix: str, count: int = 200) -> dict[Redis, li
     assert all(held.values()), f"a backend holds none of {count} keys"
     assert sorted(name for some in held.values() for name in some) == sorted(names), "each key lives on one backend"
     return held
+
+
+def shards_of_new_clients(weir: Weir, wanted: Callable[[dict[int, list[Connection]]], bool]) -> dict[int, list[Connection]]:
+    """Opens connections one by one until those on each shard are as wanted. The kernel chooses the shard; the counters tell which."""
+    found: dict[int, list[Connection]] = {shard: [] for shard in _opened(weir)}
+    while not wanted(found):
+        assert sum(map(len, found.values())) < CONNECTIONS_TRIED, f"{weir.name}: the kernel gives no connections to some shard"
+        before = _opened(weir)
+        connection = weir.connect()
+        # Whoever is not signed in gets an error, which is as good a sign of life.
+        connection.call("PING")
+        after = _opened(weir)
+        (shard,) = [shard for shard in after if after[shard] > before[shard]]
+        found[shard].append(connection)
+    return found
+
+
+def clients_of_one_shard(weir: Weir, count: int) -> list[Connection]:
+    """So many connections that one shard accepted; the others are closed again."""
+    found = shards_of_new_clients(weir, lambda found: any(len(some) >= count for some in found.values()))
+    kept = max(found.values(), key=len)
+    for connections in found.values():
+        if connections is not kept:
+            for connection in connections:
+                connection.close()
+    return kept
+
+
+def clients_of_every_shard(weir: Weir) -> list[Connection]:
+    """One connection of each shard; the others are closed again."""
+    found = shards_of_new_clients(weir, lambda found: all(found.values()))
+    for connections in found.values():
+        for connection in connections[1:]:
+            connection.close()
+    return [connections[0] for connections in found.values()]
+
+
+def _opened(weir: Weir) -> dict[int, int]:
+    family = metrics.parse(weir.admin("/metrics")[1])["weir_clients_opened_total"]
+    return {int(re.search(r'shard="(\d+)"', labels)[1]): int(value) for labels, value in family.items()}

@@ -1,0 +1,550 @@
+"""Request units and quotas on the real server: who gets how much, what is charged, what is refused and in which words.
+
+What passes is compared with the time that really went by between the first request and the last reply, so a busy machine changes
+nothing. Most tests make every request cost exactly one unit; one computes the price of everything that it sends and receives.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from harness import metrics
+from harness.fake_store import FakeStore, accommodating
+from harness.offer import Offer, Offers
+from harness.placement import clients_of_every_shard, clients_of_one_shard
+from harness.processes import Redis, Storage, Weir
+from harness.resp import Connection, Reply, encode
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+
+MICRO = 1_000_000
+# Every request is one request unit, whatever it says and whatever comes back.
+ONE_UNIT = ["--ru-base", "1", "--ru-kib-in", "0", "--ru-kib-out", "0", "--ru-row", "0", "--ru-latency-ms", "0"]
+REFUSAL = re.compile(
+    rb"-THROTTLED scope=(?P<scope>global|tenant|user) name=(?P<name>[^ \r\n]+) limit=(?P<limit>\d+) "
+    rb"remaining=(?P<remaining>\d+) retry_after_ms=(?P<retry_after_ms>[1-9]\d*)\r\n"
+)
+# Whoever is refused is told to come up to a quarter later than needed, so that not all come at once.
+JITTER = 1.25
+
+
+def tenant(name: str, **terms: float) -> str:
+    return f'[tenants.{name}]\npassword = "secret"\n' + "".join(f"{key} = {value}\n" for key, value in terms.items())
+
+
+class Limited:
+    """weir with quotas."""
+
+    def __init__(self, servers, folder: Path, quotas: str, *flags: str, shards: int = 2, backends=(), storage=None) -> None:
+        self.file = folder / "quotas.toml"
+        self.file.write_text(quotas)
+        flags = ["--shards", str(shards), "--quotas", str(self.file), *flags]
+        self.weir: Weir = servers.weir(*backends, flags=flags, storage=storage)
+
+    def connect(self, login: str, **options) -> Connection:
+        connection = self.weir.connect(**options)
+        connection.ok("AUTH", login, "secret")
+        return connection
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        return metrics.parse(self.weir.admin("/metrics")[1])
+
+    def counted(self, name: str, label: str = "") -> int:
+        """A counter over all shards."""
+        return int(sum(value for labels, value in self.figures()[name].items() if label in labels))
+
+    def metered(self, name: str, outcome: str = "admitted") -> int:
+        """Millionths of request units of a tenant."""
+        units = self.figures()["weir_tenant_request_units_total"][f'{{tenant="{name}",outcome="{outcome}"}}']
+        return round(units * MICRO)
+
+
+@pytest.fixture
+def limited(servers, tmp_path: Path):
+    return lambda quotas, *flags, **options: Limited(servers, tmp_path, quotas, *flags, **options)
+
+
+def refusal(reply: Reply) -> dict[str, str]:
+    """What a refusal says."""
+    match = REFUSAL.fullmatch(reply.raw)
+    assert match, f"not a refusal as documented: {reply}"
+    return {name: value.decode() for name, value in match.groupdict().items()}
+
+
+def outcomes(replies: list[Reply]) -> Counter:
+    """Served, or whose quota refused."""
+    words = (refusal(reply) if reply.is_error else None for reply in replies)
+    return Counter(f"{word['scope']} {word['name']} {word['limit']}" if word else "served" for word in words)
+
+
+def ask(connection: Connection, count: int, *before: str) -> Counter:
+    return outcomes(connection.pipeline([(*before, "GET", "nothing")] * count))
+
+
+# How much passes.
+
+
+@pytest.mark.parametrize("shards", [2, 8])
+def test_a_tenant_gets_its_quota(limited, shards: int):
+    """To within two per cent over ten seconds, with its connections on one shard and on all of them, beside others that do the same."""
+    rates, burst_seconds = {"small": 1_000, "medium": 5_000, "large": 20_000}, 0.5
+    tenants = [f"{size}-{where}" for size in rates for where in ("one", "all")]
+    rate_of = {name: rates[name.partition("-")[0]] for name in tenants}
+    # Less than a unit per shard and period, by a long way.
+    rate_of["tiny-all"] = 10
+    quotas = "".join(tenant(name, ru_per_second=rate, burst_seconds=burst_seconds) for name, rate in rate_of.items())
+    server = limited(quotas, *ONE_UNIT, shards=shards)
+    offers = {}
+    for name, rate in rate_of.items():
+        where = clients_of_one_shard(server.weir, 3) if name.endswith("one") else clients_of_every_shard(server.weir)
+        for connection in where:
+            connection.ok("AUTH", name, "secret")
+        offers[name] = Offer(where, 1.4 * rate if rate > 10 else 40)
+    with Offers(*offers.values()):
+        until(lambda: all(offer.inner_seconds > 10 for offer in offers.values()), "ten seconds have passed")
+    for name, offer in offers.items():
+        rate = rate_of[name]
+        shown = f"{name}: {offer.served} of {offer.sent} in {offer.inner_seconds:.3f} to {offer.outer_seconds:.3f} s"
+        assert offer.other == 0 and offer.served + offer.throttled == offer.sent, shown
+        # One request of a shard may pass on credit.
+        assert offer.served <= 1.02 * rate * (burst_seconds + offer.outer_seconds) + shards, shown
+        assert offer.served >= 0.98 * rate * (burst_seconds + offer.inner_seconds) - shards, shown
+        # And what is told of it is exactly what the clients saw.
+        until(lambda: server.metered(name) == offer.served * MICRO, f"what was admitted is told: {shown}")
+        until(lambda: server.metered(name, "throttled") == offer.throttled * MICRO, f"and what was refused: {shown}")
+        print(shown)
+
+
+ROWS = 100_000
+SCAN_UNITS = 1 + ROWS // 50
+SCAN_BYTES = len(b"*%d\r\n" % ROWS) + ROWS * len(b"$1\r\n1\r\n")
+
+
+def test_a_tenant_of_scans_stays_near_its_quota(limited):
+    """A single scan costs a fifth of a second's quota, and nobody knows that before the first one is over."""
+    rate = 10_000
+    quotas = tenant("scanner", ru_per_second=rate) + tenant("loader")
+    server = limited(quotas, "--ru-kib-in", "0", "--ru-kib-out", "0", "--ru-latency-ms", "0")
+    with server.connect("loader") as loader:
+        for _ in range(100):
+            loader.ok("RPUSH", "table", *["1"] * (ROWS // 100))
+    done: list[float] = []
+    start = time.monotonic()
+    ends = start + 8
+
+    def scan() -> None:
+        with server.connect("scanner") as connection:
+            while time.monotonic() < ends:
+                connection.send("LRANGE", "table", 0, -1)
+                if told := scanned(connection):
+                    time.sleep(told)
+                else:
+                    done.append(time.monotonic())
+
+    scanners = [threading.Thread(target=scan) for _ in range(2)]
+    for scanner in scanners:
+        scanner.start()
+    for scanner in scanners:
+        scanner.join()
+    spent, due = len(done) * SCAN_UNITS, rate * (1 + max(done) - start)
+    assert abs(spent - due) <= 0.02 * due + 2 * SCAN_UNITS, f"{len(done)} scans: {spent} RU, and {due:.0f} were due"
+    until(lambda: server.metered("scanner") == spent * MICRO, f"what was admitted is told: {spent} RU")
+
+
+def scanned(connection: Connection) -> float | None:
+    """Reads the reply to a scan without looking at its rows. For a refusal, after how many seconds to come again."""
+    data = b""
+    while not data.endswith(b"\r\n") or (data.startswith(b"*") and len(data) < SCAN_BYTES):
+        piece = connection.socket.recv(1 << 20)
+        assert piece, "closed"
+        data += piece
+    if data.startswith(b"*"):
+        assert len(data) == SCAN_BYTES
+        return None
+    match = REFUSAL.fullmatch(data)
+    assert match, data[:200]
+    return int(match["retry_after_ms"]) / 1000
+
+
+# What is charged.
+
+
+def price(request: bytes, reply: int, rows: int = 0, requests: int = 1, floor: int = 0) -> int:
+    """In millionths, with the default weights: 1 for a request, 1 for a KiB of it, 0.25 for a KiB of the reply, 0.02 for a row."""
+    units = requests * MICRO + len(request) * MICRO // 1024 + reply * (MICRO // 4) // 1024 + rows * (MICRO // 50)
+    return max(units, floor * MICRO)
+
+
+def test_what_is_charged_is_what_it_cost(limited, servers):
+    quotas = tenant("acme", ru_per_second=1_000_000, admin="true")
+    server = limited(quotas, "--ru-latency-ms", "0", backends=[servers.redis(), servers.redis()])
+    spent = 0
+    with server.connect("acme") as connection:
+
+        def charged(what: str) -> None:
+            # A report holds all that came before it: were anything more on its way, it would be seen at the latest with the next one.
+            until(lambda: server.metered("acme") >= spent, f"{what} is reported")
+            assert server.metered("acme") == spent, what
+
+        def send(*words: object, rows: int = 0, floor: int = 0, inner: tuple = ()) -> Reply:
+            nonlocal spent
+            reply = connection.call(*words)
+            spent += price(encode(*(inner or words)), len(reply.raw), rows, floor=floor)
+            return reply
+
+        def send_in_parts(*words: object, keys: int) -> None:
+            """Up to nine keys, so that the first line of each part of the reply is four bytes."""
+            nonlocal spent
+            before = server.counted("weir_requests_forwarded_total")
+            reply = connection.call(*words)
+            assert not reply.is_error, reply
+            parts = server.counted("weir_requests_forwarded_total") - before
+            assert parts > 1, "the keys have homes apart"
+            values = len(reply.raw) - 4 if reply.kind == b"*" else 0
+            # +OK has five bytes, :N and *N have four.
+            line = 5 if reply.kind == b"+" else 4
+            spent += price(encode(*words), values + line * parts, keys)
+            charged(f"{words[0]} in {parts} parts")
+
+        charged("nothing, so far")
+        send("GET", "nothing")
+        charged("a read of nothing")
+        send("SET", "large", "x" * 10_240)
+        assert send("GET", "large").value == b"x" * 10_240
+        charged("10 KiB there and back")
+        twenty = [f"{{tag}}{n}" for n in range(20)]
+        send("MSET", *(word for name in twenty for word in (name, f"value of {name}")), rows=20)
+        assert len(send("MGET", *twenty, rows=20).children) == 20
+        assert send("DEL", *twenty[:7], rows=7).value == b"7"
+        send("RPUSH", "list", *range(1000))
+        assert len(send("LRANGE", "list", 0, -1, rows=1000).children) == 1000
+        assert send("INCR", "large").is_error
+        charged("what the store had to say against it")
+        nine = [f"apart:{n}" for n in range(9)]
+        send_in_parts("MSET", *(word for name in nine for word in (name, f"value of {name}")), keys=9)
+        send_in_parts("MGET", *nine, keys=9)
+        send_in_parts("DEL", *nine[:5], keys=5)
+        assert send("EVAL", "return redis.call('GET', KEYS[1])", 1, "large", floor=5).value == b"x" * 10_240
+        send("EVAL", "return 1", 0, floor=5)
+        charged("scripts, whose work does not show")
+        inner = ("GET", "large")
+        send("QOS", "CALL", "USER", "ann", *inner, inner=inner)
+        charged("what stands in QOS CALL, and not the words around it")
+        # The floor: 100, whatever is found. With two stores nothing else is known of the reply's parts.
+        connection.ok("KEYS", "no such keys")
+        spent += 100 * MICRO
+        charged("a walk over all keys")
+        for local in (("PING",), ("ECHO", "x"), ("CLIENT", "ID"), ("TIME",), ("QOS", "TENANTS")):
+            connection.ok(*local)
+        queued = [("SET", "{t}a", "x" * 3_000), ("LPUSH", "{t}l", 1, 2, 3), ("LRANGE", "{t}l", 0, -1), ("MGET", "{t}a", "{t}b")]
+        connection.ok("MULTI")
+        assert [connection.ok(*words) for words in queued] == [b"QUEUED"] * 4
+        charged("nothing, for what weir answers itself")
+        reply = connection.call("EXEC")
+        # Four elements and the two keys of MGET: the larger number counts.
+        spent += price(b"".join(encode(*words) for words in queued), len(reply.raw), rows=4, requests=4)
+        charged("a transaction, as a whole")
+        mix = [("SET", f"mix:{n}", "y" * (n * 7)) if n % 2 else ("GET", f"mix:{n - 1}") for n in range(600)]
+        for words, reply in zip(mix, connection.pipeline(mix), strict=True):
+            assert not reply.is_error
+            spent += price(encode(*words), len(reply.raw))
+        charged("a pipeline")
+
+
+def test_who_leaves_before_the_reply_is_charged(limited, servers):
+    store = servers.keep(Storage("--servers", "100", "--service-time", "point=300ms")).start()
+    server = limited(tenant("acme", ru_per_second=1_000), *ONE_UNIT, storage=f"redis://{store.address}")
+    with server.connect("acme") as connection:
+        for _ in range(20):
+            connection.send("GET", "nothing")
+        until(lambda: server.counted("weir_requests_forwarded_total") == 20, "all are under way")
+    assert server.counted("weir_clients_closed_total") <= 1 and server.metered("acme") == 0
+    until(lambda: server.metered("acme") == 20 * MICRO, "what it left behind is charged")
+
+
+def test_what_a_store_never_answered_costs_nothing(limited):
+    with FakeStore(lambda words: None if words[0] == b"GET" else accommodating(words)) as store:
+        quotas = tenant("acme", ru_per_second=1, burst_seconds=5)
+        server = limited(quotas, *ONE_UNIT, storage=f"redis://{store.address}")
+        with server.connect("acme") as connection:
+            replies = [connection.call("GET", "nothing") for _ in range(40)]
+            assert {reply.text.split()[0] for reply in replies} == {"UNAVAILABLE"}
+            assert server.metered("acme") == 0 == server.metered("acme", "throttled")
+
+
+# Whose quota.
+
+# Bursts of 100, 1,000 and 2,000, and next to nothing that comes in while a test runs.
+NESTED = (
+    "[global]\nru_per_second = 10\nburst_seconds = 200\n"
+    + tenant("acme", ru_per_second=10, burst_seconds=100, user_ru_per_second=1)
+    + "[tenants.acme.users.loader]\nru_per_second = 2\n"
+    + tenant("zeta")
+)
+
+
+def test_three_scopes_and_a_refusal_burns_nothing_in_the_others(limited):
+    server = limited(NESTED, *ONE_UNIT)
+    start = time.monotonic()
+    served = 0
+
+    def spend(login: str, count: int, burst: int, scope: str, rate: int) -> None:
+        nonlocal served
+        found = Counter()
+        with server.connect(login) as connection:
+            # What another core holds of a bucket is there a few periods later.
+            until(lambda: found.update(ask(connection, count)) or found["served"] >= burst, f"{login} is served {burst}", 5)
+        # Counted from the start, because what was empty then may have gathered since.
+        gathered = rate * (time.monotonic() - start) + 2
+        assert found["served"] <= burst + gathered, (login, found)
+        assert set(found) == {"served", scope}, (login, found)
+        served += found["served"]
+
+    spend("acme/ann", 500, 100, "user acme/ann 1", 1)
+    spend("acme/bob", 500, 100, "user acme/bob 1", 1)
+    spend("acme/loader", 500, 200, "user acme/loader 2", 2)
+    # Of the tenant's 1,000 only what users were served is gone, not the 1,100 that were refused.
+    spend("acme", 1_500, 1_000 - served, "tenant acme 10", 10)
+    # And of the 2,000 of all only what tenants were served.
+    spend("zeta", 2_000, 2_000 - served, "global global 10", 10)
+    assert 2_000 <= served <= 2_000 + 10 * (time.monotonic() - start) + 2
+
+
+def test_a_user_is_one_user_however_it_is_named(limited):
+    server = limited(NESTED, *ONE_UNIT, shards=4)
+    refused = "user acme/ann 1"
+    with server.connect("acme/ann") as connection:
+        assert ask(connection, 300)[refused] >= 190
+    with server.connect("acme") as connection:
+        assert ask(connection, 20, "QOS", "CALL", "USER", "ann")[refused] >= 15
+        assert ask(connection, 20, "QOS", "CALL", "USER", "bob") == {"served": 20}
+        assert ask(connection, 20) == {"served": 20}
+        connection.ok("QOS", "SET", "USER", "ann")
+        assert ask(connection, 20)[refused] >= 15
+    with server.connect("acme") as connection:
+        connection.ok("CLIENT", "SETNAME", "cart;user=ann")
+        assert ask(connection, 20)[refused] >= 15
+
+
+@pytest.mark.parametrize(
+    ("rates", "named"),
+    [
+        # Waits of about 1,000, 200 and 100 ms for a user, its tenant and all together, and so on.
+        ({"user": 1, "tenant": 5, "all": 10}, "user acme/ann 1"),
+        ({"user": 10, "tenant": 1, "all": 5}, "tenant acme 1"),
+        ({"user": 10, "tenant": 5, "all": 1}, "global global 1"),
+    ],
+)
+def test_the_most_restrictive_scope_is_named(limited, rates: dict[str, int], named: str):
+    burst_seconds = 20
+    quotas = (
+        f"[global]\nru_per_second = {rates['all']}\nburst_seconds = {400 / rates['all']}\n"
+        + tenant("acme", ru_per_second=rates["tenant"], burst_seconds=burst_seconds, user_ru_per_second=rates["user"])
+        + tenant("zeta")
+    )
+    # One core, so that nothing is left with another one.
+    server = limited(quotas, *ONE_UNIT, shards=1)
+    with server.connect("acme/ann") as ann, server.connect("acme") as acme, server.connect("zeta") as zeta:
+        # The user's bucket, then what is left of its tenant's, then what is left of all.
+        ask(ann, 400), ask(acme, 400), ask(zeta, 800)
+        replies = ann.pipeline([("GET", "nothing")] * 10)
+        last = refusal(replies[-1])
+        assert f"{last['scope']} {last['name']} {last['limit']}" == named
+        assert last["remaining"] == "0"
+        # For one unit, and for one more that passed on credit.
+        assert 500 <= int(last["retry_after_ms"]) <= JITTER * 2_000 + 1, "it is the longest of the waits that is told"
+
+
+NAMES = 50_000
+# Of each name: a bucket of a core, one in the pools, what the tables around them keep free, and what both sides tell each other of it.
+BYTES_PER_NAME = 2_000
+
+
+def test_a_flood_of_invented_names_is_survived(limited):
+    server = limited(tenant("acme", user_ru_per_second=1), *ONE_UNIT)
+
+    def active() -> int:
+        # While there is traffic, idle users are looked for all the time.
+        connection.call("QOS", "CALL", "USER", "ann", "GET", "nothing")
+        return server.counted("weir_users_active")
+
+    with server.connect("acme") as connection:
+        before, sizes = server.weir.resident_bytes(), []
+        for flood in range(3):
+            for chunk in range(0, NAMES, 5_000):
+                names = range(chunk, chunk + 5_000)
+                replies = connection.pipeline([("QOS", "CALL", "USER", f"{flood}-{n}", "GET", "nothing") for n in names])
+                assert all(reply.is_null for reply in replies)
+            assert 0 < active() <= NAMES + 1
+            sizes.append(server.weir.resident_bytes() - before)
+            assert ask(connection, 20, "QOS", "CALL", "USER", f"{flood}-0")["user acme/%d-0 1" % flood] >= 15, "none is forgotten"
+            until(lambda: active() <= 1, "what each spent came in again, and nothing of them is left")
+        assert sizes[0] <= NAMES * BYTES_PER_NAME, sizes
+        # What is new looks for what is old, so the pools of one flood go with the next.
+        assert server.counted("weir_quota_pools") <= 2 * NAMES + 2, "one flood, and one before it"
+        assert sizes[2] <= 2.5 * sizes[0], f"the room of those who are gone is used again: {sizes}"
+
+
+# What a refusal says.
+
+
+@pytest.mark.parametrize("login", ["acme", "beta/ann"])
+def test_who_comes_again_as_told_is_served(limited, login: str):
+    rate = 40
+    quotas = tenant("acme", ru_per_second=rate, burst_seconds=0.1) + tenant("beta", user_ru_per_second=rate, burst_seconds=0.1)
+    server = limited(quotas, *ONE_UNIT)
+    with server.connect(login) as connection:
+        start = time.monotonic()
+        served, second_tries = ask(connection, 50)["served"], 0
+        for _ in range(25):
+            # Whatever gathered meanwhile is spent first.
+            while not (reply := connection.call("GET", "nothing")).is_error:
+                served += 1
+            told = refusal(reply)
+            assert told["remaining"] == "0" and told["limit"] == str(rate)
+            # Not longer than it takes to gather one unit, with a quarter on top, rounded up.
+            assert int(told["retry_after_ms"]) <= JITTER * 1000 / rate + 1, told
+            time.sleep(int(told["retry_after_ms"]) / 1000)
+            if (reply := connection.call("GET", "nothing")).is_error:
+                second_tries += 1
+                time.sleep(int(refusal(reply)["retry_after_ms"]) / 1000)
+                reply = connection.call("GET", "nothing")
+            assert reply.is_null, f"after it had waited twice as told: {reply}"
+            served += 1
+        # Nobody is let in too early, however often it asks.
+        assert served <= rate * (0.1 + time.monotonic() - start) + 2
+        assert second_tries <= 5, "now and then, because all together was spent elsewhere, but not as a rule"
+
+
+# Other quotas.
+
+
+def test_other_quotas_are_in_force_at_once_and_nothing_is_given_twice(limited):
+    """Higher by a change of the file, lower by POST, back by SIGHUP, with traffic all the time."""
+
+    def quotas(rate: int) -> str:
+        return tenant("acme", ru_per_second=rate)
+
+    server = limited(quotas(2_000), *ONE_UNIT)
+    connections = clients_of_every_shard(server.weir)
+    for connection in connections:
+        connection.ok("AUTH", "acme", "secret")
+    offer = Offer(connections, 6_000)
+
+    def in_force(version: int) -> float:
+        page = '"version": %d,' % version
+        until(lambda: re.search(r'"version":\s*%d\b' % version, server.weir.admin("/config/quotas")[1]), f"{page} is shown")
+        return time.monotonic()
+
+    def check(rate: int, since: float) -> None:
+        """Over a second and a half, once the shards have had a moment to change over."""
+        start = since + 0.1
+        until(lambda: offer.moments and offer.moments[-1] > start + 1.5, "time has passed")
+        end = offer.moments[-1]
+        served, due = offer.served_between(start, end), rate * (end - start)
+        # A new burst would be a whole second's quota on top.
+        assert 0.93 * due <= served <= 1.07 * due, f"{served} were served in {end - start:.3f} s at {rate} RU/s"
+
+    with Offers(offer):
+        until(lambda: offer.throttled > 1_000, "the burst is spent")
+        check(2_000, time.monotonic())
+        server.file.write_text(quotas(4_000))
+        check(4_000, in_force(1))
+        status, text, _ = server.weir.admin_request("POST", "/config/quotas", quotas(500).encode())
+        assert status == 200, text
+        check(500, in_force(2))
+        server.weir.signal(signal.SIGHUP)
+        check(4_000, in_force(3))
+    assert offer.other == 0 and offer.served + offer.throttled == offer.sent
+    until(lambda: server.metered("acme") == offer.served * MICRO, "what was admitted is told, over all versions")
+
+
+# What is refused as a whole, and what stays in order.
+
+FIFTEEN = tenant("acme", ru_per_second=1, burst_seconds=15) + tenant("operator", admin="true")
+
+
+def test_a_throttled_transaction_leaves_nothing_done(limited):
+    server = limited(FIFTEEN, *ONE_UNIT)
+    with server.connect("acme") as connection, server.connect("operator") as operator:
+        assert ask(connection, 5) == {"served": 5}
+        connection.ok("MULTI")
+        assert [connection.ok("SET", f"{{t}}{n}", n) for n in range(14)] == [b"QUEUED"] * 14, "to queue costs nothing"
+        told = refusal(connection.call("EXEC"))
+        assert (told["scope"], told["name"]) == ("tenant", "acme") and int(told["remaining"]) in (10, 11, 12)
+        assert operator.ok("EXISTS", *(f"{{t}}{n}" for n in range(14))) == 0
+        # It is over, and nothing was taken for it.
+        assert connection.call("EXEC").text == "ERR EXEC without MULTI"
+        assert connection.pipeline([("MULTI",), *[("INCR", "{t}n")] * 8, ("EXEC",)])[-1].plain() == list(range(1, 9))
+        assert ask(connection, 20)["served"] in (2, 3, 4), "15 less 5 less 8"
+
+
+def test_pipelines_keep_their_order_around_refusals(limited):
+    server = limited(tenant("acme", ru_per_second=50, burst_seconds=2) + tenant("loader"), *ONE_UNIT)
+    count = 400
+    with server.connect("loader") as loader:
+        loader.pipeline([("SET", f"key:{n}", f"value {n}") for n in range(count)])
+    with server.connect("acme") as connection:
+        requests = [words for n in range(count) for words in (("GET", f"key:{n}"), ("ECHO", f"echo {n}"))]
+        replies = connection.pipeline(requests)
+        found = Counter()
+        for n, (read, echoed) in enumerate(zip(replies[::2], replies[1::2], strict=True)):
+            assert echoed.value == b"echo %d" % n
+            if read.is_error:
+                refusal(read)
+            else:
+                assert read.value == b"value %d" % n
+            found[read.is_error] += 1
+        assert found[False] >= 100 and found[True] >= 200, found
+        # What belongs together stays so: served, refused and served again, between a write and its reads.
+        assert connection.ok("ECHO", "the end") == b"the end"
+
+
+# Without the layer, and with another one.
+
+
+def test_switched_off_nothing_is_refused(limited):
+    server = limited(tenant("acme", ru_per_second=1, burst_seconds=10, user_ru_per_second=1), *ONE_UNIT, "--disable", "rate")
+    with server.connect("acme/ann") as connection:
+        assert ask(connection, 3_000) == {"served": 3_000}
+    assert server.counted("weir_refusals_total") == 0 == server.counted("weir_shadow_refusals_total")
+
+
+def test_in_shadow_nothing_is_refused_and_what_would_be_is_counted(limited):
+    server = limited(tenant("acme", ru_per_second=1, burst_seconds=100), *ONE_UNIT, "--shadow", "rate")
+    with server.connect("acme") as connection:
+        start = time.monotonic()
+        # One by one: what comes while a pool is asked is let through on trust, where it would have to wait otherwise.
+        assert sum((ask(connection, 1) for _ in range(3_000)), Counter()) == {"served": 3_000}
+        would_pass = 100 + (time.monotonic() - start) + 20
+    counted = server.counted("weir_shadow_refusals_total")
+    assert server.counted("weir_refusals_total") == 0
+    assert 3_000 - would_pass <= counted <= 2_900
+    until(lambda: server.metered("acme", "throttled") == counted * MICRO, "it is metered as what it would have been")
+    until(lambda: server.metered("acme") == (3_000 - counted) * MICRO, "and the rest as admitted")
+
+
+def test_the_static_limiter_counts_requests_by_the_second(limited, servers):
+    server = limited(tenant("acme", ru_per_second=100) + tenant("zeta"), "--limiter", "static")
+    with server.connect("acme") as connection, server.connect("zeta") as zeta:
+        zeta.ok("RPUSH", "list", *range(1000))
+        start = time.monotonic()
+        replies = connection.pipeline([("LRANGE", "list", 0, -1)] * 350)
+        served = sum(not reply.is_error for reply in replies)
+        windows = int(time.monotonic() - start) + 2
+        # A thousand rows count as one request; the next second brings all of it again, and nothing is saved up.
+        assert served in range(100, 100 * windows + 1, 100), served
+        told = refusal(next(reply for reply in reversed(replies) if reply.is_error))
+        assert (told["scope"], told["name"], told["limit"]) == ("tenant", "acme", "100")
+        assert int(told["retry_after_ms"]) <= 1_000
+        time.sleep(int(told["retry_after_ms"]) / 1000)
+        assert connection.call("GET", "nothing").is_null
+        assert ask(zeta, 1_000) == {"served": 1_000}
