@@ -13,9 +13,9 @@ use std::time::Duration;
 use weir::config::Quotas;
 use weir::protocol::{Segment, encode};
 use weir::routing::{Topology, slot_of};
-use weir::shard::{AdmissionSettings, BackendSettings, Shard, ShardSettings};
+use weir::shard::{AdmissionSettings, BackendSettings, Counter, Shard, ShardSettings};
 use weir::values::time::Now;
-use weir::values::{Action, ClientId, Owner, ShardId, Timestamp};
+use weir::values::{Action, ClientId, Demand, Grant, Owner, ShardId, Timestamp, UNIT};
 
 struct Counting;
 
@@ -58,20 +58,52 @@ const PIPELINE: usize = 16;
 const ROUNDS_OF_WARM_UP: u64 = 400;
 const REQUESTS: u64 = 100_000;
 
+/// What one report of a core's spending may allocate, once per period for hundreds of requests: its lists, and what
+/// requests that wait for the answer are set aside in.
+const ALLOCATIONS_PER_REPORT: u64 = 16;
+
+const LIMITED: &str = "
+    [global]
+    ru_per_second = 1_000_000
+    [default]
+    ru_per_second = 100_000
+    user_ru_per_second = 10_000
+";
+
 #[test]
 fn a_hundred_thousand_gets_allocate_nothing() {
-    let mut bench = Bench::new();
-    for _ in 0..ROUNDS_OF_WARM_UP {
-        bench.round();
-    }
-    let (answered, allocated) = (bench.bytes_answered, ALLOCATIONS.get());
-    let per_round = (usize::from(SHARDS) * CLIENTS_PER_SHARD * PIPELINE) as u64;
-    for _ in 0..REQUESTS.div_ceil(per_round) {
-        bench.round();
-    }
-    let allocated = ALLOCATIONS.get() - allocated;
-    assert!(bench.bytes_answered - answered >= REQUESTS * bench.values[0].len() as u64, "all were answered");
-    assert_eq!(allocated, 0, "allocations in {REQUESTS} requests");
+    let mut bench = Bench::new(Quotas::trusting(), Pools::Plenty);
+    let answered = bench.run();
+    assert!(answered >= REQUESTS * bench.values[0].len() as u64, "all were answered");
+}
+
+#[test]
+fn admission_under_three_limits_and_settlement_allocate_nothing() {
+    let mut bench = Bench::new(quotas(), Pools::Plenty);
+    bench.name_users();
+    let answered = bench.run();
+    assert!(answered >= REQUESTS * bench.values[0].len() as u64, "all were answered");
+    assert!(bench.reports > 100, "{} reports", bench.reports);
+}
+
+#[test]
+fn refusals_allocate_nothing() {
+    let mut bench = Bench::new(quotas(), Pools::Dry);
+    bench.name_users();
+    let answered = bench.run();
+    let refused: u64 = bench.shards.iter().map(|shard| shard.counters().get(Counter::RefusedThrottled)).sum();
+    assert!(refused >= REQUESTS && answered >= REQUESTS * 60, "{refused} refusals, {answered} bytes");
+}
+
+fn quotas() -> Quotas {
+    Quotas::parse("quotas.toml", LIMITED).expect("a valid file")
+}
+
+/// What the pools of quotas have to give.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pools {
+    Plenty,
+    Dry,
 }
 
 /// Shards, their clients, and stores that know one value each.
@@ -86,12 +118,48 @@ struct Bench {
     links: Vec<(usize, Owner, Segment)>,
     /// The backend of each link, by shard and link.
     backend_of: Vec<[usize; 8]>,
+    pools: Pools,
+    grants: Vec<Grant>,
+    reports: u64,
     bytes_answered: u64,
     nanos: u64,
 }
 
 impl Bench {
-    fn new() -> Self {
+    /// Warms up, then sees to it that a hundred thousand requests allocate nothing but what reports do. How many bytes
+    /// they were answered with.
+    fn run(&mut self) -> u64 {
+        for _ in 0..ROUNDS_OF_WARM_UP {
+            self.round();
+        }
+        let (answered, allocated, reports) = (self.bytes_answered, ALLOCATIONS.get(), self.reports);
+        let per_round = (usize::from(SHARDS) * CLIENTS_PER_SHARD * PIPELINE) as u64;
+        for _ in 0..REQUESTS.div_ceil(per_round) {
+            self.round();
+        }
+        let (allocated, reports) = (ALLOCATIONS.get() - allocated, self.reports - reports);
+        assert!(
+            allocated <= reports * ALLOCATIONS_PER_REPORT,
+            "{allocated} allocations in {REQUESTS} requests and {reports} reports"
+        );
+        self.bytes_answered - answered
+    }
+
+    /// Every client is a user of its own.
+    fn name_users(&mut self) {
+        let now = at(self.nanos);
+        for shard in 0..self.shards.len() {
+            for (number, client) in self.clients[shard].clone().into_iter().enumerate() {
+                let mut words = Vec::new();
+                let user = format!("user-{shard}-{number}");
+                encode::request(&mut words, ["QOS", "SET", "USER", &user].map(str::as_bytes).into_iter());
+                self.shards[shard].handle_client_bytes(client, &words, now);
+            }
+        }
+    }
+
+    fn new(quotas: Quotas, pools: Pools) -> Self {
+        let quotas = Arc::new(quotas);
         let topology = Topology::new(SHARDS, BACKENDS);
         let backends: Arc<[BackendSettings]> = (0..BACKENDS)
             .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
@@ -112,7 +180,7 @@ impl Bench {
             admission: AdmissionSettings::default(),
         };
         let mut shards: Vec<Shard> =
-            (0..SHARDS).map(|id| Shard::new(settings(id), Arc::new(Quotas::trusting()))).collect();
+            (0..SHARDS).map(|id| Shard::new(settings(id), Arc::clone(&quotas))).collect();
         let now = at(1);
         let clients = shards
             .iter_mut()
@@ -129,6 +197,9 @@ impl Bench {
             replies,
             links: Vec::with_capacity(64),
             backend_of: vec![[0; 8]; usize::from(SHARDS)],
+            pools,
+            grants: Vec::with_capacity(64),
+            reports: 0,
             bytes_answered: 0,
             nanos: 1_000_000,
         }
@@ -174,6 +245,14 @@ impl Bench {
                 }
             }
         }
+        while let Some(report) = self.shards[shard].poll_report() {
+            self.reports += 1;
+            self.grants.clear();
+            self.grants.extend(report.demands.iter().map(|demand| self.pools.grant(demand, now)));
+            if !report.demands.is_empty() {
+                self.shards[shard].handle_grants(&self.grants, now);
+            }
+        }
         while let Some((to, batch)) = self.shards[shard].poll_batch() {
             self.shards[usize::from(to.0)].handle_batch(batch, now);
         }
@@ -196,6 +275,21 @@ impl Bench {
             let (first, second) = replies.split_at(replies.len() / 2);
             self.shards[shard].handle_link_bytes(link, generation, first, now);
             self.shards[shard].handle_link_bytes(link, generation, second, now);
+        }
+    }
+}
+
+impl Pools {
+    fn grant(self, demand: &Demand, now: Now) -> Grant {
+        let plenty = self == Self::Plenty;
+        let given = if plenty { 1_000 * UNIT as i64 } else { 0 };
+        Grant {
+            bucket: demand.bucket,
+            amount: demand.spent.max(0) + given,
+            level: 0,
+            at: now.monotonic,
+            share: 1 << 15,
+            dry_from: (!plenty).then_some(0),
         }
     }
 }
