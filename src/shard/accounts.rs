@@ -34,7 +34,9 @@ pub struct UserAccount {
 /// Who pays for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payer {
+    /// The tenant.
     pub tenant: TenantId,
+    /// The user within it, if a quota bounds what that user may spend.
     pub user: Option<UserAccount>,
     /// The version of the quotas that the tenant's id is of.
     pub version: u64,
@@ -54,12 +56,15 @@ pub enum Scope {
 /// What the buckets say about a request. If it is admitted, its cost was taken from all of them, else from none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
+    /// Its cost was taken.
     Admitted,
     /// A pool is being asked; try again when it has answered.
     Wait,
     /// The most restrictive bucket has not enough before so much later.
     Refused {
+        /// Whose bucket that is.
         scope: Scope,
+        /// When there is enough, if nobody else takes any.
         retry_after: Duration,
     },
 }
@@ -105,7 +110,7 @@ pub struct UserFigures {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Accounts {
+pub struct Accounts {
     shard: ShardId,
     period: Duration,
     lease: Duration,
@@ -134,6 +139,7 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
+    /// Those of one shard of so many. All buckets are full, as far as it knows.
     pub fn new(shard: ShardId, shards: u16, settings: &AdmissionSettings, quotas: &Quotas) -> Self {
         let (period, secret) = (settings.period, settings.secret);
         let mut accounts = Self {
@@ -376,10 +382,12 @@ impl Accounts {
         }
     }
 
+    /// What is to be told to the pools, if anything.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.reports.pop_front()
     }
 
+    /// When `handle_turn_end` should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         [self.next_tick, self.metered_report_at].into_iter().flatten().min()
     }
