@@ -84,8 +84,10 @@ impl Pool {
     }
 
     /// Nothing would be lost if it were forgotten.
-    pub fn is_idle(&self, now: Timestamp) -> bool {
-        let active = |holder: &Holder| holder.outstanding != 0 || holder.wanted != 0 || holder.reclaimed != 0;
+    pub fn is_idle(&self, now: Timestamp, rhythm: Rhythm) -> bool {
+        let active = |holder: &Holder| {
+            holder.outstanding != 0 || holder.reclaimed != 0 || now.since(holder.heard_at) <= rhythm.lease
+        };
         !self.holders.iter().any(active) && self.remaining(now) >= self.capacity().burst as i64
     }
 
@@ -146,6 +148,8 @@ impl Pool {
 
     fn holder_of(&mut self, shard: ShardId, now: Timestamp) -> usize {
         self.holders.iter().position(|holder| holder.shard == shard).unwrap_or_else(|| {
+            // Most buckets are a user's, and most users are on one core.
+            self.holders.reserve_exact(1);
             self.holders.push(Holder {
                 shard,
                 outstanding: 0,
@@ -165,16 +169,19 @@ impl Pool {
         holder.heard_at = now;
         holder.wanted = demand.wanted;
         holder.outstanding -= demand.spent;
-        let debt = (-holder.outstanding).max(0);
-        holder.outstanding += debt;
-        // What its lease had lost it was taken back already, and what it allowed itself while the pool was silent was
-        // never in it.
-        let back = demand.returned - demand.returned.min(std::mem::take(&mut holder.reclaimed));
-        let returned = (back as i64).min(holder.outstanding);
+        let beyond = (-holder.outstanding).max(0);
+        holder.outstanding += beyond;
+        // What was taken back from it at the end of its lease it had spent before, or it has lost it: neither is owed to
+        // it, nor given back.
+        let reclaimed = std::mem::take(&mut holder.reclaimed) as i64;
+        let debt = (beyond - reclaimed).max(0);
+        let lost = reclaimed - (beyond - debt);
+        // What it allowed itself while the pool was silent never was in the pool.
+        let returned = (demand.returned as i64 - lost).clamp(0, holder.outstanding);
         holder.outstanding -= returned;
         // Each core may have let one request through on credit.
         let credit = self.lump * u64::from(rhythm.cores);
-        self.forgiven += self.bucket.book(debt - returned, credit);
+        self.forgiven += self.bucket.book(beyond - returned, credit);
         debt
     }
 

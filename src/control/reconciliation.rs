@@ -39,13 +39,14 @@ impl Reconciliation {
 
     /// What a core told. Each of its demands is answered, in order.
     pub fn handle_report(&mut self, report: &Report, now: Timestamp, grants: &mut Vec<Grant>) {
+        let rhythm = self.rhythm;
         let current = report.version >= self.version;
         self.version = self.version.max(report.version);
         for demand in &report.demands {
             let made = self.pools.get_or_insert_with(
                 demand.bucket,
                 || Pool::full(demand.capacity, now),
-                |pool| pool.is_idle(now),
+                |pool| pool.is_idle(now, rhythm),
             );
             let Some(pool) = made else {
                 grants.push(nothing(demand.bucket, now));
@@ -57,7 +58,7 @@ impl Reconciliation {
             grants.push(pool.handle_demand(report.shard, demand, now, self.rhythm));
             self.forgiven += pool.take_forgiven();
         }
-        self.pools.sweep(SWEPT_PER_REPORT + 2 * report.demands.len(), |pool| pool.is_idle(now));
+        self.pools.sweep(SWEPT_PER_REPORT + 2 * report.demands.len(), |pool| pool.is_idle(now, rhythm));
     }
 
     /// What is left of a bucket: all of it, if nobody draws from it.

@@ -152,9 +152,9 @@ impl Slice {
         })
     }
 
-    /// An answer of the pool is on its way.
-    pub const fn is_awaited(&self) -> bool {
-        self.reported
+    /// An answer of the pool is on its way. If not, it is from now on: the caller sees to it that there is a report.
+    pub const fn await_answer(&mut self) -> bool {
+        std::mem::replace(&mut self.reported, true)
     }
 
     /// A period is over, and was reported.

@@ -121,6 +121,7 @@ pub struct Accounts {
     moved: Vec<Option<TenantId>>,
     global: Option<Account>,
     tenants: Vec<TenantAccount>,
+    tenant_by_bucket: HashMap<BucketId, TenantId>,
     users: BucketTable<UserEntry>,
     /// The sizes that buckets of users have, and where each stands. None is ever forgotten: the quota file has few.
     sizes: Vec<Capacity>,
@@ -152,6 +153,7 @@ impl Accounts {
             moved: Vec::new(),
             global: None,
             tenants: Vec::new(),
+            tenant_by_bucket: HashMap::new(),
             users: BucketTable::new(USERS_MAX),
             sizes: Vec::new(),
             size_of: HashMap::new(),
@@ -169,13 +171,13 @@ impl Accounts {
 
     /// New quotas. What was spent stays spent: a bucket is known by the names of its owners.
     pub fn handle_quotas(&mut self, before: &Quotas, after: &Quotas, now: Timestamp) {
-        // What was counted so far is of tenants by the ids of the version before.
+        // What was asked for and counted so far is of tenants by the ids of the version before.
+        self.ask_pools(now);
         self.report(std::iter::empty(), now);
         self.moved = before.tenants().map(|(_, tenant)| after.find(&tenant.name)).collect();
         self.version = after.version();
         let mut former = std::mem::take(&mut self.tenants);
         self.listed.retain(|scope| !matches!(scope, Scope::Tenant(_)));
-        self.asking.clear();
         self.take_over(after, &mut former);
     }
 
@@ -196,6 +198,11 @@ impl Accounts {
                 metered: Usage::default(),
             })
             .collect();
+        let buckets = (0..)
+            .map(TenantId)
+            .zip(&self.tenants)
+            .filter_map(|(tenant, known)| known.account.as_ref().map(|account| (account.bucket, tenant)));
+        self.tenant_by_bucket = buckets.collect();
         for (old, place) in former.iter_mut().zip(&self.moved) {
             let Some(new) = place else { continue };
             let tenant = &mut self.tenants[usize::from(new.0)];
@@ -358,10 +365,12 @@ impl Accounts {
                 let user = UserAccount { bucket: grant.bucket, size: entry.size };
                 entry.slice.handle_grant(grant);
                 self.list(Scope::User(user), now);
-            } else if let Some(index) = self.tenants.iter().position(|one| one.is_of(grant.bucket)) {
-                let account = self.tenants[index].account.as_mut().expect("its bucket was found");
-                account.slice.handle_grant(grant);
-                self.list(Scope::Tenant(TenantId(index as u16)), now);
+            } else if let Some(tenant) = self.tenant_by_bucket.get(&grant.bucket).copied() {
+                // A tenant that has no bound any more needs no grant.
+                if let Some(account) = &mut self.tenants[usize::from(tenant.0)].account {
+                    account.slice.handle_grant(grant);
+                    self.list(Scope::Tenant(tenant), now);
+                }
             }
         }
     }
@@ -374,6 +383,10 @@ impl Accounts {
         if self.metered_report_at.is_some_and(|at| at <= now) {
             self.report(std::iter::empty(), now);
         }
+        self.ask_pools(now);
+    }
+
+    fn ask_pools(&mut self, now: Timestamp) {
         if !self.asking.is_empty() {
             let asking = std::mem::take(&mut self.asking);
             self.report(asking.iter().copied(), now);
@@ -448,9 +461,9 @@ impl Accounts {
         let scopes = [Some(Scope::Global), Some(Scope::Tenant(payer.tenant)), payer.user.map(Scope::User)];
         for scope in scopes.into_iter().flatten() {
             let asks = self.with_slice(scope, now, |slice, capacity| {
-                slice.check(cost, capacity, now, terms) == Verdict::Ask && !slice.is_awaited()
+                slice.check(cost, capacity, now, terms) == Verdict::Ask && !slice.await_answer()
             });
-            if asks == Some(true) && !self.asking.iter().any(|(asking, _)| *asking == scope) {
+            if asks == Some(true) {
                 self.asking.push((scope, cost));
             }
         }
@@ -575,12 +588,6 @@ impl Accounts {
 impl Account {
     fn new(bucket: BucketId, capacity: Capacity) -> Self {
         Self { bucket, capacity, slice: Slice::untouched(Timestamp::ZERO), listed: false }
-    }
-}
-
-impl TenantAccount {
-    fn is_of(&self, bucket: BucketId) -> bool {
-        self.account.as_ref().is_some_and(|account| account.bucket == bucket)
     }
 }
 
