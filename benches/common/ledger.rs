@@ -6,7 +6,7 @@ use weir::config::Quotas;
 use weir::policy::price::{Asked, Measured};
 use weir::protocol::command::{Command, recognise};
 use weir::protocol::{Argument, Arguments};
-use weir::shard::{Accounts, AdmissionSettings, Decision, Payer, Scope, asked};
+use weir::shard::{Accounts, AdmissionSettings, Charge, Decision, Payer, Scope, asked};
 use weir::values::{Grant, MicroUnits, ShardId, TenantId, Timestamp, UNIT, Weights};
 
 /// Users that take turns, so that their table is one with many entries.
@@ -34,7 +34,7 @@ impl Ledger {
         let payers: Vec<Payer> = (0..USERS)
             .map(|number| {
                 let user = accounts.user(quotas.tenant(tenant), &format!("user:{number}"));
-                Payer { tenant, user, version: quotas.version() }
+                Payer::new(tenant, user, quotas.version())
             })
             .collect();
         let (frame, places) = get();
@@ -62,8 +62,8 @@ impl Ledger {
         let bytes_out = if self.turn.is_multiple_of(2) { 70 } else { 700 };
         let measured = black_box(Measured { bytes_out, ..Measured::default() });
         let cost = self.weights.actual(&quote, &measured);
-        self.accounts.learn(payer, self.command.class as usize, cost - quote.fixed);
-        self.accounts.settle(payer, black_box(UNIT + UNIT / 10), cost, self.now);
+        let charge = Charge { taken: black_box(UNIT + UNIT / 10), quote, payer, class: self.command.class };
+        self.accounts.settle(&charge, Some(cost), self.now);
     }
 
     fn estimate(&self, payer: Payer, asked: &Asked) -> MicroUnits {

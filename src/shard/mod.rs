@@ -14,7 +14,7 @@
 //! |---|---|
 //! | bytes to requests, holding back, flow control | `decode.rs` |
 //! | who is it, may it | `identify.rs` |
-//! | what does it cost, is there enough left | `pricing.rs`, `admission.rs`, `accounts.rs` |
+//! | what does it cost, is there enough left | `pricing.rs`, `admission.rs`, `accounts/` |
 //! | key to core and backend | `route.rs` |
 //! | one request, many places | `split.rs`, `gather.rs` |
 //! | MULTI ... EXEC | `transaction.rs` |
@@ -51,7 +51,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use accounts::{Accounts, Decision, Payer, Scope, UserAccount, UserFigures};
+pub use accounts::{Accounts, Charge, Decision, Payer, Scope, UserAccount, UserFigures};
 pub use admission::{AdmissionSettings, Limiter};
 pub use batch::{Batch, Message, Outcome, ReplyTo, Route, Terms};
 pub use counters::{COUNTERS, Counter, Counters};
