@@ -1,4 +1,4 @@
-//! After warm-up, requests pass through the composer without a single allocation.
+//! After warm-up, requests are admitted, refused and settled by the composer without a single allocation.
 
 #![expect(
     unsafe_code,
@@ -11,11 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir::config::Quotas;
+use weir::control::pool::Rhythm;
+use weir::control::reconciliation::Reconciliation;
 use weir::protocol::{Segment, encode};
 use weir::routing::{Topology, slot_of};
-use weir::shard::{AdmissionSettings, BackendSettings, Shard, ShardSettings};
+use weir::shard::{AdmissionSettings, BackendSettings, Counter, Shard, ShardSettings};
+use weir::values::allowance::lease_of;
 use weir::values::time::Now;
-use weir::values::{Action, ClientId, Owner, ShardId, Timestamp};
+use weir::values::{Action, ClientId, Grant, Owner, ShardId, Timestamp};
 
 struct Counting;
 
@@ -57,21 +60,57 @@ const CLIENTS_PER_SHARD: usize = 4;
 const PIPELINE: usize = 16;
 const ROUNDS_OF_WARM_UP: u64 = 400;
 const REQUESTS: u64 = 100_000;
+const PERIOD: Duration = Duration::from_millis(10);
 
 #[test]
 fn a_hundred_thousand_gets_allocate_nothing() {
-    let mut bench = Bench::new();
+    assert_nothing_is_allocated(&mut Bench::new(Quotas::trusting()), Bench::replies_sent);
+}
+
+#[test]
+fn nor_do_those_that_are_paid_from_three_buckets() {
+    let text = "[global]\nru_per_second = 1_000_000_000\n\
+                [default]\nru_per_second = 1_000_000_000\nuser_ru_per_second = 1_000_000_000";
+    let mut bench = Bench::new(Quotas::parse("quotas.toml", text).expect("well formed"));
+    bench.speak_for_users();
+    assert_nothing_is_allocated(&mut bench, Bench::replies_sent);
+    // What was taken is an estimate between the two values that are read, so each was put right.
+    let taken = bench.counted(Counter::RequestsForwarded);
+    assert!(taken >= REQUESTS, "{taken} were admitted and settled");
+}
+
+#[test]
+fn nor_do_refusals() {
+    let text = "[global]\nru_per_second = 1_000_000_000\n\
+                [default]\nru_per_second = 1_000_000_000\nuser_ru_per_second = 1";
+    let mut bench = Bench::new(Quotas::parse("quotas.toml", text).expect("well formed"));
+    bench.speak_for_users();
+    // One of these costs the users what comes in for several seconds.
+    let costly = vec![set(&[b'v'; 8 * 1024]); bench.requests.len()];
+    let cheap = std::mem::replace(&mut bench.requests, costly);
+    bench.round();
+    bench.requests = cheap;
+    assert_nothing_is_allocated(&mut bench, |bench| bench.counted(Counter::RefusedThrottled));
+}
+
+/// Runs until so many more of what is to be counted have happened.
+fn assert_nothing_is_allocated(bench: &mut Bench, done: impl Fn(&Bench) -> u64) {
     for _ in 0..ROUNDS_OF_WARM_UP {
         bench.round();
     }
-    let (answered, allocated) = (bench.bytes_answered, ALLOCATIONS.get());
-    let per_round = (usize::from(SHARDS) * CLIENTS_PER_SHARD * PIPELINE) as u64;
-    for _ in 0..REQUESTS.div_ceil(per_round) {
+    let (wanted, started) = (done(bench) + REQUESTS, bench.nanos);
+    let (allocated, reporting, reports) = (ALLOCATIONS.get(), bench.allocated_for_reports, bench.reports);
+    while done(bench) < wanted {
         bench.round();
+        assert!(bench.nanos - started < 60_000_000_000, "{} of {wanted} in a minute", done(bench));
     }
     let allocated = ALLOCATIONS.get() - allocated;
-    assert!(bench.bytes_answered - answered >= REQUESTS * bench.values[0].len() as u64, "all were answered");
-    assert_eq!(allocated, 0, "allocations in {REQUESTS} requests");
+    let for_reports = bench.allocated_for_reports - reporting;
+    assert_eq!(allocated - for_reports, 0, "allocations in {REQUESTS} requests");
+    // Reports are made once per period, however many requests there were.
+    let periods = (bench.nanos - started).div_ceil(PERIOD.as_nanos() as u64) + 1;
+    let reports = bench.reports - reports;
+    assert!(reports <= u64::from(SHARDS) * periods, "{reports} reports in {periods} periods");
 }
 
 /// Shards, their clients, and stores that know one value each.
@@ -86,12 +125,17 @@ struct Bench {
     links: Vec<(usize, Owner, Segment)>,
     /// The backend of each link, by shard and link.
     backend_of: Vec<[usize; 8]>,
+    pools: Reconciliation,
+    grants: Vec<Grant>,
+    reports: u64,
+    /// What telling the pools and hearing from them took: that happens once per period and not for each request.
+    allocated_for_reports: u64,
     bytes_answered: u64,
     nanos: u64,
 }
 
 impl Bench {
-    fn new() -> Self {
+    fn new(quotas: Quotas) -> Self {
         let topology = Topology::new(SHARDS, BACKENDS);
         let backends: Arc<[BackendSettings]> = (0..BACKENDS)
             .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
@@ -109,10 +153,12 @@ impl Bench {
             reply_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(1),
             seed: 1,
-            admission: AdmissionSettings::default(),
+            admission: AdmissionSettings { period: PERIOD, ..AdmissionSettings::default() },
         };
+        let quotas = Arc::new(quotas);
         let mut shards: Vec<Shard> =
-            (0..SHARDS).map(|id| Shard::new(settings(id), Arc::new(Quotas::trusting()))).collect();
+            (0..SHARDS).map(|id| Shard::new(settings(id), Arc::clone(&quotas))).collect();
+        let rhythm = Rhythm { cores: SHARDS, period: PERIOD, lease: lease_of(PERIOD) };
         let now = at(1);
         let clients = shards
             .iter_mut()
@@ -129,9 +175,36 @@ impl Bench {
             replies,
             links: Vec::with_capacity(64),
             backend_of: vec![[0; 8]; usize::from(SHARDS)],
+            pools: Reconciliation::new(rhythm),
+            grants: Vec::with_capacity(64),
+            reports: 0,
+            allocated_for_reports: 0,
             bytes_answered: 0,
             nanos: 1_000_000,
         }
+    }
+
+    /// From now on each client's requests are those of a user of its own.
+    fn speak_for_users(&mut self) {
+        let now = at(self.nanos);
+        for (index, shard) in self.shards.iter_mut().enumerate() {
+            for client in &self.clients[index] {
+                let mut request = Vec::new();
+                let user = format!("user:{index}:{}", client.index);
+                let words: [&[u8]; 4] = [b"QOS", b"SET", b"USER", user.as_bytes()];
+                encode::request(&mut request, words.into_iter());
+                shard.handle_client_bytes(*client, &request, now);
+            }
+        }
+    }
+
+    /// At least so many requests were answered with a value.
+    fn replies_sent(&self) -> u64 {
+        self.bytes_answered / self.values[1].len() as u64
+    }
+
+    fn counted(&self, counter: Counter) -> u64 {
+        self.shards.iter().map(|shard| shard.counters().get(counter)).sum()
     }
 
     /// Every client sends a pipeline of requests and gets all its replies.
@@ -147,7 +220,7 @@ impl Bench {
         // Over to the other core, out to the stores, in from the stores, back to the other core, out to the clients.
         for _ in 0..4 {
             for shard in 0..self.shards.len() {
-                self.shards[shard].handle_turn_end(now);
+                while self.end_turn(shard, now) {}
                 self.carry_out(shard, now);
             }
             // The second store is the quicker one, so its replies wait for the first one's.
@@ -156,6 +229,25 @@ impl Bench {
             }
             self.links.clear();
         }
+    }
+
+    /// True if there was a report, which the pools have answered.
+    fn end_turn(&mut self, shard: usize, now: Now) -> bool {
+        let (allocated, reports) = (ALLOCATIONS.get(), self.reports);
+        self.shards[shard].handle_turn_end(now);
+        while let Some(report) = self.shards[shard].poll_report() {
+            self.reports += 1;
+            if !report.demands.is_empty() {
+                self.grants.clear();
+                self.pools.handle_report(&report, now.monotonic, &mut self.grants);
+                self.shards[shard].handle_grants(&self.grants, now);
+            }
+        }
+        let reported = self.reports > reports;
+        if reported {
+            self.allocated_for_reports += ALLOCATIONS.get() - allocated;
+        }
+        reported
     }
 
     fn carry_out(&mut self, shard: usize, now: Now) {
@@ -216,6 +308,12 @@ fn gets(client: usize) -> Vec<u8> {
             .expect("some key lives there");
         encode::request(&mut bytes, [b"GET", key.as_bytes()].into_iter());
     }
+    bytes
+}
+
+fn set(value: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode::request(&mut bytes, [b"SET".as_slice(), b"key", value].into_iter());
     bytes
 }
 
