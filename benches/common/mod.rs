@@ -1,16 +1,18 @@
-//! What the benchmarks share: the cases, each a closure that handles some requests, and a composer to put them through.
+//! What the benchmarks share: the cases, each a closure that handles some requests.
+
+mod composer;
+mod ledger;
 
 use std::hint::black_box;
-use std::sync::Arc;
-use std::time::Duration;
 
+use composer::Composer;
+use ledger::Ledger;
 use weir::config::Quotas;
 use weir::protocol::command;
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, encode};
 use weir::routing::{Topology, slot_of};
-use weir::shard::{AdmissionSettings, BackendSettings, Shard, ShardSettings};
-use weir::values::time::Now;
-use weir::values::{Action, BackendId, ClientId, ConnectionId, Owner, ShardId, Timestamp};
+use weir::shard::Limiter;
+use weir::values::ShardId;
 
 /// Something to be measured: one run handles this many requests.
 pub struct Case {
@@ -26,6 +28,8 @@ pub fn cases() -> Vec<Case> {
         case("find its command", 1, find()),
         case("slot of its key", 1, slot()),
         case("scan a reply", 1, scan()),
+        case("admit under three limits", 1, admit()),
+        case("settle under three limits", 1, settle()),
     ];
     for (name, pipeline) in [("GET, P=1", 1), ("GET, P=16", 16), ("GET, P=64", 64)] {
         cases.push(case(name, pipeline, composed(1, &get(pipeline, 0), &VALUE_REPLY)));
@@ -35,6 +39,13 @@ pub fn cases() -> Vec<Case> {
     }
     for (name, pipeline) in [("GET over another core, P=1", 1), ("GET over another core, P=16", 16)] {
         cases.push(case(name, pipeline, composed(2, &get(pipeline, 1), &VALUE_REPLY)));
+    }
+    cases.push(case("GET, unpriced, P=16", 16, unpriced(&get(16, 0))));
+    for (name, pipeline) in [("GET, three limits, P=1", 1), ("GET, three limits, P=16", 16)] {
+        cases.push(case(name, pipeline, limited(&get(pipeline, 0), &VALUE_REPLY)));
+    }
+    for (name, pipeline) in [("throttled, P=1", 1), ("throttled, P=16", 16)] {
+        cases.push(case(name, pipeline, throttled(&get(pipeline, 0))));
     }
     cases.push(case("PING, P=16", 16, composed(1, &b"*1\r\n$4\r\nPING\r\n".repeat(16), b"")));
     cases.push(case("refused, P=16", 16, refused(&get(16, 0))));
@@ -87,8 +98,42 @@ fn scan() -> impl FnMut() {
     }
 }
 
+/// What is taken for a GET before it leaves: priced, checked against three buckets, taken from all of them.
+fn admit() -> impl FnMut() {
+    let mut ledger = Ledger::new(&ample());
+    move || black_box(&mut ledger).admit()
+}
+
+/// What a reply cost, more or less than was taken, into the same three buckets and the books.
+fn settle() -> impl FnMut() {
+    let mut ledger = Ledger::new(&ample());
+    move || black_box(&mut ledger).settle()
+}
+
 fn composed(shards: u16, requests: &[u8], reply: &[u8]) -> impl FnMut() + use<> {
-    let mut composer = Composer::new(shards);
+    rounds(Composer::new(shards, Quotas::trusting(), Limiter::Buckets), requests, reply)
+}
+
+/// With the rate layer switched off.
+fn unpriced(requests: &[u8]) -> impl FnMut() + use<> {
+    rounds(Composer::new(1, Quotas::trusting(), Limiter::Off), requests, &VALUE_REPLY)
+}
+
+/// Under a limit for everybody, one for the tenant and one for the user, all of them ample.
+fn limited(requests: &[u8], reply: &[u8]) -> impl FnMut() + use<> {
+    let mut composer = Composer::new(1, ample(), Limiter::Buckets);
+    composer.speak_for_a_user();
+    rounds(composer, requests, reply)
+}
+
+/// Under the same three limits, the last of which is used up.
+fn throttled(requests: &[u8]) -> impl FnMut() + use<> {
+    let mut composer = Composer::new(1, scarce(), Limiter::Buckets);
+    composer.speak_for_a_user();
+    rounds(composer, requests, &VALUE_REPLY)
+}
+
+fn rounds(mut composer: Composer, requests: &[u8], reply: &[u8]) -> impl FnMut() + use<> {
     let (requests, replies) = (requests.to_vec(), reply.repeat(64));
     let reply = reply.len();
     move || composer.round(&requests, &replies, reply)
@@ -96,11 +141,29 @@ fn composed(shards: u16, requests: &[u8], reply: &[u8]) -> impl FnMut() + use<> 
 
 /// The link has just failed, so every request is answered at once.
 fn refused(requests: &[u8]) -> impl FnMut() + use<> {
-    let mut composer = Composer::new(1);
+    let mut composer = Composer::new(1, Quotas::trusting(), Limiter::Buckets);
     let requests = requests.to_vec();
     composer.fail_links = true;
     composer.round(&requests, &[], 0);
     move || composer.round(&requests, &[], 0)
+}
+
+/// Three limits that nobody reaches.
+fn ample() -> Quotas {
+    limits(1_000_000_000)
+}
+
+/// Three limits, of which the user's lets a request or two through in a second.
+fn scarce() -> Quotas {
+    limits(2)
+}
+
+fn limits(of_the_user: u64) -> Quotas {
+    let text = format!(
+        "[global]\nru_per_second = 1_000_000_000\n\
+         [default]\nru_per_second = 1_000_000_000\nuser_ru_per_second = {of_the_user}"
+    );
+    Quotas::parse("the benchmark", &text).expect("well formed")
 }
 
 /// Keys that are at home on this core of two, or of one.
@@ -127,84 +190,4 @@ fn set(pipeline: usize) -> Vec<u8> {
         encode::request(&mut bytes, [b"SET", key.as_bytes(), &[b'v'; 64]].into_iter());
     }
     bytes
-}
-
-/// Shards with one client, on the first of them, and one store that answers at once.
-struct Composer {
-    shards: Vec<Shard>,
-    client: ClientId,
-    now: Now,
-    /// What was sent to the store: by which shard, over which link, how many requests.
-    sent: Vec<(usize, ConnectionId, u32, usize)>,
-    fail_links: bool,
-}
-
-impl Composer {
-    fn new(shards: u16) -> Self {
-        let topology = Topology::new(shards, 1);
-        let settings = |id| ShardSettings {
-            id: ShardId(id),
-            topology,
-            backends: Arc::new([BackendSettings { name: "127.0.0.1:6379".into(), credentials: None }]),
-            links_per_backend: 1,
-            request_bytes_max: 1 << 20,
-            reply_bytes_max: 1 << 20,
-            output_bytes_max: 1 << 20,
-            idle_timeout: None,
-            send_timeout: Duration::from_secs(30),
-            reply_timeout: Duration::from_secs(30),
-            connect_timeout: Duration::from_secs(1),
-            seed: 1,
-            admission: AdmissionSettings::default(),
-        };
-        let mut shards: Vec<Shard> =
-            (0..shards).map(|id| Shard::new(settings(id), Arc::new(Quotas::trusting()))).collect();
-        let now = Now { monotonic: Timestamp::from_millis(1), unix_ms: 1_700_000_000_000 };
-        let client = shards[0].handle_client_opened(now);
-        Self { shards, client, now, sent: Vec::new(), fail_links: false }
-    }
-
-    /// A pipeline of requests, all the way to their replies.
-    fn round(&mut self, requests: &[u8], replies: &[u8], reply_bytes: usize) {
-        self.shards[0].handle_client_bytes(self.client, requests, self.now);
-        loop {
-            for shard in 0..self.shards.len() {
-                self.turn(shard);
-            }
-            if self.sent.is_empty() {
-                break;
-            }
-            while let Some((shard, link, generation, requests)) = self.sent.pop() {
-                let replies = &replies[..requests * reply_bytes];
-                self.shards[shard].handle_link_bytes(link, generation, replies, self.now);
-            }
-        }
-        // What the second shard gave back in its turn has reached the first one after its own.
-        self.turn(0);
-    }
-
-    fn turn(&mut self, shard: usize) {
-        let now = self.now;
-        self.shards[shard].handle_turn_end(now);
-        while let Some(action) = self.shards[shard].poll_action() {
-            if let Action::Connect { owner: Owner::Link(link, generation), backend: BackendId(_) } = action {
-                if self.fail_links {
-                    self.shards[shard].handle_link_lost(link, generation, now);
-                } else {
-                    self.shards[shard].handle_link_connected(link, generation);
-                }
-            }
-        }
-        while let Some((owner, segment)) = self.shards[shard].poll_transmit() {
-            if let Owner::Link(link, generation) = owner {
-                let requests = segment.bytes().split(|byte| *byte == b'*').count() - 1;
-                self.sent.push((shard, link, generation, requests));
-            }
-            black_box(segment.bytes());
-            self.shards[shard].handle_transmitted(owner, segment, now);
-        }
-        while let Some((to, batch)) = self.shards[shard].poll_batch() {
-            self.shards[usize::from(to.0)].handle_batch(batch, now);
-        }
-    }
 }

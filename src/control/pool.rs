@@ -100,7 +100,7 @@ impl Pool {
         rhythm: Rhythm,
     ) -> Grant {
         // What came in more than a period ago was there before anything of this was spent.
-        let before = Timestamp::from_nanos(now.as_nanos().saturating_sub(rhythm.period.as_nanos() as u64));
+        let before = now.before(rhythm.period);
         let elsewhere = self.outstanding();
         self.bucket.refill(before, elsewhere);
         self.lump = self.lump.max(demand.lump);

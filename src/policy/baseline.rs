@@ -11,7 +11,8 @@ use crate::values::limits::COMMAND_CLASSES;
 const SAMPLES_MIN: u32 = 100;
 /// Weights of a new sample: about the last 16 and the last 1,024 replies.
 const SHORT: f64 = 1.0 / 16.0;
-const LONG: f64 = 1.0 / 1024.0;
+const LONG: f64 = 1.0 / LONG_SAMPLES as f64;
+const LONG_SAMPLES: u32 = 1_024;
 /// Usual means: up to this many times the long-term average. What varies more is rare, and no noise.
 const USUAL: f64 = 3.0;
 /// Below this nothing is slow: so much the scheduler and the network may add at any time.
@@ -29,10 +30,14 @@ struct Averages {
 impl Averages {
     fn learn(&mut self, micros: f64) {
         self.samples = self.samples.saturating_add(1);
-        // The first samples weigh as in a plain mean.
-        let least = 1.0 / f64::from(self.samples);
-        self.short_micros += (micros - self.short_micros) * SHORT.max(least);
-        self.long_micros += (micros - self.long_micros) * LONG.max(least);
+        let (mut short, mut long) = (SHORT, LONG);
+        if self.samples < LONG_SAMPLES {
+            // The first samples weigh as in a plain mean.
+            let least = 1.0 / f64::from(self.samples);
+            (short, long) = (SHORT.max(least), LONG.max(least));
+        }
+        self.short_micros += (micros - self.short_micros) * short;
+        self.long_micros += (micros - self.long_micros) * long;
     }
 
     fn is_known(&self) -> bool {
@@ -49,9 +54,13 @@ pub struct Baseline {
 impl Baseline {
     /// A reply came after so long: how much of that was unusual.
     pub fn handle_reply(&mut self, class: usize, took: Duration) -> Duration {
-        let micros = took.as_micros() as f64;
-        self.classes[class].learn(micros);
-        let averages = self.classes[class];
+        // Signed and of 64 bits, because that is one instruction.
+        let micros = took.as_micros() as i64 as f64;
+        let averages = &mut self.classes[class];
+        averages.learn(micros);
+        if micros <= SLOW_MIN_MICROS {
+            return Duration::ZERO;
+        }
         let usual = (averages.long_micros * USUAL).max(SLOW_MIN_MICROS);
         if micros <= usual || !averages.is_known() || self.is_degraded() {
             return Duration::ZERO;

@@ -3,6 +3,7 @@
 //! A table that grows moves everything it holds, which would stop a core for a tenth of a second at a million entries.
 //! So it is many small ones: each moves alone, and at another moment.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -35,7 +36,7 @@ type Part<V> = HashMap<BucketId, V, BuildHasherDefault<AsItIs>>;
 /// Entries by bucket, at most so many; the oldest idle ones go first.
 #[derive(Debug)]
 pub struct BucketTable<V> {
-    parts: Box<[Part<V>]>,
+    parts: Box<[Part<V>; PARTS]>,
     /// In the order in which they came, or were last seen to be in use.
     order: VecDeque<BucketId>,
     entries_max: usize,
@@ -46,8 +47,13 @@ pub struct BucketTable<V> {
 impl<V> BucketTable<V> {
     /// An empty one with room for so many.
     pub fn new(entries_max: usize) -> Self {
-        let parts = std::iter::repeat_with(Part::default).take(PARTS).collect();
-        Self { parts, order: VecDeque::new(), entries_max, evicted: 0, refused: 0 }
+        Self {
+            parts: Box::new(std::array::from_fn(|_| Part::default())),
+            order: VecDeque::new(),
+            entries_max,
+            evicted: 0,
+            refused: 0,
+        }
     }
 
     /// How many there are.
@@ -87,19 +93,22 @@ impl<V> BucketTable<V> {
         make: impl FnOnce() -> V,
         is_idle: impl FnMut(&V) -> bool,
     ) -> Option<&mut V> {
-        if !self.parts[part_of(id)].contains_key(&id) {
-            if self.order.len() >= self.entries_max {
-                let freed = self.sweep(LOOKED_AT_MAX, is_idle);
-                self.evicted += freed as u64;
-                if freed == 0 {
-                    self.refused += 1;
-                    return None;
-                }
+        let is_full = self.order.len() >= self.entries_max;
+        if is_full && !self.parts[part_of(id)].contains_key(&id) {
+            let freed = self.sweep(LOOKED_AT_MAX, is_idle);
+            self.evicted += freed as u64;
+            if freed == 0 {
+                self.refused += 1;
+                return None;
             }
-            self.order.push_back(id);
-            self.parts[part_of(id)].insert(id, make());
         }
-        self.parts[part_of(id)].get_mut(&id)
+        Some(match self.parts[part_of(id)].entry(id) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(place) => {
+                self.order.push_back(id);
+                place.insert(make())
+            }
+        })
     }
 
     /// Looks at the oldest few, forgets those that are idle, and says how many that were.

@@ -116,6 +116,9 @@ impl Weights {
     }
 
     fn slowness(&self, excess: Duration) -> MicroUnits {
+        if excess.is_zero() {
+            return 0;
+        }
         (excess.as_micros() as u64).saturating_mul(self.latency_ms) / 1_000
     }
 }

@@ -90,10 +90,15 @@ impl Slice {
         }
     }
 
+    /// Nearly every request: its cost is within an allowance of which was heard since then.
+    pub fn allows(&self, cost: MicroUnits, heard_since: Timestamp) -> bool {
+        self.heard_at >= heard_since && self.allowance >= cost as i64
+    }
+
     /// May a request of this cost pass?
     pub fn check(&mut self, cost: MicroUnits, capacity: Capacity, now: Timestamp, terms: Terms) -> Verdict {
-        let good = now <= self.heard_at.after(terms.lease);
-        if good && self.allowance >= cost as i64 {
+        let heard_since = now.before(terms.lease);
+        if self.allows(cost, heard_since) {
             return Verdict::Fits;
         }
         // On credit. What is larger than the burst never fits but into a full bucket, and whether it is that only the
@@ -104,7 +109,7 @@ impl Slice {
         if terms.silent {
             return self.check_alone(cost, capacity, now, terms);
         }
-        if good && in_milli(cost) >= self.dry_from_milli {
+        if self.heard_at >= heard_since && Wanted::of(cost).milli >= self.dry_from_milli {
             let earliest = self.earliest(cost, capacity, now);
             // By then somebody may have to ask, once in a period. Who comes after that waits for what all are told.
             let told_again = self.heard_at.after(terms.period).since(now);
@@ -118,7 +123,12 @@ impl Slice {
 
     /// Takes a cost that fits.
     pub fn take(&mut self, cost: MicroUnits) {
-        self.handle_denied(cost);
+        self.take_wanted(cost, Wanted::of(cost));
+    }
+
+    /// The same, where it is taken from several slices.
+    pub fn take_wanted(&mut self, cost: MicroUnits, wanted: Wanted) {
+        self.note_wanted(wanted);
         self.book(cost as i64);
     }
 
@@ -130,8 +140,7 @@ impl Slice {
 
     /// A request was refused for want of this.
     pub fn handle_denied(&mut self, cost: MicroUnits) {
-        self.wanted_milli = self.wanted_milli.saturating_add(in_milli(cost));
-        self.note_cost(cost);
+        self.note_wanted(Wanted::of(cost));
     }
 
     /// What to tell the pool now, if anything. `needed` is what a request that waits needs.
@@ -144,8 +153,8 @@ impl Slice {
         terms: Terms,
     ) -> Option<Demand> {
         let wanted = u64::from(self.wanted_milli.max(self.wanted_before_milli)) * MICRO_PER_MILLI;
-        let good = now <= self.heard_at.after(terms.lease);
-        let kept = if wanted == 0 || !good { 0 } else { PERIODS_KEPT * wanted + LUMPS_KEPT * self.lump() };
+        let lapsed = self.heard_at < now.before(terms.lease);
+        let kept = if wanted == 0 || lapsed { 0 } else { PERIODS_KEPT * wanted + LUMPS_KEPT * self.lump() };
         let returned = (self.allowance - kept as i64).max(0);
         if wanted == 0 && needed == 0 && self.spent == 0 && returned == 0 {
             return None;
@@ -190,7 +199,7 @@ impl Slice {
         self.heard_at = self.heard_at.max(grant.at);
         self.heard = true;
         self.reported = false;
-        self.dry_from_milli = grant.dry_from.map_or(u32::MAX, in_milli);
+        self.dry_from_milli = grant.dry_from.map_or(u32::MAX, |cost| Wanted::of(cost).milli);
         self.share = grant.share.min(u32::from(u16::MAX)) as u16;
     }
 
@@ -223,7 +232,7 @@ impl Slice {
     }
 
     fn ask(&mut self, cost: MicroUnits) -> Verdict {
-        self.note_cost(cost);
+        self.lump_milli = self.lump_milli.max(Wanted::of(cost).milli);
         Verdict::Ask
     }
 
@@ -251,8 +260,9 @@ impl Slice {
         Verdict::Refused(Duration::from_micros(capacity.micros_for(scaled as u64)))
     }
 
-    fn note_cost(&mut self, cost: MicroUnits) {
-        self.lump_milli = self.lump_milli.max(in_milli(cost));
+    fn note_wanted(&mut self, wanted: Wanted) {
+        self.wanted_milli = self.wanted_milli.saturating_add(wanted.milli);
+        self.lump_milli = self.lump_milli.max(wanted.milli);
     }
 
     const fn lump(&self) -> MicroUnits {
@@ -260,11 +270,24 @@ impl Slice {
     }
 }
 
-/// What only steers need not be exact, and there may be a million of these.
+/// A cost as it is remembered to steer by: rounded up, because there may be a million of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    milli: u32,
+}
+
 const MICRO_PER_MILLI: u64 = 1_000;
 
-fn in_milli(cost: MicroUnits) -> u32 {
-    u32::try_from(cost.div_ceil(MICRO_PER_MILLI)).unwrap_or(u32::MAX)
+impl Wanted {
+    /// A cost in thousandths of a request unit.
+    #[expect(
+        clippy::manual_div_ceil,
+        reason = "costs are far below 64 bits, and this is half of what that takes"
+    )]
+    pub fn of(cost: MicroUnits) -> Self {
+        let milli = (cost + (MICRO_PER_MILLI - 1)) / MICRO_PER_MILLI;
+        Self { milli: milli.min(u64::from(u32::MAX)) as u32 }
+    }
 }
 
 #[cfg(test)]

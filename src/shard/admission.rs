@@ -11,16 +11,15 @@
 use std::time::Duration;
 
 use super::Shard;
-use super::accounts::{Decision, Payer, Scope};
+use super::accounts::{Charge, Decision, Payer, Scope};
 use super::client::HeldRequest;
 use super::counters::Counter;
 use super::pricing::{asked, class_of};
 use super::refusal::Refusal;
-use super::settlement::Charge;
 use crate::policy::fixed_window::FixedWindows;
 use crate::policy::price::Asked;
 use crate::protocol::Arguments;
-use crate::protocol::command::Command;
+use crate::protocol::command::{Class, Command};
 use crate::values::time::Now;
 use crate::values::{ClientId, Grant, UNIT, Usage, Weights};
 
@@ -78,8 +77,11 @@ impl Shard {
         arguments: &Arguments<'_>,
         now: Now,
     ) -> Result<Option<Charge>, Stopped> {
+        if matches!(self.settings.admission.limiter, Limiter::Off) {
+            return Ok(None);
+        }
         let asked = asked(command, arguments, &self.settings.admission.weights);
-        self.admit_asked(id, &asked, class_of(command) as u8, arguments, now)
+        self.admit_asked(id, &asked, class_of(command), arguments, now)
     }
 
     /// The same for what is already known to be asked, such as a whole transaction.
@@ -87,7 +89,7 @@ impl Shard {
         &mut self,
         id: ClientId,
         asked: &Asked,
-        class: u8,
+        class: Class,
         arguments: &Arguments<'_>,
         now: Now,
     ) -> Result<Option<Charge>, Stopped> {
@@ -100,32 +102,41 @@ impl Shard {
             }
             Limiter::Shadow | Limiter::Buckets => {}
         }
-        let enforced = matches!(self.settings.admission.limiter, Limiter::Buckets);
-        let weights = self.settings.admission.weights;
+        let weights = &self.settings.admission.weights;
         let quote = weights.quote(asked);
-        let cost = weights.estimate(&quote, self.accounts.expected(payer.tenant, usize::from(class)));
+        let cost = weights.estimate(&quote, self.accounts.expected(payer.tenant, class as usize));
         let charge = Charge { taken: cost, quote, payer, class };
         match self.accounts.admit(payer, cost, now.monotonic) {
             Decision::Admitted => Ok(Some(charge)),
-            Decision::Wait if enforced => {
-                self.wait_for_quota(id, arguments);
-                Err(Stopped)
-            }
-            Decision::Wait => {
-                self.accounts.take(payer, cost, now.monotonic);
-                Ok(Some(charge))
-            }
+            Decision::Wait => self.admit_later(id, charge, arguments, now),
             Decision::Refused { scope, retry_after } => {
                 let usage = Usage { throttled: cost, ..Usage::default() };
                 self.accounts.meter(payer.tenant, usage, now.monotonic);
-                if !enforced {
-                    self.counters.add(Counter::ThrottledInShadow, 1);
-                    return Ok(None);
-                }
-                self.throttle(id, scope, retry_after, now);
-                Err(Stopped)
+                self.throttle(id, scope, retry_after, now)
             }
         }
+    }
+
+    /// Has a request wait for a pool. In shadow none waits: it passes, and the pool hears of it.
+    #[inline(never)]
+    fn admit_later(
+        &mut self,
+        id: ClientId,
+        charge: Charge,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
+        if matches!(self.settings.admission.limiter, Limiter::Shadow) {
+            self.accounts.take(charge.payer, charge.taken, now.monotonic);
+            return Ok(Some(charge));
+        }
+        self.counters.add(Counter::AdmissionsWaited, 1);
+        let client = self.clients.at(id);
+        debug_assert!(client.held_request.is_none() && !client.waits_for_quota);
+        client.waits_for_quota = true;
+        client.held_request = Some(Box::new(HeldRequest::new(arguments, &client.identity)));
+        self.clients_waiting.push(id);
+        Err(Stopped)
     }
 
     /// What the pools of quotas said; requests that waited for it are tried again.
@@ -156,19 +167,22 @@ impl Shard {
     pub(super) fn payer_of(&mut self, id: ClientId) -> Option<Payer> {
         let version = self.quotas.version();
         let identity = &self.clients.at(id).identity;
-        Some(Payer { tenant: identity.tenant?, user: identity.account, version })
+        Some(Payer::new(identity.tenant?, identity.account, version))
     }
 
-    fn wait_for_quota(&mut self, id: ClientId, arguments: &Arguments<'_>) {
-        self.counters.add(Counter::AdmissionsWaited, 1);
-        let client = self.clients.at(id);
-        debug_assert!(client.held_request.is_none() && !client.waits_for_quota);
-        client.waits_for_quota = true;
-        client.held_request = Some(Box::new(HeldRequest::new(arguments, &client.identity)));
-        self.clients_waiting.push(id);
-    }
-
-    fn throttle(&mut self, id: ClientId, scope: Scope, retry_after: Duration, now: Now) {
+    /// Refuses a request. In shadow it passes, and is only counted.
+    #[inline(never)]
+    fn throttle(
+        &mut self,
+        id: ClientId,
+        scope: Scope,
+        retry_after: Duration,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
+        if matches!(self.settings.admission.limiter, Limiter::Shadow) {
+            self.counters.add(Counter::ThrottledInShadow, 1);
+            return Ok(None);
+        }
         let retry_after = self.jittered(retry_after);
         let known = self.accounts.remaining(scope, now.monotonic);
         let (capacity, remaining) = known.expect("a scope that refuses has a bucket");
@@ -183,6 +197,7 @@ impl Shard {
         let (limit, remaining) = (capacity.ru_per_second, remaining / UNIT);
         Refusal::Throttled { scope, tenant, user, limit, remaining, retry_after }.encode(&mut text);
         self.refuse_admission(id, text);
+        Err(Stopped)
     }
 
     /// The old way: requests are counted, whatever they cost.

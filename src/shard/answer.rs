@@ -3,10 +3,11 @@
 use super::Shard;
 use std::time::Duration;
 
+use super::accounts::Charge;
 use super::batch::{Message, Outcome, ReplyTo};
 use super::client::{Client, Ending, Rewrite};
 use super::counters::Counter;
-use super::settlement::{Charge, Settlement};
+use super::settlement::Settlement;
 use crate::protocol::{Protocol, Segment, encode, reply};
 use crate::values::ClientId;
 use crate::values::Owner;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::accounts::Charge;
 use super::identify::Identity;
-use super::settlement::Charge;
 use super::transaction::Transaction;
 use crate::protocol::{Argument, Arguments, BufferPool, Output, Protocol, RequestDecoder};
 use crate::shard::batch::Message;

@@ -200,7 +200,7 @@ impl Shard {
         let slowness = self.baselines[backend].handle_reply(usize::from(pending.class), took);
         let outcome = Outcome::Served {
             rows: rows_of(scanned),
-            slowness_micros: slowness.as_micros().min(u128::from(u32::MAX)) as u32,
+            slowness_micros: (slowness.as_micros() as u64).min(u64::from(u32::MAX)) as u32,
         };
         if oversized {
             self.counters.add(Counter::RepliesOversized, 1);

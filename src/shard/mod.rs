@@ -14,7 +14,7 @@
 //! |---|---|
 //! | bytes to requests, holding back, flow control | `decode.rs` |
 //! | who is it, may it | `identify.rs` |
-//! | what does it cost, is there enough left | `pricing.rs`, `admission.rs`, `accounts.rs` |
+//! | what does it cost, is there enough left | `pricing.rs`, `admission.rs`, `accounts/` |
 //! | key to core and backend | `route.rs` |
 //! | one request, many places | `split.rs`, `gather.rs` |
 //! | MULTI ... EXEC | `transaction.rs` |
@@ -51,12 +51,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use accounts::UserFigures;
+pub use accounts::{Accounts, Charge, Decision, Payer, Scope, UserAccount, UserFigures};
 pub use admission::{AdmissionSettings, Limiter};
 pub use batch::{Batch, Message, Outcome, ReplyTo, Route, Terms};
 pub use counters::{COUNTERS, Counter, Counters};
 pub use handshake::COMPATIBLE_VERSION;
 pub use identify::Identity;
+pub use pricing::asked;
 pub use refusal::Refusal;
 pub use service_time::ServiceTimes;
 
@@ -67,7 +68,6 @@ use crate::routing::Topology;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{Action, BucketId, Capacity, ClientId, ConnectionId, Owner, ShardId, Timestamp};
-use accounts::Accounts;
 use client::Clients;
 use gather::Gathers;
 use link::{Link, LinkState};

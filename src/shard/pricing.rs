@@ -17,7 +17,8 @@ const ALL_KEYS_FLOOR: MicroUnits = 100 * UNIT;
 const SCAN_COUNT_DEFAULT: u64 = 10;
 
 /// What is known of a request's cost now. Commands that weir does not know may do anything.
-pub(super) fn asked(command: Option<&Command>, arguments: &Arguments<'_>, weights: &Weights) -> Asked {
+#[inline]
+pub fn asked(command: Option<&Command>, arguments: &Arguments<'_>, weights: &Weights) -> Asked {
     let bytes_in = arguments.frame().len() as u64;
     let one = Asked { requests: 1, bytes_in, keys: 0, floor: 0 };
     let Some(command) = command else { return Asked { floor: HIDDEN_WORK_FLOOR, ..one } };

@@ -1,11 +1,11 @@
 //! Stage 5: where a request goes. One key: to its home core. Several on one backend: together, from here, and alone.
 
 use super::Shard;
+use super::accounts::Charge;
 use super::batch::{Message, ReplyTo, Route, Terms};
 use super::client::Rewrite;
 use super::counters::Counter;
 use super::pricing::class_of;
-use super::settlement::Charge;
 use crate::protocol::command::{Command, KeyError, Keys};
 use crate::protocol::{Arguments, Request, encode};
 use crate::routing::slot_of;

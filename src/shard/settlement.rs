@@ -4,21 +4,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Shard;
-use super::accounts::Payer;
+use super::accounts::Charge;
 use super::batch::{Outcome, ReplyTo};
 use super::client::Rewrite;
-use crate::policy::price::{Measured, Quote};
+use crate::policy::price::Measured;
+use crate::values::ClientId;
 use crate::values::time::Now;
-use crate::values::{ClientId, MicroUnits};
-
-/// What was taken for a request, until its reply tells what it cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Charge {
-    pub taken: MicroUnits,
-    pub quote: Quote,
-    pub payer: Payer,
-    pub class: u8,
-}
 
 /// What the parts of a reply came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,12 +67,8 @@ impl Shard {
     /// The reply to a request is there, or will never be: what was taken for it becomes what it cost.
     pub(super) fn settle_charge(&mut self, charge: &Charge, reply: &Settlement, now: Now) {
         let weights = &self.settings.admission.weights;
-        let mut cost = 0;
-        if reply.served {
-            cost = weights.actual(&charge.quote, &reply.measured);
-            self.accounts.learn(charge.payer, usize::from(charge.class), cost - charge.quote.fixed);
-        }
-        self.accounts.settle(charge.payer, charge.taken, cost, now.monotonic);
+        let cost = reply.served.then(|| weights.actual(&charge.quote, &reply.measured));
+        self.accounts.settle(charge, cost, now.monotonic);
     }
 
     /// A reply, or a part of one, to a client that has left.

@@ -1,12 +1,13 @@
 //! One request, many places: `MGET` and its kin go apart by key, `DBSIZE` and its kin go to every backend.
 
 use super::Shard;
+use super::accounts::Charge;
 use super::batch::{Message, ReplyTo, Route, Terms};
 use super::client::Rewrite;
 use super::counters::Counter;
 use super::gather::Join;
 use super::route::Placement;
-use super::settlement::{Charge, Settlement};
+use super::settlement::Settlement;
 use crate::protocol::command::{Command, FanOut, Gather, Keys};
 use crate::protocol::{Arguments, Request, encode};
 use crate::routing::slot_of;

@@ -50,7 +50,7 @@ impl Shard {
         if !transaction.poisoned && transaction.requests > 0 {
             // All of it or nothing: a transaction that was throttled half way would be none.
             let asked = transaction.asked;
-            match self.admit_asked(id, &asked, Class::Multi as u8, arguments, now) {
+            match self.admit_asked(id, &asked, Class::Multi, arguments, now) {
                 Ok(taken) => charge = taken,
                 Err(stopped) => return self.discard_if_refused(id, stopped),
             }

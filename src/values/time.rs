@@ -35,6 +35,12 @@ impl Timestamp {
     pub const fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(duration.as_nanos() as u64))
     }
+
+    /// The moment so long before this one; the start of the process if there was none.
+    #[must_use]
+    pub const fn before(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(duration.as_nanos() as u64))
+    }
 }
 
 /// Both clocks, read together once per turn.

@@ -1,0 +1,75 @@
+//! What was spent in the end: differences to what was taken, what such requests cost lately, and what tenants used.
+
+use super::{Accounts, METERED_REPORT, Payer, Scope};
+use crate::policy::price::Quote;
+use crate::protocol::command::Class;
+use crate::values::{MicroUnits, TenantId, Timestamp, Usage};
+
+/// What was taken for a request, until its reply tells what it cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// What was taken.
+    pub taken: MicroUnits,
+    /// What was known of its price then.
+    pub quote: Quote,
+    /// From whose buckets.
+    pub payer: Payer,
+    /// The class by which the cost of such requests is learnt.
+    pub class: Class,
+}
+
+// One stands beside each request that waits for its reply.
+const _: () = assert!(size_of::<Option<Charge>>() <= 64);
+
+impl Accounts {
+    /// What the next request of a tenant and class will cost beyond its fixed part.
+    pub fn expected(&self, tenant: TenantId, class: usize) -> MicroUnits {
+        self.buckets.tenants[usize::from(tenant.0)].expected.of(class)
+    }
+
+    /// What a request cost in the end, more or less than was taken for it; none if no backend did any of it.
+    pub fn settle(&mut self, charge: &Charge, cost: Option<MicroUnits>, now: Timestamp) {
+        let tenant = self.tenant_now(charge.payer);
+        if let (Some(tenant), Some(cost)) = (tenant, cost) {
+            let known = &mut self.buckets.tenants[usize::from(tenant.0)];
+            known.expected.learn(charge.class as usize, cost - charge.quote.fixed);
+            self.meter(tenant, Usage { admitted: cost, ..Usage::default() }, now);
+        }
+        let difference = cost.unwrap_or(0) as i64 - charge.taken as i64;
+        if difference != 0 {
+            self.correct(charge.payer, tenant, difference, now);
+        }
+    }
+
+    /// Counts what became of a tenant's requests.
+    #[inline]
+    pub fn meter(&mut self, tenant: TenantId, usage: Usage, now: Timestamp) {
+        let metered = &mut self.buckets.tenants[usize::from(tenant.0)].metered;
+        let is_new = metered.is_empty();
+        metered.add(usage);
+        if is_new && !usage.is_empty() {
+            self.metered.push(tenant);
+            self.metered_report_at.get_or_insert(now.after(METERED_REPORT));
+        }
+    }
+
+    fn correct(&mut self, payer: Payer, tenant: Option<TenantId>, difference: i64, now: Timestamp) {
+        let user = tenant.and(payer.user);
+        let scopes = [Some(Scope::Global), tenant.map(Scope::Tenant), user.map(Scope::User)];
+        for scope in scopes.into_iter().flatten() {
+            if let Some(entry) = self.buckets.entry(scope, now) {
+                entry.slice.book(difference);
+                self.agenda.list(scope, entry.listed, now);
+            }
+        }
+    }
+
+    /// The tenant of a request that may have been admitted under the quotas before.
+    fn tenant_now(&self, payer: Payer) -> Option<TenantId> {
+        match (self.version as u32).wrapping_sub(payer.version) {
+            0 => Some(payer.tenant),
+            1 => self.moved[usize::from(payer.tenant.0)],
+            _ => None,
+        }
+    }
+}

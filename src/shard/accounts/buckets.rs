@@ -1,0 +1,250 @@
+//! Whose bucket is which: everybody's, each tenant's, each active user's, with this core's slice of it.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::num::NonZeroU32;
+
+use super::{Scope, UserAccount, capacity_of};
+use crate::config::quotas::{Quotas, Tenant};
+use crate::policy::bucket_table::BucketTable;
+use crate::policy::estimate::Expected;
+use crate::policy::slice::Slice;
+use crate::values::limits::USERS_MAX;
+use crate::values::{BucketId, Capacity, TenantId, Timestamp, Usage};
+
+/// The global bucket, whose id is no hash.
+const GLOBAL: BucketId = BucketId(0);
+
+/// One bucket, as far as this core has to do with it.
+#[derive(Debug)]
+pub(super) struct Account {
+    bucket: BucketId,
+    capacity: Capacity,
+    pub slice: Slice,
+    pub listed: bool,
+}
+
+/// One tenant: its bucket, if it has a bound, and what its requests cost lately.
+#[derive(Debug)]
+pub(super) struct TenantAccount {
+    pub account: Option<Account>,
+    pub expected: Expected,
+    /// What was not reported yet.
+    pub metered: Usage,
+}
+
+/// One active user. There may be a million.
+#[derive(Debug)]
+pub(super) struct UserEntry {
+    pub slice: Slice,
+    pub size: SizeId,
+    pub listed: bool,
+}
+
+const _: () = assert!(size_of::<UserEntry>() <= 64);
+
+/// One of the sizes, by its place from one on: no place is no user, which takes no room then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeId(NonZeroU32);
+
+/// The sizes that buckets of users have. None is ever forgotten: the quota file has few.
+#[derive(Debug)]
+struct Sizes(Vec<Capacity>);
+
+impl Sizes {
+    fn add(&mut self, capacity: Capacity) -> SizeId {
+        self.0.push(capacity);
+        SizeId(NonZeroU32::new(self.0.len() as u32).expect("one was added just now"))
+    }
+
+    fn get(&self, size: SizeId) -> Capacity {
+        self.0[size.0.get() as usize - 1]
+    }
+}
+
+/// The account of a scope, whatever it is kept in.
+pub(super) struct Entry<'a> {
+    pub bucket: BucketId,
+    pub capacity: Capacity,
+    pub slice: &'a mut Slice,
+    pub listed: &'a mut bool,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Buckets {
+    secret: [u64; 2],
+    pub global: Option<Account>,
+    pub tenants: Vec<TenantAccount>,
+    tenant_by_bucket: HashMap<BucketId, TenantId>,
+    pub users: BucketTable<UserEntry>,
+    sizes: Sizes,
+    size_of: HashMap<Capacity, SizeId>,
+}
+
+impl Buckets {
+    pub fn new(secret: [u64; 2], quotas: &Quotas) -> Self {
+        let mut buckets = Self {
+            secret,
+            global: None,
+            tenants: Vec::new(),
+            tenant_by_bucket: HashMap::new(),
+            users: BucketTable::new(USERS_MAX),
+            sizes: Sizes(Vec::new()),
+            size_of: HashMap::new(),
+        };
+        buckets.take_over(quotas, &[]);
+        buckets
+    }
+
+    /// Sets up the accounts of all tenants, with what is known of those that were there before. `moved` says for each of
+    /// those where it is now.
+    pub fn take_over(&mut self, quotas: &Quotas, moved: &[Option<TenantId>]) {
+        let global = quotas.global().map(capacity_of);
+        self.global = global.map(|capacity| match self.global.take() {
+            Some(account) => Account { capacity, ..account },
+            None => Account::new(GLOBAL, capacity),
+        });
+        let accounts = quotas.tenants().map(|(_, tenant)| {
+            let account = |limit| Account::new(self.bucket_of(tenant, None), capacity_of(limit));
+            tenant.limit.map(account)
+        });
+        let tenants = accounts
+            .map(|account| TenantAccount {
+                account,
+                expected: Expected::default(),
+                metered: Usage::default(),
+            })
+            .collect();
+        let mut former = std::mem::replace(&mut self.tenants, tenants);
+        let buckets = (0..)
+            .map(TenantId)
+            .zip(&self.tenants)
+            .filter_map(|(tenant, known)| known.account.as_ref().map(|account| (account.bucket, tenant)));
+        self.tenant_by_bucket = buckets.collect();
+        for (old, place) in former.iter_mut().zip(moved) {
+            let Some(new) = place else { continue };
+            let tenant = &mut self.tenants[usize::from(new.0)];
+            tenant.expected = old.expected;
+            if let (Some(account), Some(known)) = (&mut tenant.account, old.account.take()) {
+                (account.slice, account.listed) = (known.slice, known.listed);
+            }
+        }
+    }
+
+    /// The account of a user, if the quotas bound what that user may spend.
+    pub fn user(&mut self, tenant: &Tenant, name: &str) -> Option<UserAccount> {
+        let capacity = capacity_of(tenant.limit_of(name)?);
+        let size = *self.size_of.entry(capacity).or_insert_with(|| self.sizes.add(capacity));
+        Some(UserAccount { bucket: self.bucket_of(tenant, Some(name)), size })
+    }
+
+    /// The account of a scope. None if nothing bounds it, or if there is no room for one more user.
+    pub fn entry(&mut self, scope: Scope, now: Timestamp) -> Option<Entry<'_>> {
+        let account = match scope {
+            Scope::Global => self.global.as_mut(),
+            Scope::Tenant(tenant) => self.tenants[usize::from(tenant.0)].account.as_mut(),
+            Scope::User(user) => return self.entry_of_user(user, now),
+        };
+        account.map(|account| Entry {
+            bucket: account.bucket,
+            capacity: account.capacity,
+            slice: &mut account.slice,
+            listed: &mut account.listed,
+        })
+    }
+
+    fn entry_of_user(&mut self, user: UserAccount, now: Timestamp) -> Option<Entry<'_>> {
+        let sizes = &self.sizes;
+        let entry = self.users.get_or_insert_with(
+            user.bucket,
+            || UserEntry { slice: Slice::untouched(now), size: user.size, listed: false },
+            |entry| entry.is_idle(sizes, now),
+        )?;
+        entry.size = user.size;
+        Some(Entry {
+            bucket: user.bucket,
+            capacity: sizes.get(user.size),
+            slice: &mut entry.slice,
+            listed: &mut entry.listed,
+        })
+    }
+
+    /// What this core knows of a scope's bucket, without making an account of it.
+    pub fn known(&self, scope: Scope, now: Timestamp) -> Option<(Slice, Capacity)> {
+        let slice = match scope {
+            Scope::User(user) => self.users.get(user.bucket).map(|entry| entry.slice),
+            _ => self.account(scope).map(|account| account.slice),
+        };
+        Some((slice.unwrap_or(Slice::untouched(now)), self.capacity(scope)?))
+    }
+
+    /// The size of a scope's bucket, if it has one.
+    pub fn capacity(&self, scope: Scope) -> Option<Capacity> {
+        match scope {
+            Scope::User(user) => Some(self.sizes.get(user.size)),
+            _ => self.account(scope).map(|account| account.capacity),
+        }
+    }
+
+    /// The bucket of a scope, if it has one.
+    pub fn bucket(&self, scope: Scope) -> Option<BucketId> {
+        match scope {
+            Scope::User(user) => Some(user.bucket),
+            _ => self.account(scope).map(|account| account.bucket),
+        }
+    }
+
+    /// Whose bucket it is, if this core has an account of it.
+    pub fn scope_of(&self, bucket: BucketId) -> Option<Scope> {
+        if bucket == GLOBAL {
+            return self.global.is_some().then_some(Scope::Global);
+        }
+        if let Some(entry) = self.users.get(bucket) {
+            return Some(Scope::User(UserAccount { bucket, size: entry.size }));
+        }
+        self.tenant_by_bucket.get(&bucket).copied().map(Scope::Tenant)
+    }
+
+    /// All scopes but users whose accounts say that they are listed.
+    pub fn listed(&self) -> impl Iterator<Item = Scope> {
+        let tenants = (0..).map(TenantId).zip(&self.tenants);
+        std::iter::once((Scope::Global, self.global.as_ref()))
+            .chain(tenants.map(|(tenant, known)| (Scope::Tenant(tenant), known.account.as_ref())))
+            .filter(|(_, account)| account.is_some_and(|account| account.listed))
+            .map(|(scope, _)| scope)
+    }
+
+    /// Looks at a few users, and forgets those whose buckets are full and idle.
+    pub fn sweep_users(&mut self, looked_at_max: usize, now: Timestamp) {
+        let sizes = &self.sizes;
+        self.users.sweep(looked_at_max, |entry| entry.is_idle(sizes, now));
+    }
+
+    fn account(&self, scope: Scope) -> Option<&Account> {
+        match scope {
+            Scope::Global => self.global.as_ref(),
+            Scope::Tenant(tenant) => self.tenants[usize::from(tenant.0)].account.as_ref(),
+            Scope::User(_) => None,
+        }
+    }
+
+    /// The same on every core and in every version of the quota file, and nobody outside can find two alike.
+    fn bucket_of(&self, tenant: &Tenant, user: Option<&str>) -> BucketId {
+        let mut hasher = DefaultHasher::new();
+        (self.secret, &tenant.name, user).hash(&mut hasher);
+        BucketId(hasher.finish().max(GLOBAL.0 + 1))
+    }
+}
+
+impl Account {
+    fn new(bucket: BucketId, capacity: Capacity) -> Self {
+        Self { bucket, capacity, slice: Slice::untouched(Timestamp::ZERO), listed: false }
+    }
+}
+
+impl UserEntry {
+    fn is_idle(&self, sizes: &Sizes, now: Timestamp) -> bool {
+        !self.listed && self.slice.is_idle(sizes.get(self.size), now)
+    }
+}
