@@ -48,6 +48,8 @@ struct Case {
     shift_ms: u64,
     /// How late messages may be, in microseconds.
     delay_max: u64,
+    /// The control executor answers nothing from here to there, in milliseconds.
+    stall_ms: (u64, u64),
     seed: u64,
 }
 
@@ -80,6 +82,7 @@ fn cases() -> impl Strategy<Value = Case> {
                         busy_cores,
                         shift_ms,
                         delay_max,
+                        stall_ms: (0, 0),
                         seed,
                     }
                 },
@@ -99,6 +102,8 @@ struct Core {
     listed: bool,
     asked: bool,
     waiting: VecDeque<u64>,
+    /// When reports were sent that are not answered.
+    unanswered: VecDeque<u64>,
 }
 
 struct World {
@@ -132,6 +137,7 @@ impl World {
             listed: false,
             asked: false,
             waiting: VecDeque::new(),
+            unanswered: VecDeque::new(),
         };
         Self {
             capacity,
@@ -157,8 +163,14 @@ impl World {
         Timestamp::from_nanos(self.now * 1_000)
     }
 
-    fn terms(&self) -> Terms {
-        Terms { period: PERIOD, lease: LEASE, silent: false, even_share: 65_536 / self.case.cores as u32 }
+    fn terms(&self, core: usize) -> Terms {
+        let oldest = self.cores[core].unanswered.front();
+        Terms {
+            period: PERIOD,
+            lease: LEASE,
+            silent: oldest.is_some_and(|sent| sent + LEASE.as_micros() as u64 <= self.now),
+            even_share: 65_536 / self.case.cores as u32,
+        }
     }
 
     fn schedule(&mut self, micros: u64, event: Event) {
@@ -167,7 +179,11 @@ impl World {
     }
 
     fn deliver(&mut self, core: usize, way: usize, event: Event) {
-        let arrives = self.now + 5 + self.random.below(self.case.delay_max);
+        let mut arrives = self.now + 5 + self.random.below(self.case.delay_max);
+        let (from, to) = self.case.stall_ms;
+        if way == 0 && (from * 1_000..to * 1_000).contains(&arrives) {
+            arrives = to * 1_000;
+        }
         let last = &mut self.arrives_last[core][way];
         *last = arrives.max(*last);
         let at = *last;
@@ -209,6 +225,7 @@ impl World {
                 Event::Granted(core, grants) => {
                     grants.iter().for_each(|grant| self.cores[core].slice.handle_grant(grant));
                     self.cores[core].asked = false;
+                    self.cores[core].unanswered.pop_front();
                     for cost in std::mem::take(&mut self.cores[core].waiting) {
                         self.arrive(core, cost);
                     }
@@ -221,7 +238,7 @@ impl World {
         if self.dry_at.is_some_and(|at| at <= self.now) {
             self.dry_since.get_or_insert((self.now, self.admitted));
         }
-        let (at, terms) = (self.at(), self.terms());
+        let (at, terms) = (self.at(), self.terms(core));
         self.list(core);
         let slot = &mut self.cores[core];
         match slot.slice.check(cost, self.capacity, at, terms) {
@@ -263,17 +280,23 @@ impl World {
         self.cores[core].listed = false;
         let told = self.report(core, 0);
         self.cores[core].slice.start_period();
+        if self.terms(core).silent {
+            for cost in std::mem::take(&mut self.cores[core].waiting) {
+                self.arrive(core, cost);
+            }
+        }
         if told {
             self.list(core);
         }
     }
 
     fn report(&mut self, core: usize, needed: u64) -> bool {
-        let (at, terms) = (self.at(), self.terms());
+        let (at, terms) = (self.at(), self.terms(core));
         let demand: Option<Demand> = self.cores[core].slice.report(BUCKET, self.capacity, needed, at, terms);
         let Some(demand) = demand else { return false };
         let report =
             Report { shard: ShardId(core as u16), version: 0, demands: vec![demand], usage: Vec::new() };
+        self.cores[core].unanswered.push_back(self.now);
         self.deliver(core, 0, Event::Reported(report));
         true
     }
@@ -298,6 +321,24 @@ fn no_stretch_of_time_sees_more_than_the_quota() {
         world.run(400);
         prop_assert!(world.worst <= world.bound() as i64, "{} > {}", world.worst, world.bound());
         prop_assert!(world.cores.iter().all(|core| core.waiting.is_empty()), "a request waits for ever");
+    });
+}
+
+#[test]
+fn a_pool_that_was_silent_for_a_while_is_paid_once_and_pays_once() {
+    let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(case in cases(), from in 20_u64..200, length in 40_u64..400)| {
+        // Long after the stall it must be forgotten: the cores may not live on what they allowed themselves meanwhile.
+        let cores = case.cores.min(8);
+        let case = Case {
+            cores, busy_cores: case.busy_cores.min(cores), load: 150 + case.load % 400, cost_max: case.cost_max.min(200),
+            ru_per_second: 1_000 + case.ru_per_second, stall_ms: (from, from + length), ..case
+        };
+        let mut world = World::new(&case);
+        world.run(8_000);
+        let meanwhile = (LEASE.as_micros() as u64 + length * 1_000) * case.ru_per_second;
+        let bound = world.bound() + meanwhile;
+        prop_assert!(world.worst <= bound as i64, "{} > {bound}", world.worst);
     });
 }
 

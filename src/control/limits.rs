@@ -57,6 +57,7 @@ mod tests {
             wanted: 0,
             spent: 500 * UNIT as i64,
             returned: 0,
+            owed: 0,
             needed: 0,
             lump: UNIT,
         };

@@ -174,8 +174,10 @@ impl Pool {
         // What was taken back from it at the end of its lease it had spent before, or it has lost it: neither is owed to
         // it, nor given back.
         let reclaimed = std::mem::take(&mut holder.reclaimed) as i64;
-        let debt = (beyond - reclaimed).max(0);
-        let lost = reclaimed - (beyond - debt);
+        let lost = (reclaimed - beyond).max(0);
+        // Only a debt that the core knows of is taken over. What it spent of an allowance that was reclaimed, or that it
+        // gave itself while the pool was silent, is booked and no more: else it would have it again and again.
+        let debt = beyond.min(demand.owed as i64);
         // What it allowed itself while the pool was silent never was in the pool.
         let returned = (demand.returned as i64 - lost).clamp(0, holder.outstanding);
         holder.outstanding -= returned;

@@ -93,6 +93,7 @@ mod tests {
             wanted,
             spent,
             returned: 0,
+            owed: 0,
             needed: 0,
             lump: UNIT,
         }

@@ -169,6 +169,7 @@ impl Slice {
             wanted,
             spent,
             returned: returned as u64,
+            owed: (-self.allowance).max(0) as u64,
             needed,
             lump: self.lump().max(needed),
         })

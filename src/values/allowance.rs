@@ -42,6 +42,8 @@ pub struct Demand {
     pub spent: i64,
     /// What the core does not need, and gives back.
     pub returned: MicroUnits,
+    /// What it spent beyond its allowance, and has not got back.
+    pub owed: MicroUnits,
     /// What a request needs that waits for the answer; zero if none does.
     pub needed: MicroUnits,
     /// The largest recent cost: less than this is of no use.
