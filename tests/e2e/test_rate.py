@@ -114,9 +114,9 @@ def test_a_tenant_gets_its_quota(limited, shards: int):
         rate = rate_of[name]
         shown = f"{name}: {offer.served} of {offer.sent} in {offer.inner_seconds:.3f} to {offer.outer_seconds:.3f} s"
         assert offer.other == 0 and offer.served + offer.throttled == offer.sent, shown
-        # One request of a shard may pass on credit.
+        # One request of a shard may pass on credit, and with each of them a unit may still lie that nobody asked it for.
         assert offer.served <= 1.02 * rate * (burst_seconds + offer.outer_seconds) + shards, shown
-        assert offer.served >= 0.98 * rate * (burst_seconds + offer.inner_seconds) - shards, shown
+        assert offer.served >= 0.98 * rate * (burst_seconds + offer.inner_seconds) - 2 * shards - 1, shown
         # And what is told of it is exactly what the clients saw.
         until(lambda: server.metered(name) == offer.served * MICRO, f"what was admitted is told: {shown}")
         until(lambda: server.metered(name, "throttled") == offer.throttled * MICRO, f"and what was refused: {shown}")
