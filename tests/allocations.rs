@@ -286,6 +286,7 @@ impl Pools {
         Grant {
             bucket: demand.bucket,
             amount: demand.spent.max(0) + given,
+            holds: given as u64,
             level: 0,
             at: now.monotonic,
             share: 1 << 15,

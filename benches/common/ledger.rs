@@ -88,7 +88,15 @@ impl Ledger {
             .chain(users)
             .map(|scope| {
                 let bucket = self.accounts.bucket(scope).expect("every scope is bounded");
-                Grant { bucket, amount: 1 << 60, level: 0, at: self.now, share: 65_535, dry_from: None }
+                Grant {
+                    bucket,
+                    amount: 1 << 60,
+                    holds: 1 << 60,
+                    level: 0,
+                    at: self.now,
+                    share: 65_535,
+                    dry_from: None,
+                }
             })
             .collect();
         self.accounts.handle_grants(&grants, self.now);

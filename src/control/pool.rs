@@ -1,8 +1,9 @@
 //! The pool of one bucket that cores draw allowances from: who gets how much.
 //!
 //! Each core is entitled to a part of what is there: a tenth of it evenly, the rest by what was wanted of each, granted
-//! or not. What a core does not need of its part is for the others. Nobody gets less than one request needs: when
-//! that little is there, it goes to whoever has waited longest.
+//! or not. What a core does not need of its part is for the others. That is about what cores are given in advance: a
+//! request that waits is given what it needs whenever that is there, as it would be by a single bucket, except that it
+//! leaves as much to whoever has waited longest. So equals take turns, and small requests do not wait for large ones.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ const EVEN_PARTS: u64 = WHOLE_SHARE / 10;
 /// largest costs.
 const PERIODS_GIVEN: u64 = 2;
 const LUMPS_GIVEN: u64 = 4;
-/// Who asks for more is given at least this part of what is there, so that it need not ask for every few requests.
+/// Who asks for more is given at least this part of what is there, so that it need not ask for every few requests. What
+/// it wants for a period it is given whoever else is entitled to it.
 const PART_WHEN_ASKED: i64 = 8;
 
 /// When grants end, and how many may spend on credit at once.
@@ -36,11 +38,11 @@ struct Holder {
     shard: ShardId,
     /// What it may still spend, as far as it has told.
     outstanding: i64,
-    /// What was taken back from it because its lease was over.
-    reclaimed: u64,
     wanted: u64,
-    /// What it needed and was not granted.
+    /// What it would have needed to go on without asking, and was not granted.
     unmet: u64,
+    /// What one request needs that it was not granted.
+    denied: u64,
     granted_at: Timestamp,
     heard_at: Timestamp,
 }
@@ -85,9 +87,7 @@ impl Pool {
 
     /// Nothing would be lost if it were forgotten.
     pub fn is_idle(&self, now: Timestamp, rhythm: Rhythm) -> bool {
-        let active = |holder: &Holder| {
-            holder.outstanding != 0 || holder.reclaimed != 0 || now.since(holder.heard_at) <= rhythm.lease
-        };
+        let active = |holder: &Holder| holder.outstanding != 0 || now.since(holder.heard_at) <= rhythm.lease;
         !self.holders.iter().any(active) && self.remaining(now) >= self.capacity().burst as i64
     }
 
@@ -112,6 +112,7 @@ impl Pool {
         let granted = self.grant(index, demand, now, rhythm);
         let holder = &mut self.holders[index];
         holder.outstanding += granted.amount as i64;
+        let holds = holder.outstanding as u64;
         if granted.amount > 0 {
             holder.granted_at = now;
         }
@@ -119,6 +120,7 @@ impl Pool {
         Grant {
             bucket: demand.bucket,
             amount: granted.amount as i64 + debt,
+            holds,
             level: self.bucket.level(),
             at: now,
             share: self.share_of(index, now, rhythm) as u32,
@@ -132,17 +134,14 @@ impl Pool {
             let lapsed = now.since(holder.heard_at) > rhythm.lease + rhythm.period;
             if lapsed && holder.outstanding > 0 {
                 self.bucket.book(-holder.outstanding, 0);
-                holder.reclaimed += holder.outstanding as u64;
                 holder.outstanding = 0;
             }
             if lapsed {
-                (holder.wanted, holder.unmet) = (0, 0);
+                (holder.wanted, holder.unmet, holder.denied) = (0, 0, 0);
             }
         }
         self.holders.retain(|holder| {
-            holder.outstanding != 0
-                || holder.reclaimed != 0
-                || now.since(holder.heard_at) <= rhythm.lease + rhythm.period
+            holder.outstanding != 0 || now.since(holder.heard_at) <= rhythm.lease + rhythm.period
         });
     }
 
@@ -153,9 +152,9 @@ impl Pool {
             self.holders.push(Holder {
                 shard,
                 outstanding: 0,
-                reclaimed: 0,
                 wanted: 0,
                 unmet: 0,
+                denied: 0,
                 granted_at: Timestamp::ZERO,
                 heard_at: now,
             });
@@ -171,15 +170,11 @@ impl Pool {
         holder.outstanding -= demand.spent;
         let beyond = (-holder.outstanding).max(0);
         holder.outstanding += beyond;
-        // What was taken back from it at the end of its lease it had spent before, or it has lost it: neither is owed to
-        // it, nor given back.
-        let reclaimed = std::mem::take(&mut holder.reclaimed) as i64;
-        let lost = (reclaimed - beyond).max(0);
         // Only a debt that the core knows of is taken over. What it spent of an allowance that was reclaimed, or that it
         // gave itself while the pool was silent, is booked and no more: else it would have it again and again.
         let debt = beyond.min(demand.owed as i64);
-        // What it allowed itself while the pool was silent never was in the pool.
-        let returned = (demand.returned as i64 - lost).clamp(0, holder.outstanding);
+        // Neither what was reclaimed nor what it allowed itself is there to be returned.
+        let returned = (demand.returned as i64).clamp(0, holder.outstanding);
         holder.outstanding -= returned;
         // Each core may have let one request through on credit.
         let credit = self.lump * u64::from(rhythm.cores);
@@ -190,7 +185,7 @@ impl Pool {
     fn grant(&mut self, index: usize, demand: &Demand, now: Timestamp, rhythm: Rhythm) -> Granted {
         let level = self.bucket.level();
         let outstanding = self.holders[index].outstanding;
-        let asked = if demand.needed > 0 { level / PART_WHEN_ASKED } else { 0 };
+        let asked = if demand.needed > 0 { level.max(0) / PART_WHEN_ASKED } else { 0 };
         let usual = if demand.wanted > 0 || demand.needed > 0 {
             (PERIODS_GIVEN * demand.wanted + LUMPS_GIVEN * demand.lump) as i64
         } else {
@@ -198,19 +193,21 @@ impl Pool {
         };
         let target = usual.max(asked).max(demand.needed as i64);
         let short = (target - outstanding).max(0);
-        let allowed = (level - self.reserved_for_others(index, now, rhythm)).max(0);
+        let allowed = (level - self.reserved_for_others(index, now, rhythm))
+            .max(asked.min((demand.wanted + demand.lump) as i64));
         let mut amount = short.min(allowed);
-        // Less than one request is of no use: better whole ones in turn. Where one waits, it is known how much is of use.
+        // Less than one request is of no use. Where one waits, it is known how much is of use.
         let whole = if demand.needed > 0 { demand.needed } else { demand.lump };
         let least = (whole as i64 - outstanding).max(0);
         let is_due = demand.needed > 0 || demand.wanted > 0;
         if amount < least.min(short) {
-            let fits = level >= least
+            let fits = level >= least + self.left_to_the_first(index).min(least)
                 || (self.holds_all(index) && least > self.capacity().burst as i64 - outstanding);
-            amount = if is_due && fits && self.has_waited_longest(index) { least } else { 0 };
+            amount = if is_due && fits { least } else { 0 };
         }
         let unmet = if is_due { (short - amount).max(0) } else { 0 };
         self.holders[index].unmet = unmet as u64;
+        self.holders[index].denied = if is_due { (least - amount).max(0) as u64 } else { 0 };
         let dry = unmet > 0 && (demand.needed == 0 || outstanding + amount < demand.needed as i64);
         Granted { amount: amount as u64, dry_from: dry.then_some(whole) }
     }
@@ -250,11 +247,12 @@ impl Pool {
         self.outstanding() as i64 == own.max(0) && self.bucket.level() + own >= self.capacity().burst as i64
     }
 
-    fn has_waited_longest(&self, index: usize) -> bool {
-        let since = self.holders[index].granted_at;
-        let rivals =
-            self.holders.iter().enumerate().filter(|(other, rival)| *other != index && rival.unmet > 0);
-        rivals.map(|(_, rival)| rival.granted_at).all(|rival| since <= rival)
+    /// What one request of whoever has waited longest needs, unless that is this core.
+    fn left_to_the_first(&self, index: usize) -> i64 {
+        let waiting = self.holders.iter().filter(|holder| holder.denied > 0);
+        let first = waiting.min_by_key(|holder| holder.granted_at);
+        let earlier = first.filter(|holder| holder.granted_at < self.holders[index].granted_at);
+        earlier.map_or(0, |holder| holder.denied as i64)
     }
 
     fn outstanding(&self) -> u64 {
@@ -269,4 +267,201 @@ struct Granted {
 
 fn part_of(amount: u64, share: u64) -> u64 {
     (u128::from(amount) * u128::from(share) / u128::from(WHOLE_SHARE)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::{BucketId, UNIT};
+
+    const CAPACITY: Capacity = Capacity { ru_per_second: 100, burst: 100 * UNIT };
+    const RHYTHM: Rhythm =
+        Rhythm { cores: 64, period: Duration::from_millis(10), lease: Duration::from_millis(50) };
+    const QUIET: Demand = Demand {
+        bucket: BucketId(7),
+        capacity: CAPACITY,
+        wanted: 0,
+        spent: 0,
+        returned: 0,
+        owed: 0,
+        needed: 0,
+        lump: UNIT,
+    };
+
+    /// A pool at a moment that the test moves.
+    struct Rig {
+        pool: Pool,
+        millis: u64,
+    }
+
+    impl Rig {
+        fn full() -> Self {
+            Self { pool: Pool::full(CAPACITY, Timestamp::from_millis(1_000)), millis: 1_000 }
+        }
+
+        /// With this much in it, of which no core has any.
+        fn holding(level: u64) -> Self {
+            let mut rig = Self::full();
+            rig.pool.bucket.book(CAPACITY.burst as i64 - level as i64, 0);
+            rig
+        }
+
+        fn tell(&mut self, shard: u16, demand: Demand) -> Grant {
+            self.pool.handle_demand(ShardId(shard), &demand, self.now(), RHYTHM)
+        }
+
+        /// A core that would go on for a period with so much.
+        fn wants(&mut self, shard: u16, wanted: u64) -> u64 {
+            self.tell(shard, Demand { wanted, ..QUIET }).amount as u64
+        }
+
+        /// A request waits for so much.
+        fn needs(&mut self, shard: u16, needed: u64) -> u64 {
+            self.tell(shard, Demand { needed, lump: needed, ..QUIET }).amount as u64
+        }
+
+        fn spent(&mut self, shard: u16, spent: u64) -> Grant {
+            self.tell(shard, Demand { spent: spent as i64, ..QUIET })
+        }
+
+        fn left(&self) -> i64 {
+            self.pool.remaining(self.now())
+        }
+
+        fn now(&self) -> Timestamp {
+            Timestamp::from_millis(self.millis)
+        }
+    }
+
+    #[test]
+    fn what_is_there_goes_to_whom_it_is_of_use() {
+        let mut rig = Rig::full();
+        assert_eq!(rig.wants(0, 3 * UNIT), 2 * 3 * UNIT + 4 * UNIT, "two periods and four requests");
+        assert_eq!(rig.wants(0, 0), 0, "it has enough");
+        assert_eq!(rig.needs(1, 40 * UNIT), 90 * UNIT, "of four such requests, all there is");
+        assert_eq!(rig.left(), 100 * UNIT as i64);
+    }
+
+    #[test]
+    fn a_core_that_was_denied_is_not_outrun_by_a_busier_one() {
+        let mut rig = Rig::holding(0);
+        let (mut more, mut some, mut busy, mut quiet) = (0, 0, 0, 0);
+        for _ in 0..100 {
+            rig.millis += 10;
+            more = rig.tell(0, Demand { wanted: 9 * UNIT, spent: more, ..QUIET }).amount;
+            some = rig.tell(1, Demand { wanted: UNIT, spent: some, ..QUIET }).amount;
+            (busy, quiet) = (busy + more, quiet + some);
+        }
+        // One unit comes in each time, which is one request: they take turns.
+        assert!(busy + quiet >= 99 * UNIT as i64 && quiet >= 49 * UNIT as i64, "{busy} and {quiet}");
+    }
+
+    #[test]
+    fn what_is_given_in_advance_goes_by_what_was_wanted() {
+        let mut rig = Rig::holding(0);
+        for _ in 0..20 {
+            rig.millis += 10;
+            // So little that neither is of use: they are known, and nothing is given.
+            rig.tell(0, Demand { wanted: 90 * UNIT, lump: 30 * UNIT, ..QUIET });
+            rig.tell(1, Demand { wanted: 10 * UNIT, lump: 30 * UNIT, ..QUIET });
+        }
+        let (busy, quiet) = (rig.wants(0, 90 * UNIT), rig.wants(1, 10 * UNIT));
+        // A tenth is dealt out evenly, and twenty units came in.
+        assert!(quiet.abs_diff(UNIT + 18 * UNIT / 10) < UNIT / 100, "{busy} and {quiet}");
+        assert!((busy + quiet).abs_diff(20 * UNIT) < UNIT / 100, "{busy} and {quiet}");
+    }
+
+    #[test]
+    fn nobody_is_refused_what_is_there_because_others_would_like_more() {
+        let mut rig = Rig::holding(50 * UNIT);
+        for shard in 0..50 {
+            let now = rig.now();
+            let index = rig.pool.holder_of(ShardId(shard), now);
+            let holder = &mut rig.pool.holders[index];
+            (holder.wanted, holder.unmet, holder.granted_at) = (UNIT, 6 * UNIT, now);
+        }
+        // What they would all like is 300, and an even part of what is there is one at the most.
+        for shard in 0..40 {
+            assert!(rig.needs(shard, UNIT) >= UNIT, "{shard}");
+            rig.millis += 1;
+        }
+    }
+
+    #[test]
+    fn equals_take_turns_however_often_one_asks() {
+        let mut rig = Rig::holding(0);
+        let mut turns = Vec::new();
+        for _ in 0..8 {
+            for shard in [0, 1, 1, 1, 2] {
+                rig.millis += 10;
+                if rig.needs(shard, 10 * UNIT) > 0 {
+                    turns.push(shard);
+                    rig.spent(shard, 10 * UNIT);
+                }
+            }
+        }
+        turns.sort_unstable();
+        turns.dedup();
+        assert_eq!(turns, [0, 1, 2], "a hundred milliseconds each");
+    }
+
+    #[test]
+    fn small_requests_do_not_wait_for_a_large_one_which_gets_what_they_leave() {
+        let mut rig = Rig::holding(0);
+        let (mut large, mut small) = (0, 0);
+        for _ in 0..200 {
+            rig.millis += 10;
+            if rig.needs(0, 20 * UNIT) > 0 {
+                large += 1;
+                rig.spent(0, 20 * UNIT);
+            }
+            // Half of what comes in.
+            if rig.millis.is_multiple_of(20) && rig.needs(1, UNIT) > 0 {
+                small += 1;
+                rig.spent(1, UNIT);
+            }
+        }
+        assert!(small >= 95 && large >= 4, "{small} small and {large} large");
+    }
+
+    #[test]
+    fn what_costs_more_than_the_burst_needs_all_of_it() {
+        let mut rig = Rig::holding(99 * UNIT);
+        assert_eq!(rig.needs(0, 500 * UNIT), 0);
+        rig.millis += 10;
+        assert_eq!(rig.needs(0, 500 * UNIT), 500 * UNIT);
+        assert_eq!(rig.spent(0, 500 * UNIT).level, -400 * UNIT as i64);
+        assert_eq!(rig.needs(0, UNIT), 0, "it is paid off first");
+    }
+
+    #[test]
+    fn what_a_silent_core_holds_comes_back_and_what_it_spent_is_booked_once() {
+        let mut rig = Rig::full();
+        assert_eq!(rig.needs(0, 30 * UNIT), 100 * UNIT);
+        rig.millis += 61;
+        assert!(rig.needs(1, 10 * UNIT) >= 10 * UNIT, "its lease is over");
+        let before = rig.left();
+        let grant = rig.tell(0, Demand { spent: 30 * UNIT as i64, returned: 70 * UNIT, ..QUIET });
+        assert_eq!((rig.left(), grant.amount, grant.holds), (before - 30 * UNIT as i64, 0, 0));
+    }
+
+    #[test]
+    fn another_quota_leaves_what_is_there_and_with_cores() {
+        let mut rig = Rig::full();
+        rig.needs(0, 15 * UNIT);
+        rig.pool.resize(Capacity { ru_per_second: 1_000, burst: 1_000 * UNIT }, rig.now());
+        assert_eq!(rig.left(), 100 * UNIT as i64);
+        rig.millis += 100;
+        assert_eq!(rig.left(), 200 * UNIT as i64);
+    }
+
+    #[test]
+    fn a_pool_is_forgotten_when_nothing_would_be_lost() {
+        let mut rig = Rig::full();
+        rig.spent(0, UNIT);
+        rig.millis += 9;
+        assert!(!rig.pool.is_idle(rig.now(), RHYTHM), "it is not full");
+        rig.millis += 51;
+        assert!(rig.pool.is_idle(rig.now(), RHYTHM));
+    }
 }

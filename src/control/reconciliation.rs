@@ -74,7 +74,7 @@ impl Reconciliation {
 
 /// There are more buckets in use than can be kept.
 fn nothing(bucket: BucketId, now: Timestamp) -> Grant {
-    Grant { bucket, amount: 0, level: 0, at: now, share: 0, dry_from: Some(0) }
+    Grant { bucket, amount: 0, holds: 0, level: 0, at: now, share: 0, dry_from: Some(0) }
 }
 
 #[cfg(test)]

@@ -63,8 +63,10 @@ pub struct Slice {
     /// Less than a whole share, which nobody misses: it fits 16 bits then.
     share: u16,
     heard: bool,
-    /// A report was not answered yet.
-    reported: bool,
+    /// A report is about to be sent.
+    asking: bool,
+    /// Reports that were not answered yet.
+    unanswered: u8,
     /// A request had to ask in this period.
     asked: bool,
     /// There was not enough for this cost, likewise, when the pool was last heard of; `u32::MAX` if there was.
@@ -84,10 +86,16 @@ impl Slice {
             lump_milli: 0,
             share: 0,
             heard: false,
-            reported: false,
+            asking: false,
+            unanswered: 0,
             asked: false,
             dry_from_milli: u32::MAX,
         }
+    }
+
+    /// What may still be spent; below zero it is owed.
+    pub const fn allowance(&self) -> i64 {
+        self.allowance
     }
 
     /// Nearly every request: its cost is within an allowance of which was heard since then.
@@ -160,7 +168,8 @@ impl Slice {
             return None;
         }
         self.allowance -= returned;
-        self.reported = true;
+        self.asking = false;
+        self.unanswered = self.unanswered.saturating_add(1);
         self.asked |= needed > 0;
         let spent = std::mem::take(&mut self.spent);
         Some(Demand {
@@ -177,7 +186,13 @@ impl Slice {
 
     /// An answer of the pool is on its way. If not, it is from now on: the caller sees to it that there is a report.
     pub const fn await_answer(&mut self) -> bool {
-        std::mem::replace(&mut self.reported, true)
+        let awaited = self.is_awaited();
+        self.asking |= !awaited;
+        awaited
+    }
+
+    const fn is_awaited(&self) -> bool {
+        self.asking || self.unanswered > 0
     }
 
     /// A period is over, and was reported.
@@ -193,13 +208,16 @@ impl Slice {
         self.allowance > 0 || self.spent != 0 || self.wanted_milli > 0 || self.wanted_before_milli > 0
     }
 
-    /// What the pool said.
+    /// What the pool said. What this core allowed itself meanwhile, or was taken from it with its lease, the pool does not
+    /// know, or not any more: so what counts is what the pool thinks that it holds.
     pub fn handle_grant(&mut self, grant: &Grant) {
-        self.allowance += grant.amount;
+        self.unanswered = self.unanswered.saturating_sub(1);
+        let holds = grant.holds as i64 - self.spent;
+        // What it told after what this is the answer to will be taken off by the next one.
+        self.allowance = if self.unanswered == 0 { holds } else { holds.min(self.allowance + grant.amount) };
         self.level = grant.level;
         self.heard_at = self.heard_at.max(grant.at);
         self.heard = true;
-        self.reported = false;
         self.dry_from_milli = grant.dry_from.map_or(u32::MAX, |cost| Wanted::of(cost).milli);
         self.share = grant.share.min(u32::from(u16::MAX)) as u16;
     }
@@ -211,7 +229,7 @@ impl Slice {
 
     /// By now the bucket must be full again, whatever was taken from it when this core last heard.
     fn is_full(&self, capacity: Capacity, now: Timestamp) -> bool {
-        if self.spent != 0 || self.wanted_milli != 0 || self.reported {
+        if self.spent != 0 || self.wanted_milli != 0 || self.is_awaited() {
             return false;
         }
         if !self.heard {
@@ -310,7 +328,15 @@ mod tests {
         slice.take(UNIT);
         let at = Timestamp::from_millis(100);
         let level = level as i64;
-        slice.handle_grant(&Grant { bucket: BucketId(1), amount: 0, level, at, share: 0, dry_from });
+        slice.handle_grant(&Grant {
+            bucket: BucketId(1),
+            amount: 0,
+            holds: 0,
+            level,
+            at,
+            share: 0,
+            dry_from,
+        });
         slice.allowance = 0;
         slice
     }

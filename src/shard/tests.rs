@@ -784,6 +784,7 @@ impl Rig {
                     let granted = |demand: &Demand| Grant {
                         bucket: demand.bucket,
                         amount: demand.spent + self.pools.0,
+                        holds: self.pools.0 as u64,
                         level: 0,
                         at: self.now.monotonic,
                         share: 1 << 15,

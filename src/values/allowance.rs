@@ -57,6 +57,8 @@ pub struct Grant {
     pub bucket: BucketId,
     /// What may be spent more; where the core spent more than it had, that debt is taken over and is in here too.
     pub amount: i64,
+    /// All that may be spent then, as far as the pool knows.
+    pub holds: MicroUnits,
     /// What is left for others, and for later.
     pub level: i64,
     /// When that was. What was granted is good for a lease from here.

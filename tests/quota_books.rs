@@ -1,0 +1,277 @@
+//! The books of one bucket, over a few cores and in any order of events: what is granted, spent, put right, given back,
+//! and lost with a lease always adds up.
+//!
+//! The model is one plain bucket that knows of no cores, and what each core holds, counted by hand.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use weir::control::pool::{Pool, Rhythm};
+use weir::policy::slice::{Slice, Terms, Verdict};
+use weir::values::allowance::lease_of;
+use weir::values::{BucketId, Capacity, Demand, Grant, ShardId, Timestamp, UNIT};
+
+const PERIOD: Duration = Duration::from_millis(10);
+const BUCKET: BucketId = BucketId(7);
+const CORES: usize = 3;
+const RHYTHM: Rhythm = Rhythm { cores: CORES as u16, period: PERIOD, lease: lease_of(PERIOD) };
+const CAPACITIES: [Capacity; 3] = [
+    Capacity { ru_per_second: 1_000, burst: 1_000 * UNIT },
+    Capacity { ru_per_second: 20, burst: 20 * UNIT },
+    Capacity { ru_per_second: 100, burst: 5 * UNIT },
+];
+
+/// What may happen next. Numbers are taken modulo whatever there is.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A request of so many hundredths of a unit.
+    Arrives { core: usize, cost: u64 },
+    /// One that was admitted cost this many hundredths in the end.
+    Settled { core: usize, cost: u64 },
+    /// A period of this core is over.
+    Tick { core: usize },
+    /// The pool hears the oldest report of this core, or the core the oldest answer.
+    Delivered { core: usize },
+    /// So many microseconds pass.
+    Passes { micros: u64 },
+}
+
+fn step(delay: impl Strategy<Value = u64>) -> impl Strategy<Value = Step> {
+    let core = 0..CORES;
+    prop_oneof![
+        6 => (core.clone(), 1_u64..400).prop_map(|(core, cost)| Step::Arrives { core, cost }),
+        3 => (core.clone(), 0_u64..800).prop_map(|(core, cost)| Step::Settled { core, cost }),
+        2 => core.clone().prop_map(|core| Step::Tick { core }),
+        6 => core.prop_map(|core| Step::Delivered { core }),
+        4 => delay.prop_map(|micros| Step::Passes { micros }),
+    ]
+}
+
+/// Mostly moments; now and then longer than a lease, in which case pools and cores are lost to each other.
+fn delays() -> impl Strategy<Value = u64> {
+    prop_oneof![20 => 0_u64..4_000, 1 => 0_u64..200_000]
+}
+
+struct Core {
+    slice: Slice,
+    /// What it may still spend, counted by hand.
+    holds: i64,
+    /// Spent and not told, likewise.
+    untold: i64,
+    /// What admitted requests took that were not settled.
+    open: VecDeque<i64>,
+    heard_at: Timestamp,
+    reports: VecDeque<(Timestamp, Demand)>,
+    grants: VecDeque<Grant>,
+}
+
+/// One bucket that everything is taken from at once.
+struct Plain {
+    capacity: Capacity,
+    level: i64,
+    filled_micros: u64,
+}
+
+impl Plain {
+    fn fill(&mut self, at: Timestamp) {
+        let micros = at.as_nanos() / 1_000;
+        let came_in = (micros.saturating_sub(self.filled_micros) * self.capacity.ru_per_second) as i64;
+        let burst = self.capacity.burst as i64;
+        self.level = self.level.max((self.level + came_in).min(burst));
+        self.filled_micros = self.filled_micros.max(micros);
+    }
+}
+
+struct World {
+    capacity: Capacity,
+    now: Timestamp,
+    cores: Vec<Core>,
+    pool: Pool,
+    /// What all cores hold by the pool's books.
+    granted: i64,
+    plain: Plain,
+}
+
+impl World {
+    fn new(capacity: Capacity) -> Self {
+        let now = Timestamp::from_millis(1_000);
+        let core = || Core {
+            slice: Slice::untouched(now),
+            holds: 0,
+            untold: 0,
+            open: VecDeque::new(),
+            heard_at: now,
+            reports: VecDeque::new(),
+            grants: VecDeque::new(),
+        };
+        let level = capacity.burst as i64;
+        Self {
+            capacity,
+            now,
+            cores: std::iter::repeat_with(core).take(CORES).collect(),
+            pool: Pool::full(capacity, now),
+            granted: 0,
+            plain: Plain { capacity, level, filled_micros: now.as_nanos() / 1_000 },
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Arrives { core, cost } => self.arrive(core, cost * UNIT / 100),
+            Step::Settled { core, cost } => self.settle(core, (cost * UNIT / 100) as i64),
+            Step::Tick { core } => {
+                self.report(core, 0);
+                self.cores[core].slice.start_period();
+            }
+            Step::Delivered { core } => self.deliver(core),
+            Step::Passes { micros } => self.now = self.now.after(Duration::from_micros(micros)),
+        }
+        for core in &self.cores {
+            assert_eq!(core.slice.allowance(), core.holds, "{:?}", core.slice);
+        }
+        if self.cores.iter().all(Core::is_told_everything) {
+            self.check_holdings();
+        }
+    }
+
+    /// With no message under way, cores whose leases are good hold no more than the pool knows of.
+    fn check_holdings(&self) {
+        let good = self.cores.iter().filter(|core| self.now <= core.heard_at.after(RHYTHM.lease));
+        let held: i64 = good.map(|core| core.holds + core.untold).sum();
+        let known = self.granted;
+        assert!(held <= known, "cores hold {held}, of which the pool knows {known}");
+    }
+
+    fn arrive(&mut self, index: usize, cost: u64) {
+        let terms = self.terms(index);
+        let core = &mut self.cores[index];
+        let verdict = core.slice.check(cost, self.capacity, self.now, terms);
+        // While the pool is silent, a core may allow itself its share of what comes in.
+        let own = core.slice.allowance() - core.holds;
+        assert!(own == 0 || terms.silent && own > 0, "{own} out of nothing");
+        core.holds += own;
+        match verdict {
+            Verdict::Fits => {
+                core.slice.take(cost);
+                core.book(cost as i64);
+                core.open.push_back(cost as i64);
+            }
+            Verdict::Refused(_) => core.slice.handle_denied(cost),
+            Verdict::Ask => {
+                if !core.slice.await_answer() {
+                    self.report(index, cost);
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self, index: usize, cost: i64) {
+        let core = &mut self.cores[index];
+        if let Some(taken) = core.open.pop_front() {
+            core.slice.book(cost - taken);
+            core.book(cost - taken);
+        }
+    }
+
+    fn report(&mut self, index: usize, needed: u64) {
+        let terms = self.terms(index);
+        let core = &mut self.cores[index];
+        if let Some(demand) = core.slice.report(BUCKET, self.capacity, needed, self.now, terms) {
+            assert_eq!(demand.spent, std::mem::take(&mut core.untold), "all that was spent is told, once");
+            core.holds -= demand.returned as i64;
+            core.reports.push_back((self.now, demand));
+        }
+    }
+
+    /// As of when the oldest report was sent that has no answer yet, the pool is not there.
+    fn terms(&self, index: usize) -> Terms {
+        let core = &self.cores[index];
+        let waits_since = core.reports.front().map(|(sent, _)| *sent);
+        let silent = waits_since.is_some_and(|sent| self.now >= sent.after(RHYTHM.lease));
+        let even_share = 65_536 / CORES as u32;
+        Terms { period: PERIOD, lease: RHYTHM.lease, silent, even_share }
+    }
+
+    fn deliver(&mut self, index: usize) {
+        let core = &mut self.cores[index];
+        if let Some(grant) = core.grants.pop_front() {
+            let before = core.slice.allowance();
+            core.slice.handle_grant(&grant);
+            core.heard_at = grant.at;
+            core.holds += core.slice.allowance() - before;
+            return;
+        }
+        let Some((_, demand)) = core.reports.pop_front() else { return };
+        // What came in more than a period ago was there before anything of this was spent.
+        self.plain.fill(self.now.before(PERIOD));
+        let above = (self.plain.level - demand.spent.min(0) - self.capacity.burst as i64).max(0);
+        self.plain.level -= demand.spent;
+        let grant = self.pool.handle_demand(ShardId(index as u16), &demand, self.now, RHYTHM);
+        self.plain.level += self.pool.take_forgiven() as i64;
+        self.plain.fill(self.now);
+        let remaining = self.pool.remaining(self.now);
+        // What requests give back that cost less than was taken may find the bucket full; then it is lost, sooner or later.
+        self.plain.level -= above.min((self.plain.level - remaining).max(0));
+        assert_eq!(remaining, self.plain.level, "the pool and its cores have what is left");
+        core.grants.push_back(grant);
+        self.granted = remaining - grant.level;
+        assert!(self.granted >= 0, "no core holds less than nothing");
+    }
+
+    /// No more requests come, and all messages arrive: each core tells what it has to tell, and gives back what it holds.
+    fn come_to_rest(&mut self) {
+        for _ in 0..4 {
+            for core in 0..CORES {
+                self.report(core, 0);
+                self.cores[core].slice.start_period();
+                while !self.cores[core].is_told_everything() {
+                    self.deliver(core);
+                }
+            }
+        }
+    }
+}
+
+impl Core {
+    fn is_told_everything(&self) -> bool {
+        self.reports.is_empty() && self.grants.is_empty()
+    }
+
+    fn book(&mut self, amount: i64) {
+        self.holds -= amount;
+        self.untold += amount;
+    }
+}
+
+fn run(capacity: Capacity, steps: &[Step]) {
+    let mut world = World::new(capacity);
+    steps.iter().for_each(|step| world.step(step));
+    world.come_to_rest();
+    for core in &world.cores {
+        assert_eq!((core.holds, core.untold), (0, 0), "all is told and given back");
+    }
+    // A minute is longer than anything takes to fill up again, and then nothing is left to be remembered.
+    let later = world.now.after(Duration::from_secs(60));
+    assert!(world.pool.is_idle(later, RHYTHM), "{:?}", world.pool);
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+#[test]
+fn the_books_are_right_while_messages_are_quick() {
+    let steps = prop::collection::vec(step(0_u64..3_000), 1..300);
+    proptest!(config(2_000), |(capacity in prop::sample::select(&CAPACITIES[..]), steps in steps)| {
+        run(capacity, &steps);
+    });
+}
+
+#[test]
+fn and_when_pools_fall_silent_and_leases_end() {
+    let steps = prop::collection::vec(step(delays()), 1..300);
+    proptest!(config(5_000), |(capacity in prop::sample::select(&CAPACITIES[..]), steps in steps)| {
+        run(capacity, &steps);
+    });
+}
