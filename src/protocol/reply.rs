@@ -12,7 +12,8 @@ pub struct Scanned {
     pub end: usize,
     /// The type byte of the reply itself (not of attributes before it).
     pub kind: u8,
-    /// Elements of the outermost aggregate; one for anything else.
+    /// What stands in it, if it is an aggregate: everything at any depth that is none itself. So a map, an array in arrays
+    /// and the replies in a reply to `EXEC` count by what they hold, in either protocol.
     pub rows: u64,
 }
 
@@ -50,7 +51,7 @@ impl ReplyScanner {
             self.depth = 1;
             self.levels[0] = 1;
             self.kind = 0;
-            self.rows = 1;
+            self.rows = 0;
         }
         let mut at = 0;
         while at < bytes.len() {
@@ -61,12 +62,12 @@ impl ReplyScanner {
                 if self.payload_left > 0 {
                     break;
                 }
-                self.element_done();
+                self.scalar_done();
             } else if self.in_text {
                 let Some(newline) = bytes[at..].iter().position(|byte| *byte == b'\n') else { break };
                 at += newline + 1;
                 self.in_text = false;
-                self.element_done();
+                self.scalar_done();
             } else {
                 at += self.header(&bytes[at..])?;
             }
@@ -112,15 +113,13 @@ impl ReplyScanner {
                 self.note_kind(kind);
                 match count {
                     Some(length) => self.payload_left = length.checked_add(2).ok_or(MalformedReply)?,
-                    None => self.element_done(),
+                    None => self.scalar_done(),
                 }
             }
             b'*' | b'~' | b'%' => {
                 let pairs = if kind == b'%' { 2 } else { 1 };
                 let elements = count.unwrap_or(0).checked_mul(pairs).ok_or(MalformedReply)?;
-                if self.note_kind(kind) {
-                    self.rows = count.unwrap_or(0);
-                }
+                self.note_kind(kind);
                 if elements == 0 {
                     self.element_done();
                 } else {
@@ -152,6 +151,11 @@ impl ReplyScanner {
         Ok(())
     }
 
+    fn scalar_done(&mut self) {
+        self.rows += u64::from(self.depth > 1);
+        self.element_done();
+    }
+
     fn element_done(&mut self) {
         while self.depth > 0 {
             let level = &mut self.levels[self.depth - 1];
@@ -163,13 +167,11 @@ impl ReplyScanner {
         }
     }
 
-    /// Remembers the type of the reply itself. True if this element is it.
-    fn note_kind(&mut self, kind: u8) -> bool {
-        let outermost = self.depth == 1 && self.levels[0] == 1;
-        if outermost {
-            self.kind = kind;
+    /// Remembers the type of the reply itself, if this element is it. What stood before it does not count.
+    fn note_kind(&mut self, kind: u8) {
+        if self.depth == 1 {
+            (self.kind, self.rows) = (kind, 0);
         }
-        outermost
     }
 }
 
@@ -182,7 +184,7 @@ fn scan_simple(bytes: &[u8]) -> Option<Scanned> {
         b'$' => newline + 1 + parse_count(&bytes[..=newline]).ok()?.map_or(0, |length| length as usize + 2),
         _ => return None,
     };
-    (end <= bytes.len()).then_some(Scanned { end, kind, rows: 1 })
+    (end <= bytes.len()).then_some(Scanned { end, kind, rows: 0 })
 }
 
 /// The count of a header line such as `*12\r\n`; `None` for the null of RESP2 (`-1`).
@@ -274,25 +276,26 @@ mod tests {
     #[test]
     fn each_kind_of_reply_ends_where_it_ends() {
         for (reply, rows) in [
-            ("+OK\r\n", 1),
-            ("-ERR no\r\n", 1),
-            (":-12\r\n", 1),
-            ("$5\r\nhello\r\n", 1),
-            ("$-1\r\n", 1),
+            ("+OK\r\n", 0),
+            ("-ERR no\r\n", 0),
+            (":-12\r\n", 0),
+            ("$5\r\nhello\r\n", 0),
+            ("$-1\r\n", 0),
             ("*-1\r\n", 0),
             ("*0\r\n", 0),
-            ("_\r\n", 1),
-            (",1.5\r\n", 1),
-            ("#t\r\n", 1),
-            ("(12345678901234567890123456789012345678901234567890\r\n", 1),
-            ("=7\r\ntxt:abc\r\n", 1),
-            ("!5\r\nERR x\r\n", 1),
+            ("_\r\n", 0),
+            (",1.5\r\n", 0),
+            ("#t\r\n", 0),
+            ("(12345678901234567890123456789012345678901234567890\r\n", 0),
+            ("=7\r\ntxt:abc\r\n", 0),
+            ("!5\r\nERR x\r\n", 0),
             ("*2\r\n$1\r\na\r\n*1\r\n:1\r\n", 2),
-            ("%2\r\n+a\r\n:1\r\n+b\r\n*0\r\n", 2),
+            ("%2\r\n+a\r\n:1\r\n+b\r\n*0\r\n", 3),
             ("~1\r\n+a\r\n", 1),
-            ("|1\r\n+ttl\r\n:3600\r\n$1\r\na\r\n", 1),
+            ("|1\r\n+ttl\r\n:3600\r\n$1\r\na\r\n", 0),
             (">2\r\n+invalidate\r\n*1\r\n+k\r\n*3\r\n:1\r\n:2\r\n:3\r\n", 3),
-            ("*2\r\n|1\r\n+a\r\n+b\r\n:1\r\n:2\r\n", 2),
+            ("*2\r\n|1\r\n+a\r\n+b\r\n:1\r\n:2\r\n", 4),
+            ("*3\r\n+OK\r\n*2\r\n:1\r\n:2\r\n*2\r\n$-1\r\n*1\r\n*1\r\n:3\r\n", 5),
         ] {
             let mut bytes = reply.as_bytes().to_vec();
             bytes.extend_from_slice(b"+NEXT\r\n");

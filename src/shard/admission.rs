@@ -21,7 +21,7 @@ use crate::policy::price::Asked;
 use crate::protocol::Arguments;
 use crate::protocol::command::{Class, Command};
 use crate::values::time::Now;
-use crate::values::{ClientId, Grant, UNIT, Usage, Weights};
+use crate::values::{ClientId, Grant, MicroUnits, UNIT, Usage, Weights};
 
 /// How requests are admitted.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ impl Shard {
         let charge = Charge { taken: cost, quote, payer, class };
         match self.accounts.admit(payer, cost, now.monotonic) {
             Decision::Admitted => Ok(Some(charge)),
-            Decision::Wait => self.admit_later(id, charge, arguments, now),
+            Decision::Wait => self.admit_later(id, &charge, arguments),
             Decision::Refused { scope, retry_after } => {
                 let usage = Usage { throttled: cost, ..Usage::default() };
                 self.accounts.meter(payer.tenant, usage, now.monotonic);
@@ -117,18 +117,17 @@ impl Shard {
         }
     }
 
-    /// Has a request wait for a pool. In shadow none waits: it passes, and the pool hears of it.
+    /// Has a request wait for a pool. In shadow none waits: it passes, and what would have become of it is found out later.
     #[inline(never)]
     fn admit_later(
         &mut self,
         id: ClientId,
-        charge: Charge,
+        charge: &Charge,
         arguments: &Arguments<'_>,
-        now: Now,
     ) -> Result<Option<Charge>, Stopped> {
         if matches!(self.settings.admission.limiter, Limiter::Shadow) {
-            self.accounts.take(charge.payer, charge.taken, now.monotonic);
-            return Ok(Some(charge));
+            self.undecided_in_shadow.push((charge.payer, charge.taken));
+            return Ok(None);
         }
         self.counters.add(Counter::AdmissionsWaited, 1);
         let client = self.clients.at(id);
@@ -147,10 +146,15 @@ impl Shard {
 
     pub(super) fn admission_turn_end(&mut self, now: Now) {
         self.accounts.handle_turn_end(now.monotonic);
-        if !self.clients_waiting.is_empty() && self.accounts.is_alone(now.monotonic) {
+        if self.is_answer_awaited() && self.accounts.is_alone(now.monotonic) {
             self.counters.add(Counter::QuotaPoolsSilent, 1);
             self.resume_waiting(now);
         }
+    }
+
+    /// Does anything wait for what a pool says?
+    pub(super) fn is_answer_awaited(&self) -> bool {
+        !self.clients_waiting.is_empty() || !self.undecided_in_shadow.is_empty()
     }
 
     /// Tries requests that waited for a pool again, before anything that came after them.
@@ -161,6 +165,25 @@ impl Shard {
                 self.resume(id, now);
             }
         }
+        for (payer, cost) in std::mem::take(&mut self.undecided_in_shadow) {
+            self.decide_in_shadow(payer, cost, now);
+        }
+    }
+
+    /// What would have become of a request that has passed: its estimate counts, whatever it cost.
+    fn decide_in_shadow(&mut self, payer: Payer, cost: MicroUnits, now: Now) {
+        if !payer.is_of(self.quotas.version()) {
+            return;
+        }
+        let usage = match self.accounts.admit(payer, cost, now.monotonic) {
+            Decision::Wait => return self.undecided_in_shadow.push((payer, cost)),
+            Decision::Admitted => Usage { admitted: cost, ..Usage::default() },
+            Decision::Refused { .. } => {
+                self.counters.add(Counter::ThrottledInShadow, 1);
+                Usage { throttled: cost, ..Usage::default() }
+            }
+        };
+        self.accounts.meter(payer.tenant, usage, now.monotonic);
     }
 
     /// Who pays for a client's requests.

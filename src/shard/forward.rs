@@ -199,7 +199,7 @@ impl Shard {
         self.service_times.record(took);
         let slowness = self.baselines[backend].handle_reply(usize::from(pending.class), took);
         let outcome = Outcome::Served {
-            rows: rows_of(scanned),
+            rows: scanned.rows.min(u64::from(u32::MAX)) as u32,
             slowness_micros: (slowness.as_micros() as u64).min(u64::from(u32::MAX)) as u32,
         };
         if oversized {
@@ -355,12 +355,6 @@ impl Shard {
             self.list_link_to_send(connection);
         }
     }
-}
-
-/// Elements of a reply, where it has elements.
-fn rows_of(scanned: &Scanned) -> u32 {
-    let has_elements = matches!(scanned.kind, b'*' | b'%' | b'~' | b'>');
-    if has_elements { scanned.rows.min(u64::from(u32::MAX)) as u32 } else { 0 }
 }
 
 /// Why a link takes no request.

@@ -67,7 +67,9 @@ use crate::protocol::{BufferPool, Protocol, RequestLimits, Segment};
 use crate::routing::Topology;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
-use crate::values::{Action, BucketId, Capacity, ClientId, ConnectionId, Owner, ShardId, Timestamp};
+use crate::values::{
+    Action, BucketId, Capacity, ClientId, ConnectionId, MicroUnits, Owner, ShardId, Timestamp,
+};
 use client::Clients;
 use gather::Gathers;
 use link::{Link, LinkState};
@@ -197,6 +199,8 @@ pub struct Shard {
     baselines: Vec<Baseline>,
     /// Clients whose next request waits for the answer of a pool.
     clients_waiting: Vec<ClientId>,
+    /// Requests that passed in shadow, and what was asked for them, before a pool has said whether they could.
+    undecided_in_shadow: Vec<(Payer, MicroUnits)>,
     /// Requests under way whose clients have left, and who pays for them.
     departed: Departed,
 }
@@ -219,6 +223,7 @@ impl Shard {
             accounts,
             baselines,
             clients_waiting: Vec::new(),
+            undecided_in_shadow: Vec::new(),
             departed: Departed::default(),
             limits: RequestLimits::trusted(settings.request_bytes_max),
             quotas,
@@ -382,7 +387,7 @@ impl Shard {
 
     /// When `handle_turn_end` should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let patience = if self.clients_waiting.is_empty() { None } else { self.accounts.patience_ends() };
+        let patience = if self.is_answer_awaited() { self.accounts.patience_ends() } else { None };
         [self.housekeeping_at, self.accounts.poll_deadline(), patience].into_iter().flatten().min()
     }
 

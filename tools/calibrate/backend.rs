@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir::calibration::shape::encoded;
 use weir::protocol::ReplyScanner;
-use weir::protocol::reply::{self, Scanned};
+use weir::protocol::reply;
 
 /// A server that says nothing for so long ends the run.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -112,7 +112,7 @@ impl Backend {
                     midway_bytes += rest.len();
                     break;
                 };
-                let found = ReplySize { bytes: midway_bytes + scanned.end, rows: rows(&scanned) };
+                let found = ReplySize { bytes: midway_bytes + scanned.end, rows: scanned.rows };
                 if *size.get_or_insert(found) != found {
                     return Err(format!(
                         "{} answers the same request differently: is someone else writing?",
@@ -151,11 +151,6 @@ impl Backend {
     fn not_resp(&self) -> String {
         format!("{} does not speak the Redis protocol", self.name)
     }
-}
-
-/// The elements of a reply that has elements; what is one piece has none.
-fn rows(scanned: &Scanned) -> u64 {
-    if matches!(scanned.kind, b'*' | b'~' | b'%') { scanned.rows } else { 0 }
 }
 
 fn open(name: &str, address: SocketAddr) -> Result<TcpStream, String> {

@@ -56,6 +56,11 @@ impl Payer {
         Self { tenant, user, version: version as u32 }
     }
 
+    /// Is the tenant's id of that version of the quotas?
+    pub fn is_of(&self, version: u64) -> bool {
+        self.version == version as u32
+    }
+
     /// Whose buckets are asked.
     fn scopes(&self) -> impl Iterator<Item = Scope> + use<> {
         let user = self.user.map(Scope::User);
@@ -241,7 +246,7 @@ impl Accounts {
     }
 
     /// Takes a cost from all buckets, whatever is in them.
-    pub fn take(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) {
+    fn take(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) {
         for scope in payer.scopes() {
             if let Some(entry) = self.buckets.entry(scope, now) {
                 entry.slice.take(cost);
