@@ -127,7 +127,10 @@ def fill(server: Server) -> None:
                 assert reply.raw == b"+OK\r\n", f"{server.name}: {reply}"
 
 
-def benchmark_command(port: int, command: str, depth: int, requests: int, clients: int = CONNECTIONS) -> list[str]:
+def benchmark_command(
+    port: int, command: str, depth: int, requests: int, clients: int = CONNECTIONS, login: str | None = None
+) -> list[str]:
+    user, _, password = (login or "").partition(":")
     return [
         "redis-benchmark",
         "-h",
@@ -147,14 +150,15 @@ def benchmark_command(port: int, command: str, depth: int, requests: int, client
         "-t",
         command.lower(),
         "--csv",
+        *(["--user", user, "-a", password] if login else []),
     ]
 
 
-def measure(server: Server, command: str, depth: int, requests: int) -> Bill:
-    """One run of redis-benchmark against one server."""
+def measure(server: Server, command: str, depth: int, requests: int, login: str | None = None) -> Bill:
+    """One run of redis-benchmark against one server, as USER:PASSWORD if wanted."""
     meter = Meter(server.pid)
     run = subprocess.run(
-        benchmark_command(server.port, command, depth, requests),
+        benchmark_command(server.port, command, depth, requests, login=login),
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS_MAX,

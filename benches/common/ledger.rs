@@ -7,16 +7,33 @@ use weir::policy::price::{Asked, Measured};
 use weir::protocol::command::{Command, recognise};
 use weir::protocol::{Argument, Arguments};
 use weir::shard::{Accounts, AdmissionSettings, Charge, Decision, Payer, Scope, asked};
-use weir::values::{Grant, MicroUnits, ShardId, TenantId, Timestamp, UNIT, Weights};
+use weir::values::{Grant, ShardId, TenantId, Timestamp, UNIT, Usage, Weights};
 
 /// Users that take turns, so that their table is one with many entries.
 const USERS: usize = 256;
+
+/// How many requests of one user come before one of the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Row {
+    One,
+    Sixteen,
+}
+
+/// What all buckets have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// More than a benchmark takes.
+    Full,
+    /// Too little for any request, as the pools have told.
+    Dry,
+}
 
 /// The accounts of one core: a limit for everybody, one for the tenant and one for each of its users.
 pub struct Ledger {
     accounts: Accounts,
     weights: Weights,
     payers: Vec<Payer>,
+    in_a_row: Row,
     turn: usize,
     now: Timestamp,
     command: &'static Command,
@@ -25,8 +42,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// With more in all buckets than a benchmark takes.
-    pub fn new(quotas: &Quotas) -> Self {
+    pub fn new(quotas: &Quotas, level: Level, in_a_row: Row) -> Self {
         let settings = AdmissionSettings::default();
         let mut accounts = Accounts::new(ShardId(0), 1, &settings, quotas);
         let now = Timestamp::from_millis(1);
@@ -39,20 +55,45 @@ impl Ledger {
             .collect();
         let (frame, places) = get();
         let command = recognise(&Arguments::new(&frame, &places)).expect("GET is known");
-        let mut ledger =
-            Self { accounts, weights: settings.weights, payers, turn: 0, now, command, frame, places };
-        ledger.fill(tenant);
+        let mut ledger = Self {
+            accounts,
+            weights: settings.weights,
+            payers,
+            in_a_row,
+            turn: 0,
+            now,
+            command,
+            frame,
+            places,
+        };
+        ledger.fill(tenant, level);
         ledger
     }
 
     /// Prices a GET, and takes its price from three buckets.
     pub fn admit(&mut self) {
+        let decision = self.decide();
+        assert!(decision == Decision::Admitted, "there is enough in all buckets");
+    }
+
+    /// Prices a GET, and finds that there is too little for it.
+    pub fn refuse(&mut self) {
+        let decision = self.decide();
+        assert!(matches!(decision, Decision::Refused { .. }), "no bucket has anything");
+    }
+
+    fn decide(&mut self) -> Decision {
         let payer = self.next_payer();
         let arguments = Arguments::new(&self.frame, &self.places);
-        let asked = asked(Some(self.command), black_box(&arguments), &self.weights);
-        let cost = self.estimate(payer, &asked);
-        let decision = self.accounts.admit(payer, cost, self.now);
-        assert!(decision == Decision::Admitted, "there is enough in all buckets");
+        let quote = self.weights.quote(&asked(Some(self.command), black_box(&arguments), &self.weights));
+        let class = self.command.class;
+        if let Some(tab) = self.accounts.tab_of(payer)
+            && tab.take(self.weights.estimate(&quote, tab.expected(class)), self.now)
+        {
+            return Decision::Admitted;
+        }
+        let cost = self.weights.estimate(&quote, self.accounts.expected(payer, class));
+        self.accounts.admit(payer, cost, self.now)
     }
 
     /// Books what a reply cost, which is now more and now less than was taken for it.
@@ -63,40 +104,42 @@ impl Ledger {
         let measured = black_box(Measured { bytes_out, ..Measured::default() });
         let cost = self.weights.actual(&quote, &measured);
         let charge = Charge { taken: black_box(UNIT + UNIT / 10), quote, payer, class: self.command.class };
-        self.accounts.settle(&charge, Some(cost), self.now);
-    }
-
-    fn estimate(&self, payer: Payer, asked: &Asked) -> MicroUnits {
-        let expected = self.accounts.expected(payer.tenant, self.command.class as usize);
-        self.weights.estimate(&self.weights.quote(asked), expected)
+        match self.accounts.tab_of(payer) {
+            Some(tab) => tab.settle(&charge, cost),
+            None => self.accounts.settle(&charge, Some(cost), self.now),
+        }
     }
 
     fn next_payer(&mut self) -> Payer {
         self.turn += 1;
-        self.payers[self.turn % USERS]
+        let row = match self.in_a_row {
+            Row::One => self.turn,
+            Row::Sixteen => self.turn / 16,
+        };
+        self.payers[row % USERS]
     }
 
-    /// Every bucket is asked once, which makes it known, and then given an allowance that lasts.
-    fn fill(&mut self, tenant: TenantId) {
-        let users: Vec<Scope> = self.payers.iter().filter_map(|payer| payer.user.map(Scope::User)).collect();
+    /// Every bucket is asked once, which makes it known, and then told what it has.
+    fn fill(&mut self, tenant: TenantId, level: Level) {
+        let users: Vec<Scope> =
+            self.payers.iter().filter_map(|payer| payer.user().map(Scope::User)).collect();
         assert_eq!(users.len(), USERS, "all of them have limits");
         for payer in &self.payers {
             let _ = self.accounts.admit(*payer, UNIT, self.now);
         }
+        // Where there is traffic there is usage that waits to be reported.
+        self.accounts.meter(tenant, Usage { admitted: UNIT, ..Usage::default() }, self.now);
+        let (amount, dry_from) = match level {
+            Level::Full => (1 << 60, None),
+            Level::Dry => (0, Some(0)),
+        };
         let grants: Vec<Grant> = [Scope::Global, Scope::Tenant(tenant)]
             .into_iter()
             .chain(users)
             .map(|scope| {
                 let bucket = self.accounts.bucket(scope).expect("every scope is bounded");
-                Grant {
-                    bucket,
-                    amount: 1 << 60,
-                    holds: 1 << 60,
-                    level: 0,
-                    at: self.now,
-                    share: 65_535,
-                    dry_from: None,
-                }
+                let holds = amount as u64;
+                Grant { bucket, amount, holds, level: 0, at: self.now, share: 65_535, dry_from }
             })
             .collect();
         self.accounts.handle_grants(&grants, self.now);

@@ -6,7 +6,7 @@ mod ledger;
 use std::hint::black_box;
 
 use composer::Composer;
-use ledger::Ledger;
+use ledger::{Ledger, Level, Row};
 use weir::config::Quotas;
 use weir::protocol::command;
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, encode};
@@ -28,8 +28,11 @@ pub fn cases() -> Vec<Case> {
         case("find its command", 1, find()),
         case("slot of its key", 1, slot()),
         case("scan a reply", 1, scan()),
-        case("admit under three limits", 1, admit()),
-        case("settle under three limits", 1, settle()),
+        case("admit under three limits", 1, admit(Row::One)),
+        case("admit, 16 of a user in a row", 1, admit(Row::Sixteen)),
+        case("settle under three limits", 1, settle(Row::One)),
+        case("settle, 16 of a user in a row", 1, settle(Row::Sixteen)),
+        case("refuse under three limits", 1, refuse()),
     ];
     for (name, pipeline) in [("GET, P=1", 1), ("GET, P=16", 16), ("GET, P=64", 64)] {
         cases.push(case(name, pipeline, composed(1, &get(pipeline, 0), &VALUE_REPLY)));
@@ -99,15 +102,21 @@ fn scan() -> impl FnMut() {
 }
 
 /// What is taken for a GET before it leaves: priced, checked against three buckets, taken from all of them.
-fn admit() -> impl FnMut() {
-    let mut ledger = Ledger::new(&ample());
+fn admit(in_a_row: Row) -> impl FnMut() {
+    let mut ledger = Ledger::new(&ample(), Level::Full, in_a_row);
     move || black_box(&mut ledger).admit()
 }
 
 /// What a reply cost, more or less than was taken, into the same three buckets and the books.
-fn settle() -> impl FnMut() {
-    let mut ledger = Ledger::new(&ample());
+fn settle(in_a_row: Row) -> impl FnMut() {
+    let mut ledger = Ledger::new(&ample(), Level::Full, in_a_row);
     move || black_box(&mut ledger).settle()
+}
+
+/// The same when the pools have said that there is nothing: the decision alone.
+fn refuse() -> impl FnMut() {
+    let mut ledger = Ledger::new(&ample(), Level::Dry, Row::One);
+    move || black_box(&mut ledger).refuse()
 }
 
 fn composed(shards: u16, requests: &[u8], reply: &[u8]) -> impl FnMut() + use<> {

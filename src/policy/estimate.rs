@@ -3,8 +3,8 @@
 use crate::values::MicroUnits;
 use crate::values::limits::COMMAND_CLASSES;
 
-/// A new sample weighs one part in this many: the last dozen requests decide.
-const WEIGHT: i64 = 8;
+/// A new sample weighs one part in two to the power of this: the last dozen requests decide.
+const WEIGHT_BITS: u32 = 3;
 
 /// Moving averages in millionths of a request unit, one per class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,11 +17,13 @@ impl Expected {
     }
 
     /// What one really cost.
+    #[inline]
     pub const fn learn(&mut self, class: usize, cost: MicroUnits) {
         let (average, sample) = (self.0[class] as i64, cost as i64);
-        // Rounded away from zero, so that the average arrives instead of staying a few millionths short.
+        // Rounded away from zero, so that the average arrives instead of staying a few millionths short. A shift rounds
+        // down.
         let step = sample - average;
-        let rounded = (step + step.signum() * (WEIGHT - 1)) / WEIGHT;
+        let rounded = (step + if step > 0 { (1 << WEIGHT_BITS) - 1 } else { 0 }) >> WEIGHT_BITS;
         self.0[class] = (average + rounded) as u64;
     }
 }

@@ -3,8 +3,6 @@
 //! `base + KiB in * in + KiB out * out + rows * row + slowness * latency`, and at least the floor of the kind of
 //! command. The first two terms are known when the request comes; the others when its reply does.
 
-use std::time::Duration;
-
 use crate::values::{MicroUnits, Weights};
 
 /// The slowness of a request may cost at most this many times what the rest of it costs: slowness is often a
@@ -52,8 +50,8 @@ pub struct Measured {
     pub bytes_out: u64,
     /// Elements of the reply, where it has elements.
     pub rows: u64,
-    /// How much longer it took than such requests usually do.
-    pub slowness: Duration,
+    /// How much longer it took than such requests usually do, in microseconds.
+    pub slowness_micros: u64,
 }
 
 /// A price, term by term.
@@ -110,16 +108,16 @@ impl Weights {
         let bytes_out = per_kib(measured.bytes_out, self.kib_out);
         let rows = measured.rows.max(u64::from(quote.keys)) * self.row;
         let rest = quote.fixed + bytes_out + rows;
-        let slowness = self.slowness(measured.slowness).min(rest * SLOWNESS_SHARE_MAX);
+        let slowness = match measured.slowness_micros {
+            0 => 0,
+            excess => self.slowness(excess).min(rest * SLOWNESS_SHARE_MAX),
+        };
         let to_floor = quote.floor.saturating_sub(rest + slowness);
         Terms { base: 0, bytes_in: 0, bytes_out, rows, slowness, to_floor }
     }
 
-    fn slowness(&self, excess: Duration) -> MicroUnits {
-        if excess.is_zero() {
-            return 0;
-        }
-        (excess.as_micros() as u64).saturating_mul(self.latency_ms) / 1_000
+    const fn slowness(&self, excess_micros: u64) -> MicroUnits {
+        excess_micros.saturating_mul(self.latency_ms) / 1_000
     }
 }
 
@@ -141,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_terms_of_the_default_price() {
-        let measured = Measured { bytes_out: 4_096, rows: 100, slowness: Duration::from_millis(3) };
+        let measured = Measured { bytes_out: 4_096, rows: 100, slowness_micros: 3_000 };
         let terms = Weights::default().terms(&GET, &measured);
         let units = |hundredths: u64| hundredths * UNIT / 100;
         assert_eq!((terms.base, terms.bytes_in, terms.bytes_out), (units(100), units(100), units(100)));
@@ -153,7 +151,7 @@ mod tests {
 
     #[test]
     fn slowness_costs_at_most_four_times_the_rest() {
-        let measured = Measured { slowness: Duration::from_secs(3_600), ..Measured::default() };
+        let measured = Measured { slowness_micros: 3_600_000_000, ..Measured::default() };
         let terms = Weights::default().terms(&GET, &measured);
         assert_eq!(terms.slowness, 4 * (terms.base + terms.bytes_in));
     }

@@ -140,6 +140,18 @@ impl Slice {
         self.book(cost as i64);
     }
 
+    /// Takes several costs that fit together: what they come to after all corrections, their sum, and the largest.
+    pub fn take_run(&mut self, spent: i64, sum: Wanted, largest: Wanted) {
+        self.wanted_milli = self.wanted_milli.saturating_add(sum.milli);
+        self.lump_milli = self.lump_milli.max(largest.milli);
+        self.book(spent);
+    }
+
+    /// When the pool was last heard of.
+    pub const fn heard_at(&self) -> Timestamp {
+        self.heard_at
+    }
+
     /// It cost more than was taken, or less.
     pub const fn book(&mut self, difference: i64) {
         self.allowance -= difference;

@@ -41,34 +41,31 @@ impl Shard {
         let Some(client) = self.clients.get(id) else {
             return self.settle_departed(to, outcome, bytes, now);
         };
-        match client.rewrite_of(to.sequence) {
+        let weights = &self.settings.admission.weights;
+        let mut settle = |charge: Option<&Charge>, settlement: &Settlement| {
+            if let Some(charge) = charge {
+                self.accounts.settle_reply(charge, settlement, weights, now);
+            }
+        };
+        match client.waiting(to.sequence) {
             None => debug_assert!(false, "a reply that nobody waits for: {to:?}"),
-            Some(Rewrite::AsItCame) => {
-                let charge = client.take_charge(to.sequence);
+            Some((Rewrite::AsItCame, charge)) => {
+                settle(charge, &Settlement::of(outcome, bytes));
                 client.answer(to.sequence, message, &mut self.pool);
-                self.settle(charge, || Settlement::of(outcome, bytes), now);
                 self.after_answer(id);
             }
-            Some(Rewrite::Cursor { backend }) => {
-                let charge = client.take_charge(to.sequence);
+            Some((Rewrite::Cursor { backend }, charge)) => {
+                settle(charge, &Settlement::of(outcome, bytes));
                 let reply = self.next_cursor(backend, message.bytes());
-                self.settle(charge, || Settlement::of(outcome, bytes), now);
                 self.answer_rewritten(id, to.sequence, reply);
             }
-            Some(Rewrite::Gather(index)) => {
+            Some((Rewrite::Gather(index), charge)) => {
                 let joined = self.gathers.part_arrived(index, to.part, outcome, message, &mut self.pool);
                 if let Some((joined, settlement)) = joined {
-                    let charge = self.clients.at(id).take_charge(to.sequence);
-                    self.settle(charge, || settlement, now);
+                    settle(charge, &settlement);
                     self.answer_rewritten(id, to.sequence, joined);
                 }
             }
-        }
-    }
-
-    fn settle(&mut self, charge: Option<Charge>, settlement: impl FnOnce() -> Settlement, now: Now) {
-        if let Some(charge) = charge {
-            self.settle_charge(&charge, &settlement(), now);
         }
     }
 

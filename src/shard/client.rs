@@ -187,19 +187,12 @@ impl Client {
         sequence
     }
 
-    /// What the reply with this number still needs. `None` if it was never expected or is already there.
-    pub fn rewrite_of(&self, sequence: u32) -> Option<Rewrite> {
+    /// What the reply with this number still needs, and what was taken for its request, if anything: it is settled once,
+    /// with the reply.
+    /// `None` if it was never expected or is already there.
+    pub fn waiting(&self, sequence: u32) -> Option<(Rewrite, Option<&Charge>)> {
         match self.slots.get(self.offset_of(sequence)) {
-            Some(Slot::Waiting(rewrite, _)) => Some(*rewrite),
-            _ => None,
-        }
-    }
-
-    /// What was taken for the request with this number, if anything and if that is not settled yet.
-    pub fn take_charge(&mut self, sequence: u32) -> Option<Charge> {
-        let offset = self.offset_of(sequence);
-        match self.slots.get_mut(offset) {
-            Some(Slot::Waiting(_, charge)) => charge.take(),
+            Some(Slot::Waiting(rewrite, charge)) => Some((*rewrite, charge.as_ref())),
             _ => None,
         }
     }

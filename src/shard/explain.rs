@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::accounts::Scope;
+use super::accounts::{Payer, Scope};
 use super::client::Rewrite;
 use super::pricing::{asked, class_of};
 use super::route::Placement;
@@ -78,9 +78,8 @@ impl Shard {
         let weights = self.settings.admission.weights;
         let asked = asked(Some(command), arguments, &weights);
         let quote = weights.quote(&asked);
-        let tenant = self.clients.at(id).identity.tenant;
-        let class = class_of(Some(command)) as usize;
-        let expected = tenant.map_or(0, |tenant| self.accounts.expected(tenant, class));
+        let class = class_of(Some(command));
+        let expected = self.payer_of(id).map_or(0, |payer| self.accounts.expected(payer, class));
         let total = weights.estimate(&quote, expected);
         let base = asked.requests * weights.base;
         let rest = expected.max(u64::from(quote.keys) * weights.row);
@@ -164,7 +163,7 @@ impl Shard {
         if let Some(tenant) = identity.tenant {
             scopes.push((Scope::Tenant(tenant), self.quotas.tenant(tenant).name.clone()));
         }
-        if let Some(account) = identity.account {
+        if let Some(account) = identity.payer.and_then(Payer::user) {
             scopes.push((Scope::User(account), full_name));
         }
         scopes

@@ -32,7 +32,7 @@ impl Shard {
         let account = signed_in.user.as_ref().and_then(|user| self.accounts.user(tenant, user));
         self.clients.at(id).identity = super::Identity {
             tenant: Some(signed_in.tenant),
-            account,
+            payer: Some(super::Payer::new(signed_in.tenant, account, self.quotas.version())),
             user: signed_in.user.map(String::into_boxed_str),
             tier: signed_in.tier,
             deadline: signed_in.deadline,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Shard;
-use super::accounts::{Accounts, UserAccount};
+use super::accounts::{Accounts, Payer};
 use super::batch::Terms;
 use crate::config::{Quotas, Tenant, TenantId, Tier};
 use crate::protocol::Arguments;
@@ -22,8 +22,8 @@ pub struct Identity {
     pub tier: Tier,
     /// How long an answer is of use.
     pub deadline: Option<Duration>,
-    /// Where the user's quota is accounted for, if it has one.
-    pub account: Option<UserAccount>,
+    /// Who that is in the accounts, if anybody.
+    pub payer: Option<Payer>,
 }
 
 impl Identity {
@@ -31,7 +31,8 @@ impl Identity {
     pub fn stranger(quotas: &Quotas) -> Self {
         let Some(tenant) = quotas.strangers() else { return Self::default() };
         let terms = quotas.tenant(tenant);
-        Self { tenant: Some(tenant), tier: terms.tier, deadline: terms.deadline, ..Self::default() }
+        let payer = Some(Payer::new(tenant, None, quotas.version()));
+        Self { tenant: Some(tenant), tier: terms.tier, deadline: terms.deadline, payer, ..Self::default() }
     }
 
     /// The same under new quotas: a tenant is known by its name. What the client chose for itself stays, but a tier
@@ -42,7 +43,8 @@ impl Identity {
         let Some(tenant) = known else { return Self::stranger(after) };
         let terms = after.tenant(tenant);
         let account = self.user.as_ref().and_then(|user| accounts.user(terms, user));
-        Self { tenant: Some(tenant), tier: self.tier.max(terms.tier), account, ..self.clone() }
+        let payer = Some(Payer::new(tenant, account, after.version()));
+        Self { tenant: Some(tenant), tier: self.tier.max(terms.tier), payer, ..self.clone() }
     }
 }
 

@@ -51,7 +51,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use accounts::{Accounts, Charge, Decision, Payer, Scope, UserAccount, UserFigures};
+pub use accounts::{Accounts, Charge, Decision, Payer, Scope, Tab, UserAccount, UserFigures};
 pub use admission::{AdmissionSettings, Limiter};
 pub use batch::{Batch, Message, Outcome, ReplyTo, Route, Terms};
 pub use counters::{COUNTERS, Counter, Counters};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::accounts::Payer;
 use super::client::Rewrite;
 use super::{Identity, Question, Shard};
 use crate::config::Tier;
@@ -206,8 +207,10 @@ impl Shard {
         let mut identity = self.clients.at(id).identity.clone();
         if let Some(user) = &wishes.user {
             identity.user = Some(user.as_str().into());
-            identity.account =
-                identity.tenant.and_then(|tenant| self.accounts.user(self.quotas.tenant(tenant), user));
+            identity.payer = identity.tenant.map(|tenant| {
+                let account = self.accounts.user(self.quotas.tenant(tenant), user);
+                Payer::new(tenant, account, self.quotas.version())
+            });
         }
         if let Some(tier) = wishes.tier {
             if tier < highest {

@@ -1,15 +1,14 @@
 //! Stage 10: what a request really cost, once its reply has come.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use super::Shard;
-use super::accounts::Charge;
+use super::accounts::{Accounts, Charge};
 use super::batch::{Outcome, ReplyTo};
 use super::client::Rewrite;
 use crate::policy::price::Measured;
-use crate::values::ClientId;
 use crate::values::time::Now;
+use crate::values::{ClientId, Weights};
 
 /// What the parts of a reply came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,8 +32,7 @@ impl Settlement {
         self.served = true;
         self.measured.bytes_out += bytes as u64;
         self.measured.rows += u64::from(rows);
-        let slowness = Duration::from_micros(u64::from(slowness_micros));
-        self.measured.slowness = self.measured.slowness.max(slowness);
+        self.measured.slowness_micros = self.measured.slowness_micros.max(u64::from(slowness_micros));
     }
 }
 
@@ -47,6 +45,21 @@ struct Owing {
     charge: Charge,
     parts_left: usize,
     settlement: Settlement,
+}
+
+impl Accounts {
+    /// The reply to a request is there, or will never be: what was taken for it becomes what it cost.
+    #[inline]
+    pub(super) fn settle_reply(&mut self, charge: &Charge, reply: &Settlement, weights: &Weights, now: Now) {
+        if !reply.served {
+            return self.settle(charge, None, now.monotonic);
+        }
+        let cost = weights.actual(&charge.quote, &reply.measured);
+        match self.tab_of(charge.payer) {
+            Some(tab) => tab.settle(charge, cost),
+            None => self.settle(charge, Some(cost), now.monotonic),
+        }
+    }
 }
 
 impl Departed {
@@ -64,17 +77,15 @@ impl Departed {
 }
 
 impl Shard {
-    /// The reply to a request is there, or will never be: what was taken for it becomes what it cost.
-    pub(super) fn settle_charge(&mut self, charge: &Charge, reply: &Settlement, now: Now) {
-        let weights = &self.settings.admission.weights;
-        let cost = reply.served.then(|| weights.actual(&charge.quote, &reply.measured));
-        self.accounts.settle(charge, cost, now.monotonic);
-    }
-
     /// A reply, or a part of one, to a client that has left.
     pub(super) fn settle_departed(&mut self, to: ReplyTo, outcome: Outcome, bytes: usize, now: Now) {
         if let Some(owing) = self.departed.part_arrived(to, outcome, bytes) {
-            self.settle_charge(&owing.charge, &owing.settlement, now);
+            self.accounts.settle_reply(
+                &owing.charge,
+                &owing.settlement,
+                &self.settings.admission.weights,
+                now,
+            );
         }
     }
 

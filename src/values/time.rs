@@ -9,6 +9,8 @@ pub struct Timestamp(u64);
 impl Timestamp {
     /// The start of the process.
     pub const ZERO: Self = Self(0);
+    /// Later than anything that happens.
+    pub const MAX: Self = Self(u64::MAX);
 
     /// A moment this many nanoseconds after the start.
     pub const fn from_nanos(nanos: u64) -> Self {

@@ -19,19 +19,19 @@ pub struct Charge {
 }
 
 // One stands beside each request that waits for its reply.
-const _: () = assert!(size_of::<Option<Charge>>() <= 64);
+const _: () = assert!(size_of::<Option<Charge>>() <= 56);
 
 impl Accounts {
-    /// What the next request of a tenant and class will cost beyond its fixed part.
-    pub fn expected(&self, tenant: TenantId, class: usize) -> MicroUnits {
-        self.buckets.tenants[usize::from(tenant.0)].expected.of(class)
+    /// What the next request of a payer and class will cost beyond its fixed part.
+    pub fn expected(&mut self, payer: Payer, class: Class) -> MicroUnits {
+        self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.of(class as usize)
     }
 
     /// What a request cost in the end, more or less than was taken for it; none if no backend did any of it.
     pub fn settle(&mut self, charge: &Charge, cost: Option<MicroUnits>, now: Timestamp) {
         let tenant = self.tenant_now(charge.payer);
         if let (Some(tenant), Some(cost)) = (tenant, cost) {
-            let known = &mut self.buckets.tenants[usize::from(tenant.0)];
+            let known = &mut self.ledger.buckets().tenants[usize::from(tenant.0)];
             known.expected.learn(charge.class as usize, cost - charge.quote.fixed);
             self.meter(tenant, Usage { admitted: cost, ..Usage::default() }, now);
         }
@@ -39,12 +39,13 @@ impl Accounts {
         if difference != 0 {
             self.correct(charge.payer, tenant, difference, now);
         }
+        self.handle_booked(charge.payer);
     }
 
     /// Counts what became of a tenant's requests.
     #[inline]
     pub fn meter(&mut self, tenant: TenantId, usage: Usage, now: Timestamp) {
-        let metered = &mut self.buckets.tenants[usize::from(tenant.0)].metered;
+        let metered = &mut self.ledger.buckets().tenants[usize::from(tenant.0)].metered;
         let is_new = metered.is_empty();
         metered.add(usage);
         if is_new && !usage.is_empty() {
@@ -54,10 +55,10 @@ impl Accounts {
     }
 
     fn correct(&mut self, payer: Payer, tenant: Option<TenantId>, difference: i64, now: Timestamp) {
-        let user = tenant.and(payer.user);
+        let user = tenant.and(payer.user());
         let scopes = [Some(Scope::Global), tenant.map(Scope::Tenant), user.map(Scope::User)];
         for scope in scopes.into_iter().flatten() {
-            if let Some(entry) = self.buckets.entry(scope, now) {
+            if let Some(entry) = self.ledger.buckets().entry(scope, now) {
                 entry.slice.book(difference);
                 self.agenda.list(scope, entry.listed, now);
             }
@@ -66,9 +67,9 @@ impl Accounts {
 
     /// The tenant of a request that may have been admitted under the quotas before.
     fn tenant_now(&self, payer: Payer) -> Option<TenantId> {
-        match (self.version as u32).wrapping_sub(payer.version) {
-            0 => Some(payer.tenant),
-            1 => self.moved[usize::from(payer.tenant.0)],
+        match payer.versions_before(self.version) {
+            0 => Some(payer.tenant()),
+            1 => self.moved[usize::from(payer.tenant().0)],
             _ => None,
         }
     }

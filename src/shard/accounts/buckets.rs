@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZeroU32;
 
-use super::{Scope, UserAccount, capacity_of};
+use super::{Payer, Scope, UserAccount, capacity_of};
 use crate::config::quotas::{Quotas, Tenant};
 use crate::policy::bucket_table::BucketTable;
 use crate::policy::estimate::Expected;
@@ -47,6 +47,17 @@ const _: () = assert!(size_of::<UserEntry>() <= 64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeId(NonZeroU32);
 
+impl SizeId {
+    pub(super) const fn bits(self) -> u32 {
+        self.0.get()
+    }
+
+    /// None for no size.
+    pub(super) fn from_bits(bits: u32) -> Option<Self> {
+        NonZeroU32::new(bits).map(Self)
+    }
+}
+
 /// The sizes that buckets of users have. None is ever forgotten: the quota file has few.
 #[derive(Debug)]
 struct Sizes(Vec<Capacity>);
@@ -69,6 +80,9 @@ pub(super) struct Entry<'a> {
     pub slice: &'a mut Slice,
     pub listed: &'a mut bool,
 }
+
+/// The slice of a scope, and whether it is on the agenda.
+type Part<'a> = (&'a mut Slice, &'a mut bool);
 
 /// All of them.
 #[derive(Debug)]
@@ -170,6 +184,19 @@ impl Buckets {
         })
     }
 
+    /// The slices of all buckets of a payer, with whether they are listed. None if one of them is not known here.
+    pub fn parts_of(&mut self, payer: Payer) -> Option<[Option<Part<'_>>; 3]> {
+        let Self { global, tenants, users, .. } = self;
+        let tenant = &mut tenants[usize::from(payer.tenant().0)];
+        let user = match payer.user() {
+            Some(user) => {
+                users.get_mut(user.bucket).map(|entry| Some((&mut entry.slice, &mut entry.listed)))?
+            }
+            None => None,
+        };
+        Some([global.as_mut().map(Account::part), tenant.account.as_mut().map(Account::part), user])
+    }
+
     /// What this core knows of a scope's bucket, without making an account of it.
     pub fn known(&self, scope: Scope, now: Timestamp) -> Option<(Slice, Capacity)> {
         let slice = match scope {
@@ -238,6 +265,10 @@ impl Buckets {
 }
 
 impl Account {
+    const fn part(&mut self) -> Part<'_> {
+        (&mut self.slice, &mut self.listed)
+    }
+
     fn new(bucket: BucketId, capacity: Capacity) -> Self {
         Self { bucket, capacity, slice: Slice::untouched(Timestamp::ZERO), listed: false }
     }

@@ -5,6 +5,7 @@
 //! | question | file |
 //! |---|---|
 //! | may this be spent | here |
+//! | is it one more of the same payer | `tab.rs` |
 //! | whose bucket is which | `buckets.rs` |
 //! | what was it in the end | `books.rs` |
 //! | what do the pools have to know | `reports.rs` |
@@ -12,13 +13,17 @@
 mod books;
 mod buckets;
 mod reports;
+mod tab;
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 pub use self::books::Charge;
 use self::buckets::{Buckets, SizeId};
 use self::reports::Agenda;
+use self::tab::Ledger;
+pub use self::tab::Tab;
 use super::AdmissionSettings;
 use crate::config::quotas::{Limit, Quotas, Tenant};
 use crate::policy::slice::{Slice, Verdict, Wanted};
@@ -39,32 +44,45 @@ pub struct UserAccount {
     size: SizeId,
 }
 
-/// Who pays for a request.
+/// Who pays for a request. Two words, because it stands beside each request that waits for its reply, and is compared
+/// with who came before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payer {
-    /// The tenant.
-    pub tenant: TenantId,
-    /// The user within it, if a quota bounds what that user may spend.
-    pub user: Option<UserAccount>,
-    /// The last digits of the version of the quotas that the tenant's id is of: only the one before still matters.
-    version: u32,
+    /// The user's bucket, if a quota bounds what that user may spend.
+    bucket: BucketId,
+    /// The size of that bucket in 32 bits, none being zero; in 16 the tenant, counted from one; in 16 the last digits of
+    /// the version of the quotas that the tenant's id is of, because only the one before still matters.
+    size_tenant_version: NonZeroU64,
 }
 
 impl Payer {
     /// A tenant of that version of the quotas, and the user within it if a quota bounds what that user may spend.
     pub fn new(tenant: TenantId, user: Option<UserAccount>, version: u64) -> Self {
-        Self { tenant, user, version: version as u32 }
+        let (bucket, size) = user.map_or((BucketId(0), 0), |user| (user.bucket, user.size.bits()));
+        let packed = u64::from(size) << 32 | (u64::from(tenant.0) + 1) << 16 | u64::from(version as u16);
+        Self { bucket, size_tenant_version: NonZeroU64::new(packed).expect("tenants count from one") }
     }
 
-    /// Is the tenant's id of that version of the quotas?
-    pub fn is_of(&self, version: u64) -> bool {
-        self.version == version as u32
+    /// The tenant.
+    pub const fn tenant(self) -> TenantId {
+        TenantId((self.size_tenant_version.get() >> 16) as u16 - 1)
+    }
+
+    /// The user within it, if a quota bounds what that user may spend.
+    pub fn user(self) -> Option<UserAccount> {
+        let size = SizeId::from_bits((self.size_tenant_version.get() >> 32) as u32)?;
+        Some(UserAccount { bucket: self.bucket, size })
+    }
+
+    /// How many versions of the quotas ago that was.
+    pub(super) const fn versions_before(self, version: u64) -> u16 {
+        (version as u16).wrapping_sub(self.size_tenant_version.get() as u16)
     }
 
     /// Whose buckets are asked.
-    fn scopes(&self) -> impl Iterator<Item = Scope> + use<> {
-        let user = self.user.map(Scope::User);
-        [Some(Scope::Global), Some(Scope::Tenant(self.tenant)), user].into_iter().flatten()
+    fn scopes(self) -> impl Iterator<Item = Scope> + use<> {
+        let user = self.user().map(Scope::User);
+        [Some(Scope::Global), Some(Scope::Tenant(self.tenant())), user].into_iter().flatten()
     }
 }
 
@@ -115,7 +133,8 @@ pub struct Accounts {
     version: u64,
     /// Where tenants of the version before went.
     moved: Vec<Option<TenantId>>,
-    buckets: Buckets,
+    ledger: Ledger,
+    last_booked: Option<Payer>,
     agenda: Agenda,
     /// Tenants whose usage is to be reported, and when at the latest.
     metered: Vec<TenantId>,
@@ -136,7 +155,8 @@ impl Accounts {
             even_share: 65_536 / u32::from(shards),
             version: quotas.version(),
             moved: Vec::new(),
-            buckets: Buckets::new(settings.secret, quotas),
+            ledger: Ledger::new(Buckets::new(settings.secret, quotas)),
+            last_booked: None,
             agenda: Agenda { period: settings.period, listed: Vec::new(), next_tick: None },
             metered: Vec::new(),
             metered_report_at: None,
@@ -153,23 +173,40 @@ impl Accounts {
         self.send(Vec::new(), now);
         self.moved = before.tenants().map(|(_, tenant)| after.find(&tenant.name)).collect();
         self.version = after.version();
-        self.buckets.take_over(after, &self.moved);
+        let buckets = self.ledger.buckets();
+        buckets.take_over(after, &self.moved);
         self.agenda.listed.retain(|scope| matches!(scope, Scope::User(_)));
-        self.agenda.listed.extend(self.buckets.listed());
+        self.agenda.listed.extend(buckets.listed());
     }
 
     /// The account of a user, if the quotas bound what that user may spend.
     pub fn user(&mut self, tenant: &Tenant, name: &str) -> Option<UserAccount> {
-        self.buckets.user(tenant, name)
+        self.ledger.buckets().user(tenant, name)
+    }
+
+    /// The tab of a payer, if it is open. Who has none is booked by `admit` and `settle`.
+    #[inline]
+    pub fn tab_of(&mut self, payer: Payer) -> Option<&mut Tab> {
+        self.ledger.tab_of(payer)
     }
 
     /// Checks all buckets of a request, then takes its cost from all of them.
     #[inline]
     pub fn admit(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) -> Decision {
-        if self.take_if_allowed(payer, cost, now) {
-            Decision::Admitted
-        } else {
-            self.admit_otherwise(payer, cost, now)
+        if !self.take_if_allowed(payer, cost, now) {
+            return self.admit_otherwise(payer, cost, now);
+        }
+        self.handle_booked(payer);
+        Decision::Admitted
+    }
+
+    /// Something was booked alone. Who is not the first in a row gets a tab.
+    #[inline]
+    fn handle_booked(&mut self, payer: Payer) {
+        if self.last_booked != Some(payer) {
+            self.last_booked = Some(payer);
+        } else if payer.versions_before(self.version) == 0 {
+            self.ledger.open(payer, self.lease);
         }
     }
 
@@ -181,7 +218,7 @@ impl Accounts {
             Decision::Admitted => self.take(payer, cost, now),
             Decision::Wait => self.ask_for(payer, cost, now),
             Decision::Refused { scope, .. } => {
-                if let Some(entry) = self.buckets.entry(scope, now) {
+                if let Some(entry) = self.ledger.buckets().entry(scope, now) {
                     entry.slice.handle_denied(cost);
                     self.agenda.list(scope, entry.listed, now);
                 }
@@ -190,15 +227,15 @@ impl Accounts {
         decision
     }
 
-    /// Nearly every request: its cost is within the allowances that all its buckets have here, and is taken from them.
+    /// Nearly every such request: its cost is within the allowances that all its buckets have here, and is taken from them.
     #[expect(clippy::inline_always, reason = "one caller, and every request: a call would be a tenth of it")]
     #[inline(always)]
     fn take_if_allowed(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) -> bool {
-        let Buckets { global, tenants, users, .. } = &mut self.buckets;
+        let Buckets { global, tenants, users, .. } = self.ledger.buckets();
         let global = global.as_mut();
-        let tenant = tenants[usize::from(payer.tenant.0)].account.as_mut();
+        let tenant = tenants[usize::from(payer.tenant().0)].account.as_mut();
         let mut user = None;
-        if let Some(account) = payer.user {
+        if let Some(account) = payer.user() {
             let Some(entry) = users.get_mut(account.bucket) else { return false };
             entry.size = account.size;
             user = Some((account, entry));
@@ -220,7 +257,7 @@ impl Accounts {
         if let Some(account) = tenant {
             account.slice.take_wanted(cost, wanted);
             if !account.listed {
-                self.agenda.list(Scope::Tenant(payer.tenant), &mut account.listed, now);
+                self.agenda.list(Scope::Tenant(payer.tenant()), &mut account.listed, now);
             }
         }
         if let Some((account, entry)) = user {
@@ -236,7 +273,7 @@ impl Accounts {
     fn decide(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) -> Decision {
         let terms = self.terms(now);
         payer.scopes().fold(Decision::Admitted, |decision, scope| {
-            let verdict = match (self.buckets.entry(scope, now), scope) {
+            let verdict = match (self.ledger.buckets().entry(scope, now), scope) {
                 (Some(entry), _) => entry.slice.check(cost, entry.capacity, now, terms),
                 (None, Scope::User(_)) => Verdict::Refused(RETRY_WHEN_FULL),
                 (None, Scope::Global | Scope::Tenant(_)) => Verdict::Fits,
@@ -248,7 +285,7 @@ impl Accounts {
     /// Takes a cost from all buckets, whatever is in them.
     fn take(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) {
         for scope in payer.scopes() {
-            if let Some(entry) = self.buckets.entry(scope, now) {
+            if let Some(entry) = self.ledger.buckets().entry(scope, now) {
                 entry.slice.take(cost);
                 self.agenda.list(scope, entry.listed, now);
             }
@@ -259,7 +296,7 @@ impl Accounts {
     fn ask_for(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) {
         let terms = self.terms(now);
         for scope in payer.scopes() {
-            let Some(entry) = self.buckets.entry(scope, now) else { continue };
+            let Some(entry) = self.ledger.buckets().entry(scope, now) else { continue };
             let asks = entry.slice.check(cost, entry.capacity, now, terms) == Verdict::Ask;
             if asks && !entry.slice.await_answer() {
                 self.asking.push((scope, cost));
@@ -268,30 +305,30 @@ impl Accounts {
     }
 
     /// What would be decided of this scope alone, without taking or asking.
-    pub fn peek(&self, scope: Scope, cost: MicroUnits, now: Timestamp) -> Option<Verdict> {
-        let (mut slice, capacity) = self.buckets.known(scope, now)?;
+    pub fn peek(&mut self, scope: Scope, cost: MicroUnits, now: Timestamp) -> Option<Verdict> {
+        let (mut slice, capacity) = self.ledger.buckets().known(scope, now)?;
         Some(slice.check(cost, capacity, now, self.terms(now)))
     }
 
     /// What of the scope's bucket is left, as far as this core knows.
-    pub fn remaining(&self, scope: Scope, now: Timestamp) -> Option<(Capacity, MicroUnits)> {
-        let (slice, capacity) = self.buckets.known(scope, now)?;
+    pub fn remaining(&mut self, scope: Scope, now: Timestamp) -> Option<(Capacity, MicroUnits)> {
+        let (slice, capacity) = self.ledger.buckets().known(scope, now)?;
         Some((capacity, slice.remaining(capacity, now)))
     }
 
     /// The size of a scope's bucket.
     pub fn capacity(&self, scope: Scope) -> Option<Capacity> {
-        self.buckets.capacity(scope)
+        self.ledger.names().capacity(scope)
     }
 
     /// The bucket of a scope.
     pub fn bucket(&self, scope: Scope) -> Option<BucketId> {
-        self.buckets.bucket(scope)
+        self.ledger.names().bucket(scope)
     }
 
     /// How many users are remembered.
     pub fn users(&self) -> UserFigures {
-        let users = &self.buckets.users;
+        let users = &self.ledger.names().users;
         UserFigures { active: users.len(), evicted: users.evicted(), refused: users.refused() }
     }
 }

@@ -48,8 +48,8 @@ impl Accounts {
         self.unanswered.pop_front();
         for grant in grants {
             // A tenant that has no bound any more needs no grant, nor a user that is forgotten.
-            let Some(scope) = self.buckets.scope_of(grant.bucket) else { continue };
-            if let Some(entry) = self.buckets.entry(scope, now) {
+            let Some(scope) = self.ledger.buckets().scope_of(grant.bucket) else { continue };
+            if let Some(entry) = self.ledger.buckets().entry(scope, now) {
                 entry.slice.handle_grant(grant);
                 self.agenda.list(scope, entry.listed, now);
             }
@@ -122,7 +122,7 @@ impl Accounts {
             self.send(demands, now);
         }
         listed.retain(|scope| {
-            let entry = self.buckets.entry(*scope, now).expect("what is listed is not forgotten");
+            let entry = self.ledger.buckets().entry(*scope, now).expect("what is listed is not forgotten");
             entry.slice.start_period();
             *entry.listed = entry.slice.has_news();
             *entry.listed
@@ -131,8 +131,9 @@ impl Accounts {
             self.agenda.tick_after(self.agenda.period, now);
         }
         self.agenda.listed = listed;
-        self.buckets.sweep_users(USERS_SWEPT.max(self.buckets.users.len() / 64), now);
-        if !self.buckets.users.is_empty() {
+        let buckets = self.ledger.buckets();
+        buckets.sweep_users(USERS_SWEPT.max(buckets.users.len() / 64), now);
+        if !buckets.users.is_empty() {
             // Users that are idle now are forgotten when their buckets are full.
             self.agenda.tick_after(self.agenda.period * PERIODS_BETWEEN_SWEEPS, now);
         }
@@ -146,7 +147,7 @@ impl Accounts {
         let terms = self.terms(now);
         let mut demands = Vec::with_capacity(scopes.len());
         for (scope, needed) in scopes {
-            if let Some(entry) = self.buckets.entry(scope, now) {
+            if let Some(entry) = self.ledger.buckets().entry(scope, now) {
                 demands.extend(entry.slice.report(entry.bucket, entry.capacity, needed, now, terms));
             }
         }
@@ -155,7 +156,7 @@ impl Accounts {
 
     /// Sends demands, and what tenants used since it was last told.
     pub(super) fn send(&mut self, demands: Vec<Demand>, now: Timestamp) {
-        let tenants = &mut self.buckets.tenants;
+        let tenants = &mut self.ledger.buckets().tenants;
         let usage: Vec<(TenantId, Usage)> = self
             .metered
             .drain(..)

@@ -1,0 +1,384 @@
+//! What one payer takes in a row, until it is booked.
+//!
+//! Requests come in runs: a pipeline is of one payer, and so are all connections of one user. The first of a run are
+//! booked one by one, each in up to three buckets. Then a tab is opened, and from there on to take and to settle are a
+//! comparison and a few sums, however many buckets there are.
+//!
+//! Nobody can tell the difference. Who wants to see the buckets comes through [`Ledger::buckets`], which books the tab
+//! first. And a tab is open only while all that booking would cause has happened already: its buckets are on the
+//! agenda, and its tenant is among those whose usage will be reported.
+
+use std::time::Duration;
+
+use super::buckets::Buckets;
+use super::{Charge, Payer};
+use crate::policy::estimate::Expected;
+use crate::policy::slice::Wanted;
+use crate::protocol::command::Class;
+use crate::values::{MicroUnits, Timestamp, Usage};
+
+/// What somebody has left whom nothing bounds: more than all costs together, and far from where numbers end.
+const NO_BOUND: i64 = i64::MAX / 2;
+
+/// The run of one payer.
+#[derive(Debug)]
+pub struct Tab {
+    /// What the scarcest of the payer's buckets has.
+    left: i64,
+    /// The same when the tab was opened.
+    opened_with: i64,
+    /// All of them have been heard of recently enough until then.
+    good_until: Timestamp,
+    /// The sum of what was taken, and the largest part of it.
+    wanted: MicroUnits,
+    lump: MicroUnits,
+    /// What was settled came to this.
+    used: MicroUnits,
+    /// What the requests of the payer's tenant cost lately.
+    expected: Expected,
+}
+
+impl Tab {
+    /// What the next request of a class will cost beyond its fixed part.
+    #[inline]
+    pub fn expected(&self, class: Class) -> MicroUnits {
+        self.expected.of(class as usize)
+    }
+
+    /// Takes a cost, if all buckets have that much.
+    #[inline]
+    pub fn take(&mut self, cost: MicroUnits, now: Timestamp) -> bool {
+        let allowed = cost as i64 <= self.left && now <= self.good_until;
+        if allowed {
+            self.left -= cost as i64;
+            self.wanted += cost;
+            self.lump = self.lump.max(cost);
+        }
+        allowed
+    }
+
+    /// What a request cost in the end.
+    #[inline]
+    pub fn settle(&mut self, charge: &Charge, cost: MicroUnits) {
+        self.expected.learn(charge.class as usize, cost - charge.quote.fixed);
+        self.used += cost;
+        self.left += charge.taken as i64 - cost as i64;
+    }
+}
+
+/// The buckets, and the tab that is booked before anybody sees them.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    /// Whose tab is open.
+    open_for: Option<Payer>,
+    tab: Tab,
+    buckets: Buckets,
+}
+
+impl Ledger {
+    pub fn new(buckets: Buckets) -> Self {
+        let tab = Tab {
+            left: 0,
+            opened_with: 0,
+            good_until: Timestamp::ZERO,
+            wanted: 0,
+            lump: 0,
+            used: 0,
+            expected: Expected::default(),
+        };
+        Self { open_for: None, tab, buckets }
+    }
+
+    /// The only way to what they hold.
+    #[inline]
+    pub fn buckets(&mut self) -> &mut Buckets {
+        if self.open_for.is_some() {
+            self.close();
+        }
+        &mut self.buckets
+    }
+
+    /// The same where only names, sizes and numbers of buckets matter, which no tab changes.
+    pub fn names(&self) -> &Buckets {
+        &self.buckets
+    }
+
+    #[inline]
+    pub fn tab_of(&mut self, payer: Payer) -> Option<&mut Tab> {
+        (self.open_for == Some(payer)).then_some(&mut self.tab)
+    }
+
+    /// Opens a tab, if all that booking it will cause has happened.
+    #[inline(never)]
+    pub fn open(&mut self, payer: Payer, lease: Duration) {
+        let Self { open_for, tab, buckets, .. } = self;
+        debug_assert!(open_for.is_none(), "what was booked just now closed the tab");
+        let tenant = &buckets.tenants[usize::from(payer.tenant().0)];
+        if tenant.metered.is_empty() {
+            return;
+        }
+        let expected = tenant.expected;
+        let Some(parts) = buckets.parts_of(payer) else { return };
+        let (mut left, mut good_until) = (NO_BOUND, Timestamp::MAX);
+        for (slice, listed) in parts.into_iter().flatten() {
+            if !*listed {
+                return;
+            }
+            left = left.min(slice.allowance());
+            good_until = good_until.min(slice.heard_at().after(lease));
+        }
+        *open_for = Some(payer);
+        *tab = Tab { left, opened_with: left, good_until, wanted: 0, lump: 0, used: 0, expected };
+    }
+
+    #[inline(never)]
+    fn close(&mut self) {
+        let Self { open_for, tab, buckets, .. } = self;
+        let payer = open_for.take().expect("only an open tab is closed");
+        let tenant = &mut buckets.tenants[usize::from(payer.tenant().0)];
+        tenant.expected = tab.expected;
+        tenant.metered.add(Usage { admitted: tab.used, ..Usage::default() });
+        let (spent, sum, largest) =
+            (tab.opened_with - tab.left, Wanted::of(tab.wanted), Wanted::of(tab.lump));
+        let parts = buckets.parts_of(payer).expect("nothing is forgotten while a tab is open");
+        for (slice, _) in parts.into_iter().flatten() {
+            slice.take_run(spent, sum, largest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{Accounts, Decision, Scope};
+    use super::*;
+    use crate::config::Quotas;
+    use crate::policy::price::Quote;
+    use crate::shard::AdmissionSettings;
+    use crate::values::{Grant, ShardId};
+
+    const QUOTAS: [&str; 2] = [
+        "[global]\nru_per_second = 1_000\n\
+         [tenants.acme]\npassword = 'a'\nru_per_second = 300\nuser_ru_per_second = 100\n\
+         [tenants.brick]\npassword = 'b'\n",
+        // The next version: tenants are in other places, and one has other limits.
+        "[global]\nru_per_second = 500\n\
+         [tenants.aaa]\npassword = 'x'\n\
+         [tenants.acme]\npassword = 'a'\nuser_ru_per_second = 50\n",
+    ];
+    const PAYERS: [(&str, Option<&str>); 4] =
+        [("acme", Some("ann")), ("acme", Some("bob")), ("acme", None), ("brick", None)];
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Admit { payer: usize, times: usize, milli: u64 },
+        Settle { times: usize, milli: Option<u64> },
+        Refuse { payer: usize },
+        Look { payer: usize },
+        Grant { share: u64, dry: bool },
+        Wait { micros: u64 },
+        Flush,
+        NewQuotas,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let payer = || prop_oneof![4 => Just(0_usize), 1 => 0..PAYERS.len()];
+        let step = prop_oneof![
+            20 => (payer(), 1_usize..8, 0_u64..4_000)
+                .prop_map(|(payer, times, milli)| Step::Admit { payer, times, milli }),
+            20 => (1_usize..8, proptest::option::weighted(0.9, 0_u64..6_000))
+                .prop_map(|(times, milli)| Step::Settle { times, milli }),
+            2 => payer().prop_map(|payer| Step::Refuse { payer }),
+            2 => payer().prop_map(|payer| Step::Look { payer }),
+            10 => (0_u64..200_000, proptest::bool::weighted(0.2))
+                .prop_map(|(share, dry)| Step::Grant { share, dry }),
+            10 => (0_u64..20_000).prop_map(|micros| Step::Wait { micros }),
+            1 => Just(Step::Flush),
+            1 => Just(Step::NewQuotas),
+        ];
+        proptest::collection::vec(step, 1..200)
+    }
+
+    /// The accounts of a core with what the stages around them would keep.
+    struct Core {
+        accounts: Accounts,
+        quotas: Quotas,
+        now: Timestamp,
+        charges: std::collections::VecDeque<Charge>,
+        grants: Vec<Grant>,
+        /// The slow and obvious way: nothing stays on a tab.
+        books_at_once: bool,
+        tabbed: usize,
+    }
+
+    impl Core {
+        fn new(books_at_once: bool) -> Self {
+            let quotas = quotas(0);
+            Self {
+                accounts: Accounts::new(ShardId(0), 2, &AdmissionSettings::default(), &quotas),
+                quotas,
+                now: Timestamp::from_millis(1),
+                charges: std::collections::VecDeque::new(),
+                grants: Vec::new(),
+                books_at_once,
+                tabbed: 0,
+            }
+        }
+
+        /// What the world sees of it.
+        fn step(&mut self, step: &Step) -> String {
+            let seen = self.take_step(step);
+            self.accounts.handle_turn_end(self.now);
+            let mut reports = Vec::new();
+            while let Some(report) = self.accounts.poll_report() {
+                self.grants.extend(report.demands.iter().map(|demand| Grant {
+                    bucket: demand.bucket,
+                    amount: (demand.wanted + demand.needed) as i64,
+                    holds: demand.wanted + demand.needed,
+                    level: 1_000_000,
+                    at: self.now,
+                    share: 30_000,
+                    dry_from: None,
+                }));
+                reports.push(report);
+            }
+            format!("{seen} {reports:?} {:?}", self.accounts.poll_deadline())
+        }
+
+        fn take_step(&mut self, step: &Step) -> String {
+            match *step {
+                Step::Admit { payer, times, milli } => {
+                    let decisions: Vec<_> = (0..times).map(|_| self.admit(payer, milli * 1_000)).collect();
+                    format!("{decisions:?}")
+                }
+                Step::Settle { times, milli } => {
+                    (0..times).for_each(|_| self.settle(milli.map(|milli| milli * 1_000)));
+                    String::new()
+                }
+                Step::Refuse { payer } => {
+                    let Some(payer) = self.payer(payer) else { return String::new() };
+                    let usage = Usage { throttled: 7_000, ..Usage::default() };
+                    self.accounts.meter(payer.tenant(), usage, self.now);
+                    String::new()
+                }
+                Step::Look { payer } => self.looked_at(payer),
+                Step::Grant { share, dry } => {
+                    let grants: Vec<Grant> = std::mem::take(&mut self.grants)
+                        .into_iter()
+                        .map(|grant| Grant {
+                            amount: grant.amount * share as i64 / 100_000,
+                            holds: grant.holds * share / 100_000,
+                            at: self.now,
+                            dry_from: dry.then_some(0),
+                            ..grant
+                        })
+                        .collect();
+                    self.accounts.handle_grants(&grants, self.now);
+                    String::new()
+                }
+                Step::Wait { micros } => {
+                    self.now = self.now.after(Duration::from_micros(micros));
+                    String::new()
+                }
+                Step::Flush => {
+                    self.accounts.flush(self.now);
+                    String::new()
+                }
+                Step::NewQuotas => {
+                    let version = self.quotas.version() + 1;
+                    let before = std::mem::replace(&mut self.quotas, quotas(version));
+                    self.accounts.handle_quotas(&before, &self.quotas, self.now);
+                    String::new()
+                }
+            }
+        }
+
+        fn admit(&mut self, payer: usize, cost: MicroUnits) -> Option<Decision> {
+            let payer = self.payer(payer)?;
+            let class = Class::Point;
+            let mut taken = cost;
+            let decision = if let Some(tab) = self.accounts.tab_of(payer)
+                && tab.take(cost + tab.expected(class) / 1_000 * 1_000, self.now)
+            {
+                self.tabbed += 1;
+                taken += tab.expected(class) / 1_000 * 1_000;
+                Decision::Admitted
+            } else {
+                taken += self.accounts.expected(payer, class) / 1_000 * 1_000;
+                self.accounts.admit(payer, taken, self.now)
+            };
+            if decision == Decision::Admitted {
+                let quote = Quote { fixed: cost / 2, floor: 0, keys: 0 };
+                self.charges.push_back(Charge { taken, quote, payer, class });
+            }
+            self.book_at_once();
+            Some(decision)
+        }
+
+        fn settle(&mut self, cost: Option<MicroUnits>) {
+            let Some(charge) = self.charges.pop_front() else { return };
+            let cost = cost.map(|cost| charge.quote.fixed + cost);
+            match (self.accounts.tab_of(charge.payer), cost) {
+                (Some(tab), Some(cost)) => tab.settle(&charge, cost),
+                _ => self.accounts.settle(&charge, cost, self.now),
+            }
+            self.book_at_once();
+        }
+
+        fn book_at_once(&mut self) {
+            if self.books_at_once {
+                self.accounts.ledger.buckets();
+            }
+        }
+
+        fn looked_at(&mut self, payer: usize) -> String {
+            let Some(payer) = self.payer(payer) else { return String::new() };
+            let expected = self.accounts.expected(payer, Class::Point);
+            let scopes: Vec<Scope> = payer.scopes().collect();
+            let told: Vec<_> = scopes
+                .into_iter()
+                .map(|scope| {
+                    let remaining = self.accounts.remaining(scope, self.now);
+                    (self.accounts.peek(scope, 5_000_000, self.now), remaining)
+                })
+                .collect();
+            format!("{expected} {told:?}")
+        }
+
+        fn payer(&mut self, number: usize) -> Option<Payer> {
+            let (tenant, user) = PAYERS[number];
+            let id = self.quotas.find(tenant)?;
+            let account = user.and_then(|user| self.accounts.user(self.quotas.tenant(id), user));
+            Some(Payer::new(id, account, self.quotas.version()))
+        }
+    }
+
+    fn quotas(version: u64) -> Quotas {
+        let text = QUOTAS[version as usize % QUOTAS.len()];
+        Quotas::parse("quotas.toml", text).expect("well formed").with_version(version)
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_can_tell_whether_there_was_a_tab(steps in steps()) {
+            let (mut tabs, mut books) = (Core::new(false), Core::new(true));
+            for step in &steps {
+                prop_assert_eq!(tabs.step(step), books.step(step), "{:?}", step);
+            }
+            prop_assert_eq!(books.tabbed, 0);
+        }
+    }
+
+    #[test]
+    fn a_pipeline_is_on_one_tab_but_for_its_beginning() {
+        let mut core = Core::new(false);
+        for round in 0..10 {
+            core.step(&Step::Admit { payer: 3, times: 16, milli: 1 });
+            core.step(&Step::Grant { share: 1_000_000, dry: false });
+            core.step(&Step::Settle { times: 16, milli: Some(1) });
+            core.step(&Step::Grant { share: 1_000_000, dry: false });
+            assert!(core.tabbed >= round * 15, "after {round} more rounds {} are on a tab", core.tabbed);
+        }
+    }
+}
