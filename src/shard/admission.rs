@@ -106,6 +106,10 @@ impl Shard {
         let quote = weights.quote(asked);
         let cost = weights.estimate(&quote, self.accounts.expected(payer.tenant, class as usize));
         let charge = Charge { taken: cost, quote, payer, class };
+        if !self.take_track(id, &charge) {
+            self.hold_request(id, arguments);
+            return Err(Stopped);
+        }
         match self.accounts.admit(payer, cost, now.monotonic) {
             Decision::Admitted => Ok(Some(charge)),
             Decision::Wait => self.admit_later(id, charge, arguments, now),

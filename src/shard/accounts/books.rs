@@ -27,6 +27,11 @@ impl Accounts {
         self.buckets.tenants[usize::from(tenant.0)].expected.of(class)
     }
 
+    /// Has any request of a tenant and class been paid for?
+    pub fn is_known(&self, tenant: TenantId, class: usize) -> bool {
+        self.buckets.tenants[usize::from(tenant.0)].expected.is_known(class)
+    }
+
     /// What a request cost in the end, more or less than was taken for it; none if no backend did any of it.
     pub fn settle(&mut self, charge: &Charge, cost: Option<MicroUnits>, now: Timestamp) {
         let tenant = self.tenant_now(charge.payer);
