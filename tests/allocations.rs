@@ -169,6 +169,8 @@ impl Bench {
             topology,
             backends: Arc::clone(&backends),
             links_per_backend: 1,
+            heavy_links: 1,
+            heavy_from: 20 * UNIT,
             request_bytes_max: 1 << 20,
             reply_bytes_max: 1 << 20,
             output_bytes_max: 1 << 20,

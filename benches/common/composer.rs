@@ -12,7 +12,7 @@ use weir::routing::Topology;
 use weir::shard::{AdmissionSettings, BackendSettings, Limiter, Shard, ShardSettings};
 use weir::values::allowance::lease_of;
 use weir::values::time::Now;
-use weir::values::{Action, BackendId, ClientId, ConnectionId, Grant, Owner, ShardId, Timestamp};
+use weir::values::{Action, BackendId, ClientId, ConnectionId, Grant, Owner, ShardId, Timestamp, UNIT};
 
 /// What passes between two rounds, so that periods end now and then.
 const ROUND: Duration = Duration::from_micros(20);
@@ -39,6 +39,8 @@ impl Composer {
             topology,
             backends: Arc::new([BackendSettings { name: "127.0.0.1:6379".into(), credentials: None }]),
             links_per_backend: 1,
+            heavy_links: 1,
+            heavy_from: 20 * UNIT,
             request_bytes_max: 1 << 20,
             reply_bytes_max: 1 << 20,
             output_bytes_max: 1 << 20,

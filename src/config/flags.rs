@@ -97,6 +97,17 @@ pub struct Flags {
     #[arg(value_parser = number(1, 64), default_value = "1")]
     pub backend_connections: u64,
 
+    /// The same for requests that cost much, on top of those: replies of one connection come in order, so whatever
+    /// stands behind such a request waits for it. 0 sends them among all others
+    #[arg(long, env = "WEIR_HEAVY_CONNECTIONS", value_name = "N", help_heading = STORAGE)]
+    #[arg(value_parser = number(0, 64), default_value = "1")]
+    pub heavy_connections: u64,
+
+    /// Request units that such a request is estimated at, or more
+    #[arg(long, env = "WEIR_HEAVY_RU", value_name = "RU", help_heading = STORAGE)]
+    #[arg(value_parser = request_units, default_value = "20")]
+    pub heavy_ru: u64,
+
     /// A server that does not accept a connection for so long is given up
     #[arg(long, env = "WEIR_BACKEND_CONNECT_TIMEOUT", value_name = "DURATION", help_heading = STORAGE)]
     #[arg(value_parser = positive_duration, default_value = "1s")]

@@ -25,8 +25,8 @@ pub use units::Size;
 pub use crate::values::units;
 pub use crate::values::{TenantId, Tier};
 
-use crate::values::Weights;
 use crate::values::limits::{REPLY_BYTES_CEILING, REQUEST_BYTES_CEILING};
+use crate::values::{MicroUnits, Weights};
 
 /// What the embedded store may hold unless told otherwise.
 const EMBEDDED_BYTES_DEFAULT: Size = Size::mebibytes(256);
@@ -64,6 +64,10 @@ pub struct Config {
     pub embedded_bytes_max: usize,
     /// Connections of each shard to each backend in each dialect.
     pub backend_connections: u16,
+    /// The same for requests that cost much, on top of those.
+    pub heavy_connections: u16,
+    /// What costs much.
+    pub heavy_from: MicroUnits,
     /// A backend that does not accept for so long is given up.
     pub connect_timeout: Duration,
     /// A backend that owes a reply for so long is given up.
@@ -154,6 +158,8 @@ impl Config {
             storage: flags.storage,
             embedded_bytes_max: flags.embedded_max_bytes.unwrap_or(EMBEDDED_BYTES_DEFAULT).bytes(),
             backend_connections: flags.backend_connections as u16,
+            heavy_connections: flags.heavy_connections as u16,
+            heavy_from: flags.heavy_ru,
             connect_timeout: flags.backend_connect_timeout,
             reply_timeout: flags.backend_timeout,
             clients_max: flags.max_clients as usize,
@@ -306,6 +312,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::values::UNIT;
 
     fn config(flags: &str) -> Result<Config, String> {
         let words = std::iter::once("weir").chain(flags.split_whitespace());
@@ -329,6 +336,7 @@ mod tests {
         let config = config(
             "--listen 0.0.0.0:1 --listen [::1]:2 --unix /run/weir.sock --admin off --quotas q.toml --cores 2 \
              --shards 3 --busy-poll-us 50 --storage redis://:x@a,b --backend-connections 2 \
+             --heavy-connections 0 --heavy-ru 2.5 \
              --backend-connect-timeout 2s --backend-timeout 3s --max-clients 9 --max-request-bytes 1MiB \
              --max-reply-bytes 2MiB --output-limit 3MiB --idle-timeout 5m --send-timeout 1s --drain-timeout 0 \
              --admin-token sesame",
@@ -349,6 +357,7 @@ mod tests {
             (Some(Duration::from_secs(300)), Duration::ZERO)
         );
         assert_eq!((config.backend_connections, config.clients_max), (2, 9));
+        assert_eq!((config.heavy_connections, config.heavy_from), (0, 5 * UNIT / 2));
         assert!(matches!(&config.admin_token, Some(TokenSource::Given(token)) if token.is(b"sesame")));
         let shown = format!("{config:?}");
         assert!(!shown.contains("\"x\"") && !shown.contains("sesame"), "{shown}");

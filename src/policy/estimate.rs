@@ -8,23 +8,39 @@ const WEIGHT_BITS: u32 = 3;
 
 /// Moving averages in millionths of a request unit, one per class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Expected([MicroUnits; COMMAND_CLASSES]);
+pub struct Expected {
+    averages: [MicroUnits; COMMAND_CLASSES],
+    /// One bit for each class of which a sample was seen.
+    known: u8,
+}
+
+const _: () = assert!(COMMAND_CLASSES <= u8::BITS as usize);
 
 impl Expected {
     /// What the next request of that class is expected to cost beyond its fixed part.
     pub const fn of(&self, class: usize) -> MicroUnits {
-        self.0[class]
+        self.averages[class]
     }
 
-    /// What one really cost.
+    /// Has any request of that class been paid for?
+    pub const fn is_known(&self, class: usize) -> bool {
+        self.known & (1 << class) != 0
+    }
+
+    /// What one really cost. The first one is all that is known, so it decides alone.
     #[inline]
     pub const fn learn(&mut self, class: usize, cost: MicroUnits) {
-        let (average, sample) = (self.0[class] as i64, cost as i64);
+        if !self.is_known(class) {
+            self.known |= 1 << class;
+            self.averages[class] = cost;
+            return;
+        }
+        let (average, sample) = (self.averages[class] as i64, cost as i64);
         // Rounded away from zero, so that the average arrives instead of staying a few millionths short. A shift rounds
         // down.
         let step = sample - average;
         let rounded = (step + if step > 0 { (1 << WEIGHT_BITS) - 1 } else { 0 }) >> WEIGHT_BITS;
-        self.0[class] = (average + rounded) as u64;
+        self.averages[class] = (average + rounded) as u64;
     }
 }
 
@@ -40,6 +56,16 @@ mod tests {
             assert_eq!(expected.of(2), cost);
         }
         assert_eq!(expected.of(1), 0);
+    }
+
+    #[test]
+    fn the_first_request_decides_alone() {
+        let mut expected = Expected::default();
+        assert!(!expected.is_known(3));
+        expected.learn(3, 0);
+        assert!(expected.is_known(3) && !expected.is_known(2));
+        expected.learn(2, 5_000);
+        assert_eq!((expected.of(2), expected.of(3)), (5_000, 0));
     }
 
     #[test]

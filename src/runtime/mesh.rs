@@ -141,14 +141,14 @@ impl Mesh {
 mod tests {
     use super::*;
     use crate::protocol::Protocol;
-    use crate::shard::{Message, ReplyTo, Route, Terms};
+    use crate::shard::{Message, ReplyTo, Route, Terms, Track};
     use crate::values::BackendId;
 
     #[expect(clippy::unnecessary_box_returns, reason = "batches go round as boxes")]
     fn numbered(number: u32) -> Box<Batch> {
         let mut batch = Box::<Batch>::default();
         let to = ReplyTo { shard: ShardId(0), part: 0, client: 0, generation: 0, sequence: number };
-        let route = Route { slot: 0, backend: BackendId(0), protocol: Protocol::Resp2 };
+        let route = Route { slot: 0, backend: BackendId(0), protocol: Protocol::Resp2, track: Track::Usual };
         batch.push_request(
             to,
             route,

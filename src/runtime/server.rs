@@ -392,6 +392,8 @@ fn shard_settings(
         topology: Topology::new(shards as u16, backends.len() as u16),
         backends: Arc::clone(backends),
         links_per_backend: config.backend_connections,
+        heavy_links: config.heavy_connections,
+        heavy_from: config.heavy_from,
         request_bytes_max: config.request_bytes_max,
         reply_bytes_max: config.reply_bytes_max,
         output_bytes_max: config.output_bytes_max,

@@ -89,7 +89,8 @@ impl Shard {
             let (weights, class) = (&self.settings.admission.weights, class_of(command));
             let quote = weights.quote(&asked(command, arguments, weights));
             let taken = weights.estimate(&quote, tab.expected(class));
-            if tab.take(taken, now.monotonic) {
+            let track = self.settings.track_of(taken, class, tab.is_known(class));
+            if self.clients.at(id).take_track(track) && tab.take(taken, now.monotonic) {
                 return Ok(Some(Charge { taken, quote, payer, class }));
             }
         }
@@ -131,6 +132,12 @@ impl Shard {
         let quote = weights.quote(asked);
         let cost = weights.estimate(&quote, self.accounts.expected(payer, class));
         let charge = Charge { taken: cost, quote, payer, class };
+        let is_known = self.accounts.is_known(payer, class);
+        let track = self.settings.track_of(cost, class, is_known);
+        if !self.clients.at(id).take_track(track) {
+            self.hold_request(id, arguments);
+            return Err(Stopped);
+        }
         match self.accounts.admit(payer, cost, now.monotonic) {
             Decision::Admitted => Ok(Some(charge)),
             Decision::Wait => self.admit_later(id, &charge, arguments),

@@ -8,6 +8,7 @@
 
 use bytes::Bytes;
 
+use super::track::Track;
 use crate::protocol::Protocol;
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::{BackendId, ShardId, Timestamp};
@@ -36,6 +37,8 @@ pub struct Route {
     pub backend: BackendId,
     /// The dialect that the client wants its reply in.
     pub protocol: Protocol,
+    /// Which of the connections there.
+    pub track: Track,
 }
 
 /// What the policies will want to know of a request at its home core.
@@ -211,7 +214,7 @@ mod tests {
         let mut batch = Batch::default();
         let large = Bytes::from(vec![b'L'; COPY_BYTES_MAX + 1]);
         let to = |sequence| ReplyTo { shard: ShardId(1), part: 0, client: 2, generation: 3, sequence };
-        let route = Route { slot: 7, backend: BackendId(0), protocol: Protocol::Resp3 };
+        let route = Route { slot: 7, backend: BackendId(0), protocol: Protocol::Resp3, track: Track::Heavy };
         let terms = Terms { deadline: None, tenant: 4, tier: 1, class: 0 };
         batch.push_request(to(1), route, terms, Message::Small(b"one"));
         batch.push_reply(to(9), Outcome::Refused, Message::Shared(&large));

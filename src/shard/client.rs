@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::accounts::Charge;
 use super::identify::Identity;
+use super::track::Tracks;
 use super::transaction::Transaction;
 use crate::protocol::{Argument, Arguments, BufferPool, Output, Protocol, RequestDecoder};
 use crate::shard::batch::Message;
@@ -127,6 +128,8 @@ pub(super) struct Client {
     pub transaction: Option<Box<Transaction>>,
     slots: VecDeque<Slot>,
     first_sequence: u32,
+    /// Which connections its requests take.
+    pub tracks: Tracks,
     /// Requests after the one that is under way must wait until it is answered.
     pub barrier: bool,
     pub held_request: Option<Box<HeldRequest>>,
@@ -160,6 +163,7 @@ impl Client {
             transaction: None,
             slots: VecDeque::new(),
             first_sequence: 0,
+            tracks: Tracks::default(),
             barrier: false,
             held_request: None,
             waits_for_quota: false,
@@ -180,9 +184,14 @@ impl Client {
         self.slots.len()
     }
 
+    /// The number of the oldest request that has not been answered, and the one that the next request gets.
+    pub fn sequences(&self) -> (u32, u32) {
+        (self.first_sequence, self.first_sequence.wrapping_add(self.slots.len() as u32))
+    }
+
     /// Takes the next place in the order of replies.
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
-        let sequence = self.first_sequence.wrapping_add(self.slots.len() as u32);
+        let (_, sequence) = self.sequences();
         self.slots.push_back(Slot::Waiting(rewrite, charge));
         sequence
     }

@@ -12,6 +12,7 @@ pub enum Counter {
     ClientsClosedIdle,
     Requests,
     RequestsForwarded,
+    RequestsHeavy,
     RequestsHandedOver,
     RequestsSplit,
     RequestsHeld,
@@ -37,7 +38,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 29] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 30] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -54,6 +55,12 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 29] = [
         "weir_requests_forwarded_total",
         "",
         "Requests sent to backends; parts count.",
+    ),
+    (
+        Counter::RequestsHeavy,
+        "weir_requests_heavy_total",
+        "",
+        "Those of them that travelled over the connections for what costs much.",
     ),
     (
         Counter::RequestsHandedOver,

@@ -9,6 +9,7 @@ use super::batch::{Message, Outcome, ReplyTo, Route, Terms};
 use super::counters::Counter;
 use super::link::{Link, LinkState, Pending, Purpose};
 use super::refusal::Refusal;
+use super::track::Track;
 use crate::protocol::{Protocol, Scanned, Segment, encode};
 use crate::values::limits::{self, COPY_BYTES_MAX};
 use crate::values::time::Now;
@@ -48,6 +49,7 @@ impl Shard {
             return self.refuse(to, route.backend, &refusal, now);
         }
         self.counters.add(Counter::RequestsForwarded, 1);
+        self.counters.add(Counter::RequestsHeavy, u64::from(route.track == Track::Heavy));
         let link = &mut self.links[connection.0 as usize];
         match message {
             Message::Small(bytes) => link.output.append(&mut self.pool, bytes),
@@ -66,19 +68,24 @@ impl Shard {
         self.list_link_to_send(connection);
     }
 
-    /// The connection of a request: the same for the same slot, so that requests on one key keep their order.
+    /// The connection of a request: the same for the same slot and track, so that requests on one key keep their order.
     fn link_for(&self, route: Route) -> ConnectionId {
-        let per_backend = u32::from(self.settings.links_per_backend);
+        let (usual, heavy) = (self.settings.links_per_backend, self.settings.heavy_links);
+        let per_backend = u32::from(usual + heavy);
+        let lane = self.lane_of(route.slot);
+        let lane = match route.track {
+            Track::Usual => lane,
+            // What goes together on the usual track goes together here too.
+            Track::Heavy => usual + lane % heavy,
+        };
         let dialect = match route.protocol {
             Protocol::Resp2 => 0,
             Protocol::Resp3 => 1,
         };
-        ConnectionId(
-            (u32::from(route.backend.0) * 2 + dialect) * per_backend + u32::from(self.lane_of(route.slot)),
-        )
+        ConnectionId((u32::from(route.backend.0) * 2 + dialect) * per_backend + u32::from(lane))
     }
 
-    /// Which of the connections to a backend a slot uses.
+    /// Which of the usual connections to a backend a slot uses.
     pub(super) fn lane_of(&self, slot: u16) -> u16 {
         // The low bits of the slot are as good as any: home cores are chosen by a mix of all of them.
         slot % self.settings.links_per_backend

@@ -18,6 +18,7 @@
 //! | key to core and backend | `route.rs` |
 //! | one request, many places | `split.rs`, `gather.rs` |
 //! | MULTI ... EXEC | `transaction.rs` |
+//! | over which connections | `track.rs` |
 //! | to the backend and back | `forward.rs`, `link.rs`, `service_time.rs` |
 //! | what it really cost | `settlement.rs` |
 //! | replies in order | `answer.rs`, `client.rs` |
@@ -45,6 +46,7 @@ mod route;
 mod service_time;
 mod settlement;
 mod split;
+mod track;
 mod transaction;
 
 use std::collections::VecDeque;
@@ -60,6 +62,7 @@ pub use identify::Identity;
 pub use pricing::asked;
 pub use refusal::Refusal;
 pub use service_time::ServiceTimes;
+pub use track::Track;
 
 use crate::config::Quotas;
 use crate::policy::baseline::Baseline;
@@ -95,6 +98,10 @@ pub struct ShardSettings {
     pub backends: Arc<[BackendSettings]>,
     /// Connections of this shard to each backend in each dialect.
     pub links_per_backend: u16,
+    /// The same for requests that cost much, on top of those; none of them, and such requests travel among all others.
+    pub heavy_links: u16,
+    /// What costs much.
+    pub heavy_from: MicroUnits,
     /// The largest value that a client may send.
     pub request_bytes_max: usize,
     /// The largest reply that is taken from a backend.
@@ -213,7 +220,8 @@ impl Shard {
             .all_backends()
             .flat_map(|backend| [Protocol::Resp2, Protocol::Resp3].map(|protocol| (backend, protocol)))
             .flat_map(|(backend, protocol)| {
-                (0..settings.links_per_backend).map(move |_| Link::new(backend, protocol))
+                let links = settings.links_per_backend + settings.heavy_links;
+                (0..links).map(move |_| Link::new(backend, protocol))
             })
             .collect();
         let shards = usize::from(settings.topology.shards());

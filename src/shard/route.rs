@@ -35,7 +35,7 @@ impl Shard {
             Err(error) => self.answer_now(id, |out, _| encode::error(out, &error.to_string())),
             Ok(Placement::Together { slot, backend, home }) => {
                 let Ok(charge) = self.admit(id, Some(command), &request.arguments, now) else { return };
-                let route = Route { slot, backend, protocol: self.clients.at(id).protocol };
+                let route = self.route_to(id, slot, backend);
                 let to = self.expect_reply(id, Rewrite::AsItCame, charge);
                 let terms = self.terms_of(id, command.class, now);
                 let message = Message::new(request.arguments.frame(), request.shared);
@@ -84,12 +84,18 @@ impl Shard {
         if self.clients.at(id).unanswered() > 0 {
             return self.hold_request(id, &request.arguments);
         }
-        let route = Route { slot, backend, protocol: self.clients.at(id).protocol };
         let Ok(charge) = self.admit(id, command, &request.arguments, now) else { return };
+        let route = self.route_to(id, slot, backend);
         let to = self.expect_reply(id, Rewrite::AsItCame, charge);
         self.hold_back_later(id);
         let terms = self.terms_of(id, class_of(command), now);
         self.forward_here(to, route, terms, Message::new(request.arguments.frame(), request.shared), now);
+    }
+
+    /// Where a request that was admitted goes.
+    pub(super) fn route_to(&mut self, id: ClientId, slot: u16, backend: BackendId) -> Route {
+        let client = self.clients.at(id);
+        Route { slot, backend, protocol: client.protocol, track: client.tracks.current() }
     }
 
     /// Forwards from here if this core is the key's home, else hands over.

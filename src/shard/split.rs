@@ -2,7 +2,7 @@
 
 use super::Shard;
 use super::accounts::Charge;
-use super::batch::{Message, ReplyTo, Route, Terms};
+use super::batch::{Message, ReplyTo, Terms};
 use super::client::Rewrite;
 use super::counters::Counter;
 use super::gather::Join;
@@ -102,7 +102,6 @@ impl Shard {
         terms: Terms,
         now: Now,
     ) {
-        let protocol = self.clients.at(id).protocol;
         let mut frames: Vec<Vec<u8>> = parts
             .iter()
             .map(|part| {
@@ -119,7 +118,7 @@ impl Shard {
         }
         for (index, (part, frame)) in parts.iter().zip(frames).enumerate() {
             let to = ReplyTo { part: index as u16, ..to };
-            let route = Route { slot: part.slot, backend: part.backend, protocol };
+            let route = self.route_to(id, part.slot, part.backend);
             if frame.len() > crate::values::limits::COPY_BYTES_MAX {
                 self.dispatch(part.home, to, route, terms, Message::Shared(&frame.into()), now);
             } else {
@@ -157,13 +156,13 @@ impl Shard {
             return self.ask_first_backend(id, arguments, charge, terms, now);
         }
         self.counters.add(Counter::RequestsSplit, 1);
-        let protocol = self.clients.at(id).protocol;
         let to = self.expect_gather(id, join, usize::from(backends), charge);
         self.hold_back_later(id);
         for backend in self.settings.topology.all_backends() {
             let to = ReplyTo { part: backend.0, ..to };
             let message = Message::new(request.arguments.frame(), request.shared);
-            self.forward_here(to, Route { slot: 0, backend, protocol }, terms, message, now);
+            let route = self.route_to(id, 0, backend);
+            self.forward_here(to, route, terms, message, now);
         }
     }
 
@@ -222,9 +221,9 @@ impl Shard {
         terms: Terms,
         now: Now,
     ) {
-        let protocol = self.clients.at(id).protocol;
+        let route = self.route_to(id, 0, backend);
         self.hold_back_later(id);
-        self.forward_here(to, Route { slot: 0, backend, protocol }, terms, Message::Small(frame), now);
+        self.forward_here(to, route, terms, Message::Small(frame), now);
     }
 
     fn expect_gather(&mut self, id: ClientId, join: Join, parts: usize, charge: Option<Charge>) -> ReplyTo {

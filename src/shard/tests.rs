@@ -1,13 +1,14 @@
 //! The composer without sockets: shards whose links and clients are moved by hand.
 
 mod admission;
+mod track;
 
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::protocol::encode;
 use crate::routing::slot_of;
-use crate::values::{BackendId, Demand, Grant, limits};
+use crate::values::{BackendId, Demand, Grant, UNIT, limits};
 
 #[test]
 fn replies_keep_the_order_of_requests_across_cores() {
@@ -617,6 +618,8 @@ impl Rig {
                     topology,
                     backends: Arc::clone(&backends),
                     links_per_backend: 1,
+                    heavy_links: 1,
+                    heavy_from: 20 * UNIT,
                     request_bytes_max: 1 << 20,
                     reply_bytes_max: 1 << 20,
                     output_bytes_max: 1 << 20,

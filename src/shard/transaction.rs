@@ -2,7 +2,7 @@
 
 use super::Shard;
 use super::admission::Stopped;
-use super::batch::{Message, Route};
+use super::batch::Message;
 use super::client::Rewrite;
 use super::pricing::asked;
 use super::route::{CROSS_SLOT, Placement};
@@ -64,7 +64,7 @@ impl Shard {
             return self.answer_now(id, |out, _| encode::array(out, 0));
         }
         let backend = transaction.backend.unwrap_or(BackendId(0));
-        let route = Route { slot: 0, backend, protocol: self.clients.at(id).protocol };
+        let route = self.route_to(id, 0, backend);
         let to = self.expect_reply(id, Rewrite::AsItCame, charge);
         let terms = self.terms_of(id, Class::Multi, now);
         self.hold_back_later(id);

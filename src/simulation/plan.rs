@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::random::Random;
+use crate::values::{MicroUnits, UNIT};
 
 /// How often what goes wrong, in a thousand.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +59,9 @@ pub(super) struct Plan {
     pub shards: u16,
     pub backends: u16,
     pub links_per_backend: u16,
+    pub heavy_links: u16,
+    /// What costs much: low, so that clients change between the connections often.
+    pub heavy_from: MicroUnits,
     pub clients: usize,
     pub faults: Faults,
     /// The longest way between a socket's ends.
@@ -90,6 +94,8 @@ impl Plan {
             shards: random.between(1, 8) as u16,
             backends: random.between(1, 3) as u16,
             links_per_backend: random.between(1, 3) as u16,
+            heavy_links: random.between(0, 2) as u16,
+            heavy_from: UNIT + *random.pick(&[UNIT / 25, UNIT / 10, UNIT, 20 * UNIT]),
             clients: random.between(2, 10) as usize,
             faults: if calm { Faults::NONE } else { Faults::drawn(random) },
             network_delay: micros(random, &[1, 50, 500, 5_000]),

@@ -160,6 +160,8 @@ impl World {
                     topology,
                     backends: Arc::clone(&backends),
                     links_per_backend: plan.links_per_backend,
+                    heavy_links: plan.heavy_links,
+                    heavy_from: plan.heavy_from,
                     request_bytes_max: 4 << 20,
                     reply_bytes_max: plan.reply_bytes_max,
                     output_bytes_max: plan.output_bytes_max,

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from harness import metrics
 from harness.placement import keys_by_backend
 from harness.processes import Weir
 from harness.resp import Reply, encode, shorten
@@ -27,7 +28,14 @@ def two_backends(module_servers) -> Weir:
     return module_servers.weir(module_servers.redis(), module_servers.redis(), flags=["--shards", "8"])
 
 
-@pytest.fixture(params=["one_backend", "two_backends"])
+@pytest.fixture(scope="module")
+def two_tracks(module_servers) -> Weir:
+    """Scripts, several keys and large values cost much here, all else does not: clients change between the connections often."""
+    flags = ["--shards", "3", "--backend-connections", "2", "--heavy-connections", "2", "--heavy-ru", "1.3"]
+    return module_servers.weir(module_servers.redis(), flags=flags)
+
+
+@pytest.fixture(params=["one_backend", "two_backends", "two_tracks"])
 def weir(request: pytest.FixtureRequest) -> Weir:
     return request.getfixturevalue(request.param)
 
@@ -154,9 +162,29 @@ def test_split_requests_among_others(weir: Weir, seed: int):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_requests_over_several_cores_of_one_backend(one_backend: Weir, seed: int):
+@pytest.mark.parametrize("name", ["one_backend", "two_tracks"])
+def test_requests_over_several_cores_of_one_backend(request: pytest.FixtureRequest, name: str, seed: int):
     model = Strings(f"moving:{seed}", seed)
-    play(one_backend, model, [model.one_key, model.many_keys, model.moving_keys])
+    play(request.getfixturevalue(name), model, [model.one_key, model.many_keys, model.moving_keys])
+
+
+@pytest.mark.weir_only
+def test_a_dear_read_neither_overtakes_nor_is_overtaken(two_tracks: Weir):
+    with two_tracks.connect() as connection:
+        items = [b"%d" % number for number in range(1000)]
+        for _ in range(20):
+            connection.pipeline([("DEL", "list"), ("RPUSH", "list", *items), ("LRANGE", "list", 0, -1)])
+        before = heavy(two_tracks)
+        for _ in range(50):
+            requests = [("DEL", "list"), ("RPUSH", "list", *items), ("LRANGE", "list", 0, -1), ("LTRIM", "list", 1, 0)]
+            *_, read, _, length = connection.pipeline([*requests, ("LLEN", "list")])
+            assert [item.value for item in read.value] == items
+            assert length.value == 0
+        assert heavy(two_tracks) > before
+
+
+def heavy(weir: Weir) -> float:
+    return sum(metrics.parse(weir.admin("/metrics")[1])["weir_requests_heavy_total"].values())
 
 
 def test_many_clients_at_once(weir: Weir):

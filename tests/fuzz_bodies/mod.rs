@@ -10,7 +10,7 @@ use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits};
 use weir::routing::Topology;
 use weir::shard::{AdmissionSettings, BackendSettings, Shard, ShardSettings};
 use weir::values::time::Now;
-use weir::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp};
+use weir::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp, UNIT};
 
 const SHARDS: u16 = 2;
 const BACKENDS: u16 = 2;
@@ -155,6 +155,8 @@ impl House {
             topology,
             backends: Arc::clone(&backends),
             links_per_backend: 2,
+            heavy_links: 1,
+            heavy_from: UNIT + UNIT / 20,
             request_bytes_max: REQUEST_BYTES_MAX,
             reply_bytes_max: 1 << 20,
             output_bytes_max: 64 << 20,

@@ -27,6 +27,11 @@ impl Accounts {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.of(class as usize)
     }
 
+    /// Has any request of the payer's tenant and of a class been paid for?
+    pub fn is_known(&mut self, payer: Payer, class: Class) -> bool {
+        self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.is_known(class as usize)
+    }
+
     /// What a request cost in the end, more or less than was taken for it; none if no backend did any of it.
     pub fn settle(&mut self, charge: &Charge, cost: Option<MicroUnits>, now: Timestamp) {
         let tenant = self.tenant_now(charge.payer);

@@ -45,6 +45,12 @@ impl Tab {
         self.expected.of(class as usize)
     }
 
+    /// Has any request of a class been paid for?
+    #[inline]
+    pub const fn is_known(&self, class: Class) -> bool {
+        self.expected.is_known(class as usize)
+    }
+
     /// Takes a cost, if all buckets have that much.
     #[inline]
     pub fn take(&mut self, cost: MicroUnits, now: Timestamp) -> bool {

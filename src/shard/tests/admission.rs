@@ -1,7 +1,7 @@
 //! Prices and quotas in the composer.
 
 use super::*;
-use crate::values::{UNIT, Weights};
+use crate::values::Weights;
 
 const LIMITED: &str = r"
     [global]
@@ -81,9 +81,8 @@ fn a_reply_corrects_the_price_and_the_next_estimate() {
     rig.answer_next("*3\r\n:1\r\n:2\r\n:3\r\n");
     rig.send(client, &[&["QOS", "EXPLAIN", "LRANGE", "a", "0", "-1"]]);
     let told = rig.told(client);
-    // An eighth of three rows, rounded up to a millionth.
-    assert!(told.contains("reply_expected\r\n$7\r\n0.00375\r\n"), "{told}");
-    assert!(told.contains("$5\r\ntotal\r\n$7\r\n1.00375\r\n"), "{told}");
+    assert!(told.contains("reply_expected\r\n$4\r\n0.03\r\n"), "{told}");
+    assert!(told.contains("$5\r\ntotal\r\n$4\r\n1.03\r\n"), "{told}");
     rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));
     rig.turns();
     let metered: u64 =

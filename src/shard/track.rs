@@ -1,0 +1,130 @@
+//! Stage 6: which connections to a backend a request takes. Replies of one connection come in order, so what costs much has
+//! connections of its own: nothing else then waits for it.
+//!
+//! Requests of one client must not overtake each other, so all that a client has under way takes the same track:
+//!
+//! | the next request | what is under way | it |
+//! |---|---|---|
+//! | costs much | on the usual track | waits until that is answered |
+//! | does not | costs much, at least some of it | follows: its reply must come after that one anyway |
+//! | does not | only what has followed | waits until that is answered, and is back on the usual track |
+
+use super::ShardSettings;
+use super::client::Client;
+use crate::protocol::command::Class;
+use crate::values::MicroUnits;
+
+/// Which of the connections to a backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Track {
+    /// Those for requests that are soon over.
+    #[default]
+    Usual,
+    /// Those for requests that cost much.
+    Heavy,
+}
+
+/// What one client has under way, as far as the choice of a track goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tracks {
+    current: Track,
+    /// The number of the last request that cost much.
+    heavy: u32,
+}
+
+impl Tracks {
+    /// The track of what was sent last.
+    pub const fn current(self) -> Track {
+        self.current
+    }
+
+    /// The track for a request with the number `next`, where `first` is the oldest that has not been answered. None while
+    /// it must wait.
+    fn choose(self, wanted: Track, first: u32, next: u32) -> Option<Track> {
+        if first == next || wanted == self.current {
+            return Some(wanted);
+        }
+        let heavy_under_way = self.heavy.wrapping_sub(first) < next.wrapping_sub(first);
+        (wanted == Track::Usual && heavy_under_way).then_some(Track::Heavy)
+    }
+
+    /// The request with that number takes a track.
+    const fn take(&mut self, wanted: Track, track: Track, next: u32) {
+        self.current = track;
+        if matches!(wanted, Track::Heavy) {
+            self.heavy = next;
+        }
+    }
+}
+
+impl Client {
+    /// Puts the next request on its track. False while it must wait for what is under way.
+    #[inline]
+    pub(super) fn take_track(&mut self, wanted: Track) -> bool {
+        let (first, next) = self.sequences();
+        let Some(track) = self.tracks.choose(wanted, first, next) else { return false };
+        self.tracks.take(wanted, track, next);
+        true
+    }
+}
+
+impl ShardSettings {
+    /// The track for a request that is estimated to cost so much. Where nothing is known yet of what such requests of the
+    /// tenant cost, it may be anything.
+    #[inline]
+    pub(super) fn track_of(&self, estimate: MicroUnits, class: Class, is_known: bool) -> Track {
+        let may_be_anything = !is_known && matches!(class, Class::Range | Class::Scan | Class::Script);
+        if self.heavy_links > 0 && (estimate >= self.heavy_from || may_be_anything) {
+            Track::Heavy
+        } else {
+            Track::Usual
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// One client against a list of all that it has under way.
+    #[test]
+    fn nothing_overtakes_and_nothing_waits_without_need() {
+        let mut seed = 11_u64;
+        let mut random = move |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let mut tracks = Tracks::default();
+        let mut under_way: VecDeque<(Track, Track)> = VecDeque::new();
+        let mut next = u32::MAX - 1_000;
+        let (mut waited, mut followed) = (0, 0);
+        for _ in 0..100_000 {
+            if random(2) == 0 && under_way.pop_front().is_some() {
+                continue;
+            }
+            let wanted = if random(4) == 0 { Track::Heavy } else { Track::Usual };
+            let first = next.wrapping_sub(under_way.len() as u32);
+            let last = under_way.back().map(|(_, track)| *track);
+            let heavy_under_way = under_way.iter().any(|(wanted, _)| *wanted == Track::Heavy);
+            let expected = match (wanted, last) {
+                (_, None) => Some(wanted),
+                (wanted, Some(track)) if wanted == track => Some(wanted),
+                (Track::Usual, Some(_)) if heavy_under_way => Some(Track::Heavy),
+                _ => None,
+            };
+            assert_eq!(tracks.choose(wanted, first, next), expected, "{wanted:?} behind {under_way:?}");
+            let Some(track) = expected else {
+                waited += 1;
+                continue;
+            };
+            followed += u32::from(track != wanted);
+            tracks.take(wanted, track, next);
+            under_way.push_back((wanted, track));
+            next = next.wrapping_add(1);
+            assert!(under_way.iter().all(|(_, other)| *other == track), "{under_way:?}");
+        }
+        assert!(waited > 1_000 && followed > 1_000, "{waited} waited, {followed} followed");
+    }
+}
