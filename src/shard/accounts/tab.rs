@@ -274,7 +274,7 @@ mod tests {
                         .into_iter()
                         .map(|grant| Grant {
                             amount: grant.amount * share as i64 / 100_000,
-                            holds: grant.holds * share / 100_000,
+                            holds: (grant.holds + 1_000_000) * share / 100_000,
                             at: self.now,
                             dry_from: dry.then_some(0),
                             ..grant
