@@ -191,19 +191,19 @@ mod tests {
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let payer = || prop_oneof![4 => Just(0_usize), 1 => 0..PAYERS.len()];
         let step = prop_oneof![
-            20 => (payer(), 1_usize..8, 0_u64..4_000)
+            20 => (payer(), 1_usize..8, prop_oneof![Just(0), 0_u64..4_000])
                 .prop_map(|(payer, times, milli)| Step::Admit { payer, times, milli }),
-            20 => (1_usize..8, proptest::option::weighted(0.9, 0_u64..6_000))
+            20 => (1_usize..8, proptest::option::weighted(0.9, prop_oneof![Just(0), 0_u64..6_000]))
                 .prop_map(|(times, milli)| Step::Settle { times, milli }),
             2 => payer().prop_map(|payer| Step::Refuse { payer }),
             2 => payer().prop_map(|payer| Step::Look { payer }),
-            10 => (0_u64..200_000, proptest::bool::weighted(0.2))
+            6 => (prop_oneof![0_u64..200_000, 0_u64..20_000_000], proptest::bool::weighted(0.2))
                 .prop_map(|(share, dry)| Step::Grant { share, dry }),
-            10 => (0_u64..20_000).prop_map(|micros| Step::Wait { micros }),
+            10 => prop_oneof![5 => 0_u64..3_000, 1 => 0_u64..60_000].prop_map(|micros| Step::Wait { micros }),
             1 => Just(Step::Flush),
             1 => Just(Step::NewQuotas),
         ];
-        proptest::collection::vec(step, 1..200)
+        proptest::collection::vec(step, 1..400)
     }
 
     /// The accounts of a core with what the stages around them would keep.
