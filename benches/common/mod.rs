@@ -25,7 +25,7 @@ pub struct Case {
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![
         case("decode a GET", 1, decode()),
-        case("find its command", 1, find()),
+        case("decode it, find its command", 1, find()),
         case("slot of its key", 1, slot()),
         case("scan a reply", 1, scan()),
         case("admit under three limits", 1, admit(Row::One)),
