@@ -355,12 +355,16 @@ def test_the_most_restrictive_scope_is_named(limited, rates: dict[str, int], nam
     with server.connect("acme/ann") as ann, server.connect("acme") as acme, server.connect("zeta") as zeta:
         # The user's bucket, then what is left of its tenant's, then what is left of all.
         ask(ann, 400), ask(acme, 400), ask(zeta, 800)
-        replies = ann.pipeline([("GET", "nothing")] * 10)
-        last = refusal(replies[-1])
-        assert f"{last['scope']} {last['name']} {last['limit']}" == named
-        assert last["remaining"] == "0"
         # For one unit, and for one more that passed on credit.
-        assert 500 <= int(last["retry_after_ms"]) <= JITTER * 2_000 + 1, "it is the longest of the waits that is told"
+        told = range(500, int(JITTER * 2_000) + 2)
+
+        def is_named() -> bool:
+            last = refusal(ann.pipeline([("GET", "nothing")] * 10)[-1])
+            found = f"{last['scope']} {last['name']} {last['limit']}"
+            return found == named and last["remaining"] == "0" and int(last["retry_after_ms"]) in told
+
+        # The longest wait is nearly always this one's; for a moment before it ends it is not.
+        until(is_named, f"{named} is named, with the longest of the waits")
 
 
 NAMES = 50_000
