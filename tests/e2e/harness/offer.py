@@ -39,8 +39,8 @@ class Offer:
 
     @property
     def inner_seconds(self) -> float:
-        """From after the first reply to before the last request."""
-        return self.last_send - self.first_reply
+        """From after the first reply to before the last request; nothing before that reply is there."""
+        return self.last_send - self.first_reply if self.first_reply else 0.0
 
     def served_between(self, start: float, end: float) -> int:
         return self._served_at(end) - self._served_at(start)
