@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.attempts import best_of_some
 from harness.processes import binary
 from harness.waiting import until
 from test_script import Storage, figures
@@ -24,7 +25,6 @@ from test_script import Storage, figures
 pytestmark = pytest.mark.weir_only
 
 SECONDS_MAX = 90
-TRIES = 3
 TOLERANCE = 0.02
 CAPACITY_TOLERANCE = 0.03
 # Both sides keep three digits, and either may take the time a moment before it looks at its sockets.
@@ -46,16 +46,6 @@ def run(store: Storage, folder: Path, *flags: str) -> dict:
     done = subprocess.run(command(store, folder, *flags), capture_output=True, text=True, timeout=SECONDS_MAX)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "run.json").read_text())
-
-
-def best_of_some(attempt: Callable[[], None]) -> None:
-    """For bounds that a busy machine breaks, and a wrong bench breaks every time."""
-    for number in range(TRIES):
-        try:
-            return attempt()
-        except AssertionError:
-            if number + 1 == TRIES:
-                raise
 
 
 def drawn(store: Storage) -> dict[str, float]:
