@@ -82,35 +82,24 @@ impl Shard {
         if matches!(self.settings.admission.limiter, Limiter::Off) {
             return Ok(None);
         }
+        let weights = &self.settings.admission.weights;
+        let (asked, class) = (asked(command, arguments, weights), class_of(command));
         // A tab is opened only where there are prices.
-        if let Some(payer) = self.payer_of(id)
+        if let Some(payer) = self.clients.at(id).identity.payer
             && let Some(tab) = self.accounts.tab_of(payer)
         {
-            let (weights, class) = (&self.settings.admission.weights, class_of(command));
-            let quote = weights.quote(&asked(command, arguments, weights));
+            let quote = weights.quote(&asked);
             let taken = weights.estimate(&quote, tab.expected(class));
             let track = self.settings.track_of(taken, class, tab.is_known(class));
             if self.clients.at(id).take_track(track) && tab.take(taken, now.monotonic) {
                 return Ok(Some(Charge { taken, quote, payer, class }));
             }
         }
-        self.admit_alone(id, command, arguments, now)
+        self.admit_asked(id, &asked, class, arguments, now)
     }
 
-    /// A request that goes on no tab.
+    /// The same for what is already known to be asked, such as a whole transaction, and goes on no tab.
     #[inline(never)]
-    fn admit_alone(
-        &mut self,
-        id: ClientId,
-        command: Option<&Command>,
-        arguments: &Arguments<'_>,
-        now: Now,
-    ) -> Result<Option<Charge>, Stopped> {
-        let asked = asked(command, arguments, &self.settings.admission.weights);
-        self.admit_asked(id, &asked, class_of(command), arguments, now)
-    }
-
-    /// The same for what is already known to be asked, such as a whole transaction.
     pub(super) fn admit_asked(
         &mut self,
         id: ClientId,

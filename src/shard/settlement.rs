@@ -77,15 +77,15 @@ impl Departed {
 }
 
 impl Shard {
+    /// What was taken for a request becomes what it cost.
+    pub(super) fn settle_charge(&mut self, charge: &Charge, reply: &Settlement, now: Now) {
+        self.accounts.settle_reply(charge, reply, &self.settings.admission.weights, now);
+    }
+
     /// A reply, or a part of one, to a client that has left.
     pub(super) fn settle_departed(&mut self, to: ReplyTo, outcome: Outcome, bytes: usize, now: Now) {
         if let Some(owing) = self.departed.part_arrived(to, outcome, bytes) {
-            self.accounts.settle_reply(
-                &owing.charge,
-                &owing.settlement,
-                &self.settings.admission.weights,
-                now,
-            );
+            self.settle_charge(&owing.charge, &owing.settlement, now);
         }
     }
 

@@ -178,12 +178,7 @@ impl Shard {
         let cursor = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<u64>().ok());
         let Some(cursor) = cursor else {
             if let Some(charge) = charge {
-                self.accounts.settle_reply(
-                    &charge,
-                    &Settlement::default(),
-                    &self.settings.admission.weights,
-                    now,
-                );
+                self.settle_charge(&charge, &Settlement::default(), now);
             }
             return self.answer_now(id, |out, _| encode::error(out, "ERR invalid cursor"));
         };
