@@ -1,20 +1,24 @@
 //! Sockets of one core: turns completions of the ring into `handle_*` calls, and what is polled into requests to it.
 //!
-//! A socket's place is freed when nothing is under way on it any more, so a completion always finds its socket.
+//! A socket is forgotten when nothing is under way on it any more, so a completion always finds its socket; the ring then
+//! closes its descriptor.
 
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use slab::Slab;
-
+use super::reception::{Reception, Stop, Turn, Want};
 use super::ring::{Completion, Ring, Token};
 use crate::protocol::Segment;
 use crate::values::time::Now;
+use crate::values::limits::RECEIVE_BUFFERS;
 use crate::values::{Action, BackendId, Owner, Timestamp};
 
 /// How long a listener that failed is left alone.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// Sockets that get their turn for a buffer at once. The other buffers are for those who did not have to wait.
+const TURNS_AT_ONCE: usize = RECEIVE_BUFFERS as usize / 2;
 
 /// The deciding code that sockets belong to.
 pub(super) trait Application {
@@ -26,6 +30,8 @@ pub(super) trait Application {
     fn handle_end(&mut self, owner: Owner, now: Now);
     /// Why a socket could not be connected; `handle_lost` follows.
     fn note_unreachable(&mut self, _owner: Owner, _error: &io::Error) {}
+    /// Why no connection could be accepted; it is tried again a little later.
+    fn note_not_accepted(&mut self, _error: &io::Error) {}
     /// The socket failed, or could not be connected.
     fn handle_lost(&mut self, owner: Owner, now: Now);
     fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now);
@@ -40,12 +46,8 @@ pub(super) trait Connector {
 }
 
 struct Socket {
-    fd: OwnedFd,
     owner: Owner,
-    receiving: bool,
-    /// A cancellation of receiving is on its way.
-    stopping: bool,
-    paused: bool,
+    reception: Reception,
     sending: bool,
     connecting: bool,
     closing: bool,
@@ -53,71 +55,93 @@ struct Socket {
     sent: usize,
 }
 
+impl Socket {
+    fn is_busy(&self) -> bool {
+        self.reception.is_busy() || self.sending || self.connecting
+    }
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// What was taken off our hands still arrives.
+    Orderly,
+    /// What has not left yet is dropped.
+    Reset,
+}
+
 pub(super) struct Driver {
     pub ring: Ring,
-    sockets: Slab<Socket>,
-    listeners: Vec<OwnedFd>,
-    listening: bool,
-    /// Listeners that failed (no descriptors left, say) and are tried again a little later.
-    resting: Vec<Token>,
+    /// By the ring's names for them.
+    sockets: Vec<Option<Socket>>,
+    listeners: Vec<Token>,
+    /// Listeners that failed (no descriptors left, say), and when they are tried again.
+    resting: Vec<(Token, Timestamp)>,
     completions: Vec<Completion>,
-    /// Sockets whose receiving ended for want of buffers.
-    starved: Vec<Token>,
+    /// Sockets that wait for their turn to receive, each at most once.
+    waiting: VecDeque<Token>,
+    turn: Turn,
+    /// The last turn in which a socket found no buffer.
+    starved_in: Option<u32>,
     client_sockets: Vec<Option<Token>>,
     link_sockets: Vec<Option<Token>>,
     wake_at: Option<Timestamp>,
 }
 
 impl Driver {
-    pub fn new(ring: Ring, listeners: Vec<OwnedFd>) -> io::Result<Self> {
-        let mut driver = Self {
+    pub fn new(mut ring: Ring, listeners: Vec<OwnedFd>) -> Self {
+        let listeners: Vec<Token> = listeners.into_iter().map(|listener| ring.adopt(listener)).collect();
+        listeners.iter().for_each(|listener| ring.accept(*listener));
+        Self {
             ring,
-            sockets: Slab::new(),
+            sockets: Vec::new(),
             listeners,
-            listening: true,
             resting: Vec::new(),
             completions: Vec::new(),
-            starved: Vec::new(),
+            waiting: VecDeque::new(),
+            turn: Turn::default(),
+            starved_in: None,
             client_sockets: Vec::new(),
             link_sockets: Vec::new(),
             wake_at: None,
-        };
-        for index in 0..driver.listeners.len() {
-            driver.listen(index as Token)?;
         }
-        Ok(driver)
-    }
-
-    fn listen(&mut self, listener: Token) -> io::Result<()> {
-        self.ring.accept(listener, self.listeners[listener as usize].as_fd())
     }
 
     /// Accepts no more.
-    pub fn stop_listening(&mut self) -> io::Result<()> {
-        self.listening = false;
-        for index in 0..self.listeners.len() {
-            self.ring.cancel_accept(index as Token)?;
+    pub fn stop_listening(&mut self) {
+        // The kernel would go on taking connections that nobody answers, so the listeners are closed as well.
+        for listener in std::mem::take(&mut self.listeners) {
+            if !self.resting.iter().any(|(resting, _)| *resting == listener) {
+                self.ring.cancel_accept(listener);
+            }
+            self.ring.release(listener);
         }
-        // The kernel would go on taking connections that nobody answers.
-        self.listeners.clear();
-        Ok(())
+        self.resting.clear();
     }
 
-    /// Deals with everything that has completed. How many completions there were that bring something new: sends that
-    /// are over do not count.
-    pub fn handle_completions(&mut self, application: &mut impl Application, now: Now) -> io::Result<usize> {
+    /// Deals with everything that has completed. How many completions there were that bring something new (sends that are
+    /// over do not count), and how many sockets wait for their turn to receive.
+    pub fn handle_completions(&mut self, application: &mut impl Application, now: Now) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
-        self.ring.reap(&mut completions)?;
+        self.ring.reap(&mut completions);
+        let number = self.turn.number.wrapping_add(1);
+        let starved = self.starved_in.is_some_and(|last| number.wrapping_sub(last) <= 1);
+        self.turn = Turn { number, starved };
         let mut count = 0;
         for completion in completions.drain(..) {
             count += usize::from(!matches!(completion, Completion::Sent { .. }));
-            self.handle(completion, application, now)?;
+            self.handle(completion, application, now);
         }
         self.completions = completions;
-        while let Some(token) = self.starved.pop() {
-            self.receive(token)?;
+        for _ in 0..self.waiting.len().min(TURNS_AT_ONCE) {
+            let token = self.waiting.pop_front().expect("counted");
+            if self.socket(token).reception.handle_turn() {
+                self.ring.receive_once(token);
+            } else {
+                self.forget_if_done(token);
+            }
         }
-        Ok(count)
+        count + self.waiting.len()
     }
 
     /// Carries out what the application wants.
@@ -126,102 +150,127 @@ impl Driver {
         application: &mut impl Application,
         connector: &impl Connector,
         now: Now,
-    ) -> io::Result<()> {
+    ) {
         loop {
             while let Some(action) = application.poll_action() {
-                self.act(action, application, connector, now)?;
+                self.act(action, application, connector, now);
             }
-            let Some((owner, segment)) = application.poll_transmit() else { return Ok(()) };
+            let Some((owner, segment)) = application.poll_transmit() else { return };
             match self.token_of(owner) {
-                Some(token) => self.send(token, segment, 0)?,
+                Some(token) => self.send(token, segment, 0),
                 None => application.handle_transmitted(owner, segment, now),
             }
         }
     }
 
     /// Adopts a connected socket, as if it had been accepted.
-    pub fn adopt(&mut self, fd: OwnedFd, application: &mut impl Application, now: Now) -> io::Result<()> {
+    pub fn adopt(&mut self, fd: OwnedFd, application: &mut impl Application, now: Now) {
         let owner = application.handle_accepted(now);
-        let token = self.insert(fd, owner)?;
-        self.receive(token)
+        let token = self.insert(fd, owner);
+        self.receive(token);
     }
 
     /// Sees to it that the ring has a completion at that time.
-    pub fn wake_at(&mut self, at: Timestamp, now: Now) -> io::Result<()> {
+    pub fn wake_at(&mut self, at: Timestamp, now: Now) {
         let armed = self.wake_at.is_some_and(|armed| armed > now.monotonic && armed <= at);
         if !armed {
             self.wake_at = Some(at);
-            self.ring.wake_after(at.since(now.monotonic))?;
+            self.ring.wake_after(at.since(now.monotonic));
         }
-        Ok(())
     }
 
-    fn handle(
-        &mut self,
-        completion: Completion,
-        application: &mut impl Application,
-        now: Now,
-    ) -> io::Result<()> {
+    fn handle(&mut self, completion: Completion, application: &mut impl Application, now: Now) {
         match completion {
             Completion::Accepted { listener, socket, ended } => {
-                let failed = socket.is_err();
-                if let Ok(fd) = socket {
-                    self.adopt(fd, application, now)?;
-                }
-                if ended && self.listening && failed {
-                    self.resting.push(listener);
-                    self.ring.wake_after(ACCEPT_REST)?;
-                } else if ended && self.listening {
-                    self.listen(listener)?;
-                }
+                self.accepted(listener, socket, ended, application, now);
             }
             Completion::Received { socket: token, buffer, ended } => {
-                let socket = &mut self.sockets[token as usize];
-                socket.receiving &= !ended;
+                let socket = self.sockets[token as usize].as_mut().expect("busy sockets are kept");
                 if !socket.closing {
                     application.handle_received(socket.owner, self.ring.bytes(&buffer), now);
                 }
                 self.ring.give_back(buffer);
-                if ended {
-                    self.receive(token)?;
+                let turn = self.turn;
+                let reception = &mut socket.reception;
+                let want =
+                    if ended { reception.handle_received_last() } else { reception.handle_received(turn) };
+                if want != Want::Nothing || ended {
+                    self.carry_on(token, want);
                 }
             }
             Completion::EndOfStream { socket: token } => {
-                let socket = &mut self.sockets[token as usize];
-                socket.receiving = false;
-                if !socket.closing {
-                    application.handle_end(socket.owner, now);
+                let socket = self.socket(token);
+                socket.reception.handle_end();
+                let (owner, closing) = (socket.owner, socket.closing);
+                if !closing {
+                    application.handle_end(owner, now);
                 }
-                self.free_if_done(token);
+                match owner {
+                    // A store that says no more is of no more use; a client may still be owed something.
+                    Owner::Link(..) if !closing => self.close(token, Ending::Orderly),
+                    _ => self.forget_if_done(token),
+                }
             }
             Completion::ReceiveStopped { socket: token, error } => {
-                self.receive_stopped(token, &error, application, now)?;
+                self.receive_stopped(token, &error, application, now);
             }
             Completion::Sent { socket: token, segment, result } => {
-                self.sent(token, segment, &result, application, now)?;
+                self.sent(token, segment, &result, application, now);
             }
             Completion::Connected { socket: token, result } => {
-                let socket = &mut self.sockets[token as usize];
+                let socket = self.socket(token);
                 socket.connecting = false;
+                let owner = socket.owner;
                 match result {
-                    _ if socket.closing => self.free_if_done(token),
+                    _ if socket.closing => self.forget_if_done(token),
                     Ok(()) => {
-                        application.handle_connected(socket.owner, now);
-                        self.receive(token)?;
+                        application.handle_connected(owner, now);
+                        self.receive(token);
                     }
                     Err(error) => {
-                        application.note_unreachable(socket.owner, &error);
-                        self.lose(token, application, now)?;
+                        application.note_unreachable(owner, &error);
+                        self.lose(token, application, now);
                     }
                 }
             }
-            Completion::Woken => {
-                while let Some(listener) = self.resting.pop().filter(|_| self.listening) {
-                    self.listen(listener)?;
-                }
-            }
+            Completion::Woken => self.listen_again(now),
         }
-        Ok(())
+    }
+
+    fn accepted(
+        &mut self,
+        listener: Token,
+        socket: io::Result<OwnedFd>,
+        ended: bool,
+        application: &mut impl Application,
+        now: Now,
+    ) {
+        let listening = self.listeners.contains(&listener);
+        match socket {
+            Ok(fd) => self.adopt(fd, application, now),
+            Err(error) if ended && listening => {
+                application.note_not_accepted(&error);
+                self.resting.push((listener, now.monotonic.after(ACCEPT_REST)));
+                self.ring.wake_after(ACCEPT_REST);
+                return;
+            }
+            Err(_) => {}
+        }
+        if ended && listening {
+            self.ring.accept(listener);
+        }
+    }
+
+    /// Listeners whose rest is over.
+    fn listen_again(&mut self, now: Now) {
+        let Self { resting, ring, .. } = self;
+        resting.retain(|(listener, until)| {
+            let rests = *until > now.monotonic;
+            if !rests {
+                ring.accept(*listener);
+            }
+            rests
+        });
     }
 
     fn receive_stopped(
@@ -230,20 +279,27 @@ impl Driver {
         error: &io::Error,
         application: &mut impl Application,
         now: Now,
-    ) -> io::Result<()> {
-        let socket = &mut self.sockets[token as usize];
-        socket.receiving = false;
-        socket.stopping = false;
-        if socket.closing {
-            self.free_if_done(token);
-            return Ok(());
+    ) {
+        let stop = match error.raw_os_error() {
+            Some(libc::ENOBUFS) => Stop::Starved,
+            Some(libc::ECANCELED | libc::EINTR | libc::EAGAIN) => Stop::Interrupted,
+            _ => {
+                let socket = self.socket(token);
+                socket.reception.handle_end();
+                if socket.closing {
+                    self.forget_if_done(token);
+                } else {
+                    self.lose(token, application, now);
+                }
+                return;
+            }
+        };
+        if stop == Stop::Starved {
+            self.turn.starved = true;
+            self.starved_in = Some(self.turn.number);
         }
-        match error.raw_os_error() {
-            Some(libc::ENOBUFS) => self.starved.push(token),
-            Some(libc::ECANCELED | libc::EINTR | libc::EAGAIN) => self.receive(token)?,
-            _ => self.lose(token, application, now)?,
-        }
-        Ok(())
+        let want = self.socket(token).reception.handle_stopped(stop);
+        self.carry_on(token, want);
     }
 
     fn sent(
@@ -253,26 +309,28 @@ impl Driver {
         result: &io::Result<usize>,
         application: &mut impl Application,
         now: Now,
-    ) -> io::Result<()> {
-        let socket = &mut self.sockets[token as usize];
+    ) {
+        let socket = self.socket(token);
         socket.sending = false;
+        let length = segment.bytes().len();
+        let sent = socket.sent + result.as_ref().map_or(0, |sent| *sent);
+        let (owner, closing) = (socket.owner, socket.closing);
         match result {
-            Ok(sent) if !socket.closing && socket.sent + sent < segment.bytes().len() && *sent > 0 => {
-                let from = socket.sent + sent;
-                return self.send(token, segment, from);
+            Ok(progress) if !closing && sent < length && *progress > 0 => {
+                return self.send(token, segment, sent);
             }
-            result => {
-                let failed = !matches!(result, Ok(sent) if socket.sent + sent == segment.bytes().len());
-                let closing = socket.closing;
-                application.handle_transmitted(socket.owner, segment, now);
-                if failed && !closing {
-                    self.lose(token, application, now)?;
-                } else {
-                    self.free_if_done(token);
-                }
+            // Nothing was lost, and the rest is sent.
+            Err(error) if !closing && matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
+                return self.send(token, segment, sent);
             }
+            _ => {}
         }
-        Ok(())
+        application.handle_transmitted(owner, segment, now);
+        if sent < length && !closing {
+            self.lose(token, application, now);
+        } else {
+            self.forget_if_done(token);
+        }
     }
 
     fn act(
@@ -281,123 +339,133 @@ impl Driver {
         application: &mut impl Application,
         connector: &impl Connector,
         now: Now,
-    ) -> io::Result<()> {
+    ) {
+        if let Action::Connect { owner, backend } = action {
+            return self.connect(owner, backend, application, connector, now);
+        }
+        let (Action::Connect { owner, .. }
+        | Action::Close(owner)
+        | Action::Reset(owner)
+        | Action::PauseReading(owner)
+        | Action::ResumeReading(owner)) = action;
+        let Some(token) = self.token_of(owner) else { return };
         match action {
-            Action::Connect { owner, backend } => match connector.open(backend) {
-                Ok((fd, None)) => {
-                    let token = self.insert(fd, owner)?;
-                    application.handle_connected(owner, now);
-                    self.receive(token)?;
-                }
-                Ok((fd, Some(address))) => {
-                    let token = self.insert(fd, owner)?;
-                    let socket = &mut self.sockets[token as usize];
-                    socket.connecting = true;
-                    self.ring.connect(token, socket.fd.as_fd(), address)?;
-                }
-                Err(error) => {
-                    application.note_unreachable(owner, &error);
-                    application.handle_lost(owner, now);
-                }
-            },
-            Action::Close(owner) => {
-                if let Some(token) = self.token_of(owner) {
-                    self.close(token)?;
-                }
+            Action::Connect { .. } => {}
+            Action::Close(_) => self.close(token, Ending::Orderly),
+            Action::Reset(_) => self.close(token, Ending::Reset),
+            Action::PauseReading(_) => {
+                let want = self.socket(token).reception.pause();
+                self.carry_on(token, want);
             }
-            Action::PauseReading(owner) => {
-                if let Some(token) = self.token_of(owner) {
-                    self.pause(token)?;
-                }
-            }
-            Action::ResumeReading(owner) => {
-                if let Some(token) = self.token_of(owner) {
-                    self.sockets[token as usize].paused = false;
-                    self.receive(token)?;
-                }
+            Action::ResumeReading(_) => {
+                let socket = self.socket(token);
+                // Before it is connected there is nothing to receive.
+                let want = if socket.connecting { Want::Nothing } else { socket.reception.resume() };
+                self.carry_on(token, want);
             }
         }
-        Ok(())
     }
 
-    fn pause(&mut self, token: Token) -> io::Result<()> {
-        let socket = &mut self.sockets[token as usize];
-        socket.paused = true;
-        if socket.receiving && !socket.stopping {
-            socket.stopping = true;
-            self.ring.cancel_receive(token)?;
+    fn connect(
+        &mut self,
+        owner: Owner,
+        backend: BackendId,
+        application: &mut impl Application,
+        connector: &impl Connector,
+        now: Now,
+    ) {
+        match connector.open(backend) {
+            Ok((fd, None)) => {
+                let token = self.insert(fd, owner);
+                application.handle_connected(owner, now);
+                self.receive(token);
+            }
+            Ok((fd, Some(address))) => {
+                let token = self.insert(fd, owner);
+                self.socket(token).connecting = true;
+                self.ring.connect(token, address);
+            }
+            Err(error) => {
+                application.note_unreachable(owner, &error);
+                application.handle_lost(owner, now);
+            }
         }
-        Ok(())
     }
 
-    /// Receives, unless that is under way, unwanted or pointless.
-    fn receive(&mut self, token: Token) -> io::Result<()> {
-        let Some(socket) = self.sockets.get_mut(token as usize) else { return Ok(()) };
-        if socket.closing {
-            self.free_if_done(token);
-            return Ok(());
-        }
-        if socket.receiving || socket.paused || socket.connecting {
-            return Ok(());
-        }
-        socket.receiving = true;
-        self.ring.receive(token, socket.fd.as_fd())
+    fn receive(&mut self, token: Token) {
+        let want = self.socket(token).reception.start();
+        self.carry_on(token, want);
     }
 
-    fn send(&mut self, token: Token, segment: Segment, sent: usize) -> io::Result<()> {
-        let socket = &mut self.sockets[token as usize];
+    /// Does what reception wants.
+    fn carry_on(&mut self, token: Token, want: Want) {
+        match want {
+            Want::Nothing => self.forget_if_done(token),
+            Want::Receive => self.ring.receive(token),
+            Want::Turn => self.waiting.push_back(token),
+            Want::Cancel => self.ring.cancel_receive(token),
+        }
+    }
+
+    fn send(&mut self, token: Token, segment: Segment, sent: usize) {
+        let socket = self.socket(token);
         debug_assert!(!socket.sending, "one segment per socket is under way");
         socket.sending = true;
         socket.sent = sent;
-        self.ring.send(token, socket.fd.as_fd(), segment, sent)
+        self.ring.send(token, segment, sent);
     }
 
-    fn lose(&mut self, token: Token, application: &mut impl Application, now: Now) -> io::Result<()> {
-        application.handle_lost(self.sockets[token as usize].owner, now);
-        self.close(token)
+    fn lose(&mut self, token: Token, application: &mut impl Application, now: Now) {
+        application.handle_lost(self.socket(token).owner, now);
+        self.close(token, Ending::Orderly);
     }
 
-    fn close(&mut self, token: Token) -> io::Result<()> {
-        let socket = &mut self.sockets[token as usize];
+    fn close(&mut self, token: Token, ending: Ending) {
+        let socket = self.socket(token);
         if socket.closing {
-            return Ok(());
+            return;
         }
         socket.closing = true;
-        let (busy, owner) = (socket.receiving || socket.sending || socket.connecting, socket.owner);
-        if busy {
-            // Whatever is under way completes then, and the place is freed.
-            self.ring.shutdown(socket.fd.as_fd())?;
+        socket.reception.close();
+        let (busy, connecting, owner) = (socket.is_busy(), socket.connecting, socket.owner);
+        // Whatever is under way completes then, and the socket is forgotten.
+        match ending {
+            Ending::Reset => self.ring.reset(token),
+            Ending::Orderly if busy => self.ring.shut_down(token),
+            Ending::Orderly => {}
+        }
+        if connecting {
+            self.ring.cancel_connect(token);
         }
         if let Some(place) = self.place_of(owner)
             && *place == Some(token)
         {
             *place = None;
         }
-        self.free_if_done(token);
-        Ok(())
+        self.forget_if_done(token);
     }
 
-    fn free_if_done(&mut self, token: Token) {
-        let socket = &self.sockets[token as usize];
-        let busy = socket.receiving || socket.sending || socket.connecting;
-        if socket.closing && !busy && !self.starved.contains(&token) {
-            self.sockets.remove(token as usize);
+    fn forget_if_done(&mut self, token: Token) {
+        let socket = self.socket(token);
+        if socket.closing && !socket.is_busy() {
+            self.sockets[token as usize] = None;
+            self.ring.release(token);
         }
     }
 
-    fn insert(&mut self, fd: OwnedFd, owner: Owner) -> io::Result<Token> {
-        let socket = Socket {
-            fd,
-            owner,
-            receiving: false,
-            stopping: false,
-            paused: false,
-            sending: false,
-            connecting: false,
-            closing: false,
-            sent: 0,
-        };
-        let token = self.sockets.insert(socket) as Token;
+    fn socket(&mut self, token: Token) -> &mut Socket {
+        self.sockets[token as usize].as_mut().expect("a socket is kept while anything is under way on it")
+    }
+
+    fn insert(&mut self, fd: OwnedFd, owner: Owner) -> Token {
+        let token = self.ring.adopt(fd);
+        if self.sockets.len() <= token as usize {
+            self.sockets.resize_with(token as usize + 1, || None);
+        }
+        let reception = Reception::default();
+        let socket = Socket { owner, reception, sending: false, connecting: false, closing: false, sent: 0 };
+        let before = self.sockets[token as usize].replace(socket);
+        debug_assert!(before.is_none(), "the ring names nothing twice");
         let index = index_of(owner);
         let places = self.places_of(owner);
         if places.len() <= index {
@@ -406,9 +474,9 @@ impl Driver {
         // Whose place this was has let go of it, though the order to close its socket is still to come.
         let former = places[index].replace(token);
         if let Some(former) = former {
-            self.close(former)?;
+            self.close(former, Ending::Orderly);
         }
-        Ok(token)
+        token
     }
 
     fn places_of(&mut self, owner: Owner) -> &mut Vec<Option<Token>> {
@@ -425,12 +493,7 @@ impl Driver {
     /// The open socket of an owner. A former owner of the same place has none.
     fn token_of(&mut self, owner: Owner) -> Option<Token> {
         let token = (*self.place_of(owner)?)?;
-        (self.sockets[token as usize].owner == owner).then_some(token)
-    }
-
-    /// The descriptor that other cores wake this one by.
-    pub fn doorbell(&self) -> RawFd {
-        self.ring.as_raw_fd()
+        (self.socket(token).owner == owner).then_some(token)
     }
 }
 
@@ -438,5 +501,215 @@ fn index_of(owner: Owner) -> usize {
     match owner {
         Owner::Client(id) => id.index as usize,
         Owner::Link(connection, _) => connection.0 as usize,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::values::ClientId;
+    use crate::values::limits::RECEIVE_BUFFER_BYTES;
+
+    /// Notes what happens; answers nothing by itself.
+    #[derive(Default)]
+    struct Notes {
+        accepted: u32,
+        received: Vec<usize>,
+        ended: Vec<u32>,
+        lost: Vec<u32>,
+        actions: VecDeque<Action>,
+        to_send: VecDeque<(Owner, Segment)>,
+    }
+
+    fn client(index: u32) -> Owner {
+        Owner::Client(ClientId { index, generation: 1 })
+    }
+
+    fn index(owner: Owner) -> u32 {
+        index_of(owner) as u32
+    }
+
+    impl Application for Notes {
+        fn handle_accepted(&mut self, _now: Now) -> Owner {
+            self.accepted += 1;
+            self.received.push(0);
+            client(self.accepted - 1)
+        }
+        fn handle_connected(&mut self, _owner: Owner, _now: Now) {}
+        fn handle_received(&mut self, owner: Owner, bytes: &[u8], _now: Now) {
+            self.received[index_of(owner)] += bytes.len();
+        }
+        fn handle_end(&mut self, owner: Owner, _now: Now) {
+            self.ended.push(index(owner));
+        }
+        fn handle_lost(&mut self, owner: Owner, _now: Now) {
+            self.lost.push(index(owner));
+        }
+        fn handle_transmitted(&mut self, _owner: Owner, _segment: Segment, _now: Now) {}
+        fn poll_action(&mut self) -> Option<Action> {
+            self.actions.pop_front()
+        }
+        fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+            self.to_send.pop_front()
+        }
+    }
+
+    struct Nowhere;
+
+    impl Connector for Nowhere {
+        fn open(&self, _backend: BackendId) -> io::Result<(OwnedFd, Option<socket2::SockAddr>)> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    struct Rig {
+        driver: Driver,
+        notes: Notes,
+        turns: u64,
+        _rope: UnixStream,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let (bell, rope) = UnixStream::pair().expect("a pair");
+            let ring = Ring::new(bell.into()).expect("a ring");
+            Self { driver: Driver::new(ring, Vec::new()), notes: Notes::default(), turns: 1, _rope: rope }
+        }
+
+        fn now(&self) -> Now {
+            Now { monotonic: Timestamp::from_millis(self.turns), unix_ms: 0 }
+        }
+
+        /// A connection, seen from the other side.
+        fn connect(&mut self) -> UnixStream {
+            let (near, far) = UnixStream::pair().expect("a pair");
+            let now = self.now();
+            self.driver.adopt(near.into(), &mut self.notes, now);
+            far.set_nonblocking(true).expect("a socket");
+            far
+        }
+
+        fn turn(&mut self) {
+            self.turns += 1;
+            let now = self.now();
+            self.driver.handle_completions(&mut self.notes, now);
+            self.driver.carry_out(&mut self.notes, &Nowhere, now);
+            self.driver.ring.submit_and_wait(Some(Duration::from_millis(1))).expect("a working ring");
+        }
+    }
+
+    /// Is the other side's end still open?
+    fn is_open(far: &mut UnixStream) -> bool {
+        match far.read(&mut [0; 16]) {
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            Ok(count) => count > 0,
+        }
+    }
+
+    #[test]
+    fn connections_that_are_cut_off_take_no_other_with_them() {
+        let mut rig = Rig::new();
+        let mut fresh = Vec::new();
+        for round in 0..300 {
+            // Closed while something is under way on it, in every way, and a new one comes in the same moment.
+            let mut doomed = rig.connect();
+            let owner = client(rig.notes.accepted - 1);
+            doomed.write_all(b"PING\r\n").expect("a socket buffer");
+            if round % 2 == 0 {
+                rig.turn();
+            }
+            rig.notes.to_send.push_back((owner, Segment::Gathered(vec![b'x'; 1 << 20])));
+            match round % 3 {
+                0 => rig.notes.actions.push_back(Action::Close(owner)),
+                1 => rig.notes.actions.push_back(Action::Reset(owner)),
+                _ => drop(doomed),
+            }
+            rig.turn();
+            fresh.push(rig.connect());
+            if fresh.len() > 20 {
+                assert!(is_open(&mut fresh.remove(0)), "round {round}");
+            }
+        }
+        for _ in 0..20 {
+            rig.turn();
+        }
+        assert!(fresh.iter_mut().all(is_open));
+    }
+
+    #[test]
+    fn a_flood_leaves_a_buffer_for_the_neighbour() {
+        let mut rig = Rig::new();
+        let mut floods: Vec<UnixStream> = (0..60).map(|_| rig.connect()).collect();
+        let mut neighbour = rig.connect();
+        let chunk = vec![b'f'; 4 * RECEIVE_BUFFER_BYTES];
+        let flood = |floods: &mut Vec<UnixStream>| {
+            for far in floods {
+                while far.write(&chunk).is_ok() {}
+            }
+        };
+        for _ in 0..20 {
+            flood(&mut floods);
+            rig.turn();
+        }
+        let before = rig.notes.received.clone();
+        let (mut asked, rounds) = (0, 200);
+        let mut waited_most = 0;
+        for _ in 0..rounds {
+            flood(&mut floods);
+            neighbour.write_all(b"PING").expect("a socket buffer");
+            asked += 4;
+            let mut waited = 0;
+            while rig.notes.received[60] < asked {
+                rig.turn();
+                flood(&mut floods);
+                waited += 1;
+                assert!(waited < 1_000, "the neighbour is starved");
+            }
+            waited_most = waited.max(waited_most);
+        }
+        assert!(waited_most <= 4, "the neighbour waited {waited_most} turns");
+        let shares: Vec<usize> =
+            rig.notes.received.iter().zip(&before).take(60).map(|(now, before)| now - before).collect();
+        let (least, most) = (shares.iter().min().expect("60"), shares.iter().max().expect("60"));
+        assert!(least * 2 > *most, "from {least} to {most} bytes");
+    }
+
+    #[test]
+    fn a_pause_during_the_last_data_can_be_taken_back() {
+        let mut rig = Rig::new();
+        let mut far = rig.connect();
+        for _ in 0..100 {
+            rig.notes.actions.push_back(Action::PauseReading(client(0)));
+            let _ = far.write(&vec![b'x'; 2 * RECEIVE_BUFFER_BYTES]);
+            rig.turn();
+            rig.notes.actions.push_back(Action::ResumeReading(client(0)));
+            rig.turn();
+        }
+        let before = rig.notes.received[0];
+        // What is still in its buffer, and then one more.
+        for _ in 0..20 {
+            rig.turn();
+        }
+        far.write_all(b"more").expect("room");
+        rig.turn();
+        rig.turn();
+        assert!(rig.notes.received[0] >= before + 4);
+    }
+
+    #[test]
+    fn the_end_is_told_once_however_often_reading_is_resumed() {
+        let mut rig = Rig::new();
+        let far = rig.connect();
+        far.shutdown(std::net::Shutdown::Write).expect("a socket");
+        for _ in 0..5 {
+            rig.turn();
+            rig.notes.actions.push_back(Action::PauseReading(client(0)));
+            rig.notes.actions.push_back(Action::ResumeReading(client(0)));
+        }
+        assert_eq!(rig.notes.ended, [0]);
+        assert!(rig.notes.lost.is_empty());
     }
 }

@@ -123,7 +123,7 @@ pub(super) fn generate(
 ) -> io::Result<()> {
     // Nobody rings: the thread looks at the gate often enough. The other end must stay open all the same.
     let (bell, _rope) = UnixStream::pair()?;
-    let mut driver = Driver::new(Ring::new(bell.into())?, Vec::new())?;
+    let mut driver = Driver::new(Ring::new(bell.into())?, Vec::new());
     let names = targets.0.iter().map(SocketAddr::to_string).collect();
     let run = Run::new(plan, thread, names, clock.now().monotonic);
     let mut generating = Generating(run);
@@ -131,7 +131,7 @@ pub(super) fn generate(
     let mut started = false;
     while !generating.0.is_done() {
         let now = clock.now();
-        driver.handle_completions(&mut generating, now)?;
+        driver.handle_completions(&mut generating, now);
         if gate.stop.load(Ordering::Relaxed) {
             generating.0.handle_stop(now.monotonic);
         }
@@ -150,7 +150,7 @@ pub(super) fn generate(
         while let Some(interval) = generating.0.poll_interval() {
             let _ = told.send((thread, Told::Second(interval)));
         }
-        driver.carry_out(&mut generating, targets, now)?;
+        driver.carry_out(&mut generating, targets, now);
         let pause = generating.0.poll_deadline().since(clock.now().monotonic).min(NOTICE_EVERY);
         if pause.is_zero() {
             driver.ring.submit()?;

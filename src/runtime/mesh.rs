@@ -5,7 +5,7 @@
 //!      └─ MSG_RING, only if j said that it sleeps ──> j's io_uring
 //! ```
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -24,7 +24,8 @@ const BATCHES_UNDER_WAY: usize = 64;
 struct Peer {
     /// It sleeps, or is about to, and must be woken.
     parked: AtomicBool,
-    ring: OnceLock<RawFd>,
+    /// Of its ring: open until the last shard is over, so that whoever rings never rings at another's.
+    doorbell: OnceLock<OwnedFd>,
 }
 
 /// One shard's ends of the mesh.
@@ -64,8 +65,8 @@ pub(super) fn weave(shards: usize) -> Vec<Mesh> {
 
 impl Mesh {
     /// Tells the others how to wake this shard.
-    pub fn announce(&self, ring: RawFd) {
-        self.peers[self.own].ring.set(ring).expect("a shard announces itself once");
+    pub fn announce(&self, doorbell: OwnedFd) {
+        self.peers[self.own].doorbell.set(doorbell).expect("a shard announces itself once");
     }
 
     /// The next batch from any other shard.
@@ -106,8 +107,8 @@ impl Mesh {
         }
     }
 
-    /// The rings of those that were given something and sleep. Each is named once per sleep.
-    pub fn sleepers(&mut self) -> impl Iterator<Item = RawFd> {
+    /// The doorbells of those that were given something and sleep. Each is named once per sleep.
+    pub fn sleepers(&mut self) -> impl Iterator<Item = BorrowedFd<'_>> {
         // Pairs with the fence in `park`: either the sleeper sees the batch, or its flag is seen here.
         if !self.given.is_empty() {
             fence(Ordering::SeqCst);
@@ -116,7 +117,7 @@ impl Mesh {
         self.given.drain(..).filter_map(|to| {
             let peer = &peers[to];
             let sleeps = peer.parked.load(Ordering::Relaxed) && peer.parked.swap(false, Ordering::Relaxed);
-            sleeps.then(|| peer.ring.get().copied()).flatten()
+            sleeps.then(|| peer.doorbell.get().map(OwnedFd::as_fd)).flatten()
         })
     }
 
@@ -140,6 +141,8 @@ impl Mesh {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd as _;
+
     use crate::protocol::Protocol;
     use crate::shard::{Message, ReplyTo, Route, Terms, Track};
     use crate::values::BackendId;
@@ -182,10 +185,12 @@ mod tests {
         let mut meshes = weave(2);
         let mut receiver = meshes.pop().expect("two shards");
         let mut sender = meshes.pop().expect("two shards");
-        receiver.announce(77);
+        let (doorbell, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let number = doorbell.as_raw_fd();
+        receiver.announce(doorbell.into());
         assert!(receiver.park());
         sender.send(ShardId(1), numbered(1));
-        assert_eq!(sender.sleepers().collect::<Vec<_>>(), [77]);
+        assert_eq!(sender.sleepers().map(|bell| bell.as_raw_fd()).collect::<Vec<_>>(), [number]);
         sender.send(ShardId(1), numbered(2));
         assert_eq!(sender.sleepers().count(), 0);
         assert!(!receiver.park(), "two batches wait");

@@ -2,7 +2,11 @@
 //!
 //! What the kernel borrows, the ring owns until the kernel is done: a segment that is being sent comes back with
 //! its completion, a receive buffer is lent out as a token and given back. So no caller can free memory that the
-//! kernel still writes to or reads from.
+//! kernel still writes to or reads from. The same goes for descriptors: they are handed over (`adopt`), named by tokens,
+//! and closed after `release` when nothing that names them is queued or in flight.
+//!
+//! What the kernel does not take at once (it lacks memory, or wants completions reaped first) waits in order, and is
+//! offered again with the next submission.
 //!
 //! Completions are only looked for on entry (`DEFER_TASKRUN`), and `wait_handle` is an eventfd that the kernel
 //! signals when there is something to look for, so that the executor around the ring can sleep on it.
@@ -10,8 +14,9 @@
 #![expect(unsafe_code, reason = "the kernel's interface is made of pointers; this file is its border")]
 
 use std::alloc::{Layout, alloc_zeroed};
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -19,6 +24,7 @@ use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use slab::Slab;
 
+use super::descriptors::Descriptors;
 use crate::protocol::Segment;
 use crate::values::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
 
@@ -28,7 +34,7 @@ const SUBMISSIONS: u32 = 1024;
 const COMPLETIONS: u32 = 8192;
 const BUFFER_GROUP: u16 = 0;
 
-/// The caller's name for a socket; comes back with its completions.
+/// The ring's name for a descriptor; comes back with its completions.
 pub type Token = u32;
 
 /// What the kernel has to say.
@@ -73,6 +79,7 @@ const KIND_BORROWED: u64 = 3;
 const KIND_WOKEN: u64 = 4;
 const KIND_SILENT: u64 = 5;
 const KIND_BELL: u64 = 6;
+const KIND_CANCEL: u64 = 7;
 
 fn tag(kind: u64, value: u64) -> u64 {
     kind << KIND_SHIFT | value
@@ -83,8 +90,14 @@ pub struct Ring {
     kernel: IoUring,
     buffers: ReceiveBuffers,
     borrowed: Slab<Borrowed>,
+    descriptors: Descriptors,
+    /// What found no room: a few requests for each socket at most, as each has one of a kind under way.
+    unsubmitted: VecDeque<squeue::Entry>,
     wait_handle: OwnedFd,
     bell: OwnedFd,
+    /// How often the kernel is to seem busy.
+    #[cfg(test)]
+    busy: u32,
 }
 
 impl Ring {
@@ -106,26 +119,48 @@ impl Ring {
         ring.submitter().register_eventfd(wait_handle.as_raw_fd())?;
         ring.completion().disable_eventfd();
         let buffers = ReceiveBuffers::new(&ring)?;
-        let mut ring = Self { kernel: ring, buffers, borrowed: Slab::new(), wait_handle, bell };
-        ring.listen_to_bell()?;
+        let mut ring = Self {
+            kernel: ring,
+            buffers,
+            borrowed: Slab::new(),
+            descriptors: Descriptors::default(),
+            unsubmitted: VecDeque::new(),
+            wait_handle,
+            bell,
+            #[cfg(test)]
+            busy: 0,
+        };
+        ring.listen_to_bell();
         Ok(ring)
     }
 
-    /// The file descriptor that other rings address messages to.
-    pub fn as_raw_fd(&self) -> RawFd {
-        self.kernel.as_raw_fd()
+    /// What other rings address messages to: a descriptor of its own, so that it names this ring for as long as somebody
+    /// may ring.
+    pub fn doorbell(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the descriptor is open as long as `self.kernel`, which outlives this borrow.
+        unsafe { BorrowedFd::borrow_raw(self.kernel.as_raw_fd()) }.try_clone_to_owned()
+    }
+
+    /// Takes a descriptor over and names it, until `release`.
+    pub fn adopt(&mut self, fd: OwnedFd) -> Token {
+        self.descriptors.adopt(fd)
+    }
+
+    /// Nothing more is wanted of a descriptor: it is closed as soon as nothing names it any more.
+    pub fn release(&mut self, token: Token) {
+        self.descriptors.release(token);
     }
 
     /// Readable when there may be completions, between `start_waiting` and `stop_waiting`.
     pub fn wait_handle(&self) -> BorrowedFd<'_> {
-        use std::os::fd::AsFd as _;
         self.wait_handle.as_fd()
     }
 
-    /// From now on, completions signal the wait handle. False if some are there already.
+    /// From now on, completions signal the wait handle. False if some are there already, or something is yet to be submitted.
     pub fn start_waiting(&mut self) -> bool {
         self.kernel.completion().enable_eventfd();
-        if self.has_completions() {
+        let submitted = self.unsubmitted.is_empty() && self.kernel.submission().is_empty();
+        if !submitted || self.has_completions() {
             self.stop_waiting();
             return false;
         }
@@ -145,124 +180,140 @@ impl Ring {
         pending || !self.kernel.completion().is_empty()
     }
 
-    fn listen_to_bell(&mut self) -> io::Result<()> {
+    fn listen_to_bell(&mut self) {
         let entry = opcode::RecvMulti::new(Fd(self.bell.as_raw_fd()), BUFFER_GROUP)
             .build()
             .user_data(tag(KIND_BELL, 0));
-        self.push(&entry)
+        self.push(entry);
     }
 
     /// Accepts connections until told otherwise.
-    pub fn accept(&mut self, listener: Token, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let entry = opcode::AcceptMulti::new(Fd(socket.as_raw_fd()))
-            .flags(libc::SOCK_CLOEXEC)
-            .build()
-            .user_data(tag(KIND_ACCEPT, u64::from(listener)));
-        self.push(&entry)
+    pub fn accept(&mut self, listener: Token) {
+        let fd = Fd(self.descriptors.begin(listener));
+        let entry = opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build();
+        self.push(entry.user_data(tag(KIND_ACCEPT, u64::from(listener))));
     }
 
     /// Receives into the ring's buffers until told otherwise.
-    pub fn receive(&mut self, socket: Token, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let entry = opcode::RecvMulti::new(Fd(fd.as_raw_fd()), BUFFER_GROUP)
+    pub fn receive(&mut self, socket: Token) {
+        let fd = Fd(self.descriptors.begin(socket));
+        let entry = opcode::RecvMulti::new(fd, BUFFER_GROUP).build();
+        self.push(entry.user_data(tag(KIND_RECEIVE, u64::from(socket))));
+    }
+
+    /// Receives into one buffer.
+    pub fn receive_once(&mut self, socket: Token) {
+        let fd = Fd(self.descriptors.begin(socket));
+        let entry = opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_BYTES as u32)
+            .buf_group(BUFFER_GROUP)
             .build()
-            .user_data(tag(KIND_RECEIVE, u64::from(socket)));
-        self.push(&entry)
+            .flags(squeue::Flags::BUFFER_SELECT);
+        self.push(entry.user_data(tag(KIND_RECEIVE, u64::from(socket))));
     }
 
     /// Stops receiving; `ReceiveStopped` says when.
-    pub fn cancel_receive(&mut self, socket: Token) -> io::Result<()> {
-        self.cancel(tag(KIND_RECEIVE, u64::from(socket)))
+    pub fn cancel_receive(&mut self, socket: Token) {
+        self.cancel(socket, tag(KIND_RECEIVE, u64::from(socket)));
     }
 
-    /// Stops accepting.
-    pub fn cancel_accept(&mut self, listener: Token) -> io::Result<()> {
-        self.cancel(tag(KIND_ACCEPT, u64::from(listener)))
+    /// Stops accepting; `Accepted` says when.
+    pub fn cancel_accept(&mut self, listener: Token) {
+        self.cancel(listener, tag(KIND_ACCEPT, u64::from(listener)));
     }
 
-    fn cancel(&mut self, user_data: u64) -> io::Result<()> {
-        let entry = opcode::AsyncCancel::new(user_data).build().user_data(tag(KIND_SILENT, 0));
-        self.push(&entry)
+    /// Stops connecting; `Connected` says when.
+    pub fn cancel_connect(&mut self, socket: Token) {
+        let connecting = self.borrowed.iter().find(|(_, borrowed)| {
+            matches!(borrowed, Borrowed::Connecting { socket: other, .. } if *other == socket)
+        });
+        if let Some((place, _)) = connecting {
+            self.cancel(socket, tag(KIND_BORROWED, place as u64));
+        }
+    }
+
+    /// Until it is over, its descriptor is not closed: so what it names is not another socket's by then.
+    fn cancel(&mut self, token: Token, user_data: u64) {
+        self.descriptors.begin(token);
+        let entry = opcode::AsyncCancel::new(user_data).build();
+        self.push(entry.user_data(tag(KIND_CANCEL, u64::from(token))));
     }
 
     /// Sends a segment from `sent` on, and gives it back with the completion.
-    pub fn send(
-        &mut self,
-        socket: Token,
-        fd: BorrowedFd<'_>,
-        segment: Segment,
-        sent: usize,
-    ) -> io::Result<()> {
+    pub fn send(&mut self, socket: Token, segment: Segment, sent: usize) {
         let bytes = &segment.bytes()[sent..];
         let (start, length) = (bytes.as_ptr(), bytes.len() as u32);
         // The bytes are on the heap (a vector's or shared ones), so moving the segment does not move them.
         let place = self.borrowed.insert(Borrowed::Sending { socket, segment });
-        let entry = opcode::Send::new(Fd(fd.as_raw_fd()), start, length)
+        let entry = opcode::Send::new(Fd(self.descriptors.begin(socket)), start, length)
             .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
-            .build()
-            .user_data(tag(KIND_BORROWED, place as u64));
-        self.push(&entry)
+            .build();
+        self.push(entry.user_data(tag(KIND_BORROWED, place as u64)));
     }
 
     /// Connects a socket.
-    pub fn connect(
-        &mut self,
-        socket: Token,
-        fd: BorrowedFd<'_>,
-        address: socket2::SockAddr,
-    ) -> io::Result<()> {
+    pub fn connect(&mut self, socket: Token, address: socket2::SockAddr) {
         let address = Box::new(address);
         let (start, length) = (address.as_ptr(), address.len());
         let place = self.borrowed.insert(Borrowed::Connecting { socket, _address: address });
-        let entry = opcode::Connect::new(Fd(fd.as_raw_fd()), start.cast(), length)
-            .build()
-            .user_data(tag(KIND_BORROWED, place as u64));
-        self.push(&entry)
+        let entry = opcode::Connect::new(Fd(self.descriptors.begin(socket)), start.cast(), length).build();
+        self.push(entry.user_data(tag(KIND_BORROWED, place as u64)));
     }
 
     /// Ends a socket in both directions, so that whatever is under way on it completes.
-    pub fn shutdown(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let entry =
-            opcode::Shutdown::new(Fd(fd.as_raw_fd()), libc::SHUT_RDWR).build().user_data(tag(KIND_SILENT, 0));
-        self.push(&entry)
+    pub fn shut_down(&self, socket: Token) {
+        // At once, not over the ring: the kernel would put it off to a thread of its own. Where it fails, there is no
+        // connection to end.
+        let _ = rustix::net::shutdown(self.descriptors.get(socket), rustix::net::Shutdown::Both);
+    }
+
+    /// Ends a connection and forgets what it has yet to send: the other side is told so (RST), where there is a network.
+    pub fn reset(&self, socket: Token) {
+        let fd = self.descriptors.get(socket);
+        // For TCP this disconnects at once, whatever is under way. Other sockets have nothing of their own yet to send:
+        // what was taken off our hands is in the other side's buffer.
+        if rustix::net::connect_unspec(fd).is_err() {
+            self.shut_down(socket);
+        }
     }
 
     /// Sees to it that this ring has a completion when so much time has passed.
-    pub fn wake_after(&mut self, pause: std::time::Duration) -> io::Result<()> {
+    pub fn wake_after(&mut self, pause: std::time::Duration) {
         let at = Box::new(Timespec::from(pause));
         let start: *const Timespec = &raw const *at;
         let place = self.borrowed.insert(Borrowed::Time { _at: at });
         let entry = opcode::Timeout::new(start).build().user_data(tag(KIND_BORROWED, place as u64));
-        self.push(&entry)
+        self.push(entry);
     }
 
-    /// Wakes the core that owns another ring.
-    pub fn wake(&mut self, ring: RawFd) -> io::Result<()> {
-        let entry = opcode::MsgRingData::new(Fd(ring), 0, tag(KIND_WOKEN, 0), None)
+    /// Wakes the core that owns another ring. Its doorbell is never closed while cores run.
+    pub fn wake(&mut self, doorbell: BorrowedFd<'_>) {
+        let entry = opcode::MsgRingData::new(Fd(doorbell.as_raw_fd()), 0, tag(KIND_WOKEN, 0), None)
             .build()
             .flags(squeue::Flags::SKIP_SUCCESS)
             .user_data(tag(KIND_SILENT, 0));
-        self.push(&entry)
+        self.push(entry);
     }
 
     /// Hands what was pushed to the kernel and lets it finish what is due, in one call; no call if there is nothing.
     pub fn submit(&mut self) -> io::Result<()> {
+        self.move_up();
         let submission = self.kernel.submission();
         let nothing = submission.is_empty() && !submission.taskrun() && !submission.cq_overflow();
         drop(submission);
         if nothing {
             return Ok(());
         }
-        match self.kernel.submit() {
-            // Interrupted, or the kernel wants completions reaped first: the next turn tries again.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {
-                Ok(())
-            }
-            other => other.map(|_| ()),
-        }
+        // Where the kernel is busy, the next turn tries again: what is left stays in the queue.
+        while self.enter()? == Entered::Taken && self.move_up() {}
+        Ok(())
     }
 
     /// Hands over and sleeps until there is a completion or the time has passed.
     pub fn submit_and_wait(&mut self, pause_max: Option<std::time::Duration>) -> io::Result<()> {
+        if self.move_up() && !self.unsubmitted.is_empty() {
+            // More than fits at once: no time to sleep.
+            return self.submit();
+        }
         let result = match pause_max {
             None => self.kernel.submit_and_wait(1),
             Some(pause) => {
@@ -271,36 +322,59 @@ impl Ring {
             }
         };
         match result {
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EINTR | libc::EBUSY | libc::EAGAIN | libc::ETIME)
-                ) =>
-            {
-                Ok(())
-            }
+            Err(error) if is_passing(&error) || error.raw_os_error() == Some(libc::ETIME) => Ok(()),
             other => other.map(|_| ()),
         }
     }
 
+    fn enter(&mut self) -> io::Result<Entered> {
+        #[cfg(test)]
+        if self.busy > 0 {
+            self.busy -= 1;
+            return Ok(Entered::Busy);
+        }
+        match self.kernel.submit() {
+            Ok(_) => Ok(Entered::Taken),
+            Err(error) if is_passing(&error) => Ok(Entered::Busy),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Moves what waits into the kernel's queue, as far as there is room. False if nothing waited.
+    fn move_up(&mut self) -> bool {
+        let waited = !self.unsubmitted.is_empty();
+        while let Some(entry) = self.unsubmitted.front() {
+            if !queue(&mut self.kernel, entry) {
+                break;
+            }
+            self.unsubmitted.pop_front();
+        }
+        waited
+    }
+
     /// Moves what has completed into `completions`.
-    pub fn reap(&mut self, completions: &mut Vec<Completion>) -> io::Result<()> {
-        let Self { kernel, borrowed, buffers, .. } = self;
+    pub fn reap(&mut self, completions: &mut Vec<Completion>) {
+        let Self { kernel, borrowed, buffers, descriptors, .. } = self;
         let mut deaf = false;
         completions.extend(kernel.completion().filter_map(|entry| {
             if entry.user_data() == tag(KIND_BELL, 0) {
                 deaf |= !cqueue::more(entry.flags());
-                // What was written does not matter.
-                if let Some(id) = cqueue::buffer_select(entry.flags()) {
-                    buffers.give_back(&ReceivedBuffer { id, length: 0 });
-                }
             }
-            interpret(&entry, borrowed)
+            let completion = interpret(&entry, borrowed);
+            // What the bell was sent does not matter, and some kernels spend a buffer on an end.
+            if let Some(id) = cqueue::buffer_select(entry.flags())
+                && !matches!(completion, Some(Completion::Received { .. }))
+            {
+                buffers.give_back(&ReceivedBuffer { id, length: 0 });
+            }
+            if let Some(token) = finished(&entry, completion.as_ref()) {
+                descriptors.finish(token);
+            }
+            completion
         }));
         if deaf {
-            self.listen_to_bell()?;
+            self.listen_to_bell();
         }
-        Ok(())
     }
 
     /// The bytes of a receive buffer.
@@ -314,16 +388,58 @@ impl Ring {
         self.buffers.give_back(&buffer);
     }
 
-    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        loop {
-            // SAFETY: everything the entry points to is owned by `self.borrowed` or `self.buffers` until the kernel
-            // has completed it, and file descriptors are only closed after that or fail cleanly.
-            let pushed = unsafe { self.kernel.submission().push(entry) };
-            if pushed.is_ok() {
-                return Ok(());
+    /// Never fails and never forgets: what finds no room waits behind what waits already.
+    fn push(&mut self, entry: squeue::Entry) {
+        if self.unsubmitted.is_empty() {
+            if queue(&mut self.kernel, &entry) {
+                return;
             }
-            self.kernel.submit()?;
+            // Makes room, unless the kernel is busy. A lasting error is met again by the next `submit`, which tells.
+            if matches!(self.enter(), Ok(Entered::Taken)) && queue(&mut self.kernel, &entry) {
+                return;
+            }
         }
+        self.unsubmitted.push_back(entry);
+    }
+}
+
+/// What became of an attempt to hand requests over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entered {
+    Taken,
+    /// Not now.
+    Busy,
+}
+
+/// Interrupted, short of memory, or the kernel wants completions reaped first.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN))
+}
+
+fn queue(kernel: &mut IoUring, entry: &squeue::Entry) -> bool {
+    // SAFETY: everything the entry points to is owned by the ring (`borrowed`, `buffers`) until the kernel has completed
+    // it, and so are the descriptors it names (`descriptors`, `bell`); doorbells of other rings are open
+    // while any core runs.
+    unsafe { kernel.submission().push(entry) }.is_ok()
+}
+
+/// The descriptor that an entry was the last word about, if it was.
+fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<Token> {
+    if cqueue::more(entry.flags()) {
+        return None;
+    }
+    match completion {
+        Some(
+            Completion::Accepted { listener: token, .. }
+            | Completion::Received { socket: token, .. }
+            | Completion::EndOfStream { socket: token }
+            | Completion::ReceiveStopped { socket: token, .. }
+            | Completion::Sent { socket: token, .. }
+            | Completion::Connected { socket: token, .. },
+        ) => Some(*token),
+        Some(Completion::Woken) => None,
+        None if entry.user_data() >> KIND_SHIFT == KIND_CANCEL => Some(entry.user_data() as Token),
+        None => None,
     }
 }
 
@@ -437,5 +553,129 @@ impl ReceiveBuffers {
         // SAFETY: the first entry holds the tail, which both sides access atomically.
         let tail = unsafe { &*types::BufRingEntry::tail(self.entries.as_ptr()).cast::<AtomicU16>() };
         tail.store(self.tail, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A ring, and the other end of its bell.
+    fn ring() -> (Ring, UnixStream) {
+        let (bell, rope) = UnixStream::pair().expect("a pair");
+        (Ring::new(bell.into()).expect("a ring"), rope)
+    }
+
+    /// Turns until that many completions have come.
+    fn completions(ring: &mut Ring, count: usize) -> Vec<Completion> {
+        let mut found = Vec::new();
+        for _ in 0..1_000 {
+            if found.len() >= count {
+                return found;
+            }
+            ring.submit_and_wait(Some(Duration::from_millis(10))).expect("a working ring");
+            ring.reap(&mut found);
+        }
+        panic!("only {found:?} in ten seconds");
+    }
+
+    #[test]
+    fn a_number_is_nobody_elses_while_something_queued_names_it() {
+        let (mut ring, _rope) = ring();
+        let (mut peer, own) = UnixStream::pair().expect("a pair");
+        let number = own.as_raw_fd();
+        let token = ring.adopt(own.into());
+        ring.receive(token);
+        completions_after_write(&mut ring, &mut peer);
+        ring.cancel_receive(token);
+        ring.release(token);
+        // Queued and not submitted: whoever opens a socket now must not get its number.
+        let fresh: Vec<UnixStream> = (0..4).map(|_| UnixStream::pair().expect("a pair").0).collect();
+        assert!(fresh.iter().all(|socket| socket.as_raw_fd() != number));
+        assert!(matches!(completions(&mut ring, 1)[0], Completion::ReceiveStopped { .. }));
+        ring.submit_and_wait(Some(Duration::from_millis(1))).expect("a working ring");
+        ring.reap(&mut Vec::new());
+        assert_eq!(peer.read(&mut [0]).expect("the end"), 0, "it was closed in the end");
+        assert_eq!(ring.descriptors.len(), 0);
+    }
+
+    fn completions_after_write(ring: &mut Ring, peer: &mut UnixStream) {
+        peer.write_all(b"x").expect("a connected socket");
+        for completion in completions(ring, 1) {
+            let Completion::Received { buffer, .. } = completion else { panic!("{completion:?}") };
+            ring.give_back(buffer);
+        }
+    }
+
+    #[test]
+    fn a_busy_kernel_is_asked_again_and_nothing_is_lost_or_overtaken() {
+        let (mut ring, _rope) = ring();
+        let (mut peer, own) = UnixStream::pair().expect("a pair");
+        let token = ring.adopt(own.into());
+        // More than the queue holds, while the kernel takes nothing.
+        ring.busy = 5;
+        for _ in 0..2 * SUBMISSIONS {
+            ring.wake_after(Duration::ZERO);
+        }
+        ring.send(token, Segment::Gathered(b"last".to_vec()), 0);
+        assert!(!ring.unsubmitted.is_empty());
+        assert!(!ring.start_waiting(), "nobody sleeps on what was not submitted");
+        for _ in 0..5 {
+            ring.submit().expect("a busy kernel is no error");
+        }
+        let found = completions(&mut ring, 2 * SUBMISSIONS as usize + 1);
+        let sent = found.iter().filter(|completion| matches!(completion, Completion::Sent { .. }));
+        assert_eq!(sent.count(), 1);
+        let mut bytes = [0; 4];
+        peer.read_exact(&mut bytes).expect("what was sent");
+        assert_eq!(&bytes, b"last");
+    }
+
+    #[test]
+    fn a_reset_drops_what_has_not_left_yet() {
+        let (mut ring, _rope) = ring();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let near = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let (mut far, _) = listener.accept().expect("connected");
+        let token = ring.adopt(near.into());
+        ring.receive(token);
+        // More than both sides' buffers take, so that much of it is still here.
+        let bytes = 64 << 20;
+        ring.send(token, Segment::Gathered(vec![0; bytes]), 0);
+        ring.submit().expect("a working ring");
+        ring.reset(token);
+        let found = completions(&mut ring, 2);
+        assert!(found.iter().any(|completion| {
+            matches!(completion, Completion::EndOfStream { .. } | Completion::ReceiveStopped { .. })
+        }));
+        let (mut read, mut chunk) = (0, vec![0; 1 << 20]);
+        let end = loop {
+            match far.read(&mut chunk) {
+                Ok(0) => break None,
+                Ok(count) => read += count,
+                Err(error) => break Some(error.kind()),
+            }
+        };
+        assert_eq!(end, Some(io::ErrorKind::ConnectionReset));
+        assert!(read < bytes);
+    }
+
+    #[test]
+    fn one_buffer_at_a_time_ends_with_each() {
+        let (mut ring, _rope) = ring();
+        let (mut peer, own) = UnixStream::pair().expect("a pair");
+        let token = ring.adopt(own.into());
+        peer.write_all(&vec![1; 3 * RECEIVE_BUFFER_BYTES]).expect("a socket buffer");
+        for _ in 0..3 {
+            ring.receive_once(token);
+            let found = completions(&mut ring, 1).pop().expect("one");
+            let Completion::Received { buffer, ended: true, .. } = found else { panic!("{found:?}") };
+            assert_eq!(ring.bytes(&buffer).len(), RECEIVE_BUFFER_BYTES);
+            ring.give_back(buffer);
+        }
     }
 }

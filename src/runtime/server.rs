@@ -345,7 +345,7 @@ fn start_engine(
             None => plain,
             Some(script) => plain.scripted(script),
         };
-        let driver = Driver::new(Ring::new(bell)?, listeners)?;
+        let driver = Driver::new(Ring::new(bell)?, listeners);
         storage_thread::serve(service, driver, letters, clock).await
     })
 }
@@ -371,7 +371,7 @@ fn start_shard(
     let name = format!("weir-{}", parts.settings.id.0);
     let task = move || async move {
         let Parts { settings, quotas, listeners, mesh, routes, control, door, clock, busy_poll } = parts;
-        let driver = Driver::new(Ring::new(bell)?, listeners)?;
+        let driver = Driver::new(Ring::new(bell)?, listeners);
         let shard = Shard::new(settings, quotas);
         ShardThread { shard, driver, mesh, connector: routes, letters, control, door, clock, busy_poll }
             .run()

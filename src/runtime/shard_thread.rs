@@ -124,7 +124,7 @@ impl<C: Connector> ShardThread<C> {
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
         let mut last_work = clock.now().monotonic;
-        mesh.announce(driver.doorbell());
+        mesh.announce(driver.ring.doorbell()?);
         loop {
             let now = clock.now();
             let mut work = 0;
@@ -144,18 +144,18 @@ impl<C: Connector> ShardThread<C> {
                     ToShard::Answer(to, reply) => guarded.shard.handle_answer(to, &reply, now),
                     ToShard::Drain => {
                         draining = true;
-                        driver.stop_listening()?;
+                        driver.stop_listening();
                         guarded.shard.handle_drain();
                     }
                     ToShard::Stop => return Ok(()),
                 }
             }
-            work += driver.handle_completions(&mut guarded, now)?;
+            work += driver.handle_completions(&mut guarded, now);
             guarded.shard.handle_turn_end(now);
             if work == 0 {
                 guarded.shard.handle_quiet();
             }
-            driver.carry_out(&mut guarded, &connector, now)?;
+            driver.carry_out(&mut guarded, &connector, now);
             guarded.count_clients();
             while let Some(report) = guarded.shard.poll_report() {
                 control.post(ToControl::Spent(report));
@@ -170,7 +170,7 @@ impl<C: Connector> ShardThread<C> {
                 }
             }
             for sleeper in mesh.sleepers() {
-                driver.ring.wake(sleeper)?;
+                driver.ring.wake(sleeper);
             }
             driver.ring.submit()?;
             if draining && guarded.shard.clients_open() == 0 {
@@ -195,7 +195,7 @@ impl<C: Connector> ShardThread<C> {
                 driver.ring.submit_and_wait(Some(pause.min(SHALLOW_SLEEP)))?;
             } else {
                 if let Some(at) = guarded.shard.poll_deadline() {
-                    driver.wake_at(at, now)?;
+                    driver.wake_at(at, now);
                     driver.ring.submit()?;
                 }
                 if driver.ring.start_waiting() {

@@ -93,21 +93,21 @@ pub(super) async fn serve(
         while let Ok(letter) = letters.try_recv() {
             work += 1;
             match letter {
-                ToStorage::Adopt(socket) => driver.adopt(socket, &mut served, now)?,
+                ToStorage::Adopt(socket) => driver.adopt(socket, &mut served, now),
                 ToStorage::Report(control) => {
                     control.post(ToControl::Engine(served.0.engine().statistics()));
                 }
                 ToStorage::Stop => {
                     // An accept under way would keep the port until the kernel has taken the ring apart, which may be
                     // after the process has ended: the next one could not listen.
-                    driver.stop_listening()?;
+                    driver.stop_listening();
                     return driver.ring.submit_and_wait(Some(SHALLOW_SLEEP));
                 }
             }
         }
-        work += driver.handle_completions(&mut served, now)?;
+        work += driver.handle_completions(&mut served, now);
         served.0.handle_turn_end(now);
-        driver.carry_out(&mut served, &Nowhere, now)?;
+        driver.carry_out(&mut served, &Nowhere, now);
         driver.ring.submit()?;
         if work > 0 || served.0.is_busy() {
             last_work = now.monotonic;
@@ -122,7 +122,7 @@ pub(super) async fn serve(
             continue;
         }
         if let Some(at) = served.0.poll_deadline() {
-            driver.wake_at(at, now)?;
+            driver.wake_at(at, now);
             driver.ring.submit()?;
         }
         if driver.ring.start_waiting() {

@@ -465,7 +465,7 @@ impl World {
     fn act(&mut self, shard: usize, action: Action, now: Now) -> Checked {
         match action {
             Action::Connect { owner, backend } => self.connect(shard, owner, backend),
-            Action::Close(owner) => {
+            Action::Close(owner) | Action::Reset(owner) => {
                 if let Some(socket) = self.by_owner.get(&(shard, owner)).copied() {
                     self.close(shard, socket, now);
                 }

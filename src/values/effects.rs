@@ -23,6 +23,8 @@ pub enum Action {
     },
     /// Close a socket. Nothing more is to be told about it, except that a segment under way comes back.
     Close(Owner),
+    /// The same, and what has not left this machine yet is dropped.
+    Reset(Owner),
     /// Stop reading from a socket, because what it sends has no room.
     PauseReading(Owner),
     /// Read on.
