@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::reception::{Reception, Stop, Turn, Want};
 use super::ring::{Completion, Ring, Token};
 use crate::protocol::Segment;
-use crate::values::time::Now;
 use crate::values::limits::RECEIVE_BUFFERS;
+use crate::values::time::Now;
 use crate::values::{Action, BackendId, Owner, Timestamp};
 
 /// How long a listener that failed is left alone.
@@ -145,12 +145,7 @@ impl Driver {
     }
 
     /// Carries out what the application wants.
-    pub fn carry_out(
-        &mut self,
-        application: &mut impl Application,
-        connector: &impl Connector,
-        now: Now,
-    ) {
+    pub fn carry_out(&mut self, application: &mut impl Application, connector: &impl Connector, now: Now) {
         loop {
             while let Some(action) = application.poll_action() {
                 self.act(action, application, connector, now);

@@ -437,9 +437,8 @@ fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<To
             | Completion::Sent { socket: token, .. }
             | Completion::Connected { socket: token, .. },
         ) => Some(*token),
-        Some(Completion::Woken) => None,
         None if entry.user_data() >> KIND_SHIFT == KIND_CANCEL => Some(entry.user_data() as Token),
-        None => None,
+        Some(Completion::Woken) | None => None,
     }
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import socket
+import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -273,3 +275,29 @@ def test_a_restarted_backend_under_open_connections(servers):
         except Closed as error:
             raise AssertionError(f"a client lost its connection with the backend's: {error}") from None
         connection.close()
+
+
+def test_clients_that_reset_take_no_fresh_connection_with_them(servers):
+    """A number of a descriptor that is given back is somebody else's at once: nothing may be under way for its former owner."""
+    weir = servers.weir(servers.redis(), flags=["--shards", "1"])
+    with weir.connect() as connection:
+        connection.call("SET", "large", "x" * (1 << 20))
+    no_linger = struct.pack("ii", 1, 0)
+    for round_number in range(6):
+        doomed = [socket.create_connection(("127.0.0.1", weir.port)) for _ in range(15)]
+        for each in doomed:
+            each.sendall(b"GET large\r\n" * 20)
+        # Replies that nobody reads are being sent when the connections are cut off.
+        assert all(each.recv(1) == b"$" for each in doomed)
+        # Everything happens at once, as far as weir can tell.
+        weir.signal(signal.SIGSTOP)
+        for each in doomed:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
+            each.close()
+        fresh = [weir.connect() for _ in doomed]
+        weir.signal(signal.SIGCONT)
+        for _ in range(20):
+            for connection in fresh:
+                assert connection.call("PING").text == "PONG", f"round {round_number}"
+        for connection in fresh:
+            connection.close()
