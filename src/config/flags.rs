@@ -113,7 +113,7 @@ pub struct Flags {
     #[arg(value_parser = positive_duration, default_value = "1s")]
     pub backend_connect_timeout: Duration,
 
-    /// A server that owes a reply for so long is given up, and so are all requests on that connection
+    /// A server that owes a reply and says nothing for so long is given up, and so are all requests on that connection
     #[arg(long, env = "WEIR_BACKEND_TIMEOUT", value_name = "DURATION", help_heading = STORAGE)]
     #[arg(value_parser = positive_duration, default_value = "5s")]
     pub backend_timeout: Duration,

@@ -153,6 +153,9 @@ impl Shard {
         now: Now,
     ) {
         self.counters.add(Counter::BackendBytesReceived, chunk.len() as u64);
+        if let Some(link) = self.current_link(connection, generation) {
+            link.heard_at = now.monotonic;
+        }
         while !chunk.is_empty() {
             let Some(link) = self.current_link(connection, generation) else { return };
             let scanned = link.scanner.scan(chunk);
@@ -308,7 +311,8 @@ impl Shard {
         for index in 0..self.links.len() {
             let link = &self.links[index];
             let connection = ConnectionId(index as u32);
-            let owes_since = link.pending.front().map(|pending| pending.sent_at);
+            // What stands behind much else is not owed from when it was sent, but from the reply before it.
+            let owes_since = link.pending.front().map(|pending| pending.sent_at.max(link.heard_at));
             match link.state {
                 LinkState::Opening { since }
                     if now.monotonic.since(since) >= self.settings.connect_timeout =>

@@ -61,6 +61,8 @@ pub(super) struct Link {
     pub listed_to_send: bool,
     pub pending: VecDeque<Pending>,
     pub scanner: ReplyScanner,
+    /// When bytes came last.
+    pub heard_at: Timestamp,
     /// The beginning of a reply that is not whole yet.
     pub partial: Vec<u8>,
     /// The reply under way is larger than allowed: its bytes are let go, and an error takes its place.
@@ -84,6 +86,7 @@ impl Link {
             listed_to_send: false,
             pending: VecDeque::new(),
             scanner: ReplyScanner::default(),
+            heard_at: Timestamp::ZERO,
             partial: Vec::new(),
             oversized: false,
         }

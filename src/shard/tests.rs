@@ -184,6 +184,18 @@ fn a_backend_that_cannot_be_reached_is_left_alone_for_a_while() {
 }
 
 #[test]
+fn a_backend_that_goes_on_answering_is_not_given_up() {
+    let mut rig = Rig::with(1, 1, |settings| settings.reply_timeout = Duration::from_secs(2));
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "a"][..]; 10]);
+    for _ in 0..10 {
+        rig.wait(Duration::from_millis(1_500));
+        rig.answer_next("$-1\r\n");
+        assert_eq!(rig.told(client), "$-1\r\n");
+    }
+}
+
+#[test]
 fn a_backend_that_is_silent_is_given_up() {
     let mut rig = Rig::with(1, 1, |settings| settings.reply_timeout = Duration::from_secs(2));
     let client = rig.client(0);
