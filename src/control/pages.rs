@@ -208,6 +208,12 @@ fn write_engine(page: &mut Exposition, totals: &Totals) {
         ("weir_embedded_commands_total", "Commands carried out.", Kind::Counter, engine.commands),
         ("weir_embedded_errors_total", "Replies that were errors.", Kind::Counter, engine.errors),
         ("weir_embedded_out_of_memory_total", "Writes refused.", Kind::Counter, engine.refused_for_memory),
+        (
+            "weir_embedded_too_dear_total",
+            "Requests refused for their cost.",
+            Kind::Counter,
+            engine.refused_for_cost,
+        ),
         ("weir_embedded_expired_total", "Keys whose time was over.", Kind::Counter, engine.expired),
         ("weir_embedded_hits_total", "Reads that found their key.", Kind::Counter, engine.hits),
         ("weir_embedded_misses_total", "Reads that did not.", Kind::Counter, engine.misses),

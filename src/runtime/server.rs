@@ -323,7 +323,8 @@ fn start_storage(
         ));
     }
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
-    let limits = EngineLimits { bytes_max: config.embedded_bytes_max as u64 };
+    let memory = EngineLimits::with_memory(config.embedded_bytes_max as u64);
+    let limits = EngineLimits { reply_bytes_max: config.reply_bytes_max, ..memory };
     let executor = start_engine(limits, config.request_bytes_max, None, Vec::new(), (letters, bell), clock);
     executors.push(executor.map_err(|error| error.to_string())?);
     let named = BackendSettings { name: "embedded".to_owned(), credentials: None };
@@ -466,7 +467,7 @@ pub fn run_storage(
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
     let (sockets, bound) = listen::tcp(listen_on, 1)
         .map_err(|error| format!("cannot listen on {listen_on} (--listen): {error}"))?;
-    let limits = EngineLimits { bytes_max };
+    let limits = EngineLimits::with_memory(bytes_max);
     let executor = start_engine(limits, request_bytes_max, script, sockets, (letters, bell), Clock::start())
         .map_err(|error| executor::ring_advice(&error))?;
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])

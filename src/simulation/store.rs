@@ -60,7 +60,7 @@ const LOADING: &[u8] = b"-LOADING Redis is loading the dataset in memory\r\n";
 impl Store {
     pub fn new(mut random: Random, faults: Faults, delay: Duration) -> Self {
         Self {
-            engine: Engine::new(EngineLimits { bytes_max: 1 << 30 }, random.any()),
+            engine: Engine::new(EngineLimits::with_memory(1 << 30), random.any()),
             connections: BTreeMap::new(),
             loading_until: Timestamp::ZERO,
             stalled_until: Timestamp::ZERO,

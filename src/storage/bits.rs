@@ -4,7 +4,7 @@ use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
 use super::numbers;
 use super::refusal::Refusal;
-use super::strings::{edit, make_room, slice};
+use super::strings::{edit, grow, make_room, slice};
 use crate::values::limits::REQUEST_BYTES_CEILING;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -23,7 +23,7 @@ fn setbit(call: &mut Call<'_>) -> Done {
     let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
     make_room(call, length, offset / 8 + 1)?;
     let old = edit(call, |bytes| {
-        bytes.resize(bytes.len().max(offset / 8 + 1), 0);
+        grow(bytes, offset / 8 + 1);
         let shift = 7 - offset % 8;
         let byte = &mut bytes[offset / 8];
         let old = *byte >> shift & 1;
@@ -50,8 +50,10 @@ fn bit_offset(call: &Call<'_>, index: usize) -> Result<usize, Refusal> {
 
 fn bitcount(call: &mut Call<'_>) -> Done {
     let range = bit_range(call);
+    let effort = call.effort;
     let counted = call.keyspace.read_string(call.at(1), |bytes| {
         let Some(bytes) = bytes else { return Ok(0) };
+        effort.spend_bytes(bytes.len())?;
         let Some((start, end, unit)) = range? else { return Ok(ones(bytes)) };
         Ok(match unit {
             BitUnit::Byte => ones(slice(bytes, start, end)),

@@ -1,12 +1,14 @@
 //! One command under way: what it may touch, and how it reads its arguments and writes its reply.
 
 use super::commands::Directory;
+use super::effort::Effort;
 use super::engine::{EngineLimits, Outcome};
 use super::keyspace::Keyspace;
 use super::numbers;
 use super::refusal::Refusal;
+use super::reply::Reply;
 use super::session::Session;
-use crate::protocol::{Arguments, Protocol, encode};
+use crate::protocol::{Arguments, Protocol};
 use crate::values::time::Now;
 
 /// A command has written its one reply, or says why not: then what it wrote is taken back.
@@ -21,7 +23,8 @@ pub(super) struct Call<'a> {
     pub(super) limits: &'a EngineLimits,
     pub(super) arguments: Arguments<'a>,
     pub(super) now: Now,
-    pub(super) out: &'a mut Vec<u8>,
+    pub(super) out: Reply<'a>,
+    pub(super) effort: &'a Effort,
     pub(super) outcome: Outcome,
 }
 
@@ -32,6 +35,7 @@ pub(super) struct Tally {
     pub(super) calls: Vec<u64>,
     pub(super) commands: u64,
     pub(super) refused_for_memory: u64,
+    pub(super) refused_for_cost: u64,
     pub(super) errors: u64,
     pub(super) started_ms: Option<u64>,
 }
@@ -65,21 +69,22 @@ impl<'a> Call<'a> {
     }
 
     /// Refuses what would need more memory than is left, where a small request may ask for much.
-    pub(super) fn afford(&mut self, growth: usize) -> Done {
-        if self.keyspace.used().saturating_add(growth as u64) > self.limits.bytes_max {
-            self.tally.refused_for_memory += 1;
-            return Err(Refusal::OutOfMemory);
-        }
-        Ok(())
+    pub(super) fn afford(&self, growth: usize) -> Done {
+        if growth as u64 > self.memory_left() { Err(Refusal::OutOfMemory) } else { Ok(()) }
+    }
+
+    /// Bytes that values may still grow by.
+    pub(super) fn memory_left(&self) -> u64 {
+        self.limits.bytes_max.saturating_sub(self.keyspace.used())
     }
 
     pub(super) fn ok(&mut self) -> Done {
-        self.out.extend_from_slice(b"+OK\r\n");
+        self.out.simple("OK");
         Ok(())
     }
 
     pub(super) fn integer(&mut self, value: i64) -> Done {
-        encode::integer(self.out, value);
+        self.out.integer(value);
         Ok(())
     }
 
@@ -88,17 +93,17 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn bulk(&mut self, bytes: &[u8]) -> Done {
-        encode::bulk(self.out, bytes);
+        self.out.bulk(bytes);
         Ok(())
     }
 
     pub(super) fn null(&mut self) -> Done {
-        encode::null(self.out, self.session.protocol);
+        self.out.null(self.session.protocol);
         Ok(())
     }
 
     pub(super) fn empty_array(&mut self) -> Done {
-        encode::array(self.out, 0);
+        self.out.array(0);
         Ok(())
     }
 
@@ -108,22 +113,4 @@ impl<'a> Call<'a> {
             None => self.null(),
         }
     }
-}
-
-/// A score as a reply: a double where the dialect has one.
-pub(super) fn write_double(out: &mut Vec<u8>, protocol: Protocol, value: f64) {
-    if protocol == Protocol::Resp3 {
-        out.push(b',');
-        numbers::write_float(out, value);
-        out.extend_from_slice(b"\r\n");
-        return;
-    }
-    // Spelled at the end of the reply first, because its length stands before it.
-    let start = out.len();
-    numbers::write_float(out, value);
-    let mut spelled = [0; 32];
-    let length = out.len() - start;
-    spelled[..length].copy_from_slice(&out[start..]);
-    out.truncate(start);
-    encode::bulk(out, &spelled[..length]);
 }

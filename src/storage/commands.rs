@@ -88,6 +88,11 @@ impl Directory {
         self.commands.len()
     }
 
+    #[cfg(test)]
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.commands.iter().map(|(_, command)| command.name)
+    }
+
     pub(super) fn at(&self, position: usize) -> &'static Command {
         self.commands[position].1
     }

@@ -2,14 +2,17 @@
 
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
-use super::engine::{Outcome, c_string};
+use super::engine::{Outcome, quoted};
 use super::numbers;
 use super::refusal::Refusal;
 use super::session::Session;
-use crate::protocol::{Protocol, encode};
+use crate::protocol::Protocol;
 
 /// The version that clients are told; they choose their handshake by it.
 pub(super) const REDIS_VERSION: &str = "7.2.4";
+
+/// Names are kept as long as their connection.
+const NAME_BYTES_MAX: usize = 1024;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("ping", -1, Effect::Read, ping),
@@ -24,7 +27,7 @@ pub(super) const COMMANDS: &[Command] = &[
 
 fn ping(call: &mut Call<'_>) -> Done {
     match call.count() {
-        1 => encode::simple(call.out, "PONG"),
+        1 => call.out.simple("PONG"),
         2 => return call.bulk(call.at(1)),
         _ => return Err(Refusal::WrongArity("ping")),
     }
@@ -78,7 +81,7 @@ fn hello(call: &mut Call<'_>) -> Done {
             name = Some(checked_name(call.at(index + 1))?);
             index += 2;
         } else {
-            let option = String::from_utf8_lossy(c_string(call.at(index), usize::MAX)).into_owned();
+            let option = quoted(call.at(index));
             return Err(Refusal::Quoting(format!("ERR Syntax error in HELLO option '{option}'")));
         }
     }
@@ -92,22 +95,22 @@ fn hello(call: &mut Call<'_>) -> Done {
 
 fn greet(call: &mut Call<'_>) {
     let (protocol, id) = (call.protocol(), call.session.id);
-    let out = &mut *call.out;
-    encode::map(out, protocol, 7);
+    let out = &mut call.out;
+    out.map(protocol, 7);
     for (field, text) in [("server", "redis"), ("version", REDIS_VERSION)] {
-        encode::bulk(out, field.as_bytes());
-        encode::bulk(out, text.as_bytes());
+        out.bulk(field.as_bytes());
+        out.bulk(text.as_bytes());
     }
-    encode::bulk(out, b"proto");
-    encode::integer(out, if protocol == Protocol::Resp3 { 3 } else { 2 });
-    encode::bulk(out, b"id");
-    encode::integer(out, id as i64);
+    out.bulk(b"proto");
+    out.integer(if protocol == Protocol::Resp3 { 3 } else { 2 });
+    out.bulk(b"id");
+    out.integer(id as i64);
     for (field, text) in [("mode", "standalone"), ("role", "master")] {
-        encode::bulk(out, field.as_bytes());
-        encode::bulk(out, text.as_bytes());
+        out.bulk(field.as_bytes());
+        out.bulk(text.as_bytes());
     }
-    encode::bulk(out, b"modules");
-    encode::array(out, 0);
+    out.bulk(b"modules");
+    out.array(0);
 }
 
 fn select(call: &mut Call<'_>) -> Done {
@@ -153,15 +156,15 @@ fn client_info(call: &mut Call<'_>) -> Done {
         String::from_utf8_lossy(library_name),
         String::from_utf8_lossy(library_version),
     );
-    encode::verbatim(call.out, *protocol, &line);
+    call.out.verbatim(*protocol, &line);
     Ok(())
 }
 
 fn client_getname(call: &mut Call<'_>) -> Done {
     let name = Some(call.session.name.as_slice()).filter(|name| !name.is_empty());
     match name {
-        Some(name) => encode::bulk(call.out, name),
-        None => encode::null(call.out, call.session.protocol),
+        Some(name) => call.out.bulk(name),
+        None => call.out.null(call.session.protocol),
     }
     Ok(())
 }
@@ -178,6 +181,9 @@ fn checked_name(name: &[u8]) -> Result<Vec<u8>, Refusal> {
             "ERR Client names cannot contain spaces, newlines or special characters.",
         ));
     }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Refusal::Words("ERR Client names cannot be longer than 1024 bytes."));
+    }
     Ok(name.to_vec())
 }
 
@@ -186,15 +192,18 @@ fn client_setinfo(call: &mut Call<'_>) -> Done {
     if !value.iter().all(u8::is_ascii_graphic) {
         return Err(Refusal::Quoting(format!(
             "ERR {} cannot contain spaces, newlines or special characters.",
-            String::from_utf8_lossy(call.at(2)).to_ascii_lowercase()
+            quoted(call.at(2)).to_ascii_lowercase()
         )));
+    }
+    if value.len() > NAME_BYTES_MAX {
+        return Err(Refusal::Words("ERR Client names cannot be longer than 1024 bytes."));
     }
     if call.is(2, "lib-name") {
         call.session.library_name = value.to_vec();
     } else if call.is(2, "lib-ver") {
         call.session.library_version = value.to_vec();
     } else {
-        let option = String::from_utf8_lossy(call.at(2)).into_owned();
+        let option = quoted(call.at(2));
         return Err(Refusal::Quoting(format!("ERR Unrecognized option '{option}'")));
     }
     call.ok()
@@ -207,7 +216,7 @@ fn client_switch(call: &mut Call<'_>) -> Done {
 
 fn reset(call: &mut Call<'_>) -> Done {
     *call.session = Session::new(call.session.id);
-    encode::simple(call.out, "RESET");
+    call.out.simple("RESET");
     Ok(())
 }
 

@@ -2,12 +2,19 @@
 
 use super::call::{Call, Tally};
 use super::commands::{Directory, Effect};
+use super::effort::{Effort, LOOK};
 use super::keyspace::{Keyspace, Swept};
 use super::refusal::Refusal;
+use super::reply::Reply;
 use super::session::Session;
 use crate::protocol::{Arguments, encode};
+use crate::values::limits::{ENGINE_EFFORT_MAX, ENGINE_REPLY_BYTES_MAX};
 use crate::values::time::Now;
 
+/// What an element that a request brings may occupy beside its bytes, counted from the fifth word on: a single one is
+/// within what the bound is approximate by.
+const ARGUMENT_BYTES: usize = 64;
+const ARGUMENTS_FREE: usize = 4;
 /// How much of a client's bytes an unknown command's error quotes, as in Redis.
 const QUOTED_BYTES_MAX: usize = 128;
 
@@ -16,6 +23,17 @@ const QUOTED_BYTES_MAX: usize = 128;
 pub struct EngineLimits {
     /// Approximate bytes of all keys and values at which writes that need memory are refused.
     pub bytes_max: u64,
+    /// Bytes of one reply; of all replies of a transaction.
+    pub reply_bytes_max: usize,
+    /// What one request may take, a transaction as a whole: about one for each element looked at.
+    pub effort_max: u64,
+}
+
+impl EngineLimits {
+    /// The usual bounds of one request, and this much memory.
+    pub fn with_memory(bytes_max: u64) -> Self {
+        Self { bytes_max, reply_bytes_max: ENGINE_REPLY_BYTES_MAX, effort_max: ENGINE_EFFORT_MAX }
+    }
 }
 
 /// What becomes of the connection.
@@ -38,6 +56,8 @@ pub struct EngineStatistics {
     pub bytes_used: u64,
     /// Writes refused because the memory was full.
     pub refused_for_memory: u64,
+    /// Commands refused because of what they would have looked at or replied.
+    pub refused_for_cost: u64,
     /// Commands carried out.
     pub commands: u64,
     /// Replies that were errors.
@@ -56,6 +76,8 @@ pub struct Engine {
     directory: Directory,
     limits: EngineLimits,
     tally: Tally,
+    /// What the last request took.
+    effort: u64,
 }
 
 impl Engine {
@@ -63,7 +85,7 @@ impl Engine {
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
         let directory = Directory::new();
         let tally = Tally { calls: vec![0; directory.len()], ..Tally::default() };
-        Self { keyspace: Keyspace::new(seed), directory, limits, tally }
+        Self { keyspace: Keyspace::new(seed), directory, limits, tally, effort: 0 }
     }
 
     /// Executes one request of one connection and appends exactly one reply to `out`, in the session's dialect.
@@ -74,11 +96,33 @@ impl Engine {
         now: Now,
         out: &mut Vec<u8>,
     ) -> Outcome {
+        let effort = Effort::new(self.limits.effort_max);
+        let before = out.len();
+        let outcome = self.execute_within(&effort, session, arguments, now, out);
+        effort.charge_bytes(out.len() - before);
+        self.effort = effort.spent();
+        outcome
+    }
+
+    /// What the last request took of the thread that all share, in units: reading one element of a list is one.
+    pub fn effort(&self) -> u64 {
+        self.effort
+    }
+
+    fn execute_within(
+        &mut self,
+        effort: &Effort,
+        session: &mut Session,
+        arguments: Arguments<'_>,
+        now: Now,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
         self.keyspace.set_now(now.unix_ms);
         self.tally.started_ms.get_or_insert(now.unix_ms);
         let position = match self.admit(arguments) {
             Ok(position) => position,
             Err(refusal) => {
+                effort.charge_request(arguments.len(), arguments.frame().len());
                 self.tally.errors += 1;
                 if let Some(transaction) = &mut session.transaction {
                     transaction.spoiled = true;
@@ -90,6 +134,7 @@ impl Engine {
         if self.directory.at(position).effect != Effect::Control
             && let Some(transaction) = &mut session.transaction
         {
+            effort.charge_request(arguments.len(), arguments.frame().len());
             if transaction.queue(arguments) {
                 encode::simple(out, "QUEUED");
             } else {
@@ -105,7 +150,8 @@ impl Engine {
             limits: &self.limits,
             arguments,
             now,
-            out,
+            out: Reply::new(out, self.limits.reply_bytes_max),
+            effort,
             outcome: Outcome::Continue,
         };
         call.run(position);
@@ -126,6 +172,7 @@ impl Engine {
             keys_volatile: self.keyspace.volatile(),
             bytes_used: self.keyspace.used(),
             refused_for_memory: self.tally.refused_for_memory,
+            refused_for_cost: self.tally.refused_for_cost,
             commands: self.tally.commands,
             errors: self.tally.errors,
             expired: self.keyspace.expired,
@@ -146,7 +193,9 @@ impl Engine {
         if !command.accepts(arguments.len()) {
             return Err(Refusal::WrongArity(command.name));
         }
-        let needed = self.keyspace.used().saturating_add(arguments.frame().len() as u64);
+        // Many small elements take more memory than the bytes that name them.
+        let places = arguments.len().saturating_sub(ARGUMENTS_FREE) * ARGUMENT_BYTES;
+        let needed = self.keyspace.used().saturating_add((arguments.frame().len() + places) as u64);
         if command.effect == Effect::Grow && needed >= self.limits.bytes_max {
             self.tally.refused_for_memory += 1;
             return Err(Refusal::OutOfMemory);
@@ -160,12 +209,15 @@ impl Call<'_> {
     pub(super) fn run(&mut self, position: usize) {
         self.tally.calls[position] += 1;
         self.tally.commands += 1;
-        let start = self.out.len();
-        if let Err(refusal) = (self.directory.at(position).run)(self) {
+        self.effort.charge_request(self.count(), self.arguments.frame().len());
+        if let Err(refusal) = (self.directory.at(position).run)(self).and_then(|()| self.out.check()) {
             self.tally.errors += 1;
-            self.out.truncate(start);
-            encode::error(self.out, &refusal.text());
+            self.tally.refused_for_memory += u64::from(refusal == Refusal::OutOfMemory);
+            let too_dear = matches!(refusal, Refusal::TooMuchWork(_) | Refusal::ReplyTooLarge(_));
+            self.tally.refused_for_cost += u64::from(too_dear);
+            self.out.refuse(&refusal);
         }
+        self.effort.charge(self.keyspace.take_removed() * LOOK);
     }
 }
 
@@ -190,6 +242,11 @@ fn unknown(arguments: Arguments<'_>) -> Refusal {
         String::from_utf8_lossy(c_string(arguments.name(), QUOTED_BYTES_MAX)),
         String::from_utf8_lossy(&quoted),
     ))
+}
+
+/// What a client sent, as errors repeat it: cut short, so that no error is as long as a request.
+pub(super) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(c_string(bytes, QUOTED_BYTES_MAX))
 }
 
 /// At most `length` bytes, and none from a zero byte on: what printf would show.
@@ -217,8 +274,12 @@ pub(super) mod testing {
         }
 
         pub(in crate::storage) fn bounded(bytes_max: u64) -> Self {
+            Self::with(EngineLimits::with_memory(bytes_max))
+        }
+
+        pub(in crate::storage) fn with(limits: EngineLimits) -> Self {
             let now = Now { unix_ms: 1_700_000_000_000, ..Now::default() };
-            Self { engine: Engine::new(EngineLimits { bytes_max }, 42), session: Session::new(1), now }
+            Self { engine: Engine::new(limits, 42), session: Session::new(1), now }
         }
 
         pub(in crate::storage) fn send_bytes(&mut self, words: &[&[u8]]) -> Vec<u8> {

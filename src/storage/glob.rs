@@ -1,11 +1,26 @@
 //! Patterns with `*`, `?`, `[...]` and `\`, as KEYS and SCAN know them.
 
+use super::effort::Effort;
+use super::refusal::Refusal;
+
+/// Steps that take as long as reading an element.
+const STEPS_PER_UNIT: usize = 16;
+/// Steps between two looks at what is left.
+const STEPS_MAX: usize = 1024;
+
 /// Whether `text` as a whole matches `pattern`. Never looks back further than the last star, so that no pattern
-/// takes more than about pattern times text steps.
-pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+/// takes more than about pattern times text steps; those are counted, because both may be long.
+pub(super) fn matches(pattern: &[u8], text: &[u8], effort: &Effort) -> Result<bool, Refusal> {
     let (mut rest, mut left) = (pattern, text);
     let mut retry: Option<(&[u8], &[u8])> = None;
+    let mut steps = 0;
     loop {
+        // A class is looked through whole, and where it ends only that tells.
+        steps += if rest.first() == Some(&b'[') { rest.len() } else { 1 };
+        if steps >= STEPS_MAX {
+            effort.spend(steps / STEPS_PER_UNIT, 1)?;
+            steps = 0;
+        }
         if let [b'*', after @ ..] = rest {
             retry = Some((after, left));
             rest = after;
@@ -14,10 +29,10 @@ pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
         {
             (rest, left) = (after, others);
         } else if rest.is_empty() && left.is_empty() {
-            return true;
+            return Ok(true);
         } else {
             // The last star takes one byte more.
-            let Some((after, [_, others @ ..])) = retry else { return false };
+            let Some((after, [_, others @ ..])) = retry else { return Ok(false) };
             retry = Some((after, others));
             (rest, left) = (after, others);
         }
@@ -65,6 +80,20 @@ fn match_class(class: &[u8], byte: u8) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn matches(pattern: &[u8], text: &[u8]) -> bool {
+        super::matches(pattern, text, &Effort::new(1_000_000)).expect("short enough")
+    }
+
+    #[test]
+    fn long_patterns_on_long_texts_are_given_up() {
+        for tail in [[b"a".repeat(20_000), b"b".to_vec()].concat(), b"[^b".repeat(20_000)] {
+            let pattern = [b"*".as_slice(), &tail].concat();
+            let effort = Effort::new(10_000);
+            let long = super::matches(&pattern, &b"a".repeat(1_000_000), &effort);
+            assert_eq!(long, Err(Refusal::TooMuchWork(10_000)));
+        }
+    }
 
     #[test]
     fn patterns_match_as_in_redis() {

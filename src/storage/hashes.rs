@@ -2,13 +2,14 @@
 
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
+use super::effort::LOOK;
 use super::fields::{Change, Field, Fields};
 use super::long_double;
 use super::numbers::{self, Digits};
 use super::refusal::Refusal;
-use super::scan::{self, ScanOptions, Scanned};
+use super::scan::{self, Page, ScanOptions, Scanned};
 use super::text::Text;
-use crate::protocol::{Protocol, encode};
+use crate::protocol::Protocol;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("hset", -4, Effect::Grow, hset),
@@ -44,10 +45,18 @@ fn set_fields(call: &mut Call<'_>, name: &'static str) -> Result<usize, Refusal>
         return Err(Refusal::WrongArity(name));
     }
     let arguments = call.arguments;
+    spend_searches(call, arguments.len() / 2 - 1)?;
     call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
         let pairs = (2..arguments.len()).step_by(2);
         pairs.filter(|at| fields.set(arguments.at(*at), arguments.at(at + 1)) == Change::Added).count()
     })
+}
+
+/// A small hash is looked through for each name.
+fn spend_searches(call: &Call<'_>, names: usize) -> Done {
+    let fields = call.keyspace.peek_as::<Fields>(call.at(1))?;
+    let small = fields.filter(|fields| fields.is_small()).map_or(0, Fields::len);
+    call.effort.spend(names, small as u64 / 8)
 }
 
 fn hsetnx(call: &mut Call<'_>) -> Done {
@@ -65,20 +74,21 @@ fn hsetnx(call: &mut Call<'_>) -> Done {
 fn hget(call: &mut Call<'_>) -> Done {
     let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?;
     match fields.and_then(|fields| fields.get(call.arguments.at(2))) {
-        Some(value) => encode::bulk(call.out, value.as_bytes()),
-        None => encode::null(call.out, call.session.protocol),
+        Some(value) => call.out.bulk(value.as_bytes()),
+        None => call.out.null(call.session.protocol),
     }
     Ok(())
 }
 
 fn hmget(call: &mut Call<'_>) -> Done {
     let names = call.rest(2);
+    spend_searches(call, names.len())?;
     let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?;
-    encode::array(call.out, names.len());
+    call.out.array(names.len());
     for name in names {
         match fields.and_then(|fields| fields.get(name)) {
-            Some(value) => encode::bulk(call.out, value.as_bytes()),
-            None => encode::null(call.out, call.session.protocol),
+            Some(value) => call.out.bulk(value.as_bytes()),
+            None => call.out.null(call.session.protocol),
         }
     }
     Ok(())
@@ -86,10 +96,11 @@ fn hmget(call: &mut Call<'_>) -> Done {
 
 fn hgetall(call: &mut Call<'_>) -> Done {
     let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?.map_or(&[][..], Fields::all);
-    encode::map(call.out, call.session.protocol, fields.len());
+    call.effort.spend(fields.len(), 2 * LOOK)?;
+    call.out.map(call.session.protocol, fields.len());
     for field in fields {
-        encode::bulk(call.out, field.name.as_bytes());
-        encode::bulk(call.out, field.value.as_bytes());
+        call.out.bulk(field.name.as_bytes());
+        call.out.bulk(field.value.as_bytes());
     }
     Ok(())
 }
@@ -104,15 +115,17 @@ fn hvals(call: &mut Call<'_>) -> Done {
 
 fn list_parts(call: &mut Call<'_>, part: fn(&Field) -> &Text) -> Done {
     let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?.map_or(&[][..], Fields::all);
-    encode::array(call.out, fields.len());
+    call.effort.spend(fields.len(), LOOK)?;
+    call.out.array(fields.len());
     for field in fields {
-        encode::bulk(call.out, part(field).as_bytes());
+        call.out.bulk(part(field).as_bytes());
     }
     Ok(())
 }
 
 fn hdel(call: &mut Call<'_>) -> Done {
     let names = call.rest(2);
+    spend_searches(call, names.len())?;
     let removed = call.keyspace.change(call.at(1), |fields: &mut Fields| {
         names.filter(|name| fields.remove(name).is_some()).count()
     })?;
@@ -151,15 +164,18 @@ fn hincrby(call: &mut Call<'_>) -> Done {
 
 fn hincrbyfloat(call: &mut Call<'_>) -> Done {
     let (name, by) = (call.at(2), call.at(3));
+    call.effort.charge(long_double::EFFORT);
     if !long_double::is_finite(by)? {
         return Err(Refusal::Words("ERR value is NaN or Infinity"));
     }
-    let sum = call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
+    let out = &call.out;
+    let sum = call.keyspace.change_or_create(call.arguments.at(1), |fields: &mut Fields| {
         let old = fields.get(name).map_or(&b"0"[..], Text::as_bytes);
         let sum = long_double::add(old, by).map_err(|refusal| match refusal {
             Refusal::NotAFloat => Refusal::Words("ERR hash value is not a float"),
             other => other,
         })?;
+        out.expect(sum.len())?;
         fields.set(name, sum.as_bytes());
         Ok(sum)
     })??;
@@ -169,21 +185,20 @@ fn hincrbyfloat(call: &mut Call<'_>) -> Done {
 fn hscan(call: &mut Call<'_>) -> Done {
     scan::check_cursor(call.at(2))?;
     if call.keyspace.read_as::<Fields>(call.at(1))?.is_none() {
-        return scan::reply(call, None, 0, &[]);
+        return scan::nothing(&mut call.out);
     }
-    let options = ScanOptions::parse(call, 2, Scanned::Elements)?;
-    let (mut elements, mut count) = (Vec::new(), 0);
-    let fields = call.keyspace.read_as::<Fields>(call.at(1))?;
-    let next = fields.zip(options.table_cursor()).and_then(|(fields, cursor)| {
-        fields.walk(cursor, options.count, |field| {
-            if options.wants(field.name.as_bytes()) {
-                encode::bulk(&mut elements, field.name.as_bytes());
-                encode::bulk(&mut elements, field.value.as_bytes());
-                count += 2;
-            }
+    let mut page = Page::new(ScanOptions::parse(call, 2, Scanned::Elements)?, call.effort);
+    let (cursor, count) = (page.options().table_cursor(), page.options().count);
+    let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?;
+    let next = fields.zip(cursor).and_then(|(fields, cursor)| {
+        fields.walk(cursor, count, |field| {
+            page.meet(field.name.as_bytes(), 2, || {
+                call.out.bulk(field.name.as_bytes());
+                call.out.bulk(field.value.as_bytes());
+            });
         })
     });
-    scan::reply(call, next.map(u64::from), count, &elements)
+    page.finish(&mut call.out, next.map(u64::from))
 }
 
 fn hrandfield(call: &mut Call<'_>) -> Done {
@@ -192,8 +207,8 @@ fn hrandfield(call: &mut Call<'_>) -> Done {
     if call.count() == 2 {
         let fields = call.keyspace.read_as::<Fields>(key)?.map_or(&[][..], Fields::all);
         match fields {
-            [] => encode::null(call.out, call.session.protocol),
-            fields => encode::bulk(call.out, fields[random.below(fields.len())].name.as_bytes()),
+            [] => call.out.null(call.session.protocol),
+            fields => call.out.bulk(fields[random.below(fields.len())].name.as_bytes()),
         }
         return Ok(());
     }
@@ -203,16 +218,16 @@ fn hrandfield(call: &mut Call<'_>) -> Done {
         return Err(Refusal::Syntax);
     }
     let fields = call.keyspace.read_as::<Fields>(key)?.map_or(&[][..], Fields::all);
-    let picks = scan::picks(&mut random, count, fields.len())?;
+    let picks = scan::picks(&mut random, count, fields.len(), call.effort)?;
     let nested = with_values && call.session.protocol == Protocol::Resp3;
-    encode::array(call.out, if with_values && !nested { picks.len() * 2 } else { picks.len() });
+    call.out.array(if with_values && !nested { picks.len() * 2 } else { picks.len() });
     for pick in picks {
         if nested {
-            encode::array(call.out, 2);
+            call.out.array(2);
         }
-        encode::bulk(call.out, fields[pick].name.as_bytes());
+        call.out.bulk(fields[pick].name.as_bytes());
         if with_values {
-            encode::bulk(call.out, fields[pick].value.as_bytes());
+            call.out.bulk(fields[pick].value.as_bytes());
         }
     }
     Ok(())

@@ -53,11 +53,15 @@ impl Items {
             End::Right => self.ring.pop_back(),
         }?;
         self.bytes -= item.cost();
-        // A queue that was long once must not hold its room for ever.
+        self.shrink();
+        Some(item)
+    }
+
+    /// A queue that was long once must not hold its room for ever.
+    fn shrink(&mut self) {
         if self.ring.capacity() > 64 && self.ring.len() * 4 < self.ring.capacity() {
             self.ring.shrink_to(self.ring.len() * 2);
         }
-        Some(item)
     }
 
     /// Replaces the item at `position`, which exists.
@@ -71,12 +75,15 @@ impl Items {
         self.ring.insert(position, item);
     }
 
-    /// Keeps the items from `start` up to, not including, `end`.
-    pub(super) fn keep(&mut self, start: usize, end: usize) {
-        self.ring.truncate(end);
-        self.ring.drain(..start.min(end));
-        self.ring.shrink_to_fit();
-        self.bytes = self.ring.iter().map(Text::cost).sum();
+    /// Keeps the items from `start` up to, not including, `end`, looking only at those that go; tells how many went.
+    pub(super) fn keep(&mut self, start: usize, end: usize) -> usize {
+        let before = self.ring.len();
+        let gone: usize = self.ring.drain(end..).map(|item| item.cost()).sum();
+        self.bytes -= gone;
+        let gone: usize = self.ring.drain(..start.min(end)).map(|item| item.cost()).sum();
+        self.bytes -= gone;
+        self.shrink();
+        before - self.ring.len()
     }
 
     /// Removes at most `count` items equal to `item`, searching from `end`; tells how many went.

@@ -2,12 +2,12 @@
 
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
+use super::effort::{FIND, LOOK};
 use super::glob;
 use super::keyspace::{Lifetime, NEVER_MS};
 use super::refusal::Refusal;
-use super::scan::{self, ScanOptions, Scanned};
+use super::scan::{Page, ScanOptions, Scanned};
 use super::value::Value;
-use crate::protocol::encode;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("del", -2, Effect::Write, del),
@@ -39,7 +39,7 @@ fn exists(call: &mut Call<'_>) -> Done {
 
 fn kind(call: &mut Call<'_>) -> Done {
     let kind = call.keyspace.peek(call.at(1)).map_or("none", |entry| entry.value.kind());
-    encode::simple(call.out, kind);
+    call.out.simple(kind);
     Ok(())
 }
 
@@ -92,6 +92,8 @@ fn copy(call: &mut Call<'_>) -> Done {
     }
     call.afford(cost)?;
     let place = call.keyspace.find(from).expect("it was there a moment ago");
+    call.effort.spend(call.keyspace.entry(place).value.elements(), FIND)?;
+    call.effort.spend_bytes(cost)?;
     let value = call.keyspace.entry(place).value.clone();
     call.keyspace.set(to, value, lifetime);
     call.integer(1)
@@ -118,30 +120,27 @@ fn copy_options(call: &Call<'_>) -> Result<Obstacle, Refusal> {
 
 fn keys(call: &mut Call<'_>) -> Done {
     let pattern = call.at(1);
-    let (mut elements, mut count) = (Vec::new(), 0);
+    call.effort.spend(call.keyspace.len(), LOOK)?;
+    let mut count = 0;
     for entry in call.keyspace.entries() {
-        if glob::matches(pattern, entry.key.as_bytes()) {
-            encode::bulk(&mut elements, entry.key.as_bytes());
+        if glob::matches(pattern, entry.key.as_bytes(), call.effort)? {
+            call.out.bulk(entry.key.as_bytes());
             count += 1;
         }
     }
-    encode::array(call.out, count);
-    call.out.append(&mut elements);
+    call.out.insert(0, |out| out.array(count));
     Ok(())
 }
 
 fn scan(call: &mut Call<'_>) -> Done {
-    let options = ScanOptions::parse(call, 1, Scanned::Keys)?;
-    let (mut elements, mut count) = (Vec::new(), 0);
-    let next = call.keyspace.walk(options.cursor, options.count, |entry| {
-        let of_kind =
-            options.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(entry.value.kind().as_bytes()));
-        if of_kind && options.wants(entry.key.as_bytes()) {
-            encode::bulk(&mut elements, entry.key.as_bytes());
-            count += 1;
+    let mut page = Page::new(ScanOptions::parse(call, 1, Scanned::Keys)?, call.effort);
+    let ScanOptions { cursor, count, kind, .. } = *page.options();
+    let next = call.keyspace.walk(cursor, count, |entry| {
+        if kind.is_none_or(|kind| kind.eq_ignore_ascii_case(entry.value.kind().as_bytes())) {
+            page.meet(entry.key.as_bytes(), 1, || call.out.bulk(entry.key.as_bytes()));
         }
     });
-    scan::reply(call, next, count, &elements)
+    page.finish(&mut call.out, next)
 }
 
 fn randomkey(call: &mut Call<'_>) -> Done {

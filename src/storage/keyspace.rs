@@ -90,6 +90,8 @@ pub(super) struct Keyspace {
     pub(super) expired: u64,
     pub(super) hits: u64,
     pub(super) misses: u64,
+    /// Elements of values that went since this was asked last.
+    removed: u64,
 }
 
 impl Keyspace {
@@ -113,6 +115,7 @@ impl Keyspace {
             expired: 0,
             hits: 0,
             misses: 0,
+            removed: 0,
         }
     }
 
@@ -132,6 +135,11 @@ impl Keyspace {
 
     pub(super) fn len(&self) -> usize {
         self.keys
+    }
+
+    /// Elements of values that were removed or replaced since the last call: freeing them takes time as well.
+    pub(super) fn take_removed(&mut self) -> u64 {
+        std::mem::take(&mut self.removed)
     }
 
     /// Keys that have a lifetime.
@@ -201,6 +209,7 @@ impl Keyspace {
     /// Stores `value` under `key`, whatever was there.
     pub(super) fn set(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
         if let Some(place) = self.find(key) {
+            self.removed += self.entry(place).value.elements() as u64;
             self.change_at(place, |old| *old = value);
             match lifetime {
                 Lifetime::Forever => self.set_expiry(place, NEVER_MS),
@@ -234,6 +243,7 @@ impl Keyspace {
     pub(super) fn remove_at(&mut self, place: Place) -> Entry {
         let segment = &mut self.segments[place.segment];
         let entry = segment.table.remove(place.position);
+        self.removed += entry.value.elements() as u64;
         self.used -= entry.cost();
         self.keys -= 1;
         self.volatile -= usize::from(entry.expires_ms != NEVER_MS);
@@ -396,6 +406,7 @@ impl Keyspace {
 
     /// Forgets every key.
     pub(super) fn clear(&mut self) {
+        self.removed += self.keys as u64;
         for segment in &mut self.segments {
             segment.table = Table::new(self.hasher.clone());
             segment.soonest_ms = NEVER_MS;

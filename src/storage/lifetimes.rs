@@ -2,6 +2,7 @@
 
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
+use super::engine::quoted;
 use super::keyspace::NEVER_MS;
 use super::refusal::Refusal;
 
@@ -70,7 +71,7 @@ impl Conditions {
             } else if call.is(index, "lt") {
                 conditions.if_sooner = true;
             } else {
-                let option = String::from_utf8_lossy(call.at(index)).into_owned();
+                let option = quoted(call.at(index));
                 return Err(Refusal::Quoting(format!("ERR Unsupported option {option}")));
             }
         }

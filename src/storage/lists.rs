@@ -2,12 +2,13 @@
 
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
+use super::effort::LOOK;
 use super::items::{End, Items};
 use super::keyspace::Keyspace;
 use super::numbers;
 use super::refusal::Refusal;
+use super::reply::bulk_bytes;
 use super::text::Text;
-use crate::protocol::encode;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("lpush", -3, Effect::Grow, lpush),
@@ -73,6 +74,7 @@ fn rpop(call: &mut Call<'_>) -> Done {
 fn pop(call: &mut Call<'_>, end: End, name: &'static str) -> Done {
     match call.count() {
         2 => {
+            expect_popped(call, end, 1)?;
             let item = call.keyspace.change(call.at(1), |items: &mut Items| items.pop(end))?.flatten();
             call.bulk_or_null(item.as_ref().map(Text::as_bytes))
         }
@@ -84,19 +86,34 @@ fn pop(call: &mut Call<'_>, end: End, name: &'static str) -> Done {
 fn pop_several(call: &mut Call<'_>, end: End) -> Done {
     let count = numbers::integer(call.at(2)).filter(|count| *count >= 0);
     let count = count.ok_or(Refusal::Words("ERR value is out of range, must be positive"))? as usize;
-    let out = &mut *call.out;
+    expect_popped(call, end, count)?;
+    let out = &mut call.out;
     let popped = call.keyspace.change(call.arguments.at(1), |items: &mut Items| {
         let count = count.min(items.len());
-        encode::array(out, count);
+        out.array(count);
         for _ in 0..count {
             let item = items.pop(end).expect("there are at least as many");
-            encode::bulk(out, item.as_bytes());
+            out.bulk(item.as_bytes());
         }
     })?;
     if popped.is_none() {
-        encode::null_array(call.out, call.session.protocol);
+        call.out.null_array(call.session.protocol);
     }
     Ok(())
+}
+
+/// Refuses to take out what the reply would not hold.
+fn expect_popped(call: &Call<'_>, end: End, count: usize) -> Done {
+    let Some(items) = call.keyspace.peek_as::<Items>(call.at(1))? else { return Ok(()) };
+    let count = count.min(items.len());
+    call.effort.spend(count, LOOK)?;
+    let bytes = |items: &mut dyn Iterator<Item = &Text>| {
+        items.take(count).map(|item| bulk_bytes(item.as_bytes().len())).sum()
+    };
+    call.out.expect(match end {
+        End::Left => bytes(&mut items.iter()),
+        End::Right => bytes(&mut items.iter().rev()),
+    })
 }
 
 fn llen(call: &mut Call<'_>) -> Done {
@@ -118,9 +135,10 @@ fn lrange(call: &mut Call<'_>) -> Done {
         return call.empty_array();
     };
     let (start, end) = positions(start, stop, items.len());
+    call.effort.spend(end - start, LOOK)?;
     let range = items.range(start, end);
-    encode::array(call.out, range.len());
-    range.for_each(|item| encode::bulk(call.out, item.as_bytes()));
+    call.out.array(range.len());
+    range.for_each(|item| call.out.bulk(item.as_bytes()));
     Ok(())
 }
 
@@ -134,8 +152,8 @@ fn lindex(call: &mut Call<'_>) -> Done {
     let Some(items) = call.keyspace.read_as::<Items>(call.arguments.at(1))? else { return call.null() };
     let index = numbers::integer(call.arguments.at(2)).ok_or(Refusal::NotAnInteger)?;
     match position(index, items.len()).and_then(|position| items.get(position)) {
-        Some(item) => encode::bulk(call.out, item.as_bytes()),
-        None => encode::null(call.out, call.session.protocol),
+        Some(item) => call.out.bulk(item.as_bytes()),
+        None => call.out.null(call.session.protocol),
     }
     Ok(())
 }
@@ -160,12 +178,18 @@ fn linsert(call: &mut Call<'_>) -> Done {
         (_, true) => 1,
         _ => return Err(Refusal::Syntax),
     };
+    let Some(items) = call.keyspace.peek_as::<Items>(call.at(1))? else { return call.integer(0) };
+    let looked_at = items.len().min(usize::try_from(call.effort.left()).unwrap_or(usize::MAX));
+    let found = items.range(0, looked_at).position(|other| other.as_bytes() == pivot);
+    // Nothing found among as many as may be looked at is no answer, unless that is all of them.
+    let effort = if found.is_none() { items.len() } else { found.unwrap_or(looked_at) };
+    call.effort.spend(effort, LOOK)?;
+    let Some(found) = found else { return call.integer(-1) };
     let length = call.keyspace.change(call.at(1), |items: &mut Items| {
-        let Some(found) = items.iter().position(|other| other.as_bytes() == pivot) else { return -1 };
         items.insert(found + after, Text::new(item));
-        items.len() as i64
+        items.len()
     })?;
-    call.integer(length.unwrap_or(0))
+    call.number(length.unwrap_or(0))
 }
 
 fn lrem(call: &mut Call<'_>) -> Done {
@@ -175,16 +199,19 @@ fn lrem(call: &mut Call<'_>) -> Done {
         1.. => (count as usize, End::Left),
         _ => (count.unsigned_abs() as usize, End::Right),
     };
+    let length = call.keyspace.peek_as::<Items>(call.at(1))?.map_or(0, Items::len);
+    call.effort.spend(length, LOOK)?;
     let removed = call.keyspace.change(call.at(1), |items: &mut Items| items.remove(item, count, end))?;
     call.number(removed.unwrap_or(0))
 }
 
 fn ltrim(call: &mut Call<'_>) -> Done {
     let (start, stop) = (call.integer_at(2)?, call.integer_at(3)?);
-    call.keyspace.change(call.at(1), |items: &mut Items| {
+    let removed = call.keyspace.change(call.at(1), |items: &mut Items| {
         let (start, end) = positions(start, stop, items.len());
-        items.keep(start, end);
+        items.keep(start, end)
     })?;
+    call.effort.charge(removed.unwrap_or(0) as u64 * LOOK);
     call.ok()
 }
 
@@ -211,6 +238,7 @@ fn transfer(call: &mut Call<'_>, from: End, to: End) -> Done {
         return call.null();
     }
     call.keyspace.read_as::<Items>(target)?;
+    expect_popped(call, from, 1)?;
     let item = moved(call.keyspace, source, target, from, to)?;
     call.bulk(item.as_bytes())
 }
@@ -246,25 +274,35 @@ fn lpos(call: &mut Call<'_>) -> Done {
     let wanted = call.arguments.at(2);
     let items = call.keyspace.read_as::<Items>(call.arguments.at(1))?;
     let limit = search.count.map_or(1, |count| if count == 0 { usize::MAX } else { count });
-    let found: Vec<usize> = items.map_or(Vec::new(), |items| {
+    let (out, effort) = (&mut call.out, call.effort);
+    let mut found = 0;
+    if let Some(items) = items {
         let last = items.len().saturating_sub(1);
-        let is_match = |place: &(usize, &Text)| place.1.as_bytes() == wanted;
         let places: &mut dyn Iterator<Item = (usize, &Text)> = match search.from {
             End::Left => &mut items.iter().enumerate(),
             End::Right => &mut items.iter().rev().enumerate().map(|(index, item)| (last - index, item)),
         };
-        let matches = places.take(search.compared_max).filter(is_match);
-        matches.skip(search.skipped).take(limit).map(|(index, _)| index).collect()
-    });
-    if search.count.is_none() {
-        return match found.first() {
-            Some(index) => call.number(*index),
-            None => call.null(),
-        };
+        let mut skipped = 0;
+        for (index, item) in places.take(search.compared_max) {
+            effort.spend(1, LOOK)?;
+            if item.as_bytes() != wanted {
+                continue;
+            }
+            if skipped < search.skipped {
+                skipped += 1;
+                continue;
+            }
+            out.integer(index as i64);
+            found += 1;
+            if found == limit {
+                break;
+            }
+        }
     }
-    encode::array(call.out, found.len());
-    for index in found {
-        encode::integer(call.out, index as i64);
+    if search.count.is_some() {
+        out.insert(0, |out| out.array(found));
+    } else if found == 0 {
+        return call.null();
     }
     Ok(())
 }

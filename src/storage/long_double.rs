@@ -4,6 +4,8 @@
 use super::refusal::Refusal;
 use std::cmp::Ordering;
 
+/// What one addition takes at most, in the engine's units: some tenths of a millisecond for the longest numbers.
+pub(super) const EFFORT: u64 = 100;
 /// Longest text that is read as a number, as in Redis.
 const TEXT_BYTES_MAX: usize = 5 * 1024;
 /// Exponents beyond this are out of range for certain, and within it every step below is short.

@@ -100,8 +100,13 @@ impl Members {
         (0..self.len()).for_each(|position| self.at(position, &mut visit));
     }
 
+    /// The same, until one is refused.
+    pub(super) fn try_each<E>(&self, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        (0..self.len()).try_for_each(|position| self.at(position, &mut visit))
+    }
+
     /// The member at `position`, below the length; positions hold until the next change.
-    pub(super) fn at(&self, position: usize, visit: impl FnOnce(&[u8])) {
+    pub(super) fn at<R>(&self, position: usize, visit: impl FnOnce(&[u8]) -> R) -> R {
         match &self.shape {
             Shape::Integers(integers) => visit(numbers::Digits::new(integers[position]).as_bytes()),
             Shape::Texts(table) => visit(table.at(position).as_bytes()),

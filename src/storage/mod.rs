@@ -28,9 +28,12 @@
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 
 mod bits;
+#[cfg(test)]
+mod bounds;
 mod call;
 mod commands;
 mod connection;
+mod effort;
 mod engine;
 mod fields;
 mod glob;
@@ -46,6 +49,7 @@ mod numbers;
 mod random;
 mod ranking;
 mod refusal;
+mod reply;
 mod scan;
 pub mod script;
 mod server;

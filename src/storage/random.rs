@@ -1,5 +1,10 @@
 //! The engine's own generator: random choices are then the same for the same seed.
 
+use super::effort::{LOOK, RANK};
+
+/// Fewer are chosen one by one, whatever their share.
+const SHARE_MIN: usize = 64;
+
 /// splitmix64: one addition and three mixing steps, good enough to pick members by.
 #[derive(Clone, Debug)]
 pub(super) struct Random {
@@ -30,10 +35,23 @@ impl Random {
         Self::new(self.next())
     }
 
-    /// `count` different positions below `bound`, in random order, by Floyd's method: work and memory follow
-    /// `count`, not `bound`.
+    /// What [`distinct`](Self::distinct) takes: how many elements, and units for each.
+    pub(super) fn distinct_effort(count: usize, bound: usize) -> (usize, u64) {
+        if is_large_share(count, bound) { (bound, 2 * LOOK) } else { (count, RANK) }
+    }
+
+    /// `count` different positions below `bound`, in random order. A large share of them by shuffling all; few of many
+    /// by Floyd's method: work and memory follow `count` then, not `bound`.
     pub(super) fn distinct(&mut self, count: usize, bound: usize) -> Vec<usize> {
         let count = count.min(bound);
+        if is_large_share(count, bound) {
+            let mut all: Vec<usize> = (0..bound).collect();
+            for place in 0..count {
+                all.swap(place, place + self.below(bound - place));
+            }
+            all.truncate(count);
+            return all;
+        }
         let mut chosen = std::collections::BTreeSet::new();
         let mut order = Vec::with_capacity(count);
         for top in bound - count..bound {
@@ -46,6 +64,10 @@ impl Random {
     }
 }
 
+fn is_large_share(count: usize, bound: usize) -> bool {
+    count > SHARE_MIN && count > bound / 8
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,7 +75,8 @@ mod tests {
     #[test]
     fn distinct_positions_are_distinct_and_within_bounds() {
         let mut random = Random::new(1);
-        for (count, bound) in [(0, 0), (1, 1), (5, 5), (3, 100), (9, 4)] {
+        for (count, bound) in [(0, 0), (1, 1), (5, 5), (3, 100), (9, 4), (100, 100), (100, 150), (65, 10_000)]
+        {
             let mut picks = random.distinct(count, bound);
             picks.sort_unstable();
             picks.dedup();

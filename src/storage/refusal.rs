@@ -12,6 +12,10 @@ pub(super) enum Refusal {
     Overflow,
     OutOfMemory,
     TooLong,
+    /// The reply would pass this many bytes.
+    ReplyTooLarge(usize),
+    /// More elements would be looked at than one request may: the limit, in units of effort.
+    TooMuchWork(u64),
     InvalidCursor,
     InvalidExpire(&'static str),
     WrongArity(&'static str),
@@ -35,6 +39,15 @@ impl Refusal {
             Self::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
             Self::TooLong => "ERR string exceeds maximum allowed size (proto-max-bulk-len)",
             Self::InvalidCursor => "ERR invalid cursor",
+            Self::ReplyTooLarge(bytes) => {
+                return format!("ERR the reply would be larger than {bytes} bytes").into();
+            }
+            Self::TooMuchWork(units) => {
+                return format!(
+                    "ERR the request would take more than {units} steps, about one per element: ask for less at once"
+                )
+                .into();
+            }
             Self::InvalidExpire(command) => {
                 return format!("ERR invalid expire time in '{command}' command").into();
             }

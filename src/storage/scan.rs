@@ -1,11 +1,12 @@
 //! What SCAN, HSCAN, SSCAN and ZSCAN share: a cursor, a pattern, a count, and the shape of the reply.
 
 use super::call::{Call, Done};
+use super::effort::{Effort, LOOK};
 use super::glob;
 use super::numbers::Digits;
 use super::random::Random;
 use super::refusal::Refusal;
-use crate::protocol::encode;
+use super::reply::Reply;
 
 /// One call never looks at many more elements than this, whatever COUNT asks for.
 const COUNT_MAX: usize = 100_000;
@@ -56,8 +57,10 @@ impl<'a> ScanOptions<'a> {
         u32::try_from(self.cursor).ok()
     }
 
-    pub(super) fn wants(&self, name: &[u8]) -> bool {
-        self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
+    /// Whether an element that the walk has come to is to be shown.
+    pub(super) fn wants(&self, name: &[u8], effort: &Effort) -> Result<bool, Refusal> {
+        effort.spend(1, LOOK)?;
+        self.pattern.map_or(Ok(true), |pattern| glob::matches(pattern, name, effort))
     }
 }
 
@@ -71,24 +74,73 @@ fn cursor(text: &[u8]) -> Result<u64, Refusal> {
     digits.parse().map_err(|_| Refusal::InvalidCursor)
 }
 
-/// The reply: the next cursor, and `count` bulk strings that are already written in `elements`.
-pub(super) fn reply(call: &mut Call<'_>, next: Option<u64>, count: usize, elements: &[u8]) -> Done {
-    encode::array(call.out, 2);
-    encode::bulk(call.out, Digits::new(next.unwrap_or(0) as i64).as_bytes());
-    encode::array(call.out, count);
-    call.out.extend_from_slice(elements);
+/// The elements of the reply: written as the walk comes to them, what stands before them when it is over.
+pub(super) struct Page<'a> {
+    options: ScanOptions<'a>,
+    effort: &'a Effort,
+    count: usize,
+    refused: Done,
+}
+
+impl<'a> Page<'a> {
+    pub(super) fn new(options: ScanOptions<'a>, effort: &'a Effort) -> Self {
+        Self { options, effort, count: 0, refused: Ok(()) }
+    }
+
+    pub(super) fn options(&self) -> &ScanOptions<'a> {
+        &self.options
+    }
+
+    /// The walk has come to `name`; `write` writes so many strings, if it is wanted.
+    pub(super) fn meet(&mut self, name: &[u8], strings: usize, write: impl FnOnce()) {
+        match self.options.wants(name, self.effort) {
+            Ok(true) => {
+                write();
+                self.count += strings;
+            }
+            Ok(false) => {}
+            Err(refusal) => self.refused = Err(refusal),
+        }
+    }
+
+    /// Puts the next cursor and the count before the elements.
+    pub(super) fn finish(self, out: &mut Reply<'_>, next: Option<u64>) -> Done {
+        self.refused?;
+        out.insert(0, |out| {
+            out.array(2);
+            out.bulk(Digits::new(next.unwrap_or(0) as i64).as_bytes());
+            out.array(self.count);
+        });
+        Ok(())
+    }
+}
+
+/// The reply about a key that is not there.
+pub(super) fn nothing(out: &mut Reply<'_>) -> Done {
+    out.array(2);
+    out.bulk(b"0");
+    out.array(0);
     Ok(())
 }
 
 /// Positions for HRANDFIELD and its kin: a negative count allows repetitions.
-pub(super) fn picks(random: &mut Random, count: i64, length: usize) -> Result<Vec<usize>, Refusal> {
+pub(super) fn picks(
+    random: &mut Random,
+    count: i64,
+    length: usize,
+    effort: &Effort,
+) -> Result<Vec<usize>, Refusal> {
     if count >= 0 {
-        return Ok(random.distinct(count as usize, length));
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(length);
+        let (elements, each) = Random::distinct_effort(count, length);
+        effort.spend(elements, each)?;
+        return Ok(random.distinct(count, length));
     }
     let count = count.unsigned_abs() as usize;
     if count > PICKS_MAX {
         return Err(Refusal::Words("ERR value is out of range"));
     }
+    effort.spend(if length == 0 { 0 } else { count }, 2 * LOOK)?;
     Ok(if length == 0 { Vec::new() } else { (0..count).map(|_| random.below(length)).collect() })
 }
 

@@ -3,11 +3,11 @@
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
 use super::connection::REDIS_VERSION;
-use super::engine::c_string;
+use super::effort::FIND;
+use super::engine::quoted;
 use super::glob;
 use super::numbers::Digits;
 use super::refusal::Refusal;
-use crate::protocol::encode;
 use std::fmt::Write as _;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -39,7 +39,7 @@ impl Call<'_> {
     pub(super) fn unknown_subcommand(&self) -> Refusal {
         Refusal::Quoting(format!(
             "ERR unknown subcommand '{}'. Try {} HELP.",
-            String::from_utf8_lossy(c_string(self.at(1), 128)),
+            quoted(self.at(1)),
             String::from_utf8_lossy(self.at(0)).to_ascii_uppercase(),
         ))
     }
@@ -63,6 +63,7 @@ const ON_REQUEST: &[&str] = &["commandstats"];
 
 fn info(call: &mut Call<'_>) -> Done {
     let mut text = String::new();
+    call.effort.spend(call.count(), SECTIONS.len() as u64)?;
     for (name, write) in SECTIONS {
         let by_name = (1..call.count()).any(|index| call.is(index, name));
         let everything = (1..call.count()).any(|index| call.is(index, "all") || call.is(index, "everything"));
@@ -74,7 +75,7 @@ fn info(call: &mut Call<'_>) -> Done {
             write(call, &mut text);
         }
     }
-    encode::verbatim(call.out, call.session.protocol, &text);
+    call.out.verbatim(call.session.protocol, &text);
     Ok(())
 }
 
@@ -123,6 +124,7 @@ fn stats_section(call: &Call<'_>, text: &mut String) {
     add(text, "keyspace_misses", call.keyspace.misses);
     add(text, "total_error_replies", call.tally.errors);
     add(text, "writes_refused_for_memory", call.tally.refused_for_memory);
+    add(text, "requests_refused_for_cost", call.tally.refused_for_cost);
 }
 
 fn replication_section(_: &Call<'_>, text: &mut String) {
@@ -168,15 +170,20 @@ fn config(call: &mut Call<'_>) -> Done {
 fn config_get(call: &mut Call<'_>) -> Done {
     let maxmemory = call.limits.bytes_max.to_string();
     let settings = SETTINGS.iter().copied().chain([("maxmemory", maxmemory.as_str())]);
-    let wanted: Vec<(&str, &str)> = settings
-        .filter(|(name, _)| {
-            call.rest(2).any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
-        })
-        .collect();
-    encode::map(call.out, call.session.protocol, wanted.len());
+    let mut wanted = Vec::new();
+    for (name, value) in settings {
+        call.effort.spend(call.count(), FIND)?;
+        for pattern in call.rest(2) {
+            if glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes(), call.effort)? {
+                wanted.push((name, value));
+                break;
+            }
+        }
+    }
+    call.out.map(call.session.protocol, wanted.len());
     for (name, value) in wanted {
-        encode::bulk(call.out, name.as_bytes());
-        encode::bulk(call.out, value.as_bytes());
+        call.out.bulk(name.as_bytes());
+        call.out.bulk(value.as_bytes());
     }
     Ok(())
 }
@@ -186,7 +193,7 @@ fn describe_commands(call: &mut Call<'_>) -> Done {
         return call.number(call.directory.len());
     }
     if call.is(1, "docs") {
-        encode::map(call.out, call.session.protocol, 0);
+        call.out.map(call.session.protocol, 0);
         return Ok(());
     }
     if call.count() == 1 || ["info", "list", "help"].iter().any(|word| call.is(1, word)) {
@@ -197,9 +204,9 @@ fn describe_commands(call: &mut Call<'_>) -> Done {
 
 fn time(call: &mut Call<'_>) -> Done {
     let unix_ms = call.now.unix_ms;
-    encode::array(call.out, 2);
-    encode::bulk(call.out, Digits::new((unix_ms / 1000) as i64).as_bytes());
-    encode::bulk(call.out, Digits::new((unix_ms % 1000 * 1000) as i64).as_bytes());
+    call.out.array(2);
+    call.out.bulk(Digits::new((unix_ms / 1000) as i64).as_bytes());
+    call.out.bulk(Digits::new((unix_ms % 1000 * 1000) as i64).as_bytes());
     Ok(())
 }
 

@@ -5,6 +5,9 @@ use crate::protocol::{Argument, Arguments, Protocol};
 /// Bytes that one transaction may queue.
 const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// What keeping a command costs beside its bytes, two blocks of an allocator included.
+const QUEUED_BYTES: usize = size_of::<Queued>() + 32;
+
 /// The state of one connection.
 #[derive(Debug)]
 pub struct Session {
@@ -54,7 +57,7 @@ impl Transaction {
     /// Keeps a copy of a command; tells whether there was room.
     #[must_use]
     pub(super) fn queue(&mut self, arguments: Arguments<'_>) -> bool {
-        self.bytes += arguments.frame().len() + size_of_val(arguments.places());
+        self.bytes += arguments.frame().len() + size_of_val(arguments.places()) + QUEUED_BYTES;
         if self.bytes > QUEUED_BYTES_MAX {
             self.spoiled = true;
             return false;

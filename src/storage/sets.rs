@@ -2,14 +2,16 @@
 
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
+use super::effort::{Effort, FIND, INSERT, LOOK};
 use super::keyspace::Lifetime;
 use super::members::Members;
 use super::numbers;
+use super::random::Random;
 use super::refusal::Refusal;
-use super::scan::{self, ScanOptions, Scanned};
+use super::reply::bulk_bytes;
+use super::scan::{self, Page, ScanOptions, Scanned};
 use super::text::Text;
 use super::value::Value;
-use crate::protocol::encode;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("sadd", -3, Effect::Grow, sadd),
@@ -49,9 +51,10 @@ fn srem(call: &mut Call<'_>) -> Done {
 
 fn smembers(call: &mut Call<'_>) -> Done {
     let members = call.keyspace.read_as::<Members>(call.arguments.at(1))?;
-    encode::set(call.out, call.session.protocol, members.map_or(0, Members::len));
+    call.effort.spend(members.map_or(0, Members::len), LOOK)?;
+    call.out.set(call.session.protocol, members.map_or(0, Members::len));
     if let Some(members) = members {
-        members.for_each(|member| encode::bulk(call.out, member));
+        members.for_each(|member| call.out.bulk(member));
     }
     Ok(())
 }
@@ -65,10 +68,10 @@ fn sismember(call: &mut Call<'_>) -> Done {
 fn smismember(call: &mut Call<'_>) -> Done {
     let asked = call.rest(2);
     let members = call.keyspace.read_as::<Members>(call.arguments.at(1))?;
-    encode::array(call.out, asked.len());
+    call.out.array(asked.len());
     for member in asked {
         let found = members.is_some_and(|members| members.contains(member));
-        encode::integer(call.out, i64::from(found));
+        call.out.integer(i64::from(found));
     }
     Ok(())
 }
@@ -80,31 +83,39 @@ fn scard(call: &mut Call<'_>) -> Done {
 
 fn spop(call: &mut Call<'_>) -> Done {
     let mut random = call.keyspace.random.fork();
-    let key = call.arguments.at(1);
     match call.count() {
         2 => {
-            let member =
-                call.keyspace.change(key, |members: &mut Members| members.pop(&mut random))?.flatten();
-            return call.bulk_or_null(member.as_ref().map(Text::as_bytes));
+            let popped = pop(call, &mut random, 1)?;
+            return call.bulk_or_null(popped.unwrap_or_default().first().map(Text::as_bytes));
         }
         3 => {}
         _ => return Err(Refusal::Syntax),
     }
     let count = numbers::integer(call.at(2)).filter(|count| *count >= 0);
     let count = count.ok_or(Refusal::Words("ERR value is out of range, must be positive"))? as usize;
-    let (out, protocol) = (&mut *call.out, call.session.protocol);
-    let popped = call.keyspace.change(key, |members: &mut Members| {
-        let count = count.min(members.len());
-        encode::set(out, protocol, count);
-        for _ in 0..count {
-            let member = members.pop(&mut random).expect("there are at least as many");
-            encode::bulk(out, member.as_bytes());
-        }
-    })?;
-    if popped.is_none() {
-        encode::set(call.out, protocol, 0);
-    }
+    let popped = pop(call, &mut random, count)?.unwrap_or_default();
+    call.out.set(call.session.protocol, popped.len());
+    popped.iter().for_each(|member| call.out.bulk(member.as_bytes()));
     Ok(())
+}
+
+/// Takes out up to `count` members, or none if the reply would not hold them all.
+fn pop(call: &mut Call<'_>, random: &mut Random, count: usize) -> Result<Option<Vec<Text>>, Refusal> {
+    let (out, effort) = (&call.out, call.effort);
+    let popped = call.keyspace.change(call.arguments.at(1), |members: &mut Members| {
+        let count = count.min(members.len());
+        effort.spend(count, INSERT)?;
+        let popped: Vec<Text> = (0..count).filter_map(|_| members.pop(random)).collect();
+        let bytes = popped.iter().map(|member| bulk_bytes(member.as_bytes().len())).sum();
+        let fits = out.expect(bytes);
+        if fits.is_err() {
+            popped.iter().for_each(|member| {
+                members.insert(member.as_bytes());
+            });
+        }
+        fits.map(|()| popped)
+    })?;
+    popped.transpose()
 }
 
 fn srandmember(call: &mut Call<'_>) -> Done {
@@ -117,16 +128,16 @@ fn srandmember(call: &mut Call<'_>) -> Done {
     let length = members.map_or(0, Members::len);
     let Some(count) = count else {
         match members {
-            Some(members) => members.at(random.below(length), |member| encode::bulk(call.out, member)),
-            None => encode::null(call.out, call.session.protocol),
+            Some(members) => members.at(random.below(length), |member| call.out.bulk(member)),
+            None => call.out.null(call.session.protocol),
         }
         return Ok(());
     };
-    let picks = scan::picks(&mut random, count, length)?;
-    encode::array(call.out, picks.len());
+    let picks = scan::picks(&mut random, count, length, call.effort)?;
+    call.out.array(picks.len());
     for pick in picks {
         let members = members.expect("only what exists can be picked");
-        members.at(pick, |member| encode::bulk(call.out, member));
+        members.at(pick, |member| call.out.bulk(member));
     }
     Ok(())
 }
@@ -176,19 +187,22 @@ fn sdiffstore(call: &mut Call<'_>) -> Done {
 }
 
 fn show(call: &mut Call<'_>, combination: Combination) -> Done {
-    let members = combined(call, 1, combination)?;
-    encode::set(call.out, call.session.protocol, members.len());
-    members.for_each(|member| encode::bulk(call.out, member));
+    let mut bytes = 0;
+    let members = combined(call, 1, combination, |_, member| {
+        bytes += bulk_bytes(member.len());
+        call.out.expect(bytes)
+    })?;
+    call.out.set(call.session.protocol, members.len());
+    members.for_each(|member| call.out.bulk(member));
     Ok(())
 }
 
 fn store(call: &mut Call<'_>, combination: Combination) -> Done {
-    let members = combined(call, 2, combination)?;
+    let members = combined(call, 2, combination, |members, _| call.afford(members.bytes()))?;
     let (target, count) = (call.at(1), members.len());
     if count == 0 {
         call.keyspace.remove(target);
     } else {
-        call.afford(members.bytes())?;
         call.keyspace.set(target, Value::Set(Box::new(members)), Lifetime::Forever);
     }
     call.number(count)
@@ -202,51 +216,61 @@ fn sets_at<'a>(
     keys.map(|index| call.keyspace.peek_as::<Members>(call.at(index))).collect()
 }
 
-fn combined(call: &Call<'_>, start: usize, combination: Combination) -> Result<Members, Refusal> {
+/// The sets as one. `fits` is asked about every new member: what grows here is no key's yet.
+fn combined(
+    call: &Call<'_>,
+    start: usize,
+    combination: Combination,
+    mut fits: impl FnMut(&Members, &[u8]) -> Done,
+) -> Result<Members, Refusal> {
     let sets = sets_at(call, start..call.count())?;
     let mut result = Members::new(call.keyspace.hasher());
+    let add = |member: &[u8]| {
+        call.effort.spend(1, INSERT)?;
+        call.effort.spend_bytes(member.len())?;
+        if result.insert(member) { fits(&result, member) } else { Ok(()) }
+    };
     match combination {
-        Combination::Union => {
-            for set in sets.into_iter().flatten() {
-                set.for_each(|member| {
-                    result.insert(member);
-                });
-            }
-        }
-        Combination::Intersection => in_all(&sets, |member| {
-            result.insert(member);
-            true
-        }),
-        Combination::Difference => {
-            let (first, others) = sets.split_first().expect("the command takes at least one key");
-            if let Some(first) = first {
-                first.for_each(|member| {
-                    if !others.iter().flatten().any(|other| other.contains(member)) {
-                        result.insert(member);
-                    }
-                });
-            }
-        }
+        Combination::Union => unite(&sets, add)?,
+        Combination::Intersection => in_all(&sets, call.effort, add)?,
+        Combination::Difference => in_first_only(&sets, call.effort, add)?,
     }
     Ok(result)
 }
 
-/// Visits what all sets have, the smallest one leading, until `visit` has enough.
-fn in_all(sets: &[Option<&Members>], mut visit: impl FnMut(&[u8]) -> bool) {
-    let Some(mut sets) = sets.iter().copied().collect::<Option<Vec<&Members>>>() else { return };
-    sets.sort_by_key(|set| set.len());
-    let Some((smallest, others)) = sets.split_first() else { return };
-    let mut goes_on = true;
-    for position in 0..smallest.len() {
-        smallest.at(position, |member| {
-            if others.iter().all(|other| other.contains(member)) {
-                goes_on = visit(member);
+fn unite(sets: &[Option<&Members>], mut visit: impl FnMut(&[u8]) -> Done) -> Done {
+    sets.iter().flatten().try_for_each(|set| set.try_each(&mut visit))
+}
+
+fn in_first_only(sets: &[Option<&Members>], effort: &Effort, mut visit: impl FnMut(&[u8]) -> Done) -> Done {
+    let Some((Some(first), others)) = sets.split_first() else { return Ok(()) };
+    first.try_each(|member| {
+        effort.spend(1, LOOK)?;
+        for other in others.iter().flatten() {
+            effort.spend(1, FIND)?;
+            if other.contains(member) {
+                return Ok(());
             }
-        });
-        if !goes_on {
-            return;
         }
-    }
+        visit(member)
+    })
+}
+
+/// Visits what all sets have, the smallest one leading.
+fn in_all(sets: &[Option<&Members>], effort: &Effort, mut visit: impl FnMut(&[u8]) -> Done) -> Done {
+    let Some(mut sets) = sets.iter().copied().collect::<Option<Vec<&Members>>>() else { return Ok(()) };
+    sets.sort_by_key(|set| set.len());
+    let Some((smallest, others)) = sets.split_first() else { return Ok(()) };
+    smallest.try_each(|member| {
+        effort.spend(1, LOOK)?;
+        for other in others {
+            effort.spend(1, FIND)?;
+            if !other.contains(member) {
+                return Ok(());
+            }
+        }
+        visit(member)
+    })
 }
 
 fn sintercard(call: &mut Call<'_>) -> Done {
@@ -268,30 +292,29 @@ fn sintercard(call: &mut Call<'_>) -> Done {
         index += 2;
     }
     let mut found = 0;
-    in_all(&sets_at(call, 2..end)?, |_| {
+    let counted = in_all(&sets_at(call, 2..end)?, call.effort, |_| {
         found += 1;
-        found != limit
+        // No refusal, but the shortest way out.
+        if found == limit { Err(Refusal::OutOfRange) } else { Ok(()) }
     });
-    call.number(found)
+    match counted {
+        Err(refusal) if refusal != Refusal::OutOfRange => Err(refusal),
+        _ => call.number(found),
+    }
 }
 
 fn sscan(call: &mut Call<'_>) -> Done {
     scan::check_cursor(call.at(2))?;
     if call.keyspace.read_as::<Members>(call.at(1))?.is_none() {
-        return scan::reply(call, None, 0, &[]);
+        return scan::nothing(&mut call.out);
     }
-    let options = ScanOptions::parse(call, 2, Scanned::Elements)?;
-    let (mut elements, mut count) = (Vec::new(), 0);
-    let members = call.keyspace.read_as::<Members>(call.at(1))?;
-    let next = members.zip(options.table_cursor()).and_then(|(members, cursor)| {
-        members.walk(cursor, options.count, |member| {
-            if options.wants(member) {
-                encode::bulk(&mut elements, member);
-                count += 1;
-            }
-        })
+    let mut page = Page::new(ScanOptions::parse(call, 2, Scanned::Elements)?, call.effort);
+    let (cursor, count) = (page.options().table_cursor(), page.options().count);
+    let members = call.keyspace.read_as::<Members>(call.arguments.at(1))?;
+    let next = members.zip(cursor).and_then(|(members, cursor)| {
+        members.walk(cursor, count, |member| page.meet(member, 1, || call.out.bulk(member)))
     });
-    scan::reply(call, next.map(u64::from), count, &elements)
+    page.finish(&mut call.out, next.map(u64::from))
 }
 
 #[cfg(test)]

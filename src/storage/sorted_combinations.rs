@@ -2,14 +2,15 @@
 
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
+use super::effort::{Effort, FIND, LOOK, RANK};
 use super::members::Members;
 use super::numbers;
 use super::ranking::Ranking;
 use super::refusal::Refusal;
+use super::reply::bulk_bytes;
 use super::sorted_ranges::store;
 use super::sorted_sets::{scored_header, write_pair};
 use super::value::{Collection, Value};
-use crate::protocol::encode;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("zunion", -3, Effect::Read, zunion),
@@ -79,15 +80,13 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn for_each(self, mut visit: impl FnMut(&[u8], f64)) {
+    fn try_each(self, mut visit: impl FnMut(&[u8], f64) -> Done) -> Done {
         match self {
-            Self::Missing => {}
-            Self::Set(members) => members.for_each(|member| visit(member, 1.0)),
-            Self::Sorted(ranking) => {
-                ranking
-                    .range(0, ranking.len())
-                    .for_each(|scored| visit(scored.member.as_bytes(), scored.score));
-            }
+            Self::Missing => Ok(()),
+            Self::Set(members) => members.try_each(|member| visit(member, 1.0)),
+            Self::Sorted(ranking) => ranking
+                .range(0, ranking.len())
+                .try_for_each(|scored| visit(scored.member.as_bytes(), scored.score)),
         }
     }
 }
@@ -145,37 +144,76 @@ impl<'a> Request<'a> {
         Ok(request)
     }
 
-    fn combine(mut self, mut result: Ranking, combination: Combination) -> Ranking {
-        if combination == Combination::Difference {
-            let (first, others) = self.sources.split_first().expect("at least one key was asked for");
-            first.0.for_each(|member, score| {
-                if !others.iter().any(|(other, _)| other.score(member).is_some()) {
-                    result.set(member, score);
-                }
-            });
-            return result;
+    fn combine(mut self, result: &mut Growing<'_>, combination: Combination) -> Done {
+        if combination != Combination::Difference {
+            self.sources.sort_by_key(|(source, _)| source.len());
         }
-        self.sources.sort_by_key(|(source, _)| source.len());
-        if combination == Combination::Union {
-            for (source, weight) in &self.sources {
-                source.for_each(|member, score| {
-                    let score = weighed(*weight, score);
-                    let sum = result.score(member).map_or(score, |old| self.aggregate.of(old, score));
-                    result.set(member, sum);
-                });
-            }
-            return result;
+        match combination {
+            Combination::Union => self.unite(result),
+            Combination::Intersection => self.intersect(result),
+            Combination::Difference => self.subtract(result),
         }
+    }
+
+    fn unite(&self, result: &mut Growing<'_>) -> Done {
+        self.sources.iter().try_for_each(|(source, weight)| {
+            source.try_each(|member, score| {
+                let score = weighed(*weight, score);
+                let old = result.ranking.score(member);
+                result.set(member, old.map_or(score, |old| self.aggregate.of(old, score)))
+            })
+        })
+    }
+
+    fn intersect(&self, result: &mut Growing<'_>) -> Done {
         let (first, others) = self.sources.split_first().expect("at least one key was asked for");
-        first.0.for_each(|member, score| {
-            let sum = others.iter().try_fold(weighed(first.1, score), |sum, (other, weight)| {
-                Some(self.aggregate.of(sum, weighed(*weight, other.score(member)?)))
-            });
-            if let Some(sum) = sum {
-                result.set(member, sum);
+        first.0.try_each(|member, score| {
+            let mut sum = weighed(first.1, score);
+            result.effort.spend(1, LOOK)?;
+            for (other, weight) in others {
+                result.effort.spend(1, FIND)?;
+                let Some(score) = other.score(member) else { return Ok(()) };
+                sum = self.aggregate.of(sum, weighed(*weight, score));
             }
-        });
-        result
+            result.set(member, sum)
+        })
+    }
+
+    fn subtract(&self, result: &mut Growing<'_>) -> Done {
+        let (first, others) = self.sources.split_first().expect("at least one key was asked for");
+        first.0.try_each(|member, score| {
+            result.effort.spend(1, LOOK)?;
+            for (other, _) in others {
+                result.effort.spend(1, FIND)?;
+                if other.score(member).is_some() {
+                    return Ok(());
+                }
+            }
+            result.set(member, score)
+        })
+    }
+}
+
+/// A result that is no key's yet: bounded while it grows.
+struct Growing<'a> {
+    ranking: Ranking,
+    effort: &'a Effort,
+    /// Bytes of its members and what is told with them.
+    bytes: usize,
+    fits: &'a dyn Fn(&Ranking, usize) -> Done,
+}
+
+impl Growing<'_> {
+    fn set(&mut self, member: &[u8], score: f64) -> Done {
+        self.effort.spend(1, RANK)?;
+        self.effort.spend_bytes(member.len())?;
+        let before = self.ranking.len();
+        self.ranking.set(member, score);
+        if self.ranking.len() > before {
+            self.bytes += bulk_bytes(member.len());
+            (self.fits)(&self.ranking, self.bytes)?;
+        }
+        Ok(())
     }
 }
 
@@ -205,16 +243,29 @@ fn zdiff(call: &mut Call<'_>) -> Done {
 fn show(call: &mut Call<'_>, combination: Combination) -> Done {
     let request = Request::parse(call, Place::Shown, combination)?;
     let with_scores = request.with_scores;
-    let ranking = request.combine(Ranking::new(call.keyspace.hasher()), combination);
-    let (out, protocol) = (&mut *call.out, call.session.protocol);
+    let fits = |_: &Ranking, bytes| call.out.expect(bytes);
+    let ranking = grown(call, request, combination, &fits)?;
+    let (out, protocol) = (&mut call.out, call.session.protocol);
     if with_scores {
         scored_header(out, protocol, ranking.len());
         ranking.range(0, ranking.len()).for_each(|scored| write_pair(out, protocol, scored));
     } else {
-        encode::array(out, ranking.len());
-        ranking.range(0, ranking.len()).for_each(|scored| encode::bulk(out, scored.member.as_bytes()));
+        out.array(ranking.len());
+        ranking.range(0, ranking.len()).for_each(|scored| out.bulk(scored.member.as_bytes()));
     }
     Ok(())
+}
+
+fn grown(
+    call: &Call<'_>,
+    request: Request<'_>,
+    combination: Combination,
+    fits: &dyn Fn(&Ranking, usize) -> Done,
+) -> Result<Ranking, Refusal> {
+    let ranking = Ranking::new(call.keyspace.hasher());
+    let mut result = Growing { ranking, effort: call.effort, bytes: 0, fits };
+    request.combine(&mut result, combination)?;
+    Ok(result.ranking)
 }
 
 fn zunionstore(call: &mut Call<'_>) -> Done {
@@ -231,7 +282,8 @@ fn zdiffstore(call: &mut Call<'_>) -> Done {
 
 fn store_combined(call: &mut Call<'_>, combination: Combination) -> Done {
     let request = Request::parse(call, Place::Stored, combination)?;
-    let ranking = request.combine(Ranking::new(call.keyspace.hasher()), combination);
+    let fits = |ranking: &Ranking, _| call.afford(ranking.bytes());
+    let ranking = grown(call, request, combination, &fits)?;
     store(call, ranking)
 }
 

@@ -2,6 +2,7 @@
 
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
+use super::effort::{FIND, LOOK, RANK};
 use super::keyspace::Lifetime;
 use super::lists::positions;
 use super::numbers;
@@ -9,7 +10,6 @@ use super::ranking::{Ranking, Scored};
 use super::refusal::Refusal;
 use super::sorted_sets::{scored_header, write_pair};
 use super::value::Value;
-use crate::protocol::encode;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("zrange", -4, Effect::Read, zrange),
@@ -258,12 +258,13 @@ fn show(call: &mut Call<'_>, by: Option<By>, direction: Option<Direction>) -> Do
     let Some(ranking) = call.keyspace.read_as::<Ranking>(call.arguments.at(1))? else {
         return call.empty_array();
     };
-    let (out, protocol) = (&mut *call.out, call.session.protocol);
+    let (out, protocol) = (&mut call.out, call.session.protocol);
     let (start, end) = query.ranks(ranking);
+    call.effort.spend(end - start, if query.shown == Shown::Scores { FIND } else { LOOK })?;
     let write: &mut dyn FnMut(&Scored) = match query.shown {
         Shown::Members => {
-            encode::array(out, end - start);
-            &mut |scored| encode::bulk(out, scored.member.as_bytes())
+            out.array(end - start);
+            &mut |scored| out.bulk(scored.member.as_bytes())
         }
         Shown::Scores => {
             scored_header(out, protocol, end - start);
@@ -281,10 +282,16 @@ fn zrangestore(call: &mut Call<'_>) -> Done {
     let preset = Preset { index: 3, by: None, direction: None, scores_allowed: None };
     let query = Query::parse(call, &preset)?;
     let mut stored = Ranking::new(call.keyspace.hasher());
-    if let Some(ranking) = call.keyspace.read_as::<Ranking>(call.at(2))? {
+    let memory_left = call.memory_left();
+    if let Some(ranking) = call.keyspace.read_as::<Ranking>(call.arguments.at(2))? {
         let (start, end) = query.ranks(ranking);
+        call.effort.spend(end - start, RANK)?;
         for scored in ranking.range(start, end) {
+            call.effort.spend_bytes(scored.member.as_bytes().len())?;
             stored.set(scored.member.as_bytes(), scored.score);
+            if stored.bytes() as u64 > memory_left {
+                return Err(Refusal::OutOfMemory);
+            }
         }
     }
     store(call, stored)
@@ -333,11 +340,13 @@ fn zremrangebylex(call: &mut Call<'_>) -> Done {
 
 fn remove(call: &mut Call<'_>, by: By) -> Done {
     let span = Span::parse(call, 2, by, Direction::Ascending)?;
+    let effort = call.effort;
     let removed = call.keyspace.change(call.at(1), |ranking: &mut Ranking| {
         let (start, end) = span.ranks(ranking);
-        ranking.remove_range(start, end).len()
+        effort.spend(end - start, RANK)?;
+        Ok(ranking.remove_range(start, end).len())
     })?;
-    call.number(removed.unwrap_or(0))
+    call.number(removed.transpose()?.unwrap_or(0))
 }
 
 #[cfg(test)]

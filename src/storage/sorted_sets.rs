@@ -1,12 +1,15 @@
 //! Sorted sets: members with scores. Ranges are in `sorted_ranges.rs`, combinations in `sorted_combinations.rs`.
 
-use super::call::{Call, Done, write_double};
+use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
+use super::effort::{FIND, RANK};
 use super::numbers;
 use super::ranking::{Ranking, Scored};
 use super::refusal::Refusal;
-use super::scan::{self, ScanOptions, Scanned};
-use crate::protocol::{Protocol, encode};
+use super::reply::{Reply, scored_bytes};
+use super::scan::{self, Page, ScanOptions, Scanned};
+use super::table::Keyed as _;
+use crate::protocol::Protocol;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("zadd", -4, Effect::Grow, zadd),
@@ -123,6 +126,9 @@ fn add(call: &mut Call<'_>, options: AddOptions, start: usize) -> Done {
     let pairs = (start..call.count()).step_by(2);
     let pairs = pairs.map(|index| Some((numbers::float(call.at(index))?, call.at(index + 1))));
     let pairs: Vec<(f64, &[u8])> = pairs.collect::<Option<_>>().ok_or(Refusal::NotAFloat)?;
+    // Each member is kept twice.
+    call.afford(call.arguments.frame().len())?;
+    call.effort.charge(pairs.len() as u64 * RANK);
     let done: Vec<Added> = call.keyspace.change_or_create(call.at(1), |ranking: &mut Ranking| {
         pairs.iter().map(|(score, member)| options.apply(ranking, member, *score)).collect::<Result<_, _>>()
     })??;
@@ -130,7 +136,7 @@ fn add(call: &mut Call<'_>, options: AddOptions, start: usize) -> Done {
         return match done[0] {
             Added::Nothing => call.null(),
             Added::New(score) | Added::Changed(score) | Added::Unchanged(score) => {
-                write_double(call.out, call.session.protocol, score);
+                call.out.score(call.session.protocol, score);
                 Ok(())
             }
         };
@@ -143,27 +149,28 @@ fn add(call: &mut Call<'_>, options: AddOptions, start: usize) -> Done {
     call.number(done.iter().filter(counted).count())
 }
 
-fn write_score_or_null(out: &mut Vec<u8>, protocol: Protocol, score: Option<f64>) {
+fn write_score_or_null(out: &mut Reply<'_>, protocol: Protocol, score: Option<f64>) {
     match score {
-        Some(score) => write_double(out, protocol, score),
-        None => encode::null(out, protocol),
+        Some(score) => out.score(protocol, score),
+        None => out.null(protocol),
     }
 }
 
 fn zscore(call: &mut Call<'_>) -> Done {
     let ranking = call.keyspace.read_as::<Ranking>(call.arguments.at(1))?;
     let score = ranking.and_then(|ranking| ranking.score(call.arguments.at(2)));
-    write_score_or_null(call.out, call.session.protocol, score);
+    write_score_or_null(&mut call.out, call.session.protocol, score);
     Ok(())
 }
 
 fn zmscore(call: &mut Call<'_>) -> Done {
     let members = call.rest(2);
     let ranking = call.keyspace.read_as::<Ranking>(call.arguments.at(1))?;
-    encode::array(call.out, members.len());
+    call.effort.spend(members.len(), FIND)?;
+    call.out.array(members.len());
     for member in members {
         let score = ranking.and_then(|ranking| ranking.score(member));
-        write_score_or_null(call.out, call.session.protocol, score);
+        write_score_or_null(&mut call.out, call.session.protocol, score);
     }
     Ok(())
 }
@@ -193,6 +200,7 @@ fn zcard(call: &mut Call<'_>) -> Done {
 
 fn zrem(call: &mut Call<'_>) -> Done {
     let members = call.rest(2);
+    call.effort.charge(members.len() as u64 * RANK);
     let removed = call.keyspace.change(call.at(1), |ranking: &mut Ranking| {
         members.filter(|member| ranking.remove(member).is_some()).count()
     })?;
@@ -224,27 +232,31 @@ fn pop(call: &mut Call<'_>, extreme: Extreme) -> Done {
         ),
         _ => return Err(Refusal::Syntax),
     };
-    let popped = call.keyspace.change(call.at(1), |ranking: &mut Ranking| {
+    let (out, effort) = (&call.out, call.effort);
+    let popped = call.keyspace.change(call.arguments.at(1), |ranking: &mut Ranking| {
         let length = ranking.len();
         let count = count.unwrap_or(1).min(length);
-        match extreme {
-            Extreme::Lowest => ranking.remove_range(0, count),
-            Extreme::Highest => {
-                let mut popped = ranking.remove_range(length - count, length);
-                popped.reverse();
-                popped
-            }
+        effort.spend(count, RANK)?;
+        let (start, end) = match extreme {
+            Extreme::Lowest => (0, count),
+            Extreme::Highest => (length - count, length),
+        };
+        out.expect(ranking.range(start, end).map(|scored| scored_bytes(scored.key().len())).sum())?;
+        let mut popped = ranking.remove_range(start, end);
+        if extreme == Extreme::Highest {
+            popped.reverse();
         }
+        Ok(popped)
     })?;
-    let popped = popped.unwrap_or_default();
+    let popped = popped.transpose()?.unwrap_or_default();
     if count.is_some() {
         write_scored(call, popped.iter(), popped.len());
     } else {
         // Without a count there is one pair at most, and it is flat in both dialects.
-        encode::array(call.out, popped.len() * 2);
+        call.out.array(popped.len() * 2);
         for Scored { member, score } in &popped {
-            encode::bulk(call.out, member.as_bytes());
-            write_double(call.out, call.session.protocol, *score);
+            call.out.bulk(member.as_bytes());
+            call.out.score(call.session.protocol, *score);
         }
     }
     Ok(())
@@ -252,20 +264,20 @@ fn pop(call: &mut Call<'_>, extreme: Extreme) -> Done {
 
 /// Members with scores: pairs in RESP3, flat in RESP2.
 fn write_scored<'a>(call: &mut Call<'_>, scored: impl Iterator<Item = &'a Scored>, count: usize) {
-    scored_header(call.out, call.session.protocol, count);
-    scored.for_each(|scored| write_pair(call.out, call.session.protocol, scored));
+    scored_header(&mut call.out, call.session.protocol, count);
+    scored.for_each(|scored| write_pair(&mut call.out, call.session.protocol, scored));
 }
 
-pub(super) fn scored_header(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
-    encode::array(out, if protocol == Protocol::Resp3 { count } else { count * 2 });
+pub(super) fn scored_header(out: &mut Reply<'_>, protocol: Protocol, count: usize) {
+    out.array(if protocol == Protocol::Resp3 { count } else { count * 2 });
 }
 
-pub(super) fn write_pair(out: &mut Vec<u8>, protocol: Protocol, scored: &Scored) {
+pub(super) fn write_pair(out: &mut Reply<'_>, protocol: Protocol, scored: &Scored) {
     if protocol == Protocol::Resp3 {
-        encode::array(out, 2);
+        out.array(2);
     }
-    encode::bulk(out, scored.member.as_bytes());
-    write_double(out, protocol, scored.score);
+    out.bulk(scored.member.as_bytes());
+    out.score(protocol, scored.score);
 }
 
 fn zrandmember(call: &mut Call<'_>) -> Done {
@@ -274,8 +286,8 @@ fn zrandmember(call: &mut Call<'_>) -> Done {
     if call.count() == 2 {
         let scored = call.keyspace.read_as::<Ranking>(key)?.map_or(&[][..], Ranking::unordered);
         match scored {
-            [] => encode::null(call.out, call.session.protocol),
-            scored => encode::bulk(call.out, scored[random.below(scored.len())].member.as_bytes()),
+            [] => call.out.null(call.session.protocol),
+            scored => call.out.bulk(scored[random.below(scored.len())].member.as_bytes()),
         }
         return Ok(());
     }
@@ -284,18 +296,19 @@ fn zrandmember(call: &mut Call<'_>) -> Done {
     if call.count() > 3 && !with_scores {
         return Err(Refusal::Syntax);
     }
-    let (out, protocol) = (&mut *call.out, call.session.protocol);
+    let (out, protocol) = (&mut call.out, call.session.protocol);
     let scored = call.keyspace.read_as::<Ranking>(key)?.map_or(&[][..], Ranking::unordered);
-    let picks = scan::picks(&mut random, count, scored.len())?;
+    let picks = scan::picks(&mut random, count, scored.len(), call.effort)?;
     if with_scores {
+        call.effort.spend(picks.len(), FIND)?;
         scored_header(out, protocol, picks.len());
         for pick in picks {
             write_pair(out, protocol, &scored[pick]);
         }
     } else {
-        encode::array(out, picks.len());
+        out.array(picks.len());
         for pick in picks {
-            encode::bulk(out, scored[pick].member.as_bytes());
+            out.bulk(scored[pick].member.as_bytes());
         }
     }
     Ok(())
@@ -304,31 +317,30 @@ fn zrandmember(call: &mut Call<'_>) -> Done {
 fn zscan(call: &mut Call<'_>) -> Done {
     scan::check_cursor(call.at(2))?;
     if call.keyspace.read_as::<Ranking>(call.at(1))?.is_none() {
-        return scan::reply(call, None, 0, &[]);
+        return scan::nothing(&mut call.out);
     }
-    let options = ScanOptions::parse(call, 2, Scanned::Elements)?;
-    let (mut elements, mut count) = (Vec::new(), 0);
-    let ranking = call.keyspace.read_as::<Ranking>(call.at(1))?;
-    let next = ranking.zip(options.table_cursor()).and_then(|(ranking, cursor)| {
-        ranking.walk(cursor, options.count, |scored| {
-            if options.wants(scored.member.as_bytes()) {
-                encode::bulk(&mut elements, scored.member.as_bytes());
-                write_listed_score(&mut elements, ranking, scored.score);
-                count += 2;
-            }
+    let mut page = Page::new(ScanOptions::parse(call, 2, Scanned::Elements)?, call.effort);
+    let (cursor, count) = (page.options().table_cursor(), page.options().count);
+    let ranking = call.keyspace.read_as::<Ranking>(call.arguments.at(1))?;
+    let next = ranking.zip(cursor).and_then(|(ranking, cursor)| {
+        ranking.walk(cursor, count, |scored| {
+            page.meet(scored.key(), 2, || {
+                call.out.bulk(scored.key());
+                write_listed_score(&mut call.out, ranking, scored.score);
+            });
         })
     });
-    scan::reply(call, next.map(u64::from), count, &elements)
+    page.finish(&mut call.out, next.map(u64::from))
 }
 
 /// A cursor's scores are strings in both dialects; a small sorted set of Redis spells whole ones as integers.
 #[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
-fn write_listed_score(out: &mut Vec<u8>, ranking: &Ranking, score: f64) {
+fn write_listed_score(out: &mut Reply<'_>, ranking: &Ranking, score: f64) {
     const INTEGER_MAX: f64 = (1_u64 << 62) as f64;
     if ranking.is_small() && score.abs() < INTEGER_MAX && score.trunc() == score {
-        encode::bulk(out, numbers::Digits::new(score as i64).as_bytes());
+        out.bulk(numbers::Digits::new(score as i64).as_bytes());
     } else {
-        write_double(out, Protocol::Resp2, score);
+        out.score(Protocol::Resp2, score);
     }
 }
 

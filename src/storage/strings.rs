@@ -2,14 +2,18 @@
 
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
-use super::keyspace::Lifetime;
+use super::keyspace::{Lifetime, Place};
 use super::long_double;
 use super::numbers::{self, Digits};
 use super::refusal::Refusal;
 use super::text::Text;
 use super::value::Value;
-use crate::protocol::encode;
 use crate::values::limits::REQUEST_BYTES_CEILING;
+
+/// A string that is appended to has room for as much again; a larger one for an eighth.
+const DOUBLING_BYTES_MAX: usize = 64 * 1024;
+/// What a new key takes beside its name and its value.
+const KEY_BYTES: usize = 160;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("get", 2, Effect::Read, get),
@@ -37,13 +41,14 @@ pub(super) const COMMANDS: &[Command] = &[
 
 fn get(call: &mut Call<'_>) -> Done {
     match call.keyspace.read(call.arguments.at(1)) {
-        Some(Value::Text(text)) => encode::bulk(call.out, text.as_bytes()),
+        Some(Value::Text(text)) => call.out.bulk(text.as_bytes()),
         Some(value) => {
-            encode::bulk(call.out, value.bytes(&mut Digits::new(0)).ok_or(Refusal::WrongType)?);
+            call.out.bulk(value.bytes(&mut Digits::new(0)).ok_or(Refusal::WrongType)?);
         }
         None => return call.null(),
     }
-    Ok(())
+    // Before anybody changes what could not be told.
+    call.out.check()
 }
 
 /// When a write may happen.
@@ -224,13 +229,13 @@ fn getex(call: &mut Call<'_>) -> Done {
 }
 
 fn mget(call: &mut Call<'_>) -> Done {
-    encode::array(call.out, call.count() - 1);
+    call.out.array(call.count() - 1);
     let protocol = call.protocol();
     for key in call.rest(1) {
         let mut digits = Digits::new(0);
         match call.keyspace.read(key).and_then(|value| value.bytes(&mut digits)) {
-            Some(bytes) => encode::bulk(call.out, bytes),
-            None => encode::null(call.out, protocol),
+            Some(bytes) => call.out.bulk(bytes),
+            None => call.out.null(protocol),
         }
     }
     Ok(())
@@ -270,14 +275,33 @@ fn append(call: &mut Call<'_>) -> Done {
         call.keyspace.add(key, Value::string(suffix));
         return call.number(suffix.len());
     }
+    let left = call.memory_left();
     let length = edit(call, |bytes| {
-        if bytes.len() + suffix.len() > REQUEST_BYTES_CEILING {
+        let end = bytes.len() + suffix.len();
+        if end > REQUEST_BYTES_CEILING {
             return Err(Refusal::TooLong);
         }
+        reserve(bytes, end, left)?;
         bytes.extend_from_slice(suffix);
         Ok(bytes.len())
     })?;
     call.number(length)
+}
+
+/// Room for `end` bytes in all, and for more to come where the memory allows.
+fn reserve(bytes: &mut Vec<u8>, end: usize, memory_left: u64) -> Result<(), Refusal> {
+    if end <= bytes.capacity() {
+        return Ok(());
+    }
+    let growth = end - bytes.capacity();
+    let spare = if end < DOUBLING_BYTES_MAX { end } else { end / 8 };
+    let fits = |growth: usize| growth as u64 <= memory_left;
+    if !fits(growth) {
+        return Err(Refusal::OutOfMemory);
+    }
+    let spare = if fits(growth.saturating_add(spare)) { spare } else { 0 };
+    bytes.reserve_exact(end - bytes.len() + spare);
+    Ok(())
 }
 
 /// Changes the string at the key in place; it exists.
@@ -286,6 +310,23 @@ pub(super) fn edit<R>(
     change: impl FnOnce(&mut Vec<u8>) -> Result<R, Refusal>,
 ) -> Result<R, Refusal> {
     let place = call.keyspace.find(call.at(1)).expect("the caller made sure that the key exists");
+    let (copied, held) = match &call.keyspace.entry(place).value {
+        Value::Text(text) => (text.as_bytes().len(), 0),
+        value => (0, value.cost()),
+    };
+    call.effort.charge_bytes(copied);
+    let changed = change_string(call, place, change);
+    // A buffer that grew was copied, perhaps.
+    let grown = call.keyspace.entry(place).value.cost() > held;
+    call.effort.charge_bytes(if grown { held } else { 0 });
+    changed
+}
+
+fn change_string<R>(
+    call: &mut Call<'_>,
+    place: Place,
+    change: impl FnOnce(&mut Vec<u8>) -> Result<R, Refusal>,
+) -> Result<R, Refusal> {
     call.keyspace.change_at(place, |value| {
         if !matches!(value, Value::Buffer(_)) {
             let bytes = value.bytes(&mut Digits::new(0)).ok_or(Refusal::WrongType)?.to_vec();
@@ -303,10 +344,10 @@ fn strlen(call: &mut Call<'_>) -> Done {
 
 fn getrange(call: &mut Call<'_>) -> Done {
     let (start, end) = (call.integer_at(2)?, call.integer_at(3)?);
-    let out = &mut *call.out;
+    let out = &mut call.out;
     call.keyspace.read_string(call.arguments.at(1), |bytes| {
         let bytes = bytes.unwrap_or_default();
-        encode::bulk(out, slice(bytes, start, end));
+        out.bulk(slice(bytes, start, end));
     })
 }
 
@@ -335,7 +376,7 @@ fn setrange(call: &mut Call<'_>) -> Done {
     let end = end.filter(|end| *end <= REQUEST_BYTES_CEILING).ok_or(Refusal::TooLong)?;
     make_room(call, length, end)?;
     let length = edit(call, |bytes| {
-        bytes.resize(bytes.len().max(end), 0);
+        grow(bytes, end);
         bytes[end - patch.len()..end].copy_from_slice(patch);
         Ok(bytes.len())
     })?;
@@ -344,11 +385,26 @@ fn setrange(call: &mut Call<'_>) -> Done {
 
 /// Makes sure that the key exists and that a string of `end` bytes fits: a small request may ask for a large one.
 pub(super) fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) -> Result<(), Refusal> {
-    call.afford(end.saturating_sub(length.unwrap_or(0)))?;
+    let held = match call.keyspace.peek(call.at(1)).map(|entry| &entry.value) {
+        Some(Value::Buffer(buffer)) => buffer.capacity(),
+        _ => length.unwrap_or(0),
+    };
+    let growth = end.saturating_sub(held);
+    call.effort.spend_bytes(growth)?;
+    // A key that is new has its place to pay, and a value its header.
+    call.afford(if growth == 0 { 0 } else { growth + KEY_BYTES })?;
     if length.is_none() {
         call.keyspace.add(call.at(1), Value::Text(Text::new(b"")));
     }
     Ok(())
+}
+
+/// Zeros up to `end` bytes, and no room beyond them: the next one may be far away.
+pub(super) fn grow(bytes: &mut Vec<u8>, end: usize) {
+    if end > bytes.len() {
+        bytes.reserve_exact(end - bytes.len());
+        bytes.resize(end, 0);
+    }
 }
 
 fn incr(call: &mut Call<'_>) -> Done {
@@ -394,7 +450,9 @@ fn add(call: &mut Call<'_>, by: i64) -> Done {
 
 fn incrbyfloat(call: &mut Call<'_>) -> Done {
     let (key, by) = (call.at(1), call.at(2));
+    call.effort.charge(long_double::EFFORT);
     let sum = call.keyspace.read_string(key, |old| long_double::add(old.unwrap_or(b"0"), by))??;
+    call.out.expect(sum.len())?;
     call.keyspace.set(key, Value::Text(Text::new(sum.as_bytes())), Lifetime::Keep);
     call.bulk(sum.as_bytes())
 }

@@ -1,12 +1,15 @@
 //! MULTI, EXEC and DISCARD: commands that take effect together. One thread runs them all, so nothing can come
-//! between; WATCH is refused, because no other connection's writes are tracked.
+//! between. What one request may cost and reply holds for all of them together: a command beyond it is refused alone, as
+//! one that fails, and changes nothing. WATCH is refused, because no other connection's writes are tracked.
 
 use super::call::{Call, Done};
 use super::commands::{Command, Effect, command};
 use super::engine::Outcome;
 use super::refusal::Refusal;
 use super::session::Transaction;
-use crate::protocol::encode;
+
+/// What is left of the reply's bound for each command that is still to come: most replies of writes, and a refusal.
+const RESERVE_BYTES: usize = 64;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("multi", 1, Effect::Control, multi),
@@ -40,8 +43,15 @@ fn exec(call: &mut Call<'_>) -> Done {
             "EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.",
         ));
     }
-    encode::array(call.out, transaction.commands().len());
+    let mut behind = transaction.commands().len();
+    if behind.saturating_mul(RESERVE_BYTES) > call.limits.reply_bytes_max {
+        return Err(Refusal::Words(
+            "EXECABORT Transaction discarded because its reply would be larger than a reply may be.",
+        ));
+    }
+    call.out.array(behind);
     for arguments in transaction.commands() {
+        behind -= 1;
         let position = call.directory.find(arguments.name()).expect("it was found when it was queued");
         let mut inner = Call {
             keyspace: call.keyspace,
@@ -51,7 +61,8 @@ fn exec(call: &mut Call<'_>) -> Done {
             limits: call.limits,
             arguments,
             now: call.now,
-            out: call.out,
+            out: call.out.part(behind * RESERVE_BYTES),
+            effort: call.effort,
             outcome: Outcome::Continue,
         };
         inner.run(position);

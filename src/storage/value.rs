@@ -89,6 +89,17 @@ impl Value {
         }
     }
 
+    /// Elements of a collection, one for a string.
+    pub(super) fn elements(&self) -> usize {
+        match self {
+            Self::Integer(_) | Self::Text(_) | Self::Buffer(_) => 1,
+            Self::Hash(fields) => fields.len(),
+            Self::List(items) => items.len(),
+            Self::Set(members) => members.len(),
+            Self::SortedSet(ranking) => ranking.len(),
+        }
+    }
+
     /// A collection without elements must not stay.
     pub(super) fn is_hollow(&self) -> bool {
         match self {

@@ -71,6 +71,16 @@ pub const COMMAND_CLASSES: usize = 6;
 pub const USERS_MAX: usize = 1_048_576;
 /// Buckets that are not full, over all shards.
 pub const POOLS_MAX: usize = 4 * USERS_MAX;
+/// Bytes of one reply of the embedded engine, where nothing else is said.
+pub const ENGINE_REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// What one request to the embedded engine may take, about one for each element it looks at: some tenths of a second.
+pub const ENGINE_EFFORT_MAX: u64 = 8_000_000;
+/// What one connection to it may take before it is the next one's turn: some tenths of a millisecond.
+pub const ENGINE_EFFORT_PER_TURN: u64 = 8_000;
+/// Replies that wait for one connection to it before no more requests of that connection are carried out.
+pub const ENGINE_OUTPUT_BYTES_HELD: usize = 1024 * 1024;
+/// Requests of one connection to it that wait for their turn before no more are received.
+pub const ENGINE_INPUT_BYTES_HELD: usize = 256 * 1024;
 /// A bulk string may be as large as in Redis.
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
 /// The largest reply that may be let through: some of the largest values.

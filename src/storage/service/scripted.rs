@@ -279,7 +279,7 @@ mod tests {
             behaviour.apply(&Change { servers: Some(servers), service_time, ..Change::default() });
             let phases = Phases::new(phases).expect("few");
             let script = Script { behaviour, phases, seed: 3, scriptable: true };
-            let engine = Engine::new(EngineLimits { bytes_max: u64::MAX }, 1);
+            let engine = Engine::new(EngineLimits::with_memory(u64::MAX), 1);
             let service = Service::new(engine, 1 << 20).scripted(script);
             Self { service, now: Now::default(), closed: Vec::new() }
         }

@@ -1,0 +1,215 @@
+//! The reply of one command while it is written, of bounded length: what would pass the bound is not written at all.
+
+use super::numbers;
+use super::refusal::Refusal;
+use crate::protocol::{Protocol, encode};
+
+/// More than the framing of any element: a type byte, the digits of 64 bits, two line ends.
+const FRAMING_BYTES: usize = 32;
+/// The longest spelling of a score.
+const SCORE_BYTES_MAX: usize = 32;
+/// A buffer of this size grows by as much as it holds, but never beyond the bound.
+const DOUBLING_BYTES_MIN: usize = 1024 * 1024;
+
+/// A reply at the end of a buffer that may hold earlier ones.
+pub(super) struct Reply<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+    bytes_max: usize,
+    /// The bound that is told: a command of a transaction has what the others leave.
+    bytes_max_told: usize,
+    /// What the text of a refusal may take.
+    refusal_bytes_max: usize,
+    over: bool,
+}
+
+impl<'a> Reply<'a> {
+    pub(super) fn new(out: &'a mut Vec<u8>, bytes_max: usize) -> Self {
+        let start = out.len();
+        Self { out, start, bytes_max, bytes_max_told: bytes_max, refusal_bytes_max: usize::MAX, over: false }
+    }
+
+    /// The reply of one command within this one, which leaves `reserve` bytes for those behind it.
+    pub(super) fn part(&mut self, reserve: usize) -> Reply<'_> {
+        let left = self.bytes_max.saturating_sub(self.len() + reserve);
+        Reply {
+            start: self.out.len(),
+            out: self.out,
+            bytes_max: left,
+            bytes_max_told: self.bytes_max_told,
+            refusal_bytes_max: left,
+            over: false,
+        }
+    }
+
+    /// Bytes written so far.
+    pub(super) fn len(&self) -> usize {
+        self.out.len() - self.start
+    }
+
+    /// Refuses what did not fit.
+    pub(super) fn check(&self) -> Result<(), Refusal> {
+        if self.over { Err(Refusal::ReplyTooLarge(self.bytes_max_told)) } else { Ok(()) }
+    }
+
+    /// Refuses, before anything is changed, what would not fit: so many bytes, the framing of elements included.
+    pub(super) fn expect(&self, bytes: usize) -> Result<(), Refusal> {
+        let wanted = bytes.saturating_add(2 * FRAMING_BYTES);
+        if wanted > self.bytes_max.saturating_sub(self.len()) {
+            return Err(Refusal::ReplyTooLarge(self.bytes_max_told));
+        }
+        Ok(())
+    }
+
+    /// Replaces what was written by an error.
+    pub(super) fn refuse(&mut self, refusal: &Refusal) {
+        self.out.truncate(self.start);
+        let text = refusal.text();
+        let fits = text.len() + FRAMING_BYTES <= self.refusal_bytes_max;
+        encode::error(self.out, if fits { &text } else { "ERR no room for this reply" });
+    }
+
+    /// `+text`.
+    pub(super) fn simple(&mut self, text: &str) {
+        self.write(text.len(), |out| encode::simple(out, text));
+    }
+
+    pub(super) fn integer(&mut self, value: i64) {
+        self.write(0, |out| encode::integer(out, value));
+    }
+
+    pub(super) fn bulk(&mut self, value: &[u8]) {
+        self.write(value.len(), |out| encode::bulk(out, value));
+    }
+
+    pub(super) fn null(&mut self, protocol: Protocol) {
+        self.write(0, |out| encode::null(out, protocol));
+    }
+
+    pub(super) fn null_array(&mut self, protocol: Protocol) {
+        self.write(0, |out| encode::null_array(out, protocol));
+    }
+
+    pub(super) fn array(&mut self, count: usize) {
+        self.write(0, |out| encode::array(out, count));
+    }
+
+    pub(super) fn map(&mut self, protocol: Protocol, pairs: usize) {
+        self.write(0, |out| encode::map(out, protocol, pairs));
+    }
+
+    pub(super) fn set(&mut self, protocol: Protocol, count: usize) {
+        self.write(0, |out| encode::set(out, protocol, count));
+    }
+
+    pub(super) fn verbatim(&mut self, protocol: Protocol, text: &str) {
+        self.write(text.len(), |out| encode::verbatim(out, protocol, text));
+    }
+
+    /// A score: a double where the dialect has one.
+    pub(super) fn score(&mut self, protocol: Protocol, value: f64) {
+        self.write(SCORE_BYTES_MAX, |out| write_score(out, protocol, value));
+    }
+
+    /// What is known only when all elements are written: moved before those from byte `at` of the reply on.
+    pub(super) fn insert(&mut self, at: usize, write: impl FnOnce(&mut Self)) {
+        let before = self.out.len();
+        write(self);
+        let inserted = self.out.len() - before;
+        self.out[self.start + at..].rotate_right(inserted);
+    }
+
+    fn write(&mut self, bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        let wanted = bytes.saturating_add(FRAMING_BYTES);
+        if self.over || wanted > self.bytes_max.saturating_sub(self.len()) {
+            self.over = true;
+            return;
+        }
+        if self.out.capacity() - self.out.len() < wanted && self.out.capacity() >= DOUBLING_BYTES_MIN {
+            let most = self.bytes_max - self.len();
+            self.out.reserve_exact(self.out.len().clamp(wanted, most));
+        }
+        write(self.out);
+    }
+}
+
+/// What a string of so many bytes takes in a reply.
+pub(super) fn bulk_bytes(length: usize) -> usize {
+    let digits = length.checked_ilog10().unwrap_or(0) as usize + 1;
+    length.saturating_add(b"$\r\n\r\n".len() + digits)
+}
+
+/// The same with its score in any dialect.
+pub(super) fn scored_bytes(length: usize) -> usize {
+    bulk_bytes(length) + FRAMING_BYTES
+}
+
+fn write_score(out: &mut Vec<u8>, protocol: Protocol, value: f64) {
+    if protocol == Protocol::Resp3 {
+        out.push(b',');
+        numbers::write_float(out, value);
+        out.extend_from_slice(b"\r\n");
+        return;
+    }
+    // Spelled at the end of the reply first, because its length stands before it.
+    let start = out.len();
+    numbers::write_float(out, value);
+    let mut spelled = [0; SCORE_BYTES_MAX];
+    let length = out.len() - start;
+    spelled[..length].copy_from_slice(&out[start..]);
+    out.truncate(start);
+    encode::bulk(out, &spelled[..length]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_beyond_the_bound_and_little_is_reserved_beyond_it() {
+        const BYTES_MAX: usize = 10_000_000;
+        let mut out = b"+earlier\r\n".to_vec();
+        let mut reply = Reply::new(&mut out, BYTES_MAX);
+        let value = vec![b'v'; 3_000];
+        let mut written = 0;
+        while reply.check().is_ok() {
+            reply.bulk(&value);
+            written += 1;
+        }
+        assert!((3_200..3_400).contains(&written), "{written}");
+        assert!(reply.len() <= BYTES_MAX);
+        reply.integer(1);
+        assert_eq!(reply.check(), Err(Refusal::ReplyTooLarge(BYTES_MAX)));
+        reply.refuse(&Refusal::ReplyTooLarge(BYTES_MAX));
+        assert_eq!(out, b"+earlier\r\n-ERR the reply would be larger than 10000000 bytes\r\n");
+        assert!(out.capacity() <= BYTES_MAX + 3_000 + 100, "{}", out.capacity());
+    }
+
+    #[test]
+    fn what_comes_last_may_stand_first() {
+        let mut out = Vec::new();
+        let mut reply = Reply::new(&mut out, 1_000);
+        reply.integer(1);
+        let at = reply.len();
+        reply.bulk(b"a");
+        reply.bulk(b"b");
+        reply.insert(at, |reply| reply.array(2));
+        assert_eq!(out, b":1\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+    }
+
+    #[test]
+    fn a_part_leaves_room_for_those_behind_it() {
+        let mut out = Vec::new();
+        let mut whole = Reply::new(&mut out, 300);
+        whole.bulk(&[b'a'; 100]);
+        let mut part = whole.part(100);
+        assert_eq!(part.expect(100), Err(Refusal::ReplyTooLarge(300)));
+        part.bulk(&[b'b'; 100]);
+        assert_eq!(part.check(), Err(Refusal::ReplyTooLarge(300)));
+        part.refuse(&Refusal::Syntax);
+        let mut last = whole.part(0);
+        last.bulk(&[b'c'; 100]);
+        last.refuse(&Refusal::WrongType);
+        assert!(out.ends_with(b"a\r\n-ERR syntax error\r\n-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"));
+    }
+}
