@@ -123,6 +123,10 @@ impl RequestDecoder {
     /// Keeps the rest of a chunk for later, when the connection may not go on now.
     pub fn hold(&mut self, rest: &[u8]) {
         self.forget_done();
+        // While more comes than is taken out there may never be a moment when all is done.
+        if self.held_done > self.held.len() / 2 {
+            self.compact();
+        }
         self.held.extend_from_slice(rest);
     }
 

@@ -1,6 +1,7 @@
 //! The engine behind connections: requests in, replies out. Pure, like the engine.
 
 mod scripted;
+mod turns;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -8,17 +9,18 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::script::{Director, Pending, Place, Script};
-use super::{Engine, Outcome, Session};
-use crate::protocol::{BufferPool, Output, RequestDecoder, RequestLimits, Segment, encode};
+use super::{Engine, Session};
+use crate::protocol::{BufferPool, Output, RequestDecoder, RequestLimits, Segment};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
 use scripted::Early;
+use turns::{Allowance, Standing};
 
 /// How often keys whose time is over are looked for while any key has a lifetime, and how many at once.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 const SWEEP_KEYS: usize = 400;
-/// A connection that lets this much wait for it is closed.
-const OUTPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// A connection to a scripted store that lets this much wait for it is closed: its requests arrive when the script says.
+const SCRIPTED_OUTPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
 const SPARE_BUFFERS_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -29,6 +31,11 @@ struct Connection {
     output: Output,
     sending: bool,
     listed: bool,
+    standing: Standing,
+    allowance: Allowance,
+    reading_paused: bool,
+    /// It sends no more: what it sent is still answered.
+    ended: bool,
     /// Closed once everything was sent.
     ending: bool,
     /// Replies that a script holds back.
@@ -47,6 +54,9 @@ pub struct Service {
     to_send: VecDeque<ClientId>,
     actions: VecDeque<Action>,
     sweep_at: Option<Timestamp>,
+    /// Connections whose requests wait for their turn, each once.
+    ready: VecDeque<ClientId>,
+    turn: u64,
     director: Option<Box<Director>>,
     /// Connections that a script leaves alone, and until when.
     ignored: BTreeSet<(Timestamp, Place)>,
@@ -64,6 +74,8 @@ impl Service {
             to_send: VecDeque::new(),
             actions: VecDeque::new(),
             sweep_at: None,
+            ready: VecDeque::new(),
+            turn: 1,
             director: None,
             ignored: BTreeSet::new(),
         }
@@ -91,6 +103,10 @@ impl Service {
             output: Output::default(),
             sending: false,
             listed: false,
+            standing: Standing::Idle,
+            allowance: Allowance::default(),
+            reading_paused: false,
+            ended: false,
             ending: false,
             pending: Pending::default(),
             early: None,
@@ -102,29 +118,13 @@ impl Service {
         id
     }
 
-    /// Bytes from a client: every whole request in them is carried out.
+    /// Bytes from a client: every whole request in them is carried out, when it is the client's turn.
     pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         if self.director.is_some() {
-            return self.receive_scripted(id, chunk, now);
+            self.receive_scripted(id, chunk, now);
+        } else {
+            self.take_requests(id, chunk, now);
         }
-        let Self { engine, connections, limits, pool, .. } = self;
-        let Some(connection) = find(connections, id) else { return };
-        let Connection { session, decoder, output, ending, .. } = connection;
-        let mut consumed = 0;
-        while !*ending {
-            match decoder.next(chunk, &mut consumed, limits) {
-                Ok(Some(request)) => {
-                    let outcome = engine.execute(session, request.arguments, now, output.buffer(pool));
-                    *ending = outcome == Outcome::Close;
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    encode::error(output.buffer(pool), &error.0);
-                    *ending = true;
-                }
-            }
-        }
-        self.after_output(id);
     }
 
     /// The client sends no more: what it sent was answered, so it is closed once that is sent.
@@ -133,7 +133,8 @@ impl Service {
         if let Some(early) = &mut connection.early {
             early.ended = true;
         } else {
-            connection.ending = true;
+            connection.ended = true;
+            connection.ending |= connection.standing == Standing::Idle;
             self.after_output(id);
         }
     }
@@ -151,14 +152,18 @@ impl Service {
         self.pool.give_segment(segment);
         if let Some(connection) = find(&mut self.connections, id) {
             connection.sending = false;
+            self.unblock(id);
             self.after_output(id);
         }
     }
 
-    /// The end of a turn: replies that are due leave, and keys whose time is over are looked for now and then.
+    /// The end of a turn: connections that wait for theirs are served, replies that are due leave, and keys whose time
+    /// is over are looked for now and then.
     pub fn handle_turn_end(&mut self, now: Now) {
         if self.director.is_some() {
             self.advance_script(now);
+        } else {
+            self.serve_ready(now);
         }
         if self.sweep_at.is_some_and(|at| at <= now.monotonic) {
             self.sweep_at = None;
@@ -172,17 +177,20 @@ impl Service {
         }
     }
 
-    /// When `handle_turn_end` should be called at the latest.
+    /// When `handle_turn_end` should be called at the latest: at once, if somebody waits for a turn.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
+        if !self.ready.is_empty() {
+            return Some(Timestamp::ZERO);
+        }
         if self.director.is_none() {
             return self.sweep_at;
         }
         [self.sweep_at, self.next_scripted()].into_iter().flatten().min()
     }
 
-    /// Does a script hold replies back, so that the next deadline is near and should be met closely?
+    /// Does somebody wait for a turn, or a script hold replies back, so that the next deadline should be met closely?
     pub fn is_busy(&self) -> bool {
-        self.director.as_ref().is_some_and(|director| director.is_busy())
+        !self.ready.is_empty() || self.director.as_ref().is_some_and(|director| director.is_busy())
     }
 
     /// What should be done in the world, if anything.
@@ -211,7 +219,8 @@ impl Service {
             && connection.output.is_empty()
             && connection.pending.is_empty()
             && !connection.sending;
-        if done || connection.output.len() + connection.pending.bytes() > OUTPUT_BYTES_MAX {
+        let held_back = connection.output.len() + connection.pending.bytes();
+        if done || self.director.is_some() && held_back > SCRIPTED_OUTPUT_BYTES_MAX {
             self.handle_client_lost(id);
             self.actions.push_back(Action::Close(Owner::Client(id)));
         } else if !connection.output.is_empty() && !connection.sending && !connection.listed {
@@ -220,6 +229,9 @@ impl Service {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 fn find(connections: &mut Slab<Connection>, id: ClientId) -> Option<&mut Connection> {
     connections.get_mut(id.index as usize).filter(|connection| connection.generation == id.generation)

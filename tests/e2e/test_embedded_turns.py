@@ -1,0 +1,81 @@
+"""The embedded store is one thread behind a few connections that all tenants share: none stops the others, or costs them a link."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from harness.processes import Weir
+from harness.resp import Connection, encode
+
+pytestmark = pytest.mark.weir_only
+
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture
+def weir(servers) -> Weir:
+    # One shard and one connection to the store: everybody shares it.
+    # Replies that wait in weir for a client who reads slowly are no concern of these tests.
+    flags = ["--shards", "1", "--backend-connections", "1", "--output-limit", "1GiB"]
+    return servers.weir(storage="embedded", flags=flags)
+
+
+def links_lost(weir: Weir) -> int:
+    _, page = weir.admin("/metrics")
+    lines = re.findall(r"^weir_backend_connections_lost_total(?:\{[^}]*\})? (\d+)", page, re.MULTILINE)
+    assert lines, "no metric tells of lost connections"
+    return sum(int(value) for value in lines)
+
+
+def fill(connection: Connection) -> None:
+    connection.ok("SADD", "s", b"m" * 300)
+    connection.ok("SET", "big", b"v" * (3 * MEBIBYTE))
+    for start in range(0, 200_000, 10_000):
+        connection.ok("RPUSH", "list", *[b"x"] * 10_000)
+        connection.ok("SADD", "members", *[str(member) for member in range(start // 10, start // 10 + 1_000)])
+
+
+FLOODS = {
+    "picks": [encode("SRANDMEMBER", "s", "-1000000")] * 20,
+    "large values": [encode("GET", "big")] * 200,
+    "one set many times": [encode("SUNION", *["members"] * 50_000)] * 5,
+    "long lists": [encode("LREM", "list", "0", "nobody")] * 1_000,
+    "values many times": [encode("MGET", *["big"] * 1_000)] * 5,
+    "transactions": [encode("MULTI"), *[encode("GET", "big")] * 100, encode("EXEC")],
+    "growth": [encode("SETRANGE", f"far{number}", "500000000", "x") for number in range(20)],
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_one_client_floods_and_the_others_are_answered(weir: Weir, name: str):
+    with weir.connect() as flood, weir.connect() as neighbour:
+        fill(flood)
+        neighbour.ok("SET", "k", "v")
+        before = weir.resident_bytes()
+        requests = FLOODS[name]
+        flood.send_raw(b"".join(requests))
+        answered = 0
+        while answered < len(requests):
+            # Both in turn, so that the neighbour is asked while much of the flood is still to come.
+            assert neighbour.ok("GET", "k") == b"v"
+            assert neighbour.ok("PING") == b"PONG"
+            for _ in range(min(20, len(requests) - answered)):
+                reply = flood.read()
+                answered += 1
+                assert not reply.is_error or reply.text.startswith(("ERR the re", "OOM")), reply.text[:200]
+        assert links_lost(weir) == 0
+        if name != "large values":
+            # A reply or two on their way, and never what was asked for in all.
+            assert weir.resident_bytes() - before < 300 * MEBIBYTE
+
+
+def test_a_reply_that_is_too_large_is_refused_by_the_store(weir: Weir):
+    with weir.connect() as connection:
+        fill(connection)
+        for words in (["SRANDMEMBER", "s", "-1000000"], ["MGET", *["big"] * 100], ["HELLO", "3"], ["MGET", *["big"] * 100]):
+            reply = connection.call(*words)
+            if words[0] != "HELLO":
+                assert reply.text == "ERR the reply would be larger than 67108864 bytes", reply.text[:100]
+        assert connection.ok("STRLEN", "big") == 3 * MEBIBYTE
