@@ -31,14 +31,16 @@ pub struct ReplyScanner {
     payload_left: u64,
     /// A header line that a chunk boundary cut.
     line: Vec<u8>,
-    /// Inside the rest of a line whose content does not matter.
-    in_text: bool,
+    /// Inside the rest of a line whose content does not matter, and the last byte of it that was seen.
+    text: Option<u8>,
     kind: u8,
     rows: u64,
 }
 
 /// Numbers, lengths and the like; texts are stepped over without being held.
 const HEADER_BYTES_MAX: usize = 32;
+/// What every line and every payload ends with.
+const LINE_END: &[u8] = b"\r\n";
 
 impl ReplyScanner {
     /// Scans on. `Some` when a reply ends within `bytes`; what follows belongs to the next one. `None` when all of
@@ -56,18 +58,9 @@ impl ReplyScanner {
         let mut at = 0;
         while at < bytes.len() {
             if self.payload_left > 0 {
-                let step = self.payload_left.min((bytes.len() - at) as u64);
-                at += step as usize;
-                self.payload_left -= step;
-                if self.payload_left > 0 {
-                    break;
-                }
-                self.scalar_done();
-            } else if self.in_text {
-                let Some(newline) = bytes[at..].iter().position(|byte| *byte == b'\n') else { break };
-                at += newline + 1;
-                self.in_text = false;
-                self.scalar_done();
+                at += self.payload(&bytes[at..])?;
+            } else if let Some(before) = self.text {
+                at += self.rest_of_text(&bytes[at..], before)?;
             } else {
                 at += self.header(&bytes[at..])?;
             }
@@ -83,11 +76,43 @@ impl ReplyScanner {
         self.depth > 0
     }
 
+    /// Steps over a payload, and checks the line end behind it: a wrong length is found where it is.
+    fn payload(&mut self, bytes: &[u8]) -> Result<usize, MalformedReply> {
+        let step = self.payload_left.min(bytes.len() as u64);
+        let left = self.payload_left - step;
+        // As much of the line end as is behind us by now, and of that what this step stepped over.
+        let passed = &LINE_END[..LINE_END.len() - left.min(LINE_END.len() as u64) as usize];
+        let here = &passed[passed.len() - passed.len().min(step as usize)..];
+        if !bytes[..step as usize].ends_with(here) {
+            return Err(MalformedReply);
+        }
+        self.payload_left = left;
+        if left == 0 {
+            self.scalar_done();
+        }
+        Ok(step as usize)
+    }
+
+    /// Steps over a line whose content does not matter, `before` being its last byte that was seen.
+    fn rest_of_text(&mut self, bytes: &[u8], before: u8) -> Result<usize, MalformedReply> {
+        let Some(newline) = bytes.iter().position(|byte| *byte == b'\n') else {
+            self.text = bytes.last().copied();
+            return Ok(bytes.len());
+        };
+        let last = newline.checked_sub(1).map_or(before, |at| bytes[at]);
+        if last != b'\r' {
+            return Err(MalformedReply);
+        }
+        self.text = None;
+        self.scalar_done();
+        Ok(newline + 1)
+    }
+
     fn header(&mut self, bytes: &[u8]) -> Result<usize, MalformedReply> {
         let kind = self.line.first().copied().unwrap_or(bytes[0]);
         if matches!(kind, b'+' | b'-' | b':' | b',' | b'(' | b'_' | b'#') {
             self.note_kind(kind);
-            self.in_text = true;
+            self.text = Some(kind);
             return Ok(1);
         }
         let Some(newline) = bytes.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n') else {
@@ -184,7 +209,8 @@ fn scan_simple(bytes: &[u8]) -> Option<Scanned> {
         b'$' => newline + 1 + parse_count(&bytes[..=newline]).ok()?.map_or(0, |length| length as usize + 2),
         _ => return None,
     };
-    (end <= bytes.len()).then_some(Scanned { end, kind, rows: 0 })
+    // What does not end as it should is left to the scanner, which says what is wrong with it.
+    bytes.get(..end)?.ends_with(LINE_END).then_some(Scanned { end, kind, rows: 0 })
 }
 
 /// The count of a header line such as `*12\r\n`; `None` for the null of RESP2 (`-1`).
@@ -252,7 +278,7 @@ impl<'a> Iterator for Elements<'a> {
 pub fn text(reply: &[u8]) -> Option<&[u8]> {
     let newline = reply.iter().position(|byte| *byte == b'\n')?;
     match reply[0] {
-        b'+' | b'-' => Some(&reply[1..newline - 1]),
+        b'+' | b'-' => reply.get(1..newline.checked_sub(1)?),
         b'$' => {
             let length = parse_count(&reply[..=newline]).ok()??;
             reply.get(newline + 1..newline + 1 + length as usize)
@@ -315,9 +341,34 @@ mod tests {
 
     #[test]
     fn what_is_not_resp_is_refused() {
-        for bytes in ["hello\r\n", "$x\r\n", "*1\n", "$-2\r\n", "*99999999999999\r\n", "\r\n"] {
+        for bytes in [
+            "hello\r\n",
+            "$x\r\n",
+            "*1\n",
+            "$-2\r\n",
+            "*99999999999999\r\n",
+            "\r\n",
+            "+\n",
+            "+OK\n",
+            "*2\r\n+\n*0\r\n",
+            "$1\r\nab\r\n",
+            "$1\r\na\n\n",
+            "*1\r\n$2\r\nab\rx",
+        ] {
             assert_eq!(ReplyScanner::default().scan(bytes.as_bytes()), Err(MalformedReply), "{bytes:?}");
+            let mut scanner = ReplyScanner::default();
+            let found = bytes.as_bytes().chunks(1).find_map(|piece| scanner.scan(piece).err());
+            assert_eq!(found, Some(MalformedReply), "{bytes:?} byte by byte");
         }
+    }
+
+    #[test]
+    fn the_text_of_what_is_no_reply_is_none() {
+        for bytes in ["", "\n", "+\n", "+", "$5\r\nab\r\n", "$\n", "*0\r\n"] {
+            assert_eq!(text(bytes.as_bytes()), None, "{bytes:?}");
+            assert_eq!(integer(bytes.as_bytes()), None, "{bytes:?}");
+        }
+        assert_eq!(text(b"+OK\r\n"), Some(b"OK".as_slice()));
     }
 
     #[test]

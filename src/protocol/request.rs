@@ -52,6 +52,9 @@ const HEADER_BYTES_MAX: usize = 24;
 /// What a connection keeps of its buffers between requests.
 const HELD_BYTES_KEPT: usize = 4096;
 const PLACES_KEPT: usize = 256;
+/// Held bytes that belong to requests given out are let go when there are so many of them, and as many as others: each
+/// byte is then moved once at most for each byte let go.
+const DONE_BYTES_MAX: usize = 16 * 1024;
 
 /// Why the bytes are not a request. The text is the reply; the connection cannot go on after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +136,11 @@ impl RequestDecoder {
     /// Bytes that wait to become a request.
     pub fn held_bytes(&self) -> usize {
         self.held.len() - self.held_done
+    }
+
+    /// Memory that this takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.held.capacity() + self.canonical.capacity() + self.places.capacity() * size_of::<Argument>()
     }
 
     fn next_in_place<'a>(
@@ -239,6 +247,8 @@ impl RequestDecoder {
             self.held.clear();
             self.held.shrink_to(HELD_BYTES_KEPT);
             self.held_done = 0;
+        } else if self.held_done >= DONE_BYTES_MAX.max(self.held.len() / 2) {
+            self.compact();
         }
         if self.places.len() > PLACES_KEPT && self.arguments_left.is_none() {
             self.places = Vec::new();
@@ -525,6 +535,22 @@ mod tests {
     use super::*;
 
     const LIMIT: usize = 1 << 20;
+
+    #[test]
+    fn what_is_done_is_let_go_though_something_always_waits() {
+        let mut decoder = RequestDecoder::default();
+        let limits = RequestLimits::trusted(LIMIT);
+        let mut chunk = Vec::new();
+        (0..100).for_each(|_| encode::request(&mut chunk, [b"DBSIZE".as_slice()].into_iter()));
+        decoder.hold(&chunk);
+        for _ in 0..10_000 {
+            decoder.hold(&chunk);
+            for _ in 0..100 {
+                assert!(decoder.next(&[], &mut 0, &limits).expect("well formed").is_some());
+            }
+            assert!(decoder.memory_bytes() < 8 * DONE_BYTES_MAX, "{}", decoder.memory_bytes());
+        }
+    }
 
     #[test]
     fn a_request_in_one_chunk_is_seen_in_place() {

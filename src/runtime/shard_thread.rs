@@ -177,7 +177,7 @@ impl<C: Connector> ShardThread<C> {
                 draining = false;
                 control.post(ToControl::Drained(guarded.shard.id()));
             }
-            if work > 0 || blocked {
+            if work > 0 || blocked || guarded.shard.is_busy() {
                 last_work = now.monotonic;
                 glommio::yield_if_needed().await;
                 continue;

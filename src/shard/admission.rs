@@ -138,6 +138,22 @@ impl Shard {
         }
     }
 
+    /// The price of what is answered whether there is enough left or not: who has nothing left asks how much that is.
+    pub(super) fn charge_afterwards(
+        &mut self,
+        id: ClientId,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Option<Charge> {
+        if !matches!(self.settings.admission.limiter, Limiter::Shadow | Limiter::Buckets) {
+            return None;
+        }
+        let weights = &self.settings.admission.weights;
+        let quote = weights.quote(&asked(Some(command), arguments, weights));
+        let payer = self.payer_of(id)?;
+        Some(Charge { taken: 0, quote, payer, class: class_of(Some(command)) })
+    }
+
     /// Has a request wait for a pool. In shadow none waits: it passes, and what would have become of it is found out later.
     #[inline(never)]
     fn admit_later(

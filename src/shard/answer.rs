@@ -7,10 +7,12 @@ use super::accounts::Charge;
 use super::batch::{Message, Outcome, ReplyTo};
 use super::client::{Client, Ending, Rewrite};
 use super::counters::Counter;
+use super::gather::Arrival;
 use super::settlement::Settlement;
 use crate::protocol::{Protocol, Segment, encode, reply};
 use crate::values::ClientId;
 use crate::values::Owner;
+use crate::values::limits::ANSWER_BYTES_PER_REQUEST;
 use crate::values::time::Now;
 
 /// Replies to a part of what a client has pipelined wait for the rest while there is other work, so that they leave in
@@ -23,14 +25,36 @@ impl Shard {
     pub(super) fn answer_now(&mut self, id: ClientId, write: impl FnOnce(&mut Vec<u8>, Protocol)) {
         self.counters.add(Counter::AnsweredHere, 1);
         let Some(client) = self.clients.get(id) else { return };
-        let protocol = client.protocol;
+        let (protocol, waiting) = (client.protocol, client.waiting_bytes());
         client.answer_now(&mut self.pool, |out| write(out, protocol));
+        // Whoever has long answers written has fewer of them in a turn.
+        let written = (client.waiting_bytes() - waiting) / ANSWER_BYTES_PER_REQUEST;
+        client.turn_left = client.turn_left.saturating_sub(written as u32);
         self.after_answer(id);
+    }
+
+    /// Answers what never left and has a price nevertheless.
+    pub(super) fn answer_priced(
+        &mut self,
+        id: ClientId,
+        charge: Option<Charge>,
+        now: Now,
+        write: impl FnOnce(&mut Vec<u8>, Protocol),
+    ) {
+        let Some(client) = self.clients.get(id) else { return };
+        let protocol = client.protocol;
+        let mut text = self.pool.take();
+        write(&mut text, protocol);
+        if let Some(charge) = charge {
+            self.settle_charge(&charge, &Settlement::of(Outcome::ANSWERED, text.len()), now);
+        }
+        self.answer_now(id, |out, _| out.extend_from_slice(&text));
+        self.pool.give(text);
     }
 
     /// An answer of the control executor to a question.
     pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
-        self.deliver(to, Outcome::Refused, Message::Small(reply), now);
+        self.deliver(to, Outcome::ANSWERED, Message::Small(reply), now);
     }
 
     /// A reply has come to the shard that its client is on.
@@ -60,10 +84,17 @@ impl Shard {
                 self.answer_rewritten(id, to.sequence, reply);
             }
             Some((Rewrite::Gather(index), charge)) => {
-                let joined = self.gathers.part_arrived(index, to.part, outcome, message, &mut self.pool);
-                if let Some((joined, settlement)) = joined {
-                    settle(charge, &settlement);
-                    self.answer_rewritten(id, to.sequence, joined);
+                let bytes_max = self.settings.output_bytes_max;
+                match self.gathers.part_arrived(index, to.part, outcome, message, bytes_max, &mut self.pool) {
+                    Arrival::Stored(bytes) => {
+                        client.stored_bytes += bytes;
+                        self.after_answer(id);
+                    }
+                    Arrival::Joined { reply, waited, settlement } => {
+                        settle(charge, &settlement);
+                        client.stored_bytes -= waited;
+                        self.answer_rewritten(id, to.sequence, reply);
+                    }
                 }
             }
         }
@@ -83,11 +114,11 @@ impl Shard {
     /// Something may have become possible: a send, the next request, the end.
     fn after_answer(&mut self, id: ClientId) {
         let client = self.clients.at(id);
+        if client.waiting_bytes() > self.settings.output_bytes_max {
+            return self.expel(id, Counter::ClientsClosedUnread);
+        }
         if client.output.is_empty() {
             return;
-        }
-        if client.output.len() > self.settings.output_bytes_max {
-            return self.expel(id, Counter::ClientsClosedUnread);
         }
         if client.unanswered() == 0 || client.output.len() >= PARTIAL_BYTES_MAX {
             list_to_send(client, id, &mut self.clients_to_send);

@@ -68,6 +68,11 @@ pub enum Outcome {
     Refused,
 }
 
+impl Outcome {
+    /// Weir answered by itself: that costs what its bytes cost.
+    pub const ANSWERED: Self = Self::Served { rows: 0, slowness_micros: 0 };
+}
+
 /// A message: copied if small, shared if large.
 #[derive(Clone, Copy, Debug)]
 pub enum Message<'a> {

@@ -10,6 +10,7 @@ use super::track::Tracks;
 use super::transaction::Transaction;
 use crate::protocol::{Argument, Arguments, BufferPool, Output, Protocol, RequestDecoder};
 use crate::shard::batch::Message;
+use crate::values::limits::REQUESTS_PER_TURN;
 use crate::values::{ClientId, Timestamp};
 
 /// A reply that came before its turn.
@@ -40,6 +41,11 @@ impl Stored {
                 Self::Pooled(buffer)
             }
         }
+    }
+
+    /// Bytes that wait.
+    pub fn len(&self) -> usize {
+        self.bytes().len()
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -124,9 +130,13 @@ pub(super) struct Client {
     pub identity: Identity,
     pub name: Vec<u8>,
     pub library: [Vec<u8>; 2],
+    /// Attempts to log in that failed.
+    pub logins_failed: u8,
     pub decoder: RequestDecoder,
     pub transaction: Option<Box<Transaction>>,
     slots: VecDeque<Slot>,
+    /// Bytes of replies, and of parts of replies, that wait for others.
+    pub stored_bytes: usize,
     first_sequence: u32,
     /// Which connections its requests take.
     pub tracks: Tracks,
@@ -141,13 +151,16 @@ pub(super) struct Client {
     pub sending_since: Option<Timestamp>,
     pub last_heard: Timestamp,
     pub reading_paused: bool,
+    /// The turn in which requests of it were taken on last, and how many more may be in that one.
+    pub turn: u32,
+    pub turn_left: u32,
     /// Requests (or parts of them) are held that were not looked at yet.
     pub stalled: bool,
     /// In the list of those with something to send.
     pub listed_to_send: bool,
     /// In the list of those whose replies wait for the rest of their pipeline.
     pub listed_partial: bool,
-    /// In the list of those that may go on decoding.
+    /// In the list of those that may go on decoding, at the end of this turn or of the next.
     pub listed_to_resume: bool,
 }
 
@@ -159,9 +172,11 @@ impl Client {
             identity,
             name: Vec::new(),
             library: [Vec::new(), Vec::new()],
+            logins_failed: 0,
             decoder: RequestDecoder::default(),
             transaction: None,
             slots: VecDeque::new(),
+            stored_bytes: 0,
             first_sequence: 0,
             tracks: Tracks::default(),
             barrier: false,
@@ -172,6 +187,8 @@ impl Client {
             sending_since: None,
             last_heard: now,
             reading_paused: false,
+            turn: 0,
+            turn_left: REQUESTS_PER_TURN,
             stalled: false,
             listed_to_send: false,
             listed_partial: false,
@@ -223,6 +240,7 @@ impl Client {
         let offset = self.offset_of(sequence);
         debug_assert!(matches!(self.slots.get(offset), Some(Slot::Waiting(..))), "one reply per request");
         if offset > 0 {
+            self.stored_bytes += message.bytes().len();
             self.slots[offset] = Slot::Ready(Stored::new(message, pool));
             return;
         }
@@ -234,6 +252,7 @@ impl Client {
         self.first_sequence = self.first_sequence.wrapping_add(1);
         while let Some(Slot::Ready(_)) = self.slots.front() {
             let Some(Slot::Ready(stored)) = self.slots.pop_front() else { unreachable!("seen just now") };
+            self.stored_bytes -= stored.len();
             stored.send(&mut self.output, pool);
             self.first_sequence = self.first_sequence.wrapping_add(1);
         }
@@ -249,8 +268,15 @@ impl Client {
         let mut buffer = pool.take();
         write(&mut buffer);
         let stored = Stored::new(Message::Small(&buffer), pool);
+        self.stored_bytes += stored.len();
         pool.give(buffer);
         self.slots.push_back(Slot::Ready(stored));
+    }
+
+    /// Bytes that wait to be sent, or for replies that come before them.
+    #[inline]
+    pub fn waiting_bytes(&self) -> usize {
+        self.output.len() + self.stored_bytes
     }
 
     /// Gathers that nobody will complete, when the client leaves.

@@ -21,6 +21,7 @@ pub enum Counter {
     RefusedOverloaded,
     RefusedThrottled,
     RefusedPermission,
+    LoginsFailed,
     ThrottledInShadow,
     AdmissionsWaited,
     QuotaPoolsSilent,
@@ -38,7 +39,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 30] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 31] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -85,6 +86,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 30] = [
     (Counter::RefusedOverloaded, "weir_refusals_total", "reason=\"overloaded\"", REFUSALS),
     (Counter::RefusedThrottled, "weir_refusals_total", "reason=\"throttled\"", REFUSALS),
     (Counter::RefusedPermission, "weir_refusals_total", "reason=\"permission\"", REFUSALS),
+    (Counter::LoginsFailed, "weir_logins_failed_total", "", "Attempts to log in with what is no password."),
     (
         Counter::ThrottledInShadow,
         "weir_shadow_refusals_total",

@@ -9,7 +9,8 @@ use crate::values::time::Now;
 use crate::values::{Action, Owner};
 use crate::values::{ClientId, limits};
 
-/// A client whose unsent replies exceed this has no more requests taken on until it reads.
+/// A client whose replies that wait exceed this has no more requests taken on: until it reads, or until the reply comes that
+/// they wait for.
 const OUTPUT_BYTES_PAUSE: usize = 256 * 1024;
 /// A client that may not go on is read from until this much is held.
 const HELD_BYTES_PAUSE: usize = 64 * 1024;
@@ -83,12 +84,19 @@ impl Shard {
 
     fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         let Some(client) = self.clients.get(id) else { return };
+        if client.turn != self.turn {
+            (client.turn, client.turn_left) = (self.turn, limits::REQUESTS_PER_TURN);
+        }
         // The decoder lends out requests while the shard handles them, so it leaves its place meanwhile.
         let mut decoder = std::mem::take(&mut client.decoder);
         let outcome = self.decode_with(id, &mut decoder, chunk, now);
         let Some(client) = self.clients.get(id) else { return };
         client.decoder = decoder;
         client.stalled = outcome == Outcome::Stalled;
+        if client.stalled && client.turn_left == 0 && !client.listed_to_resume {
+            client.listed_to_resume = true;
+            self.clients_next_turn.push_back(id);
+        }
         self.control_flow(id);
         self.close_if_done(id);
     }
@@ -108,6 +116,7 @@ impl Shard {
                 if client.identity.tenant.is_some() { self.limits } else { RequestLimits::stranger() };
             match decoder.next(chunk, &mut consumed, &limits) {
                 Ok(Some(request)) => {
+                    client.turn_left -= 1;
                     self.counters.add(Counter::Requests, 1);
                     self.handle_request(id, request, now);
                 }
@@ -219,8 +228,9 @@ impl super::client::Client {
     pub(super) fn must_wait(&self) -> bool {
         self.barrier
             || self.waits_for_quota
+            || self.turn_left == 0
             || self.unanswered() >= limits::PIPELINE_MAX
-            || self.output.len() > OUTPUT_BYTES_PAUSE
+            || self.waiting_bytes() > OUTPUT_BYTES_PAUSE
     }
 }
 

@@ -16,7 +16,13 @@ use crate::values::{ClientId, MicroUnits, UNIT};
 
 impl Shard {
     /// All three scopes. What is left of them is asked of the pools, which know what other cores spent.
-    pub(super) fn qos_limits(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+    pub(super) fn qos_limits(
+        &mut self,
+        id: ClientId,
+        command: &Command,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
         if arguments.len() > 2 {
             let text = "ERR wrong number of arguments for 'qos|limits' command";
             return self.answer_now(id, |out, _| encode::error(out, text));
@@ -30,18 +36,26 @@ impl Shard {
         });
         let limits = limits.collect();
         let protocol = self.clients.at(id).protocol;
-        let to = self.expect_reply(id, Rewrite::AsItCame, None);
+        let charge = self.charge_afterwards(id, command, arguments);
+        let to = self.expect_reply(id, Rewrite::AsItCame, charge);
         self.questions.push_back((to, Question::Limits { limits, protocol }));
     }
 
     /// What a request would cost, where it would go, and what would be decided, without doing any of it.
-    pub(super) fn qos_explain(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+    pub(super) fn qos_explain(
+        &mut self,
+        id: ClientId,
+        command: &Command,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
         let Some(inner) = arguments.skip(2) else {
             let text = "ERR wrong number of arguments for 'qos|explain' command";
             return self.answer_now(id, |out, _| encode::error(out, text));
         };
         let (frame, places) = super::qos::encoded_anew(&inner);
         let inner = Arguments::new(&frame, &places);
+        let charge = self.charge_afterwards(id, command, arguments);
         let command = match recognise(&inner) {
             Ok(command) => command,
             Err(error) => {
@@ -49,7 +63,7 @@ impl Shard {
             }
         };
         let explained = self.explained(id, command, &inner, now);
-        self.answer_now(id, |out, protocol| explained.write(out, protocol));
+        self.answer_priced(id, charge, now, |out, protocol| explained.write(out, protocol));
     }
 
     fn explained(
@@ -63,8 +77,9 @@ impl Shard {
         map.text("command", command.spoken_name());
         let handling = command.handling_for(arguments);
         match handling {
-            Handling::Local(_) => {
-                map.text("handled", "answered by weir, at no cost".to_owned());
+            Handling::Local(local) => {
+                let price = if local.is_priced() { "priced by its bytes" } else { "at no cost" };
+                map.text("handled", format!("answered by weir, {price}"));
                 return map;
             }
             Handling::Refused(refusal) => {

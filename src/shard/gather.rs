@@ -35,7 +35,25 @@ struct Gathering {
     protocol: Protocol,
     parts: Vec<Option<Stored>>,
     missing: usize,
+    /// Bytes of the parts that are there.
+    bytes: usize,
     settlement: Settlement,
+}
+
+/// What the arrival of a part makes of a request.
+#[derive(Debug)]
+pub(super) enum Arrival {
+    /// Others are missing; this many bytes more wait for them.
+    Stored(usize),
+    /// It was the last one.
+    Joined {
+        /// The reply to the request.
+        reply: Vec<u8>,
+        /// Bytes that waited for this part, and wait no longer.
+        waited: usize,
+        /// What all parts came to.
+        settlement: Settlement,
+    },
 }
 
 /// All requests of a shard that wait for parts.
@@ -54,19 +72,21 @@ impl Gathers {
             protocol,
             parts: places,
             missing: parts,
+            bytes: 0,
             settlement: Settlement::default(),
         }) as u32
     }
 
-    /// Takes one part; when it is the last one, gives the whole.
+    /// Takes one part; when it is the last one, gives the whole, unless that is larger than a reply may be.
     pub fn part_arrived(
         &mut self,
         index: u32,
         part: u16,
         outcome: Outcome,
         message: Message<'_>,
+        bytes_max: usize,
         pool: &mut BufferPool,
-    ) -> Option<(Vec<u8>, Settlement)> {
+    ) -> Arrival {
         let gathering = &mut self.0[index as usize];
         let place = &mut gathering.parts[usize::from(part)];
         debug_assert!(place.is_none(), "one reply per part");
@@ -74,14 +94,15 @@ impl Gathers {
         gathering.settlement.add(outcome, message.bytes().len());
         gathering.missing -= 1;
         if gathering.missing > 0 {
-            return None;
+            gathering.bytes += message.bytes().len();
+            return Arrival::Stored(message.bytes().len());
         }
         let gathering = self.0.remove(index as usize);
-        let mut out = pool.take();
-        gathering.join(&mut out);
-        let settlement = gathering.settlement;
+        let mut reply = pool.take();
+        gathering.join(&mut reply, bytes_max);
+        let (waited, settlement) = (gathering.bytes, gathering.settlement);
         gathering.release(pool);
-        Some((out, settlement))
+        Arrival::Joined { reply, waited, settlement }
     }
 
     /// Parts that a request still waits for, and what the others came to.
@@ -103,17 +124,18 @@ impl Gathering {
         self.parts.into_iter().flatten().for_each(|part| part.release(pool));
     }
 
-    fn join(&self, out: &mut Vec<u8>) {
+    fn join(&self, out: &mut Vec<u8>, bytes_max: usize) {
         let parts: Vec<&[u8]> =
             self.parts.iter().map(|part| part.as_ref().expect("all parts are there").bytes()).collect();
         let first_error = parts.iter().find(|part| is_error(part)).copied();
         match &self.join {
-            Join::Values(order) => join_values(out, order, &parts),
+            Join::Values(order) => join_values(out, order, &parts, bytes_max),
             Join::AllOk | Join::Same => out.extend_from_slice(first_error.unwrap_or(parts[0])),
             Join::Sum => match first_error {
                 Some(error) => out.extend_from_slice(error),
                 None => {
-                    encode::integer(out, parts.iter().filter_map(|part| reply::integer(part)).sum());
+                    let values = parts.iter().filter_map(|part| reply::integer(part));
+                    encode::integer(out, values.fold(0, i64::saturating_add));
                 }
             },
             Join::Concat => match first_error {
@@ -146,17 +168,23 @@ fn is_null(part: &[u8]) -> bool {
     part.starts_with(b"$-1") || part.starts_with(b"_") || part.starts_with(b"*-1")
 }
 
-/// What stands for a value when a part's reply has fewer elements than it was asked for keys.
+/// What stands for a value when a part's reply has fewer elements than it was asked for keys, or is none.
 const SHORT_REPLY: &[u8] = b"-ERR the store answered with fewer values than it was asked for\r\n";
+const TOO_LARGE: &str = "ERR the reply is larger than all that may wait for a client (--output-limit)";
 
-fn join_values(out: &mut Vec<u8>, order: &[u16], parts: &[&[u8]]) {
+fn join_values(out: &mut Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usize) {
     let mut values: Vec<Option<Elements<'_>>> = parts.iter().map(|part| reply::elements(part)).collect();
+    let instead: Vec<&[u8]> =
+        parts.iter().map(|part| if is_error(part) { *part } else { SHORT_REPLY }).collect();
     encode::array(out, order.len());
     for part in order {
         let part = usize::from(*part);
-        match &mut values[part] {
-            Some(values) => out.extend_from_slice(values.next().unwrap_or(SHORT_REPLY)),
-            None => out.extend_from_slice(parts[part]),
+        let value = values[part].as_mut().map_or(Some(instead[part]), Elements::next);
+        out.extend_from_slice(value.unwrap_or(SHORT_REPLY));
+        // Values stand here once, as they came; what stands in their place is repeated for each key.
+        if out.len() > bytes_max {
+            out.clear();
+            return encode::error(out, TOO_LARGE);
         }
     }
 }
@@ -190,9 +218,14 @@ mod tests {
         for (part, reply) in parts.iter().enumerate().rev() {
             assert!(whole.is_none(), "complete before the last part");
             let message = Message::Small(reply.as_bytes());
-            whole = gathers.part_arrived(index, part as u16, Outcome::Refused, message, &mut pool);
+            let arrival =
+                gathers.part_arrived(index, part as u16, Outcome::Refused, message, 1_000, &mut pool);
+            if let Arrival::Joined { reply, waited, .. } = arrival {
+                assert_eq!(waited, parts.iter().skip(1).map(|part| part.len()).sum::<usize>());
+                whole = Some(reply);
+            }
         }
-        String::from_utf8(whole.expect("complete").0).expect("text")
+        String::from_utf8(whole.expect("complete")).expect("text")
     }
 
     #[test]
@@ -203,7 +236,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_repeated_for_each_key_is_bounded() {
+        let parts = ["-ERR a part that failed\r\n", "*0\r\n"];
+        assert!(joined(Join::Values(vec![0; 20]), &parts).starts_with("*20\r\n-ERR a part"));
+        assert_eq!(joined(Join::Values(vec![0; 10_000]), &parts), format!("-{TOO_LARGE}\r\n"));
+        let strange = ["$9\r\nno array!\r\n"; 2];
+        assert!(joined(Join::Values(vec![0, 1]), &strange).starts_with("*2\r\n-ERR the store answered"));
+    }
+
+    #[test]
     fn sums_and_agreements() {
+        assert_eq!(
+            joined(Join::Sum, &[&format!(":{}\r\n", i64::MAX), ":1\r\n"]),
+            format!(":{}\r\n", i64::MAX)
+        );
         assert_eq!(joined(Join::Sum, &[":2\r\n", ":40\r\n"]), ":42\r\n");
         assert_eq!(joined(Join::Sum, &[":2\r\n", "-ERR no\r\n"]), "-ERR no\r\n");
         assert_eq!(joined(Join::AllOk, &["+OK\r\n", "+OK\r\n"]), "+OK\r\n");

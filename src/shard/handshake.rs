@@ -1,9 +1,13 @@
 //! What clients say first: who they are, which dialect they speak, what they are called.
 
-use super::Shard;
+use super::counters::Counter;
+use super::identify::Chosen;
 use super::qos::Wishes;
+use super::{Identity, Shard};
+use crate::protocol::command::quoted;
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::values::ClientId;
+use crate::values::limits::{CLIENT_NAME_BYTES_MAX, LOGINS_FAILED_MAX};
 use crate::values::time::Now;
 
 /// The version that clients are told: they choose what they may use by it.
@@ -20,24 +24,32 @@ impl Shard {
             3 => (Some(arguments.at(1)), arguments.at(2)),
             _ => return self.answer_now(id, |out, _| encode::error(out, "ERR syntax error")),
         };
-        match self.sign_in(id, user, password) {
-            Ok(()) => self.answer_now(id, |out, _| encode::simple(out, "OK")),
-            Err(text) => self.answer_now(id, |out, _| encode::error(out, &text)),
-        }
+        let signed_in = self.sign_in(id, user, password);
+        self.answer_now(id, |out, _| match &signed_in {
+            Ok(()) => encode::simple(out, "OK"),
+            Err(text) => encode::error(out, text),
+        });
+        self.close_if_guessing(id);
     }
 
     fn sign_in(&mut self, id: ClientId, user: Option<&[u8]>, password: &[u8]) -> Result<(), String> {
-        let signed_in = self.quotas.sign_in(user, password).ok_or_else(|| WRONGPASS.to_owned())?;
-        let tenant = self.quotas.tenant(signed_in.tenant);
-        let account = signed_in.user.as_ref().and_then(|user| self.accounts.user(tenant, user));
-        self.clients.at(id).identity = super::Identity {
-            tenant: Some(signed_in.tenant),
-            payer: Some(super::Payer::new(signed_in.tenant, account, self.quotas.version())),
-            user: signed_in.user.map(String::into_boxed_str),
-            tier: signed_in.tier,
-            deadline: signed_in.deadline,
+        let Some(signed_in) = self.quotas.sign_in(user, password) else {
+            self.counters.add(Counter::LoginsFailed, 1);
+            let client = self.clients.at(id);
+            client.logins_failed = client.logins_failed.saturating_add(1);
+            return Err(WRONGPASS.to_owned());
         };
+        let (tenant, user) = (signed_in.tenant, signed_in.user.map(String::into_boxed_str));
+        let account = user.as_ref().and_then(|user| self.accounts.user(self.quotas.tenant(tenant), user));
+        self.clients.at(id).identity = Identity::of(&self.quotas, tenant, user, account, Chosen::default());
         Ok(())
+    }
+
+    /// A connection on which one password after the other is tried has tried enough.
+    fn close_if_guessing(&mut self, id: ClientId) {
+        if self.clients.get(id).is_some_and(|client| client.logins_failed >= LOGINS_FAILED_MAX) {
+            self.stop_listening(id);
+        }
     }
 
     /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: all of it or nothing.
@@ -45,7 +57,8 @@ impl Shard {
         let before = self.clients.at(id).identity.clone();
         if let Err(text) = self.try_hello(id, arguments) {
             self.clients.at(id).identity = before;
-            return self.answer_now(id, |out, _| encode::error(out, &text));
+            self.answer_now(id, |out, _| encode::error(out, &text));
+            return self.close_if_guessing(id);
         }
         let number = self.clients.at(id).number as i64;
         self.answer_now(id, |out, protocol| {
@@ -90,10 +103,7 @@ impl Shard {
                     at += 2;
                 }
                 _ => {
-                    return Err(format!(
-                        "ERR Syntax error in HELLO option '{}'",
-                        String::from_utf8_lossy(word)
-                    ));
+                    return Err(format!("ERR Syntax error in HELLO option '{}'", quoted(word)));
                 }
             }
         }
@@ -139,6 +149,9 @@ impl Shard {
         if !name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
             return Err(NAME_ERROR.to_owned());
         }
+        if name.len() > CLIENT_NAME_BYTES_MAX {
+            return Err(format!("ERR a client's name has at most {CLIENT_NAME_BYTES_MAX} bytes"));
+        }
         let text = String::from_utf8_lossy(name);
         let (plain, wishes) = text.split_once(';').unwrap_or((&text, ""));
         if !wishes.is_empty() {
@@ -155,12 +168,17 @@ impl Shard {
         } else if attribute.eq_ignore_ascii_case(b"lib-ver") {
             1
         } else {
-            let text = format!("ERR Unrecognized option '{}'", String::from_utf8_lossy(attribute));
+            let text = format!("ERR Unrecognized option '{}'", quoted(attribute));
             return self.answer_now(id, |out, _| encode::error(out, &text));
         };
         if !value.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
             let name = ["lib-name", "lib-ver"][place];
             let text = format!("ERR {name} cannot contain spaces, newlines or special characters.");
+            return self.answer_now(id, |out, _| encode::error(out, &text));
+        }
+        if value.len() > CLIENT_NAME_BYTES_MAX {
+            let name = ["lib-name", "lib-ver"][place];
+            let text = format!("ERR {name} has at most {CLIENT_NAME_BYTES_MAX} bytes");
             return self.answer_now(id, |out, _| encode::error(out, &text));
         }
         self.clients.at(id).library[place] = value.to_vec();

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::Shard;
-use super::accounts::{Accounts, Payer};
+use super::accounts::{Accounts, Payer, UserAccount};
 use super::batch::Terms;
 use crate::config::{Quotas, Tenant, TenantId, Tier};
 use crate::protocol::Arguments;
-use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand};
+use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand, quoted};
 use crate::values::ClientId;
 use crate::values::time::Now;
 
@@ -22,29 +22,64 @@ pub struct Identity {
     pub tier: Tier,
     /// How long an answer is of use.
     pub deadline: Option<Duration>,
+    /// What of this the client chose itself. All else is its tenant's, and changes with that.
+    pub chosen: Chosen,
     /// Who that is in the accounts, if anybody.
     pub payer: Option<Payer>,
+}
+
+/// What a client chose for its requests, where it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    /// How much they matter, where that is less than the quotas say.
+    pub tier: Option<Tier>,
+    /// How long an answer is of use.
+    pub deadline: Option<Duration>,
 }
 
 impl Identity {
     /// A connection that has not said who it is.
     pub fn stranger(quotas: &Quotas) -> Self {
-        let Some(tenant) = quotas.strangers() else { return Self::default() };
-        let terms = quotas.tenant(tenant);
-        let payer = Some(Payer::new(tenant, None, quotas.version()));
-        Self { tenant: Some(tenant), tier: terms.tier, deadline: terms.deadline, payer, ..Self::default() }
+        let strangers =
+            quotas.strangers().map(|tenant| Self::of(quotas, tenant, None, None, Chosen::default()));
+        strangers.unwrap_or_default()
     }
 
-    /// The same under new quotas: a tenant is known by its name. What the client chose for itself stays, but a tier
-    /// is never above the tenant's.
+    /// A tenant, or a user of it, on the terms of these quotas. What was chosen holds as far as they allow it.
+    pub(super) fn of(
+        quotas: &Quotas,
+        tenant: TenantId,
+        user: Option<Box<str>>,
+        account: Option<UserAccount>,
+        chosen: Chosen,
+    ) -> Self {
+        let terms = quotas.tenant(tenant);
+        let highest = terms.tier_of(user.as_deref());
+        Self {
+            tenant: Some(tenant),
+            tier: chosen.tier.map_or(highest, |tier| tier.max(highest)),
+            deadline: chosen.deadline.or(terms.deadline),
+            payer: Some(Payer::new(tenant, account, quotas.version())),
+            user,
+            chosen,
+        }
+    }
+
+    /// The same under new quotas: a tenant is known by its name.
     #[must_use]
     pub(super) fn carried_over(&self, before: &Quotas, after: &Quotas, accounts: &mut Accounts) -> Self {
         let known = self.tenant.and_then(|tenant| after.find(&before.tenant(tenant).name));
         let Some(tenant) = known else { return Self::stranger(after) };
-        let terms = after.tenant(tenant);
-        let account = self.user.as_ref().and_then(|user| accounts.user(terms, user));
-        let payer = Some(Payer::new(tenant, account, after.version()));
-        Self { tenant: Some(tenant), tier: self.tier.max(terms.tier), payer, ..self.clone() }
+        let account = self.user.as_ref().and_then(|user| accounts.user(after.tenant(tenant), user));
+        Self::of(after, tenant, self.user.clone(), account, self.chosen)
+    }
+
+    /// Whether what this identity was permitted under the quotas before is permitted to it under others, too.
+    pub(super) fn keeps_its_rights(&self, before: &Quotas, after: &Quotas) -> bool {
+        let Some(tenant) = self.tenant else { return true };
+        let was = before.tenant(tenant);
+        let is = after.find(&was.name).map(|tenant| after.tenant(tenant));
+        is.is_some_and(|is| is.admin == was.admin && is.keys == was.keys)
     }
 }
 
@@ -145,7 +180,7 @@ fn permit_confined(
     match (found, foreign) {
         // What is wrong with such a request is said where it is routed.
         (Err(_), _) | (Ok(()), None) => Ok(()),
-        (Ok(()), Some(key)) => Err(format!("{}, not '{}'", confined(), String::from_utf8_lossy(key))),
+        (Ok(()), Some(key)) => Err(format!("{}, not '{}'", confined(), quoted(key))),
     }
 }
 

@@ -1,11 +1,15 @@
 //! Commands that weir answers itself: they are about the connection, or about weir.
 
+use super::accounts::Charge;
+use super::batch::Outcome;
 use super::client::Rewrite;
+use super::settlement::Settlement;
 use super::{Question, Shard};
-use crate::protocol::command::{Command, LocalCommand, describe};
+use crate::protocol::command::{Command, LocalCommand, describe, quoted};
 use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::slot_of;
 use crate::values::ClientId;
+use crate::values::limits::INFO_SECTIONS_MAX;
 use crate::values::time::Now;
 
 const OK: &str = "OK";
@@ -21,11 +25,21 @@ impl Shard {
     ) {
         use LocalCommand as C;
         let arguments = &request.arguments;
+        let mut charge = None;
+        if local.is_priced() {
+            let Ok(taken) = self.admit(id, Some(command), arguments, now) else { return };
+            charge = taken;
+        }
         match local {
             C::Ping => self.ping(id, arguments),
             C::Echo => self.answer_now(id, |out, _| encode::bulk(out, arguments.at(1))),
             C::Time => self.answer_now(id, |out, _| time(out, now)),
-            C::Auth => self.auth(id, arguments),
+            C::Auth => {
+                if let Some(charge) = charge {
+                    self.settle_charge(&charge, &Settlement::of(Outcome::ANSWERED, 0), now);
+                }
+                self.auth(id, arguments);
+            }
             C::Hello => self.hello(id, arguments),
             C::Quit => {
                 self.answer_now(id, |out, _| encode::simple(out, OK));
@@ -47,10 +61,14 @@ impl Shard {
             C::ClusterKeySlot => {
                 self.answer_now(id, |out, _| encode::integer(out, i64::from(slot_of(arguments.at(2)))));
             }
-            C::Command => self.answer_now(id, |out, protocol| describe::answer(out, protocol, arguments)),
+            C::Command => {
+                self.answer_priced(id, charge, now, |out, protocol| {
+                    describe::answer(out, protocol, arguments)
+                });
+            }
             C::Help => self.answer_now(id, |out, _| describe::help(out, command)),
             C::ConfigGet => self.config_get(id, arguments),
-            C::Info => self.info(id, arguments),
+            C::Info => self.info(id, arguments, charge),
             C::Lolwut => self.answer_now(id, |out, protocol| {
                 encode::verbatim(
                     out,
@@ -67,7 +85,7 @@ impl Shard {
             C::Multi => self.begin_transaction(id),
             C::Discard => self.discard_transaction(id),
             C::Exec => self.execute_transaction(id, arguments, now),
-            C::Qos => self.qos(id, request, now),
+            C::Qos => self.qos(id, command, request, now),
         }
     }
 
@@ -139,11 +157,11 @@ impl Shard {
         });
     }
 
-    fn info(&mut self, id: ClientId, arguments: &Arguments<'_>) {
-        let sections =
-            arguments.iter().skip(1).map(|word| String::from_utf8_lossy(word).to_lowercase()).collect();
+    fn info(&mut self, id: ClientId, arguments: &Arguments<'_>, charge: Option<Charge>) {
+        let named = arguments.iter().skip(1).take(INFO_SECTIONS_MAX);
+        let sections = named.map(|word| quoted(word).to_lowercase()).collect();
         let protocol: Protocol = self.clients.at(id).protocol;
-        let to = self.expect_reply(id, Rewrite::AsItCame, None);
+        let to = self.expect_reply(id, Rewrite::AsItCame, charge);
         self.questions.push_back((to, Question::Info { sections, protocol }));
     }
 }

@@ -192,6 +192,10 @@ pub struct Shard {
     /// Since when the first of them waits.
     partial_since: Option<Timestamp>,
     clients_to_resume: VecDeque<ClientId>,
+    /// Those whose turn is over though they have sent more.
+    clients_next_turn: VecDeque<ClientId>,
+    /// Counts turns.
+    turn: u32,
     /// Segments that sockets of clients are busy with.
     sends_under_way: usize,
     housekeeping_at: Option<Timestamp>,
@@ -251,6 +255,8 @@ impl Shard {
             clients_partial: Vec::new(),
             partial_since: None,
             clients_to_resume: VecDeque::new(),
+            clients_next_turn: VecDeque::new(),
+            turn: 0,
             sends_under_way: 0,
             housekeeping_at: None,
             turn_started: Timestamp::ZERO,
@@ -325,6 +331,11 @@ impl Shard {
     /// The end of a turn: what was put off until now is done. Call before the `poll_*`.
     pub fn handle_turn_end(&mut self, now: Now) {
         self.turn_started = now.monotonic;
+        for _ in 0..self.clients_next_turn.len() {
+            if let Some(id) = self.clients_next_turn.pop_front() {
+                self.resume(id, now);
+            }
+        }
         while let Some(id) = self.clients_to_resume.pop_front() {
             self.resume(id, now);
         }
@@ -338,6 +349,12 @@ impl Shard {
         if self.housekeeping_at.is_none() && (self.owed > 0 || self.sends_under_way > 0 || idle_matters) {
             self.housekeeping_at = Some(now.monotonic.after(HOUSEKEEPING));
         }
+        self.turn = self.turn.wrapping_add(1);
+    }
+
+    /// Do clients wait for their next turn, with requests that are here already?
+    pub fn is_busy(&self) -> bool {
+        !self.clients_next_turn.is_empty()
     }
 
     /// New quotas. Clients keep their tenant by its name; those whose tenant is gone must authenticate again.
@@ -346,6 +363,12 @@ impl Shard {
         let ids: Vec<ClientId> = self.clients.ids().collect();
         for id in ids {
             let client = self.clients.at(id);
+            // What is queued was permitted by the quotas before.
+            if let Some(transaction) = &mut client.transaction
+                && !client.identity.keeps_its_rights(&self.quotas, &quotas)
+            {
+                transaction.poison();
+            }
             let held = client.held_request.as_mut().map(|held| &mut held.identity);
             for identity in std::iter::once(&mut client.identity).chain(held) {
                 *identity = identity.carried_over(&self.quotas, &quotas, &mut self.accounts);
@@ -396,7 +419,8 @@ impl Shard {
     /// When `handle_turn_end` should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let patience = if self.is_answer_awaited() { self.accounts.patience_ends() } else { None };
-        [self.housekeeping_at, self.accounts.poll_deadline(), patience].into_iter().flatten().min()
+        let next_turn = self.is_busy().then_some(self.turn_started);
+        [self.housekeeping_at, self.accounts.poll_deadline(), patience, next_turn].into_iter().flatten().min()
     }
 
     /// A socket is done with a segment: it was sent whole, or the socket is closed.

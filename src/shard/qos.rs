@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use super::accounts::Payer;
 use super::client::Rewrite;
+use super::identify::Chosen;
 use super::{Identity, Question, Shard};
 use crate::config::Tier;
+use crate::config::quotas::user_name;
+use crate::protocol::command::{Command, quoted};
 use crate::protocol::{Argument, Arguments, Request, encode};
 use crate::values::ClientId;
+use crate::values::limits::{DEADLINE_MS_MAX, USER_NAME_BYTES_MAX};
 use crate::values::time::Now;
 
 /// What a client asks for. What it leaves out stays as it was.
@@ -18,24 +21,17 @@ pub(super) struct Wishes {
     deadline: Option<Duration>,
 }
 
-const USER_BYTES_MAX: usize = 256;
-const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
-
 impl Wishes {
     /// Takes one option. False if the word is not one.
     fn take(&mut self, option: &[u8], value: &[u8]) -> Result<bool, String> {
-        let text = String::from_utf8_lossy(value);
+        let text = quoted(value);
         if option.eq_ignore_ascii_case(b"user") {
-            let fits = !text.is_empty()
-                && text.len() <= USER_BYTES_MAX
-                && !text
-                    .contains(|letter: char| letter.is_whitespace() || letter.is_control() || letter == '/');
-            if !fits {
+            let Some(name) = user_name(value) else {
                 return Err(format!(
-                    "ERR QOS USER '{text}': a name of 1 to {USER_BYTES_MAX} bytes without spaces or '/' is wanted"
+                    "ERR QOS USER '{text}': a name of 1 to {USER_NAME_BYTES_MAX} bytes without spaces or '/' is wanted"
                 ));
-            }
-            self.user = Some(text.into_owned());
+            };
+            self.user = Some(name.to_owned());
         } else if option.eq_ignore_ascii_case(b"tier") {
             self.tier = Some(text.to_lowercase().parse().map_err(|_| {
                 format!("ERR QOS TIER '{text}': critical, standard, batch or sheddable is wanted")
@@ -61,7 +57,8 @@ impl Wishes {
             let (option, value) = pair.split_once('=').unwrap_or((pair, ""));
             if !wishes.take(option.as_bytes(), value.as_bytes())? {
                 return Err(format!(
-                    "ERR client name option '{option}': user=, tier= or deadline= is wanted"
+                    "ERR client name option '{}': user=, tier= or deadline= is wanted",
+                    quoted(option.as_bytes())
                 ));
             }
         }
@@ -103,7 +100,7 @@ const HELP: [&str; 17] = [
 ];
 
 impl Shard {
-    pub(super) fn qos(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+    pub(super) fn qos(&mut self, id: ClientId, command: &Command, request: Request<'_>, now: Now) {
         let arguments = request.arguments;
         let subcommand = arguments.get(1).unwrap_or(b"help");
         if subcommand.eq_ignore_ascii_case(b"set") {
@@ -111,19 +108,18 @@ impl Shard {
         } else if subcommand.eq_ignore_ascii_case(b"call") {
             self.qos_call(id, &arguments, now);
         } else if subcommand.eq_ignore_ascii_case(b"tenants") {
-            self.qos_tenants(id, &arguments);
+            self.qos_tenants(id, command, &arguments);
         } else if subcommand.eq_ignore_ascii_case(b"limits") {
-            self.qos_limits(id, &arguments, now);
+            self.qos_limits(id, command, &arguments, now);
         } else if subcommand.eq_ignore_ascii_case(b"explain") {
-            self.qos_explain(id, &arguments, now);
+            self.qos_explain(id, command, &arguments, now);
         } else if subcommand.eq_ignore_ascii_case(b"help") {
             self.answer_now(id, |out, _| {
                 encode::array(out, HELP.len());
                 HELP.iter().for_each(|line| encode::simple(out, line));
             });
         } else {
-            let text =
-                format!("ERR unknown subcommand '{}'. Try QOS HELP.", String::from_utf8_lossy(subcommand));
+            let text = format!("ERR unknown subcommand '{}'. Try QOS HELP.", quoted(subcommand));
             self.answer_now(id, |out, _| encode::error(out, &text));
         }
     }
@@ -134,7 +130,7 @@ impl Shard {
                 _ if arguments.len() == 2 => Err(wrong_arguments("set")),
                 Some(word) => Err(format!(
                     "ERR QOS SET '{}': USER, TIER or DEADLINE, each with a value, is wanted",
-                    String::from_utf8_lossy(word)
+                    quoted(word)
                 )),
                 None => self.wished(id, &wishes),
             });
@@ -166,11 +162,11 @@ impl Shard {
         self.handle_request_as(id, &identity, request, now);
     }
 
-    fn qos_tenants(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+    fn qos_tenants(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>) {
         let after = match (arguments.get(2), arguments.get(3)) {
             (None, _) => String::new(),
             (Some(word), Some(name)) if word.eq_ignore_ascii_case(b"after") && arguments.len() == 4 => {
-                String::from_utf8_lossy(name).into_owned()
+                quoted(name).into_owned()
             }
             (Some(_), _) => {
                 let text = "ERR QOS TENANTS: nothing more, or AFTER and a name, is wanted";
@@ -179,7 +175,8 @@ impl Shard {
         };
         let asker = self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone());
         let protocol = self.clients.at(id).protocol;
-        let to = self.expect_reply(id, Rewrite::AsItCame, None);
+        let charge = self.charge_afterwards(id, command, arguments);
+        let to = self.expect_reply(id, Rewrite::AsItCame, charge);
         self.questions.push_back((to, Question::Tenants { asker, after, protocol }));
     }
 
@@ -203,23 +200,21 @@ impl Shard {
 
     /// The client's identity with its wishes, if it may have them: a tier is lowered, never raised.
     pub(super) fn wished(&mut self, id: ClientId, wishes: &Wishes) -> Result<Identity, String> {
-        let highest = self.tenant_of(id).map_or(Tier::default(), |tenant| tenant.tier);
-        let mut identity = self.clients.at(id).identity.clone();
-        if let Some(user) = &wishes.user {
-            identity.user = Some(user.as_str().into());
-            identity.payer = identity.tenant.map(|tenant| {
-                let account = self.accounts.user(self.quotas.tenant(tenant), user);
-                Payer::new(tenant, account, self.quotas.version())
-            });
+        let identity = self.clients.at(id).identity.clone();
+        let Some(tenant) = identity.tenant else { return Ok(identity) };
+        let terms = self.quotas.tenant(tenant);
+        let user = wishes.user.as_deref().map(Into::into).or(identity.user);
+        let highest = terms.tier_of(user.as_deref());
+        if let Some(tier) = wishes.tier.filter(|tier| *tier < highest) {
+            let whose = if highest == terms.tier { "tenant" } else { "user" };
+            return Err(format!("ERR QOS TIER '{tier}': above '{highest}', which is this {whose}'s"));
         }
-        if let Some(tier) = wishes.tier {
-            if tier < highest {
-                return Err(format!("ERR QOS TIER '{tier}': above '{highest}', which is this tenant's"));
-            }
-            identity.tier = tier;
-        }
-        identity.deadline = wishes.deadline.or(identity.deadline);
-        Ok(identity)
+        let account = user.as_deref().and_then(|user| self.accounts.user(terms, user));
+        let chosen = Chosen {
+            tier: wishes.tier.or(identity.chosen.tier),
+            deadline: wishes.deadline.or(identity.chosen.deadline),
+        };
+        Ok(Identity::of(&self.quotas, tenant, user, account, chosen))
     }
 }
 

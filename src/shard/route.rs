@@ -51,17 +51,18 @@ impl Shard {
 
     /// A command that weir does not know goes where its first argument lives: most modules keep to that.
     pub(super) fn handle_unknown(&mut self, id: ClientId, request: Request<'_>, now: Now) {
-        if let Err(refusal) = self.permit_unknown(id, &request.arguments) {
-            self.counters.add(Counter::RefusedPermission, 1);
-            self.poison_transaction(id);
-            return self.answer_now(id, |out, _| encode::error(out, &refusal));
-        }
+        // Before anything else, whoever asks: what follows may be the body of somebody's page, and must not be carried out.
         if speaks_http(request.arguments.name()) {
             self.counters.add(Counter::ProtocolErrors, 1);
             self.answer_now(id, |out, _| {
                 encode::error(out, "ERR Protocol error: this is HTTP, and RESP is spoken here");
             });
             return self.stop_listening(id);
+        }
+        if let Err(refusal) = self.permit_unknown(id, &request.arguments) {
+            self.counters.add(Counter::RefusedPermission, 1);
+            self.poison_transaction(id);
+            return self.answer_now(id, |out, _| encode::error(out, &refusal));
         }
         let slot = request.arguments.get(1).map_or(0, slot_of);
         let backend = self.settings.topology.backend_of(slot);

@@ -1,6 +1,7 @@
 //! The composer without sockets: shards whose links and clients are moved by hand.
 
 mod admission;
+mod neighbours;
 mod track;
 
 use std::collections::BTreeMap;
@@ -781,6 +782,7 @@ impl Rig {
         loop {
             let mut moved = false;
             for shard in 0..self.shards.len() {
+                moved |= self.shards[shard].is_busy();
                 self.shards[shard].handle_turn_end(self.now);
                 if self.work == Work::None {
                     self.shards[shard].handle_quiet();

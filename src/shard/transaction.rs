@@ -25,6 +25,13 @@ pub(super) struct Transaction {
     poisoned: bool,
 }
 
+impl Transaction {
+    /// `EXEC` will refuse it.
+    pub fn poison(&mut self) {
+        self.poisoned = true;
+    }
+}
+
 impl Shard {
     pub(super) fn begin_transaction(&mut self, id: ClientId) {
         let client = self.clients.at(id);
@@ -86,7 +93,7 @@ impl Shard {
     /// A request that cannot be queued spoils the transaction it stands in, if any.
     pub(super) fn poison_transaction(&mut self, id: ClientId) {
         if let Some(transaction) = self.clients.get(id).and_then(|client| client.transaction.as_mut()) {
-            transaction.poisoned = true;
+            transaction.poison();
         }
     }
 

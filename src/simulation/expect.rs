@@ -12,6 +12,8 @@ use crate::protocol::reply;
 pub(super) enum Expected {
     /// These bytes: weir answers by itself, so nothing can go wrong.
     Exactly(Vec<u8>),
+    /// These bytes, which weir asks a price for.
+    Told(Vec<u8>),
     /// Weir's own error that begins so.
     OwnError(&'static str),
     /// `OK` to these writes.
@@ -97,9 +99,9 @@ impl Asked {
         allowed: Allowed,
     ) -> Result<Judged, String> {
         if let Some(fate) = refusal(reply, allowed)? {
-            use Expected::{Block, Exactly, Hello, Log, OneOf, OwnError, Scanned, Value, Values};
+            use Expected::{Block, Exactly, Hello, Log, OneOf, OwnError, Scanned, Told, Value, Values};
             if matches!(self.expected, Exactly(_) | Hello)
-                || (matches!(self.expected, OwnError(_)) && !reply.starts_with(THROTTLED))
+                || (matches!(self.expected, OwnError(_) | Told(_)) && !reply.starts_with(THROTTLED))
             {
                 return Err("weir answers this by itself".into());
             }
@@ -112,7 +114,7 @@ impl Asked {
             return Ok(Judged::Refusal);
         }
         match &self.expected {
-            Expected::Exactly(bytes) => same(reply, bytes)?,
+            Expected::Exactly(bytes) | Expected::Told(bytes) => same(reply, bytes)?,
             Expected::OwnError(prefix) | Expected::StoreError(prefix) => {
                 if !reply.starts_with(prefix.as_bytes()) {
                     return Err(format!("expected {prefix}"));

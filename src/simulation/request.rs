@@ -272,7 +272,7 @@ impl Writer {
         let section = format!("i{}.{}", self.client, self.sequence);
         let mut reply = Vec::new();
         encode::bulk(&mut reply, section.as_bytes());
-        self.ask(burst, step, &[b"INFO", section.as_bytes()], Expected::Exactly(reply));
+        self.ask(burst, step, &[b"INFO", section.as_bytes()], Expected::Told(reply));
     }
 
     fn wrong(&mut self, burst: &mut Burst, step: u64) {

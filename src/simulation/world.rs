@@ -610,7 +610,7 @@ impl World {
         let allowed = Allowed {
             refusals: !self.plan.is_calm(),
             throttling: self.plan.quota.is_some(),
-            oversized: self.plan.reply_bytes_max < 1_000_000,
+            oversized: self.plan.reply_bytes_max.min(self.plan.output_bytes_max) < 300_000,
         };
         self.clients[client].receive(bytes, self.step, &mut self.history, allowed)?;
         let delay = self.clients[client].pause();

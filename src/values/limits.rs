@@ -53,6 +53,20 @@ pub const TENANTS_SHOWN_MAX: usize = 1_000;
 pub const NAMED_USERS_MAX: usize = 65_536;
 /// Bytes of a tenant's name: it is a label of metrics and a word of refusals.
 pub const TENANT_NAME_BYTES_MAX: usize = 64;
+/// Bytes of a password, as in Redis: each attempt to log in makes a digest of it.
+pub const PASSWORD_BYTES_MAX: usize = 512;
+/// Attempts to log in that may fail on one connection before it is closed.
+pub const LOGINS_FAILED_MAX: u8 = 10;
+/// Bytes of what a client calls itself, and of what its library does.
+pub const CLIENT_NAME_BYTES_MAX: usize = 512;
+/// Bytes of an answer about commands, before which no further name is looked up.
+pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
+/// Sections that one `INFO` may name.
+pub const INFO_SECTIONS_MAX: usize = 64;
+/// Requests that one connection has taken on in a turn before others have theirs; a long answer counts as several.
+pub const REQUESTS_PER_TURN: u32 = 256;
+/// Bytes that weir answers by itself which count as one request.
+pub const ANSWER_BYTES_PER_REQUEST: usize = 256;
 /// Bytes of a user's name.
 pub const USER_NAME_BYTES_MAX: usize = 256;
 /// Prefixes that one tenant's keys may have.

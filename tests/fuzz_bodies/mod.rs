@@ -188,7 +188,7 @@ impl House {
     }
 
     fn turn(&mut self, shard: usize) -> bool {
-        let (now, mut moved) = (self.now, false);
+        let (now, mut moved) = (self.now, self.shards[shard].is_busy());
         self.shards[shard].handle_turn_end(now);
         self.shards[shard].handle_quiet();
         while let Some(action) = self.shards[shard].poll_action() {

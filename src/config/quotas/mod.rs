@@ -19,7 +19,7 @@ pub use document::QuotaError;
 pub use password::PasswordDigest;
 
 use super::Size;
-use crate::values::limits::{QUOTA_FILE_BYTES_MAX, USER_NAME_BYTES_MAX};
+use crate::values::limits::{PASSWORD_BYTES_MAX, QUOTA_FILE_BYTES_MAX, USER_NAME_BYTES_MAX};
 use crate::values::{TenantId, Tier};
 
 /// The tenant of clients that name none: those that never authenticate, and those that send only a password.
@@ -72,10 +72,6 @@ pub struct SignedIn {
     pub tenant: TenantId,
     /// The user within it, if one was named.
     pub user: Option<String>,
-    /// How much the requests matter.
-    pub tier: Tier,
-    /// How long an answer is of use.
-    pub deadline: Option<Duration>,
 }
 
 /// All tenants.
@@ -199,15 +195,15 @@ impl Quotas {
             Some(bytes) => Some(user_name(bytes)?.to_owned()),
             None => None,
         };
-        let tenant = self.tenant(id);
-        let tier =
-            user.as_ref().and_then(|user| tenant.users.get(user)).map_or(tenant.tier, |terms| terms.tier);
-        Some(SignedIn { tenant: id, user, tier, deadline: tenant.deadline })
+        Some(SignedIn { tenant: id, user })
     }
 
     /// The tenant of that name, if that is its password. Takes equally long whether the name or the password was
-    /// wrong, and however much of the password was right.
+    /// wrong, and however much of the password was right. What is too long for a password is none.
     pub fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<TenantId> {
+        if password.len() > PASSWORD_BYTES_MAX {
+            return None;
+        }
         let id = std::str::from_utf8(name).ok().and_then(|name| self.find(name));
         let expected = id.and_then(|id| self.tenant(id).password.as_ref());
         let right = expected.unwrap_or(&PasswordDigest::NOBODYS).is_of(password);
@@ -228,6 +224,11 @@ impl Tenant {
             users: BTreeMap::new(),
             password: None,
         }
+    }
+
+    /// How much requests of one of its users matter at most, or of nobody in particular.
+    pub fn tier_of(&self, user: Option<&str>) -> Tier {
+        user.and_then(|user| self.users.get(user)).map_or(self.tier, |terms| terms.tier)
     }
 
     /// The quota of one of its users; none means no bound.
@@ -282,8 +283,13 @@ mod tests {
 
     fn signed_in(quotas: &Quotas, user: &str, password: &str) -> Option<String> {
         let who = quotas.sign_in(Some(user.as_bytes()), password.as_bytes())?;
-        let user = who.user.unwrap_or_default();
-        Some(format!("{} {user} {}", quotas.tenant(who.tenant).name, who.tier))
+        let tenant = quotas.tenant(who.tenant);
+        Some(format!(
+            "{} {} {}",
+            tenant.name,
+            who.user.as_deref().unwrap_or_default(),
+            tenant.tier_of(who.user.as_deref())
+        ))
     }
 
     #[test]

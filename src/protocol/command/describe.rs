@@ -2,16 +2,22 @@
 
 use super::specs::{self, Access, write_words};
 use super::{
-    Arguments, Command, FanOut, Flags, Group, Handling, KeyError, Keys, Unrecognised, all, lookup, recognise,
+    Arguments, COMMANDS, Command, FanOut, Flags, Group, Handling, KeyError, Keys, Unrecognised, all, lookup,
+    recognise,
 };
 use crate::protocol::encode::{self, Protocol};
+use crate::values::limits::DESCRIPTION_BYTES_MAX;
 
 /// The reply to a request that [`super::LocalCommand::Command`] stands for.
 pub fn answer(out: &mut Vec<u8>, protocol: Protocol, arguments: &Arguments<'_>) {
     let subcommand = arguments.get(1).map(<[u8]>::to_ascii_lowercase);
-    let operands = 2.min(arguments.len())..arguments.len();
-    let names: Vec<&[u8]> = operands.map(|index| arguments.at(index)).collect();
+    // Nobody needs to name more than there are.
+    let names: Vec<&[u8]> = arguments.iter().skip(2).take(COMMANDS + 1).collect();
+    let before = out.len();
     match subcommand.as_deref() {
+        Some(b"info" | b"docs" | b"list") if names.len() > COMMANDS => {
+            encode::error(out, &format!("ERR at most {COMMANDS} commands can be named at once"));
+        }
         None => write_infos(out, protocol, &[]),
         Some(b"info") => write_infos(out, protocol, &names),
         Some(b"docs") => write_all_docs(out, protocol, &names),
@@ -25,6 +31,18 @@ pub fn answer(out: &mut Vec<u8>, protocol: Protocol, arguments: &Arguments<'_>) 
         }),
         Some(other) => encode::error(out, &unknown_subcommand(other)),
     }
+    // A name may be given many times.
+    if out.len() - before > DESCRIPTION_BYTES_MAX {
+        out.truncate(before);
+        too_long(out);
+    }
+}
+
+fn too_long(out: &mut Vec<u8>) {
+    encode::error(
+        out,
+        &format!("ERR the answer is longer than {DESCRIPTION_BYTES_MAX} bytes: ask for less at once"),
+    );
 }
 
 /// The reply to `HELP` of the container that `command` belongs to: its subcommands.
@@ -167,10 +185,15 @@ fn write_docs(out: &mut Vec<u8>, protocol: Protocol, command: &Command) {
     }
 }
 
+/// No name of a command, category or module is nearly as long.
+const OPERAND_BYTES_MAX: usize = 128;
+
 fn write_list(out: &mut Vec<u8>, protocol: Protocol, filter: &[&[u8]]) {
     let listed: Vec<&Command> = match filter {
         [] => commands().collect(),
-        [filter_by, kind, operand] if filter_by.eq_ignore_ascii_case(b"filterby") => {
+        [filter_by, kind, operand]
+            if filter_by.eq_ignore_ascii_case(b"filterby") && operand.len() <= OPERAND_BYTES_MAX =>
+        {
             let pattern = operand.to_ascii_lowercase();
             match kind.to_ascii_lowercase().as_slice() {
                 b"module" => Vec::new(),
@@ -216,9 +239,18 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
+/// What stands around a key in an answer, with words for what happens to it.
+const KEY_FRAMING_BYTES: usize = 64;
+
 fn write_keys(out: &mut Vec<u8>, arguments: &Arguments<'_>, write_key: impl Fn(&mut Vec<u8>, &[u8], Access)) {
     match keys_of(arguments) {
         Err(text) => encode::error(out, text),
+        Ok(keys)
+            if keys.iter().map(|(key, _)| KEY_FRAMING_BYTES + key.len()).sum::<usize>()
+                > DESCRIPTION_BYTES_MAX =>
+        {
+            too_long(out);
+        }
         Ok(keys) => {
             encode::array(out, keys.len());
             for (key, access) in keys {
@@ -305,6 +337,25 @@ mod tests {
         assert!(told(Protocol::Resp2, "COMMAND LIST FILTERBY ACLCAT geo").starts_with("*10 "));
         assert_eq!(told(Protocol::Resp2, "COMMAND LIST FILTERBY"), "-ERR syntax error ");
         assert_eq!(told(Protocol::Resp2, "COMMAND LIST FILTERBY COLOUR red"), "-ERR syntax error ");
+    }
+
+    #[test]
+    fn an_answer_is_bounded_whatever_is_named() {
+        let repeated =
+            |words: &str, name: &str, times: usize| format!("{words}{}", format!(" {name}").repeat(times));
+        for request in [
+            repeated("COMMAND DOCS", "client", 40_000),
+            repeated("COMMAND INFO", "client", 40_000),
+            repeated("COMMAND INFO", "xgroup", COMMANDS),
+            repeated("COMMAND LIST", "get", 40_000),
+            repeated("COMMAND GETKEYSANDFLAGS DEL", "k", 100_000),
+            format!("COMMAND LIST FILTERBY PATTERN {}", "*".repeat(1_000_000)),
+        ] {
+            let reply = written(Protocol::Resp3, &request);
+            assert!(reply.len() <= DESCRIPTION_BYTES_MAX && reply.capacity() < 8 * DESCRIPTION_BYTES_MAX);
+        }
+        assert!(written(Protocol::Resp2, "COMMAND DOCS").len() * 4 < DESCRIPTION_BYTES_MAX);
+        assert!(told(Protocol::Resp2, &repeated("COMMAND DOCS", "get", 40_000)).starts_with("-ERR at most "));
     }
 
     #[test]

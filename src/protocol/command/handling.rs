@@ -91,6 +91,13 @@ pub enum LocalCommand {
     Unwatch,
 }
 
+impl LocalCommand {
+    /// Whether it takes so much work that it has a price: a digest of a password, pages of text, a question to all cores.
+    pub const fn is_priced(self) -> bool {
+        matches!(self, Self::Auth | Self::Command | Self::Info)
+    }
+}
+
 /// Why a command does not pass. Connections to the stores are shared by all clients, and most reasons follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {

@@ -12,6 +12,7 @@ mod lookup;
 mod specs;
 mod table;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::Arguments;
@@ -162,11 +163,16 @@ pub enum Unrecognised<'a> {
 /// How much of what the client sent an error repeats, as in Redis.
 const QUOTED_BYTES_MAX: usize = 128;
 
+/// What a client sent, cut short to be repeated in an error.
+pub fn quoted(bytes: &[u8]) -> Cow<'_, str> {
+    quotable(bytes, QUOTED_BYTES_MAX)
+}
+
 impl fmt::Display for Unrecognised<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Command(arguments) => {
-                let name = quotable(arguments.name(), QUOTED_BYTES_MAX);
+                let name = quoted(arguments.name());
                 write!(out, "ERR unknown command '{name}', with args beginning with: ")?;
                 let mut room = QUOTED_BYTES_MAX;
                 for argument in arguments.iter().skip(1) {
@@ -181,7 +187,7 @@ impl fmt::Display for Unrecognised<'_> {
             Self::Subcommand { container, given } => write!(
                 out,
                 "ERR unknown subcommand '{}'. Try {} HELP.",
-                quotable(given, QUOTED_BYTES_MAX),
+                quoted(given),
                 container.spoken_name()
             ),
             Self::Arity(command) => {
@@ -191,7 +197,7 @@ impl fmt::Display for Unrecognised<'_> {
     }
 }
 
-fn quotable(bytes: &[u8], length_max: usize) -> std::borrow::Cow<'_, str> {
+fn quotable(bytes: &[u8], length_max: usize) -> Cow<'_, str> {
     String::from_utf8_lossy(&bytes[..bytes.len().min(length_max)])
 }
 

@@ -87,7 +87,7 @@ fn a_reply_corrects_the_price_and_the_next_estimate() {
     rig.turns();
     let metered: u64 =
         rig.reports.iter().flat_map(|report| &report.usage).map(|(_, usage)| usage.admitted).sum();
-    assert_eq!(metered, UNIT + 3 * UNIT / 100);
+    assert_eq!(metered, UNIT + 3 * UNIT / 100 + UNIT, "the question is metered, too");
 }
 
 #[test]

@@ -1,0 +1,292 @@
+//! What one client cannot do to others: take their turn, their memory, or an answer for nothing.
+
+use super::*;
+
+const TWO_TENANTS: &str = r"
+    [tenants.acme]
+    password = 'a'
+    keys = ['acme:', 'shared:']
+    tier = 'standard'
+    deadline_ms = 1_000
+    [tenants.acme.users.loader]
+    tier = 'batch'
+    [tenants.root]
+    password = 'r'
+    admin = true
+";
+
+fn with_tenants(text: &str) -> Rig {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force(text);
+    rig
+}
+
+impl Rig {
+    fn put_in_force(&mut self, text: &str) {
+        let now = self.now;
+        for shard in &mut self.shards {
+            shard.handle_quotas(quotas(text), now);
+        }
+        self.turns();
+    }
+
+    fn signed_in(&mut self, tenant: &str, password: &str) -> usize {
+        let client = self.client(0);
+        self.send(client, &[&["AUTH", tenant, password]]);
+        assert_eq!(self.told(client), "+OK\r\n");
+        client
+    }
+
+    fn counted(&self, counter: Counter) -> u64 {
+        self.shards.iter().map(|shard| shard.counters().get(counter)).sum()
+    }
+}
+
+#[test]
+fn replies_that_wait_for_an_earlier_one_count_as_waiting() {
+    let mut rig = Rig::with(1, 2, |settings| settings.heavy_links = 0);
+    let client = rig.client(0);
+    let [silent, quick] = [rig.key(0, 0), rig.key(0, 1)];
+    let large = format!("$100000\r\n{}\r\n", "x".repeat(100_000));
+    rig.send(client, &[&["GET", &silent]]);
+    for _ in 0..3 {
+        rig.send(client, &[&["GET", &quick]]);
+        rig.answer_first(&quick, &large);
+    }
+    rig.send(client, &[&["GET", &quick]]);
+    assert!(rig.frames(&quick).is_empty(), "nothing more is taken on while so much waits");
+    rig.answer_first(&silent, "$-1\r\n");
+    rig.answer_first(&quick, "$-1\r\n");
+    assert_eq!(rig.told(client), format!("$-1\r\n{}$-1\r\n", large.repeat(3)));
+
+    rig.send(client, &[&["GET", &silent]]);
+    rig.raw(client, &request(&["GET", &quick]).repeat(20));
+    let answered = (0..20).take_while(|_| {
+        let is_open = rig.shards[0].clients_open() == 1;
+        if is_open {
+            rig.answer_first(&quick, &large);
+        }
+        is_open
+    });
+    assert_eq!(answered.count(), 11, "of 100,000 bytes each, before they are more than 1 MiB");
+    assert_eq!(rig.counted(Counter::ClientsClosedUnread), 1);
+}
+
+#[test]
+fn parts_that_wait_for_other_parts_count_as_waiting() {
+    let mut rig = Rig::with(1, 2, |settings| settings.output_bytes_max = 300_000);
+    let client = rig.client(0);
+    let [silent, quick] = [rig.key(0, 0), rig.key(0, 1)];
+    let part = format!("*1\r\n$100000\r\n{}\r\n", "x".repeat(100_000));
+    rig.raw(client, &request(&["MGET", &silent, &quick]).repeat(4));
+    for _ in 0..2 {
+        rig.answer_first(&quick, &part);
+    }
+    rig.answer_first(&silent, "*1\r\n$-1\r\n");
+    assert!(rig.told(client).starts_with("*2\r\n$-1\r\n$100000\r\n"), "what is joined waits no longer");
+    for _ in 0..2 {
+        assert_eq!(rig.shards[0].clients_open(), 1);
+        rig.answer_first(&quick, &part);
+    }
+    assert_eq!((rig.shards[0].clients_open(), rig.shards[0].gathers_open()), (0, 0));
+}
+
+#[test]
+fn a_browsers_post_is_never_carried_out() {
+    for tenant in [None, Some(("acme", "a")), Some(("root", "r"))] {
+        for multi in ["", "MULTI\r\n"] {
+            let mut rig = with_tenants(TWO_TENANTS);
+            let client = match tenant {
+                Some((tenant, password)) => rig.signed_in(tenant, password),
+                None => rig.client(0),
+            };
+            let page = "POST / HTTP/1.1\r\nHost: localhost:7379\r\n\r\nSET acme:1 x\r\n";
+            rig.raw(client, format!("{multi}{page}").as_bytes());
+            let told = rig.told(client);
+            assert!(
+                told.ends_with("-ERR Protocol error: this is HTTP, and RESP is spoken here\r\n"),
+                "{told}"
+            );
+            assert_eq!((rig.at_stores.len(), rig.shards[0].clients_open()), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn what_was_queued_under_other_rights_is_not_carried_out() {
+    for change in
+        [("'acme:', 'shared:'", "'acme:'"), ("[tenants.acme]", "[tenants.ajax]"), ("admin = true", "")]
+    {
+        for (tenant, password, key) in [("acme", "a", "shared:1"), ("root", "r", "any")] {
+            let mut rig = with_tenants(TWO_TENANTS);
+            let client = rig.signed_in(tenant, password);
+            rig.send(client, &[&["MULTI"], &["SET", key, "x"]]);
+            let after = TWO_TENANTS.replace("tenants.acme.users", "tenants.root.users");
+            rig.put_in_force(&after.replace(change.0, change.1));
+            rig.send(client, &[&["EXEC"]]);
+            let told = rig.told(client);
+            let is_concerned = (tenant == "root") == (change.1.is_empty());
+            assert_eq!(rig.at_stores.is_empty(), is_concerned, "{tenant} {change:?}: {told}");
+            let refusals = ["-EXECABORT ", "-NOAUTH "];
+            assert_eq!(refusals.iter().any(|refusal| told.contains(refusal)), is_concerned, "{told}");
+        }
+    }
+}
+
+#[test]
+fn what_a_tenant_is_given_changes_with_the_quotas_and_what_a_client_chose_stays() {
+    let quotas = TWO_TENANTS.replace("'batch'", "'sheddable'");
+    let mut rig = with_tenants(&quotas);
+    let [plain, chosen] = [rig.signed_in("acme", "a"), rig.signed_in("acme", "a")];
+    let tier = |rig: &mut Rig, client| {
+        rig.send(client, &[&["CLIENT", "INFO"]]);
+        let told = rig.told(client);
+        told.split(" tier=")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next())
+            .map(str::to_owned)
+            .expect("a tier")
+    };
+    rig.send(chosen, &[&["QOS", "SET", "TIER", "batch", "DEADLINE", "50"]]);
+    rig.told(chosen);
+    assert_eq!([plain, chosen].map(|client| tier(&mut rig, client)), ["standard", "batch"]);
+    rig.put_in_force(&quotas.replace("'standard'", "'sheddable'").replace("1_000", "20"));
+    assert_eq!([plain, chosen].map(|client| tier(&mut rig, client)), ["sheddable"; 2]);
+    rig.put_in_force(&quotas.replace("'standard'", "'critical'").replace("1_000", "20"));
+    assert_eq!([plain, chosen].map(|client| tier(&mut rig, client)), ["critical", "batch"]);
+    let deadlines = [plain, chosen].map(|client| {
+        let id = rig.id(client);
+        rig.shards[0].clients.at(id).identity.deadline
+    });
+    assert_eq!(deadlines.map(|deadline| deadline.map(|it| it.as_millis())), [Some(20), Some(50)]);
+}
+
+#[test]
+fn a_user_has_its_own_tier_however_it_is_named() {
+    let mut rig = with_tenants(TWO_TENANTS);
+    let client = rig.signed_in("acme", "a");
+    for (request, answer) in [
+        (&["QOS", "SET", "USER", "loader"][..], "+OK"),
+        (
+            &["QOS", "SET", "TIER", "standard"],
+            "-ERR QOS TIER 'standard': above 'batch', which is this user's",
+        ),
+        (&["QOS", "CALL", "USER", "cart", "CLIENT", "INFO"], "tier=standard"),
+        (&["CLIENT", "INFO"], "tier=batch"),
+        (&["CLIENT", "SETNAME", "x;tier=standard"], "-ERR QOS TIER 'standard': above 'batch'"),
+    ] {
+        rig.send(client, &[request]);
+        let told = rig.told(client);
+        assert!(told.contains(answer), "{request:?}: {told}");
+    }
+}
+
+#[test]
+fn a_connection_has_its_turn_and_then_others_have_theirs() {
+    let mut rig = Rig::new(1, 1);
+    let [greedy, modest] = [rig.client(0), rig.client(0)];
+    let (now, ids) = (rig.now, [rig.id(greedy), rig.id(modest)]);
+    let flood = b"PING\r\n".repeat(10_000);
+    for piece in flood.chunks(1_000) {
+        rig.shards[0].handle_client_bytes(ids[0], piece, now);
+    }
+    assert_eq!(rig.counted(Counter::Requests), u64::from(limits::REQUESTS_PER_TURN));
+    assert!(rig.shards[0].is_busy() && rig.shards[0].poll_deadline().is_some());
+    rig.shards[0].handle_client_bytes(ids[1], b"PING\r\n", now);
+    assert_eq!(rig.counted(Counter::Requests), u64::from(limits::REQUESTS_PER_TURN) + 1);
+    rig.turns();
+    assert_eq!((rig.told(greedy), rig.told(modest).as_str()), ("+PONG\r\n".repeat(10_000), "+PONG\r\n"));
+    assert!(!rig.shards[0].is_busy());
+}
+
+#[test]
+fn long_answers_use_up_a_turn_sooner() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    let (now, id) = (rig.now, rig.id(client));
+    rig.shards[0].handle_client_bytes(id, &b"COMMAND DOCS\r\n".repeat(100), now);
+    assert!(rig.counted(Counter::Requests) < 5, "{}", rig.counted(Counter::Requests));
+    rig.turns();
+    assert_eq!(rig.counted(Counter::Requests), 100);
+}
+
+#[test]
+fn what_a_client_sent_is_repeated_in_part_only() {
+    let mut rig = with_tenants(TWO_TENANTS);
+    let client = rig.signed_in("acme", "a");
+    let long = "x".repeat(900_000);
+    let [option, wish] = [format!("name;{long}=1"), format!("name;tier={long}")];
+    for request in [
+        &["GET", &long][..],
+        &[&long, "a"],
+        &["OBJECT", &long, "a"],
+        &["HELLO", "3", &long],
+        &["CLIENT", "SETINFO", &long, "x"],
+        &["CLIENT", "SETINFO", "LIB-NAME", &long],
+        &["CLIENT", "SETNAME", &long],
+        &["CLIENT", "SETNAME", &option],
+        &["CLIENT", "SETNAME", &wish],
+        &["QOS", &long],
+        &["QOS", "SET", &long, "x"],
+        &["QOS", "SET", "USER", &long],
+        &["QOS", "SET", "TIER", &long],
+        &["QOS", "SET", "DEADLINE", &long],
+        &["QOS", "EXPLAIN", &long],
+        &["COMMAND", &long],
+        &["AUTH", "acme", &long],
+        &["AUTH", &long, &long],
+    ] {
+        rig.send(client, &[request]);
+        let told = rig.told(client);
+        assert!(told.starts_with('-') && told.len() < 500, "{:.100?}: {} bytes", request, told.len());
+    }
+}
+
+#[test]
+fn guessing_ends_the_connection() {
+    let mut rig = with_tenants(TWO_TENANTS);
+    for guess in [&["AUTH", "acme", "b"][..], &["HELLO", "3", "AUTH", "acme", "b"]] {
+        let client = rig.client(0);
+        for attempt in 1..=u64::from(limits::LOGINS_FAILED_MAX) {
+            assert_eq!(rig.shards[0].clients_open(), 1, "{attempt}");
+            rig.send(client, &[guess]);
+            assert!(rig.told(client).starts_with("-WRONGPASS "));
+        }
+        assert_eq!(rig.shards[0].clients_open(), 0);
+    }
+    assert_eq!(rig.counted(Counter::LoginsFailed), 2 * u64::from(limits::LOGINS_FAILED_MAX));
+}
+
+#[test]
+fn answers_of_weirs_own_have_a_price() {
+    let quota = "[default]\nru_per_second = 10\nadmin = true";
+    for (request, is_refused) in [
+        (&["INFO"][..], true),
+        (&["COMMAND", "DOCS"], true),
+        (&["AUTH", "x"], true),
+        (&["PING"], false),
+        (&["QOS", "HELP"], false),
+    ] {
+        let mut rig = with_tenants(quota);
+        rig.pools = (0, true);
+        let client = rig.client(0);
+        rig.send(client, &[&["GET", "a"]]);
+        rig.answer_next("$-1\r\n");
+        rig.told(client);
+        rig.send(client, &[request]);
+        assert_eq!(rig.told(client).starts_with("-THROTTLED "), is_refused, "{request:?}");
+    }
+    // Who has nothing left may ask how much that is, and pays for it later.
+    let mut rig = with_tenants(quota);
+    let client = rig.client(0);
+    rig.send(client, &[&["QOS", "EXPLAIN", "GET", "a"], &["QOS", "LIMITS"], &["INFO"]]);
+    while let Some((to, _)) = rig.shards[0].poll_question() {
+        let now = rig.now;
+        rig.shards[0].handle_answer(to, b"+told\r\n", now);
+    }
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));
+    rig.turns();
+    let metered: u64 =
+        rig.reports.iter().flat_map(|report| &report.usage).map(|(_, usage)| usage.admitted).sum();
+    assert!((3 * UNIT..4 * UNIT).contains(&metered), "{metered}");
+}
