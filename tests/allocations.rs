@@ -13,7 +13,7 @@ use std::time::Duration;
 use weir::config::Quotas;
 use weir::protocol::{Segment, encode};
 use weir::routing::{Topology, slot_of};
-use weir::shard::{AdmissionSettings, BackendSettings, Counter, Shard, ShardSettings};
+use weir::shard::{AdmissionSettings, BackendSettings, ClientLimits, Counter, Shard, ShardSettings};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, Demand, Grant, Owner, ShardId, Timestamp, UNIT};
 
@@ -179,6 +179,7 @@ impl Bench {
             reply_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(1),
             seed: 1,
+            clients: ClientLimits::default(),
             admission: AdmissionSettings::default(),
         };
         let mut shards: Vec<Shard> =

@@ -9,7 +9,7 @@ use weir::control::pool::Rhythm;
 use weir::control::reconciliation::Reconciliation;
 use weir::protocol::encode;
 use weir::routing::Topology;
-use weir::shard::{AdmissionSettings, BackendSettings, Limiter, Shard, ShardSettings};
+use weir::shard::{AdmissionSettings, BackendSettings, ClientLimits, Limiter, Shard, ShardSettings};
 use weir::values::allowance::lease_of;
 use weir::values::time::Now;
 use weir::values::{Action, BackendId, ClientId, ConnectionId, Grant, Owner, ShardId, Timestamp, UNIT};
@@ -49,6 +49,7 @@ impl Composer {
             reply_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(1),
             seed: 1,
+            clients: ClientLimits::default(),
             admission: admission.clone(),
         };
         let quotas = Arc::new(quotas);

@@ -12,7 +12,7 @@ use super::layers::{Layer, LimiterKind, Shadowable};
 use super::storage::{Storage, StorageParser};
 use super::token::Secret;
 use super::units::{Size, duration, positive_duration, request_units};
-use crate::values::limits::SHARDS_MAX;
+use crate::values::limits::{CLIENTS_MAX, SHARDS_MAX};
 
 const CLIENTS: &str = "Clients";
 const CORES: &str = "Cores";
@@ -165,8 +165,20 @@ pub struct Flags {
 
     /// Clients that may be connected at once
     #[arg(long, env = "WEIR_MAX_CLIENTS", value_name = "N", help_heading = LIMITS)]
-    #[arg(value_parser = number(1, 1_000_000), default_value = "10000")]
+    #[arg(value_parser = number(1, CLIENTS_MAX), default_value = "10000")]
     pub max_clients: u64,
+
+    /// Clients of one tenant that may be connected at once, where the quota file names more than one tenant and says
+    /// nothing else for it: the rest is for others [default: four fifths of --max-clients]
+    #[arg(long, env = "WEIR_MAX_TENANT_CLIENTS", value_name = "N", help_heading = LIMITS)]
+    #[arg(value_parser = number(1, CLIENTS_MAX))]
+    pub max_tenant_clients: Option<u64>,
+
+    /// What all clients together may have weir hold for them: requests that are not whole, replies that are not read.
+    /// Beyond it those that hold most are closed. From 16MiB
+    #[arg(long, env = "WEIR_MAX_CLIENTS_BYTES", value_name = "SIZE", help_heading = LIMITS)]
+    #[arg(default_value = "1GiB")]
+    pub max_clients_bytes: Size,
 
     /// The largest request, from 1KiB to 512MiB
     #[arg(long, env = "WEIR_MAX_REQUEST_BYTES", value_name = "SIZE", help_heading = LIMITS)]
@@ -182,6 +194,11 @@ pub struct Flags {
     #[arg(long, env = "WEIR_OUTPUT_LIMIT", value_name = "SIZE", help_heading = LIMITS)]
     #[arg(default_value = "64MiB")]
     pub output_limit: Size,
+
+    /// Clients that have to log in and have not after so long are closed; 0 for never
+    #[arg(long, env = "WEIR_LOGIN_TIMEOUT", value_name = "DURATION", help_heading = TIMEOUTS)]
+    #[arg(value_parser = duration, default_value = "10s")]
+    pub login_timeout: Duration,
 
     /// Clients that say nothing for so long are closed; 0 for never
     #[arg(long, env = "WEIR_IDLE_TIMEOUT", value_name = "DURATION", help_heading = TIMEOUTS)]

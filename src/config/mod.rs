@@ -34,6 +34,8 @@ const EMBEDDED_BYTES_DEFAULT: Size = Size::mebibytes(256);
 const EMBEDDED_BYTES_MIN: Size = Size::mebibytes(1);
 /// The least that a limit on requests or replies may be: handshakes must fit.
 const MESSAGE_BYTES_MIN: Size = Size(1024);
+/// The least that all clients together may hold: a few of them must find room.
+const CLIENTS_BYTES_MIN: Size = Size::mebibytes(16);
 /// Longer paths do not fit the kernel's address of a Unix socket.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 /// No timeout is longer: it could only be a slip of the pen.
@@ -74,6 +76,12 @@ pub struct Config {
     pub reply_timeout: Duration,
     /// Clients that may be connected at once, over all shards.
     pub clients_max: usize,
+    /// Clients of one tenant, where there are others and the quota file says nothing else.
+    pub tenant_clients_max: usize,
+    /// What all clients together may have weir hold for them.
+    pub clients_bytes_max: usize,
+    /// Clients that have yet to log in are closed after so long.
+    pub login_timeout: Option<Duration>,
     /// How quotas are kept to.
     pub limiter: LimiterKind,
     /// How often cores reconcile what they spent.
@@ -163,6 +171,10 @@ impl Config {
             connect_timeout: flags.backend_connect_timeout,
             reply_timeout: flags.backend_timeout,
             clients_max: flags.max_clients as usize,
+            tenant_clients_max: flags.max_tenant_clients.unwrap_or((flags.max_clients * 4 / 5).max(1))
+                as usize,
+            clients_bytes_max: flags.max_clients_bytes.bytes(),
+            login_timeout: (!flags.login_timeout.is_zero()).then_some(flags.login_timeout),
             limiter: flags.limiter,
             reconcile: flags.reconcile,
             weights: Weights {
@@ -254,6 +266,12 @@ fn check_sizes(flags: &Flags) -> Result<(), ConfigError> {
             return Err(ConfigError::new(format!("{flag} {given}: {MESSAGE_BYTES_MIN} to {most} is wanted")));
         }
     }
+    if flags.max_clients_bytes < CLIENTS_BYTES_MIN {
+        return Err(ConfigError::new(format!(
+            "--max-clients-bytes {}: {CLIENTS_BYTES_MIN} or more is wanted",
+            flags.max_clients_bytes
+        )));
+    }
     if flags.output_limit < flags.max_reply_bytes {
         return Err(ConfigError::new(format!(
             "--output-limit {} is less than --max-reply-bytes {}: a client would be closed for a reply that is allowed",
@@ -275,6 +293,7 @@ fn check_timeouts(flags: &Flags) -> Result<(), ConfigError> {
     let timeouts = [
         ("--backend-connect-timeout", flags.backend_connect_timeout),
         ("--backend-timeout", flags.backend_timeout),
+        ("--login-timeout", flags.login_timeout),
         ("--idle-timeout", flags.idle_timeout),
         ("--send-timeout", flags.send_timeout),
         ("--drain-timeout", flags.drain_timeout),
@@ -398,6 +417,7 @@ mod tests {
                 "--embedded-max-bytes 1GiB --storage redis://:secret@h",
                 "--embedded-max-bytes is for --storage embedded, and the storage is redis://...@h:6379",
             ),
+            ("--max-clients-bytes 1MiB", "--max-clients-bytes 1MiB: 16MiB or more is wanted"),
             ("--idle-timeout 721h", "--idle-timeout: at most 720h is wanted"),
             ("--reconcile 2s", "--reconcile 2s: 1ms to 1s is wanted"),
             (

@@ -17,4 +17,5 @@ pub mod bucket_table;
 pub mod estimate;
 pub mod fixed_window;
 pub mod price;
+pub mod seats;
 pub mod slice;

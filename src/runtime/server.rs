@@ -7,7 +7,6 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -32,8 +31,9 @@ use crate::control::quota_page::Guard;
 use crate::control::reconciliation::Reconciliation;
 use crate::control::{ProcessFacts, Versions};
 use crate::policy::fixed_window::FixedWindows;
+use crate::policy::seats::Seats;
 use crate::routing::Topology;
-use crate::shard::{AdmissionSettings, BackendSettings, Limiter, Shard, ShardSettings};
+use crate::shard::{AdmissionSettings, BackendSettings, ClientLimits, Limiter, Shard, ShardSettings};
 use crate::storage::script::Script;
 use crate::storage::{Engine, EngineLimits, Service};
 use crate::values::ShardId;
@@ -85,14 +85,15 @@ pub fn run(config: &Config) -> Result<(), String> {
     let (routes, backends): (Vec<Route>, Vec<BackendSettings>) = backends.into_iter().unzip();
     check_places(config, cpus.len(), backends.len())?;
     let (routes, backends) = (Routes(routes.into()), Arc::<[BackendSettings]>::from(backends));
-    let door = Door { open: Arc::new(AtomicUsize::new(0)), clients_max: config.clients_max };
+    let door = Door::new(config.clients_max, config.clients_bytes_max);
+    let seats = Seats::new(config.tenant_clients_max as u32);
     let admission = admission_settings(config);
     let mut mailboxes = Vec::new();
     for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(listeners) {
         let (mailbox, letters, bell) = mailbox::<ToShard>()?;
         mailboxes.push(mailbox);
         let parts = Parts {
-            settings: shard_settings(config, index, cpus.len(), &backends, &admission),
+            settings: shard_settings(config, index, cpus.len(), &backends, &admission, &seats),
             quotas: Arc::clone(&quotas),
             listeners,
             mesh,
@@ -222,8 +223,9 @@ fn report_start(
     log::line(&format!("storage: {}{bound}", names.join(", ")));
     log::line(&tenants_line(config, quotas));
     log::line(&format!(
-        "limits: {} clients, requests of {}, replies of {}, {} waiting per client",
+        "limits: {} clients that hold {} together, requests of {}, replies of {}, {} waiting per client",
         config.clients_max,
+        Size(config.clients_bytes_max as u64),
         Size(config.request_bytes_max as u64),
         Size(config.reply_bytes_max as u64),
         Size(config.output_bytes_max as u64)
@@ -387,6 +389,7 @@ fn shard_settings(
     shards: usize,
     backends: &Arc<[BackendSettings]>,
     admission: &AdmissionSettings,
+    seats: &Seats,
 ) -> ShardSettings {
     ShardSettings {
         id: ShardId(index as u16),
@@ -404,6 +407,11 @@ fn shard_settings(
         connect_timeout: config.connect_timeout,
         seed: random_seed(),
         admission: admission.clone(),
+        clients: ClientLimits {
+            login_timeout: config.login_timeout,
+            bytes_max: config.clients_bytes_max,
+            seats: seats.clone(),
+        },
     }
 }
 

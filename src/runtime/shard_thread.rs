@@ -23,11 +23,19 @@ use crate::shard::Shard;
 use crate::values::time::Now;
 use crate::values::{Action, Owner};
 
-/// Counts clients over all shards; touched when one comes or goes.
+/// Counts clients over all shards, and what they hold; touched when one comes or goes, and when they were weighed.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
-    pub open: Arc<AtomicUsize>,
-    pub clients_max: usize,
+    open: Arc<AtomicUsize>,
+    clients_max: usize,
+    bytes: Arc<AtomicUsize>,
+    bytes_max: usize,
+}
+
+impl Door {
+    pub fn new(clients_max: usize, bytes_max: usize) -> Self {
+        Self { open: Arc::default(), clients_max, bytes: Arc::default(), bytes_max }
+    }
 }
 
 /// A shard whose clients pass the door.
@@ -35,6 +43,8 @@ struct Guarded {
     shard: Shard,
     door: Door,
     inside: usize,
+    /// What the shard's clients held when that was counted.
+    bytes: usize,
 }
 
 impl Guarded {
@@ -46,11 +56,35 @@ impl Guarded {
         }
         self.inside = now_inside;
     }
+
+    /// Keeps the common sum of bytes in step, and has the largest holders closed if it is too much.
+    fn count_bytes(&mut self) {
+        let bytes = self.shard.clients_bytes();
+        if bytes == self.bytes && bytes <= self.shard.clients_bytes_share() {
+            return;
+        }
+        let excess = self.sum_of_bytes().saturating_sub(self.door.bytes_max);
+        if excess > 0 {
+            self.shard.handle_memory_exceeded(excess);
+            self.sum_of_bytes();
+        }
+    }
+
+    /// What clients of all shards hold, with this one's as they are now.
+    fn sum_of_bytes(&mut self) -> usize {
+        let bytes = self.shard.clients_bytes();
+        // What became less is added as what wraps around.
+        let change = bytes.wrapping_sub(std::mem::replace(&mut self.bytes, bytes));
+        self.door.bytes.fetch_add(change, Ordering::Relaxed).wrapping_add(change)
+    }
 }
 
 impl Application for Guarded {
     fn handle_accepted(&mut self, now: Now) -> Owner {
         self.count_clients();
+        if self.door.open.load(Ordering::Relaxed) >= self.door.clients_max && self.shard.make_room() {
+            self.count_clients();
+        }
         let full = self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max;
         let id = if full {
             self.shard.handle_client_refused(self.door.clients_max, now)
@@ -120,7 +154,7 @@ impl<C: Connector> ShardThread<C> {
     /// Runs until told to stop.
     pub async fn run(self) -> io::Result<()> {
         let Self { shard, mut driver, mut mesh, connector, letters, control, door, clock, busy_poll } = self;
-        let mut guarded = Guarded { shard, door, inside: 0 };
+        let mut guarded = Guarded { shard, door, inside: 0, bytes: 0 };
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
         let mut last_work = clock.now().monotonic;
@@ -152,6 +186,7 @@ impl<C: Connector> ShardThread<C> {
             }
             work += driver.handle_completions(&mut guarded, now);
             guarded.shard.handle_turn_end(now);
+            guarded.count_bytes();
             if work == 0 {
                 guarded.shard.handle_quiet();
             }

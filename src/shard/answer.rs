@@ -28,8 +28,9 @@ impl Shard {
         let (protocol, waiting) = (client.protocol, client.waiting_bytes());
         client.answer_now(&mut self.pool, |out| write(out, protocol));
         // Whoever has long answers written has fewer of them in a turn.
-        let written = (client.waiting_bytes() - waiting) / ANSWER_BYTES_PER_REQUEST;
-        client.turn_left = client.turn_left.saturating_sub(written as u32);
+        let written = client.waiting_bytes() - waiting;
+        client.turn_left = client.turn_left.saturating_sub((written / ANSWER_BYTES_PER_REQUEST) as u32);
+        self.counters.add(Counter::AnswerBytes, written as u64);
         self.after_answer(id);
     }
 

@@ -141,6 +141,12 @@ impl Batch {
         self.requests.is_empty() && self.replies.is_empty()
     }
 
+    /// Bytes of all its messages.
+    pub fn bytes(&self) -> usize {
+        let shared: usize = self.shared.iter().map(Bytes::len).sum();
+        self.request_bytes.len() + self.reply_bytes.len() + shared
+    }
+
     /// Adds a request.
     pub fn push_request(&mut self, to: ReplyTo, route: Route, terms: Terms, message: Message<'_>) {
         let place = place(&mut self.request_bytes, &mut self.shared, message);

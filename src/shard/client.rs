@@ -11,7 +11,7 @@ use super::transaction::Transaction;
 use crate::protocol::{Argument, Arguments, BufferPool, Output, Protocol, RequestDecoder};
 use crate::shard::batch::Message;
 use crate::values::limits::REQUESTS_PER_TURN;
-use crate::values::{ClientId, Timestamp};
+use crate::values::{ClientId, TenantId, Timestamp};
 
 /// A reply that came before its turn.
 #[derive(Debug)]
@@ -109,6 +109,10 @@ impl HeldRequest {
             identity: identity.clone(),
         }
     }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.frame.capacity() + self.places.capacity() * size_of::<Argument>()
+    }
 }
 
 /// How a connection ends.
@@ -128,6 +132,10 @@ pub(super) struct Client {
     pub number: u64,
     pub protocol: Protocol,
     pub identity: Identity,
+    /// Whose seat it has taken.
+    pub seat: Option<TenantId>,
+    /// Since when it has yet to log in.
+    pub stranger_since: Option<Timestamp>,
     pub name: Vec<u8>,
     pub library: [Vec<u8>; 2],
     /// Attempts to log in that failed.
@@ -170,6 +178,8 @@ impl Client {
             number,
             protocol: Protocol::Resp2,
             identity,
+            seat: None,
+            stranger_since: None,
             name: Vec::new(),
             library: [Vec::new(), Vec::new()],
             logins_failed: 0,
@@ -273,6 +283,11 @@ impl Client {
         self.slots.push_back(Slot::Ready(stored));
     }
 
+    /// Memory that the list of unanswered requests takes.
+    pub fn slots_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>()
+    }
+
     /// Bytes that wait to be sent, or for replies that come before them.
     #[inline]
     pub fn waiting_bytes(&self) -> usize {
@@ -348,6 +363,16 @@ impl Clients {
     /// The client, which the caller knows to be there.
     pub fn at(&mut self, id: ClientId) -> &mut Client {
         self.get(id).expect("the caller holds the id of an open client")
+    }
+
+    /// The same to look at only.
+    pub fn peek(&self, id: ClientId) -> Option<&Client> {
+        let place = self.places.get(id.index as usize)?;
+        place.client.as_deref().filter(|_| place.generation == id.generation)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Client> {
+        self.places.iter().filter_map(|place| place.client.as_deref())
     }
 
     pub fn ids(&self) -> impl Iterator<Item = ClientId> {

@@ -10,6 +10,8 @@ pub enum Counter {
     ClientsClosed,
     ClientsClosedUnread,
     ClientsClosedIdle,
+    ClientsClosedLogin,
+    ClientsClosedMemory,
     Requests,
     RequestsForwarded,
     RequestsHeavy,
@@ -17,6 +19,7 @@ pub enum Counter {
     RequestsSplit,
     RequestsHeld,
     AnsweredHere,
+    AnswerBytes,
     RefusedUnavailable,
     RefusedOverloaded,
     RefusedThrottled,
@@ -34,12 +37,13 @@ pub enum Counter {
     LinksLost,
     BatchesSent,
     BatchesReceived,
+    BatchBytesReceived,
     SendsToClients,
     SendsToBackends,
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 31] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 35] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -50,6 +54,8 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 31] = [
     ),
     (Counter::ClientsClosedUnread, "weir_clients_expelled_total", "reason=\"unread\"", EXPELLED),
     (Counter::ClientsClosedIdle, "weir_clients_expelled_total", "reason=\"idle\"", EXPELLED),
+    (Counter::ClientsClosedLogin, "weir_clients_expelled_total", "reason=\"login\"", EXPELLED),
+    (Counter::ClientsClosedMemory, "weir_clients_expelled_total", "reason=\"memory\"", EXPELLED),
     (Counter::Requests, "weir_requests_total", "", "Requests decoded."),
     (
         Counter::RequestsForwarded,
@@ -82,6 +88,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 31] = [
         "Requests that waited for all earlier ones of their connection.",
     ),
     (Counter::AnsweredHere, "weir_requests_answered_here_total", "", "Requests that weir answered itself."),
+    (Counter::AnswerBytes, "weir_answer_bytes_total", "", "Bytes of such answers."),
     (Counter::RefusedUnavailable, "weir_refusals_total", "reason=\"unavailable\"", REFUSALS),
     (Counter::RefusedOverloaded, "weir_refusals_total", "reason=\"overloaded\"", REFUSALS),
     (Counter::RefusedThrottled, "weir_refusals_total", "reason=\"throttled\"", REFUSALS),
@@ -124,6 +131,12 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 31] = [
     ),
     (Counter::BatchesSent, "weir_mesh_batches_sent_total", "", "Batches handed to other shards."),
     (Counter::BatchesReceived, "weir_mesh_batches_received_total", "", "Batches taken from other shards."),
+    (
+        Counter::BatchBytesReceived,
+        "weir_mesh_bytes_received_total",
+        "",
+        "Bytes of the requests and replies in those.",
+    ),
     (Counter::SendsToClients, "weir_sends_total", "to=\"client\"", SENDS),
     (Counter::SendsToBackends, "weir_sends_total", "to=\"backend\"", SENDS),
 ];
@@ -133,8 +146,14 @@ const SENDS: &str = "Sends completed, by receiver.";
 const REFUSALS: &str = "Requests that weir refused, by reason.";
 
 /// The counters of one shard.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters([u64; COUNTERS.len()]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self([0; COUNTERS.len()])
+    }
+}
 
 impl Counters {
     /// Counts.

@@ -1,8 +1,8 @@
 //! Stage 1: bytes to requests. Knows when a connection may not go on, and takes it up again later.
 
-use super::Shard;
 use super::client::{Ending, HeldRequest};
 use super::counters::Counter;
+use super::{Identity, Shard};
 use crate::protocol::command::{self, Command, Handling, LocalCommand};
 use crate::protocol::{Arguments, Request, RequestDecoder, RequestLimits, encode};
 use crate::values::time::Now;
@@ -22,8 +22,8 @@ impl Shard {
         self.clients_opened += 1;
         let shards = u64::from(self.settings.topology.shards());
         let number = (self.clients_opened - 1) * shards + u64::from(self.settings.id.0) + 1;
-        let identity = self.quotas_identity_of_strangers();
-        let id = self.clients.open(number, identity, now.monotonic);
+        let id = self.clients.open(number, Identity::default(), now.monotonic);
+        self.seat_stranger(id, now);
         if self.draining {
             self.stop_listening(id);
         }
@@ -267,6 +267,9 @@ impl Shard {
         }
         if let Some(client) = self.clients.close(id, &mut self.pool) {
             self.counters.add(Counter::ClientsClosed, 1);
+            if let Some(tenant) = client.seat {
+                self.settings.clients.seats.give_back(tenant);
+            }
             if client.sending_since.is_some() {
                 self.sends_under_way -= 1;
             }

@@ -40,8 +40,14 @@ impl Shard {
             return Err(WRONGPASS.to_owned());
         };
         let (tenant, user) = (signed_in.tenant, signed_in.user.map(String::into_boxed_str));
+        if !self.change_seat(id, Some(tenant)) {
+            self.counters.add(Counter::ClientsRefused, 1);
+            return Err(self.no_seat_left(tenant));
+        }
         let account = user.as_ref().and_then(|user| self.accounts.user(self.quotas.tenant(tenant), user));
-        self.clients.at(id).identity = Identity::of(&self.quotas, tenant, user, account, Chosen::default());
+        let client = self.clients.at(id);
+        client.identity = Identity::of(&self.quotas, tenant, user, account, Chosen::default());
+        client.stranger_since = None;
         Ok(())
     }
 
@@ -53,10 +59,11 @@ impl Shard {
     }
 
     /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: all of it or nothing.
-    pub(super) fn hello(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+    pub(super) fn hello(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         let before = self.clients.at(id).identity.clone();
         if let Err(text) = self.try_hello(id, arguments) {
             self.clients.at(id).identity = before;
+            self.keep_seat(id, now);
             self.answer_now(id, |out, _| encode::error(out, &text));
             return self.close_if_guessing(id);
         }
@@ -120,13 +127,12 @@ impl Shard {
         Ok(())
     }
 
-    pub(super) fn reset(&mut self, id: ClientId) {
-        let identity = self.quotas_identity_of_strangers();
+    pub(super) fn reset(&mut self, id: ClientId, now: Now) {
         let client = self.clients.at(id);
         client.transaction = None;
         client.protocol = Protocol::Resp2;
-        client.identity = identity;
         client.name.clear();
+        self.seat_stranger(id, now);
         self.answer_now(id, |out, _| encode::simple(out, "RESET"));
     }
 

@@ -86,10 +86,6 @@ impl Identity {
 const NOAUTH: &str = "NOAUTH Authentication required.";
 
 impl Shard {
-    pub(super) fn quotas_identity_of_strangers(&self) -> Identity {
-        Identity::stranger(&self.quotas)
-    }
-
     pub(super) fn terms_of(&mut self, id: ClientId, class: Class, now: Now) -> Terms {
         let identity = &self.clients.at(id).identity;
         Terms {
@@ -117,7 +113,7 @@ impl Shard {
         let Some(tenant) = self.tenant_of(id) else {
             use LocalCommand::{Auth, Hello, Quit, Reset};
             let opens_the_door = matches!(handling, Handling::Local(Auth | Hello | Quit | Reset));
-            return if opens_the_door { Ok(()) } else { Err(NOAUTH.to_owned()) };
+            return if opens_the_door { Ok(()) } else { Err(self.who_are_you()) };
         };
         if command.admin && !tenant.admin {
             return Err(format!(
@@ -129,10 +125,15 @@ impl Shard {
         if tenant.keys.is_empty() { Ok(()) } else { permit_confined(tenant, command, handling, arguments) }
     }
 
+    /// What somebody is told who has yet to log in, or has to because those who need not are too many.
+    fn who_are_you(&self) -> String {
+        self.quotas.strangers().map_or_else(|| NOAUTH.to_owned(), |tenant| self.no_seat_left(tenant))
+    }
+
     /// Nobody can tell what a command does that is in no table, so only those who may do anything may send it.
     pub(super) fn permit_unknown(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<(), String> {
         match self.tenant_of(id) {
-            None => Err(NOAUTH.to_owned()),
+            None => Err(self.who_are_you()),
             Some(tenant) if tenant.admin && tenant.keys.is_empty() => Ok(()),
             Some(_) => Err(crate::protocol::command::Unrecognised::Command(*arguments).to_string()),
         }

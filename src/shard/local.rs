@@ -40,12 +40,12 @@ impl Shard {
                 }
                 self.auth(id, arguments);
             }
-            C::Hello => self.hello(id, arguments),
+            C::Hello => self.hello(id, arguments, now),
             C::Quit => {
                 self.answer_now(id, |out, _| encode::simple(out, OK));
                 self.stop_listening(id);
             }
-            C::Reset => self.reset(id),
+            C::Reset => self.reset(id, now),
             C::Select => self.select(id, arguments),
             C::ClientId => {
                 let number = self.clients.at(id).number;

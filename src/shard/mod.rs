@@ -22,6 +22,7 @@
 //! | to the backend and back | `forward.rs`, `link.rs`, `service_time.rs` |
 //! | what it really cost | `settlement.rs` |
 //! | replies in order | `answer.rs`, `client.rs` |
+//! | who may be connected, and hold how much | `seats.rs`, `memory.rs` |
 //! | what weir answers itself | `local.rs`, `handshake.rs`, `qos.rs`, `explain.rs` |
 //! | from core to core | `batch.rs` |
 
@@ -39,10 +40,12 @@ mod handshake;
 mod identify;
 mod link;
 mod local;
+mod memory;
 mod pricing;
 mod qos;
 mod refusal;
 mod route;
+mod seats;
 mod service_time;
 mod settlement;
 mod split;
@@ -61,6 +64,7 @@ pub use handshake::COMPATIBLE_VERSION;
 pub use identify::Identity;
 pub use pricing::asked;
 pub use refusal::Refusal;
+pub use seats::ClientLimits;
 pub use service_time::ServiceTimes;
 pub use track::Track;
 
@@ -76,6 +80,7 @@ use crate::values::{
 use client::Clients;
 use gather::Gathers;
 use link::{Link, LinkState};
+use memory::Holdings;
 use settlement::Departed;
 
 /// A store, as this core sees it.
@@ -120,6 +125,8 @@ pub struct ShardSettings {
     pub seed: u64,
     /// How requests are priced and admitted.
     pub admission: AdmissionSettings,
+    /// What clients may hold.
+    pub clients: ClientLimits,
 }
 
 /// One scope that a client's requests are paid from.
@@ -196,6 +203,10 @@ pub struct Shard {
     clients_next_turn: VecDeque<ClientId>,
     /// Counts turns.
     turn: u32,
+    /// What clients held when they were weighed last.
+    holdings: Holdings,
+    /// There may be clients that have yet to log in.
+    watch_strangers: bool,
     /// Segments that sockets of clients are busy with.
     sends_under_way: usize,
     housekeeping_at: Option<Timestamp>,
@@ -257,6 +268,8 @@ impl Shard {
             clients_to_resume: VecDeque::new(),
             clients_next_turn: VecDeque::new(),
             turn: 0,
+            holdings: Holdings::default(),
+            watch_strangers: false,
             sends_under_way: 0,
             housekeeping_at: None,
             turn_started: Timestamp::ZERO,
@@ -316,6 +329,7 @@ impl Shard {
     /// A batch from another shard.
     pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
         self.counters.add(Counter::BatchesReceived, 1);
+        self.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
         for (to, route, terms, message) in batch.requests() {
             self.forward_here(to, route, terms, message, now);
         }
@@ -339,14 +353,14 @@ impl Shard {
         while let Some(id) = self.clients_to_resume.pop_front() {
             self.resume(id, now);
         }
+        self.weigh_clients_if_due();
         self.release_overdue_partials(now);
         self.admission_turn_end(now);
         if self.housekeeping_at.is_some_and(|at| at <= now.monotonic) {
             self.housekeeping_at = None;
             self.keep_house(now);
         }
-        let idle_matters = self.settings.idle_timeout.is_some() && self.clients.len() > 0;
-        if self.housekeeping_at.is_none() && (self.owed > 0 || self.sends_under_way > 0 || idle_matters) {
+        if self.housekeeping_at.is_none() && self.is_to_be_looked_after() {
             self.housekeeping_at = Some(now.monotonic.after(HOUSEKEEPING));
         }
         self.turn = self.turn.wrapping_add(1);
@@ -373,6 +387,7 @@ impl Shard {
             for identity in std::iter::once(&mut client.identity).chain(held) {
                 *identity = identity.carried_over(&self.quotas, &quotas, &mut self.accounts);
             }
+            self.keep_seat(id, now);
         }
         self.quotas = quotas;
         self.resume_waiting(now);
@@ -447,9 +462,21 @@ impl Shard {
         place.as_mut().expect("just filled")
     }
 
+    /// Is there anything that housekeeping would look at?
+    fn is_to_be_looked_after(&self) -> bool {
+        let idle_matters = self.settings.idle_timeout.is_some() && self.clients.len() > 0;
+        let login_matters = self.settings.clients.login_timeout.is_some() && self.watch_strangers;
+        let holds_much = self.holds_much();
+        self.owed > 0 || self.sends_under_way > 0 || idle_matters || login_matters || holds_much
+    }
+
     fn keep_house(&mut self, now: Now) {
         self.give_up_on_silent_links(now);
         self.close_stuck_clients(now);
+        self.close_strangers(now);
+        if self.holds_much() {
+            self.weigh_clients();
+        }
     }
 
     /// A small generator (xorshift) for what need not be unguessable: jitter.

@@ -1,6 +1,7 @@
 //! The composer without sockets: shards whose links and clients are moved by hand.
 
 mod admission;
+mod holdings;
 mod neighbours;
 mod track;
 
@@ -641,6 +642,7 @@ impl Rig {
                     reply_timeout: Duration::from_secs(30),
                     connect_timeout: Duration::from_secs(1),
                     seed: 1,
+                    clients: ClientLimits::default(),
                     admission: AdmissionSettings::default(),
                 };
                 change(&mut settings);

@@ -26,6 +26,10 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.frames.capacity()
+    }
+
     /// `EXEC` will refuse it.
     pub fn poison(&mut self) {
         self.poisoned = true;

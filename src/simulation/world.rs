@@ -21,7 +21,7 @@ use crate::control::reconciliation::Reconciliation;
 use crate::protocol::{Segment, encode};
 use crate::routing::{Topology, slot_of};
 use crate::shard::{
-    AdmissionSettings, BackendSettings, Batch, Counter, Question, ReplyTo, Shard, ShardSettings,
+    AdmissionSettings, BackendSettings, Batch, ClientLimits, Counter, Question, ReplyTo, Shard, ShardSettings,
 };
 use crate::values::allowance::Report;
 use crate::values::time::Now;
@@ -170,6 +170,7 @@ impl World {
                     reply_timeout: REPLY_TIMEOUT,
                     connect_timeout: CONNECT_TIMEOUT,
                     seed: random.any(),
+                    clients: ClientLimits::default(),
                     admission: AdmissionSettings { period: PERIOD, ..AdmissionSettings::default() },
                 };
                 Core {

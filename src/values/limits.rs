@@ -53,6 +53,8 @@ pub const TENANTS_SHOWN_MAX: usize = 1_000;
 pub const NAMED_USERS_MAX: usize = 65_536;
 /// Bytes of a tenant's name: it is a label of metrics and a word of refusals.
 pub const TENANT_NAME_BYTES_MAX: usize = 64;
+/// Clients that may be connected at once, over all shards.
+pub const CLIENTS_MAX: u64 = 1_000_000;
 /// Bytes of a password, as in Redis: each attempt to log in makes a digest of it.
 pub const PASSWORD_BYTES_MAX: usize = 512;
 /// Attempts to log in that may fail on one connection before it is closed.

@@ -8,7 +8,7 @@ use weir::control::http::{self, Received};
 use weir::control::{Meter, ProcessFacts, Totals, Versions, View, page};
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits};
 use weir::routing::Topology;
-use weir::shard::{AdmissionSettings, BackendSettings, Shard, ShardSettings};
+use weir::shard::{AdmissionSettings, BackendSettings, ClientLimits, Shard, ShardSettings};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp, UNIT};
 
@@ -165,6 +165,7 @@ impl House {
             reply_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(1),
             seed: 1,
+            clients: ClientLimits::default(),
             admission: AdmissionSettings::default(),
         };
         let mut shards: Vec<Shard> =

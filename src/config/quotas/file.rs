@@ -6,15 +6,23 @@ use std::time::Duration;
 use super::document::{Document, Found, QuotaError, Section};
 use super::{DEFAULT_TENANT, Limit, PasswordDigest, Quotas, Tenant, UserTerms, user_name};
 use crate::values::limits::{
-    BURST_SECONDS_MAX, DEADLINE_MS_MAX, KEY_PREFIX_BYTES_MAX, KEY_PREFIXES_MAX, NAMED_USERS_MAX,
-    RU_PER_SECOND_MAX, TENANT_NAME_BYTES_MAX, TENANTS_MAX, USER_NAME_BYTES_MAX,
+    BURST_SECONDS_MAX, CLIENTS_MAX, DEADLINE_MS_MAX, KEY_PREFIX_BYTES_MAX, KEY_PREFIXES_MAX, NAMED_USERS_MAX,
+    PASSWORD_BYTES_MAX, RU_PER_SECOND_MAX, TENANT_NAME_BYTES_MAX, TENANTS_MAX, USER_NAME_BYTES_MAX,
 };
 use crate::values::{TenantId, Tier};
 
 const GLOBAL_KEYS: [&str; 2] = ["ru_per_second", "burst_seconds"];
-const DEFAULT_KEYS: [&str; 7] =
-    ["ru_per_second", "burst_seconds", "user_ru_per_second", "tier", "deadline_ms", "keys", "admin"];
-const TENANT_KEYS: [&str; 10] = [
+const DEFAULT_KEYS: [&str; 8] = [
+    "ru_per_second",
+    "burst_seconds",
+    "user_ru_per_second",
+    "tier",
+    "deadline_ms",
+    "max_clients",
+    "keys",
+    "admin",
+];
+const TENANT_KEYS: [&str; 11] = [
     "password",
     "password_sha256",
     "ru_per_second",
@@ -22,6 +30,7 @@ const TENANT_KEYS: [&str; 10] = [
     "user_ru_per_second",
     "tier",
     "deadline_ms",
+    "max_clients",
     "keys",
     "admin",
     "users",
@@ -89,8 +98,9 @@ fn tenant(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
 }
 
 fn password(section: &Section<'_>) -> Result<PasswordDigest, QuotaError> {
-    let plain = section.secret("password", "text of at least one letter, in quotes, is wanted", |text| {
-        (!text.is_empty()).then(|| PasswordDigest::of(text))
+    let wanted = format!("text of 1 to {PASSWORD_BYTES_MAX} bytes, in quotes, is wanted");
+    let plain = section.secret("password", &wanted, |text| {
+        (1..=PASSWORD_BYTES_MAX).contains(&text.len()).then(|| PasswordDigest::of(text))
     })?;
     let digest = section.secret(
         "password_sha256",
@@ -119,6 +129,7 @@ fn terms(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
             .map(|deadline| Duration::from_millis(deadline.value)),
         limit: limit(section, "ru_per_second", burst)?,
         user_limit: limit(section, "user_ru_per_second", burst)?,
+        clients_max: section.number("max_clients", 1, CLIENTS_MAX)?.map(|most| most.value as u32),
         ..Tenant::unlimited(name)
     })
 }
@@ -219,6 +230,7 @@ mod tests {
             user_ru_per_second = 100
             tier = "critical"
             deadline_ms = 250
+            max_clients = 50
             keys = ["acme:", "shared:"]
             admin = true
             [tenants.acme.users.loader]
@@ -243,6 +255,7 @@ mod tests {
         );
         assert_eq!(acme.deadline, Some(Duration::from_millis(250)));
         assert_eq!(acme.keys, ["acme:", "shared:"]);
+        assert_eq!((acme.clients_max, default.clients_max), (Some(50), None));
         assert!(acme.admin && !default.admin);
         assert_eq!(acme.users["loader"], UserTerms { limit: limit(10, 2000), tier: Tier::Batch });
         assert_eq!(acme.users["ann@example.com"], UserTerms { limit: None, tier: Tier::Critical });

@@ -60,6 +60,8 @@ pub struct Tenant {
     pub limit: Option<Limit>,
     /// The quota of each user that has none of its own; none means no bound.
     pub user_limit: Option<Limit>,
+    /// Connections that it may have; none means the usual share.
+    pub clients_max: Option<u32>,
     /// The users that the file names. Others exist as soon as somebody signs in as one.
     pub users: BTreeMap<String, UserTerms>,
     password: Option<PasswordDigest>,
@@ -221,6 +223,7 @@ impl Tenant {
             deadline: None,
             limit: None,
             user_limit: None,
+            clients_max: None,
             users: BTreeMap::new(),
             password: None,
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const TWO_TENANTS: &str = r"
+pub(super) const TWO_TENANTS: &str = r"
     [tenants.acme]
     password = 'a'
     keys = ['acme:', 'shared:']
@@ -22,7 +22,7 @@ fn with_tenants(text: &str) -> Rig {
 }
 
 impl Rig {
-    fn put_in_force(&mut self, text: &str) {
+    pub(super) fn put_in_force(&mut self, text: &str) {
         let now = self.now;
         for shard in &mut self.shards {
             shard.handle_quotas(quotas(text), now);
@@ -30,14 +30,19 @@ impl Rig {
         self.turns();
     }
 
-    fn signed_in(&mut self, tenant: &str, password: &str) -> usize {
+    pub(super) fn signed_in(&mut self, tenant: &str, password: &str) -> usize {
         let client = self.client(0);
         self.send(client, &[&["AUTH", tenant, password]]);
         assert_eq!(self.told(client), "+OK\r\n");
         client
     }
 
-    fn counted(&self, counter: Counter) -> u64 {
+    pub(super) fn is_open(&self, client: usize) -> bool {
+        let (shard, id) = self.clients[client];
+        self.shards[shard].clients.peek(id).is_some()
+    }
+
+    pub(super) fn counted(&self, counter: Counter) -> u64 {
         self.shards.iter().map(|shard| shard.counters().get(counter)).sum()
     }
 }

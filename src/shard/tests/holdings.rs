@@ -1,0 +1,161 @@
+//! What clients hold all together: memory, and seats.
+
+use super::neighbours::TWO_TENANTS;
+use super::*;
+use crate::policy::seats::Seats;
+
+/// The beginning of a request that never ends.
+fn unfinished(bytes: usize) -> Vec<u8> {
+    let mut begun = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", bytes + 1).into_bytes();
+    begun.resize(begun.len() + bytes, b'x');
+    begun
+}
+
+fn open(rig: &Rig) -> usize {
+    rig.shards.iter().map(Shard::clients_open).sum()
+}
+
+#[test]
+fn those_who_hold_most_are_closed_when_all_hold_too_much() {
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.request_bytes_max = 16 << 20;
+        settings.clients.bytes_max = 64 << 20;
+    });
+    let clients: Vec<usize> = (0..40).map(|_| rig.client(0)).collect();
+    let mut most: usize = 0;
+    for (number, client) in clients.iter().enumerate() {
+        // Of one, two or three MiB; and sent in turns, as they would come.
+        for piece in unfinished((1 + number % 3) << 20).chunks(1 << 20) {
+            let (shard, id) = rig.clients[*client];
+            rig.shards[shard].handle_client_bytes(id, piece, rig.now);
+            rig.turns();
+            // What the runtime does after each turn, which may have been one in which nobody was weighed.
+            let excess = rig.shards[0].clients_bytes().saturating_sub(64 << 20);
+            rig.shards[0].handle_memory_exceeded(excess);
+            assert!(rig.shards[0].clients_bytes() <= 64 << 20);
+            let held: usize = rig.shards[0].clients.all().map(|client| client.decoder.held_bytes()).sum();
+            most = most.max(held);
+        }
+    }
+    assert!((40..80).contains(&(most >> 20)), "{most}");
+    let closed = rig.shards[0].counters().get(Counter::ClientsClosedMemory);
+    assert!((1..20).contains(&closed) && open(&rig) == 40 - closed as usize, "{closed}");
+    let small = (0..40).step_by(3).filter(|number| rig.is_open(clients[*number])).count();
+    assert_eq!(small, 14, "those who hold least stay");
+}
+
+#[test]
+fn names_requests_that_wait_and_replies_that_wait_are_weighed() {
+    let mut rig = Rig::with(1, 2, |settings| settings.output_bytes_max = 8 << 20);
+    let client = rig.client(0);
+    let weighed = |rig: &mut Rig| {
+        rig.shards[0].weigh_clients();
+        rig.shards[0].clients_bytes()
+    };
+    let alone = weighed(&mut rig);
+    assert!(alone > 0);
+    let large = "x".repeat(300_000);
+    rig.send(client, &[&["MULTI"], &["SET", "k", &large]]);
+    assert!(weighed(&mut rig) > alone + 300_000, "what is queued");
+    rig.send(client, &[&["DISCARD"], &["GET", "k"], &["ECHO", &large]]);
+    assert!(weighed(&mut rig) > alone + 300_000, "a reply that waits for another");
+    rig.answer_next("$-1\r\n");
+    assert!(weighed(&mut rig) < alone + 300_000);
+    rig.send(client, &[&["GET", "k"], &["KEYS", &large]]);
+    assert!(weighed(&mut rig) > alone + 300_000, "a request that waits for a reply");
+    rig.answer_next("$-1\r\n");
+    rig.answer_next("*0\r\n");
+    rig.answer_next("*0\r\n");
+    rig.raw(client, &unfinished(500_000));
+    assert!(weighed(&mut rig) > alone + 500_000, "a request that is not whole");
+}
+
+#[test]
+fn strangers_hold_little_together() {
+    let mut rig = Rig::with(1, 1, |settings| settings.clients.bytes_max = 16 << 20);
+    rig.put_in_force(TWO_TENANTS);
+    let known = rig.signed_in("acme", "a");
+    rig.raw(known, &unfinished(900_000));
+    let half = [b"*2\r\n$4\r\nAUTH\r\n$16384\r\n".as_slice(), &[b'x'; 16_000]].concat();
+    let strangers: Vec<usize> = (0..200).map(|_| rig.client(0)).collect();
+    for stranger in strangers {
+        rig.raw(stranger, &half);
+        rig.shards[0].weigh_clients();
+    }
+    assert!(rig.shards[0].clients_bytes() < 3 << 20, "{}", rig.shards[0].clients_bytes());
+    assert!(rig.is_open(known) && rig.counted(Counter::ClientsClosedMemory) > 100);
+}
+
+#[test]
+fn who_does_not_log_in_in_time_is_closed() {
+    let mut rig = Rig::with(1, 1, |settings| settings.clients.login_timeout = Some(Duration::from_secs(10)));
+    rig.put_in_force(TWO_TENANTS);
+    let [silent, known] = [rig.client(0), rig.signed_in("acme", "a")];
+    rig.wait(Duration::from_secs(5));
+    let late = rig.client(0);
+    rig.wait(Duration::from_millis(5_500));
+    assert_eq!([silent, known, late].map(|client| rig.is_open(client)), [false, true, true]);
+    // Who is a stranger again has as long again.
+    rig.send(known, &[&["RESET"]]);
+    rig.wait(Duration::from_secs(5));
+    assert_eq!([known, late].map(|client| rig.is_open(client)), [true, false]);
+    rig.wait(Duration::from_secs(6));
+    assert!(!rig.is_open(known));
+    assert_eq!(rig.counted(Counter::ClientsClosedLogin), 3);
+    assert_eq!(rig.shards[0].poll_deadline(), None, "with nobody there is nothing to look after");
+}
+
+#[test]
+fn strangers_make_way_and_who_is_known_does_not() {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force(TWO_TENANTS);
+    let first = rig.client(0);
+    rig.wait(Duration::from_millis(1));
+    let [known, second] = [rig.signed_in("acme", "a"), rig.client(0)];
+    assert!(rig.shards[0].make_room());
+    assert_eq!([first, known, second].map(|client| rig.is_open(client)), [false, true, true]);
+    assert!(rig.shards[0].make_room() && !rig.shards[0].make_room());
+    assert!(rig.is_open(known));
+}
+
+#[test]
+fn a_tenant_has_its_share_of_seats_and_no_more() {
+    let seats = Seats::new(2);
+    let mut rig = Rig::with(2, 1, |settings| settings.clients.seats = seats.clone());
+    let default = format!("[default]\n{TWO_TENANTS}");
+    rig.put_in_force(&default.replace("password = 'r'", "password = 'r'\nmax_clients = 1"));
+    let clients: Vec<usize> = (0..4).map(|number| rig.client(number % 2)).collect();
+    for (client, answer) in clients.iter().zip(["$-1", "$-1", "-OVERLOADED", "-OVERLOADED"]) {
+        rig.send(*client, &[&["GET", "k"]]);
+        if answer == "$-1" {
+            rig.answer_next("$-1\r\n");
+        }
+        let told = rig.told(*client);
+        assert!(told.starts_with(answer), "{told}");
+    }
+    // Those who have no seat as strangers may have one as somebody.
+    for (client, answer) in [(2, "+OK"), (3, "-OVERLOADED reason=clients scope=tenant name=root limit=1 ")] {
+        rig.send(clients[client], &[&["AUTH", "root", "r"]]);
+        let told = rig.told(clients[client]);
+        assert!(told.starts_with(answer), "{told}");
+    }
+    rig.send(clients[0], &[&["HELLO", "3", "AUTH", "acme", "a", "NONSENSE"]]);
+    assert!(rig.told(clients[0]).starts_with("-ERR "));
+    rig.send(clients[0], &[&["AUTH", "acme", "a"]]);
+    rig.send(clients[2], &[&["RESET"], &["GET", "k"]]);
+    rig.answer_next("$-1\r\n");
+    assert!(rig.told(clients[2]).ends_with("$-1\r\n"), "the seat that became free");
+    // Whoever sits, sits on when the quotas change, under whatever number the tenant has then.
+    let fewer = "[tenants.acme]\npassword = 'a'\nmax_clients = 1\n[tenants.other]\npassword = 'o'";
+    rig.put_in_force(fewer);
+    let acme = crate::values::TenantId(0);
+    assert_eq!(seats.taken(acme), 1);
+    let late = rig.client(0);
+    rig.send(late, &[&["AUTH", "acme", "a"]]);
+    assert!(rig.told(late).starts_with("-OVERLOADED reason=clients scope=tenant name=acme limit=1 "));
+    for client in 0..clients.len() {
+        let (shard, id) = rig.clients[client];
+        rig.shards[shard].handle_client_lost(id);
+    }
+    assert_eq!(seats.taken(acme), 0);
+}
