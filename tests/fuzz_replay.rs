@@ -86,6 +86,11 @@ fn replies() {
 }
 
 #[test]
+fn stores() {
+    replay("stores", fuzz_bodies::stores, &PARTS);
+}
+
+#[test]
 fn composer() {
     replay("composer", fuzz_bodies::composer, &PARTS);
 }

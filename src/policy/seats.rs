@@ -22,6 +22,11 @@ impl Seats {
         Self { taken: std::iter::repeat_with(AtomicU32::default).take(TENANTS_MAX).collect(), usual_max }
     }
 
+    /// As many as anybody wants.
+    pub fn unlimited() -> Self {
+        Self { taken: Arc::default(), usual_max: u32::MAX }
+    }
+
     /// What a tenant may take that the quotas say nothing about.
     pub fn usual_max(&self) -> u32 {
         self.usual_max
@@ -29,7 +34,8 @@ impl Seats {
 
     /// Takes a seat. False if the tenant has as many as it may.
     pub fn take(&self, tenant: TenantId, most: u32) -> bool {
-        let fits = self.of(tenant).fetch_add(1, Ordering::Relaxed) < most;
+        let Some(taken) = self.of(tenant) else { return true };
+        let fits = taken.fetch_add(1, Ordering::Relaxed) < most;
         if !fits {
             self.give_back(tenant);
         }
@@ -38,22 +44,24 @@ impl Seats {
 
     /// Takes a seat for a client that had one under other quotas, however many there are.
     pub fn keep(&self, tenant: TenantId) {
-        self.of(tenant).fetch_add(1, Ordering::Relaxed);
+        if let Some(taken) = self.of(tenant) {
+            taken.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Gives a seat back that was taken.
     pub fn give_back(&self, tenant: TenantId) {
-        let before = self.of(tenant).fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a seat is given back once");
+        let before = self.of(tenant).map(|taken| taken.fetch_sub(1, Ordering::Relaxed));
+        debug_assert!(before != Some(0), "a seat is given back once");
     }
 
     /// Seats that a tenant has taken.
     pub fn taken(&self, tenant: TenantId) -> u32 {
-        self.of(tenant).load(Ordering::Relaxed)
+        self.of(tenant).map_or(0, |taken| taken.load(Ordering::Relaxed))
     }
 
-    fn of(&self, tenant: TenantId) -> &AtomicU32 {
-        &self.taken[usize::from(tenant.0)]
+    fn of(&self, tenant: TenantId) -> Option<&AtomicU32> {
+        self.taken.get(usize::from(tenant.0))
     }
 }
 

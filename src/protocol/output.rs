@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use crate::values::Spares;
 use crate::values::limits::COPY_BYTES_MAX;
 
 /// What is handed to the socket at once.
@@ -34,15 +35,14 @@ const SEGMENT_BYTES_MAX: usize = 256 * 1024;
 /// Buffers of one core, handed from connection to connection: an idle connection holds none.
 #[derive(Debug)]
 pub struct BufferPool {
-    free: Vec<Vec<u8>>,
-    kept_max: usize,
+    free: Spares<Vec<u8>>,
     kept_bytes: usize,
 }
 
 impl BufferPool {
     /// A pool that keeps at most this many buffers.
     pub fn new(kept_max: usize) -> Self {
-        Self { free: Vec::with_capacity(kept_max), kept_max, kept_bytes: 0 }
+        Self { free: Spares::new(kept_max), kept_bytes: 0 }
     }
 
     /// An empty buffer.
@@ -55,12 +55,18 @@ impl BufferPool {
     /// Takes a buffer back.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
-        let room = self.free.len() < self.kept_max && self.kept_bytes + capacity <= POOL_BYTES_KEPT;
+        let room = self.free.has_room() && self.kept_bytes + capacity <= POOL_BYTES_KEPT;
         if room && capacity > 0 && capacity <= BUFFER_BYTES_KEPT {
             buffer.clear();
             self.kept_bytes += capacity;
             self.free.push(buffer);
         }
+    }
+
+    /// Lets go of what was not needed for a while. False once nothing is left to let go of.
+    pub fn tidy(&mut self) -> bool {
+        let Self { free, kept_bytes } = self;
+        free.tidy(|buffer| *kept_bytes -= buffer.capacity())
     }
 
     /// Takes the buffer of a sent segment back.

@@ -138,6 +138,15 @@ impl RequestDecoder {
         self.held.len() - self.held_done
     }
 
+    /// Gives back what long requests took, while none is under way.
+    pub fn tidy(&mut self) {
+        if self.held.is_empty() && self.arguments_left.is_none() {
+            self.held = Vec::new();
+            self.places = Vec::new();
+            self.canonical = Vec::new();
+        }
+    }
+
     /// Memory that this takes.
     pub fn memory_bytes(&self) -> usize {
         self.held.capacity() + self.canonical.capacity() + self.places.capacity() * size_of::<Argument>()

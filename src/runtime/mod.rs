@@ -11,6 +11,7 @@
 //! ```
 
 mod admin;
+mod allocator;
 mod clock;
 mod connect;
 mod control_thread;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
+use super::allocator;
 use super::clock::Clock;
 use super::driver::{Application, Connector, Driver};
 use super::mesh::Mesh;
@@ -232,6 +233,9 @@ impl<C: Connector> ShardThread<C> {
                 if let Some(at) = guarded.shard.poll_deadline() {
                     driver.wake_at(at, now);
                     driver.ring.submit()?;
+                }
+                if guarded.shard.take_tidied() {
+                    allocator::collect();
                 }
                 if driver.ring.start_waiting() {
                     if letters.is_empty() {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::accounts::Charge;
 use super::identify::Identity;
+use super::tidying::shorten;
 use super::track::Tracks;
 use super::transaction::Transaction;
 use crate::protocol::{Argument, Arguments, BufferPool, Output, Protocol, RequestDecoder};
@@ -300,6 +301,12 @@ impl Client {
             Slot::Waiting(Rewrite::Gather(index), _) => Some(*index),
             _ => None,
         })
+    }
+
+    /// Gives back what a long pipeline took.
+    pub fn tidy(&mut self) {
+        shorten(&mut self.slots);
+        self.decoder.tidy();
     }
 
     fn release(&mut self, pool: &mut BufferPool) {

@@ -105,6 +105,13 @@ impl Gathers {
         Arrival::Joined { reply, waited, settlement }
     }
 
+    /// Gives back what many requests took that are over.
+    pub fn tidy(&mut self) {
+        if self.0.is_empty() {
+            self.0.shrink_to_fit();
+        }
+    }
+
     /// Parts that a request still waits for, and what the others came to.
     pub fn parts_missing(&self, index: u32) -> (usize, Settlement) {
         let gathering = &self.0[index as usize];

@@ -22,7 +22,7 @@
 //! | to the backend and back | `forward.rs`, `link.rs`, `service_time.rs` |
 //! | what it really cost | `settlement.rs` |
 //! | replies in order | `answer.rs`, `client.rs` |
-//! | who may be connected, and hold how much | `seats.rs`, `memory.rs` |
+//! | who may be connected, and hold how much | `seats.rs`, `memory.rs`, `tidying.rs` |
 //! | what weir answers itself | `local.rs`, `handshake.rs`, `qos.rs`, `explain.rs` |
 //! | from core to core | `batch.rs` |
 
@@ -49,6 +49,7 @@ mod seats;
 mod service_time;
 mod settlement;
 mod split;
+mod tidying;
 mod track;
 mod transaction;
 
@@ -75,7 +76,7 @@ use crate::routing::Topology;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{
-    Action, BucketId, Capacity, ClientId, ConnectionId, MicroUnits, Owner, ShardId, Timestamp,
+    Action, BucketId, Capacity, ClientId, ConnectionId, MicroUnits, Owner, ShardId, Spares, Timestamp,
 };
 use client::Clients;
 use gather::Gathers;
@@ -176,7 +177,6 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
 /// One core's partition of everything.
 #[derive(Debug)]
-#[expect(clippy::vec_box, reason = "batches go round the mesh as boxes")]
 pub struct Shard {
     settings: ShardSettings,
     limits: RequestLimits,
@@ -190,7 +190,7 @@ pub struct Shard {
     pool: BufferPool,
     outgoing: Vec<Option<Box<Batch>>>,
     outgoing_touched: VecDeque<ShardId>,
-    spare_batches: Vec<Box<Batch>>,
+    spare_batches: Spares<Box<Batch>>,
     actions: VecDeque<Action>,
     questions: VecDeque<(ReplyTo, Question)>,
     clients_to_send: VecDeque<ClientId>,
@@ -203,6 +203,14 @@ pub struct Shard {
     clients_next_turn: VecDeque<ClientId>,
     /// Counts turns.
     turn: u32,
+    /// When memory is given back that was not needed for a while.
+    tidy_at: Option<Timestamp>,
+    /// There was more to give back than was given back last.
+    untidy: bool,
+    /// What had been done by then.
+    work_tidied: u64,
+    /// Something was given back since it was last asked.
+    tidied: bool,
     /// What clients held when they were weighed last.
     holdings: Holdings,
     /// There may be clients that have yet to log in.
@@ -258,7 +266,11 @@ impl Shard {
             pool: BufferPool::new(SPARE_BUFFERS_MAX),
             outgoing: std::iter::repeat_with(|| None).take(shards).collect(),
             outgoing_touched: VecDeque::with_capacity(shards),
-            spare_batches: Vec::new(),
+            spare_batches: Spares::new(SPARE_BATCHES_MAX),
+            tidy_at: None,
+            untidy: false,
+            work_tidied: 0,
+            tidied: false,
             actions: VecDeque::new(),
             questions: VecDeque::new(),
             clients_to_send: VecDeque::new(),
@@ -337,9 +349,7 @@ impl Shard {
             self.deliver(to, outcome, message, now);
         }
         batch.clear();
-        if self.spare_batches.len() < SPARE_BATCHES_MAX {
-            self.spare_batches.push(batch);
-        }
+        self.spare_batches.push(batch);
     }
 
     /// The end of a turn: what was put off until now is done. Call before the `poll_*`.
@@ -363,6 +373,8 @@ impl Shard {
         if self.housekeeping_at.is_none() && self.is_to_be_looked_after() {
             self.housekeeping_at = Some(now.monotonic.after(HOUSEKEEPING));
         }
+        self.tidy_if_due(now);
+        self.plan_tidying(now);
         self.turn = self.turn.wrapping_add(1);
     }
 
@@ -435,7 +447,10 @@ impl Shard {
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let patience = if self.is_answer_awaited() { self.accounts.patience_ends() } else { None };
         let next_turn = self.is_busy().then_some(self.turn_started);
-        [self.housekeeping_at, self.accounts.poll_deadline(), patience, next_turn].into_iter().flatten().min()
+        [self.housekeeping_at, self.tidy_at, self.accounts.poll_deadline(), patience, next_turn]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// A socket is done with a segment: it was sent whole, or the socket is closed.

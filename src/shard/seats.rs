@@ -22,7 +22,7 @@ pub struct ClientLimits {
 
 impl Default for ClientLimits {
     fn default() -> Self {
-        Self { login_timeout: None, bytes_max: usize::MAX, seats: Seats::new(u32::MAX) }
+        Self { login_timeout: None, bytes_max: usize::MAX, seats: Seats::unlimited() }
     }
 }
 

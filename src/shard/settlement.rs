@@ -74,6 +74,13 @@ impl Departed {
     pub fn len(&self) -> usize {
         self.0.len()
     }
+
+    /// Gives back what many requests took that are over.
+    pub fn tidy(&mut self) {
+        if self.0.is_empty() {
+            self.0.shrink_to_fit();
+        }
+    }
 }
 
 impl Shard {

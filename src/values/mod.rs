@@ -1,10 +1,11 @@
-//! Plain values that every room may name: time, ids, limits. No behaviour beyond arithmetic.
+//! Plain values that every room may name: time, ids, limits, spare things. No behaviour beyond arithmetic and keeping.
 
 pub mod allowance;
 pub mod effects;
 pub mod ids;
 pub mod limits;
 pub mod request_units;
+pub mod spares;
 pub mod tier;
 pub mod time;
 pub mod units;
@@ -14,6 +15,7 @@ pub use allowance::{BucketId, Capacity, Demand, Grant};
 pub use effects::{Action, Owner};
 pub use ids::{BackendId, ClientId, ConnectionId, ShardId, TenantId};
 pub use request_units::{MicroUnits, UNIT, Weights};
+pub use spares::Spares;
 pub use tier::Tier;
 pub use time::Timestamp;
 pub use usage::Usage;

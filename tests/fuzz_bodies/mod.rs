@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir::config::Quotas;
 use weir::control::http::{self, Received};
 use weir::control::{Meter, ProcessFacts, Totals, Versions, View, page};
-use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits};
+use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, reply};
 use weir::routing::Topology;
 use weir::shard::{AdmissionSettings, BackendSettings, ClientLimits, Shard, ShardSettings};
 use weir::values::time::Now;
@@ -33,7 +33,68 @@ pub fn replies(bytes: &[u8]) {
     for size in SPLITS {
         assert_eq!(scanned(bytes, size), whole, "in pieces of {size}");
     }
+    // What is taken apart need not have been scanned.
+    let (_, _) = (reply::text(bytes), reply::integer(bytes));
+    if let Some(elements) = reply::elements(bytes) {
+        let within: usize = elements.map(<[u8]>::len).sum();
+        assert!(within < bytes.len(), "elements lie in their array");
+    }
 }
+
+/// Whatever stores answer, every request is answered or its client closed, and the composer comes to rest.
+pub fn stores(bytes: &[u8]) {
+    let Some((chosen, reply)) = bytes.split_first() else { return };
+    let asked = ASKED[usize::from(*chosen) % ASKED.len()];
+    for size in [reply.len().max(1), 3] {
+        let mut house = House::new();
+        house.stores = Stores::Silent;
+        house.shards[0].handle_client_bytes(house.client, asked.as_bytes(), house.now);
+        house.settle();
+        // Once for each link that was asked something, and those that are asked next.
+        while let Some((shard, link, generation)) = house.asked.pop() {
+            for piece in reply.chunks(size) {
+                house.shards[shard].handle_link_bytes(link, generation, piece, house.now);
+                house.settle();
+            }
+            house.shards[shard].handle_link_lost(link, generation, house.now);
+            house.settle();
+        }
+        for shard in &house.shards {
+            assert_eq!((shard.replies_owed(), shard.gathers_open()), (0, 0), "owed replies, gathers");
+        }
+        house.shards[0].handle_client_end(house.client);
+        house.settle();
+        assert!(house.shards.iter().all(|shard| shard.clients_open() == 0), "the client has ended");
+    }
+}
+
+/// Requests whose replies are looked into, put together or rewritten; each works in both dialects.
+const ASKED: [&str; 24] = [
+    "MGET a b c d e f\r\n",
+    "MSET a 1 b 2 c 3\r\n",
+    "DEL a b c d e\r\n",
+    "SCAN 0\r\n",
+    "DBSIZE\r\n",
+    "KEYS *\r\n",
+    "RANDOMKEY\r\n",
+    "SCRIPT EXISTS 0 1\r\n",
+    "SCRIPT LOAD x\r\n",
+    "FLUSHALL\r\n",
+    "GET a\r\nGET b\r\nPING\r\n",
+    "MULTI\r\nSET a 1\r\nGET a\r\nEXEC\r\n",
+    "HELLO 3\r\nMGET a b c d e f\r\n",
+    "HELLO 3\r\nMSET a 1 b 2 c 3\r\n",
+    "HELLO 3\r\nDEL a b c d e\r\n",
+    "HELLO 3\r\nSCAN 0\r\n",
+    "HELLO 3\r\nDBSIZE\r\n",
+    "HELLO 3\r\nKEYS *\r\n",
+    "HELLO 3\r\nRANDOMKEY\r\n",
+    "HELLO 3\r\nSCRIPT EXISTS 0 1\r\n",
+    "HELLO 3\r\nSCRIPT LOAD x\r\n",
+    "HELLO 3\r\nFLUSHALL\r\n",
+    "HELLO 3\r\nGET a\r\nGET b\r\nPING\r\n",
+    "HELLO 3\r\nMULTI\r\nSET a 1\r\nGET a\r\nEXEC\r\n",
+];
 
 /// The admin port finds the same request whatever stands behind it, and answers it; what may be quotas is either taken or
 /// complained about in one line, with a place that there is.
@@ -135,8 +196,20 @@ fn scanned(bytes: &[u8], size: usize) -> (Vec<(usize, u8, u64)>, bool) {
 
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// Two shards with one client, and stores that say OK to everything.
+/// What stores do when they are asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stores {
+    /// They say OK to everything.
+    Agree,
+    /// Nothing, until a test has them answer.
+    Silent,
+}
+
+/// Two shards with one client, and stores.
 struct House {
+    stores: Stores,
+    /// Links over which stores were asked something that they have not answered.
+    asked: Vec<(usize, ConnectionId, u32)>,
     shards: Vec<Shard>,
     client: ClientId,
     now: Now,
@@ -172,7 +245,8 @@ impl House {
             (0..SHARDS).map(|id| Shard::new(settings(id), Arc::new(Quotas::trusting()))).collect();
         let now = Now { monotonic: Timestamp::from_millis(1), unix_ms: 1_700_000_000_000 };
         let client = shards[0].handle_client_opened(now);
-        Self { shards, client, now, received: Vec::new(), decoders: Vec::new() }
+        let (stores, asked) = (Stores::Agree, Vec::new());
+        Self { stores, asked, shards, client, now, received: Vec::new(), decoders: Vec::new() }
     }
 
     /// Turns until nothing moves any more.
@@ -201,6 +275,11 @@ impl House {
         while let Some((owner, segment)) = self.shards[shard].poll_transmit() {
             match owner {
                 Owner::Client(_) => self.received.extend_from_slice(segment.bytes()),
+                Owner::Link(link, generation) if self.stores == Stores::Silent => {
+                    if !self.asked.contains(&(shard, link, generation)) {
+                        self.asked.push((shard, link, generation));
+                    }
+                }
                 Owner::Link(link, generation) => {
                     for _ in 0..self.whole_requests(shard, link, segment.bytes()) {
                         self.shards[shard].handle_link_bytes(link, generation, b"+OK\r\n", now);

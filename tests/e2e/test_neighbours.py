@@ -1,0 +1,151 @@
+"""What one client can do to others: nothing. Memory of all clients together, seats, and what is left behind by a burst."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from harness.metrics import parse
+from harness.processes import Weir
+from harness.resp import Closed, Connection, encode
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+MEBIBYTE = 1 << 20
+
+QUOTAS = """
+[tenants.acme]
+password = "a"
+[tenants.root]
+password = "r"
+admin = true
+"""
+
+
+def with_quotas(servers, folder: Path, text: str, *flags: str) -> Weir:
+    path = folder / "quotas.toml"
+    path.write_text(text)
+    return servers.weir(servers.redis(), flags=["--quotas", str(path), *flags])
+
+
+def expelled(weir: Weir, reason: str) -> float:
+    samples = parse(weir.admin("/metrics")[1])["weir_clients_expelled_total"]
+    return sum(value for labels, value in samples.items() if f'reason="{reason}"' in labels)
+
+
+def is_closed(connection: Connection) -> bool:
+    connection.socket.settimeout(0.02)
+    try:
+        return connection.socket.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_requests_that_never_end_are_bounded_together(servers):
+    """Forty clients send nearly all of a large value. Those who hold most are closed, and everyone else is served."""
+    weir = servers.weir(
+        servers.redis(), flags=["--shards", "2", "--max-clients-bytes", "64MiB", "--login-timeout", "0"]
+    )
+    with weir.connect() as good:
+        good.ok("SET", "neighbour", "fine")
+        before = weir.resident_bytes()
+        begun = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$16000000\r\n" + b"x" * (15 * MEBIBYTE)
+        clients = [weir.connect() for _ in range(40)]
+        for client in clients:
+            try:
+                client.send_raw(begun)
+            except (Closed, OSError):
+                pass  # It was closed while it sent.
+        assert good.ok("GET", "neighbour") == b"fine"
+        until(lambda: expelled(weir, "memory") > 30, "those who hold most are closed")
+        assert good.ok("GET", "neighbour") == b"fine"
+        grown = weir.resident_bytes() - before
+        assert grown < 192 * MEBIBYTE, f"grew by {grown // MEBIBYTE} MiB"
+        for client in clients:
+            client.close()
+
+
+def test_names_are_short(servers):
+    weir = servers.weir(servers.redis(), flags=["--shards", "1"])
+    with weir.connect() as client:
+        before = weir.resident_bytes()
+        for request in (
+            ("CLIENT", "SETNAME", b"n" * MEBIBYTE),
+            ("CLIENT", "SETINFO", "LIB-NAME", b"n" * MEBIBYTE),
+            ("CLIENT", "SETINFO", "LIB-VER", b"n" * MEBIBYTE),
+            ("HELLO", "2", "SETNAME", b"n" * MEBIBYTE),
+        ):
+            reply = client.call(*request)
+            assert reply.is_error and "at most" in reply.text and len(reply.text) < 200, reply
+        assert client.ok("CLIENT", "SETNAME", "n" * 300) == b"OK"
+        assert weir.resident_bytes() - before < 32 * MEBIBYTE
+
+
+def test_silent_strangers_are_closed_and_make_way(servers, tmp_path):
+    weir = with_quotas(servers, tmp_path, QUOTAS, "--shards", "1", "--max-clients", "10", "--login-timeout", "1m")
+    strangers = [weir.connect() for _ in range(10)]
+    with weir.connect() as known:
+        assert known.ok("AUTH", "acme", "a") == b"OK", "there is always room for whoever can log in"
+        assert known.ok("SET", "k", "v") == b"OK"
+        more = [weir.connect() for _ in range(20)]
+        assert known.ok("GET", "k") == b"v", "who is known makes way for nobody"
+        assert expelled(weir, "login") >= 20
+        for stranger in strangers + more:
+            stranger.close()
+    quick = with_quotas(servers, tmp_path, QUOTAS, "--shards", "1", "--login-timeout", "100ms")
+    with quick.connect() as silent, quick.connect() as known:
+        assert known.ok("AUTH", "acme", "a") == b"OK"
+        until(lambda: is_closed(silent), "who does not log in is closed")
+        assert known.ok("PING") == b"PONG"
+
+
+def test_a_tenant_leaves_seats_for_others(servers, tmp_path):
+    weir = with_quotas(servers, tmp_path, "[default]\n" + QUOTAS, "--shards", "2", "--max-tenant-clients", "5")
+    many = [weir.connect() for _ in range(8)]
+    told = [client.call("PING") for client in many]
+    assert sum(not reply.is_error for reply in told) == 5
+    for reply in told:
+        assert not reply.is_error or reply.text.startswith("OVERLOADED reason=clients scope=tenant name=default limit=5 ")
+    with weir.connect() as other:
+        assert other.ok("AUTH", "acme", "a") == b"OK"
+    for client in many:
+        client.close()
+
+
+@pytest.mark.parametrize("login", [None, ("acme", "a"), ("root", "r")], ids=["stranger", "tenant", "admin"])
+def test_a_browsers_post_is_not_carried_out(servers, tmp_path, login):
+    weir = with_quotas(servers, tmp_path, QUOTAS, "--shards", "1")
+    with weir.connect() as client, weir.connect() as witness:
+        if login:
+            client.ok("AUTH", *login)
+        client.send_raw(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n\r\nSET stolen 1\r\n")
+        replies = client.read_to_end()
+        assert [reply.is_error for reply in replies] == [True] and "HTTP" in replies[0].text
+        witness.ok("AUTH", "root", "r")
+        assert witness.ok("EXISTS", "stolen") == 0
+
+
+def test_a_burst_leaves_no_memory_behind(servers):
+    weir = servers.weir(servers.redis(), flags=["--shards", "2"])
+    with weir.connect() as client:
+        client.ok("SET", "large", b"x" * 100_000)
+        client.ok("SET", "small", b"x" * 1_000)
+        before = weir.resident_bytes()
+
+        def burst() -> None:
+            with weir.connect() as one:
+                for _ in range(5):
+                    one.send_raw((encode("GET", "large") + encode("GET", "small") * 10) * 40)
+                    one.read_many(40 * 11)
+
+        threads = [threading.Thread(target=burst) for _ in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        until(lambda: weir.resident_bytes() - before < 32 * MEBIBYTE, "the memory of the burst is given back", 60)
+        assert len(client.ok("GET", "large")) == 100_000
