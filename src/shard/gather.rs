@@ -140,10 +140,7 @@ impl Gathering {
             Join::AllOk | Join::Same => out.extend_from_slice(first_error.unwrap_or(parts[0])),
             Join::Sum => match first_error {
                 Some(error) => out.extend_from_slice(error),
-                None => {
-                    let values = parts.iter().filter_map(|part| reply::integer(part));
-                    encode::integer(out, values.fold(0, i64::saturating_add));
-                }
+                None => encode::integer(out, sum(&parts)),
             },
             Join::Concat => match first_error {
                 Some(error) => out.extend_from_slice(error),
@@ -194,6 +191,10 @@ fn join_values(out: &mut Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usi
             return encode::error(out, TOO_LARGE);
         }
     }
+}
+
+fn sum(parts: &[&[u8]]) -> i64 {
+    parts.iter().filter_map(|part| reply::integer(part)).fold(0, i64::saturating_add)
 }
 
 fn concatenate(out: &mut Vec<u8>, parts: &[&[u8]]) {

@@ -63,7 +63,7 @@ impl Shard {
             }
             C::Command => {
                 self.answer_priced(id, charge, now, |out, protocol| {
-                    describe::answer(out, protocol, arguments)
+                    describe::answer(out, protocol, arguments);
                 });
             }
             C::Help => self.answer_now(id, |out, _| describe::help(out, command)),

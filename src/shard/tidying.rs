@@ -21,7 +21,7 @@ impl Shard {
     }
 
     pub(super) fn tidy_if_due(&mut self, now: Now) {
-        if !self.tidy_at.is_some_and(|at| at <= now.monotonic) {
+        if self.tidy_at.is_none_or(|at| at > now.monotonic) {
             return;
         }
         (self.tidy_at, self.tidied) = (None, true);
