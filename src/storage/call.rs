@@ -38,6 +38,8 @@ pub(super) struct Tally {
     pub(super) refused_for_cost: u64,
     pub(super) errors: u64,
     pub(super) started_ms: Option<u64>,
+    /// Connections that are to be dropped, for whoever holds them.
+    pub(super) killed: Vec<u64>,
 }
 
 impl<'a> Call<'a> {

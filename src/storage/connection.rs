@@ -14,6 +14,9 @@ pub(super) const REDIS_VERSION: &str = "7.2.4";
 /// Names are kept as long as their connection.
 const NAME_BYTES_MAX: usize = 1024;
 
+/// Where everybody comes from: the engine does not know better.
+const ADDRESS: &str = "127.0.0.1:0";
+
 pub(super) const COMMANDS: &[Command] = &[
     command("ping", -1, Effect::Read, ping),
     command("echo", 2, Effect::Read, echo),
@@ -124,6 +127,7 @@ fn client(call: &mut Call<'_>) -> Done {
     let subcommand = String::from_utf8_lossy(call.at(1)).to_ascii_lowercase();
     let (fits, run): (bool, fn(&mut Call<'_>) -> Done) = match subcommand.as_str() {
         "id" => (call.count() == 2, client_id),
+        "kill" => (call.count() >= 4 && call.count().is_multiple_of(2), client_kill),
         "info" => (call.count() == 2, client_info),
         "list" => (true, client_info),
         "getname" => (call.count() == 2, client_getname),
@@ -148,7 +152,7 @@ fn client_info(call: &mut Call<'_>) -> Done {
     let Session { id, name, library_name, library_version, protocol, .. } = &*call.session;
     let subcommand = String::from_utf8_lossy(call.at(1)).to_ascii_lowercase();
     let line = format!(
-        "id={id} addr=127.0.0.1:0 laddr=127.0.0.1:0 fd=0 name={} age=0 idle=0 flags=N db=0 sub=0 psub=0 ssub=0 \
+        "id={id} addr={ADDRESS} laddr={ADDRESS} fd=0 name={} age=0 idle=0 flags=N db=0 sub=0 psub=0 ssub=0 \
          multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=0 tot-mem=0 events=r \
          cmd=client|{subcommand} user=default redir=-1 resp={} lib-name={} lib-ver={}\n",
         String::from_utf8_lossy(name),
@@ -158,6 +162,24 @@ fn client_info(call: &mut Call<'_>) -> Done {
     );
     call.out.verbatim(*protocol, &line);
     Ok(())
+}
+
+/// `CLIENT KILL ID id [ADDR address]`. Whether there is such a connection the engine does not know: it always says one.
+fn client_kill(call: &mut Call<'_>) -> Done {
+    let mut id = None;
+    for index in (2..call.count()).step_by(2) {
+        if call.is(index, "id") {
+            id = Some(call.integer_at(index + 1)?);
+        } else if !(call.is(index, "addr") && call.at(index + 1) == ADDRESS.as_bytes()) {
+            return Err(Refusal::Syntax);
+        }
+    }
+    let id = id.and_then(|id| u64::try_from(id).ok()).ok_or(Refusal::Syntax)?;
+    if id == call.session.id {
+        return call.integer(0);
+    }
+    call.tally.killed.push(id);
+    call.integer(1)
 }
 
 fn client_getname(call: &mut Call<'_>) -> Done {
@@ -247,6 +269,10 @@ mod tests {
             ),
             ("GET nothing", "_|"),
             ("CLIENT SETINFO LIB-NAME x", "+OK|"),
+            ("CLIENT KILL ID 1", ":0|"),
+            ("CLIENT KILL ID 7 ADDR 127.0.0.1:0", ":1|"),
+            ("CLIENT KILL ID 7 ADDR 127.0.0.1:1", "-ERR syntax error|"),
+            ("CLIENT KILL ADDR 127.0.0.1:0", "-ERR syntax error|"),
             ("SELECT 1", "-ERR DB index is out of range|"),
             ("CONFIG GET save appendonl?", "%2|$10|appendonly|$2|no|$4|save|$0||"),
             ("AUTH other x", "-WRONGPASS invalid username-password pair or user is disabled.|"),

@@ -158,6 +158,12 @@ impl Engine {
         call.outcome
     }
 
+    /// A connection that another one wants dropped with everything that it has not been answered, if any. Whoever holds the
+    /// connections asks after each request.
+    pub fn poll_killed(&mut self) -> Option<u64> {
+        self.tally.killed.pop()
+    }
+
     /// Removes keys whose time is over, looking at no more than about `budget` keys. Call it many times a second
     /// with a budget of some hundred keys, and again at once while most of those it visits are removed.
     pub fn expire_some(&mut self, now: Now, budget: usize) -> Swept {

@@ -122,6 +122,7 @@ impl Service {
     pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         if self.director.is_some() {
             self.receive_scripted(id, chunk, now);
+            self.drop_killed();
         } else {
             self.take_requests(id, chunk, now);
         }
@@ -162,6 +163,7 @@ impl Service {
     pub fn handle_turn_end(&mut self, now: Now) {
         if self.director.is_some() {
             self.advance_script(now);
+            self.drop_killed();
         } else {
             self.serve_ready(now);
         }
@@ -211,6 +213,19 @@ impl Service {
             }
         }
         None
+    }
+
+    /// Drops the connections that were named to `CLIENT KILL ID`, with whatever they have not been answered.
+    pub(super) fn drop_killed(&mut self) {
+        while let Some(killed) = self.engine.poll_killed() {
+            let mut open = self.connections.iter();
+            let found = open.find(|(_, connection)| u64::from(connection.generation) == killed);
+            if let Some((index, connection)) = found {
+                let id = ClientId { index: index as u32, generation: connection.generation };
+                self.handle_client_lost(id);
+                self.actions.push_back(Action::Close(Owner::Client(id)));
+            }
+        }
     }
 
     fn after_output(&mut self, id: ClientId) {

@@ -176,6 +176,7 @@ impl Service {
         }
         self.control_flow(id);
         self.after_output(id);
+        self.drop_killed();
         spent
     }
 
