@@ -236,7 +236,9 @@ impl Bench {
         while let Some(action) = self.shards[shard].poll_action() {
             if let Action::Connect { owner: Owner::Link(link, generation), backend } = action {
                 self.backend_of[shard][link.0 as usize] = usize::from(backend.0);
-                self.shards[shard].handle_link_connected(link, generation);
+                self.shards[shard].handle_link_connected(link, generation, now);
+                // The greeting.
+                self.shards[shard].handle_link_bytes(link, generation, b"+OK\r\n", now);
             }
         }
         while let Some((owner, segment)) = self.shards[shard].poll_transmit() {

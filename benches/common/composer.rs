@@ -12,7 +12,7 @@ use weir::routing::Topology;
 use weir::shard::{AdmissionSettings, BackendSettings, ClientLimits, Limiter, Shard, ShardSettings};
 use weir::values::allowance::lease_of;
 use weir::values::time::Now;
-use weir::values::{Action, BackendId, ClientId, ConnectionId, Grant, Owner, ShardId, Timestamp, UNIT};
+use weir::values::{Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, Timestamp, UNIT};
 
 /// What passes between two rounds, so that periods end now and then.
 const ROUND: Duration = Duration::from_micros(20);
@@ -98,9 +98,11 @@ impl Composer {
         while let Some(action) = self.shards[shard].poll_action() {
             if let Action::Connect { owner: Owner::Link(link, generation), backend: BackendId(_) } = action {
                 if self.fail_links {
-                    self.shards[shard].handle_link_lost(link, generation, now);
+                    self.shards[shard].handle_link_lost(link, generation, Loss::ByPeer, now);
                 } else {
-                    self.shards[shard].handle_link_connected(link, generation);
+                    self.shards[shard].handle_link_connected(link, generation, now);
+                    // The greeting.
+                    self.shards[shard].handle_link_bytes(link, generation, b"+OK\r\n", now);
                 }
             }
         }

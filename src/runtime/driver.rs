@@ -13,7 +13,7 @@ use super::ring::{Completion, Ring, Token};
 use crate::protocol::Segment;
 use crate::values::limits::RECEIVE_BUFFERS;
 use crate::values::time::Now;
-use crate::values::{Action, BackendId, Owner, Timestamp};
+use crate::values::{Action, BackendId, Loss, Owner, Timestamp};
 
 /// How long a listener that failed is left alone.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -33,7 +33,7 @@ pub(super) trait Application {
     /// Why no connection could be accepted; it is tried again a little later.
     fn note_not_accepted(&mut self, _error: &io::Error) {}
     /// The socket failed, or could not be connected.
-    fn handle_lost(&mut self, owner: Owner, now: Now);
+    fn handle_lost(&mut self, owner: Owner, loss: Loss, now: Now);
     fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now);
     fn poll_action(&mut self) -> Option<Action>;
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
@@ -224,7 +224,7 @@ impl Driver {
                     }
                     Err(error) => {
                         application.note_unreachable(owner, &error);
-                        self.lose(token, application, now);
+                        self.lose(token, loss_of(&error), application, now);
                     }
                 }
             }
@@ -284,7 +284,7 @@ impl Driver {
                 if socket.closing {
                     self.forget_if_done(token);
                 } else {
-                    self.lose(token, application, now);
+                    self.lose(token, loss_of(error), application, now);
                 }
                 return;
             }
@@ -322,7 +322,8 @@ impl Driver {
         }
         application.handle_transmitted(owner, segment, now);
         if sent < length && !closing {
-            self.lose(token, application, now);
+            let loss = result.as_ref().map_or_else(loss_of, |_| Loss::OnTheWay);
+            self.lose(token, loss, application, now);
         } else {
             self.forget_if_done(token);
         }
@@ -382,7 +383,7 @@ impl Driver {
             }
             Err(error) => {
                 application.note_unreachable(owner, &error);
-                application.handle_lost(owner, now);
+                application.handle_lost(owner, loss_of(&error), now);
             }
         }
     }
@@ -410,9 +411,9 @@ impl Driver {
         self.ring.send(token, segment, sent);
     }
 
-    fn lose(&mut self, token: Token, application: &mut impl Application, now: Now) {
-        application.handle_lost(self.socket(token).owner, now);
-        self.close(token, Ending::Orderly);
+    fn lose(&mut self, token: Token, loss: Loss, application: &mut impl Application, now: Now) {
+        application.handle_lost(self.socket(token).owner, loss, now);
+        self.close(token, if loss == Loss::ByPeer { Ending::Orderly } else { Ending::Reset });
     }
 
     fn close(&mut self, token: Token, ending: Ending) {
@@ -492,6 +493,14 @@ impl Driver {
     }
 }
 
+/// Did the other side end it, so that it does nothing more of what it had not read?
+fn loss_of(error: &io::Error) -> Loss {
+    match error.raw_os_error() {
+        Some(libc::ECONNRESET | libc::EPIPE | libc::ECONNREFUSED | libc::ENOENT) => Loss::ByPeer,
+        _ => Loss::OnTheWay,
+    }
+}
+
 fn index_of(owner: Owner) -> usize {
     match owner {
         Owner::Client(id) => id.index as usize,
@@ -540,7 +549,7 @@ mod tests {
         fn handle_end(&mut self, owner: Owner, _now: Now) {
             self.ended.push(index(owner));
         }
-        fn handle_lost(&mut self, owner: Owner, _now: Now) {
+        fn handle_lost(&mut self, owner: Owner, _loss: Loss, _now: Now) {
             self.lost.push(index(owner));
         }
         fn handle_transmitted(&mut self, _owner: Owner, _segment: Segment, _now: Now) {}

@@ -21,7 +21,7 @@ use crate::load::statistics::Interval;
 use crate::load::{Plan, Run};
 use crate::protocol::Segment;
 use crate::values::time::Now;
-use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
+use crate::values::{Action, BackendId, ClientId, Loss, Owner, Timestamp};
 
 /// How long a thread may fail to notice that the others have started or that all is over.
 const NOTICE_EVERY: Duration = Duration::from_millis(5);
@@ -79,7 +79,7 @@ impl Application for Generating {
         }
     }
 
-    fn handle_lost(&mut self, owner: Owner, now: Now) {
+    fn handle_lost(&mut self, owner: Owner, _loss: Loss, now: Now) {
         if let Owner::Link(id, generation) = owner {
             self.0.handle_lost(id, generation, now.monotonic);
         }

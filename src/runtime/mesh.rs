@@ -147,7 +147,6 @@ mod tests {
     use crate::shard::{Message, ReplyTo, Route, Terms, Track};
     use crate::values::BackendId;
 
-    #[expect(clippy::unnecessary_box_returns, reason = "batches go round as boxes")]
     fn numbered(number: u32) -> Box<Batch> {
         let mut batch = Box::<Batch>::default();
         let to = ReplyTo { shard: ShardId(0), part: 0, client: 0, generation: 0, sequence: number };

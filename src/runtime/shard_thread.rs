@@ -22,7 +22,7 @@ use crate::control::ShardReport;
 use crate::protocol::Segment;
 use crate::shard::Shard;
 use crate::values::time::Now;
-use crate::values::{Action, Owner};
+use crate::values::{Action, Loss, Owner};
 
 /// Counts clients over all shards, and what they hold; touched when one comes or goes, and when they were weighed.
 #[derive(Clone, Debug)]
@@ -96,9 +96,9 @@ impl Application for Guarded {
         Owner::Client(id)
     }
 
-    fn handle_connected(&mut self, owner: Owner, _now: Now) {
+    fn handle_connected(&mut self, owner: Owner, now: Now) {
         if let Owner::Link(connection, generation) = owner {
-            self.shard.handle_link_connected(connection, generation);
+            self.shard.handle_link_connected(connection, generation, now);
         }
     }
 
@@ -114,14 +114,16 @@ impl Application for Guarded {
     fn handle_end(&mut self, owner: Owner, now: Now) {
         match owner {
             Owner::Client(id) => self.shard.handle_client_end(id),
-            Owner::Link(..) => self.handle_lost(owner, now),
+            Owner::Link(..) => self.handle_lost(owner, Loss::ByPeer, now),
         }
     }
 
-    fn handle_lost(&mut self, owner: Owner, now: Now) {
+    fn handle_lost(&mut self, owner: Owner, loss: Loss, now: Now) {
         match owner {
             Owner::Client(id) => self.shard.handle_client_lost(id),
-            Owner::Link(connection, generation) => self.shard.handle_link_lost(connection, generation, now),
+            Owner::Link(connection, generation) => {
+                self.shard.handle_link_lost(connection, generation, loss, now);
+            }
         }
     }
 

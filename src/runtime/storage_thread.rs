@@ -15,7 +15,7 @@ use super::park::{Parking, SHALLOW_SLEEP};
 use crate::protocol::Segment;
 use crate::storage::Service;
 use crate::values::time::Now;
-use crate::values::{Action, BackendId, Owner};
+use crate::values::{Action, BackendId, Loss, Owner};
 
 /// To the storage executor.
 pub(super) enum ToStorage {
@@ -47,7 +47,7 @@ impl Application for Served {
         }
     }
 
-    fn handle_lost(&mut self, owner: Owner, _now: Now) {
+    fn handle_lost(&mut self, owner: Owner, _loss: Loss, _now: Now) {
         if let Owner::Client(id) = owner {
             self.0.handle_client_lost(id);
         }

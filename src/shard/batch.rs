@@ -8,6 +8,7 @@
 
 use bytes::Bytes;
 
+use super::fence::Fence;
 use super::track::Track;
 use crate::protocol::Protocol;
 use crate::values::limits::COPY_BYTES_MAX;
@@ -130,6 +131,10 @@ pub struct Batch {
     request_bytes: Vec<u8>,
     reply_bytes: Vec<u8>,
     shared: Vec<Bytes>,
+    /// What may be overtaken by nothing that comes with or after this batch.
+    fences: Vec<Fence>,
+    /// Fences that stand no more, by origin and sequence.
+    lifted: Vec<(ShardId, u64)>,
 }
 
 /// A recycled batch keeps buffers up to this size.
@@ -138,7 +143,10 @@ const BYTES_KEPT: usize = 1 << 20;
 impl Batch {
     /// Nothing in it?
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty() && self.replies.is_empty()
+        self.requests.is_empty()
+            && self.replies.is_empty()
+            && self.fences.is_empty()
+            && self.lifted.is_empty()
     }
 
     /// Bytes of all its messages.
@@ -157,6 +165,21 @@ impl Batch {
     pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
         let place = place(&mut self.reply_bytes, &mut self.shared, message);
         self.replies.push(ReplyEntry { to, outcome, place });
+    }
+
+    /// Adds a fence. It comes before all messages of the batch.
+    pub(super) fn push_fence(&mut self, fence: Fence) {
+        self.fences.push(fence);
+    }
+
+    /// Adds that a fence stands no more.
+    pub(super) fn push_lifted(&mut self, origin: ShardId, sequence: u64) {
+        self.lifted.push((origin, sequence));
+    }
+
+    /// Takes the fences, and those that stand no more.
+    pub(super) fn take_fences(&mut self) -> (Vec<Fence>, Vec<(ShardId, u64)>) {
+        (std::mem::take(&mut self.fences), std::mem::take(&mut self.lifted))
     }
 
     /// The requests in the order they were added.
@@ -185,6 +208,8 @@ impl Batch {
         self.requests.clear();
         self.replies.clear();
         self.shared.clear();
+        self.fences.clear();
+        self.lifted.clear();
         for buffer in [&mut self.request_bytes, &mut self.reply_bytes] {
             buffer.clear();
             buffer.shrink_to(BYTES_KEPT);

@@ -10,11 +10,10 @@ use super::counters::Counter;
 use super::link::{Link, LinkState, Pending, Purpose};
 use super::refusal::Refusal;
 use super::track::Track;
-use crate::protocol::{Protocol, Scanned, Segment, encode};
+use crate::protocol::{Protocol, Scanned, Segment};
 use crate::values::limits::{self, COPY_BYTES_MAX};
 use crate::values::time::Now;
-use crate::values::{Action, Owner};
-use crate::values::{BackendId, ConnectionId};
+use crate::values::{Action, BackendId, ConnectionId, Loss, Owner};
 
 /// When to come back after a connection was lost with requests on it.
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
@@ -47,6 +46,9 @@ impl Shard {
         let connection = self.link_for(route);
         if let Err(refusal) = self.make_ready(connection, now) {
             return self.refuse(to, route.backend, &refusal, now);
+        }
+        if self.links[connection.0 as usize].fenced < self.fences.count() {
+            self.fence_off(connection, now);
         }
         self.counters.add(Counter::RequestsForwarded, 1);
         self.counters.add(Counter::RequestsHeavy, u64::from(route.track == Track::Heavy));
@@ -99,7 +101,7 @@ impl Shard {
                 return Err(Refused::Down(until.since(now.monotonic)));
             }
             LinkState::Closed | LinkState::BackingOff { .. } => self.open_link(connection, now),
-            LinkState::Opening { .. } | LinkState::Open => {
+            LinkState::Opening { .. } | LinkState::Greeting { .. } | LinkState::Open => {
                 let full = link.pending.len() >= limits::LINK_PENDING_MAX
                     || link.output.len() >= limits::LINK_OUTPUT_BYTES_MAX;
                 if full {
@@ -110,38 +112,14 @@ impl Shard {
         Ok(())
     }
 
-    fn open_link(&mut self, connection: ConnectionId, now: Now) {
-        let link = &mut self.links[connection.0 as usize];
-        link.generation = link.generation.wrapping_add(1);
-        link.state = LinkState::Opening { since: now.monotonic };
-        let greeting = Pending { purpose: Purpose::Greeting, class: 0, sent_at: now.monotonic };
-        let backend = &self.settings.backends[usize::from(link.backend.0)];
-        let out = link.output.buffer(&mut self.pool);
-        if let Some(words) = greeting_words(link.protocol, backend.credentials.as_ref()) {
-            encode::request(out, words.iter().map(|word| word.as_bytes()));
-            link.pending.push_back(greeting);
-            self.owed += 1;
-        }
-        let owner = Owner::Link(connection, link.generation);
-        self.actions.push_back(Action::Connect { owner, backend: link.backend });
-    }
-
-    /// The socket of a link is connected.
-    pub fn handle_link_connected(&mut self, connection: ConnectionId, generation: u32) {
-        if self.current_link(connection, generation).is_none() {
-            return;
-        }
-        self.counters.add(Counter::LinksOpened, 1);
-        self.links[connection.0 as usize].opened();
-        self.list_link_to_send(connection);
-    }
-
     /// The socket of a link could not be connected, or is gone.
-    pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, now: Now) {
-        if self.current_link(connection, generation).is_some() {
-            let connected = self.links[connection.0 as usize].state == LinkState::Open;
-            self.lose_link(connection, if connected { "connection-lost" } else { "connect-failed" }, now);
+    pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, loss: Loss, now: Now) {
+        let Some(link) = self.current_link(connection, generation) else { return };
+        let connected = !matches!(link.state, LinkState::Opening { .. });
+        if loss == Loss::OnTheWay {
+            self.raise_fence(connection);
         }
+        self.lose_link(connection, if connected { "connection-lost" } else { "connect-failed" }, now);
     }
 
     /// Bytes from a backend.
@@ -153,8 +131,10 @@ impl Shard {
         now: Now,
     ) {
         self.counters.add(Counter::BackendBytesReceived, chunk.len() as u64);
-        if let Some(link) = self.current_link(connection, generation) {
-            link.heard_at = now.monotonic;
+        let Some(link) = self.current_link(connection, generation) else { return };
+        link.heard_at = now.monotonic;
+        if !link.greetings.is_empty() {
+            chunk = self.take_greetings(connection, generation, chunk, now);
         }
         while !chunk.is_empty() {
             let Some(link) = self.current_link(connection, generation) else { return };
@@ -193,12 +173,10 @@ impl Shard {
                 self.pool.give(partial);
                 return true;
             }
-            Purpose::Greeting => {
-                if scanned.kind == b'-' {
-                    self.drop_link(connection, "login-refused", now);
-                    return false;
-                }
-                link.proved();
+            Purpose::Fence => {
+                let (origin, sequence) = link.fences.pop_front().expect("each in the stream is noted");
+                self.pool.give(partial);
+                self.lift_fence(origin, sequence);
                 return true;
             }
             Purpose::Answer(to) => to,
@@ -233,7 +211,7 @@ impl Shard {
         true
     }
 
-    fn keep_partial(&mut self, connection: ConnectionId, chunk: &[u8]) {
+    pub(super) fn keep_partial(&mut self, connection: ConnectionId, chunk: &[u8]) {
         let link = &mut self.links[connection.0 as usize];
         if link.oversized {
             return;
@@ -277,18 +255,23 @@ impl Shard {
         self.pool.give(text);
     }
 
-    /// Closes a link's socket and answers for it.
-    fn drop_link(&mut self, connection: ConnectionId, reason: &'static str, now: Now) {
+    /// Gives a link up and answers for it. What it has not sent yet is dropped; what the store has not read yet is fenced off.
+    pub(super) fn drop_link(&mut self, connection: ConnectionId, reason: &'static str, now: Now) {
         let generation = self.links[connection.0 as usize].generation;
-        self.actions.push_back(Action::Close(Owner::Link(connection, generation)));
+        self.actions.push_back(Action::Reset(Owner::Link(connection, generation)));
+        let fenced = self.raise_fence(connection);
         self.lose_link(connection, reason, now);
+        if fenced && self.links[connection.0 as usize].state == LinkState::Closed {
+            // The sooner the store hears of it, the less it does of what nobody waits for.
+            self.open_link(connection, now);
+        }
     }
 
     fn lose_link(&mut self, connection: ConnectionId, reason: &'static str, now: Now) {
         self.counters.add(Counter::LinksLost, 1);
         let spread = self.random_byte();
         let link = &mut self.links[connection.0 as usize];
-        link.output.clear(&mut self.pool);
+        self.owed -= link.clear(&mut self.pool);
         link.lost(now.monotonic, spread);
         let retry_after = link.pause_left(now.monotonic).max(RETRY_AFTER_LOSS);
         let backend = link.backend;
@@ -311,15 +294,14 @@ impl Shard {
         for index in 0..self.links.len() {
             let link = &self.links[index];
             let connection = ConnectionId(index as u32);
-            // What stands behind much else is not owed from when it was sent, but from the reply before it.
-            let owes_since = link.pending.front().map(|pending| pending.sent_at.max(link.heard_at));
+            let owes_since = link.owes_since();
             match link.state {
                 LinkState::Opening { since }
                     if now.monotonic.since(since) >= self.settings.connect_timeout =>
                 {
                     self.drop_link(connection, "connect-timeout", now);
                 }
-                LinkState::Open
+                LinkState::Open | LinkState::Greeting { .. }
                     if owes_since
                         .is_some_and(|since| now.monotonic.since(since) >= self.settings.reply_timeout) =>
                 {
@@ -330,16 +312,19 @@ impl Shard {
         }
     }
 
-    fn current_link(&mut self, connection: ConnectionId, generation: u32) -> Option<&mut Link> {
+    pub(super) fn current_link(&mut self, connection: ConnectionId, generation: u32) -> Option<&mut Link> {
         self.links.get_mut(connection.0 as usize).filter(|link| {
-            link.generation == generation && matches!(link.state, LinkState::Open | LinkState::Opening { .. })
+            let exists = matches!(
+                link.state,
+                LinkState::Open | LinkState::Greeting { .. } | LinkState::Opening { .. }
+            );
+            link.generation == generation && exists
         })
     }
 
-    fn list_link_to_send(&mut self, connection: ConnectionId) {
+    pub(super) fn list_link_to_send(&mut self, connection: ConnectionId) {
         let link = &mut self.links[connection.0 as usize];
-        let idle = link.state == LinkState::Open && !link.sending && !link.listed_to_send;
-        if idle && !link.output.is_empty() {
+        if !link.sending && !link.listed_to_send && link.has_output() {
             link.listed_to_send = true;
             self.links_to_send.push_back(connection);
         }
@@ -349,10 +334,14 @@ impl Shard {
         while let Some(connection) = self.links_to_send.pop_front() {
             let link = &mut self.links[connection.0 as usize];
             link.listed_to_send = false;
-            if link.state != LinkState::Open || link.sending {
+            if link.sending || !link.has_output() {
                 continue;
             }
-            if let Some(segment) = link.output.take() {
+            let segment = match link.state {
+                LinkState::Open => link.output.take(),
+                _ => Some(Segment::Gathered(std::mem::take(&mut link.greeting))),
+            };
+            if let Some(segment) = segment {
                 link.sending = true;
                 return Some((Owner::Link(connection, link.generation), segment));
             }
@@ -374,17 +363,4 @@ enum Refused {
     Down(Duration),
     /// Too much waits on it.
     Full,
-}
-
-/// What weir says first to a backend, if anything.
-fn greeting_words(protocol: Protocol, credentials: Option<&(Option<String>, String)>) -> Option<Vec<&str>> {
-    match (protocol, credentials) {
-        (Protocol::Resp2, None) => None,
-        (Protocol::Resp2, Some((None, password))) => Some(vec!["AUTH", password]),
-        (Protocol::Resp2, Some((Some(user), password))) => Some(vec!["AUTH", user, password]),
-        (Protocol::Resp3, None) => Some(vec!["HELLO", "3"]),
-        (Protocol::Resp3, Some((user, password))) => {
-            Some(vec!["HELLO", "3", "AUTH", user.as_deref().unwrap_or("default"), password])
-        }
-    }
 }

@@ -19,7 +19,7 @@
 //! | one request, many places | `split.rs`, `gather.rs` |
 //! | MULTI ... EXEC | `transaction.rs` |
 //! | over which connections | `track.rs` |
-//! | to the backend and back | `forward.rs`, `link.rs`, `service_time.rs` |
+//! | to the backend and back | `forward.rs`, `link.rs`, `greeting.rs`, `fence.rs`, `service_time.rs` |
 //! | what it really cost | `settlement.rs` |
 //! | replies in order | `answer.rs`, `client.rs` |
 //! | who may be connected, and hold how much | `seats.rs`, `memory.rs`, `tidying.rs` |
@@ -34,8 +34,10 @@ mod client;
 mod counters;
 mod decode;
 mod explain;
+mod fence;
 mod forward;
 mod gather;
+mod greeting;
 mod handshake;
 mod identify;
 mod link;
@@ -79,6 +81,7 @@ use crate::values::{
     Action, BucketId, Capacity, ClientId, ConnectionId, MicroUnits, Owner, ShardId, Spares, Timestamp,
 };
 use client::Clients;
+use fence::Fences;
 use gather::Gathers;
 use link::{Link, LinkState};
 use memory::Holdings;
@@ -184,6 +187,8 @@ pub struct Shard {
     clients: Clients,
     clients_opened: u64,
     links: Vec<Link>,
+    /// Connections that were given up, of which a store may have something left.
+    fences: Fences,
     /// Replies that backends owe, over all links.
     owed: usize,
     gathers: Gathers,
@@ -261,6 +266,7 @@ impl Shard {
             clients: Clients::default(),
             clients_opened: 0,
             links,
+            fences: Fences::new(settings.id, shards),
             owed: 0,
             gathers: Gathers::default(),
             pool: BufferPool::new(SPARE_BUFFERS_MAX),
@@ -342,6 +348,7 @@ impl Shard {
     pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
         self.counters.add(Counter::BatchesReceived, 1);
         self.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
+        self.hear_fences(&mut batch);
         for (to, route, terms, message) in batch.requests() {
             self.forward_here(to, route, terms, message, now);
         }
@@ -474,7 +481,12 @@ impl Shard {
             self.outgoing_touched.push_back(shard);
             *place = Some(self.spare_batches.pop().unwrap_or_default());
         }
-        place.as_mut().expect("just filled")
+        let batch = place.as_mut().expect("just filled");
+        if !self.fences.is_told(shard) {
+            // Whatever the other one does because of this batch, or of what a client sends it later, comes behind them.
+            self.fences.tell(shard).for_each(|fence| batch.push_fence(fence.clone()));
+        }
+        batch
     }
 
     /// Is there anything that housekeeping would look at?

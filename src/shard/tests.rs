@@ -1,6 +1,7 @@
 //! The composer without sockets: shards whose links and clients are moved by hand.
 
 mod admission;
+mod fences;
 mod holdings;
 mod neighbours;
 mod track;
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::protocol::encode;
 use crate::routing::slot_of;
-use crate::values::{BackendId, Demand, Grant, UNIT, limits};
+use crate::values::{BackendId, Demand, Grant, Loss, UNIT, limits};
 
 #[test]
 fn replies_keep_the_order_of_requests_across_cores() {
@@ -107,7 +108,8 @@ fn a_block_goes_out_as_one_segment_and_has_one_reply() {
     rig.send(client, &[&["MULTI"], &["SET", &key, "1"], &["GET", &key], &["EXEC"]]);
     assert_eq!(rig.told(client), "+OK\r\n+QUEUED\r\n+QUEUED\r\n");
     assert_eq!(rig.words_at_stores(), ["MULTI", "SET", "GET", "EXEC"]);
-    assert_eq!(rig.at_stores.iter().map(|sent| sent.segment).max(), Some(0), "one segment");
+    let segments: Vec<usize> = rig.at_stores.iter().map(|sent| sent.segment).collect();
+    assert!(segments.iter().all(|segment| *segment == segments[0]), "one segment: {segments:?}");
     for reply in ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n"] {
         rig.answer_next(reply);
         assert_eq!(rig.told(client), "");
@@ -143,7 +145,7 @@ fn each_dialect_has_links_of_its_own() {
     let resp2 = rig.at_stores[0].link;
     rig.answer_next("$-1\r\n");
     assert!(rig.told(client).starts_with("$-1\r\n%7\r\n"));
-    assert_eq!(rig.words_at_stores(), ["HELLO", "GET"]);
+    assert_eq!(rig.words_at_stores(), ["HELLO"], "requests wait until the greeting is answered");
     assert_ne!(rig.at_stores[0].link, resp2);
     rig.answer_next("%1\r\n+proto\r\n:3\r\n");
     rig.answer_next("_\r\n");
@@ -204,11 +206,11 @@ fn a_backend_that_is_silent_is_given_up() {
     rig.send(client, &[&["GET", "a"]]);
     rig.wait(Duration::from_secs(1));
     assert_eq!(rig.told(client), "");
-    rig.wait(Duration::from_secs(2));
-    assert!(rig.told(client).contains("reason=reply-timeout"));
-    assert!(matches!(rig.actions.last(), Some((0, Action::Close(Owner::Link(..))))));
-
     rig.connecting = Connecting::Hangs;
+    rig.wait(Duration::from_millis(1_500));
+    assert!(rig.told(client).contains("reason=reply-timeout"));
+    assert!(matches!(rig.actions.last(), Some((0, Action::Reset(Owner::Link(..))))));
+
     rig.send(client, &[&["GET", "a"]]);
     rig.wait(Duration::from_secs(2));
     assert!(rig.told(client).contains("reason=connect-timeout"));
@@ -613,6 +615,9 @@ struct Rig {
     connecting: Connecting,
     reading: Reading,
     work: Work,
+    /// Connections that stores have named, and those they were told to drop.
+    named: u64,
+    killed: Vec<String>,
 }
 
 impl Rig {
@@ -666,6 +671,8 @@ impl Rig {
             connecting: Connecting::Works,
             reading: Reading::Always,
             work: Work::None,
+            named: 0,
+            killed: Vec::new(),
         }
     }
 
@@ -753,7 +760,7 @@ impl Rig {
     fn lose(&mut self, word: &str) {
         let Sent { shard, link, generation, .. } = self.frames(word)[0].clone();
         self.at_stores.retain(|sent| (sent.shard, sent.link) != (shard, link));
-        self.shards[shard].handle_link_lost(link, generation, self.now);
+        self.shards[shard].handle_link_lost(link, generation, Loss::ByPeer, self.now);
         self.turns();
     }
 
@@ -827,7 +834,7 @@ impl Rig {
     }
 
     fn act(&mut self, shard: usize, action: Action) {
-        if let Action::Close(Owner::Link(link, _)) = action {
+        if let Action::Reset(Owner::Link(link, _)) = action {
             self.at_stores.retain(|sent| (sent.shard, sent.link) != (shard, link));
         }
         let Action::Connect { owner: Owner::Link(link, generation), backend } = action else {
@@ -836,8 +843,10 @@ impl Rig {
         self.attempts += 1;
         self.links.insert((shard, link), backend);
         match self.connecting {
-            Connecting::Works => self.shards[shard].handle_link_connected(link, generation),
-            Connecting::Fails => self.shards[shard].handle_link_lost(link, generation, self.now),
+            Connecting::Works => self.shards[shard].handle_link_connected(link, generation, self.now),
+            Connecting::Fails => {
+                self.shards[shard].handle_link_lost(link, generation, Loss::ByPeer, self.now);
+            }
             Connecting::Hangs => {}
         }
     }
@@ -849,11 +858,28 @@ impl Rig {
             Owner::Link(link, generation) => {
                 let backend = self.links[&(shard, link)];
                 for frame in frames_of(segment.bytes()) {
+                    if frame.contains("\r\nCLIENT\r\n") {
+                        self.greeted(shard, link, generation, &frame);
+                        continue;
+                    }
                     self.at_stores.push(Sent { shard, link, generation, backend, frame, segment: number });
                 }
                 self.shards[shard].handle_transmitted(owner, segment, self.now);
             }
         }
+    }
+
+    /// A store names the connection that asks, or drops another one.
+    fn greeted(&mut self, shard: usize, link: ConnectionId, generation: u32, frame: &str) {
+        let reply = if frame.contains("\r\nKILL\r\n") {
+            self.killed.push(frame.split("\r\n").nth(8).expect("an id").to_owned());
+            ":1\r\n".to_owned()
+        } else {
+            self.named += 1;
+            let line = format!("id={} addr=127.0.0.1:9 name=", self.named);
+            format!("${}\r\n{line}\r\n", line.len())
+        };
+        self.shards[shard].handle_link_bytes(link, generation, reply.as_bytes(), self.now);
     }
 
     fn take(&mut self, shard: usize, owner: Owner, segment: Segment) {

@@ -113,9 +113,8 @@ impl History {
             Fate::Never => {
                 return Err(format!("write {write} on {key} was carried out after it was refused"));
             }
-            // What was on a broken connection may come late.
-            Fate::Unknown => return Ok(()),
-            Fate::Open | Fate::Done(_) => {}
+            // Also what was on a connection that was given up comes before whatever its client sent later, or never.
+            Fate::Unknown | Fate::Open | Fate::Done(_) => {}
         }
         let newest = self.executed.entry((client, key.to_owned())).or_default();
         if *newest > write {
@@ -166,7 +165,7 @@ impl History {
                 return Err(format!("{key} holds write {} twice", token.write));
             }
             let newest = newest_of.entry(token.client).or_default();
-            if *newest > token.write && self.writes[token.write].fate != Fate::Unknown {
+            if *newest > token.write {
                 return Err(format!(
                     "{key} holds write {} of client {} behind {newest}",
                     token.write, token.client

@@ -23,6 +23,11 @@ pub(super) struct Lane {
 }
 
 impl Lane {
+    /// When the last of what was sent arrives.
+    pub fn last_arrival(self) -> Timestamp {
+        self.free_at
+    }
+
     /// When something that is sent now arrives.
     pub fn arrival(&mut self, now: Timestamp, delay_max: Duration, random: &mut Random) -> Timestamp {
         let delay = Duration::from_nanos(random.below(delay_max.as_nanos() as u64 + 1));
@@ -43,6 +48,8 @@ pub(super) struct Socket {
     pub closed_by_shard: bool,
     /// The other end is closed: what still comes there is lost.
     pub closed_by_peer: bool,
+    /// The shard has reset the connection: what had not left this end by then is dropped, so it is as if nothing arrived after this.
+    pub cut_at: Option<Timestamp>,
     /// The shard does not want to read now.
     pub paused: bool,
     /// A segment is on its way to the other end.
@@ -59,6 +66,7 @@ impl Socket {
             to_peer: Lane::default(),
             closed_by_shard: false,
             closed_by_peer: false,
+            cut_at: None,
             paused: false,
             sending: false,
         }

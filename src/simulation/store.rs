@@ -43,11 +43,14 @@ struct Connection {
     block: Option<Block>,
     /// The requests of the block.
     queued: Vec<Waiting>,
+    /// The other end is gone. What had come is carried out all the same, as a store does that has read it.
+    ended: bool,
 }
 
 pub(super) struct Store {
     engine: Engine,
     connections: BTreeMap<SocketId, Connection>,
+    killed: Vec<SocketId>,
     loading_until: Timestamp,
     stalled_until: Timestamp,
     random: Random,
@@ -62,6 +65,7 @@ impl Store {
         Self {
             engine: Engine::new(EngineLimits::with_memory(1 << 30), random.any()),
             connections: BTreeMap::new(),
+            killed: Vec::new(),
             loading_until: Timestamp::ZERO,
             stalled_until: Timestamp::ZERO,
             random,
@@ -88,12 +92,29 @@ impl Store {
             busy_until: Timestamp::ZERO,
             block: None,
             queued: Vec::new(),
+            ended: false,
         };
         self.connections.insert(socket, connection);
     }
 
+    /// The store has dropped the connection.
     pub fn disconnected(&mut self, socket: SocketId) {
         self.connections.remove(&socket);
+    }
+
+    /// The other end has closed the connection, behind everything that it sent.
+    pub fn ended(&mut self, socket: SocketId) {
+        if let Some(connection) = self.connections.get_mut(&socket) {
+            connection.ended = true;
+            if connection.waiting.is_empty() {
+                self.disconnected(socket);
+            }
+        }
+    }
+
+    /// A connection that another one had dropped, if any.
+    pub fn poll_killed(&mut self) -> Option<SocketId> {
+        self.killed.pop()
     }
 
     /// Bytes of requests. When each of them will be carried out.
@@ -133,6 +154,31 @@ impl Store {
         now: Now,
         history: &mut History,
     ) -> Result<Option<Outcome>, String> {
+        let outcome = self.carry_out_next(socket, now, history)?;
+        while let Some(killed) = self.engine.poll_killed() {
+            let killed = SocketId(killed as usize);
+            if self.connections.remove(&killed).is_some() {
+                self.killed.push(killed);
+            }
+        }
+        // A store that finds that it cannot reply may leave the rest of what it has read.
+        let leaves = self.random.per_mille(100);
+        if self
+            .connections
+            .get(&socket)
+            .is_some_and(|known| known.ended && (leaves || known.waiting.is_empty()))
+        {
+            self.disconnected(socket);
+        }
+        Ok(outcome)
+    }
+
+    fn carry_out_next(
+        &mut self,
+        socket: SocketId,
+        now: Now,
+        history: &mut History,
+    ) -> Result<Option<Outcome>, String> {
         let Some(connection) = self.connections.get_mut(&socket) else { return Ok(None) };
         let waiting = connection.waiting.pop_front().expect("each request has its time");
         let arguments = Arguments::new(&waiting.frame, &waiting.places);
@@ -143,7 +189,8 @@ impl Store {
             self.loading_until = now.monotonic.after(Duration::from_millis(self.random.between(1, 50)));
         }
         check_block(connection, &arguments)?;
-        let speaks_always = [&b"MULTI"[..], b"EXEC", b"HELLO", b"AUTH"].contains(&arguments.name());
+        let speaks_always =
+            [&b"MULTI"[..], b"EXEC", b"HELLO", b"AUTH", b"CLIENT"].contains(&arguments.name());
         let mut reply = Vec::new();
         if self.loading_until > now.monotonic && !speaks_always {
             if connection.block.is_some() {

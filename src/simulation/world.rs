@@ -25,7 +25,7 @@ use crate::shard::{
 };
 use crate::values::allowance::Report;
 use crate::values::time::Now;
-use crate::values::{Action, BackendId, Grant, Owner, ShardId, Timestamp};
+use crate::values::{Action, BackendId, Grant, Loss, Owner, ShardId, Timestamp};
 
 /// All must be at rest by then, in virtual time; nothing that weir waits for takes nearly so long.
 const END: Timestamp = Timestamp::from_millis(3_600_000);
@@ -307,6 +307,8 @@ impl World {
                     self.replace_client();
                 }
             }
+            Event::StoreReceives(socket, _)
+                if self.sockets[socket.0].cut_at.is_some_and(|cut_at| cut_at < self.now) => {}
             Event::StoreReceives(socket, bytes) => {
                 let Peer::Store(backend) = self.sockets[socket.0].peer else {
                     unreachable!("a store's socket")
@@ -315,7 +317,7 @@ impl World {
                     self.at(at, Event::StoreActs(socket));
                 }
             }
-            Event::StoreSeesEnd(socket) => self.store_of(socket).disconnected(socket),
+            Event::StoreSeesEnd(socket) => self.store_of(socket).ended(socket),
             Event::StoreActs(socket) => self.store_acts(socket)?,
             Event::PoolsHear(report) => self.pools_hear(&report),
         }
@@ -421,7 +423,7 @@ impl World {
             }
             Input::Connected(socket) => {
                 if let Some(Owner::Link(connection, generation)) = self.sockets[socket.0].owner {
-                    core.handle_link_connected(connection, generation);
+                    core.handle_link_connected(connection, generation, now);
                 }
             }
             Input::Bytes(socket, bytes) => match self.sockets[socket.0].owner {
@@ -434,7 +436,7 @@ impl World {
             Input::End(socket) => match self.sockets[socket.0].owner {
                 Some(Owner::Client(id)) => core.handle_client_end(id),
                 Some(Owner::Link(connection, generation)) => {
-                    core.handle_link_lost(connection, generation, now);
+                    core.handle_link_lost(connection, generation, Loss::ByPeer, now);
                     self.close(shard, socket, now);
                 }
                 None => unreachable!("accepting came first"),
@@ -443,7 +445,7 @@ impl World {
                 match self.sockets[socket.0].owner {
                     Some(Owner::Client(id)) => core.handle_client_lost(id),
                     Some(Owner::Link(connection, generation)) => {
-                        core.handle_link_lost(connection, generation, now);
+                        core.handle_link_lost(connection, generation, Loss::ByPeer, now);
                     }
                     None => unreachable!("accepting came first"),
                 }
@@ -466,8 +468,17 @@ impl World {
     fn act(&mut self, shard: usize, action: Action, now: Now) -> Checked {
         match action {
             Action::Connect { owner, backend } => self.connect(shard, owner, backend),
-            Action::Close(owner) | Action::Reset(owner) => {
+            Action::Close(owner) => {
                 if let Some(socket) = self.by_owner.get(&(shard, owner)).copied() {
+                    self.close(shard, socket, now);
+                }
+            }
+            Action::Reset(owner) => {
+                if let Some(socket) = self.by_owner.get(&(shard, owner)).copied() {
+                    // Some of what is on its way has left this machine already.
+                    let last = self.sockets[socket.0].to_peer.last_arrival();
+                    let left = self.random.below(last.since(self.now).as_nanos() as u64 + 1);
+                    self.sockets[socket.0].cut_at = Some(self.now.after(Duration::from_nanos(left)));
                     self.close(shard, socket, now);
                 }
             }
@@ -646,7 +657,11 @@ impl World {
         let now = self.clocks();
         let Peer::Store(backend) = self.sockets[socket.0].peer else { unreachable!("a store's socket") };
         let store = &mut self.stores[usize::from(backend.0)];
-        let (bytes, broken) = match store.carry_out(socket, now, &mut self.history)? {
+        let outcome = store.carry_out(socket, now, &mut self.history)?;
+        while let Some(killed) = self.stores[usize::from(backend.0)].poll_killed() {
+            self.send_to_shard(killed, Input::Lost(killed));
+        }
+        let (bytes, broken) = match outcome {
             None => return Ok(()),
             Some(Outcome::Reply(bytes)) => (bytes, false),
             Some(Outcome::Broken(bytes)) => (bytes, true),

@@ -11,6 +11,15 @@ pub enum Owner {
     Link(ConnectionId, u32),
 }
 
+/// Why a connection is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The other side ended it, or was never there: it does nothing more of what it had not read.
+    ByPeer,
+    /// It failed on the way: the other side may not know yet.
+    OnTheWay,
+}
+
 /// What is to be done in the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {

@@ -12,7 +12,7 @@ pub mod units;
 pub mod usage;
 
 pub use allowance::{BucketId, Capacity, Demand, Grant};
-pub use effects::{Action, Owner};
+pub use effects::{Action, Loss, Owner};
 pub use ids::{BackendId, ClientId, ConnectionId, ShardId, TenantId};
 pub use request_units::{MicroUnits, UNIT, Weights};
 pub use spares::Spares;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from harness import metrics
 from harness.placement import keys_by_backend
 from harness.processes import Weir
+from harness.relay import Relay
 from harness.resp import Reply, encode, shorten
 
 KEYS = 150
@@ -349,3 +352,60 @@ def test_byte_by_byte_and_in_odd_pieces(weir: Weir):
             connection.send_raw(payload[position : position + piece])
             position += piece
         check([request for request, _ in made], reading.result(), [answer for _, answer in made])
+
+
+def sets(redis) -> int:
+    """How many SET a store has carried out."""
+    with redis.connect() as connection:
+        found = re.search(rb"cmdstat_set:calls=(\d+)", connection.ok("INFO", "commandstats"))
+        return int(found[1]) if found else 0
+
+
+@pytest.mark.weir_only
+@pytest.mark.parametrize("way", ["tcp", "unix"])
+def test_what_is_left_of_a_link_that_was_given_up_overtakes_nothing(servers, tmp_path, way):
+    """A store that stalls has requests in its receive buffer, and carries them out when it wakes, whoever has left by then."""
+    path = tmp_path / "redis.sock"
+    redis = servers.redis("--unixsocket", str(path)) if way == "unix" else servers.redis()
+    flags = ["--shards", "2", "--backend-connections", "1", "--heavy-connections", "0", "--backend-timeout", "500ms"]
+    weir = servers.weir(redis, flags=flags, storage=f"unix:{path}" if way == "unix" else None)
+    filler = "x" * 15_000
+    with weir.connect() as connection:
+        # The store's receive buffer grows with what has gone through it.
+        for _ in range(40):
+            assert all(not reply.is_error for reply in connection.pipeline([("SET", "{k}fill", filler)] * 50))
+        for number in range(5):
+            before = sets(redis)
+            redis.signal(signal.SIGSTOP)
+            backlog = [("SET", "{k}fill", filler)] * 250 + [("SET", "{k}", f"old {number}")]
+            for reply in connection.pipeline(backlog):
+                assert reply.text.startswith("UNAVAILABLE") and "reason=reply-timeout" in reply.text
+            connection.send("SET", "{k}", f"new {number}")
+            redis.signal(signal.SIGCONT)
+            assert connection.read().text == "OK"
+            # Whatever the store does of the old ones it has done, or never will.
+            done = sets(redis)
+            for _ in range(20):
+                assert connection.call("GET", "{k}").value == f"new {number}".encode()
+            assert sets(redis) == done, f"{done - before} of {len(backlog)} were done before the new one"
+
+
+@pytest.mark.weir_only
+def test_bytes_on_their_way_to_a_store_do_not_arrive_behind_what_was_sent_later(servers):
+    """The network may be slow for one connection and not for the next: the store is told to drop the former one first."""
+    redis = servers.redis()
+    with Relay(redis.port) as relay:
+        flags = ["--shards", "2", "--backend-connections", "1", "--backend-timeout", "500ms"]
+        weir = servers.weir(redis, flags=flags, storage=f"redis://{relay.address}")
+        with weir.connect() as connection:
+            for number in range(5):
+                assert connection.call("SET", "k", f"before {number}").text == "OK"
+                relay.hold()
+                refused = connection.call("SET", "k", f"old {number}")
+                assert "reason=reply-timeout" in refused.text and relay.held_bytes() > 0
+                assert connection.call("SET", "k", f"new {number}").text == "OK"
+                relay.release()
+                for _ in range(20):
+                    assert connection.call("GET", "k").value == f"new {number}".encode()
+                with redis.connect() as direct:
+                    assert direct.call("GET", "k").value == f"new {number}".encode()

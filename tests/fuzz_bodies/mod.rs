@@ -56,7 +56,7 @@ pub fn stores(bytes: &[u8]) {
                 house.shards[shard].handle_link_bytes(link, generation, piece, house.now);
                 house.settle();
             }
-            house.shards[shard].handle_link_lost(link, generation, house.now);
+            house.shards[shard].handle_link_lost(link, generation, weir::values::Loss::ByPeer, house.now);
             house.settle();
         }
         for shard in &house.shards {
@@ -268,7 +268,7 @@ impl House {
         self.shards[shard].handle_quiet();
         while let Some(action) = self.shards[shard].poll_action() {
             if let Action::Connect { owner: Owner::Link(link, generation), .. } = action {
-                self.shards[shard].handle_link_connected(link, generation);
+                self.shards[shard].handle_link_connected(link, generation, now);
             }
             moved = true;
         }

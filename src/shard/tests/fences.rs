@@ -1,0 +1,92 @@
+//! What is left of a connection that was given up overtakes nothing.
+
+use super::*;
+
+/// A rig with a request of each core on its link, which the store leaves unanswered until the link is given up.
+fn given_up(shards: u16) -> (Rig, usize) {
+    let mut rig = Rig::with(shards, 1, |settings| settings.reply_timeout = Duration::from_secs(2));
+    let client = rig.client(0);
+    let key = rig.key(0, 0);
+    rig.send(client, &[&["SET", &key, "old"]]);
+    assert_eq!(rig.words_at_stores(), ["SET"]);
+    (rig, client)
+}
+
+#[test]
+fn the_next_connection_has_the_store_drop_the_one_before_its_first_request() {
+    let (mut rig, client) = given_up(1);
+    let key = rig.key(0, 0);
+    rig.wait(Duration::from_secs(3));
+    assert!(rig.told(client).contains("reason=reply-timeout"));
+    assert!(matches!(rig.actions.last(), Some((0, Action::Reset(Owner::Link(..))))));
+    assert_eq!(rig.killed, ["1"], "at once, though nobody has asked for anything yet");
+    rig.send(client, &[&["SET", &key, "new"]]);
+    assert_eq!(rig.words_at_stores(), ["SET"]);
+    assert_eq!(rig.killed, ["1"], "once");
+}
+
+#[test]
+fn an_open_connection_that_may_carry_a_later_request_does_the_same() {
+    let (mut rig, client) = given_up(1);
+    // Another dialect, so another connection; it is open already.
+    let other = rig.client(0);
+    let key = rig.key(0, 0);
+    rig.send(other, &[&["HELLO", "3"], &["GET", &key]]);
+    rig.answer_first("HELLO", "%0\r\n");
+    rig.answer_first("GET", "_\r\n");
+    rig.connecting = Connecting::Hangs;
+    rig.wait(Duration::from_secs(3));
+    assert!(rig.told(client).contains("reason=reply-timeout"));
+    assert!(rig.killed.is_empty(), "the next connection is not there yet");
+    rig.send(other, &[&["GET", &key]]);
+    assert_eq!(rig.killed, ["1"]);
+    rig.send(other, &[&["GET", &key]]);
+    assert_eq!(rig.killed, ["1"], "once");
+}
+
+#[test]
+fn another_core_does_the_same_for_what_follows_from_the_refusal() {
+    let (mut rig, client) = given_up(2);
+    let far = rig.key(1, 0);
+    // The other core's connection is open.
+    rig.send(client, &[&["GET", &far]]);
+    rig.answer_first(&far, "$-1\r\n");
+    rig.connecting = Connecting::Hangs;
+    rig.wait(Duration::from_secs(3));
+    assert!(rig.told(client).contains("reason=reply-timeout"));
+    rig.send(client, &[&["GET", &far]]);
+    assert_eq!(rig.killed, ["1"]);
+}
+
+#[test]
+fn a_connection_that_its_store_has_closed_needs_no_fence() {
+    let (mut rig, client) = given_up(1);
+    let key = rig.key(0, 0);
+    rig.lose("SET");
+    rig.send(client, &[&["SET", &key, "new"]]);
+    assert_eq!(rig.words_at_stores(), ["SET"]);
+    assert!(rig.killed.is_empty());
+}
+
+#[test]
+fn a_store_that_was_started_anew_is_told_nothing() {
+    let (mut rig, _client) = given_up(1);
+    // Ids begin anew.
+    rig.named = 0;
+    rig.wait(Duration::from_secs(3));
+    assert!(rig.killed.is_empty());
+    assert_eq!(rig.owed(), 0);
+}
+
+#[test]
+fn a_connection_that_sent_nothing_needs_no_fence() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "a"]]);
+    rig.answer_next("$-1\r\n");
+    rig.answered.clone().expect("answered");
+    rig.more("+nobody asked\r\n");
+    rig.send(client, &[&["GET", "a"]]);
+    assert_eq!(rig.words_at_stores(), ["GET"]);
+    assert!(rig.killed.is_empty());
+}

@@ -1,0 +1,80 @@
+"""A way to a store that can be slow: what is on it arrives late, even if whoever sent it has left meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+
+class Relay:
+    """Passes on to a store. What connections that are open when `hold` is called send from then on waits for `release`."""
+
+    def __init__(self, port: int) -> None:
+        self.store_port = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self.sockets: list[socket.socket] = []
+        self.held: dict[socket.socket, bytearray] = {}
+        self.lock = threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+        for each in self.sockets:
+            each.close()
+
+    def hold(self) -> None:
+        with self.lock:
+            self.held = {store: bytearray() for store in self.sockets}
+
+    def held_bytes(self) -> int:
+        with self.lock:
+            return sum(map(len, self.held.values()))
+
+    def release(self) -> None:
+        """What was held arrives now."""
+        with self.lock:
+            for store, held in self.held.items():
+                try:
+                    store.sendall(held)
+                except OSError:
+                    pass  # the store has dropped the connection meanwhile
+            self.held = {}
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            store = socket.create_connection(("127.0.0.1", self.store_port))
+            with self.lock:
+                self.sockets.append(store)
+            threading.Thread(target=self._to_store, args=(client, store), daemon=True).start()
+            threading.Thread(target=self._to_client, args=(store, client), daemon=True).start()
+
+    def _to_store(self, client: socket.socket, store: socket.socket) -> None:
+        try:
+            while data := client.recv(1 << 16):
+                with self.lock:
+                    if store in self.held:
+                        self.held[store] += data
+                        continue
+                store.sendall(data)
+        except OSError:
+            pass
+        with self.lock:
+            if store not in self.held:
+                store.close()
+
+    def _to_client(self, store: socket.socket, client: socket.socket) -> None:
+        try:
+            while data := store.recv(1 << 16):
+                client.sendall(data)
+        except OSError:
+            pass
+        client.close()
