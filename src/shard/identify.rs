@@ -7,7 +7,7 @@ use super::accounts::{Accounts, Payer, UserAccount};
 use super::batch::Terms;
 use crate::config::{Quotas, Tenant, TenantId, Tier};
 use crate::protocol::Arguments;
-use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand, quoted};
+use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand, quoted, sort_names_patterns};
 use crate::values::ClientId;
 use crate::values::time::Now;
 
@@ -154,7 +154,8 @@ fn permit_confined(
     }
     match handling {
         Handling::FanOut(FanOut::Scan) => {
-            let pattern = scan_pattern(arguments).unwrap_or(b"*");
+            let walk = command.walk(arguments);
+            let pattern = walk.and_then(|walk| walk.pattern(arguments)).unwrap_or(b"*");
             let literal = literal_prefix(pattern);
             let inside = tenant.keys.iter().any(|prefix| literal.starts_with(prefix.as_bytes()));
             return if inside {
@@ -168,7 +169,7 @@ fn permit_confined(
         }
         _ => {}
     }
-    if matches!(command.name, "sort" | "sort_ro") && names_other_keys(arguments) {
+    if matches!(command.name, "sort" | "sort_ro") && sort_names_patterns(arguments) {
         return Err(format!("{}, and BY and GET patterns could reach any", confined()));
     }
     let mut foreign = None;
@@ -189,23 +190,11 @@ fn prefixes(tenant: &Tenant) -> String {
     tenant.keys.iter().map(|prefix| format!("'{prefix}'")).collect::<Vec<_>>().join(" or ")
 }
 
-/// Of several patterns the last one counts, as in Redis.
-fn scan_pattern<'a>(arguments: &Arguments<'a>) -> Option<&'a [u8]> {
-    let option =
-        (2..arguments.len()).step_by(2).rfind(|index| arguments.at(*index).eq_ignore_ascii_case(b"match"))?;
-    arguments.get(option + 1)
-}
-
 /// The part of a pattern before anything that matches more than itself.
 fn literal_prefix(pattern: &[u8]) -> &[u8] {
     let end =
         pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\')).unwrap_or(pattern.len());
     &pattern[..end]
-}
-
-/// `SORT key BY pattern GET pattern`: the patterns name keys of their own, except `#` and patterns without `*`.
-fn names_other_keys(arguments: &Arguments<'_>) -> bool {
-    arguments.iter().skip(2).any(|word| word.eq_ignore_ascii_case(b"by") || word.eq_ignore_ascii_case(b"get"))
 }
 
 #[cfg(test)]

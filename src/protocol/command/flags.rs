@@ -48,6 +48,12 @@ impl Flags {
     /// Not inside a transaction.
     pub const NO_MULTI: Self = Self(1 << 18);
 
+    /// What it does shows neither in the request nor in the reply, not shown among the flags.
+    pub const HIDDEN_WORK: Self = Self(1 << 26);
+    /// How much it does depends on a number among its arguments: the further, the more. Not shown either.
+    pub const FAR_WORK: Self = Self(1 << 27);
+    /// Either of them.
+    pub const UNSHOWN_WORK: Self = Self::HIDDEN_WORK.and(Self::FAR_WORK);
     /// Can harm every user of the server: the access category `@dangerous`, not shown among the flags.
     pub(super) const DANGEROUS: Self = Self(1 << 28);
     /// Only holds subcommands.
@@ -83,6 +89,11 @@ impl Flags {
     /// Whether all of `others` are set.
     pub const fn contains(self, others: Self) -> bool {
         self.0 & others.0 == others.0
+    }
+
+    /// Whether any of `others` is set.
+    pub const fn intersects(self, others: Self) -> bool {
+        self.0 & others.0 != 0
     }
 
     /// These and those.

@@ -179,6 +179,21 @@ impl Command {
     }
 }
 
+/// Does `SORT` look at other keys: is there `BY` or `GET` among its options?
+pub fn sort_names_patterns(arguments: &Arguments<'_>) -> bool {
+    let mut index = 2;
+    while let Some(word) = arguments.get(index) {
+        if word.eq_ignore_ascii_case(b"by") || word.eq_ignore_ascii_case(b"get") {
+            return true;
+        }
+        index += match sort_option(word) {
+            StoreOption::Words(words) => words,
+            StoreOption::Stores => 2,
+        };
+    }
+    false
+}
+
 impl KeyCount {
     /// The number of keys that follow argument `at`; they are all there.
     fn read(self, command: &'static str, arguments: &Arguments<'_>, at: usize) -> Result<usize, KeyError> {
@@ -199,7 +214,7 @@ impl KeyCount {
 }
 
 /// An integer in the one form that Redis accepts: no sign but a minus, no space, no leading zero.
-fn integer(text: &[u8]) -> Option<i64> {
+pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let plain = match digits {
         [b'0'] => digits.len() == text.len(),

@@ -11,6 +11,7 @@ mod keys;
 mod lookup;
 mod specs;
 mod table;
+mod walk;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,8 +20,9 @@ use super::Arguments;
 
 pub use flags::{Flags, Group};
 pub use handling::{FanOut, Gather, Handling, LocalCommand, Refusal};
-pub use keys::{KeyCount, KeyError, Keys};
+pub use keys::{KeyCount, KeyError, Keys, sort_names_patterns};
 pub use lookup::{all, find};
+pub use walk::Walk;
 
 /// How many entries the table has, subcommands included: the length of an array that is indexed by [`CommandId`].
 pub const COMMANDS: usize = table::COMMANDS;

@@ -4,19 +4,19 @@ use super::super::{Command, Flags, Refusal};
 use super::build::{plain, read, write};
 
 pub(super) const COMMANDS: &[Command] = &[
-    read("bitcount", -2).over_range(),
-    write("bitfield", -2).needs_memory(),
+    read("bitcount", -2).hides_work().over_range(),
+    write("bitfield", -2).goes_far().needs_memory(),
     read("bitfield_ro", -2).fast(),
-    write("bitop", -4).needs_memory().keys(2, -1, 1).over_range(),
-    read("bitpos", -3).over_range(),
+    write("bitop", -4).hides_work().needs_memory().keys(2, -1, 1).over_range(),
+    read("bitpos", -3).hides_work().over_range(),
     read("getbit", 3).fast(),
-    write("setbit", 4).needs_memory(),
+    write("setbit", 4).goes_far().needs_memory(),
 ];
 
 pub(super) const HYPERLOGLOG: &[Command] = &[
     write("pfadd", -2).fast().needs_memory(),
-    read("pfcount", -2).several(1, -1, 1),
+    read("pfcount", -2).hides_work().several(1, -1, 1),
     write("pfdebug", 3).needs_memory().keys(2, 2, 1).flags(Flags::ADMIN).refused(Refusal::Debugs),
-    write("pfmerge", -2).needs_memory().several(1, -1, 1),
+    write("pfmerge", -2).hides_work().needs_memory().several(1, -1, 1),
     plain("pfselftest", 1).flags(Flags::ADMIN).refused(Refusal::Debugs),
 ];

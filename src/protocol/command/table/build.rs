@@ -102,6 +102,16 @@ impl Command {
         self.class(Class::Range)
     }
 
+    /// Its work shows neither in the request nor in the reply: it combines, searches or copies inside the store.
+    pub(super) const fn hides_work(self) -> Self {
+        self.flags(Flags::HIDDEN_WORK)
+    }
+
+    /// The further away what it names is, the more it does.
+    pub(super) const fn goes_far(self) -> Self {
+        self.flags(Flags::FAR_WORK)
+    }
+
     /// It walks the key space or a collection.
     pub(super) const fn walks(self) -> Self {
         self.class(Class::Scan)

@@ -4,7 +4,7 @@ use super::super::{Command, FanOut, Flags, Gather, Keys, Refusal};
 use super::build::{container, help, read, write};
 
 pub(super) const COMMANDS: &[Command] = &[
-    write("copy", -3).needs_memory().several(1, 2, 1).flags(Flags::ARGUMENTS_DECIDE),
+    write("copy", -3).hides_work().needs_memory().several(1, 2, 1).flags(Flags::ARGUMENTS_DECIDE),
     read("dbsize", 1).fast().to_all(FanOut::Sum),
     write("del", -2).several(1, -1, 1).split(Gather::Sum),
     read("dump", 2).over_range(),
@@ -38,8 +38,8 @@ pub(super) const COMMANDS: &[Command] = &[
         .dangerous()
         .flags(Flags::ASKING)
         .refused(Refusal::ClusterDisabled),
-    write("sort", -2).needs_memory().dangerous().movable(Keys::Sort).over_range(),
-    read("sort_ro", -2).dangerous().movable(Keys::FIRST).over_range(),
+    write("sort", -2).hides_work().needs_memory().dangerous().movable(Keys::Sort).over_range(),
+    read("sort_ro", -2).hides_work().dangerous().movable(Keys::FIRST).over_range(),
     write("swapdb", 3).fast().keyless().dangerous().refused(Refusal::ManyDatabases).admin_only(),
     read("touch", -2).fast().several(1, -1, 1).split(Gather::Sum),
     read("ttl", 2).fast(),

@@ -51,7 +51,7 @@ pub(super) const COMMANDS: &[Command] = &[
     refused("memory|malloc-stats", 2, Refusal::OneStore),
     plain("memory|purge", 2).to_all(FanOut::AllOk).admin_only(),
     refused("memory|stats", 2, Refusal::OneStore),
-    read("memory|usage", -3).keys(2, 2, 1).class(Class::Range),
+    read("memory|usage", -3).hides_work().keys(2, 2, 1).class(Class::Range),
     container("module"),
     help("module|help"),
     refused("module|list", 2, Refusal::OneStore).flags(Flags::ADMIN.and(Flags::NOSCRIPT)),

@@ -8,7 +8,7 @@ pub(super) const COMMANDS: &[Command] = &[
     // Redis 8.2.
     write("xackdel", -6).fast(),
     write("xadd", -5).fast().needs_memory(),
-    write("xautoclaim", -6).fast(),
+    write("xautoclaim", -6).hides_work().fast(),
     write("xclaim", -6).fast(),
     write("xdel", -3).fast(),
     write("xdelex", -5).fast(),
@@ -25,13 +25,13 @@ pub(super) const COMMANDS: &[Command] = &[
     help("xinfo|help"),
     read("xinfo|stream", -3).keys(2, 2, 1),
     read("xlen", 2).fast(),
-    read("xpending", -3).over_range(),
+    read("xpending", -3).hides_work().over_range(),
     read("xrange", -4).over_range(),
     read("xread", -4).movable(Keys::Streams).over_range().flags(MAY_BLOCK),
-    write("xreadgroup", -7).movable(Keys::Streams).over_range().flags(MAY_BLOCK),
+    write("xreadgroup", -7).hides_work().movable(Keys::Streams).over_range().flags(MAY_BLOCK),
     read("xrevrange", -4).over_range(),
     write("xsetid", -3).fast().needs_memory(),
-    write("xtrim", -4).over_range(),
+    write("xtrim", -4).hides_work().over_range(),
 ];
 
 const MAY_BLOCK: Flags = Flags::BLOCKING.and(Flags::ARGUMENTS_DECIDE);

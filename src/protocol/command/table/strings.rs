@@ -11,7 +11,7 @@ pub(super) const COMMANDS: &[Command] = &[
     write("delifeq", 3).fast(),
     // Redis 8.4.
     write("delex", -2).fast(),
-    read("digest", 2).fast(),
+    read("digest", 2).hides_work().fast(),
     read("get", 2).fast(),
     write("getdel", 2).fast(),
     write("getex", -2).fast(),
@@ -20,7 +20,7 @@ pub(super) const COMMANDS: &[Command] = &[
     write("incr", 2).fast().needs_memory(),
     write("incrby", 3).fast().needs_memory(),
     write("incrbyfloat", 3).fast().needs_memory(),
-    read("lcs", -3).keys(1, 2, 1).over_range(),
+    read("lcs", -3).hides_work().keys(1, 2, 1).over_range(),
     read("mget", -2).fast().several(1, -1, 1).split(Gather::Values),
     write("mset", -3).needs_memory().several(1, -1, 2).split(Gather::AllOk),
     write("msetnx", -3).needs_memory().several(1, -1, 2),
@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &[
     write("set", -3).needs_memory(),
     write("setex", 4).needs_memory(),
     write("setnx", 3).fast().needs_memory(),
-    write("setrange", 4).needs_memory(),
+    write("setrange", 4).goes_far().needs_memory(),
     read("strlen", 2).fast(),
     read("substr", 4).over_range(),
 ];

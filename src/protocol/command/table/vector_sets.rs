@@ -4,7 +4,7 @@ use super::super::Command;
 use super::build::{read, write};
 
 pub(super) const COMMANDS: &[Command] = &[
-    write("vadd", -5).needs_memory(),
+    write("vadd", -5).hides_work().needs_memory(),
     read("vcard", 2).fast(),
     read("vdim", 2).fast(),
     read("vemb", -3).fast(),
@@ -16,5 +16,5 @@ pub(super) const COMMANDS: &[Command] = &[
     read("vrange", -4).over_range(),
     write("vrem", 3),
     write("vsetattr", 4).fast(),
-    read("vsim", -4).over_range(),
+    read("vsim", -4).hides_work().over_range(),
 ];

@@ -1,0 +1,163 @@
+//! The options of `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN`, as a store reads them: word by word from the cursor on, and of several
+//! of a kind the last one counts.
+
+use super::keys::integer;
+use super::{Arguments, Class, Command, Keys};
+
+/// What such a request looks at when it does not say how much.
+pub const COUNT_DEFAULT: u64 = 10;
+
+/// The options of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// Where they begin.
+    from: usize,
+    /// Where the values stand that count.
+    count: Option<usize>,
+    pattern: Option<usize>,
+    /// No store makes sense of it.
+    malformed: bool,
+}
+
+/// One option, and where its value stands.
+enum Given {
+    Count(usize),
+    Match(usize),
+    /// It changes neither what is looked at nor which of it is shown.
+    Other,
+    /// None that a store knows.
+    Nonsense,
+}
+
+impl Command {
+    /// The options of a walk that goes on step by step. None for all other commands.
+    pub fn walk(&self, arguments: &Arguments<'_>) -> Option<Walk> {
+        if self.class != Class::Scan || !self.name.ends_with("scan") {
+            return None;
+        }
+        // The cursor is the first argument, or stands behind the key.
+        let cursor = if self.keys == Keys::None { 1 } else { 2 };
+        Some(Walk::read(arguments, cursor + 1))
+    }
+}
+
+impl Walk {
+    fn read(arguments: &Arguments<'_>, from: usize) -> Self {
+        let mut walk = Self { from, count: None, pattern: None, malformed: false };
+        for given in options(arguments, from) {
+            match given {
+                Given::Count(index) => walk.count = Some(index),
+                Given::Match(index) => walk.pattern = Some(index),
+                Given::Other => {}
+                Given::Nonsense => walk.malformed = true,
+            }
+        }
+        walk
+    }
+
+    /// How much it looks at in this step. None where it will be refused.
+    pub fn count(&self, arguments: &Arguments<'_>) -> Option<u64> {
+        if self.malformed {
+            return None;
+        }
+        let Some(index) = self.count else { return Some(COUNT_DEFAULT) };
+        integer(arguments.at(index)).and_then(|count| u64::try_from(count).ok())
+    }
+
+    /// What it shows: only what matches this. None where all of it is shown, or where it makes no sense.
+    pub fn pattern<'a>(&self, arguments: &Arguments<'a>) -> Option<&'a [u8]> {
+        self.pattern.filter(|_| !self.malformed).map(|index| arguments.at(index))
+    }
+
+    /// Where the counts stand that are more than this, in order.
+    pub fn counts_above(&self, arguments: &Arguments<'_>, most: u32) -> impl Iterator<Item = usize> {
+        options(arguments, self.from).filter_map(move |given| match given {
+            Given::Count(index) if integer(arguments.at(index))? > i64::from(most) => Some(index),
+            _ => None,
+        })
+    }
+}
+
+fn options(arguments: &Arguments<'_>, from: usize) -> impl Iterator<Item = Given> {
+    let mut index = from;
+    std::iter::from_fn(move || {
+        let word = arguments.get(index)?;
+        let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
+        let value = Some(index + 1).filter(|value| *value < arguments.len());
+        let (given, words) = match value {
+            _ if is(b"novalues") => (Given::Other, 1),
+            Some(value) if is(b"count") => (Given::Count(value), 2),
+            Some(value) if is(b"match") => (Given::Match(value), 2),
+            Some(_) if is(b"type") => (Given::Other, 2),
+            _ => (Given::Nonsense, arguments.len()),
+        };
+        index += words;
+        Some(given)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::recognise;
+    use super::super::tests::with_request as with;
+    use super::*;
+
+    fn walk_of<T>(request: &str, look: impl FnOnce(&Walk, &Arguments<'_>) -> T) -> T {
+        with(request, |arguments| {
+            let command = recognise(arguments).expect("a command");
+            look(&command.walk(arguments).expect("a walk"), arguments)
+        })
+    }
+
+    #[test]
+    fn the_last_count_is_the_one_that_counts_and_no_value_is_taken_for_an_option() {
+        for (request, count) in [
+            ("SCAN 0", Some(10)),
+            ("SCAN 0 COUNT 7", Some(7)),
+            ("SCAN 0 count 7 MATCH count", Some(7)),
+            ("HSCAN h 0 COUNT 1000000 MATCH count", Some(1_000_000)),
+            ("HSCAN count 0 NOVALUES COUNT 3", Some(3)),
+            ("HSCAN count 0", Some(10)),
+            ("ZSCAN z 0 COUNT 9 COUNT 5 MATCH a", Some(5)),
+            ("SCAN 0 TYPE count COUNT 6", Some(6)),
+            ("SSCAN s 0 MATCH count", Some(10)),
+            ("SCAN 0 COUNT", None),
+            ("SCAN 0 COUNT x", None),
+            ("SCAN 0 COUNT -1", None),
+            ("SCAN 0 COUNT 99999999999999999999", None),
+            ("SCAN 0 nonsense COUNT 5", None),
+        ] {
+            assert_eq!(walk_of(request, Walk::count), count, "{request}");
+        }
+        with("GET a", |arguments| assert_eq!(recognise(arguments).expect("a command").walk(arguments), None));
+        with("KEYS *", |arguments| {
+            assert_eq!(recognise(arguments).expect("a command").walk(arguments), None);
+        });
+    }
+
+    #[test]
+    fn a_pattern_is_the_one_that_the_store_will_use() {
+        for (request, pattern) in [
+            ("SCAN 0", None),
+            ("SCAN 0 MATCH a MATCH b", Some("b")),
+            ("SCAN 0 NOVALUES MATCH a", Some("a")),
+            ("SCAN 0 TYPE match MATCH a TYPE match", Some("a")),
+            ("SCAN 0 COUNT MATCH MATCH a", Some("a")),
+            ("SCAN 0 MATCH MATCH a", None),
+            ("SCAN 0 MATCH a MATCH", None),
+            ("SCAN 0 x MATCH a", None),
+        ] {
+            let found = walk_of(request, |walk, arguments| walk.pattern(arguments).map(<[u8]>::to_vec));
+            assert_eq!(found.as_deref(), pattern.map(str::as_bytes), "{request}");
+        }
+    }
+
+    #[test]
+    fn all_counts_that_are_too_much_are_found() {
+        let found = walk_of(
+            "SCAN 0 COUNT 5 MATCH 70 COUNT 70 COUNT 10 COUNT 9223372036854775807",
+            |walk, arguments| walk.counts_above(arguments, 10).collect::<Vec<_>>(),
+        );
+        assert_eq!(found, [7, 11]);
+    }
+}
