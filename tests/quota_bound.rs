@@ -11,7 +11,7 @@ use weir::control::pool::Rhythm;
 use weir::control::reconciliation::Reconciliation;
 use weir::policy::slice::{Slice, Terms, Verdict};
 use weir::values::allowance::Report;
-use weir::values::{BucketId, Capacity, Demand, Grant, ShardId, Timestamp, UNIT};
+use weir::values::{BucketId, Capacity, Demand, Grant, Price, ShardId, Timestamp, UNIT};
 
 const PERIOD: Duration = Duration::from_millis(10);
 const LEASE: Duration = Duration::from_millis(50);
@@ -143,7 +143,7 @@ impl World {
             capacity,
             random: Random(case.seed),
             cores: std::iter::repeat_with(core).take(case.cores as usize).collect(),
-            control: Reconciliation::new(Rhythm { period: PERIOD, lease: LEASE, cores: case.cores as u16 }),
+            control: Reconciliation::new(Rhythm { period: PERIOD, lease: LEASE }),
             events: std::collections::BTreeMap::new(),
             sent: 0,
             arrives_last: vec![[0; 2]; case.cores as usize],
@@ -241,13 +241,13 @@ impl World {
         let (at, terms) = (self.at(), self.terms(core));
         self.list(core);
         let slot = &mut self.cores[core];
-        match slot.slice.check(cost, self.capacity, at, terms) {
+        match slot.slice.check(Price::new(cost), self.capacity, at, terms) {
             Verdict::Fits => {
-                slot.slice.take(cost);
+                slot.slice.take(Price::new(cost));
                 self.admit(cost);
             }
             Verdict::Refused(_) => {
-                slot.slice.handle_denied(cost);
+                slot.slice.handle_denied(Price::new(cost));
                 self.dry_at.get_or_insert(self.now + 3 * PERIOD.as_micros() as u64);
             }
             Verdict::Ask => {

@@ -57,7 +57,7 @@ impl Composer {
             (0..shards).map(|id| Shard::new(settings(id), Arc::clone(&quotas))).collect();
         let now = Now { monotonic: Timestamp::from_millis(1), unix_ms: 1_700_000_000_000 };
         let client = shards[0].handle_client_opened(now);
-        let rhythm = Rhythm { cores: shards.len() as u16, period, lease: lease_of(period) };
+        let rhythm = Rhythm { period, lease: lease_of(period) };
         let pools = Reconciliation::new(rhythm);
         Self { shards, client, now, sent: Vec::new(), pools, grants: Vec::new(), fail_links: false }
     }

@@ -6,8 +6,8 @@ use weir::config::Quotas;
 use weir::policy::price::{Asked, Measured};
 use weir::protocol::command::{Command, recognise};
 use weir::protocol::{Argument, Arguments};
-use weir::shard::{Accounts, AdmissionSettings, Charge, Decision, Payer, Scope, asked};
-use weir::values::{Grant, ShardId, TenantId, Timestamp, UNIT, Usage, Weights};
+use weir::shard::{Accounts, AdmissionSettings, Bill, Charge, Decision, Payer, Scope, asked};
+use weir::values::{Grant, Price, ShardId, TenantId, Timestamp, UNIT, Usage, Weights};
 
 /// Users that take turns, so that their table is one with many entries.
 const USERS: usize = 256;
@@ -85,7 +85,7 @@ impl Ledger {
     fn decide(&mut self) -> Decision {
         let payer = self.next_payer();
         let arguments = Arguments::new(&self.frame, &self.places);
-        let quote = self.weights.quote(&asked(Some(self.command), black_box(&arguments), &self.weights));
+        let quote = self.weights.quote(&asked(Some(self.command), black_box(&arguments)));
         let class = self.command.class;
         if let Some(tab) = self.accounts.tab_of(payer)
             && tab.take(self.weights.estimate(&quote, tab.expected(class)), self.now)
@@ -99,14 +99,19 @@ impl Ledger {
     /// Books what a reply cost, which is now more and now less than was taken for it.
     pub fn settle(&mut self) {
         let payer = self.next_payer();
-        let quote = self.weights.quote(&Asked { requests: 1, bytes_in: 40, keys: 0, floor: 0 });
+        let quote = self.weights.quote(&Asked { requests: 1, bytes_in: 40, ..Asked::default() });
         let bytes_out = if self.turn.is_multiple_of(2) { 70 } else { 700 };
         let measured = black_box(Measured { bytes_out, ..Measured::default() });
         let cost = self.weights.actual(&quote, &measured);
-        let charge = Charge { taken: black_box(UNIT + UNIT / 10), quote, payer, class: self.command.class };
+        let charge = Charge {
+            taken: black_box(Price::new(UNIT + UNIT / 10)),
+            quote,
+            payer,
+            class: self.command.class,
+        };
         match self.accounts.tab_of(payer) {
             Some(tab) => tab.settle(&charge, cost),
-            None => self.accounts.settle(&charge, Some(cost), self.now),
+            None => self.accounts.settle(&charge, Bill::Cost(cost), self.now),
         }
     }
 
@@ -125,7 +130,7 @@ impl Ledger {
             self.payers.iter().filter_map(|payer| payer.user().map(Scope::User)).collect();
         assert_eq!(users.len(), USERS, "all of them have limits");
         for payer in &self.payers {
-            let _ = self.accounts.admit(*payer, UNIT, self.now);
+            let _ = self.accounts.admit(*payer, Price::new(UNIT), self.now);
         }
         // Where there is traffic there is usage that waits to be reported.
         self.accounts.meter(tenant, Usage { admitted: UNIT, ..Usage::default() }, self.now);

@@ -143,10 +143,15 @@ pub struct Flags {
     #[arg(value_parser = request_units, default_value = "0.25")]
     pub ru_kib_out: u64,
 
-    /// Request units of an element of a reply, or of a key of a request with several
+    /// Request units of an element of a reply, or of a key of a request that reads several
     #[arg(long, env = "WEIR_RU_ROW", value_name = "RU", help_heading = QUOTAS)]
     #[arg(value_parser = request_units, default_value = "0.02")]
     pub ru_row: u64,
+
+    /// Request units of a key of a request that writes several
+    #[arg(long, env = "WEIR_RU_KEY", value_name = "RU", help_heading = QUOTAS)]
+    #[arg(value_parser = request_units, default_value = "0.06")]
+    pub ru_key: u64,
 
     /// Request units of a millisecond beyond what such requests usually take
     #[arg(long, env = "WEIR_RU_LATENCY_MS", value_name = "RU", help_heading = QUOTAS)]
@@ -189,6 +194,11 @@ pub struct Flags {
     #[arg(long, env = "WEIR_MAX_REPLY_BYTES", value_name = "SIZE", help_heading = LIMITS)]
     #[arg(default_value = "64MiB")]
     pub max_reply_bytes: Size,
+
+    /// What SCAN, HSCAN, SSCAN and ZSCAN may look at in one step: a larger COUNT is lowered to this
+    #[arg(long, env = "WEIR_SCAN_COUNT_MAX", value_name = "N", help_heading = LIMITS)]
+    #[arg(value_parser = number(1, 1_000_000_000), default_value = "10000")]
+    pub scan_count_max: u64,
 
     /// What may wait for one client that reads too slowly, before it is closed
     #[arg(long, env = "WEIR_OUTPUT_LIMIT", value_name = "SIZE", help_heading = LIMITS)]

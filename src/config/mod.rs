@@ -88,6 +88,8 @@ pub struct Config {
     pub reconcile: Duration,
     /// What the terms of a price weigh.
     pub weights: Weights,
+    /// What a walk may look at in one step.
+    pub scan_count_max: u32,
     /// Layers that are switched off.
     pub disabled: Vec<Layer>,
     /// Layers that decide without being obeyed.
@@ -182,8 +184,10 @@ impl Config {
                 kib_in: flags.ru_kib_in,
                 kib_out: flags.ru_kib_out,
                 row: flags.ru_row,
+                key: flags.ru_key,
                 latency_ms: flags.ru_latency_ms,
             },
+            scan_count_max: flags.scan_count_max as u32,
             disabled: flags.disable,
             shadowed: flags.shadow.into_iter().map(|Shadowable(layer)| layer).collect(),
             request_bytes_max: flags.max_request_bytes.bytes(),

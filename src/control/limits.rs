@@ -3,7 +3,7 @@
 use super::reconciliation::Reconciliation;
 use crate::protocol::{Protocol, encode};
 use crate::shard::ScopeLimit;
-use crate::values::{Timestamp, UNIT};
+use crate::values::{Timestamp, UNIT, signed};
 
 /// Writes one map for each scope.
 pub fn write_limits(
@@ -22,7 +22,7 @@ pub fn write_limits(
         encode::bulk(out, limit.name.as_bytes());
         let known = limit.bucket.map(|(bucket, capacity)| {
             let remaining = pools.remaining(bucket, capacity, now);
-            let missing = (capacity.burst as i64 - remaining).max(0) as u64;
+            let missing = (signed(capacity.burst).saturating_sub(remaining)).max(0) as u64;
             let reset_ms = capacity.micros_for(missing).div_ceil(1_000);
             [capacity.ru_per_second, capacity.burst / UNIT, remaining.max(0) as u64 / UNIT, reset_ms]
         });
@@ -49,13 +49,14 @@ mod tests {
     #[test]
     fn what_cores_spent_is_missing_until_it_came_in_again() {
         let period = Duration::from_millis(10);
-        let mut pools = Reconciliation::new(Rhythm { cores: 2, period, lease: lease_of(period) });
+        let mut pools = Reconciliation::new(Rhythm { period, lease: lease_of(period) });
         let (bucket, capacity) = (BucketId(3), Capacity { ru_per_second: 1_000, burst: 2_000 * UNIT });
         let spent = Demand {
             bucket,
             capacity,
             wanted: 0,
             spent: 500 * UNIT as i64,
+            surprise: 0,
             returned: 0,
             owed: 0,
             needed: 0,

@@ -78,7 +78,7 @@ fn write_facts(page: &mut Exposition, facts: &ProcessFacts) {
         .sample(&[], facts.quota_pools);
     page.family(
         "weir_quota_forgiven_request_units_total",
-        "Debt beyond a second's quota and one request of each core, which was let go.",
+        "What everybody's bucket did not take of what requests cost beyond what was taken for them.",
         Kind::Counter,
     )
     .sample(&[], Amount(u128::from(facts.forgiven)).as_f64());

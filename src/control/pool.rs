@@ -4,11 +4,16 @@
 //! or not. What a core does not need of its part is for the others. That is about what cores are given in advance: a
 //! request that waits is given what it needs whenever that is there, as it would be by a single bucket, except that it
 //! leaves as much to whoever has waited longest. So equals take turns, and small requests do not wait for large ones.
+//!
+//! What is owed to a bucket is paid off by whoever owes it. Only everybody's bucket forgives: what requests cost beyond
+//! what was taken for them, and what one takes beyond all that may gather, makes it owe no more than a part of a second's
+//! quota, because others would have to wait for that. The tenant and the user pay all of it.
 
 use std::time::Duration;
 
 use crate::policy::bucket::Bucket;
-use crate::values::{Capacity, Demand, Grant, MicroUnits, ShardId, Timestamp};
+use crate::values::limits::DEBT_MAX;
+use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, ShardId, Timestamp, signed};
 
 /// Shares are in this many parts, and so many of them are dealt out evenly.
 const WHOLE_SHARE: u64 = 65_536;
@@ -21,11 +26,12 @@ const LUMPS_GIVEN: u64 = 4;
 /// it wants for a period it is given whoever else is entitled to it.
 const PART_WHEN_ASKED: i64 = 8;
 
-/// When grants end, and how many may spend on credit at once.
+/// The part of a second's quota that surprises may make everybody's bucket owe.
+const SURPRISE_PARTS: u64 = 4;
+
+/// When grants end.
 #[derive(Clone, Copy, Debug)]
 pub struct Rhythm {
-    /// How many cores there are.
-    pub cores: u16,
     /// How often cores report.
     pub period: Duration,
     /// How long a grant is good for.
@@ -52,15 +58,13 @@ struct Holder {
 pub struct Pool {
     bucket: Bucket,
     holders: Vec<Holder>,
-    /// The largest request so far.
-    lump: MicroUnits,
     forgiven: MicroUnits,
 }
 
 impl Pool {
     /// A full one.
     pub fn full(capacity: Capacity, now: Timestamp) -> Self {
-        Self { bucket: Bucket::full(capacity, now), holders: Vec::new(), lump: 0, forgiven: 0 }
+        Self { bucket: Bucket::full(capacity, now), holders: Vec::new(), forgiven: 0 }
     }
 
     /// How large it is.
@@ -77,10 +81,10 @@ impl Pool {
     /// What is left, wherever it is.
     pub fn remaining(&self, now: Timestamp) -> i64 {
         let elsewhere = self.outstanding();
-        self.bucket.level_at(now, elsewhere) + elsewhere as i64
+        self.bucket.level_at(now, elsewhere).saturating_add(signed(elsewhere))
     }
 
-    /// Debt that was forgiven, because it was more than a second's quota and one request of each core.
+    /// Debt that was forgiven.
     pub fn take_forgiven(&mut self) -> MicroUnits {
         std::mem::take(&mut self.forgiven)
     }
@@ -88,7 +92,7 @@ impl Pool {
     /// Nothing would be lost if it were forgotten.
     pub fn is_idle(&self, now: Timestamp, rhythm: Rhythm) -> bool {
         let active = |holder: &Holder| holder.outstanding != 0 || now.since(holder.heard_at) <= rhythm.lease;
-        !self.holders.iter().any(active) && self.remaining(now) >= self.capacity().burst as i64
+        !self.holders.iter().any(active) && self.remaining(now) >= signed(self.capacity().burst)
     }
 
     /// What a core told, and what it is told in return.
@@ -103,23 +107,23 @@ impl Pool {
         let before = now.before(rhythm.period);
         let elsewhere = self.outstanding();
         self.bucket.refill(before, elsewhere);
-        self.lump = self.lump.max(demand.lump);
         self.reclaim(now, rhythm);
         let index = self.holder_of(shard, now);
-        let debt = self.book(index, demand, now, rhythm);
+        let debt = self.book(index, demand, now);
         let elsewhere = self.outstanding();
         self.bucket.refill(now, elsewhere);
         let granted = self.grant(index, demand, now, rhythm);
         let holder = &mut self.holders[index];
-        holder.outstanding += granted.amount as i64;
+        holder.outstanding = holder.outstanding.saturating_add(signed(granted.amount));
         let holds = holder.outstanding as u64;
         if granted.amount > 0 {
             holder.granted_at = now;
         }
-        self.forgiven += self.bucket.book(granted.amount as i64, self.lump);
+        let beyond_all = if demand.bucket == BucketId::GLOBAL { self.surprise_max() } else { DEBT_MAX };
+        self.charge(signed(granted.amount), beyond_all);
         Grant {
             bucket: demand.bucket,
-            amount: granted.amount as i64 + debt,
+            amount: signed(granted.amount).saturating_add(debt),
             holds,
             level: self.bucket.level(),
             at: now,
@@ -133,7 +137,7 @@ impl Pool {
         for holder in &mut self.holders {
             let lapsed = now.since(holder.heard_at) > rhythm.lease + rhythm.period;
             if lapsed && holder.outstanding > 0 {
-                self.bucket.book(-holder.outstanding, 0);
+                self.bucket.book(-holder.outstanding, DEBT_MAX);
                 holder.outstanding = 0;
             }
             if lapsed {
@@ -163,23 +167,35 @@ impl Pool {
     }
 
     /// Books what the core tells. What it spent beyond its allowance is taken from the pool: how much that was.
-    fn book(&mut self, index: usize, demand: &Demand, now: Timestamp, rhythm: Rhythm) -> i64 {
+    fn book(&mut self, index: usize, demand: &Demand, now: Timestamp) -> i64 {
         let holder = &mut self.holders[index];
         holder.heard_at = now;
         holder.wanted = demand.wanted;
-        holder.outstanding -= demand.spent;
-        let beyond = (-holder.outstanding).max(0);
-        holder.outstanding += beyond;
+        holder.outstanding = holder.outstanding.saturating_sub(demand.spent);
+        let beyond = holder.outstanding.saturating_neg().max(0);
+        holder.outstanding = holder.outstanding.max(0);
         // Only a debt that the core knows of is taken over. What it spent of an allowance that was reclaimed, or that it
         // gave itself while the pool was silent, is booked and no more: else it would have it again and again.
-        let debt = beyond.min(demand.owed as i64);
+        let debt = beyond.min(signed(demand.owed));
         // Neither what was reclaimed nor what it allowed itself is there to be returned.
-        let returned = (demand.returned as i64).clamp(0, holder.outstanding);
+        let returned = signed(demand.returned).min(holder.outstanding);
         holder.outstanding -= returned;
-        // Each core may have let one request through on credit.
-        let credit = self.lump * u64::from(rhythm.cores);
-        self.forgiven += self.bucket.book(beyond - returned, credit);
+        let surprise = match demand.bucket {
+            BucketId::GLOBAL => beyond.min(signed(demand.surprise)),
+            _ => 0,
+        };
+        self.charge(beyond - surprise - returned, DEBT_MAX);
+        self.charge(surprise, self.surprise_max());
         debt
+    }
+
+    fn charge(&mut self, amount: i64, debt_max: MicroUnits) {
+        self.forgiven = self.forgiven.saturating_add(self.bucket.book(amount, debt_max));
+    }
+
+    /// What everybody's bucket may owe because of surprises.
+    fn surprise_max(&self) -> MicroUnits {
+        self.capacity().second() / SURPRISE_PARTS
     }
 
     fn grant(&mut self, index: usize, demand: &Demand, now: Timestamp, rhythm: Rhythm) -> Granted {
@@ -187,42 +203,49 @@ impl Pool {
         let outstanding = self.holders[index].outstanding;
         let asked = if demand.needed > 0 { level.max(0) / PART_WHEN_ASKED } else { 0 };
         let usual = if demand.wanted > 0 || demand.needed > 0 {
-            (PERIODS_GIVEN * demand.wanted + LUMPS_GIVEN * demand.lump) as i64
+            signed(
+                PERIODS_GIVEN
+                    .saturating_mul(demand.wanted)
+                    .saturating_add(LUMPS_GIVEN.saturating_mul(demand.lump)),
+            )
         } else {
             0
         };
-        let target = usual.max(asked).max(demand.needed as i64);
-        let short = (target - outstanding).max(0);
-        let allowed = (level - self.reserved_for_others(index, now, rhythm))
-            .max(asked.min((demand.wanted + demand.lump) as i64));
+        let target = usual.max(asked).max(signed(demand.needed));
+        let short = target.saturating_sub(outstanding).max(0);
+        let allowed = level
+            .saturating_sub(self.reserved_for_others(index, now, rhythm))
+            .max(asked.min(signed(demand.wanted.saturating_add(demand.lump))));
         let mut amount = short.min(allowed);
         // Less than one request is of no use. Where one waits, it is known how much is of use.
         let whole = if demand.needed > 0 { demand.needed } else { demand.lump };
-        let least = (whole as i64 - outstanding).max(0);
+        let least = signed(whole).saturating_sub(outstanding).max(0);
         let is_due = demand.needed > 0 || demand.wanted > 0;
         if amount < least.min(short) {
-            let fits = level >= least + self.left_to_the_first(index).min(least)
-                || (self.holds_all(index) && least > self.capacity().burst as i64 - outstanding);
+            let fits = level >= least.saturating_add(self.left_to_the_first(index).min(least))
+                || (self.holds_all(index)
+                    && least > signed(self.capacity().burst).saturating_sub(outstanding));
             amount = if is_due && fits { least } else { 0 };
         }
         let unmet = if is_due { (short - amount).max(0) } else { 0 };
         self.holders[index].unmet = unmet as u64;
         self.holders[index].denied = if is_due { (least - amount).max(0) as u64 } else { 0 };
-        let dry = unmet > 0 && (demand.needed == 0 || outstanding + amount < demand.needed as i64);
+        let dry =
+            unmet > 0 && (demand.needed == 0 || outstanding.saturating_add(amount) < signed(demand.needed));
         Granted { amount: amount as u64, dry_from: dry.then_some(whole) }
     }
 
     /// What other cores need and are entitled to.
     fn reserved_for_others(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> i64 {
-        let there = self.bucket.level().max(0) + self.outstanding() as i64;
+        let there = self.bucket.level().max(0).saturating_add(signed(self.outstanding()));
         let others =
             self.holders.iter().enumerate().filter(|(other, holder)| *other != index && holder.unmet > 0);
         others
             .map(|(other, holder)| {
-                let entitled = part_of(there as u64, self.share_of(other, now, rhythm)) as i64;
-                (entitled - holder.outstanding).clamp(0, holder.unmet as i64)
+                let entitled = signed(part_of(there as u64, self.share_of(other, now, rhythm)));
+                entitled.saturating_sub(holder.outstanding).clamp(0, signed(holder.unmet))
             })
-            .sum()
+            .fold(0, i64::saturating_add)
     }
 
     /// A core's part in 65,536ths.
@@ -244,7 +267,8 @@ impl Pool {
     /// Nobody else holds any, and it is full.
     fn holds_all(&self, index: usize) -> bool {
         let own = self.holders[index].outstanding;
-        self.outstanding() as i64 == own.max(0) && self.bucket.level() + own >= self.capacity().burst as i64
+        signed(self.outstanding()) == own.max(0)
+            && self.bucket.level().saturating_add(own) >= signed(self.capacity().burst)
     }
 
     /// What one request of whoever has waited longest needs, unless that is this core.
@@ -252,11 +276,11 @@ impl Pool {
         let waiting = self.holders.iter().filter(|holder| holder.denied > 0);
         let first = waiting.min_by_key(|holder| holder.granted_at);
         let earlier = first.filter(|holder| holder.granted_at < self.holders[index].granted_at);
-        earlier.map_or(0, |holder| holder.denied as i64)
+        earlier.map_or(0, |holder| signed(holder.denied))
     }
 
     fn outstanding(&self) -> u64 {
-        self.holders.iter().map(|holder| holder.outstanding.max(0) as u64).sum()
+        self.holders.iter().map(|holder| holder.outstanding.max(0) as u64).fold(0, u64::saturating_add)
     }
 }
 
@@ -272,16 +296,16 @@ fn part_of(amount: u64, share: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::{BucketId, UNIT};
+    use crate::values::UNIT;
 
     const CAPACITY: Capacity = Capacity { ru_per_second: 100, burst: 100 * UNIT };
-    const RHYTHM: Rhythm =
-        Rhythm { cores: 64, period: Duration::from_millis(10), lease: Duration::from_millis(50) };
+    const RHYTHM: Rhythm = Rhythm { period: Duration::from_millis(10), lease: Duration::from_millis(50) };
     const QUIET: Demand = Demand {
         bucket: BucketId(7),
         capacity: CAPACITY,
         wanted: 0,
         spent: 0,
+        surprise: 0,
         returned: 0,
         owed: 0,
         needed: 0,
@@ -302,7 +326,7 @@ mod tests {
         /// With this much in it, of which no core has any.
         fn holding(level: u64) -> Self {
             let mut rig = Self::full();
-            rig.pool.bucket.book(CAPACITY.burst as i64 - level as i64, 0);
+            rig.pool.bucket.book(CAPACITY.burst as i64 - level as i64, DEBT_MAX);
             rig
         }
 
@@ -432,6 +456,48 @@ mod tests {
         assert_eq!(rig.needs(0, 500 * UNIT), 500 * UNIT);
         assert_eq!(rig.spent(0, 500 * UNIT).level, -400 * UNIT as i64);
         assert_eq!(rig.needs(0, UNIT), 0, "it is paid off first");
+    }
+
+    #[test]
+    fn what_a_payer_owes_is_paid_off_however_much_it_is() {
+        let mut rig = Rig::full();
+        let spent = 5_000 * UNIT as i64;
+        rig.tell(0, Demand { spent, surprise: spent as u64, ..QUIET });
+        assert_eq!((rig.left(), rig.pool.take_forgiven()), (-4_900 * UNIT as i64, 0));
+        rig.millis += 49_000;
+        assert_eq!(rig.needs(0, UNIT), 0);
+        rig.millis += 10;
+        assert_eq!(rig.needs(0, UNIT), UNIT);
+    }
+
+    #[test]
+    fn everybody_waits_for_a_surprise_no_longer_than_a_part_of_a_second() {
+        let everybody = Demand { bucket: BucketId::GLOBAL, ..QUIET };
+        let mut rig = Rig::full();
+        // What was taken is paid off, whoever took it on credit; what it cost beyond that is not.
+        let spent = 150 * UNIT as i64;
+        rig.tell(0, Demand { spent, ..everybody });
+        assert_eq!(rig.left(), -50 * UNIT as i64);
+        let mut rig = Rig::full();
+        let spent = i64::MAX;
+        for shard in 0..8 {
+            rig.tell(
+                shard,
+                Demand { spent, surprise: spent as u64 - 10 * UNIT, owed: spent as u64, ..everybody },
+            );
+        }
+        assert_eq!(
+            rig.left(),
+            -25 * UNIT as i64 - 7 * 10 * UNIT as i64,
+            "eight requests of ten, and a quarter of a second"
+        );
+        rig.millis += 960;
+        assert!(rig.tell(1, Demand { needed: UNIT, lump: UNIT, ..everybody }).amount >= UNIT as i64);
+        // The same for a request that takes more than may gather.
+        let mut rig = Rig::full();
+        rig.tell(0, Demand { needed: 90_000 * UNIT, lump: 90_000 * UNIT, ..everybody });
+        let level = rig.tell(0, Demand { spent: 90_000 * UNIT as i64, ..everybody }).level;
+        assert_eq!(level, -25 * UNIT as i64);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::pool::{Pool, Rhythm};
 use crate::policy::bucket_table::BucketTable;
 use crate::values::allowance::Report;
 use crate::values::limits::POOLS_MAX;
-use crate::values::{BucketId, Capacity, Grant, MicroUnits, Timestamp};
+use crate::values::{BucketId, Capacity, Grant, MicroUnits, Timestamp, signed};
 
 /// Idle pools are looked for with every report, the oldest first: this many, and twice as many as it may have made.
 const SWEPT_PER_REPORT: usize = 4;
@@ -32,7 +32,7 @@ impl Reconciliation {
         self.pools.len()
     }
 
-    /// Debt that was forgiven so far, because it was more than a second's quota and one request of each core.
+    /// Debt that everybody's bucket has forgiven so far.
     pub fn forgiven(&self) -> MicroUnits {
         self.forgiven
     }
@@ -56,14 +56,14 @@ impl Reconciliation {
                 pool.resize(demand.capacity, now);
             }
             grants.push(pool.handle_demand(report.shard, demand, now, self.rhythm));
-            self.forgiven += pool.take_forgiven();
+            self.forgiven = self.forgiven.saturating_add(pool.take_forgiven());
         }
         self.pools.sweep(SWEPT_PER_REPORT + 2 * report.demands.len(), |pool| pool.is_idle(now, rhythm));
     }
 
     /// What is left of a bucket: all of it, if nobody draws from it.
     pub fn remaining(&self, bucket: BucketId, capacity: Capacity, now: Timestamp) -> i64 {
-        self.pools.get(bucket).map_or(capacity.burst as i64, |pool| pool.remaining(now))
+        self.pools.get(bucket).map_or(signed(capacity.burst), |pool| pool.remaining(now))
     }
 
     /// How often cores report.
@@ -92,6 +92,7 @@ mod tests {
             capacity: CAPACITY,
             wanted,
             spent,
+            surprise: 0,
             returned: 0,
             owed: 0,
             needed: 0,
@@ -106,7 +107,7 @@ mod tests {
 
     #[test]
     fn pools_of_users_who_are_not_heard_of_again_are_forgotten() {
-        let rhythm = Rhythm { cores: 2, period: Duration::from_millis(10), lease: Duration::from_millis(50) };
+        let rhythm = Rhythm { period: Duration::from_millis(10), lease: Duration::from_millis(50) };
         let mut pools = Reconciliation::new(rhythm);
         tell(&mut pools, (0..1_000).map(spent_one).collect(), 0);
         tell(&mut pools, (1_000..2_000).map(spent_one).collect(), 500);

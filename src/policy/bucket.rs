@@ -1,6 +1,6 @@
 //! A token bucket in whole numbers: what came in, what may gather, what was taken. Nothing is ever rounded.
 
-use crate::values::{Capacity, MicroUnits, Timestamp};
+use crate::values::{Capacity, MicroUnits, Timestamp, signed};
 
 /// A level that rises with time up to the burst. It may be below zero: what was taken is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Bucket {
 impl Bucket {
     /// A full one.
     pub const fn full(capacity: Capacity, now: Timestamp) -> Self {
-        Self { capacity, level: capacity.burst as i64, refilled_micros: now.as_nanos() / 1_000 }
+        Self { capacity, level: signed(capacity.burst), refilled_micros: now.as_nanos() / 1_000 }
     }
 
     /// What is in it now. `elsewhere` counts towards the burst as if it were in it.
@@ -27,8 +27,9 @@ impl Bucket {
     /// The same, without a change.
     pub fn level_at(&self, now: Timestamp, elsewhere: u64) -> i64 {
         let elapsed = (now.as_nanos() / 1_000).saturating_sub(self.refilled_micros);
-        let room = (self.capacity.burst as i64 - elsewhere as i64 - self.level).max(0);
-        self.level + elapsed.saturating_mul(self.capacity.ru_per_second).min(room as u64) as i64
+        let room =
+            signed(self.capacity.burst).saturating_sub(signed(elsewhere)).saturating_sub(self.level).max(0);
+        self.level.saturating_add(signed(elapsed.saturating_mul(self.capacity.ru_per_second)).min(room))
     }
 
     /// What is in it, as of the last refill.
@@ -41,31 +42,32 @@ impl Bucket {
         self.capacity
     }
 
-    /// Takes, or puts back. A debt is bounded by one second's quota and `credit`: gives what is forgiven.
-    pub fn book(&mut self, amount: i64, credit: MicroUnits) -> MicroUnits {
-        let lowest = -self.capacity.second() - credit as i64;
-        let wanted = self.level - amount;
-        self.level = wanted.max(lowest.min(self.level)).min(self.capacity.burst as i64);
-        (self.level - wanted).max(0) as u64
+    /// Takes, or puts back. This makes no more debt than so much: gives what is forgiven.
+    pub fn book(&mut self, amount: i64, debt_max: MicroUnits) -> MicroUnits {
+        let lowest = -signed(debt_max);
+        let wanted = self.level.saturating_sub(amount);
+        self.level = wanted.max(lowest.min(self.level)).min(signed(self.capacity.burst));
+        self.level.saturating_sub(wanted).max(0) as u64
     }
 
     /// Another quota from now on: what is in it stays, as far as it fits.
     pub fn resize(&mut self, capacity: Capacity, now: Timestamp, elsewhere: u64) {
         self.refill(now, elsewhere);
         self.capacity = capacity;
-        self.level = self.level.min(capacity.burst as i64);
+        self.level = self.level.min(signed(capacity.burst));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::limits::DEBT_MAX;
 
     const SLOW: Capacity = Capacity { ru_per_second: 3, burst: 10_000_000 };
 
     fn drained(capacity: Capacity) -> Bucket {
         let mut bucket = Bucket::full(capacity, Timestamp::ZERO);
-        assert_eq!(bucket.book(capacity.burst as i64, 0), 0);
+        assert_eq!(bucket.book(capacity.burst as i64, DEBT_MAX), 0);
         bucket
     }
 
@@ -87,21 +89,24 @@ mod tests {
     }
 
     #[test]
-    fn debt_ends_at_one_second_and_the_credit_and_what_is_forgiven_is_told() {
+    fn debt_ends_where_it_is_bounded_and_what_is_forgiven_is_told() {
         let mut bucket = drained(SLOW);
-        assert_eq!(bucket.book(2_000_000, 0), 0);
-        assert_eq!(bucket.book(5_000_000, 0), 4_000_000);
+        assert_eq!(bucket.book(2_000_000, 3_000_000), 0);
+        assert_eq!(bucket.book(5_000_000, 3_000_000), 4_000_000);
         assert_eq!(bucket.level(), -3_000_000);
-        assert_eq!(bucket.book(-1_000_000, 0), 0);
+        assert_eq!(bucket.book(-1_000_000, 3_000_000), 0);
         assert_eq!(bucket.level(), -2_000_000);
-        assert_eq!(bucket.book(9_000_000, 9_000_000), 0);
+        assert_eq!(bucket.book(9_000_000, DEBT_MAX), 0);
         assert_eq!(bucket.level(), -11_000_000);
+        assert_eq!(bucket.book(1, 3_000_000), 1, "what is deeper already stays where it is");
+        assert!(bucket.book(i64::MAX, DEBT_MAX) > 0);
+        assert_eq!(bucket.level(), -(DEBT_MAX as i64), "and no debt is deeper than counts have room for");
     }
 
     #[test]
     fn the_level_stays_when_the_quota_changes() {
         let mut bucket = Bucket::full(SLOW, Timestamp::ZERO);
-        bucket.book(4_000_000, 0);
+        bucket.book(4_000_000, DEBT_MAX);
         bucket.resize(Capacity { ru_per_second: 1_000, burst: 20_000_000 }, Timestamp::ZERO, 0);
         assert_eq!(bucket.level(), 6_000_000);
         bucket.resize(Capacity { ru_per_second: 2, burst: 2_000_000 }, Timestamp::ZERO, 0);

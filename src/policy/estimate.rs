@@ -5,11 +5,16 @@ use crate::values::limits::COMMAND_CLASSES;
 
 /// A new sample weighs one part in two to the power of this: the last dozen requests decide.
 const WEIGHT_BITS: u32 = 3;
+/// The peak comes down by one part in two to the power of this with each request: half of a large surprise is remembered
+/// for 177 of them, a tenth of it for 588.
+const PEAK_WEIGHT_BITS: u32 = 8;
 
-/// Moving averages in millionths of a request unit, one per class.
+/// Moving averages and peaks in millionths of a request unit, one of each per class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     averages: [MicroUnits; COMMAND_CLASSES],
+    /// The highest of late: up at once, down slowly.
+    peaks: [MicroUnits; COMMAND_CLASSES],
     /// One bit for each class of which a sample was seen.
     known: u8,
 }
@@ -22,6 +27,12 @@ impl Expected {
         self.averages[class]
     }
 
+    /// How much more than that it may be, as far as is remembered.
+    #[inline]
+    pub const fn surprise(&self, class: usize) -> MicroUnits {
+        self.peaks[class].saturating_sub(self.averages[class])
+    }
+
     /// Has any request of that class been paid for?
     pub const fn is_known(&self, class: usize) -> bool {
         self.known & (1 << class) != 0
@@ -30,6 +41,9 @@ impl Expected {
     /// What one really cost. The first one is all that is known, so it decides alone.
     #[inline]
     pub const fn learn(&mut self, class: usize, cost: MicroUnits) {
+        let peak = self.peaks[class];
+        self.peaks[class] =
+            if cost >= peak { cost } else { peak - (peak - cost).div_ceil(1 << PEAK_WEIGHT_BITS) };
         if !self.is_known(class) {
             self.known |= 1 << class;
             self.averages[class] = cost;
@@ -66,6 +80,18 @@ mod tests {
         assert!(expected.is_known(3) && !expected.is_known(2));
         expected.learn(2, 5_000);
         assert_eq!((expected.of(2), expected.of(3)), (5_000, 0));
+    }
+
+    #[test]
+    fn a_large_surprise_is_remembered_for_hundreds_of_requests_and_forgotten_in_the_end() {
+        let mut expected = Expected::default();
+        (0..100).for_each(|_| expected.learn(0, 1_000));
+        assert_eq!(expected.surprise(0), 0, "as long as all are alike nothing is surprising");
+        expected.learn(0, 257_000_000);
+        (0..100).for_each(|_| expected.learn(0, 1_000));
+        assert!(expected.of(0) < 10_000 && expected.surprise(0) > 150_000_000, "{expected:?}");
+        (0..5_000).for_each(|_| expected.learn(0, 1_000));
+        assert_eq!((expected.of(0), expected.surprise(0)), (1_000, 0));
     }
 
     #[test]

@@ -1,13 +1,20 @@
 //! What a request costs, in millionths of a request unit.
 //!
-//! `base + KiB in * in + KiB out * out + rows * row + slowness * latency`, and at least the floor of the kind of
-//! command. The first two terms are known when the request comes; the others when its reply does.
+//! `base + KiB in * in + KiB out * out + rows * row + keys * key + slowness * latency`, and at least the floor of the kind
+//! of command. Base, bytes in and keys are known when the request comes; the others when its reply does. Every sum and
+//! product stays at the most that fits, and a [`Price`] is less than that by far.
 
-use crate::values::{MicroUnits, Weights};
+use crate::values::{MicroUnits, Price, Weights};
 
 /// The slowness of a request may cost at most this many times what the rest of it costs: slowness is often a
 /// neighbour's doing.
 pub const SLOWNESS_SHARE_MAX: u64 = 4;
+
+/// What a store looks at in a microsecond, at most. A request that took so long cannot have looked at more.
+const LOOKED_AT_PER_MICRO: u64 = 5;
+/// A request that may look at much is estimated at this much of it, or what such requests cost lately: whether there is as
+/// much as it says only the store knows.
+const LOOKED_AT_ESTIMATED_MAX: u64 = 1_000;
 
 /// What is known of a request's cost before it is carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,19 +23,27 @@ pub struct Asked {
     pub requests: u64,
     /// Bytes of the request.
     pub bytes_in: u64,
-    /// Keys that it names, where it names several.
+    /// Keys that it writes, where it names several.
     pub keys: u64,
+    /// Entries that it may look at without showing them, as far as it took the time for that.
+    pub looks_at: u64,
     /// It costs no less than this.
     pub floor: MicroUnits,
+    /// What is due beyond that, whatever the reply is.
+    pub hidden: MicroUnits,
 }
 
 impl Asked {
-    /// One request more.
-    pub const fn add(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.bytes_in += other.bytes_in;
-        self.keys += other.keys;
-        self.floor = self.floor.saturating_add(other.floor);
+    /// One request more, which is due its own floor.
+    pub fn add(&mut self, other: &Self, weights: &Weights) {
+        let alone = Self { keys: 0, looks_at: 0, ..*other };
+        let quote = weights.quote(&alone);
+        self.requests = self.requests.saturating_add(other.requests);
+        self.bytes_in = self.bytes_in.saturating_add(other.bytes_in);
+        self.keys = self.keys.saturating_add(other.keys);
+        self.looks_at = self.looks_at.saturating_add(other.looks_at);
+        self.hidden =
+            self.hidden.saturating_add(other.hidden).saturating_add(quote.floor.beyond(quote.fixed));
     }
 }
 
@@ -36,11 +51,13 @@ impl Asked {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quote {
     /// What is due whatever the reply is.
-    pub fixed: MicroUnits,
+    pub fixed: Price,
     /// It costs no less than this.
-    pub floor: MicroUnits,
-    /// Keys that it names, where it names several.
+    pub floor: Price,
+    /// Keys that it writes, where it names several.
     pub keys: u32,
+    /// Entries that it may look at without showing them.
+    pub looks_at: u32,
 }
 
 /// What the reply told about it.
@@ -50,7 +67,9 @@ pub struct Measured {
     pub bytes_out: u64,
     /// Elements of the reply, where it has elements.
     pub rows: u64,
-    /// How much longer it took than such requests usually do, in microseconds.
+    /// How long it took, in microseconds.
+    pub took_micros: u64,
+    /// How much longer that is than such requests usually take, in microseconds.
     pub slowness_micros: u64,
 }
 
@@ -63,8 +82,10 @@ pub struct Terms {
     pub bytes_in: MicroUnits,
     /// For the reply's bytes.
     pub bytes_out: MicroUnits,
-    /// For its rows.
+    /// For its rows, or for what it looked at to find them.
     pub rows: MicroUnits,
+    /// For the keys that it writes, where it names several.
+    pub keys: MicroUnits,
     /// For being slow.
     pub slowness: MicroUnits,
     /// What is missing to the floor of its kind.
@@ -73,47 +94,80 @@ pub struct Terms {
 
 impl Terms {
     /// All of them.
-    pub const fn total(&self) -> MicroUnits {
-        self.base + self.bytes_in + self.bytes_out + self.rows + self.slowness + self.to_floor
+    pub const fn total(&self) -> Price {
+        let known = self.base.saturating_add(self.bytes_in).saturating_add(self.bytes_out);
+        let counted = self.rows.saturating_add(self.keys).saturating_add(self.slowness);
+        Price::new(known.saturating_add(counted).saturating_add(self.to_floor))
     }
 }
 
 impl Weights {
     /// What is known at once.
+    #[inline]
     pub const fn quote(&self, asked: &Asked) -> Quote {
-        let fixed = asked.requests * self.base + per_kib(asked.bytes_in, self.kib_in);
-        let keys = if asked.keys > u32::MAX as u64 { u32::MAX } else { asked.keys as u32 };
-        Quote { fixed, floor: asked.floor, keys }
+        let fixed = asked
+            .requests
+            .saturating_mul(self.base)
+            .saturating_add(per_kib(asked.bytes_in, self.kib_in))
+            .saturating_add(asked.hidden);
+        let (keys, looks_at) = (in_32_bits(asked.keys), in_32_bits(asked.looks_at));
+        Quote { fixed: Price::new(fixed), floor: Price::new(asked.floor), keys, looks_at }
     }
 
     /// What to take before it is carried out: the rest is what such requests cost lately.
-    pub fn estimate(&self, quote: &Quote, expected: MicroUnits) -> MicroUnits {
-        (quote.fixed + expected.max(u64::from(quote.keys) * self.row)).max(quote.floor)
+    #[inline]
+    pub fn estimate(&self, quote: &Quote, expected: MicroUnits) -> Price {
+        Price::new(quote.fixed.micro().saturating_add(self.rest_of_estimate(quote, expected)))
+            .max(quote.floor)
+    }
+
+    /// What of an estimate is not known at once.
+    #[inline]
+    pub fn rest_of_estimate(&self, quote: &Quote, expected: MicroUnits) -> MicroUnits {
+        if quote.keys == 0 && quote.looks_at == 0 {
+            return expected;
+        }
+        let looked_at = u64::from(quote.looks_at).min(LOOKED_AT_ESTIMATED_MAX);
+        let counted =
+            u64::from(quote.keys).saturating_mul(self.key).saturating_add(looked_at.saturating_mul(self.row));
+        expected.max(counted)
     }
 
     /// What it really cost.
-    pub fn actual(&self, quote: &Quote, measured: &Measured) -> MicroUnits {
+    #[inline]
+    pub fn actual(&self, quote: &Quote, measured: &Measured) -> Price {
         let terms = self.terms_of_reply(quote, measured);
-        quote.fixed + terms.total()
+        Price::new(quote.fixed.micro().saturating_add(terms.total().micro()))
     }
 
     /// Term by term.
     pub fn terms(&self, asked: &Asked, measured: &Measured) -> Terms {
-        let base = asked.requests * self.base;
         let quote = self.quote(asked);
-        Terms { base, bytes_in: quote.fixed - base, ..self.terms_of_reply(&quote, measured) }
+        let base = Price::new(asked.requests.saturating_mul(self.base)).min(quote.fixed);
+        Terms {
+            base: base.micro(),
+            bytes_in: quote.fixed.beyond(base),
+            ..self.terms_of_reply(&quote, measured)
+        }
     }
 
+    #[inline]
     fn terms_of_reply(&self, quote: &Quote, measured: &Measured) -> Terms {
         let bytes_out = per_kib(measured.bytes_out, self.kib_out);
-        let rows = measured.rows.max(u64::from(quote.keys)) * self.row;
-        let rest = quote.fixed + bytes_out + rows;
+        let looked_at = match quote.looks_at {
+            0 => 0,
+            most => measured.took_micros.saturating_mul(LOOKED_AT_PER_MICRO).min(u64::from(most)),
+        };
+        let rows = measured.rows.max(looked_at).saturating_mul(self.row);
+        let keys = u64::from(quote.keys).saturating_mul(self.key);
+        let fixed = quote.fixed.micro();
+        let rest = fixed.saturating_add(bytes_out).saturating_add(rows).saturating_add(keys);
         let slowness = match measured.slowness_micros {
             0 => 0,
-            excess => self.slowness(excess).min(rest * SLOWNESS_SHARE_MAX),
+            excess => self.slowness(excess).min(rest.saturating_mul(SLOWNESS_SHARE_MAX)),
         };
-        let to_floor = quote.floor.saturating_sub(rest + slowness);
-        Terms { base: 0, bytes_in: 0, bytes_out, rows, slowness, to_floor }
+        let to_floor = quote.floor.micro().saturating_sub(rest.saturating_add(slowness));
+        Terms { base: 0, bytes_in: 0, bytes_out, rows, keys, slowness, to_floor }
     }
 
     const fn slowness(&self, excess_micros: u64) -> MicroUnits {
@@ -122,31 +176,43 @@ impl Weights {
 }
 
 const fn per_kib(bytes: u64, weight: MicroUnits) -> MicroUnits {
-    bytes * weight / 1_024
+    bytes.saturating_mul(weight) / 1_024
+}
+
+const fn in_32_bits(count: u64) -> u32 {
+    if count > u32::MAX as u64 { u32::MAX } else { count as u32 }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::values::UNIT;
+    use crate::values::limits::PRICE_MAX;
 
-    const GET: Asked = Asked { requests: 1, bytes_in: 1_024, keys: 0, floor: 0 };
+    const GET: Asked = Asked { requests: 1, bytes_in: 1_024, keys: 0, looks_at: 0, floor: 0, hidden: 0 };
 
     fn estimate(asked: &Asked, expected: MicroUnits) -> MicroUnits {
         let weights = Weights::default();
-        weights.estimate(&weights.quote(asked), expected)
+        weights.estimate(&weights.quote(asked), expected).micro()
+    }
+
+    fn total(asked: &Asked, measured: &Measured) -> MicroUnits {
+        Weights::default().terms(asked, measured).total().micro()
     }
 
     #[test]
     fn the_terms_of_the_default_price() {
-        let measured = Measured { bytes_out: 4_096, rows: 100, slowness_micros: 3_000 };
+        let measured =
+            Measured { bytes_out: 4_096, rows: 100, slowness_micros: 3_000, ..Measured::default() };
         let terms = Weights::default().terms(&GET, &measured);
         let units = |hundredths: u64| hundredths * UNIT / 100;
         assert_eq!((terms.base, terms.bytes_in, terms.bytes_out), (units(100), units(100), units(100)));
         assert_eq!((terms.rows, terms.slowness, terms.to_floor), (units(200), units(150), 0));
-        assert_eq!(terms.total(), units(650));
+        assert_eq!(terms.total().micro(), units(650));
         let weights = Weights::default();
-        assert_eq!(weights.actual(&weights.quote(&GET), &measured), units(650));
+        assert_eq!(weights.actual(&weights.quote(&GET), &measured).micro(), units(650));
     }
 
     #[test]
@@ -159,16 +225,65 @@ mod tests {
     #[test]
     fn nothing_costs_less_than_its_floor() {
         let asked = Asked { floor: 10 * UNIT, ..GET };
-        assert_eq!(Weights::default().terms(&asked, &Measured::default()).total(), 10 * UNIT);
+        assert_eq!(total(&asked, &Measured::default()), 10 * UNIT);
         assert_eq!(estimate(&asked, 0), 10 * UNIT);
         assert_eq!(estimate(&asked, 20 * UNIT), 22 * UNIT);
     }
 
     #[test]
-    fn a_thousand_keys_are_a_thousand_rows_though_the_reply_is_one() {
+    fn each_key_of_several_has_its_price_and_each_row_of_the_reply_too() {
         let asked = Asked { keys: 1_000, ..GET };
-        let measured = Measured { rows: 0, ..Measured::default() };
-        assert_eq!(Weights::default().terms(&asked, &measured).rows, 20 * UNIT);
-        assert_eq!(estimate(&asked, 0), 22 * UNIT);
+        let key = Weights::default().key;
+        assert_eq!(Weights::default().terms(&asked, &Measured::default()).keys, 1_000 * key);
+        assert_eq!(estimate(&asked, 0), 2 * UNIT + 1_000 * key);
+        let measured = Measured { rows: 1_000, ..Measured::default() };
+        assert_eq!(total(&asked, &measured), 2 * UNIT + 1_000 * key + 20 * UNIT);
+    }
+
+    #[test]
+    fn what_is_looked_at_counts_as_far_as_there_was_time_for_it() {
+        let asked = Asked { looks_at: 1_000_000, ..GET };
+        assert_eq!(estimate(&asked, 0), 22 * UNIT, "as much as is thought of at first");
+        for (took_micros, rows, units) in
+            [(0, 0, 2), (100, 0, 12), (100, 10, 12), (100, 1_000, 22), (u64::MAX, 0, 20_002)]
+        {
+            let measured = Measured { rows, took_micros, ..Measured::default() };
+            assert_eq!(total(&asked, &measured), units * UNIT, "{took_micros} us, {rows} rows");
+        }
+    }
+
+    #[test]
+    fn a_transaction_pays_for_each_request_its_own_floor() {
+        let weights = Weights::default();
+        let (mut sum, dear) = (Asked::default(), Asked { floor: 5 * UNIT, ..GET });
+        [GET, dear, GET, dear].iter().for_each(|one| sum.add(one, &weights));
+        assert_eq!(estimate(&sum, 0), (2 + 5 + 2 + 5) * UNIT);
+        // A large reply to one of them does not pay for what the others do.
+        let measured = Measured { bytes_out: 40 * 1_024, ..Measured::default() };
+        assert_eq!(total(&sum, &measured), (14 + 10) * UNIT);
+    }
+
+    proptest! {
+        #[test]
+        fn no_price_is_more_than_the_most_or_less_than_what_is_known(
+            counts in proptest::array::uniform10(prop_oneof![0..10_u64, any::<u64>()]),
+            weight in 0..=1_000_000 * UNIT,
+            times in 0..200_usize,
+        ) {
+            let [requests, bytes_in, keys, looks_at, floor, hidden, bytes_out, rows, took_micros, slowness_micros] = counts;
+            let weights = Weights { base: weight, kib_in: weight, kib_out: weight, row: weight, key: weight, latency_ms: weight };
+            let one = Asked { requests, bytes_in, keys, looks_at, floor, hidden };
+            let mut asked = one;
+            (0..times).for_each(|_| asked.add(&one, &weights));
+            let measured = Measured { bytes_out, rows, took_micros, slowness_micros };
+            let quote = weights.quote(&asked);
+            for price in [
+                weights.estimate(&quote, rows), weights.actual(&quote, &measured), weights.terms(&asked, &measured).total()
+            ] {
+                prop_assert!(price.signed() >= 0 && price.micro() <= PRICE_MAX);
+                prop_assert!(price >= quote.fixed && price >= quote.floor);
+            }
+            prop_assert!(weights.quote(&one).fixed <= quote.fixed);
+        }
     }
 }

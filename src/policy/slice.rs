@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Timestamp};
+use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Price, Timestamp, signed};
 
 /// What is kept of an allowance at the end of a period: so many times what one period wants, and so many of the
 /// largest costs.
@@ -99,19 +99,19 @@ impl Slice {
     }
 
     /// Nearly every request: its cost is within an allowance of which was heard since then.
-    pub fn allows(&self, cost: MicroUnits, heard_since: Timestamp) -> bool {
-        self.heard_at >= heard_since && self.allowance >= cost as i64
+    pub const fn allows(&self, cost: Price, heard_since: Timestamp) -> bool {
+        self.heard_at.as_nanos() >= heard_since.as_nanos() && self.allowance >= cost.signed()
     }
 
     /// May a request of this cost pass?
-    pub fn check(&mut self, cost: MicroUnits, capacity: Capacity, now: Timestamp, terms: Terms) -> Verdict {
+    pub fn check(&mut self, cost: Price, capacity: Capacity, now: Timestamp, terms: Terms) -> Verdict {
         let heard_since = now.before(terms.lease);
         if self.allows(cost, heard_since) {
             return Verdict::Fits;
         }
         // On credit. What is larger than the burst never fits but into a full bucket, and whether it is that only the
         // pool knows.
-        if cost <= capacity.burst && self.is_full(capacity, now) {
+        if cost.micro() <= capacity.burst && self.is_full(capacity, now) {
             return Verdict::Fits;
         }
         if terms.silent {
@@ -130,14 +130,14 @@ impl Slice {
     }
 
     /// Takes a cost that fits.
-    pub fn take(&mut self, cost: MicroUnits) {
+    pub fn take(&mut self, cost: Price) {
         self.take_wanted(cost, Wanted::of(cost));
     }
 
     /// The same, where it is taken from several slices.
-    pub fn take_wanted(&mut self, cost: MicroUnits, wanted: Wanted) {
+    pub fn take_wanted(&mut self, cost: Price, wanted: Wanted) {
         self.note_wanted(wanted);
-        self.book(cost as i64);
+        self.book(cost.signed());
     }
 
     /// Takes several costs that fit together: what they come to after all corrections, their sum, and the largest.
@@ -154,12 +154,12 @@ impl Slice {
 
     /// It cost more than was taken, or less.
     pub const fn book(&mut self, difference: i64) {
-        self.allowance -= difference;
-        self.spent += difference;
+        self.allowance = self.allowance.saturating_sub(difference);
+        self.spent = self.spent.saturating_add(difference);
     }
 
     /// A request was refused for want of this.
-    pub fn handle_denied(&mut self, cost: MicroUnits) {
+    pub fn handle_denied(&mut self, cost: Price) {
         self.note_wanted(Wanted::of(cost));
     }
 
@@ -175,7 +175,7 @@ impl Slice {
         let wanted = u64::from(self.wanted_milli.max(self.wanted_before_milli)) * MICRO_PER_MILLI;
         let lapsed = self.heard_at < now.before(terms.lease);
         let kept = if wanted == 0 || lapsed { 0 } else { PERIODS_KEPT * wanted + LUMPS_KEPT * self.lump() };
-        let returned = (self.allowance - kept as i64).max(0);
+        let returned = self.allowance.saturating_sub(signed(kept)).max(0);
         if wanted == 0 && needed == 0 && self.spent == 0 && returned == 0 {
             return None;
         }
@@ -189,8 +189,9 @@ impl Slice {
             capacity,
             wanted,
             spent,
+            surprise: 0,
             returned: returned as u64,
-            owed: (-self.allowance).max(0) as u64,
+            owed: self.allowance.min(0).unsigned_abs(),
             needed,
             lump: self.lump().max(needed),
         })
@@ -224,13 +225,16 @@ impl Slice {
     /// know, or not any more: so what counts is what the pool thinks that it holds.
     pub fn handle_grant(&mut self, grant: &Grant) {
         self.unanswered = self.unanswered.saturating_sub(1);
-        let holds = grant.holds as i64 - self.spent;
+        let holds = signed(grant.holds).saturating_sub(self.spent);
         // What it told after what this is the answer to will be taken off by the next one.
-        self.allowance = if self.unanswered == 0 { holds } else { holds.min(self.allowance + grant.amount) };
+        self.allowance = match self.unanswered {
+            0 => holds,
+            _ => holds.min(self.allowance.saturating_add(grant.amount)),
+        };
         self.level = grant.level;
         self.heard_at = self.heard_at.max(grant.at);
         self.heard = true;
-        self.dry_from_milli = grant.dry_from.map_or(u32::MAX, |cost| Wanted::of(cost).milli);
+        self.dry_from_milli = grant.dry_from.map_or(u32::MAX, |cost| Wanted::of_sum(cost).milli);
         self.share = grant.share.min(u32::from(u16::MAX)) as u16;
     }
 
@@ -247,7 +251,7 @@ impl Slice {
         if !self.heard {
             return true;
         }
-        let missing = (capacity.burst as i64 - self.level - self.allowance).max(0);
+        let missing = signed(capacity.burst).saturating_sub(self.level).saturating_sub(self.allowance).max(0);
         let until_full = Duration::from_micros(capacity.micros_for(missing as u64));
         now >= self.heard_at.after(until_full)
     }
@@ -257,36 +261,41 @@ impl Slice {
         if self.is_full(capacity, now) {
             return capacity.burst;
         }
-        let came_in = now.since(self.heard_at).as_micros() as u64 * capacity.ru_per_second;
-        let known = self.level.saturating_add_unsigned(came_in).min(capacity.burst as i64) + self.allowance;
-        known.clamp(0, capacity.burst as i64) as u64
+        let came_in = capacity.comes_in(now.since(self.heard_at));
+        let there = self.level.saturating_add_unsigned(came_in).min(signed(capacity.burst));
+        there.saturating_add(self.allowance).clamp(0, signed(capacity.burst)) as u64
     }
 
-    fn ask(&mut self, cost: MicroUnits) -> Verdict {
+    /// What the pool had when it was last heard of, and what of it is here.
+    pub const fn in_sight(&self) -> i64 {
+        self.level.saturating_add(self.allowance)
+    }
+
+    fn ask(&mut self, cost: Price) -> Verdict {
         self.lump_milli = self.lump_milli.max(Wanted::of(cost).milli);
         Verdict::Ask
     }
 
     /// The earliest moment at which so much could be there, if nobody else took any.
-    fn earliest(&self, cost: MicroUnits, capacity: Capacity, now: Timestamp) -> Duration {
+    fn earliest(&self, cost: Price, capacity: Capacity, now: Timestamp) -> Duration {
         let there = self.level.saturating_add(self.allowance.max(0));
-        let missing = (cost.min(capacity.burst) as i64).saturating_sub(there).max(0);
+        let missing = signed(cost.micro().min(capacity.burst)).saturating_sub(there).max(0);
         let moment = self.heard_at.after(Duration::from_micros(capacity.micros_for(missing as u64)));
         moment.since(now)
     }
 
     /// The pool is silent: this core goes on with the part of what comes in that it last had.
-    fn check_alone(&mut self, cost: MicroUnits, capacity: Capacity, now: Timestamp, terms: Terms) -> Verdict {
+    fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, terms: Terms) -> Verdict {
         let share = u128::from(if self.heard { u32::from(self.share) } else { terms.even_share });
-        let part = |whole: u64| (u128::from(whole) * share / WHOLE_SHARE) as i64;
+        let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);
         let most = part(capacity.burst);
-        let came_in = part(now.since(self.heard_at).as_micros() as u64 * capacity.ru_per_second);
-        self.allowance = self.allowance.max((self.allowance + came_in).min(most));
+        let came_in = part(capacity.comes_in(now.since(self.heard_at)));
+        self.allowance = self.allowance.max(self.allowance.saturating_add(came_in).min(most));
         self.heard_at = now;
-        if self.allowance >= (cost as i64).min(most) && self.allowance > 0 {
+        if self.allowance >= cost.signed().min(most) && self.allowance > 0 {
             return Verdict::Fits;
         }
-        let missing = (cost as i64 - self.allowance).max(0) as u64;
+        let missing = cost.signed().saturating_sub(self.allowance).max(0) as u64;
         let scaled = (u128::from(missing) * WHOLE_SHARE / share.max(1)).min(u128::from(u32::MAX) * 1_000_000);
         Verdict::Refused(Duration::from_micros(capacity.micros_for(scaled as u64)))
     }
@@ -313,11 +322,16 @@ impl Wanted {
     /// A cost in thousandths of a request unit.
     #[expect(
         clippy::manual_div_ceil,
-        reason = "costs are far below 64 bits, and this is half of what that takes"
+        reason = "prices are far below 64 bits, and this is half of what that takes"
     )]
-    pub fn of(cost: MicroUnits) -> Self {
-        let milli = (cost + (MICRO_PER_MILLI - 1)) / MICRO_PER_MILLI;
+    pub fn of(cost: Price) -> Self {
+        let milli = (cost.micro() + (MICRO_PER_MILLI - 1)) / MICRO_PER_MILLI;
         Self { milli: milli.min(u64::from(u32::MAX)) as u32 }
+    }
+
+    /// The same of several together.
+    pub fn of_sum(costs: MicroUnits) -> Self {
+        Self { milli: costs.div_ceil(MICRO_PER_MILLI).min(u64::from(u32::MAX)) as u32 }
     }
 }
 
@@ -337,7 +351,7 @@ mod tests {
     /// A slice that was told at 100 ms that the pool has this, and for whom it is not enough.
     fn told(level: u64, dry_from: Option<MicroUnits>) -> Slice {
         let mut slice = Slice::untouched(Timestamp::ZERO);
-        slice.take(UNIT);
+        slice.take(Price::new(UNIT));
         let at = Timestamp::from_millis(100);
         let level = level as i64;
         slice.handle_grant(&Grant {
@@ -354,7 +368,7 @@ mod tests {
     }
 
     fn check(slice: &mut Slice, cost: MicroUnits, millis: u64) -> Verdict {
-        slice.check(cost, CAPACITY, Timestamp::from_millis(millis), TERMS)
+        slice.check(Price::new(cost), CAPACITY, Timestamp::from_millis(millis), TERMS)
     }
 
     #[test]

@@ -125,11 +125,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         guard: opened.admin.map(|address| Guard { token: token.clone(), address }),
         facts,
         drain_timeout: config.drain_timeout,
-        pools: Reconciliation::new(Rhythm {
-            cores: cpus.len() as u16,
-            period: config.reconcile,
-            lease: lease_of(config.reconcile),
-        }),
+        pools: Reconciliation::new(Rhythm { period: config.reconcile, lease: lease_of(config.reconcile) }),
         clock,
     };
     executors.push(start_control(settings, control_letters, control_bell, opened.admin)?);
@@ -423,7 +419,13 @@ fn admission_settings(config: &Config) -> AdmissionSettings {
         LimiterKind::Buckets => Limiter::Buckets,
     };
     let secret = [random_seed(), random_seed()];
-    AdmissionSettings { limiter, weights: config.weights, period: config.reconcile, secret }
+    AdmissionSettings {
+        limiter,
+        weights: config.weights,
+        period: config.reconcile,
+        scan_count_max: config.scan_count_max,
+        secret,
+    }
 }
 
 fn start_control(

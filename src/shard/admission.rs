@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::Shard;
-use super::accounts::{Charge, Decision, Payer, Scope};
+use super::accounts::{Charge, Decision, Payer, Scope, risk_of};
 use super::client::HeldRequest;
 use super::counters::Counter;
 use super::pricing::{asked, class_of};
@@ -21,7 +21,7 @@ use crate::policy::price::Asked;
 use crate::protocol::Arguments;
 use crate::protocol::command::{Class, Command};
 use crate::values::time::Now;
-use crate::values::{ClientId, Grant, MicroUnits, UNIT, Usage, Weights};
+use crate::values::{ClientId, Grant, Price, UNIT, Usage, Weights};
 
 /// How requests are admitted.
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ pub struct AdmissionSettings {
     pub weights: Weights,
     /// How often a core tells the pools what it spent.
     pub period: Duration,
+    /// A walk is asked to look at no more than so much in one step, whatever the client wants.
+    pub scan_count_max: u32,
     /// Makes hashes of names that nobody outside can foretell; the same for all shards.
     pub secret: [u64; 2],
 }
@@ -55,6 +57,7 @@ impl Default for AdmissionSettings {
             limiter: Limiter::Buckets,
             weights: Weights::default(),
             period: Duration::from_millis(10),
+            scan_count_max: 10_000,
             secret: [0; 2],
         }
     }
@@ -83,7 +86,7 @@ impl Shard {
             return Ok(None);
         }
         let weights = &self.settings.admission.weights;
-        let (asked, class) = (asked(command, arguments, weights), class_of(command));
+        let (asked, class) = (asked(command, arguments), class_of(command));
         // A tab is opened only where there are prices.
         if let Some(payer) = self.clients.at(id).identity.payer
             && let Some(tab) = self.accounts.tab_of(payer)
@@ -91,7 +94,11 @@ impl Shard {
             let quote = weights.quote(&asked);
             let taken = weights.estimate(&quote, tab.expected(class));
             let track = self.settings.track_of(taken, class, tab.is_known(class));
-            if self.clients.at(id).take_track(track) && tab.take(taken, now.monotonic) {
+            let client = self.clients.at(id);
+            if tab.could_pay(taken, class, client.unanswered())
+                && client.take_track(track)
+                && tab.take(taken, now.monotonic)
+            {
                 return Ok(Some(Charge { taken, quote, payer, class }));
             }
         }
@@ -123,7 +130,7 @@ impl Shard {
         let charge = Charge { taken: cost, quote, payer, class };
         let is_known = self.accounts.is_known(payer, class);
         let track = self.settings.track_of(cost, class, is_known);
-        if !self.clients.at(id).take_track(track) {
+        if self.is_risky(id, payer, class, cost, now) || !self.clients.at(id).take_track(track) {
             self.hold_request(id, arguments);
             return Err(Stopped);
         }
@@ -131,7 +138,7 @@ impl Shard {
             Decision::Admitted => Ok(Some(charge)),
             Decision::Wait => self.admit_later(id, &charge, arguments),
             Decision::Refused { scope, retry_after } => {
-                let usage = Usage { throttled: cost, ..Usage::default() };
+                let usage = Usage { throttled: cost.micro(), ..Usage::default() };
                 self.accounts.meter(payer.tenant(), usage, now.monotonic);
                 self.throttle(id, scope, retry_after, now)
             }
@@ -149,9 +156,22 @@ impl Shard {
             return None;
         }
         let weights = &self.settings.admission.weights;
-        let quote = weights.quote(&asked(Some(command), arguments, weights));
+        let quote = weights.quote(&asked(Some(command), arguments));
         let payer = self.payer_of(id)?;
-        Some(Charge { taken: 0, quote, payer, class: class_of(Some(command)) })
+        Some(Charge { taken: Price::ZERO, quote, payer, class: class_of(Some(command)) })
+    }
+
+    /// Would the payer owe something, if all that the client has under way turned out as dear as one such request did of
+    /// late? Then the next one waits until it is known.
+    fn is_risky(&mut self, id: ClientId, payer: Payer, class: Class, cost: Price, now: Now) -> bool {
+        let under_way = self.clients.at(id).unanswered();
+        let surprise = self.accounts.surprise(payer, class);
+        let is_obeyed = matches!(self.settings.admission.limiter, Limiter::Buckets);
+        if surprise == 0 || under_way == 0 || !is_obeyed {
+            return false;
+        }
+        let worst = cost.micro().saturating_add(risk_of(surprise, under_way));
+        !self.accounts.could_pay(payer, worst, now.monotonic)
     }
 
     /// Has a request wait for a pool. In shadow none waits: it passes, and what would have become of it is found out later.
@@ -208,16 +228,16 @@ impl Shard {
     }
 
     /// What would have become of a request that has passed: its estimate counts, whatever it cost.
-    fn decide_in_shadow(&mut self, payer: Payer, cost: MicroUnits, now: Now) {
+    fn decide_in_shadow(&mut self, payer: Payer, cost: Price, now: Now) {
         if payer.versions_before(self.quotas.version()) != 0 {
             return;
         }
         let usage = match self.accounts.admit(payer, cost, now.monotonic) {
             Decision::Wait => return self.undecided_in_shadow.push((payer, cost)),
-            Decision::Admitted => Usage { admitted: cost, ..Usage::default() },
+            Decision::Admitted => Usage { admitted: cost.micro(), ..Usage::default() },
             Decision::Refused { .. } => {
                 self.counters.add(Counter::ThrottledInShadow, 1);
-                Usage { throttled: cost, ..Usage::default() }
+                Usage { throttled: cost.micro(), ..Usage::default() }
             }
         };
         self.accounts.meter(payer.tenant(), usage, now.monotonic);

@@ -47,7 +47,7 @@ impl Shard {
         let mut text = self.pool.take();
         write(&mut text, protocol);
         if let Some(charge) = charge {
-            self.settle_charge(&charge, &Settlement::of(Outcome::ANSWERED, text.len()), now);
+            self.settle_charge(&charge, &Settlement::of(Outcome::answered(text.len())), now);
         }
         self.answer_now(id, |out, _| out.extend_from_slice(&text));
         self.pool.give(text);
@@ -55,16 +55,15 @@ impl Shard {
 
     /// An answer of the control executor to a question.
     pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
-        self.deliver(to, Outcome::ANSWERED, Message::Small(reply), now);
+        self.deliver(to, Outcome::answered(reply.len()), Message::Small(reply), now);
     }
 
     /// A reply has come to the shard that its client is on.
     pub(super) fn deliver(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let id = ClientId { index: to.client, generation: to.generation };
-        let bytes = message.bytes().len();
         // The client may have left; the reply is then nobody's, but it cost what it cost.
         let Some(client) = self.clients.get(id) else {
-            return self.settle_departed(to, outcome, bytes, now);
+            return self.settle_departed(to, outcome, now);
         };
         let weights = &self.settings.admission.weights;
         let mut settle = |charge: Option<&Charge>, settlement: &Settlement| {
@@ -75,12 +74,12 @@ impl Shard {
         match client.waiting(to.sequence) {
             None => debug_assert!(false, "a reply that nobody waits for: {to:?}"),
             Some((Rewrite::AsItCame, charge)) => {
-                settle(charge, &Settlement::of(outcome, bytes));
+                settle(charge, &Settlement::of(outcome));
                 client.answer(to.sequence, message, &mut self.pool);
                 self.after_answer(id);
             }
             Some((Rewrite::Cursor { backend }, charge)) => {
-                settle(charge, &Settlement::of(outcome, bytes));
+                settle(charge, &Settlement::of(outcome));
                 let reply = self.next_cursor(backend, message.bytes());
                 self.answer_rewritten(id, to.sequence, reply);
             }

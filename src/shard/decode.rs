@@ -2,9 +2,10 @@
 
 use super::client::{Ending, HeldRequest};
 use super::counters::Counter;
+use super::qos::encoded;
 use super::{Identity, Shard};
-use crate::protocol::command::{self, Command, Handling, LocalCommand};
-use crate::protocol::{Arguments, Request, RequestDecoder, RequestLimits, encode};
+use crate::protocol::command::{self, Class, Command, Handling, LocalCommand};
+use crate::protocol::{Argument, Arguments, Request, RequestDecoder, RequestLimits, encode};
 use crate::values::time::Now;
 use crate::values::{Action, Owner};
 use crate::values::{ClientId, limits};
@@ -146,6 +147,12 @@ impl Shard {
 
     fn handle_command(&mut self, id: ClientId, command: &'static Command, request: Request<'_>, now: Now) {
         let arguments = request.arguments;
+        if command.class == Class::Scan
+            && let Some((frame, places)) = self.with_lower_count(command, &arguments)
+        {
+            let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
+            return self.handle_command(id, command, request, now);
+        }
         let handling = command.handling_for(&arguments);
         if let Err(refusal) = self.permit(id, command, handling, &arguments) {
             self.counters.add(Counter::RefusedPermission, 1);
@@ -167,6 +174,26 @@ impl Shard {
                 self.answer_now(id, |out, _| encode::error(out, &refusal.of(command).to_string()));
             }
         }
+    }
+
+    /// The same walk with a smaller step, if its client asks for too large a one: `COUNT` is a hint.
+    #[cold]
+    fn with_lower_count(
+        &self,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Option<(Vec<u8>, Vec<Argument>)> {
+        let most = self.settings.admission.scan_count_max;
+        let walk = command.walk(arguments)?;
+        let mut too_large = walk.counts_above(arguments, most).peekable();
+        too_large.peek()?;
+        let lower = most.to_string();
+        let words = arguments.iter().enumerate();
+        let lowered = words.map(|(index, word)| match too_large.next_if_eq(&index) {
+            Some(_) => lower.as_bytes(),
+            None => word,
+        });
+        Some(encoded(lowered))
     }
 
     /// Requests without one home (and those that change the dialect) start when all earlier ones are answered.

@@ -12,7 +12,7 @@ use crate::protocol::command::{Class, Command, Handling, recognise};
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::values::time::Now;
 use crate::values::usage::Amount;
-use crate::values::{ClientId, MicroUnits, UNIT};
+use crate::values::{ClientId, MicroUnits, Price, UNIT};
 
 impl Shard {
     /// All three scopes. What is left of them is asked of the pools, which know what other cores spent.
@@ -91,19 +91,21 @@ impl Shard {
         self.explain_place(&mut map, command, handling, arguments);
         map.text("class", word_for_class(class_of(Some(command))).to_owned());
         let weights = self.settings.admission.weights;
-        let asked = asked(Some(command), arguments, &weights);
+        let asked = asked(Some(command), arguments);
         let quote = weights.quote(&asked);
         let class = class_of(Some(command));
         let expected = self.payer_of(id).map_or(0, |payer| self.accounts.expected(payer, class));
         let total = weights.estimate(&quote, expected);
-        let base = asked.requests * weights.base;
-        let rest = expected.max(u64::from(quote.keys) * weights.row);
+        let fixed = quote.fixed.micro();
+        let rest = weights.rest_of_estimate(&quote, expected);
         let mut price = Map::default();
-        price.units("base", base);
-        price.units("request_bytes", quote.fixed - base);
-        price.units("reply_expected", rest);
-        price.units("to_floor", total - (quote.fixed + rest));
-        price.units("total", total);
+        price.units("base", weights.base.min(fixed));
+        price.units("request_bytes", fixed.saturating_sub(weights.base));
+        let keys = u64::from(quote.keys).saturating_mul(weights.key).min(rest);
+        price.units("keys", keys);
+        price.units("reply_expected", rest - keys);
+        price.units("to_floor", total.micro().saturating_sub(fixed.saturating_add(rest)));
+        price.units("total", total.micro());
         map.0.push(("estimate", Value::Map(price)));
         self.explain_admission(&mut map, id, total, now);
         map
@@ -137,7 +139,7 @@ impl Shard {
         }
     }
 
-    fn explain_admission(&mut self, map: &mut Map, id: ClientId, cost: MicroUnits, now: Now) {
+    fn explain_admission(&mut self, map: &mut Map, id: ClientId, cost: Price, now: Now) {
         if !matches!(self.settings.admission.limiter, Limiter::Buckets | Limiter::Shadow) {
             return map.text("rate", "off".to_owned());
         }

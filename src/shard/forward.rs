@@ -166,7 +166,7 @@ impl Shard {
         now: Now,
     ) -> bool {
         let link = &mut self.links[connection.0 as usize];
-        let oversized = std::mem::take(&mut link.oversized);
+        let let_go = std::mem::take(&mut link.let_go);
         let mut partial = std::mem::take(&mut link.partial);
         let to = match pending.purpose {
             Purpose::Step => {
@@ -186,11 +186,14 @@ impl Shard {
         let took = now.monotonic.since(pending.sent_at);
         self.service_times.record(took);
         let slowness = self.baselines[backend].handle_reply(usize::from(pending.class), took);
+        let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
         let outcome = Outcome::Served {
-            rows: scanned.rows.min(u64::from(u32::MAX)) as u32,
-            slowness_micros: (slowness.as_micros() as u64).min(u64::from(u32::MAX)) as u32,
+            bytes: in_32_bits(let_go.saturating_add((partial.len() + end.len()) as u64)),
+            rows: in_32_bits(scanned.rows),
+            took_micros: in_32_bits(took.as_micros() as u64),
+            slowness_micros: in_32_bits(slowness.as_micros() as u64),
         };
-        if oversized {
+        if let_go > 0 {
             self.counters.add(Counter::RepliesOversized, 1);
             let text = format!(
                 "-ERR the reply is larger than {} bytes (--max-reply-bytes)\r\n",
@@ -213,11 +216,12 @@ impl Shard {
 
     pub(super) fn keep_partial(&mut self, connection: ConnectionId, chunk: &[u8]) {
         let link = &mut self.links[connection.0 as usize];
-        if link.oversized {
+        if link.let_go > 0 {
+            link.let_go = link.let_go.saturating_add(chunk.len() as u64);
             return;
         }
         if link.partial.len() + chunk.len() > self.settings.reply_bytes_max {
-            link.oversized = true;
+            link.let_go = (link.partial.len() + chunk.len()) as u64;
             link.partial = Vec::new();
             return;
         }
@@ -271,6 +275,8 @@ impl Shard {
         self.counters.add(Counter::LinksLost, 1);
         let spread = self.random_byte();
         let link = &mut self.links[connection.0 as usize];
+        // What waited for the connection to be greeted was not sent. Of the others nobody knows how far they came.
+        let outcome = if link.state == LinkState::Open { Outcome::Lost } else { Outcome::Refused };
         self.owed -= link.clear(&mut self.pool);
         link.lost(now.monotonic, spread);
         let retry_after = link.pause_left(now.monotonic).max(RETRY_AFTER_LOSS);
@@ -283,7 +289,7 @@ impl Shard {
         for pending in pending.drain(..) {
             if let Purpose::Answer(to) = pending.purpose {
                 self.counters.add(Counter::RefusedUnavailable, 1);
-                self.give_back(to, Outcome::Refused, Message::Small(&text), now);
+                self.give_back(to, outcome, Message::Small(&text), now);
             }
         }
         self.pool.give(text);

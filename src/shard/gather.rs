@@ -91,7 +91,7 @@ impl Gathers {
         let place = &mut gathering.parts[usize::from(part)];
         debug_assert!(place.is_none(), "one reply per part");
         *place = Some(Stored::new(message, pool));
-        gathering.settlement.add(outcome, message.bytes().len());
+        gathering.settlement.add(outcome);
         gathering.missing -= 1;
         if gathering.missing > 0 {
             gathering.bytes += message.bytes().len();

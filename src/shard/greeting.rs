@@ -59,7 +59,7 @@ impl Shard {
             };
             let (end, rest) = chunk.split_at(scanned.end);
             chunk = rest;
-            link.oversized = false;
+            link.let_go = 0;
             let mut reply = std::mem::take(&mut link.partial);
             reply.extend_from_slice(end);
             let step = link.greetings.pop_front().expect("just seen");

@@ -91,8 +91,8 @@ pub(super) struct Link {
     pub heard_at: Timestamp,
     /// The beginning of a reply that is not whole yet.
     pub partial: Vec<u8>,
-    /// The reply under way is larger than allowed: its bytes are let go, and an error takes its place.
-    pub oversized: bool,
+    /// Of the reply under way, if it is larger than allowed: so many bytes were let go, and an error takes its place.
+    pub let_go: u64,
 }
 
 /// The first pause after a failed attempt, and the longest.
@@ -119,7 +119,7 @@ impl Link {
             scanner: ReplyScanner::default(),
             heard_at: Timestamp::ZERO,
             partial: Vec::new(),
-            oversized: false,
+            let_go: 0,
         }
     }
 
@@ -188,7 +188,7 @@ impl Link {
         self.sending = false;
         self.scanner = ReplyScanner::default();
         self.partial = Vec::new();
-        self.oversized = false;
+        self.let_go = 0;
     }
 
     /// How long until an attempt to connect is allowed.

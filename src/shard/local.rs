@@ -36,7 +36,7 @@ impl Shard {
             C::Time => self.answer_now(id, |out, _| time(out, now)),
             C::Auth => {
                 if let Some(charge) = charge {
-                    self.settle_charge(&charge, &Settlement::of(Outcome::ANSWERED, 0), now);
+                    self.settle_charge(&charge, &Settlement::of(Outcome::answered(0)), now);
                 }
                 self.auth(id, arguments);
             }

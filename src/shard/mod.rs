@@ -14,7 +14,7 @@
 //! |---|---|
 //! | bytes to requests, holding back, flow control | `decode.rs` |
 //! | who is it, may it | `identify.rs` |
-//! | what does it cost, is there enough left | `pricing.rs`, `admission.rs`, `accounts/` |
+//! | what does it cost, is there enough left | `pricing.rs`, `effort.rs`, `admission.rs`, `accounts/` |
 //! | key to core and backend | `route.rs` |
 //! | one request, many places | `split.rs`, `gather.rs` |
 //! | MULTI ... EXEC | `transaction.rs` |
@@ -33,6 +33,7 @@ mod batch;
 mod client;
 mod counters;
 mod decode;
+mod effort;
 mod explain;
 mod fence;
 mod forward;
@@ -59,7 +60,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use accounts::{Accounts, Charge, Decision, Payer, Scope, Tab, UserAccount, UserFigures};
+pub use accounts::{Accounts, Bill, Charge, Decision, Payer, Scope, Tab, UserAccount, UserFigures};
 pub use admission::{AdmissionSettings, Limiter};
 pub use batch::{Batch, Message, Outcome, ReplyTo, Route, Terms};
 pub use counters::{COUNTERS, Counter, Counters};
@@ -78,7 +79,7 @@ use crate::routing::Topology;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{
-    Action, BucketId, Capacity, ClientId, ConnectionId, MicroUnits, Owner, ShardId, Spares, Timestamp,
+    Action, BucketId, Capacity, ClientId, ConnectionId, MicroUnits, Owner, Price, ShardId, Spares, Timestamp,
 };
 use client::Clients;
 use fence::Fences;
@@ -235,7 +236,7 @@ pub struct Shard {
     /// Clients whose next request waits for the answer of a pool.
     clients_waiting: Vec<ClientId>,
     /// Requests that passed in shadow, and what was asked for them, before a pool has said whether they could.
-    undecided_in_shadow: Vec<(Payer, MicroUnits)>,
+    undecided_in_shadow: Vec<(Payer, Price)>,
     /// Requests under way whose clients have left, and who pays for them.
     departed: Departed,
 }

@@ -224,10 +224,15 @@ fn wrong_arguments(subcommand: &str) -> String {
 
 /// A request that stood inside another one, as a request of its own.
 pub(super) fn encoded_anew(arguments: &Arguments<'_>) -> (Vec<u8>, Vec<Argument>) {
+    encoded(arguments.iter())
+}
+
+/// A request of these words.
+pub(super) fn encoded<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Argument>) {
     let mut frame = Vec::new();
-    let mut places = Vec::with_capacity(arguments.len());
-    encode::array(&mut frame, arguments.len());
-    for word in arguments.iter() {
+    let mut places = Vec::with_capacity(words.len());
+    encode::array(&mut frame, words.len());
+    for word in words {
         encode::header(&mut frame, b'$', word.len());
         places.push(Argument { start: frame.len() as u32, length: word.len() as u32 });
         frame.extend_from_slice(word);

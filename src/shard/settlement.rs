@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::Shard;
-use super::accounts::{Accounts, Charge};
+use super::accounts::{Accounts, Bill, Charge};
 use super::batch::{Outcome, ReplyTo};
 use super::client::Rewrite;
 use crate::policy::price::Measured;
@@ -14,25 +14,47 @@ use crate::values::{ClientId, Weights};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settlement {
     measured: Measured,
-    /// A backend did at least a part of the work.
-    served: bool,
+    /// Parts that a backend answered.
+    served: u16,
+    /// Parts that were sent and never answered.
+    lost: u16,
 }
 
 impl Settlement {
     /// Of a reply in one piece.
-    pub fn of(outcome: Outcome, bytes: usize) -> Self {
+    #[inline]
+    pub fn of(outcome: Outcome) -> Self {
         let mut settlement = Self::default();
-        settlement.add(outcome, bytes);
+        settlement.add(outcome);
         settlement
     }
 
     /// One part more.
-    pub fn add(&mut self, outcome: Outcome, bytes: usize) {
-        let Outcome::Served { rows, slowness_micros } = outcome else { return };
-        self.served = true;
-        self.measured.bytes_out += bytes as u64;
-        self.measured.rows += u64::from(rows);
-        self.measured.slowness_micros = self.measured.slowness_micros.max(u64::from(slowness_micros));
+    #[inline]
+    pub fn add(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Served { bytes, rows, took_micros, slowness_micros } => {
+                self.served = self.served.saturating_add(1);
+                let measured = &mut self.measured;
+                measured.bytes_out = measured.bytes_out.saturating_add(u64::from(bytes));
+                measured.rows = measured.rows.saturating_add(u64::from(rows));
+                measured.took_micros = measured.took_micros.max(u64::from(took_micros));
+                measured.slowness_micros = measured.slowness_micros.max(u64::from(slowness_micros));
+            }
+            Outcome::Lost => self.lost = self.lost.saturating_add(1),
+            Outcome::Refused => {}
+        }
+    }
+
+    /// What that comes to. Where a part was lost, it is what was taken for the whole at least.
+    #[inline]
+    fn bill(&self, charge: &Charge, weights: &Weights) -> Bill {
+        match (self.served, self.lost) {
+            (0, 0) => Bill::Nothing,
+            (0, _) => Bill::AsTaken,
+            (_, 0) => Bill::Cost(weights.actual(&charge.quote, &self.measured)),
+            _ => Bill::Cost(weights.actual(&charge.quote, &self.measured).max(charge.taken)),
+        }
     }
 }
 
@@ -51,22 +73,19 @@ impl Accounts {
     /// The reply to a request is there, or will never be: what was taken for it becomes what it cost.
     #[inline]
     pub(super) fn settle_reply(&mut self, charge: &Charge, reply: &Settlement, weights: &Weights, now: Now) {
-        if !reply.served {
-            return self.settle(charge, None, now.monotonic);
-        }
-        let cost = weights.actual(&charge.quote, &reply.measured);
-        match self.tab_of(charge.payer) {
-            Some(tab) => tab.settle(charge, cost),
-            None => self.settle(charge, Some(cost), now.monotonic),
+        let bill = reply.bill(charge, weights);
+        match (self.tab_of(charge.payer), bill) {
+            (Some(tab), Bill::Cost(cost)) => tab.settle(charge, cost),
+            _ => self.settle(charge, bill, now.monotonic),
         }
     }
 }
 
 impl Departed {
-    fn part_arrived(&mut self, to: ReplyTo, outcome: Outcome, bytes: usize) -> Option<Owing> {
+    fn part_arrived(&mut self, to: ReplyTo, outcome: Outcome) -> Option<Owing> {
         let key = (ClientId { index: to.client, generation: to.generation }, to.sequence);
         let owing = self.0.get_mut(&key)?;
-        owing.settlement.add(outcome, bytes);
+        owing.settlement.add(outcome);
         owing.parts_left -= 1;
         if owing.parts_left == 0 { self.0.remove(&key) } else { None }
     }
@@ -90,8 +109,8 @@ impl Shard {
     }
 
     /// A reply, or a part of one, to a client that has left.
-    pub(super) fn settle_departed(&mut self, to: ReplyTo, outcome: Outcome, bytes: usize, now: Now) {
-        if let Some(owing) = self.departed.part_arrived(to, outcome, bytes) {
+    pub(super) fn settle_departed(&mut self, to: ReplyTo, outcome: Outcome, now: Now) {
+        if let Some(owing) = self.departed.part_arrived(to, outcome) {
             self.settle_charge(&owing.charge, &owing.settlement, now);
         }
     }

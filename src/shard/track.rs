@@ -12,7 +12,7 @@
 use super::ShardSettings;
 use super::client::Client;
 use crate::protocol::command::Class;
-use crate::values::MicroUnits;
+use crate::values::Price;
 
 /// Which of the connections to a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,9 +72,9 @@ impl ShardSettings {
     /// The track for a request that is estimated to cost so much. Where nothing is known yet of what such requests of the
     /// tenant cost, it may be anything.
     #[inline]
-    pub(super) fn track_of(&self, estimate: MicroUnits, class: Class, is_known: bool) -> Track {
+    pub(super) fn track_of(&self, estimate: Price, class: Class, is_known: bool) -> Track {
         let may_be_anything = !is_known && matches!(class, Class::Range | Class::Scan | Class::Script);
-        if self.heavy_links > 0 && (estimate >= self.heavy_from || may_be_anything) {
+        if self.heavy_links > 0 && (estimate.micro() >= self.heavy_from || may_be_anything) {
             Track::Heavy
         } else {
             Track::Usual

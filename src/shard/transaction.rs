@@ -152,7 +152,8 @@ impl Shard {
         backend: Option<BackendId>,
         arguments: &Arguments<'_>,
     ) {
-        let asked = asked(command, arguments, &self.settings.admission.weights);
+        let weights = self.settings.admission.weights;
+        let asked = asked(command, arguments);
         let bytes_max = self.settings.request_bytes_max;
         let transaction = self.clients.at(id).transaction.as_mut().expect("only called inside a transaction");
         if let (Some(one), Some(other)) = (transaction.backend, backend)
@@ -171,7 +172,7 @@ impl Shard {
         }
         transaction.frames.extend_from_slice(arguments.frame());
         transaction.requests += 1;
-        transaction.asked.add(&asked);
+        transaction.asked.add(&asked, &weights);
         self.answer_now(id, |out, _| encode::simple(out, "QUEUED"));
     }
 

@@ -152,7 +152,7 @@ impl World {
             .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
             .collect();
         let quotas = Arc::new(quotas_of(&plan));
-        let rhythm = Rhythm { cores: plan.shards, period: PERIOD, lease: PERIOD * 5 };
+        let rhythm = Rhythm { period: PERIOD, lease: PERIOD * 5 };
         let cores = (0..plan.shards)
             .map(|index| {
                 let settings = ShardSettings {

@@ -8,6 +8,11 @@ use super::{MicroUnits, ShardId, TenantId, Timestamp, Usage};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketId(pub u64);
 
+impl BucketId {
+    /// Everybody's, which is no hash.
+    pub const GLOBAL: Self = Self(0);
+}
+
 /// So much comes in, and so much may gather.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capacity {
@@ -19,8 +24,13 @@ pub struct Capacity {
 
 impl Capacity {
     /// What one second brings.
-    pub const fn second(&self) -> i64 {
-        (self.ru_per_second * 1_000_000) as i64
+    pub const fn second(&self) -> MicroUnits {
+        self.ru_per_second.saturating_mul(1_000_000)
+    }
+
+    /// What comes in meanwhile, whatever may gather.
+    pub const fn comes_in(&self, meanwhile: Duration) -> MicroUnits {
+        self.ru_per_second.saturating_mul(meanwhile.as_micros() as u64)
     }
 
     /// Microseconds until so many millionths have come in.
@@ -40,6 +50,8 @@ pub struct Demand {
     pub wanted: MicroUnits,
     /// What was spent; below zero where more came back than was spent.
     pub spent: i64,
+    /// Requests cost so much more than was taken for them, which is a part of that. Told of everybody's bucket only.
+    pub surprise: MicroUnits,
     /// What the core does not need, and gives back.
     pub returned: MicroUnits,
     /// What it spent beyond its allowance, and has not got back.

@@ -79,6 +79,11 @@ pub const KEY_PREFIX_BYTES_MAX: usize = 1024;
 pub const RU_PER_SECOND_MAX: u64 = 1_000_000_000;
 /// The longest burst, in seconds of quota.
 pub const BURST_SECONDS_MAX: u32 = 3_600;
+/// What one request costs at most, in millionths of a request unit: a second of the largest quota. So a price is never
+/// below zero where it is counted with a sign, and neither is what all that one client has under way could come to.
+pub const PRICE_MAX: u64 = RU_PER_SECOND_MAX * 1_000_000;
+/// What anybody may owe, in millionths of a request unit: more is never paid off.
+pub const DEBT_MAX: u64 = i64::MAX as u64 / 4;
 /// The longest deadline.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Classes of commands that prices are learnt for.
@@ -110,7 +115,14 @@ const _: () = assert!(REPLY_BYTES_CEILING < u32::MAX as usize, "lengths of repli
 const _: () = assert!(TENANTS_MAX < u16::MAX as usize);
 const _: () = assert!(TENANT_SERIES_MAX < u8::MAX as usize, "places among the series are kept in 8 bits");
 const _: () = assert!(QUOTA_POST_BYTES_MAX as u64 <= QUOTA_FILE_BYTES_MAX);
-const _: () = assert!(RU_PER_SECOND_MAX * 1_000_000 < u64::MAX / BURST_SECONDS_MAX as u64);
+const _: () = assert!(
+    RU_PER_SECOND_MAX * 1_000_000 * BURST_SECONDS_MAX as u64 + DEBT_MAX < i64::MAX as u64,
+    "the level of a bucket, from the deepest debt to the largest burst, is counted with a sign"
+);
+const _: () = assert!(
+    PRICE_MAX <= i64::MAX as u64 / (4 * PIPELINE_MAX as u64),
+    "all that one client has under way is counted with a sign"
+);
 const _: () = assert!(SHARDS_MAX <= u16::MAX as usize);
 const _: () = assert!(BACKENDS_MAX <= u16::MAX as usize);
 const _: () = assert!(RECEIVE_BUFFERS.is_power_of_two(), "the kernel masks with it");

@@ -14,7 +14,7 @@ pub mod usage;
 pub use allowance::{BucketId, Capacity, Demand, Grant};
 pub use effects::{Action, Loss, Owner};
 pub use ids::{BackendId, ClientId, ConnectionId, ShardId, TenantId};
-pub use request_units::{MicroUnits, UNIT, Weights};
+pub use request_units::{MicroUnits, Price, UNIT, Weights, signed};
 pub use spares::Spares;
 pub use tier::Tier;
 pub use time::Timestamp;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.weir_only
 
 MICRO = 1_000_000
 # Every request is one request unit, whatever it says and whatever comes back.
-ONE_UNIT = ["--ru-base", "1", "--ru-kib-in", "0", "--ru-kib-out", "0", "--ru-row", "0", "--ru-latency-ms", "0"]
+ONE_UNIT = ["--ru-base", "1", "--ru-kib-in", "0", "--ru-kib-out", "0", "--ru-row", "0", "--ru-key", "0", "--ru-latency-ms", "0"]
 REFUSAL = re.compile(
     rb"-THROTTLED scope=(?P<scope>global|tenant|user) name=(?P<name>[^ \r\n]+) limit=(?P<limit>\d+) "
     rb"remaining=(?P<remaining>\d+) retry_after_ms=(?P<retry_after_ms>[1-9]\d*)\r\n"
@@ -177,10 +178,11 @@ def scanned(connection: Connection) -> float | None:
 # What is charged.
 
 
-def price(request: bytes, reply: int, rows: int = 0, requests: int = 1, floor: int = 0) -> int:
-    """In millionths, with the default weights: 1 for a request, 1 for a KiB of it, 0.25 for a KiB of the reply, 0.02 for a row."""
+def price(request: bytes, reply: int, rows: int = 0, keys: int = 0, requests: int = 1, floor: int = 0) -> int:
+    """In millionths, with the default weights: 1 for a request, 1 for a KiB of it, 0.25 for a KiB of the reply, 0.02 for a row, 0.06
+    for a key of several that are written."""
     units = requests * MICRO + len(request) * MICRO // 1024 + reply * (MICRO // 4) // 1024 + rows * (MICRO // 50)
-    return max(units, floor * MICRO)
+    return max(units + keys * (6 * MICRO // 100), floor * MICRO)
 
 
 def test_what_is_charged_is_what_it_cost(limited, servers):
@@ -194,13 +196,13 @@ def test_what_is_charged_is_what_it_cost(limited, servers):
             until(lambda: server.metered("acme") >= spent, f"{what} is reported")
             assert server.metered("acme") == spent, what
 
-        def send(*words: object, rows: int = 0, floor: int = 0, inner: tuple = ()) -> Reply:
+        def send(*words: object, rows: int = 0, keys: int = 0, floor: int = 0, inner: tuple = ()) -> Reply:
             nonlocal spent
             reply = connection.call(*words)
-            spent += price(encode(*(inner or words)), len(reply.raw), rows, floor=floor)
+            spent += price(encode(*(inner or words)), len(reply.raw), rows, keys, floor=floor)
             return reply
 
-        def send_in_parts(*words: object, keys: int) -> None:
+        def send_in_parts(*words: object, keys: int = 0, rows: int = 0) -> None:
             """Up to nine keys, so that the first line of each part of the reply is four bytes."""
             nonlocal spent
             before = server.counted("weir_requests_forwarded_total")
@@ -211,7 +213,7 @@ def test_what_is_charged_is_what_it_cost(limited, servers):
             values = len(reply.raw) - 4 if reply.kind == b"*" else 0
             # +OK has five bytes, :N and *N have four.
             line = 5 if reply.kind == b"+" else 4
-            spent += price(encode(*words), values + line * parts, keys)
+            spent += price(encode(*words), values + line * parts, rows, keys)
             charged(f"{words[0]} in {parts} parts")
 
         charged("nothing, so far")
@@ -221,20 +223,34 @@ def test_what_is_charged_is_what_it_cost(limited, servers):
         assert send("GET", "large").value == b"x" * 10_240
         charged("10 KiB there and back")
         twenty = [f"{{tag}}{n}" for n in range(20)]
-        send("MSET", *(word for name in twenty for word in (name, f"value of {name}")), rows=20)
+        send("MSET", *(word for name in twenty for word in (name, f"value of {name}")), keys=20)
         assert len(send("MGET", *twenty, rows=20).children) == 20
-        assert send("DEL", *twenty[:7], rows=7).value == b"7"
+        assert send("DEL", *twenty[:7], keys=7).value == b"7"
         send("RPUSH", "list", *range(1000))
         assert len(send("LRANGE", "list", 0, -1, rows=1000).children) == 1000
         assert send("INCR", "large").is_error
         charged("what the store had to say against it")
         nine = [f"apart:{n}" for n in range(9)]
         send_in_parts("MSET", *(word for name in nine for word in (name, f"value of {name}")), keys=9)
-        send_in_parts("MGET", *nine, keys=9)
+        send_in_parts("MGET", *nine, rows=9)
         send_in_parts("DEL", *nine[:5], keys=5)
         assert send("EVAL", "return redis.call('GET', KEYS[1])", 1, "large", floor=5).value == b"x" * 10_240
         send("EVAL", "return 1", 0, floor=5)
         charged("scripts, whose work does not show")
+        connection.ok("SADD", "{t}one", 1, 2, 3)
+        spent += price(encode("SADD", "{t}one", 1, 2, 3), 4)
+        for words in (
+            ("SINTERCARD", 2, "{t}one", "{t}two"),
+            ("SUNION", "{t}two", "{t}three"),
+            ("ZDIFF", 2, "{t}two", "{t}three"),
+            ("LCS", "{t}two", "{t}three", "LEN"),
+            ("SORT_RO", "{t}one", "LIMIT", 0, 0),
+            ("BITCOUNT", "{t}two"),
+            ("COPY", "{t}one", "{t}copy"),
+            ("LPOS", "{t}two", "x"),
+        ):
+            assert not send(*words, floor=5).is_error
+        charged("what is combined, searched or copied inside the store")
         inner = ("GET", "large")
         send("QOS", "CALL", "USER", "ann", *inner, inner=inner)
         charged("what stands in QOS CALL, and not the words around it")
@@ -252,6 +268,15 @@ def test_what_is_charged_is_what_it_cost(limited, servers):
         # Two that are one piece, three elements of the list, two values.
         spent += price(b"".join(encode(*words) for words in queued), len(reply.raw), rows=7, requests=4)
         charged("a transaction, as a whole")
+        queued = [("EVAL", "return 1", 0)] * 3 + [("GET", "large")]
+        connection.ok("MULTI")
+        assert [connection.ok(*words) for words in queued] == [b"QUEUED"] * 4
+        reply = connection.call("EXEC")
+        # Each script its floor, whatever the read among them costs.
+        lacking = 3 * (5 * MICRO - price(encode(*queued[0]), 0))
+        spent += price(b"".join(encode(*words) for words in queued), len(reply.raw), rows=4, requests=4) + lacking
+        assert spent - server.metered("acme") > 15 * MICRO
+        charged("a transaction with scripts in it")
         mix = [("SET", f"mix:{n}", "y" * (n * 7)) if n % 2 else ("GET", f"mix:{n - 1}") for n in range(600)]
         for words, reply in zip(mix, connection.pipeline(mix), strict=True):
             assert not reply.is_error
@@ -270,14 +295,97 @@ def test_who_leaves_before_the_reply_is_charged(limited, servers):
     until(lambda: server.metered("acme") == 20 * MICRO, "what it left behind is charged")
 
 
-def test_what_a_store_never_answered_costs_nothing(limited):
+def test_what_was_sent_is_charged_though_the_store_never_answers(limited):
     with FakeStore(lambda words: None if words[0] == b"GET" else accommodating(words)) as store:
         quotas = tenant("acme", ru_per_second=1, burst_seconds=5)
         server = limited(quotas, *ONE_UNIT, storage=f"redis://{store.address}")
         with server.connect("acme") as connection:
+            replies = [connection.call("GET", "nothing").text for _ in range(40)]
+            assert {reply.split()[0] for reply in replies} <= {"UNAVAILABLE", "THROTTLED"}
+            sent = sum("reason=connection-lost" in reply for reply in replies)
+            assert sent > 0
+            # The others were refused while the store was left alone.
+            until(lambda: server.metered("acme") == sent * MICRO, "those that were sent are charged")
+
+
+def test_what_never_reached_a_store_costs_nothing(limited):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        quotas = tenant("acme", ru_per_second=1, burst_seconds=5)
+        server = limited(quotas, *ONE_UNIT, storage="redis://127.0.0.1:%d" % nobody.getsockname()[1])
+        with server.connect("acme") as connection:
             replies = [connection.call("GET", "nothing") for _ in range(40)]
             assert {reply.text.split()[0] for reply in replies} == {"UNAVAILABLE"}
             assert server.metered("acme") == 0 == server.metered("acme", "throttled")
+
+
+def test_a_reply_that_is_too_large_is_charged_by_what_was_read(limited, servers):
+    flags = ("--max-reply-bytes", "1MiB", "--ru-latency-ms", "0")
+    server = limited(tenant("acme", ru_per_second=1_000_000), *flags, backends=[servers.redis()])
+    size = 3 << 20
+    with server.connect("acme") as connection:
+        connection.ok("SETRANGE", "large", size - 1, "x")
+        until(lambda: server.metered("acme") > 0, "the write is charged")
+        before = server.metered("acme")
+        assert "--max-reply-bytes" in connection.call("GET", "large").text
+        read = len(b"$%d\r\n" % size) + size + 2
+        until(lambda: server.metered("acme") == before + price(encode("GET", "large"), read), "and so is all that was read")
+
+
+# What one may do to others.
+
+EVERYBODY = "[global]\nru_per_second = 1_000\n"
+
+
+def test_a_walk_that_asks_for_everything_keeps_nobody_else_waiting(limited):
+    server = limited(EVERYBODY + tenant("walker") + tenant("reader"))
+    with server.connect("walker") as walker, server.connect("reader") as reader:
+        for words in (
+            ("HSCAN", "missing", 0, "COUNT", 4_294_967_295),
+            ("HSCAN", "missing", 0, "COUNT", 4_294_967_295, "MATCH", "count"),
+            ("SETBIT", "far", 4_000_000_000, 1),
+        ):
+            walker.call(*words)
+            reply = reader.call("GET", "nothing")
+            assert not reply.is_error or int(refusal(reply)["retry_after_ms"]) <= 250 * JITTER, f"{words}: {reply}"
+
+
+def test_a_transaction_that_asks_for_more_than_there_is_fills_no_bucket(limited):
+    rate, walks = 100, 108_000
+    server = limited(EVERYBODY + tenant("acme", ru_per_second=rate) + tenant("other"))
+    with server.connect("acme") as connection, server.connect("other") as other:
+        connection.ok("MULTI")
+        queued = connection.pipeline([("HSCAN", "k", 0, "COUNT", 4_294_967_295)] * walks)
+        assert {reply.raw for reply in queued} == {b"+QUEUED\r\n"}
+        # What costs more than a burst passes when the bucket is full, and is paid off.
+        assert len(connection.call("EXEC").children) == walks
+        told = refusal(connection.call("GET", "nothing"))
+        assert told["scope"] == "tenant" and int(told["retry_after_ms"]) > 900 * walks // rate
+        reply = other.call("GET", "nothing")
+        assert not reply.is_error or int(refusal(reply)["retry_after_ms"]) <= 250 * JITTER, reply
+
+
+def test_what_turns_out_dear_is_owed_until_it_is_paid_off(limited, servers):
+    rate, size, count = 100, 1 << 20, 90
+    flags = ("--ru-latency-ms", "0")
+    quotas = EVERYBODY + tenant("acme", ru_per_second=rate) + tenant("owner") + tenant("other")
+    server = limited(quotas, *flags, backends=[servers.redis()])
+    with server.connect("owner") as owner:
+        owner.ok("SETRANGE", "large", size - 1, "x")
+    with server.connect("acme") as connection, server.connect("other") as other:
+        assert ask(connection, 5)["served"] == 5
+        time_of_debt = time.monotonic()
+        served = sum(not reply.is_error for reply in connection.pipeline([("GET", "large")] * count))
+        # Nobody knew, so a burst of cheap ones may have been under way. All of it is owed.
+        assert 1 <= served <= rate
+        debt = served * (1 + size // 1024 // 4) - rate
+        told = refusal(connection.call("GET", "nothing"))
+        assert told["scope"] == "tenant" and told["remaining"] == "0"
+        waits = int(told["retry_after_ms"]) / 1000
+        due = debt / rate - (time.monotonic() - time_of_debt)
+        assert due - 2 <= waits <= JITTER * (due + 2), f"{debt} are owed"
+        reply = other.call("GET", "nothing")
+        assert not reply.is_error or int(refusal(reply)["retry_after_ms"]) <= 250 * JITTER, "nobody else pays for it"
 
 
 # Whose quota.

@@ -3,19 +3,30 @@
 use super::{Accounts, METERED_REPORT, Payer, Scope};
 use crate::policy::price::Quote;
 use crate::protocol::command::Class;
-use crate::values::{MicroUnits, TenantId, Timestamp, Usage};
+use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage};
 
 /// What was taken for a request, until its reply tells what it cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// What was taken.
-    pub taken: MicroUnits,
+    pub taken: Price,
     /// What was known of its price then.
     pub quote: Quote,
     /// From whose buckets.
     pub payer: Payer,
     /// The class by which the cost of such requests is learnt.
     pub class: Class,
+}
+
+/// What a request comes to in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bill {
+    /// It cost this, more or less than was taken for it.
+    Cost(Price),
+    /// It was sent, and nobody knows what it cost: what was taken is kept.
+    AsTaken,
+    /// It was sent to no backend: what was taken is given back.
+    Nothing,
 }
 
 // One stands beside each request that waits for its reply.
@@ -32,15 +43,27 @@ impl Accounts {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.is_known(class as usize)
     }
 
-    /// What a request cost in the end, more or less than was taken for it; none if no backend did any of it.
-    pub fn settle(&mut self, charge: &Charge, cost: Option<MicroUnits>, now: Timestamp) {
+    /// How much more than is expected of it the next request of a payer and class may cost.
+    pub fn surprise(&mut self, payer: Payer, class: Class) -> MicroUnits {
+        self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.surprise(class as usize)
+    }
+
+    /// What was taken for a request becomes what it cost.
+    pub fn settle(&mut self, charge: &Charge, bill: Bill, now: Timestamp) {
         let tenant = self.tenant_now(charge.payer);
-        if let (Some(tenant), Some(cost)) = (tenant, cost) {
-            let known = &mut self.ledger.buckets().tenants[usize::from(tenant.0)];
-            known.expected.learn(charge.class as usize, cost - charge.quote.fixed);
-            self.meter(tenant, Usage { admitted: cost, ..Usage::default() }, now);
+        let cost = match bill {
+            Bill::Cost(cost) => cost,
+            Bill::AsTaken => charge.taken,
+            Bill::Nothing => Price::ZERO,
+        };
+        if let Some(tenant) = tenant {
+            if let Bill::Cost(cost) = bill {
+                let known = &mut self.ledger.buckets().tenants[usize::from(tenant.0)];
+                known.expected.learn(charge.class as usize, cost.beyond(charge.quote.fixed));
+            }
+            self.meter(tenant, Usage { admitted: cost.micro(), ..Usage::default() }, now);
         }
-        let difference = cost.unwrap_or(0) as i64 - charge.taken as i64;
+        let difference = cost.signed() - charge.taken.signed();
         if difference != 0 {
             self.correct(charge.payer, tenant, difference, now);
         }
@@ -60,6 +83,8 @@ impl Accounts {
     }
 
     fn correct(&mut self, payer: Payer, tenant: Option<TenantId>, difference: i64, now: Timestamp) {
+        let buckets = self.ledger.buckets();
+        buckets.surprise = buckets.surprise.saturating_add(difference.max(0) as u64);
         let user = tenant.and(payer.user());
         let scopes = [Some(Scope::Global), tenant.map(Scope::Tenant), user.map(Scope::User)];
         for scope in scopes.into_iter().flatten() {

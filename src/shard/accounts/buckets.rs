@@ -10,10 +10,7 @@ use crate::policy::bucket_table::BucketTable;
 use crate::policy::estimate::Expected;
 use crate::policy::slice::Slice;
 use crate::values::limits::USERS_MAX;
-use crate::values::{BucketId, Capacity, TenantId, Timestamp, Usage};
-
-/// The global bucket, whose id is no hash.
-const GLOBAL: BucketId = BucketId(0);
+use crate::values::{BucketId, Capacity, MicroUnits, TenantId, Timestamp, Usage};
 
 /// One bucket, as far as this core has to do with it.
 #[derive(Debug)]
@@ -89,6 +86,8 @@ type Part<'a> = (&'a mut Slice, &'a mut bool);
 pub(super) struct Buckets {
     secret: [u64; 2],
     pub global: Option<Account>,
+    /// What requests cost beyond what was taken for them, since that was reported: not everybody is to pay for it.
+    pub surprise: MicroUnits,
     pub tenants: Vec<TenantAccount>,
     tenant_by_bucket: HashMap<BucketId, TenantId>,
     pub users: BucketTable<UserEntry>,
@@ -101,6 +100,7 @@ impl Buckets {
         let mut buckets = Self {
             secret,
             global: None,
+            surprise: 0,
             tenants: Vec::new(),
             tenant_by_bucket: HashMap::new(),
             users: BucketTable::new(USERS_MAX),
@@ -117,7 +117,7 @@ impl Buckets {
         let global = quotas.global().map(capacity_of);
         self.global = global.map(|capacity| match self.global.take() {
             Some(account) => Account { capacity, ..account },
-            None => Account::new(GLOBAL, capacity),
+            None => Account::new(BucketId::GLOBAL, capacity),
         });
         let accounts = quotas.tenants().map(|(_, tenant)| {
             let account = |limit| Account::new(self.bucket_of(tenant, None), capacity_of(limit));
@@ -224,7 +224,7 @@ impl Buckets {
 
     /// Whose bucket it is, if this core has an account of it.
     pub fn scope_of(&self, bucket: BucketId) -> Option<Scope> {
-        if bucket == GLOBAL {
+        if bucket == BucketId::GLOBAL {
             return self.global.is_some().then_some(Scope::Global);
         }
         if let Some(entry) = self.users.get(bucket) {
@@ -260,7 +260,7 @@ impl Buckets {
     fn bucket_of(&self, tenant: &Tenant, user: Option<&str>) -> BucketId {
         let mut hasher = DefaultHasher::new();
         (self.secret, &tenant.name, user).hash(&mut hasher);
-        BucketId(hasher.finish().max(GLOBAL.0 + 1))
+        BucketId(hasher.finish().max(BucketId::GLOBAL.0 + 1))
     }
 }
 

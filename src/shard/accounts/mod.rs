@@ -19,16 +19,16 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-pub use self::books::Charge;
+pub use self::books::{Bill, Charge};
 use self::buckets::{Buckets, SizeId};
 use self::reports::Agenda;
 use self::tab::Ledger;
-pub use self::tab::Tab;
+pub use self::tab::{Tab, risk_of};
 use super::AdmissionSettings;
 use crate::config::quotas::{Limit, Quotas, Tenant};
 use crate::policy::slice::{Slice, Verdict, Wanted};
 use crate::values::allowance::{Report, lease_of};
-use crate::values::{BucketId, Capacity, MicroUnits, ShardId, TenantId, Timestamp};
+use crate::values::{BucketId, Capacity, MicroUnits, Price, ShardId, TenantId, Timestamp};
 
 /// Usage is reported with whatever else is, and after so long at the latest.
 const METERED_REPORT: Duration = Duration::from_secs(1);
@@ -192,7 +192,7 @@ impl Accounts {
 
     /// Checks all buckets of a request, then takes its cost from all of them.
     #[inline]
-    pub fn admit(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) -> Decision {
+    pub fn admit(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         if !self.take_if_allowed(payer, cost, now) {
             return self.admit_otherwise(payer, cost, now);
         }
@@ -212,7 +212,7 @@ impl Accounts {
 
     /// In a function of its own, so that the usual case needs few registers.
     #[inline(never)]
-    fn admit_otherwise(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) -> Decision {
+    fn admit_otherwise(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let decision = self.decide(payer, cost, now);
         match decision {
             Decision::Admitted => self.take(payer, cost, now),
@@ -230,7 +230,7 @@ impl Accounts {
     /// Nearly every such request: its cost is within the allowances that all its buckets have here, and is taken from them.
     #[expect(clippy::inline_always, reason = "one caller, and every request: a call would be a tenth of it")]
     #[inline(always)]
-    fn take_if_allowed(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) -> bool {
+    fn take_if_allowed(&mut self, payer: Payer, cost: Price, now: Timestamp) -> bool {
         let Buckets { global, tenants, users, .. } = self.ledger.buckets();
         let global = global.as_mut();
         let tenant = tenants[usize::from(payer.tenant().0)].account.as_mut();
@@ -270,7 +270,7 @@ impl Accounts {
     }
 
     /// The same in general: on credit, from a silent pool's share, or not at all. Nothing is taken yet.
-    fn decide(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) -> Decision {
+    fn decide(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let terms = self.terms(now);
         payer.scopes().fold(Decision::Admitted, |decision, scope| {
             let verdict = match (self.ledger.buckets().entry(scope, now), scope) {
@@ -283,7 +283,7 @@ impl Accounts {
     }
 
     /// Takes a cost from all buckets, whatever is in them.
-    fn take(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) {
+    fn take(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         for scope in payer.scopes() {
             if let Some(entry) = self.ledger.buckets().entry(scope, now) {
                 entry.slice.take(cost);
@@ -293,19 +293,26 @@ impl Accounts {
     }
 
     /// Notes which pools must be asked before this can be decided.
-    fn ask_for(&mut self, payer: Payer, cost: MicroUnits, now: Timestamp) {
+    fn ask_for(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         let terms = self.terms(now);
         for scope in payer.scopes() {
             let Some(entry) = self.ledger.buckets().entry(scope, now) else { continue };
             let asks = entry.slice.check(cost, entry.capacity, now, terms) == Verdict::Ask;
             if asks && !entry.slice.await_answer() {
-                self.asking.push((scope, cost));
+                self.asking.push((scope, cost.micro()));
             }
         }
     }
 
+    /// Could a payer pay for as much as this, as far as this core knows?
+    pub fn could_pay(&mut self, payer: Payer, amount: MicroUnits, now: Timestamp) -> bool {
+        payer
+            .scopes()
+            .all(|scope| self.remaining(scope, now).is_none_or(|(_, remaining)| amount <= remaining))
+    }
+
     /// What would be decided of this scope alone, without taking or asking.
-    pub fn peek(&mut self, scope: Scope, cost: MicroUnits, now: Timestamp) -> Option<Verdict> {
+    pub fn peek(&mut self, scope: Scope, cost: Price, now: Timestamp) -> Option<Verdict> {
         let (mut slice, capacity) = self.ledger.buckets().known(scope, now)?;
         Some(slice.check(cost, capacity, now, self.terms(now)))
     }

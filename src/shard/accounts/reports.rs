@@ -147,8 +147,13 @@ impl Accounts {
         let terms = self.terms(now);
         let mut demands = Vec::with_capacity(scopes.len());
         for (scope, needed) in scopes {
-            if let Some(entry) = self.ledger.buckets().entry(scope, now) {
-                demands.extend(entry.slice.report(entry.bucket, entry.capacity, needed, now, terms));
+            let buckets = self.ledger.buckets();
+            let Some(entry) = buckets.entry(scope, now) else { continue };
+            let demand = entry.slice.report(entry.bucket, entry.capacity, needed, now, terms);
+            if let (Some(demand), Scope::Global) = (demand, scope) {
+                demands.push(Demand { surprise: std::mem::take(&mut buckets.surprise), ..demand });
+            } else {
+                demands.extend(demand);
             }
         }
         demands

@@ -15,7 +15,8 @@ use super::{Charge, Payer};
 use crate::policy::estimate::Expected;
 use crate::policy::slice::Wanted;
 use crate::protocol::command::Class;
-use crate::values::{MicroUnits, Timestamp, Usage};
+use crate::values::limits::PIPELINE_MAX;
+use crate::values::{MicroUnits, Price, Timestamp, Usage};
 
 /// What somebody has left whom nothing bounds: more than all costs together, and far from where numbers end.
 const NO_BOUND: i64 = i64::MAX / 2;
@@ -27,13 +28,17 @@ pub struct Tab {
     left: i64,
     /// The same when the tab was opened.
     opened_with: i64,
+    /// What was in sight of the scarcest then, here and in its pool.
+    in_sight: i64,
     /// All of them have been heard of recently enough until then.
     good_until: Timestamp,
     /// The sum of what was taken, and the largest part of it.
     wanted: MicroUnits,
-    lump: MicroUnits,
+    lump: Price,
     /// What was settled came to this.
     used: MicroUnits,
+    /// The part of it that was more than had been taken.
+    surprise: MicroUnits,
     /// What the requests of the payer's tenant cost lately.
     expected: Expected,
 }
@@ -51,13 +56,29 @@ impl Tab {
         self.expected.is_known(class as usize)
     }
 
+    /// Could the payer pay for one more request of a class, though all that are under way turn out as dear as one did of
+    /// late?
+    #[inline]
+    pub fn could_pay(&self, cost: Price, class: Class, under_way: usize) -> bool {
+        match self.expected.surprise(class as usize) {
+            0 => true,
+            surprise => self.could_pay_all(cost, surprise, under_way),
+        }
+    }
+
+    #[inline]
+    const fn could_pay_all(&self, cost: Price, surprise: MicroUnits, under_way: usize) -> bool {
+        let in_sight = self.in_sight.saturating_sub(self.opened_with.saturating_sub(self.left));
+        under_way == 0 || in_sight >= cost.signed().saturating_add(risk_of(surprise, under_way) as i64)
+    }
+
     /// Takes a cost, if all buckets have that much.
     #[inline]
-    pub fn take(&mut self, cost: MicroUnits, now: Timestamp) -> bool {
-        let allowed = cost as i64 <= self.left && now <= self.good_until;
+    pub fn take(&mut self, cost: Price, now: Timestamp) -> bool {
+        let allowed = cost.signed() <= self.left && now <= self.good_until;
         if allowed {
-            self.left -= cost as i64;
-            self.wanted += cost;
+            self.left -= cost.signed();
+            self.wanted = self.wanted.saturating_add(cost.micro());
             self.lump = self.lump.max(cost);
         }
         allowed
@@ -65,11 +86,22 @@ impl Tab {
 
     /// What a request cost in the end.
     #[inline]
-    pub fn settle(&mut self, charge: &Charge, cost: MicroUnits) {
-        self.expected.learn(charge.class as usize, cost - charge.quote.fixed);
-        self.used += cost;
-        self.left += charge.taken as i64 - cost as i64;
+    pub fn settle(&mut self, charge: &Charge, cost: Price) {
+        self.expected.learn(charge.class as usize, cost.beyond(charge.quote.fixed));
+        self.used = self.used.saturating_add(cost.micro());
+        let given_back = charge.taken.signed() - cost.signed();
+        self.left = self.left.saturating_add(given_back);
+        if given_back < 0 {
+            self.surprise = self.surprise.saturating_add(given_back.unsigned_abs());
+        }
     }
+}
+
+/// What so many requests of one client come to beyond what is expected of them, if each turns out as surprising. Fits: see
+/// the bounds on prices.
+pub const fn risk_of(surprise: MicroUnits, under_way: usize) -> MicroUnits {
+    let under_way = if under_way > PIPELINE_MAX { PIPELINE_MAX } else { under_way };
+    surprise * under_way as u64
 }
 
 /// The buckets, and the tab that is booked before anybody sees them.
@@ -86,10 +118,12 @@ impl Ledger {
         let tab = Tab {
             left: 0,
             opened_with: 0,
+            in_sight: 0,
             good_until: Timestamp::ZERO,
             wanted: 0,
-            lump: 0,
+            lump: Price::ZERO,
             used: 0,
+            surprise: 0,
             expected: Expected::default(),
         };
         Self { open_for: None, tab, buckets }
@@ -125,16 +159,27 @@ impl Ledger {
         }
         let expected = tenant.expected;
         let Some(parts) = buckets.parts_of(payer) else { return };
-        let (mut left, mut good_until) = (NO_BOUND, Timestamp::MAX);
+        let (mut left, mut in_sight, mut good_until) = (NO_BOUND, NO_BOUND, Timestamp::MAX);
         for (slice, listed) in parts.into_iter().flatten() {
             if !*listed {
                 return;
             }
             left = left.min(slice.allowance());
+            in_sight = in_sight.min(slice.in_sight());
             good_until = good_until.min(slice.heard_at().after(lease));
         }
         *open_for = Some(payer);
-        *tab = Tab { left, opened_with: left, good_until, wanted: 0, lump: 0, used: 0, expected };
+        *tab = Tab {
+            left,
+            opened_with: left,
+            in_sight,
+            good_until,
+            wanted: 0,
+            lump: Price::ZERO,
+            used: 0,
+            surprise: 0,
+            expected,
+        };
     }
 
     #[inline(never)]
@@ -145,7 +190,8 @@ impl Ledger {
         tenant.expected = tab.expected;
         tenant.metered.add(Usage { admitted: tab.used, ..Usage::default() });
         let (spent, sum, largest) =
-            (tab.opened_with - tab.left, Wanted::of(tab.wanted), Wanted::of(tab.lump));
+            (tab.opened_with.saturating_sub(tab.left), Wanted::of_sum(tab.wanted), Wanted::of(tab.lump));
+        buckets.surprise = buckets.surprise.saturating_add(tab.surprise);
         let parts = buckets.parts_of(payer).expect("nothing is forgotten while a tab is open");
         for (slice, _) in parts.into_iter().flatten() {
             slice.take_run(spent, sum, largest);
@@ -157,7 +203,7 @@ impl Ledger {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{Accounts, Decision, Scope};
+    use super::super::{Accounts, Bill, Decision, Scope};
     use super::*;
     use crate::config::Quotas;
     use crate::policy::price::Quote;
@@ -303,19 +349,20 @@ mod tests {
         fn admit(&mut self, payer: usize, cost: MicroUnits) -> Option<Decision> {
             let payer = self.payer(payer)?;
             let class = Class::Point;
-            let mut taken = cost;
+            let with = |expected: MicroUnits| Price::new(cost + expected / 1_000 * 1_000);
+            let taken;
             let decision = if let Some(tab) = self.accounts.tab_of(payer)
-                && tab.take(cost + tab.expected(class) / 1_000 * 1_000, self.now)
+                && tab.take(with(tab.expected(class)), self.now)
             {
                 self.tabbed += 1;
-                taken += tab.expected(class) / 1_000 * 1_000;
+                taken = with(tab.expected(class));
                 Decision::Admitted
             } else {
-                taken += self.accounts.expected(payer, class) / 1_000 * 1_000;
+                taken = with(self.accounts.expected(payer, class));
                 self.accounts.admit(payer, taken, self.now)
             };
             if decision == Decision::Admitted {
-                let quote = Quote { fixed: cost / 2, floor: 0, keys: 0 };
+                let quote = Quote { fixed: Price::new(cost / 2), ..Quote::default() };
                 self.charges.push_back(Charge { taken, quote, payer, class });
             }
             self.book_at_once();
@@ -324,10 +371,11 @@ mod tests {
 
         fn settle(&mut self, cost: Option<MicroUnits>) {
             let Some(charge) = self.charges.pop_front() else { return };
-            let cost = cost.map(|cost| charge.quote.fixed + cost);
+            let cost = cost.map(|cost| Price::new(charge.quote.fixed.micro() + cost));
             match (self.accounts.tab_of(charge.payer), cost) {
                 (Some(tab), Some(cost)) => tab.settle(&charge, cost),
-                _ => self.accounts.settle(&charge, cost, self.now),
+                (_, Some(cost)) => self.accounts.settle(&charge, Bill::Cost(cost), self.now),
+                (_, None) => self.accounts.settle(&charge, Bill::Nothing, self.now),
             }
             self.book_at_once();
         }
@@ -346,7 +394,7 @@ mod tests {
                 .into_iter()
                 .map(|scope| {
                     let remaining = self.accounts.remaining(scope, self.now);
-                    (self.accounts.peek(scope, 5_000_000, self.now), remaining)
+                    (self.accounts.peek(scope, Price::new(5_000_000), self.now), remaining)
                 })
                 .collect();
             format!("{expected} {told:?}")

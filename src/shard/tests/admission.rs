@@ -16,7 +16,7 @@ const LIMITED: &str = r"
 fn limited(shards: u16) -> Rig {
     let mut rig = Rig::with(shards, 1, |settings| {
         settings.admission.weights =
-            Weights { base: UNIT, kib_in: 0, kib_out: 0, row: UNIT / 100, latency_ms: 0 };
+            Weights { base: UNIT, kib_in: 0, kib_out: 0, row: UNIT / 100, key: 0, latency_ms: 0 };
     });
     let now = rig.now;
     for shard in &mut rig.shards {
@@ -139,6 +139,138 @@ fn what_was_refused_later_costs_nothing() {
     rig.turns();
     let spent: i64 = rig.reports.iter().flat_map(|report| &report.demands).map(|demand| demand.spent).sum();
     assert_eq!(spent, 0);
+}
+
+/// What was taken from buckets so far, all in all, and what requests are said to have cost.
+fn booked(rig: &mut Rig) -> (i64, u64) {
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));
+    rig.turns();
+    let demands = rig.reports.iter().flat_map(|report| &report.demands);
+    let usage = rig.reports.iter().flat_map(|report| &report.usage);
+    (demands.map(|demand| demand.spent).sum(), usage.map(|(_, usage)| usage.admitted).sum())
+}
+
+#[test]
+fn what_was_sent_and_never_answered_costs_what_it_was_estimated_at() {
+    let mut rig = limited(2);
+    rig.pools = (1_000 * UNIT as i64, false);
+    let client = rig.client(0);
+    let [here, there] = [rig.key(0, 0), rig.key(1, 0)];
+    // One more than this costs, in the global and in the tenant's bucket.
+    rig.send(client, &[&["SET", &here, "1"], &["MGET", &here, &there]]);
+    rig.lose("SET");
+    rig.answer_first("MGET", "*1\r\n$-1\r\n");
+    assert_eq!(rig.told(client).matches("-UNAVAILABLE").count(), 2);
+    assert_eq!(booked(&mut rig), (2 * (2 * UNIT + UNIT / 50) as i64, 2 * UNIT + UNIT / 50));
+    // What waits for a connection that is never made has not been sent.
+    rig.connecting = Connecting::Hangs;
+    rig.send(client, &[&["GET", &here]]);
+    assert_eq!(rig.words_at_stores(), Vec::<&str>::new());
+    booked(&mut rig);
+    assert!(rig.told(client).starts_with("-UNAVAILABLE "), "the connection is given up");
+    assert_eq!(booked(&mut rig), (2 * (2 * UNIT + UNIT / 50) as i64, 2 * UNIT + UNIT / 50));
+}
+
+#[test]
+fn a_reply_that_is_too_large_is_billed_by_what_was_read() {
+    let mut rig = limited(1);
+    let weights = Weights { base: UNIT, kib_in: 0, kib_out: UNIT, row: 0, key: 0, latency_ms: 0 };
+    rig.shards[0].settings.admission.weights = weights;
+    rig.pools = (1_000_000 * UNIT as i64, false);
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "a"]]);
+    let value = "x".repeat(2 << 20);
+    rig.answer_next(&format!("${}\r\n", value.len()));
+    value.as_bytes().chunks(16 << 10).for_each(|piece| rig.more(std::str::from_utf8(piece).expect("text")));
+    rig.more("\r\n");
+    assert!(rig.told(client).starts_with("-ERR the reply is larger than 1048576 bytes"));
+    let (_, metered) = booked(&mut rig);
+    assert_eq!(metered, UNIT + ((2 << 20) + 12) * UNIT / 1_024);
+}
+
+#[test]
+fn no_transaction_costs_less_than_nothing_however_much_it_asks_for() {
+    let mut rig = limited(1);
+    rig.shards[0].settings.admission.weights =
+        Weights { base: 1_000_000 * UNIT, key: 1_000_000 * UNIT, ..Weights::default() };
+    let client = rig.client(0);
+    rig.send(client, &[&["MULTI"]]);
+    let walk = ["HSCAN", "k", "0", "COUNT", "4294967295"];
+    for _ in 0..2_000 {
+        rig.send(client, &[&walk[..]; 10]);
+    }
+    rig.send(client, &[&["EXEC"]]);
+    let told = rig.told(client);
+    assert!(told.contains("-THROTTLED scope="), "{}", &told[told.len().saturating_sub(200)..]);
+    assert!(booked(&mut rig).0 <= 0 && rig.at_stores.is_empty());
+}
+
+#[test]
+fn a_walk_is_told_to_take_smaller_steps_wherever_it_stands() {
+    let mut rig = Rig::with(1, 2, |settings| settings.admission.scan_count_max = 50);
+    let client = rig.client(0);
+    let key = rig.key(0, 0);
+    rig.send(client, &[&["HSCAN", &key, "0", "MATCH", "count", "COUNT", "51", "count", "9000000"]]);
+    let frame = rig.at_stores[0].frame.clone();
+    assert!(
+        frame.ends_with("MATCH\r\n$5\r\ncount\r\n$5\r\nCOUNT\r\n$2\r\n50\r\n$5\r\ncount\r\n$2\r\n50\r\n"),
+        "{frame}"
+    );
+    rig.answer_next("*2\r\n$1\r\n0\r\n*0\r\n");
+    rig.send(client, &[&["SCAN", "0", "COUNT", "4294967295"]]);
+    assert!(rig.at_stores[0].frame.ends_with("COUNT\r\n$2\r\n50\r\n"));
+    rig.answer_next("*2\r\n$1\r\n0\r\n*0\r\n");
+    rig.send(client, &[&["MULTI"], &["SSCAN", &key, "0", "COUNT", "1000"], &["EXEC"]]);
+    assert!(rig.frames("SSCAN")[0].frame.ends_with("COUNT\r\n$2\r\n50\r\n"));
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n*2\r\n$1\r\n0\r\n*0\r\n"] {
+        rig.answer_next(reply);
+    }
+    // What needs no lowering goes on as it came.
+    let plain = "*5\r\n$5\r\nzScAn\r\n$1\r\nz\r\n$1\r\n0\r\n$5\r\nCoUnT\r\n$2\r\n50\r\n";
+    rig.raw(client, plain.as_bytes());
+    assert_eq!(rig.at_stores[0].frame, plain);
+}
+
+#[test]
+fn a_walk_that_finds_nothing_at_once_does_not_pay_for_the_step_that_it_named() {
+    let mut rig = limited(1);
+    rig.pools = (1_000 * UNIT as i64, false);
+    let client = rig.client(0);
+    rig.send(client, &[&["HSCAN", "missing", "0", "COUNT", "10000"]]);
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(20));
+    rig.answer_next("*2\r\n$1\r\n0\r\n*0\r\n");
+    assert_eq!(booked(&mut rig).1, 2 * UNIT, "a hundred of ten thousand, at a hundredth each");
+}
+
+#[test]
+fn no_more_is_under_way_than_could_be_paid_if_it_turned_out_as_dear_as_one_did_of_late() {
+    let mut rig = limited(1);
+    rig.pools = (100 * UNIT as i64, false);
+    let client = rig.client(0);
+    let small = format!("*{}{}", "1\r\n", ":1\r\n");
+    let large = format!("*3000\r\n{}", ":1\r\n".repeat(3_000));
+    let ask = ["LRANGE", "a", "0", "-1"];
+    rig.send(client, &[&ask[..]; 2]);
+    assert_eq!(rig.at_stores.len(), 2);
+    rig.answer_next(&small);
+    rig.answer_next(&small);
+    rig.send(client, &[&ask[..]; 16]);
+    assert_eq!(rig.at_stores.len(), 16, "they have been alike so far");
+    (0..15).for_each(|_| rig.answer_next(&small));
+    rig.answer_next(&large);
+    // The average has forgotten it after a few dozen; what it could be again has not.
+    for _ in 0..60 {
+        rig.send(client, &[&ask]);
+        rig.answer_next(&small);
+    }
+    rig.send(client, &[&ask[..]; 16]);
+    assert!((2..9).contains(&rig.at_stores.len()), "{}", rig.at_stores.len());
+    let mut answered = 0;
+    while !rig.at_stores.is_empty() {
+        rig.answer_next(&small);
+        answered += 1;
+    }
+    assert_eq!(answered, 16, "the others waited, and were not refused");
 }
 
 #[test]
