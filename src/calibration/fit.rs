@@ -1,7 +1,9 @@
 //! Weights from costs: non-negative least squares.
 
-/// Base, KiB in, KiB out, rows.
-const TERMS: usize = 4;
+/// Base, KiB in, KiB out, rows, keys.
+const TERMS: usize = 5;
+/// Microseconds. A base below is as good as none.
+const BASE_MIN: f64 = 1e-6;
 /// Below, a column is as good as a combination of the others.
 const PIVOT_MIN: f64 = 1e-9;
 
@@ -12,13 +14,15 @@ pub struct Features {
     pub kib_in: f64,
     /// KiB of the reply.
     pub kib_out: f64,
-    /// Elements of the reply where it has elements, or keys of a write to several.
+    /// Elements of the reply where it has elements.
     pub rows: f64,
+    /// Keys of a write to several.
+    pub keys: f64,
 }
 
 impl Features {
     fn terms(&self) -> [f64; TERMS] {
-        [1.0, self.kib_in, self.kib_out, self.rows]
+        [1.0, self.kib_in, self.kib_out, self.rows, self.keys]
     }
 }
 
@@ -33,15 +37,17 @@ pub struct Weights {
     pub kib_out: f64,
     /// One row.
     pub row: f64,
+    /// One key of several that are written.
+    pub key: f64,
 }
 
 impl Weights {
-    const fn of([base, kib_in, kib_out, row]: [f64; TERMS]) -> Self {
-        Self { base, kib_in, kib_out, row }
+    const fn of([base, kib_in, kib_out, row, key]: [f64; TERMS]) -> Self {
+        Self { base, kib_in, kib_out, row, key }
     }
 
     const fn terms(&self) -> [f64; TERMS] {
-        [self.base, self.kib_in, self.kib_out, self.row]
+        [self.base, self.kib_in, self.kib_out, self.row, self.key]
     }
 
     /// What a request should cost.
@@ -51,7 +57,7 @@ impl Weights {
 
     /// The same with a base of one request unit. Nothing when the base was not told from nothing.
     pub fn in_units(&self) -> Option<Self> {
-        (self.base > 0.0).then(|| Self::of(self.terms().map(|term| term / self.base)))
+        (self.base > BASE_MIN).then(|| Self::of(self.terms().map(|term| term / self.base)))
     }
 }
 
@@ -68,8 +74,8 @@ pub fn fit(samples: &[(Features, f64)]) -> Option<Weights> {
         .filter(|(_, cost)| *cost > 0.0)
         .map(|(features, cost)| features.terms().map(|term| term / cost))
         .collect();
-    // The optimum under "none below zero" is the plain optimum over those terms that it leaves above zero. With four terms
-    // there are fifteen such choices: all are tried, and the best one that is allowed is it, without any iteration.
+    // The optimum under "none below zero" is the plain optimum over those terms that it leaves above zero. With five terms
+    // there are thirty-one such choices: all are tried, and the best one that is allowed is it, without any iteration.
     let allowed = (1_u32..1 << TERMS).filter_map(|chosen| {
         let weights = least_squares(&rows, chosen)?;
         weights.iter().all(|weight| *weight >= 0.0).then_some(weights)
@@ -77,7 +83,7 @@ pub fn fit(samples: &[(Features, f64)]) -> Option<Weights> {
     let error =
         |weights: &[f64; TERMS]| rows.iter().map(|row| (dot(row, weights) - 1.0).powi(2)).sum::<f64>();
     let best = allowed.min_by(|one, other| error(one).total_cmp(&error(other)))?;
-    // Without all four at a time, nobody knows whether a zero is the truth or the want of samples.
+    // Without all of them at a time, nobody knows whether a zero is the truth or the want of samples.
     least_squares(&rows, (1 << TERMS) - 1).map(|_| Weights::of(best))
 }
 
@@ -148,14 +154,19 @@ mod tests {
     use crate::policy::price::{self, Asked};
     use crate::values::{self, UNIT};
 
-    const TRUE: Weights = Weights { base: 3.0, kib_in: 0.4, kib_out: 0.7, row: 0.05 };
+    const TRUE: Weights = Weights { base: 3.0, kib_in: 0.4, kib_out: 0.7, row: 0.05, key: 0.3 };
 
     /// Requests of all sizes, and what they cost under these weights, with errors of up to so large a share.
     fn samples(weights: &Weights, noise: f64, random: &mut Random) -> Vec<(Features, f64)> {
         (0..60)
             .map(|_| {
                 let mut up_to = |most: f64| most.powf(random.unit()) - 1.0;
-                let features = Features { kib_in: up_to(65.0), kib_out: up_to(129.0), rows: up_to(1_001.0) };
+                let features = Features {
+                    kib_in: up_to(65.0),
+                    kib_out: up_to(129.0),
+                    rows: up_to(1_001.0),
+                    keys: up_to(101.0),
+                };
                 (features, weights.cost(&features) * (1.0 + noise * (2.0 * random.unit() - 1.0)))
             })
             .collect()
@@ -219,15 +230,18 @@ mod tests {
             kib_in: micro(units.kib_in),
             kib_out: micro(units.kib_out),
             row: micro(units.row),
+            key: micro(units.key),
             latency_ms: 0,
         };
-        for (bytes_in, bytes_out, rows) in [(30, 70, 0), (40, 65_536, 1), (50, 12_000, 500), (9_000, 5, 300)]
+        for (bytes_in, bytes_out, rows, keys) in
+            [(30, 70, 0, 0), (40, 65_536, 1, 0), (50, 12_000, 500, 0), (9_000, 5, 0, 300), (900, 800, 9, 9)]
         {
-            let asked = Asked { requests: 1, bytes_in, ..Asked::default() };
+            let asked = Asked { requests: 1, bytes_in, keys, ..Asked::default() };
             let measured = price::Measured { bytes_out, rows, ..price::Measured::default() };
             let kib = |bytes: u64| bytes as f64 / 1_024.0;
-            let features = Features { kib_in: kib(bytes_in), kib_out: kib(bytes_out), rows: rows as f64 };
-            let total = weights.terms(&asked, &measured).total() as f64 / UNIT as f64;
+            let (rows, keys) = (rows as f64, keys as f64);
+            let features = Features { kib_in: kib(bytes_in), kib_out: kib(bytes_out), rows, keys };
+            let total = weights.terms(&asked, &measured).total().micro() as f64 / UNIT as f64;
             assert!(near(total, units.cost(&features), 1e-4), "{total} {features:?}");
         }
     }
@@ -236,13 +250,13 @@ mod tests {
     fn samples_that_tell_too_little_give_nothing() {
         assert_eq!(fit(&[]), None);
         let alike: Vec<_> =
-            (0..9).map(|_| (Features { kib_in: 1.0, kib_out: 2.0, rows: 3.0 }, 5.0)).collect();
+            (0..9).map(|_| (Features { kib_in: 1.0, kib_out: 2.0, rows: 3.0, keys: 4.0 }, 5.0)).collect();
         assert_eq!(fit(&alike), None);
         assert_eq!(r_squared(&TRUE, &alike), None);
         // Rows that always come with the same bytes are the same term twice.
-        let bound = (1..9)
-            .map(f64::from)
-            .map(|rows| (Features { kib_in: 1.0 / rows, kib_out: rows * 0.1, rows }, 1.0 + rows));
+        let bound = (1..9).map(f64::from).map(|rows| {
+            (Features { kib_in: 1.0 / rows, kib_out: rows * 0.1, rows, keys: rows.sqrt() }, 1.0 + rows)
+        });
         assert_eq!(fit(&bound.collect::<Vec<_>>()), None);
         assert_eq!(Weights::default().in_units(), None);
     }

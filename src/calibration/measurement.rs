@@ -85,12 +85,13 @@ impl Calibration {
 
     /// The flags of weir that mean these weights.
     pub fn flags(&self) -> String {
-        let Weights { kib_in, kib_out, row, .. } = self.units;
+        let Weights { kib_in, kib_out, row, key, .. } = self.units;
         format!(
-            "--ru-base 1 --ru-kib-in {} --ru-kib-out {} --ru-row {}",
+            "--ru-base 1 --ru-kib-in {} --ru-kib-out {} --ru-row {} --ru-key {}",
             three_digits(kib_in),
             three_digits(kib_out),
-            three_digits(row)
+            three_digits(row),
+            three_digits(key)
         )
     }
 }
@@ -118,7 +119,7 @@ fn median(values: &mut [f64]) -> f64 {
 mod tests {
     use super::*;
 
-    const TRUE: Weights = Weights { base: 2.0, kib_in: 0.5, kib_out: 0.25, row: 0.04 };
+    const TRUE: Weights = Weights { base: 2.0, kib_in: 0.5, kib_out: 0.25, row: 0.04, key: 0.3 };
 
     fn measured(cost: impl Fn(&Features) -> f64) -> Vec<Measured> {
         let held = held_out(60, 4);
@@ -126,7 +127,12 @@ mod tests {
         (0..60)
             .map(|number| {
                 let mut up_to = |most: f64| most.powf(random.unit()) - 1.0;
-                let features = Features { kib_in: up_to(65.0), kib_out: up_to(129.0), rows: up_to(1_001.0) };
+                let features = Features {
+                    kib_in: up_to(65.0),
+                    kib_out: up_to(129.0),
+                    rows: up_to(1_001.0),
+                    keys: up_to(101.0),
+                };
                 // One round of three was disturbed.
                 let cost = cost(&features);
                 let rounds_us = vec![cost, cost * 5.0, cost];
@@ -138,13 +144,16 @@ mod tests {
     #[test]
     fn weights_of_a_store_are_found_in_spite_of_a_disturbed_round() {
         let found = Calibration::of(&measured(|features| TRUE.cost(features))).expect("it can be fitted");
-        assert_eq!(found.flags(), "--ru-base 1 --ru-kib-in 0.25 --ru-kib-out 0.125 --ru-row 0.02");
+        assert_eq!(
+            found.flags(),
+            "--ru-base 1 --ru-kib-in 0.25 --ru-kib-out 0.125 --ru-row 0.02 --ru-key 0.15"
+        );
         assert!(found.r_squared_held_out > 0.999_999 && found.relative_error_held_out < 1e-6);
     }
 
     #[test]
     fn costs_that_are_not_linear_are_told_by_the_shapes_held_out() {
-        let found = Calibration::of(&measured(|features| 2.0 + features.rows.powi(3) * 1e-4))
+        let found = Calibration::of(&measured(|features| 20.0 + features.rows.powi(3) * 1e-4))
             .expect("it can be fitted");
         assert!(found.r_squared_held_out < 0.9, "{found:?}");
     }

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     fn shape(name: &str, kib_out: f64, cost: f64, held_out: bool) -> Measured {
-        let features = Features { kib_in: 0.1, kib_out, rows: 1.0 };
+        let features = Features { kib_in: 0.1, kib_out, rows: 1.0, keys: 0.0 };
         Measured { name: name.to_owned(), features, rounds_us: vec![cost], held_out }
     }
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.weir_only
 
 SECONDS_MAX = 120
 SHAPES = 60
-FLAGS = re.compile(r"^--ru-base 1 --ru-kib-in [0-9.]+ --ru-kib-out [0-9.]+ --ru-row [0-9.]+$", re.MULTILINE)
+FLAGS = re.compile(r"^--ru-base 1 --ru-kib-in [0-9.]+ --ru-kib-out [0-9.]+ --ru-row [0-9.]+ --ru-key [0-9.]+$", re.MULTILINE)
 SHORT = ("--seconds", "1", "--rounds", "1")
 
 
@@ -66,8 +66,11 @@ def test_weights_are_fitted_foretell_what_was_held_out_and_are_printed_as_flags(
     for name, shape in shapes.items():
         if found := re.fullmatch(r"GET (\d+) B", name):
             assert shape["rows"] == 0 and shape["kib_out"] == pytest.approx(int(found[1]) / 1024, abs=0.02)
-        if found := re.fullmatch(r"(?:LRANGE|SMEMBERS|ZRANGE|MSET|MGET) (\d+) x \d+ B", name):
+        if found := re.fullmatch(r"(?:LRANGE|SMEMBERS|ZRANGE|MGET) (\d+) x \d+ B", name):
             assert shape["rows"] == int(found[1])
+        several = re.fullmatch(r"MSET (\d+) x \d+ B", name)
+        written = int(several[1]) if several else 0
+        assert shape["keys"] == (written if written > 1 else 0)
     drawing = xml.parse(files["svg"]).getroot()
     assert len(drawing.findall("{http://www.w3.org/2000/svg}circle")) == SHAPES + 2
     page = files["html"].read_text()

@@ -39,8 +39,8 @@ pub fn text(
     );
     let _ = writeln!(
         text,
-        "\nmicroseconds: {:.2} a request, {:.3} a KiB in, {:.3} a KiB out, {:.4} a row",
-        weights.base, weights.kib_in, weights.kib_out, weights.row
+        "\nmicroseconds: {:.2} a request, {:.3} a KiB in, {:.3} a KiB out, {:.4} a row, {:.4} a key of several written",
+        weights.base, weights.kib_in, weights.kib_out, weights.row, weights.key
     );
     let _ = writeln!(
         text,
@@ -129,8 +129,11 @@ fn json_report(
         "seed": flags.seed,
         "weights_us": {
             "base": weights.base, "kib_in": weights.kib_in, "kib_out": weights.kib_out, "row": weights.row,
+            "key": weights.key,
         },
-        "weights_ru": { "base": 1.0, "kib_in": units.kib_in, "kib_out": units.kib_out, "row": units.row },
+        "weights_ru": {
+            "base": 1.0, "kib_in": units.kib_in, "kib_out": units.kib_out, "row": units.row, "key": units.key,
+        },
         "flags": calibration.flags(),
         "r_squared": { "held_out": calibration.r_squared_held_out, "fitted": calibration.r_squared_fitted },
         "median_relative_error_held_out": calibration.relative_error_held_out,
@@ -140,6 +143,7 @@ fn json_report(
             "kib_in": shape.features.kib_in,
             "kib_out": shape.features.kib_out,
             "rows": shape.features.rows,
+            "keys": shape.features.keys,
             "cost_us": shape.cost_us(),
             "foretold_us": weights.cost(&shape.features),
             "rounds_us": shape.rounds_us,
@@ -162,17 +166,18 @@ fn page(
     let _ = write!(page, "<pre>{}</pre>", escaped(&text(flags, server, measured, calibration)));
     page.push_str(&svg(measured, calibration));
     page.push_str(
-        "<table><tr><th>shape</th><th>KiB in</th><th>KiB out</th><th>rows</th><th>us</th><th>foretold</th><th></th></tr>",
+        "<table><tr><th>shape</th><th>KiB in</th><th>KiB out</th><th>rows</th><th>keys</th><th>us</th><th>foretold</th><th></th></tr>",
     );
     for shape in measured {
         let features = &shape.features;
         let _ = write!(
             page,
-            "<tr><td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{:.0}</td><td>{:.2}</td><td>{:.2}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{:.0}</td><td>{:.0}</td><td>{:.2}</td><td>{:.2}</td><td>{}</td></tr>",
             escaped(&shape.name),
             features.kib_in,
             features.kib_out,
             features.rows,
+            features.keys,
             shape.cost_us(),
             calibration.weights.cost(features),
             if shape.held_out { "held out" } else { "" }
