@@ -164,7 +164,7 @@ fn hincrby(call: &mut Call<'_>) -> Done {
 
 fn hincrbyfloat(call: &mut Call<'_>) -> Done {
     let (name, by) = (call.at(2), call.at(3));
-    call.effort.charge(long_double::EFFORT);
+    call.effort.charge(long_double::effort(by));
     if !long_double::is_finite(by)? {
         return Err(Refusal::Words("ERR value is NaN or Infinity"));
     }

@@ -4,12 +4,24 @@
 use super::refusal::Refusal;
 use std::cmp::Ordering;
 
-/// What one addition takes at most, in the engine's units: some tenths of a millisecond for the longest numbers.
-pub(super) const EFFORT: u64 = 100;
+/// What one addition of long numbers takes at most, in the engine's units: some tenths of a millisecond.
+const EFFORT_MAX: u64 = 4_000;
+
+/// What adding this number takes, in the engine's units: short ones without an exponent take next to nothing.
+pub(super) fn effort(text: &[u8]) -> u64 {
+    let long = text.len() > 40 || text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'e'));
+    if long { EFFORT_MAX } else { 0 }
+}
+
 /// Longest text that is read as a number, as in Redis.
 const TEXT_BYTES_MAX: usize = 5 * 1024;
 /// Exponents beyond this are out of range for certain, and within it every step below is short.
 const DECIMAL_EXPONENT_MAX: i64 = 10_000;
+/// Nor does any number have more places before its point, or zeros behind it.
+const DECIMAL_ORDER_MAX: i64 = 5_000;
+/// The largest power of ten that a word holds: long numbers are read and scaled by as much at once.
+const TENS: u32 = 1_000_000_000;
+const TENS_DIGITS: usize = 9;
 /// The powers of two between which a long double lies.
 const BINARY_EXPONENT_MAX: i64 = 16_383;
 const BINARY_EXPONENT_MIN: i64 = -16_445;
@@ -53,7 +65,7 @@ fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
     if digits.is_empty() {
         return Ok(Some(LongDouble { negative, ..LongDouble::default() }));
     }
-    if exponent.abs() > DECIMAL_EXPONENT_MAX {
+    if exponent.abs() > DECIMAL_EXPONENT_MAX || (digits.len() as i64 + exponent).abs() > DECIMAL_ORDER_MAX {
         return Err(Refusal::NotAFloat);
     }
     let number = LongDouble { negative, ..nearest(&digits, exponent) };
@@ -90,13 +102,16 @@ fn decimal(text: &[u8]) -> Option<(Vec<u8>, i64)> {
 /// The nearest representable number, by long division one bit at a time.
 fn nearest(digits: &[u8], exponent: i64) -> LongDouble {
     let (mut numerator, mut denominator) = (Natural::from(0), Natural::from(1));
-    for digit in digits {
-        numerator.multiply_add(10, u32::from(digit - b'0'));
+    for group in digits.chunks(TENS_DIGITS) {
+        let value = group.iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
+        numerator.multiply_add(10_u32.pow(group.len() as u32), value);
     }
     let scaled = if exponent >= 0 { &mut numerator } else { &mut denominator };
-    for _ in 0..exponent.unsigned_abs() {
-        scaled.multiply_add(10, 0);
+    let tens = exponent.unsigned_abs();
+    for _ in 0..tens / TENS_DIGITS as u64 {
+        scaled.multiply_add(TENS, 0);
     }
+    scaled.multiply_add(10_u32.pow((tens % TENS_DIGITS as u64) as u32), 0);
     let mut shift = numerator.bits() - denominator.bits();
     if shift >= 0 {
         denominator.shift_left(shift as usize);

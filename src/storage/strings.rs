@@ -450,7 +450,7 @@ fn add(call: &mut Call<'_>, by: i64) -> Done {
 
 fn incrbyfloat(call: &mut Call<'_>) -> Done {
     let (key, by) = (call.at(1), call.at(2));
-    call.effort.charge(long_double::EFFORT);
+    call.effort.charge(long_double::effort(by));
     let sum = call.keyspace.read_string(key, |old| long_double::add(old.unwrap_or(b"0"), by))??;
     call.out.expect(sum.len())?;
     call.keyspace.set(key, Value::Text(Text::new(sum.as_bytes())), Lifetime::Keep);
