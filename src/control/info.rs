@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{ProcessFacts, Totals};
-use crate::shard::{COMPATIBLE_VERSION, COUNTERS, Counter};
+use crate::shard::{COUNTERS, Counter};
 
 /// The sections in the order they are shown. Those after the usual ones are shown when named, or with `everything`.
 const SECTIONS: [&str; 9] =
@@ -36,7 +36,7 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
     };
     match section {
         "server" => {
-            line("redis_version", &COMPATIBLE_VERSION);
+            line("redis_version", &facts.store_version);
             line("weir_version", &env!("CARGO_PKG_VERSION"));
             line("redis_mode", &"standalone");
             line("os", &std::env::consts::OS);
@@ -127,5 +127,12 @@ mod tests {
     fn only_the_sections_that_were_named() {
         let text = info(&["replication".to_owned()], &ProcessFacts::default(), &Totals::default());
         assert_eq!(text, "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n");
+    }
+    #[test]
+    fn the_version_is_that_of_the_stores() {
+        let store_version = crate::values::StoreVersion::parse(b"7.0.15").expect("a version");
+        let facts = ProcessFacts { store_version, ..ProcessFacts::default() };
+        let text = info(&["server".to_owned()], &facts, &Totals::default());
+        assert!(text.contains("redis_version:7.0.15\r\n"), "{text}");
     }
 }

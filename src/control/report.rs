@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::QuotaHistory;
 use crate::shard::{Counters, ServiceTimes, Shard, UserFigures};
 use crate::storage::EngineStatistics;
+use crate::values::StoreVersion;
 
 /// One shard's figures at one moment.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +68,8 @@ pub struct ProcessFacts {
     pub pid: u32,
     /// The first TCP port, 0 if there is none.
     pub port: u16,
+    /// The lowest among the stores: what clients are told.
+    pub store_version: StoreVersion,
     /// Since the start.
     pub uptime: Duration,
     /// Resident memory, in bytes.

@@ -120,6 +120,10 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         }
         ToControl::Signal(Signal::Reload) => this.reload(),
         ToControl::Quotas(read) => this.take_quotas(*read),
+        ToControl::StoreVersion(version) => {
+            this.settings.facts.store_version = version;
+            this.settings.shards.iter().for_each(|shard| shard.post(ToShard::StoreVersion(version)));
+        }
         ToControl::Token(Ok(token)) => {
             log::line("the file of the admin token was read");
             if let Some(guard) = &mut this.settings.guard {

@@ -14,7 +14,7 @@ use crate::control::{QuotaSource, ShardReport};
 use crate::shard::{Question, ReplyTo};
 use crate::storage::EngineStatistics;
 use crate::values::allowance::Report;
-use crate::values::{Grant, ShardId};
+use crate::values::{Grant, ShardId, StoreVersion};
 
 /// From the control executor to a shard.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(super) enum ToShard {
     Quotas(Arc<Quotas>),
     /// What the pools of quotas can give.
     Grants(Vec<Grant>),
+    /// Clients are told another version.
+    StoreVersion(StoreVersion),
     /// Say what you have counted.
     Report,
     /// The reply to a question.
@@ -45,6 +47,8 @@ pub(super) enum ToControl {
     Drained(ShardId),
     Signal(Signal),
     Quotas(Box<QuotasRead>),
+    /// The lowest version among the stores is another.
+    StoreVersion(StoreVersion),
     /// The file of the admin token was read again.
     Token(Result<AdminToken, String>),
 }

@@ -7,6 +7,7 @@
 //!  weir-control       figures, reload, drain, admin port: control_thread.rs, admin.rs
 //!  weir-load      the load generator's, in a process of its own: load_thread.rs, load.rs
 //!  weir-quotas        reads and checks quotas, watches the quota file: quotas_thread.rs, watch.rs
+//!  weir-versions      asks stores for their versions, once a minute: versions_thread.rs
 //!  weir-signals       turns signals into letters to control
 //! ```
 
@@ -31,6 +32,7 @@ mod ring;
 mod server;
 mod shard_thread;
 mod storage_thread;
+mod versions_thread;
 mod watch;
 
 pub use clock::Clock;

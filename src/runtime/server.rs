@@ -23,6 +23,7 @@ use super::quotas_thread::{QuotaFile, QuotasThread};
 use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
+use super::versions_thread::VersionsThread;
 use super::watch::FileWatch;
 use super::{admin, executor, listen, log};
 use crate::config::{AdminToken, Config, Layer, LimiterKind, Quotas, Size, Storage, TokenSource};
@@ -36,9 +37,9 @@ use crate::routing::Topology;
 use crate::shard::{AdmissionSettings, BackendSettings, ClientLimits, Limiter, Shard, ShardSettings};
 use crate::storage::script::Script;
 use crate::storage::{Engine, EngineLimits, Service};
-use crate::values::ShardId;
 use crate::values::allowance::lease_of;
 use crate::values::limits::TENANTS_MAX;
+use crate::values::{ShardId, StoreVersion};
 
 /// Descriptors beside those of clients: rings, listeners, links, executors.
 const FILES_SPARE: u64 = 1024;
@@ -82,6 +83,8 @@ pub fn run(config: &Config) -> Result<(), String> {
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     let mut executors: Vec<Executor> = Vec::new();
     let (backends, storage) = start_storage(config, clock, &mut executors)?;
+    let mut versions = ask_versions(&backends, clock);
+    let store_version = versions.ask_first();
     let (routes, backends): (Vec<Route>, Vec<BackendSettings>) = backends.into_iter().unzip();
     check_places(config, cpus.len(), backends.len())?;
     let (routes, backends) = (Routes(routes.into()), Arc::<[BackendSettings]>::from(backends));
@@ -102,6 +105,7 @@ pub fn run(config: &Config) -> Result<(), String> {
             door: door.clone(),
             clock,
             busy_poll: config.busy_poll,
+            store_version,
         };
         executors.push(start_shard(cpus[index], parts, (letters, bell))?);
     }
@@ -111,6 +115,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         port: opened.port,
         clients_max: config.clients_max,
         backends: backends.iter().map(|backend| backend.name.clone()).collect(),
+        store_version,
         ..ProcessFacts::default()
     };
     let (quotas_mailbox, quotas_letters, quotas_bell) =
@@ -138,6 +143,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
     .start()
     .map_err(|error| format!("cannot start a thread: {error}"))?;
+    versions.start(control.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
     listen_to_signals(control)?;
     report_start(config, &opened, &cpus, &backends, &quotas);
     if let Some(warning) = exposure(opened.admin, token) {
@@ -360,6 +366,7 @@ struct Parts {
     door: Door,
     clock: Clock,
     busy_poll: Duration,
+    store_version: StoreVersion,
 }
 
 fn start_shard(
@@ -369,9 +376,21 @@ fn start_shard(
 ) -> Result<Executor, String> {
     let name = format!("weir-{}", parts.settings.id.0);
     let task = move || async move {
-        let Parts { settings, quotas, listeners, mesh, routes, control, door, clock, busy_poll } = parts;
+        let Parts {
+            settings,
+            quotas,
+            listeners,
+            mesh,
+            routes,
+            control,
+            door,
+            clock,
+            busy_poll,
+            store_version,
+        } = parts;
         let driver = Driver::new(Ring::new(bell)?, listeners);
-        let shard = Shard::new(settings, quotas);
+        let mut shard = Shard::new(settings, quotas);
+        shard.handle_store_version(store_version);
         ShardThread { shard, driver, mesh, connector: routes, letters, control, door, clock, busy_poll }
             .run()
             .await
@@ -457,6 +476,15 @@ fn listen_to_signals(control: Mailbox<ToControl>) -> Result<(), String> {
         })
         .map(|_| ())
         .map_err(|error| format!("cannot start a thread: {error}"))
+}
+
+/// Who asks the stores for their versions; the embedded one needs no asking.
+fn ask_versions(backends: &Backends, clock: Clock) -> VersionsThread {
+    let stores = backends.iter().filter_map(|(route, settings)| match route {
+        Route::Socket(address) => Some((address.clone(), settings.credentials.as_ref())),
+        Route::Embedded(_) => None,
+    });
+    VersionsThread::new(stores, clock)
 }
 
 /// Unguessable, so that nobody outside can choose keys that collide.

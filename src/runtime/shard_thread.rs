@@ -174,6 +174,7 @@ impl<C: Connector> ShardThread<C> {
                 match letter {
                     ToShard::Quotas(quotas) => guarded.shard.handle_quotas(quotas, now),
                     ToShard::Grants(grants) => guarded.shard.handle_grants(&grants, now),
+                    ToShard::StoreVersion(version) => guarded.shard.handle_store_version(version),
                     ToShard::Report => {
                         let report = ShardReport::of(&guarded.shard);
                         control.post(ToControl::Report(guarded.shard.id(), Box::new(report)));

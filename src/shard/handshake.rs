@@ -10,9 +10,6 @@ use crate::values::ClientId;
 use crate::values::limits::{CLIENT_NAME_BYTES_MAX, LOGINS_FAILED_MAX};
 use crate::values::time::Now;
 
-/// The version that clients are told: they choose what they may use by it.
-pub const COMPATIBLE_VERSION: &str = "7.2.4";
-
 const WRONGPASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NAME_ERROR: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
@@ -68,12 +65,13 @@ impl Shard {
             return self.close_if_guessing(id);
         }
         let number = self.clients.at(id).number as i64;
+        let version = self.store_version.to_string();
         self.answer_now(id, |out, protocol| {
             encode::map(out, protocol, 7);
             encode::bulk(out, b"server");
             encode::bulk(out, b"redis");
             encode::bulk(out, b"version");
-            encode::bulk(out, COMPATIBLE_VERSION.as_bytes());
+            encode::bulk(out, version.as_bytes());
             encode::bulk(out, b"proto");
             encode::integer(out, if protocol == Protocol::Resp3 { 3 } else { 2 });
             encode::bulk(out, b"id");

@@ -64,7 +64,6 @@ pub use accounts::{Accounts, Bill, Charge, Decision, Payer, Scope, Tab, UserAcco
 pub use admission::{AdmissionSettings, Limiter};
 pub use batch::{Batch, Message, Outcome, ReplyTo, Route, Terms};
 pub use counters::{COUNTERS, Counter, Counters};
-pub use handshake::COMPATIBLE_VERSION;
 pub use identify::Identity;
 pub use pricing::asked;
 pub use refusal::Refusal;
@@ -79,7 +78,8 @@ use crate::routing::Topology;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{
-    Action, BucketId, Capacity, ClientId, ConnectionId, MicroUnits, Owner, Price, ShardId, Spares, Timestamp,
+    Action, BucketId, Capacity, ClientId, ConnectionId, MicroUnits, Owner, Price, ShardId, Spares,
+    StoreVersion, Timestamp,
 };
 use client::Clients;
 use fence::Fences;
@@ -227,6 +227,8 @@ pub struct Shard {
     /// When the turn that is being ended was; what is polled is polled then.
     turn_started: Timestamp,
     draining: bool,
+    /// What clients are told.
+    store_version: StoreVersion,
     random: u64,
     counters: Counters,
     service_times: ServiceTimes,
@@ -293,6 +295,7 @@ impl Shard {
             housekeeping_at: None,
             turn_started: Timestamp::ZERO,
             draining: false,
+            store_version: StoreVersion::default(),
             random: settings.seed | 1,
             counters: Counters::default(),
             service_times: ServiceTimes::default(),
@@ -389,6 +392,11 @@ impl Shard {
     /// Do clients wait for their next turn, with requests that are here already?
     pub fn is_busy(&self) -> bool {
         !self.clients_next_turn.is_empty()
+    }
+
+    /// Clients that say HELLO from now on are told this version.
+    pub fn handle_store_version(&mut self, version: StoreVersion) {
+        self.store_version = version;
     }
 
     /// New quotas. Clients keep their tenant by its name; those whose tenant is gone must authenticate again.
