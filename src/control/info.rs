@@ -5,9 +5,20 @@ use std::fmt::Write as _;
 use super::{ProcessFacts, Totals};
 use crate::shard::{COUNTERS, Counter};
 
-/// The sections in the order they are shown. Those after the usual ones are shown when named, or with `everything`.
-const SECTIONS: [&str; 9] =
-    ["server", "clients", "memory", "persistence", "stats", "replication", "keyspace", "weir", "weir_shards"];
+/// The sections in the order they are shown, each once, however often it is named.
+const SECTIONS: [&str; 11] = [
+    "server",
+    "clients",
+    "memory",
+    "persistence",
+    "stats",
+    "replication",
+    "modules",
+    "cluster",
+    "keyspace",
+    "weir",
+    "weir_shards",
+];
 
 /// The whole text, for sections that were named; none means all.
 pub fn info(sections: &[String], facts: &ProcessFacts, totals: &Totals) -> String {
@@ -43,6 +54,7 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
             line("arch_bits", &usize::BITS);
             line("multiplexing_api", &"io_uring");
             line("process_id", &facts.pid);
+            line("run_id", &facts.run_id);
             line("tcp_port", &facts.port);
             line("uptime_in_seconds", &facts.uptime.as_secs());
             line("uptime_in_days", &(facts.uptime.as_secs() / 86_400));
@@ -50,10 +62,24 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
         "clients" => {
             line("connected_clients", &sum.clients_open);
             line("maxclients", &facts.clients_max);
+            line("cluster_connections", &0);
             line("blocked_clients", &0);
+            line("tracking_clients", &0);
+            line("pubsub_clients", &0);
         }
-        "memory" => line("used_memory", &facts.resident_bytes),
-        "persistence" => line("loading", &0),
+        "memory" => {
+            line("used_memory", &facts.resident_bytes);
+            line("used_memory_human", &human(facts.resident_bytes));
+            line("used_memory_rss", &facts.resident_bytes);
+            // Of other stores it is not known here.
+            if totals.engine.is_some() {
+                line("maxmemory_policy", &"noeviction");
+            }
+        }
+        "persistence" => {
+            line("loading", &0);
+            line("async_loading", &0);
+        }
         "stats" => {
             line("total_connections_received", &sum.counters.get(Counter::ClientsOpened));
             line("rejected_connections", &sum.counters.get(Counter::ClientsRefused));
@@ -64,6 +90,9 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
             line("role", &"master");
             line("connected_slaves", &0);
         }
+        // There are none; the title alone is what Redis shows then.
+        "modules" => {}
+        "cluster" => line("cluster_enabled", &0),
         "keyspace" => {
             if let Some(engine) = &totals.engine
                 && engine.keys > 0
@@ -101,6 +130,15 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
     }
 }
 
+/// Bytes as Redis shows them to people: `1.50M`.
+fn human(bytes: u64) -> String {
+    const UNITS: [(u64, char); 4] = [(1 << 40, 'T'), (1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')];
+    match UNITS.into_iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, letter)) => format!("{:.2}{letter}", bytes as f64 / unit as f64),
+        None => format!("{bytes}B"),
+    }
+}
+
 /// A metric's name as a field of INFO: without the product's name, with the label's value.
 fn short_name(name: &str, label: &str) -> String {
     let short = name.trim_start_matches("weir_");
@@ -117,7 +155,14 @@ mod tests {
     #[test]
     fn what_ready_checks_read_is_there() {
         let text = info(&[], &ProcessFacts::default(), &Totals::default());
-        for field in ["redis_version:", "redis_mode:standalone\r\n", "role:master\r\n", "loading:0\r\n"] {
+        for field in [
+            "redis_version:7.2.4\r\n",
+            "redis_mode:standalone\r\n",
+            "role:master\r\n",
+            "\nloading:0\r\n",
+            "arch_bits:",
+            "# Modules\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n",
+        ] {
             assert!(text.contains(field), "{field}");
         }
         assert!(text.starts_with("# Server\r\n"));
@@ -128,11 +173,35 @@ mod tests {
         let text = info(&["replication".to_owned()], &ProcessFacts::default(), &Totals::default());
         assert_eq!(text, "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n");
     }
+
+    #[test]
+    fn a_section_named_twice_is_shown_once_and_in_its_place() {
+        let info = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            info(&names, &ProcessFacts::default(), &Totals::default())
+        };
+        let two = "# Modules\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n";
+        assert_eq!(info(&["cluster", "modules", "cluster", "none"]), two);
+        for name in ["default", "all", "everything"] {
+            assert_eq!(info(&[name, "cluster", name]), info(&[]), "{name}");
+        }
+        assert_eq!(info(&["none"]), "");
+    }
+
     #[test]
     fn the_version_is_that_of_the_stores() {
         let store_version = crate::values::StoreVersion::parse(b"7.0.15").expect("a version");
         let facts = ProcessFacts { store_version, ..ProcessFacts::default() };
         let text = info(&["server".to_owned()], &facts, &Totals::default());
         assert!(text.contains("redis_version:7.0.15\r\n"), "{text}");
+    }
+
+    #[test]
+    fn bytes_for_people() {
+        for (bytes, shown) in
+            [(0, "0B"), (1023, "1023B"), (1536, "1.50K"), (3 << 20, "3.00M"), (5 << 40, "5.00T")]
+        {
+            assert_eq!(human(bytes), shown);
+        }
     }
 }

@@ -68,6 +68,8 @@ pub struct ProcessFacts {
     pub pid: u32,
     /// The first TCP port, 0 if there is none.
     pub port: u16,
+    /// Drawn at the start: tells this process from the one before.
+    pub run_id: String,
     /// The lowest among the stores: what clients are told.
     pub store_version: StoreVersion,
     /// Since the start.

@@ -115,6 +115,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         port: opened.port,
         clients_max: config.clients_max,
         backends: backends.iter().map(|backend| backend.name.clone()).collect(),
+        run_id: run_id(),
         store_version,
         ..ProcessFacts::default()
     };
@@ -485,6 +486,12 @@ fn ask_versions(backends: &Backends, clock: Clock) -> VersionsThread {
         Route::Embedded(_) => None,
     });
     VersionsThread::new(stores, clock)
+}
+
+/// Forty hexadecimal digits, as Redis has them.
+fn run_id() -> String {
+    let (left, right) = (random_seed(), random_seed());
+    format!("{left:016x}{right:016x}{:08x}", random_seed() >> 32)
 }
 
 /// Unguessable, so that nobody outside can choose keys that collide.

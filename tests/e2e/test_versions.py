@@ -103,3 +103,15 @@ def test_nonsense_for_an_answer_changes_nothing(servers, reply: bytes):
     with FakeStore(lambda words: (reply, None) if words[0].upper() == b"INFO" else accommodating(words)) as store:
         weir = servers.weir(storage=f"redis://{store.address}")
         assert told(weir) == {COMPATIBLE}
+
+
+def test_what_suites_of_clients_read_first(servers):
+    weir = servers.weir(servers.redis())
+    with weir.connect() as connection:
+        shown = fields(connection)
+        assert shown["cluster_enabled"] == "0" and shown["arch_bits"] == "64"
+        assert len(shown["run_id"]) == 40 and int(shown["run_id"], 16)
+        text = connection.ok("INFO", "cluster", "modules", "cluster").decode()
+        assert text == "# Modules\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n"
+        for name in ("default", "all", "everything"):
+            assert fields(connection, name).keys() == shown.keys()
