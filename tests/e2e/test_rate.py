@@ -258,12 +258,15 @@ def test_what_is_charged_is_what_it_cost(limited, servers):
         connection.ok("KEYS", "no such keys")
         spent += 100 * MICRO
         charged("a walk over all keys")
-        for local in (("PING",), ("ECHO", "x"), ("CLIENT", "ID"), ("TIME",), ("QOS", "TENANTS")):
+        for local in (("PING",), ("ECHO", "x"), ("CLIENT", "ID"), ("TIME",), ("QOS", "SET", "TIER", "batch")):
             connection.ok(*local)
+        charged("nothing, for what weir answers in a line or two")
+        assert not send("QOS", "TENANTS").is_error
+        charged("a question to weir itself, as any request")
         queued = [("SET", "{t}a", "x" * 3_000), ("LPUSH", "{t}l", 1, 2, 3), ("LRANGE", "{t}l", 0, -1), ("MGET", "{t}a", "{t}b")]
         connection.ok("MULTI")
         assert [connection.ok(*words) for words in queued] == [b"QUEUED"] * 4
-        charged("nothing, for what weir answers itself")
+        charged("nothing, for what is only queued")
         reply = connection.call("EXEC")
         # Two that are one piece, three elements of the list, two values.
         spent += price(b"".join(encode(*words) for words in queued), len(reply.raw), rows=7, requests=4)
