@@ -23,8 +23,11 @@ const PARTIAL_WAIT_MAX: Duration = Duration::from_micros(200);
 impl Shard {
     /// Answers a request that never left.
     pub(super) fn answer_now(&mut self, id: ClientId, write: impl FnOnce(&mut Vec<u8>, Protocol)) {
-        self.counters.add(Counter::AnsweredHere, 1);
         let Some(client) = self.clients.get(id) else { return };
+        if let Some(captured) = &mut self.captured {
+            return write(captured, client.protocol);
+        }
+        self.counters.add(Counter::AnsweredHere, 1);
         let (protocol, waiting) = (client.protocol, client.waiting_bytes());
         client.answer_now(&mut self.pool, |out| write(out, protocol));
         // Whoever has long answers written has fewer of them in a turn.
@@ -82,6 +85,11 @@ impl Shard {
                 settle(charge, &Settlement::of(outcome));
                 let reply = self.next_cursor(backend, message.bytes());
                 self.answer_rewritten(id, to.sequence, reply);
+            }
+            Some((Rewrite::Splice, charge)) => {
+                settle(charge, &Settlement::of(outcome, bytes));
+                let splice = client.splice.take().unwrap_or_default();
+                self.answer_rewritten(id, to.sequence, splice.put_into(message.bytes()));
             }
             Some((Rewrite::Gather(index), charge)) => {
                 let bytes_max = self.settings.output_bytes_max;

@@ -8,7 +8,7 @@ use super::accounts::Charge;
 use super::identify::Identity;
 use super::tidying::shorten;
 use super::track::Tracks;
-use super::transaction::Transaction;
+use super::transaction::{Splice, Transaction};
 use crate::protocol::{Argument, Arguments, BufferPool, Output, Protocol, RequestDecoder};
 use crate::shard::batch::Message;
 use crate::values::limits::REQUESTS_PER_TURN;
@@ -84,6 +84,8 @@ pub(super) enum Rewrite {
     },
     /// Several replies become one; an index into the table of gathers.
     Gather(u32),
+    /// What weir answers itself in a transaction takes its places.
+    Splice,
 }
 
 /// A request that has not been answered, or whose reply is not the next one to go out.
@@ -143,6 +145,8 @@ pub(super) struct Client {
     pub logins_failed: u8,
     pub decoder: RequestDecoder,
     pub transaction: Option<Box<Transaction>>,
+    /// What belongs into the reply to the transaction that is under way; there is one at a time.
+    pub splice: Option<Box<Splice>>,
     slots: VecDeque<Slot>,
     /// Bytes of replies, and of parts of replies, that wait for others.
     pub stored_bytes: usize,
@@ -186,6 +190,7 @@ impl Client {
             logins_failed: 0,
             decoder: RequestDecoder::default(),
             transaction: None,
+            splice: None,
             slots: VecDeque::new(),
             stored_bytes: 0,
             first_sequence: 0,

@@ -1,5 +1,7 @@
 //! The replies to the parts of one request, until they are one reply. A failed part fails only its own keys.
 
+use std::collections::HashSet;
+
 use slab::Slab;
 
 use super::batch::{Message, Outcome};
@@ -27,6 +29,12 @@ pub(super) enum Join {
     Same,
     /// The first reply that is not an error.
     AnyOk,
+    /// Elements of arrays, each once, or the first error.
+    Union,
+    /// An array in which integers are the sums of those in their places, or the first error.
+    SumEach,
+    /// Each reply under its store's name; an error where all are errors.
+    ByStore(Vec<String>),
 }
 
 #[derive(Debug)]
@@ -157,6 +165,24 @@ impl Gathering {
                 Some(error) => out.extend_from_slice(error),
                 None => every(out, &parts),
             },
+            Join::Union => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => union(out, &parts),
+            },
+            Join::SumEach => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => sum_each(out, &parts),
+            },
+            Join::ByStore(names) => match first_error {
+                Some(error) if parts.iter().all(|part| is_error(part)) => out.extend_from_slice(error),
+                _ => {
+                    encode::map(out, self.protocol, parts.len());
+                    for (name, part) in names.iter().zip(&parts) {
+                        encode::bulk(out, name.as_bytes());
+                        out.extend_from_slice(part);
+                    }
+                }
+            },
             Join::AnyOk => {
                 out.extend_from_slice(parts.iter().find(|part| !is_error(part)).unwrap_or(&parts[0]));
             }
@@ -201,6 +227,28 @@ fn concatenate(out: &mut Vec<u8>, parts: &[&[u8]]) {
     let lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
     encode::array(out, lists.iter().map(Elements::left).sum());
     lists.iter().for_each(|list| out.extend_from_slice(list.rest()));
+}
+
+fn union(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let mut seen = HashSet::new();
+    let elements = parts.iter().filter_map(|part| reply::elements(part)).flatten();
+    let distinct: Vec<&[u8]> = elements.filter(|element| seen.insert(*element)).collect();
+    encode::array(out, distinct.len());
+    distinct.iter().for_each(|element| out.extend_from_slice(element));
+}
+
+fn sum_each(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let mut lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
+    let count = lists.iter().map(Elements::left).min().unwrap_or(0);
+    encode::array(out, count);
+    for _ in 0..count {
+        let row: Vec<&[u8]> = lists.iter_mut().filter_map(Elements::next).collect();
+        if row.iter().all(|element| reply::integer(element).is_some()) {
+            encode::integer(out, sum(&row));
+        } else {
+            row.first().into_iter().for_each(|element| out.extend_from_slice(element));
+        }
+    }
 }
 
 fn every(out: &mut Vec<u8>, parts: &[&[u8]]) {
@@ -269,6 +317,19 @@ mod tests {
         assert_eq!(joined(Join::NonNull, &["$-1\r\n", "$1\r\nk\r\n"]), "$1\r\nk\r\n");
         assert_eq!(joined(Join::NonNull, &["$-1\r\n", "$-1\r\n"]), "$-1\r\n");
         assert_eq!(joined(Join::Every, &["*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n"]), "*2\r\n:1\r\n:0\r\n");
+        let subscribers =
+            ["*4\r\n$1\r\na\r\n:1\r\n$1\r\nb\r\n:0\r\n", "*4\r\n$1\r\na\r\n:2\r\n$1\r\nb\r\n:5\r\n"];
+        assert_eq!(joined(Join::SumEach, &subscribers), "*4\r\n$1\r\na\r\n:3\r\n$1\r\nb\r\n:5\r\n");
+        assert_eq!(
+            joined(Join::Union, &["*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*1\r\n$1\r\na\r\n", "*0\r\n"]),
+            "*2\r\n$1\r\na\r\n$1\r\nb\r\n"
+        );
+        let by_store = || Join::ByStore(vec!["s0".to_owned(), "s1".to_owned()]);
+        assert_eq!(
+            joined(by_store(), &["+well\r\n", "-ERR no\r\n"]),
+            "*4\r\n$2\r\ns0\r\n+well\r\n$2\r\ns1\r\n-ERR no\r\n"
+        );
+        assert_eq!(joined(by_store(), &["-ERR a\r\n", "-ERR b\r\n"]), "-ERR a\r\n");
         assert_eq!(joined(Join::AnyOk, &["-NOTBUSY\r\n", "+OK\r\n"]), "+OK\r\n");
     }
 }

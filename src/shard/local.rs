@@ -5,7 +5,7 @@ use super::batch::Outcome;
 use super::client::Rewrite;
 use super::settlement::Settlement;
 use super::{Question, Shard};
-use crate::protocol::command::{Command, LocalCommand, describe, quoted};
+use crate::protocol::command::{Command, FanOut, LocalCommand, describe, quoted};
 use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::slot_of;
 use crate::values::ClientId;
@@ -26,7 +26,7 @@ impl Shard {
         use LocalCommand as C;
         let arguments = &request.arguments;
         let mut charge = None;
-        if local.is_priced() {
+        if local.is_priced() && self.captured.is_none() {
             let Ok(taken) = self.admit(id, Some(command), arguments, now) else { return };
             charge = taken;
         }
@@ -67,6 +67,12 @@ impl Shard {
                 });
             }
             C::Help => self.answer_now(id, |out, _| describe::help(out, command)),
+            // Whoever administers asks the stores.
+            C::ConfigGet
+                if self.captured.is_none() && self.tenant_of(id).is_some_and(|tenant| tenant.admin) =>
+            {
+                self.ask_stores(id, command, FanOut::Same, request, now);
+            }
             C::ConfigGet => self.config_get(id, arguments),
             C::Info => self.info(id, arguments, charge),
             C::Lolwut => self.answer_now(id, |out, protocol| {

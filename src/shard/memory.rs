@@ -26,6 +26,7 @@ impl Client {
     fn memory_bytes(&self) -> usize {
         let held = self.held_request.as_ref().map_or(0, |held| held.memory_bytes());
         let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes());
+        let spliced = self.splice.as_ref().map_or(0, |splice| splice.memory_bytes());
         let names = self.name.len() + self.library.iter().map(Vec::len).sum::<usize>();
         size_of::<Self>()
             + self.decoder.memory_bytes()
@@ -33,6 +34,7 @@ impl Client {
             + self.slots_bytes()
             + held
             + queued
+            + spliced
             + names
     }
 }

@@ -217,6 +217,8 @@ pub struct Shard {
     work_tidied: u64,
     /// Something was given back since it was last asked.
     tidied: bool,
+    /// Where answers go that are written while a transaction is carried out.
+    captured: Option<Vec<u8>>,
     /// What clients held when they were weighed last.
     holdings: Holdings,
     /// There may be clients that have yet to log in.
@@ -276,6 +278,7 @@ impl Shard {
             outgoing: std::iter::repeat_with(|| None).take(shards).collect(),
             outgoing_touched: VecDeque::with_capacity(shards),
             spare_batches: Spares::new(SPARE_BATCHES_MAX),
+            captured: None,
             tidy_at: None,
             untidy: false,
             work_tidied: 0,

@@ -6,7 +6,7 @@ use super::batch::{Message, ReplyTo, Route, Terms};
 use super::client::Rewrite;
 use super::counters::Counter;
 use super::pricing::class_of;
-use crate::protocol::command::{Command, KeyError, Keys};
+use crate::protocol::command::{Command, KeyError, Keys, Unrecognised};
 use crate::protocol::{Arguments, Request, encode};
 use crate::routing::slot_of;
 use crate::values::time::Now;
@@ -64,11 +64,14 @@ impl Shard {
             self.poison_transaction(id);
             return self.answer_now(id, |out, _| encode::error(out, &refusal));
         }
+        // In a transaction the store would say so only at the end.
+        if self.clients.at(id).transaction.is_some() {
+            self.poison_transaction(id);
+            let text = Unrecognised::Command(request.arguments).to_string();
+            return self.answer_now(id, |out, _| encode::error(out, &text));
+        }
         let slot = request.arguments.get(1).map_or(0, slot_of);
         let backend = self.settings.topology.backend_of(slot);
-        if self.clients.at(id).transaction.is_some() {
-            return self.queue_for_backend(id, backend, &request.arguments);
-        }
         self.forward_alone(id, None, slot, backend, request, now);
     }
 

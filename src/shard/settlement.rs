@@ -122,7 +122,7 @@ impl Shard {
         for (sequence, rewrite, charge) in charges {
             let (parts_left, settlement) = match rewrite {
                 Rewrite::Gather(index) => self.gathers.parts_missing(index),
-                Rewrite::AsItCame | Rewrite::Cursor { .. } => (1, Settlement::default()),
+                Rewrite::AsItCame | Rewrite::Cursor { .. } | Rewrite::Splice => (1, Settlement::default()),
             };
             self.departed.0.insert((id, sequence), Owing { charge, parts_left, settlement });
         }

@@ -128,6 +128,21 @@ impl Shard {
         }
     }
 
+    /// The same for a request that turned out only now to go to every backend.
+    pub(super) fn ask_stores(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        fan_out: FanOut,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        if self.clients.at(id).unanswered() > 0 {
+            return self.hold_request(id, &request.arguments);
+        }
+        self.fan_out(id, command, fan_out, request, now);
+    }
+
     /// Sends a request to every backend, from this core, alone on its connection.
     pub(super) fn fan_out(
         &mut self,
@@ -150,6 +165,11 @@ impl Shard {
             FanOut::Every => Join::Every,
             FanOut::Same => Join::Same,
             FanOut::AnyOk => Join::AnyOk,
+            FanOut::Union => Join::Union,
+            FanOut::SumEach => Join::SumEach,
+            FanOut::ByStore => {
+                Join::ByStore(self.settings.backends.iter().map(|backend| backend.name.clone()).collect())
+            }
         };
         let backends = self.settings.topology.backends();
         if backends == 1 {

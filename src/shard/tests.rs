@@ -5,6 +5,7 @@ mod fences;
 mod holdings;
 mod neighbours;
 mod track;
+mod transactions;
 
 use std::collections::BTreeMap;
 

@@ -93,6 +93,7 @@ pub fn summary(command: &Command) -> String {
         Handling::Split(_) => "Taken apart by key, and the replies put together.",
         Handling::FanOut(FanOut::One) => "Goes to one of the stores.",
         Handling::FanOut(FanOut::Scan) => "Goes to one store after the other.",
+        Handling::FanOut(FanOut::ByStore) => "Goes to every store, and the replies are listed by store.",
         Handling::FanOut(_) => "Goes to every store, and the replies are put together.",
         Handling::Local(_) => "Answered by weir itself.",
         Handling::Refused(refusal) => return format!("Not supported by weir: it {}.", refusal.reason()),

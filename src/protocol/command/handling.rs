@@ -49,6 +49,12 @@ pub enum FanOut {
     One,
     /// A success from any store; an error only when all failed.
     AnyOk,
+    /// Arrays, and each element once.
+    Union,
+    /// Arrays of the same form: integers are added up place by place, all else is as the first store has it.
+    SumEach,
+    /// What each store says, under its name: there is no one answer. With one store it is that store's.
+    ByStore,
     /// One store after the other; the cursor says which is next.
     Scan,
 }
@@ -95,6 +101,32 @@ impl LocalCommand {
     /// Whether it takes so much work that it has a price: a digest of a password, pages of text, a question to all cores.
     pub const fn is_priced(self) -> bool {
         matches!(self, Self::Auth | Self::Command | Self::Info)
+    }
+
+    /// Whether it may stand in a transaction, and is answered by weir when that is carried out. It says something about the
+    /// connection or changes its name, and its answer is there at once.
+    pub const fn stands_in_transaction(self) -> bool {
+        matches!(
+            self,
+            Self::AclWhoAmI
+                | Self::ClientGetName
+                | Self::ClientId
+                | Self::ClientInfo
+                | Self::ClientNoEvict
+                | Self::ClientNoTouch
+                | Self::ClientSetInfo
+                | Self::ClientSetName
+                | Self::ClusterKeySlot
+                | Self::Command
+                | Self::ConfigGet
+                | Self::Help
+                | Self::Lolwut
+                | Self::ReadOnly
+                | Self::ReadWrite
+                | Self::Role
+                | Self::Select
+                | Self::Unwatch
+        )
     }
 }
 

@@ -8,12 +8,12 @@ pub(super) const COMMANDS: &[Command] = &[
     // Nobody knows which store the subscribers sit at.
     plain("publish", 3).fast().flags(TALKS).to_all(FanOut::Sum).class(Class::Point),
     container("pubsub"),
-    refused("pubsub|channels", -2, Refusal::OneStore).flags(TALKS),
+    plain("pubsub|channels", -2).to_all(FanOut::Union).admin_only().flags(TALKS),
     help("pubsub|help"),
-    refused("pubsub|numpat", 2, Refusal::OneStore).flags(TALKS),
-    refused("pubsub|numsub", -2, Refusal::OneStore).flags(TALKS),
-    refused("pubsub|shardchannels", -2, Refusal::OneStore).flags(TALKS),
-    refused("pubsub|shardnumsub", -2, Refusal::OneStore).flags(TALKS),
+    plain("pubsub|numpat", 2).to_all(FanOut::Sum).admin_only().flags(TALKS),
+    plain("pubsub|numsub", -2).to_all(FanOut::SumEach).admin_only().flags(TALKS),
+    plain("pubsub|shardchannels", -2).to_all(FanOut::Union).admin_only().flags(TALKS),
+    plain("pubsub|shardnumsub", -2).to_all(FanOut::SumEach).admin_only().flags(TALKS),
     refused("punsubscribe", -1, Refusal::Subscribes).flags(SUBSCRIBES),
     // A shard's channel lives where a key of the same name would.
     plain("spublish", 3).keys(1, 1, 1).fast().flags(TALKS).class(Class::Point),

@@ -19,7 +19,7 @@ pub(super) const COMMANDS: &[Command] = &[
     plain("function|list", -2).flags(Flags::NOSCRIPT).to_all(FanOut::One),
     write("function|load", -3).needs_memory().flags(Flags::NOSCRIPT).to_all(FanOut::Same).admin_only(),
     write("function|restore", -3).needs_memory().flags(Flags::NOSCRIPT).to_all(FanOut::AllOk).admin_only(),
-    refused("function|stats", 2, Refusal::OneStore).flags(STOPS),
+    plain("function|stats", 2).to_all(FanOut::ByStore).admin_only().flags(STOPS),
     container("script"),
     refused("script|debug", 3, Refusal::Debugs).flags(Flags::NOSCRIPT),
     plain("script|exists", -3).flags(Flags::NOSCRIPT).to_all(FanOut::Every),

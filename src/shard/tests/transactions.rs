@@ -1,0 +1,115 @@
+//! Transactions in which weir answers some of the requests itself, and what goes to every store.
+
+use super::*;
+
+#[test]
+fn what_weir_answers_stands_in_its_place() {
+    let mut rig = Rig::new(1, 2);
+    let client = rig.client(0);
+    let key = rig.key(0, 1);
+    rig.send(client, &[&["CLIENT", "SETNAME", "before"], &["MULTI"], &["SELECT", "0"], &["SET", &key, "1"]]);
+    rig.send(
+        client,
+        &[&["CLIENT", "SETNAME", "within"], &["CLIENT", "GETNAME"], &["GET", &key], &["SELECT", "1"]],
+    );
+    assert_eq!(rig.told(client), format!("+OK\r\n+OK\r\n{}", "+QUEUED\r\n".repeat(6)));
+    rig.send(client, &[&["EXEC"], &["CLIENT", "GETNAME"]]);
+    assert_eq!(rig.words_at_stores(), ["MULTI", "SET", "GET", "EXEC"]);
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n+OK\r\n$1\r\n1\r\n"] {
+        rig.answer_next(reply);
+    }
+    let own = ["+OK\r\n", "$6\r\nwithin\r\n", "-ERR DB index is out of range\r\n"];
+    let block = format!("*6\r\n{0}+OK\r\n{0}{1}$1\r\n1\r\n{2}", own[0], own[1], own[2]);
+    assert_eq!(rig.told(client), format!("{block}$6\r\nwithin\r\n"));
+
+    // Without a request for a store there is nobody to ask; what was discarded has changed nothing.
+    rig.send(
+        client,
+        &[&["MULTI"], &["CLIENT", "SETNAME", "never"], &["DISCARD"], &["MULTI"], &["ROLE"], &["EXEC"]],
+    );
+    assert!(rig.told(client).ends_with("*1\r\n*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n"));
+    rig.send(client, &[&["CLIENT", "GETNAME"]]);
+    assert_eq!((rig.told(client).as_str(), rig.at_stores.len()), ("$6\r\nwithin\r\n", 0));
+}
+
+#[test]
+fn a_transaction_that_fails_has_nothing_put_into_it() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    for last in ["-EXECABORT no\r\n", "*-1\r\n"] {
+        rig.send(client, &[&["MULTI"], &["SELECT", "0"], &["SET", "k", "1"], &["EXEC"]]);
+        for reply in ["+OK\r\n", "+QUEUED\r\n", last] {
+            rig.answer_next(reply);
+        }
+        assert_eq!(rig.told(client), format!("+OK\r\n+QUEUED\r\n+QUEUED\r\n{last}"));
+    }
+    rig.send(client, &[&["MULTI"], &["SELECT", "0"], &["SET", "k", "1"], &["EXEC"]]);
+    rig.lose("EXEC");
+    assert!(rig.told(client).ends_with("reason=connection-lost retry_after_ms=50\r\n"));
+    rig.send(client, &[&["MULTI"], &["FROB", "k"]]);
+    assert!(rig.told(client).ends_with("-ERR unknown command 'FROB', with args beginning with: 'k' \r\n"));
+    rig.send(client, &[&["EXEC"]]);
+    assert_eq!(rig.told(client), "-EXECABORT Transaction discarded because of previous errors.\r\n");
+    assert!(rig.at_stores.is_empty());
+}
+
+#[test]
+fn answers_in_a_transaction_are_bounded() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["MULTI"], &["SET", "k", "1"]]);
+    rig.raw(client, &request(&["COMMAND", "DOCS"]).repeat(100));
+    rig.told(client);
+    rig.send(client, &[&["EXEC"], &["GET", "k"]]);
+    let told = rig.told(client);
+    assert!(
+        told.starts_with("-EXECABORT Transaction discarded because weir's own answers") && told.len() < 200
+    );
+    assert_eq!(rig.words_at_stores(), ["GET"]);
+    rig.answer_next("$-1\r\n");
+    rig.send(client, &[&["MULTI"]]);
+    rig.raw(client, &request(&["CLIENT", "SETNAME", "n"]).repeat(20_000));
+    assert!(rig.told(client).contains("-ERR the transaction is larger than 1048576 bytes"));
+}
+
+#[test]
+fn what_administrators_ask_of_stores_goes_to_all_of_them() {
+    let mut rig = Rig::new(1, 2);
+    let client = rig.client(0);
+    for (request, replies, answer) in [
+        (&["CONFIG", "SET", "a", "b"][..], ["+OK\r\n", "+OK\r\n"], "+OK\r\n"),
+        (&["CONFIG", "SET", "a", "b"], ["+OK\r\n", "-ERR no\r\n"], "-ERR no\r\n"),
+        (&["CONFIG", "GET", "save"], ["*0\r\n", "*0\r\n"], "*0\r\n"),
+        (&["SLOWLOG", "LEN"], [":3\r\n", ":4\r\n"], ":7\r\n"),
+        (&["SLOWLOG", "GET"], ["*1\r\n*1\r\n:1\r\n", "*1\r\n*1\r\n:2\r\n"], "*2\r\n*1\r\n:1\r\n*1\r\n:2\r\n"),
+        (&["DEBUG", "SLEEP", "0"], ["+OK\r\n", "+OK\r\n"], "+OK\r\n"),
+        (
+            &["MEMORY", "DOCTOR"],
+            ["$1\r\na\r\n", "$1\r\nb\r\n"],
+            "*4\r\n$6\r\nstore0\r\n$1\r\na\r\n$6\r\nstore1\r\n$1\r\nb\r\n",
+        ),
+        (
+            &["PUBSUB", "NUMSUB", "c"],
+            ["*2\r\n$1\r\nc\r\n:1\r\n", "*2\r\n$1\r\nc\r\n:2\r\n"],
+            "*2\r\n$1\r\nc\r\n:3\r\n",
+        ),
+    ] {
+        rig.send(client, &[request]);
+        assert_eq!(rig.at_stores.len(), 2, "{request:?}");
+        replies.iter().for_each(|reply| rig.answer_next(reply));
+        assert_eq!(rig.told(client), answer, "{request:?}");
+    }
+    let now = rig.now;
+    rig.shards[0].handle_quotas(quotas("[default]"), now);
+    for refused in [
+        &["CONFIG", "SET", "a", "b"][..],
+        &["SLOWLOG", "GET"],
+        &["DEBUG", "SLEEP", "0"],
+        &["MEMORY", "STATS"],
+    ] {
+        rig.send(client, &[refused]);
+        assert!(rig.told(client).starts_with("-NOPERM tenant 'default' may not run "), "{refused:?}");
+    }
+    rig.send(client, &[&["CONFIG", "GET", "save"]]);
+    assert_eq!(rig.told(client), "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
+}
