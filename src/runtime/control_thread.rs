@@ -17,13 +17,14 @@ use super::log;
 use super::messages::{Mailbox, QuotasRead, Signal, ToControl, ToQuotas, ToShard};
 use super::park::Parking;
 use super::storage_thread::ToStorage;
+use crate::control::client_rounds::ClientRounds;
 use crate::control::http::{Head, Response, Status};
 use crate::control::quota_page::{self, Guard};
 use crate::control::reconciliation::Reconciliation;
 use crate::control::tenants::Tenants;
 use crate::control::{self, Meter, ProcessFacts, ShardReport, Totals, Versions, View};
 use crate::protocol::{Protocol, encode};
-use crate::shard::{Question, ReplyTo};
+use crate::shard::{ClientsAsked, Question, ReplyTo};
 use crate::storage::EngineStatistics;
 use crate::values::allowance::Report;
 
@@ -68,6 +69,7 @@ pub(super) struct Control {
     posted: BTreeMap<u64, LocalSender<Response>>,
     posts: u64,
     meter: Meter,
+    client_rounds: ClientRounds,
     drained: Vec<bool>,
     finished: bool,
 }
@@ -110,6 +112,13 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.finish_round();
         }
         ToControl::Ask(to, question) => this.ask(to, question),
+        ToControl::Clients(shard, told) => {
+            if let Some((to, reply)) = this.client_rounds.handle_told(shard, told) {
+                this.answer(to, reply);
+                let next = this.client_rounds.begin();
+                this.ask_about_clients(next);
+            }
+        }
         ToControl::Spent(report) => this.reconcile(&report),
         ToControl::Drained(shard) => {
             this.drained[usize::from(shard.0)] = true;
@@ -165,6 +174,7 @@ impl Control {
         Self {
             meter: Meter::new(settings.versions.current()),
             settings,
+            client_rounds: ClientRounds::default(),
             round: None,
             next: Vec::new(),
             posted: BTreeMap::new(),
@@ -227,6 +237,10 @@ impl Control {
                 control::write_limits(&mut reply, protocol, &limits, &self.settings.pools, now);
                 self.answer(to, reply);
             }
+            Question::Clients { asked, protocol } => {
+                let asked = self.client_rounds.ask(to, asked, protocol, self.settings.shards.len());
+                self.ask_about_clients(asked);
+            }
             Question::Tenants { asker, after, protocol } => {
                 let quotas = self.settings.versions.current();
                 let tenants = Tenants { quotas, meter: &self.meter, now: self.settings.clock.now() };
@@ -235,6 +249,11 @@ impl Control {
                 self.answer(to, reply);
             }
         }
+    }
+
+    fn ask_about_clients(&self, asked: Option<Arc<ClientsAsked>>) {
+        let Some(asked) = asked else { return };
+        self.settings.shards.iter().for_each(|shard| shard.post(ToShard::Clients(Arc::clone(&asked))));
     }
 
     fn collect_for(&mut self, waiter: Waiter) {

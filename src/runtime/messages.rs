@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::{AdminToken, QuotaError, Quotas};
 use crate::control::{QuotaSource, ShardReport};
-use crate::shard::{Question, ReplyTo};
+use crate::shard::{ClientsAsked, ClientsTold, Question, ReplyTo};
 use crate::storage::EngineStatistics;
 use crate::values::allowance::Report;
 use crate::values::{Grant, ShardId, StoreVersion};
@@ -27,6 +27,8 @@ pub(super) enum ToShard {
     StoreVersion(StoreVersion),
     /// Say what you have counted.
     Report,
+    /// A client of any shard wants something of all clients.
+    Clients(Arc<ClientsAsked>),
     /// The reply to a question.
     Answer(ReplyTo, Vec<u8>),
     /// Stop accepting, finish, close, and say when you are done.
@@ -41,6 +43,8 @@ pub(super) enum ToControl {
     Report(ShardId, Box<ShardReport>),
     Engine(EngineStatistics),
     Ask(ReplyTo, Question),
+    /// What a shard has to say about its clients.
+    Clients(ShardId, ClientsTold),
     /// What was spent of quotas, and by whom.
     Spent(Report),
     /// No client is left, after `Drain`.

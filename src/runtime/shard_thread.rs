@@ -179,6 +179,10 @@ impl<C: Connector> ShardThread<C> {
                         let report = ShardReport::of(&guarded.shard);
                         control.post(ToControl::Report(guarded.shard.id(), Box::new(report)));
                     }
+                    ToShard::Clients(asked) => {
+                        let told = guarded.shard.handle_clients_asked(&asked, now);
+                        control.post(ToControl::Clients(guarded.shard.id(), told));
+                    }
                     ToShard::Answer(to, reply) => guarded.shard.handle_answer(to, &reply, now),
                     ToShard::Drain => {
                         draining = true;

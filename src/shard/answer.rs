@@ -159,7 +159,7 @@ impl Shard {
     }
 
     /// Puts a client whose obstacle may be gone on the list for the end of the turn.
-    fn list_to_resume(&mut self, id: ClientId) {
+    pub(super) fn list_to_resume(&mut self, id: ClientId) {
         let client = self.clients.at(id);
         let stuck = client.stalled || client.held_request.is_some() || client.barrier;
         let may_go_on = if client.barrier { client.unanswered() == 0 } else { !client.must_wait() };

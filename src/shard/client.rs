@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::accounts::Charge;
+use super::client_list::Paused;
 use super::identify::Identity;
 use super::tidying::shorten;
 use super::track::Tracks;
@@ -129,6 +130,15 @@ pub(super) enum Ending {
     Deaf,
 }
 
+/// Both ends of a connection, in words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Address {
+    /// The client's.
+    pub peer: Box<str>,
+    /// Weir's.
+    pub local: Box<str>,
+}
+
 #[derive(Debug)]
 pub(super) struct Client {
     /// What `CLIENT ID` says.
@@ -141,6 +151,15 @@ pub(super) struct Client {
     pub stranger_since: Option<Timestamp>,
     pub name: Vec<u8>,
     pub library: [Vec<u8>; 2],
+    /// Where it is, as sockets name it.
+    pub address: Box<Address>,
+    pub opened: Timestamp,
+    /// It is not closed for what all clients hold.
+    pub no_evict: bool,
+    /// What of it waits by order.
+    pub paused: Paused,
+    /// The held request waits by order.
+    pub waits_by_order: bool,
     /// Attempts to log in that failed.
     pub logins_failed: u8,
     pub decoder: RequestDecoder,
@@ -187,6 +206,11 @@ impl Client {
             stranger_since: None,
             name: Vec::new(),
             library: [Vec::new(), Vec::new()],
+            address: Box::default(),
+            opened: now,
+            no_evict: false,
+            paused: Paused::Nothing,
+            waits_by_order: false,
             logins_failed: 0,
             decoder: RequestDecoder::default(),
             transaction: None,

@@ -12,6 +12,7 @@ pub enum Counter {
     ClientsClosedIdle,
     ClientsClosedLogin,
     ClientsClosedMemory,
+    ClientsClosedKilled,
     Requests,
     RequestsForwarded,
     RequestsHeavy,
@@ -43,7 +44,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 35] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 36] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -56,6 +57,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 35] = [
     (Counter::ClientsClosedIdle, "weir_clients_expelled_total", "reason=\"idle\"", EXPELLED),
     (Counter::ClientsClosedLogin, "weir_clients_expelled_total", "reason=\"login\"", EXPELLED),
     (Counter::ClientsClosedMemory, "weir_clients_expelled_total", "reason=\"memory\"", EXPELLED),
+    (Counter::ClientsClosedKilled, "weir_clients_expelled_total", "reason=\"killed\"", EXPELLED),
     (Counter::Requests, "weir_requests_total", "", "Requests decoded."),
     (
         Counter::RequestsForwarded,

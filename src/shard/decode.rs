@@ -1,10 +1,11 @@
 //! Stage 1: bytes to requests. Knows when a connection may not go on, and takes it up again later.
 
-use super::client::{Ending, HeldRequest};
+use super::client::{Address, Ending, HeldRequest};
+use super::client_list::Paused;
 use super::counters::Counter;
 use super::qos::encoded;
 use super::{Identity, Shard};
-use crate::protocol::command::{self, Class, Command, Handling, LocalCommand};
+use crate::protocol::command::{self, Class, Command, Effect, Handling, LocalCommand};
 use crate::protocol::{Argument, Arguments, Request, RequestDecoder, RequestLimits, encode};
 use crate::values::time::Now;
 use crate::values::{Action, Owner};
@@ -29,6 +30,13 @@ impl Shard {
             self.stop_listening(id);
         }
         id
+    }
+
+    /// Where a client is, for those who list clients.
+    pub fn note_client_address(&mut self, id: ClientId, address: Address) {
+        if let Some(client) = self.clients.get(id) {
+            client.address = Box::new(address);
+        }
     }
 
     /// A client has connected for whom there is no room: it is told so, and closed.
@@ -75,6 +83,7 @@ impl Shard {
         client.barrier &= client.unanswered() > 0;
         if !client.barrier
             && !client.waits_for_quota
+            && !client.waits_by_order
             && let Some(held) = client.held_request.take()
         {
             let arguments = Arguments::new(&held.frame, &held.places);
@@ -159,7 +168,12 @@ impl Shard {
             self.poison_transaction(id);
             return self.answer_now(id, |out, _| encode::error(out, &refusal));
         }
-        if self.clients.at(id).transaction.is_some() && !ends_transaction(handling) {
+        let client = self.clients.at(id);
+        let is_queued = client.transaction.is_some() && !ends_transaction(handling);
+        if client.paused == Paused::Writes && !is_queued && may_write(command, handling) {
+            return self.hold_by_order(id, &arguments);
+        }
+        if is_queued {
             return self.queue_in_transaction(id, command, handling, &arguments);
         }
         if self.waits_for_earlier(id, handling) {
@@ -215,6 +229,14 @@ impl Shard {
         client.held_request = Some(Box::new(HeldRequest::new(arguments, &client.identity)));
     }
 
+    /// Puts a request off until clients may write again; later ones wait behind it.
+    fn hold_by_order(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        self.counters.add(Counter::RequestsHeld, 1);
+        let client = self.clients.at(id);
+        client.waits_by_order = true;
+        client.held_request = Some(Box::new(HeldRequest::new(arguments, &client.identity)));
+    }
+
     /// Later requests of the connection wait until the one just sent is answered.
     pub(super) fn hold_back_later(&mut self, id: ClientId) {
         self.clients.at(id).barrier = true;
@@ -255,6 +277,8 @@ impl super::client::Client {
     pub(super) fn must_wait(&self) -> bool {
         self.barrier
             || self.waits_for_quota
+            || self.waits_by_order
+            || self.paused == Paused::Everything
             || self.turn_left == 0
             || self.unanswered() >= limits::PIPELINE_MAX
             || self.waiting_bytes() > OUTPUT_BYTES_PAUSE
@@ -267,6 +291,11 @@ enum Outcome {
     Done,
     /// There is more, for later.
     Stalled,
+}
+
+/// Nobody can tell what a script or a transaction does.
+fn may_write(command: &Command, handling: Handling) -> bool {
+    command.effect == Effect::Write || matches!(handling, Handling::Local(LocalCommand::Exec))
 }
 
 fn ends_transaction(handling: Handling) -> bool {

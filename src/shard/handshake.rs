@@ -45,6 +45,7 @@ impl Shard {
         let client = self.clients.at(id);
         client.identity = Identity::of(&self.quotas, tenant, user, account, Chosen::default());
         client.stranger_since = None;
+        self.apply_pauses_to(id);
         Ok(())
     }
 
@@ -190,20 +191,7 @@ impl Shard {
     }
 
     pub(super) fn client_info(&mut self, id: ClientId, now: Now) {
-        let user = self.full_user_name(id);
-        let client = self.clients.at(id);
-        let text = format!(
-            "id={} name={} idle={} db=0 sub=0 psub=0 ssub=0 multi={} user={} tier={} resp={} lib-name={} lib-ver={}\n",
-            client.number,
-            String::from_utf8_lossy(&client.name),
-            now.monotonic.since(client.last_heard).as_secs(),
-            if client.transaction.is_some() { 0 } else { -1 },
-            user,
-            client.identity.tier,
-            if client.protocol == Protocol::Resp3 { 3 } else { 2 },
-            String::from_utf8_lossy(&client.library[0]),
-            String::from_utf8_lossy(&client.library[1]),
-        );
+        let text = self.client_line(id, now);
         self.answer_now(id, |out, protocol| encode::verbatim(out, protocol, &text));
     }
 }

@@ -55,7 +55,15 @@ impl Shard {
             C::ClientSetName => self.set_client_name(id, arguments.at(2)),
             C::ClientSetInfo => self.set_client_info(id, arguments.at(2), arguments.at(3)),
             C::ClientInfo => self.client_info(id, now),
-            C::ClientNoEvict | C::ClientNoTouch => self.answer_on_or_off(id, arguments.at(2)),
+            C::ClientGetRedir => self.answer_now(id, |out, _| encode::integer(out, -1)),
+            C::ClientKill => self.client_kill(id, arguments, charge, now),
+            C::ClientList => self.client_list(id, arguments, charge, now),
+            C::ClientPause => self.client_pause(id, arguments, now),
+            C::ClientUnpause => self.client_unpause(id, now),
+            // Nobody is blocked here.
+            C::ClientUnblock => self.answer_now(id, |out, _| encode::integer(out, 0)),
+            C::ClientNoEvict => self.set_no_evict(id, arguments.at(2)),
+            C::ClientNoTouch => self.answer_on_or_off(id, arguments.at(2)),
             C::Unwatch | C::ReadOnly | C::ReadWrite => self.answer_now(id, |out, _| encode::simple(out, OK)),
             C::AclWhoAmI => self.who_am_i(id),
             C::ClusterKeySlot => {
@@ -112,6 +120,14 @@ impl Shard {
             Some(_) => encode::error(out, "ERR DB index is out of range"),
             None => encode::error(out, "ERR value is not an integer or out of range"),
         });
+    }
+
+    /// Whether a client may be closed when all hold too much. Only who administers decides that.
+    fn set_no_evict(&mut self, id: ClientId, word: &[u8]) {
+        if self.tenant_of(id).is_some_and(|tenant| tenant.admin) {
+            self.clients.at(id).no_evict = word.eq_ignore_ascii_case(b"on");
+        }
+        self.answer_on_or_off(id, word);
     }
 
     fn answer_on_or_off(&mut self, id: ClientId, word: &[u8]) {

@@ -23,7 +23,7 @@ pub(super) struct Holdings {
 }
 
 impl Client {
-    fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         let held = self.held_request.as_ref().map_or(0, |held| held.memory_bytes());
         let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes());
         let spliced = self.splice.as_ref().map_or(0, |splice| splice.memory_bytes());
@@ -59,7 +59,7 @@ impl Shard {
     /// more than its share.
     pub fn handle_memory_exceeded(&mut self, excess: usize) {
         let above = self.holdings.bytes.saturating_sub(self.clients_bytes_share());
-        self.close_largest(excess.min(above), |_| true);
+        self.close_largest(excess.min(above), |client| !client.no_evict);
     }
 
     pub(super) fn weigh_clients_if_due(&mut self) {

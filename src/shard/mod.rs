@@ -23,7 +23,7 @@
 //! | what it really cost | `settlement.rs` |
 //! | replies in order | `answer.rs`, `client.rs` |
 //! | who may be connected, and hold how much | `seats.rs`, `memory.rs`, `tidying.rs` |
-//! | what weir answers itself | `local.rs`, `handshake.rs`, `qos.rs`, `explain.rs` |
+//! | what weir answers itself | `local.rs`, `handshake.rs`, `client_list.rs`, `qos.rs`, `explain.rs` |
 //! | from core to core | `batch.rs` |
 
 mod accounts;
@@ -31,6 +31,7 @@ mod admission;
 mod answer;
 mod batch;
 mod client;
+mod client_list;
 mod counters;
 mod decode;
 mod effort;
@@ -63,6 +64,8 @@ use std::time::Duration;
 pub use accounts::{Accounts, Bill, Charge, Decision, Payer, Scope, Tab, UserAccount, UserFigures};
 pub use admission::{AdmissionSettings, Limiter};
 pub use batch::{Batch, Message, Outcome, ReplyTo, Route, Terms};
+pub use client::Address;
+pub use client_list::{ClientsAsked, ClientsTold};
 pub use counters::{COUNTERS, Counter, Counters};
 pub use identify::Identity;
 pub use pricing::asked;
@@ -82,6 +85,7 @@ use crate::values::{
     StoreVersion, Timestamp,
 };
 use client::Clients;
+use client_list::Pause;
 use fence::Fences;
 use gather::Gathers;
 use link::{Link, LinkState};
@@ -162,6 +166,13 @@ pub enum Question {
         /// The dialect of the reply.
         protocol: Protocol,
     },
+    /// `CLIENT LIST` and its kin.
+    Clients {
+        /// What is asked of the clients of all shards.
+        asked: ClientsAsked,
+        /// The dialect of the reply.
+        protocol: Protocol,
+    },
     /// `QOS TENANTS`.
     Tenants {
         /// The name of the tenant that asks.
@@ -217,6 +228,8 @@ pub struct Shard {
     work_tidied: u64,
     /// Something was given back since it was last asked.
     tidied: bool,
+    /// Clients that wait by order.
+    pauses: Vec<Pause>,
     /// Where answers go that are written while a transaction is carried out.
     captured: Option<Vec<u8>>,
     /// What clients held when they were weighed last.
@@ -278,6 +291,7 @@ impl Shard {
             outgoing: std::iter::repeat_with(|| None).take(shards).collect(),
             outgoing_touched: VecDeque::with_capacity(shards),
             spare_batches: Spares::new(SPARE_BATCHES_MAX),
+            pauses: Vec::new(),
             captured: None,
             tidy_at: None,
             untidy: false,
@@ -369,6 +383,7 @@ impl Shard {
     /// The end of a turn: what was put off until now is done. Call before the `poll_*`.
     pub fn handle_turn_end(&mut self, now: Now) {
         self.turn_started = now.monotonic;
+        self.end_pauses(now);
         for _ in 0..self.clients_next_turn.len() {
             if let Some(id) = self.clients_next_turn.pop_front() {
                 self.resume(id, now);
@@ -466,7 +481,8 @@ impl Shard {
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let patience = if self.is_answer_awaited() { self.accounts.patience_ends() } else { None };
         let next_turn = self.is_busy().then_some(self.turn_started);
-        [self.housekeeping_at, self.tidy_at, self.accounts.poll_deadline(), patience, next_turn]
+        let pause = self.pause_ends();
+        [self.housekeeping_at, self.tidy_at, self.accounts.poll_deadline(), patience, next_turn, pause]
             .into_iter()
             .flatten()
             .min()

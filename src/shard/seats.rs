@@ -35,6 +35,7 @@ impl Shard {
         client.stranger_since = identity.tenant.is_none().then_some(now.monotonic);
         self.watch_strangers |= identity.tenant.is_none();
         client.identity = identity;
+        self.apply_pauses_to(id);
     }
 
     /// Moves a client to a seat of a tenant. False, and nothing is changed, if the tenant has none left.

@@ -79,7 +79,7 @@ impl Transaction {
     }
 
     /// Requests that were queued, whoever answers them.
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.requests + self.locals.len()
     }
 

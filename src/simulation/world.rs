@@ -381,7 +381,9 @@ impl World {
             match question {
                 Question::Info { sections, .. } => encode::bulk(&mut reply, sections.concat().as_bytes()),
                 Question::Tenants { asker, .. } => encode::bulk(&mut reply, asker.as_bytes()),
-                Question::Limits { .. } => unreachable!("no client of this world asks for limits"),
+                Question::Limits { .. } | Question::Clients { .. } => {
+                    unreachable!("no client of this world asks for these")
+                }
             }
             let delay = self.some_delay();
             self.after(delay, Event::Input(shard, Input::Answer(to, reply)));

@@ -63,6 +63,12 @@ pub const LOGINS_FAILED_MAX: u8 = 10;
 pub const CLIENT_NAME_BYTES_MAX: usize = 512;
 /// Bytes of an answer about commands, before which no further name is looked up.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of a list of clients.
+pub const CLIENT_LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Clients that one request may name.
+pub const CLIENT_IDS_MAX: usize = 1_024;
+/// The longest that clients may be told to wait.
+pub const CLIENT_PAUSE_MS_MAX: u64 = 60 * 60 * 1_000;
 /// Sections that one `INFO` may name.
 pub const INFO_SECTIONS_MAX: usize = 64;
 /// Requests that one connection has taken on in a turn before others have theirs; a long answer counts as several.

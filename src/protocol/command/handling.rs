@@ -67,11 +67,17 @@ pub enum LocalCommand {
     Auth,
     ClientGetName,
     ClientId,
+    ClientGetRedir,
     ClientInfo,
+    ClientKill,
+    ClientList,
     ClientNoEvict,
     ClientNoTouch,
+    ClientPause,
     ClientSetInfo,
     ClientSetName,
+    ClientUnblock,
+    ClientUnpause,
     ClusterKeySlot,
     /// `COMMAND` and all its subcommands: see [`super::describe::answer`].
     Command,
@@ -100,7 +106,7 @@ pub enum LocalCommand {
 impl LocalCommand {
     /// Whether it takes so much work that it has a price: a digest of a password, pages of text, a question to all cores.
     pub const fn is_priced(self) -> bool {
-        matches!(self, Self::Auth | Self::Command | Self::Info)
+        matches!(self, Self::Auth | Self::ClientKill | Self::ClientList | Self::Command | Self::Info)
     }
 
     /// Whether it may stand in a transaction, and is answered by weir when that is carried out. It says something about the
@@ -110,6 +116,7 @@ impl LocalCommand {
             self,
             Self::AclWhoAmI
                 | Self::ClientGetName
+                | Self::ClientGetRedir
                 | Self::ClientId
                 | Self::ClientInfo
                 | Self::ClientNoEvict

@@ -255,8 +255,8 @@ mod tests {
                  the store are shared",
             ),
             (
-                "CLIENT LIST",
-                "ERR CLIENT LIST is not supported by weir: it is about the store's own connections",
+                "CLIENT CAPA redirect",
+                "ERR CLIENT CAPA is not supported by weir: it is about the store's own connections",
             ),
             ("CLUSTER NODES", "ERR This instance has cluster support disabled"),
         ];
