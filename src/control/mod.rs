@@ -1,7 +1,7 @@
 //! Decisions across cores, and what is known of all of them together. Pure.
 
-pub mod exposition;
 pub mod client_rounds;
+pub mod exposition;
 pub mod http;
 mod info;
 pub mod json;

@@ -24,6 +24,8 @@ const TURNS_AT_ONCE: usize = RECEIVE_BUFFERS as usize / 2;
 pub(super) trait Application {
     /// A new connection: whose it is.
     fn handle_accepted(&mut self, now: Now) -> Owner;
+    /// The socket of a new connection, to be looked at.
+    fn note_socket(&mut self, _owner: Owner, _socket: &OwnedFd) {}
     fn handle_connected(&mut self, owner: Owner, now: Now);
     fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now);
     /// The other side sends no more.
@@ -161,6 +163,7 @@ impl Driver {
     /// Adopts a connected socket, as if it had been accepted.
     pub fn adopt(&mut self, fd: OwnedFd, application: &mut impl Application, now: Now) {
         let owner = application.handle_accepted(now);
+        application.note_socket(owner, &fd);
         let token = self.insert(fd, owner);
         self.receive(token);
     }

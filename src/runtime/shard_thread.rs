@@ -6,6 +6,7 @@
 //! ```
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use super::messages::{Mailbox, ToControl, ToShard};
 use super::park::{Parking, SHALLOW_SLEEP};
 use crate::control::ShardReport;
 use crate::protocol::Segment;
-use crate::shard::Shard;
+use crate::shard::{Address, Shard};
 use crate::values::time::Now;
 use crate::values::{Action, Loss, Owner};
 
@@ -96,6 +97,12 @@ impl Application for Guarded {
         Owner::Client(id)
     }
 
+    fn note_socket(&mut self, owner: Owner, socket: &OwnedFd) {
+        if let Owner::Client(id) = owner {
+            self.shard.note_client_address(id, address_of(socket));
+        }
+    }
+
     fn handle_connected(&mut self, owner: Owner, now: Now) {
         if let Owner::Link(connection, generation) = owner {
             self.shard.handle_link_connected(connection, generation, now);
@@ -138,6 +145,22 @@ impl Application for Guarded {
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         self.shard.poll_transmit()
     }
+}
+
+/// Both ends of a client's connection, in the words of Redis.
+fn address_of(socket: &OwnedFd) -> Address {
+    let socket = socket2::SockRef::from(socket);
+    let in_words = |address: io::Result<socket2::SockAddr>| match address {
+        Ok(address) => match (address.as_socket(), address.as_pathname()) {
+            (Some(address), _) => address.to_string().into_boxed_str(),
+            (None, path) => {
+                format!("{}:0", path.map_or_else(String::new, |path| path.display().to_string())).into()
+            }
+        },
+        // It is gone already.
+        Err(_) => "?:0".into(),
+    };
+    Address { peer: in_words(socket.peer_addr()), local: in_words(socket.local_addr()) }
 }
 
 /// Everything one core needs to run.

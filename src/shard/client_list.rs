@@ -87,10 +87,13 @@ impl ClientsAsked {
     /// The reply to it, from what all shards told.
     pub fn reply(&self, protocol: Protocol, told: Vec<ClientsTold>) -> Vec<u8> {
         let mut out = Vec::new();
-        let closed: u64 = told.iter().map(|told| if let ClientsTold::Closed(count) = told { *count } else { 0 }).sum();
+        let closed: u64 =
+            told.iter().map(|told| if let ClientsTold::Closed(count) = told { *count } else { 0 }).sum();
         match self {
             Self::List(_) if told.contains(&ClientsTold::TooMany) => {
-                let text = format!("ERR the list is longer than {CLIENT_LIST_BYTES_MAX} bytes: name clients with ID");
+                let text = format!(
+                    "ERR the list is longer than {CLIENT_LIST_BYTES_MAX} bytes: name clients with ID"
+                );
                 encode::error(&mut out, &text);
             }
             Self::List(_) => {
@@ -112,12 +115,24 @@ impl ClientsAsked {
 }
 
 impl Shard {
-    pub(super) fn client_list(&mut self, id: ClientId, arguments: &Arguments<'_>, charge: Option<Charge>, now: Now) {
+    pub(super) fn client_list(
+        &mut self,
+        id: ClientId,
+        arguments: &Arguments<'_>,
+        charge: Option<Charge>,
+        now: Now,
+    ) {
         let filter = self.filter_of_list(id, arguments);
         self.ask_about_clients(id, filter.map(ClientsAsked::List), charge, now);
     }
 
-    pub(super) fn client_kill(&mut self, id: ClientId, arguments: &Arguments<'_>, charge: Option<Charge>, now: Now) {
+    pub(super) fn client_kill(
+        &mut self,
+        id: ClientId,
+        arguments: &Arguments<'_>,
+        charge: Option<Charge>,
+        now: Now,
+    ) {
         let asked = self.filter_of_kill(id, arguments);
         self.ask_about_clients(id, asked, charge, now);
     }
@@ -132,7 +147,13 @@ impl Shard {
         self.ask_about_clients(id, Ok(asked), None, now);
     }
 
-    fn ask_about_clients(&mut self, id: ClientId, asked: Result<ClientsAsked, String>, charge: Option<Charge>, now: Now) {
+    fn ask_about_clients(
+        &mut self,
+        id: ClientId,
+        asked: Result<ClientsAsked, String>,
+        charge: Option<Charge>,
+        now: Now,
+    ) {
         let asked = match asked {
             Ok(asked) => asked,
             Err(text) => return self.answer_priced(id, charge, now, |out, _| encode::error(out, &text)),
@@ -174,11 +195,7 @@ impl Shard {
         Ok(filter)
     }
 
-    fn filter_of_kill(
-        &mut self,
-        id: ClientId,
-        arguments: &Arguments<'_>,
-    ) -> Result<ClientsAsked, String> {
+    fn filter_of_kill(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<ClientsAsked, String> {
         let mut filter = self.filter_for(id);
         if arguments.len() == 3 {
             filter.address = Some(quoted(arguments.at(2)).into_owned());
@@ -331,7 +348,8 @@ impl Shard {
     pub(super) fn paused_for(&self, client: &Client) -> Paused {
         let tenant = client.identity.tenant.map(|tenant| self.quotas.tenant(tenant).name.as_str());
         let concerns = |pause: &&Pause| {
-            pause.asker != client.number && pause.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted))
+            pause.asker != client.number
+                && pause.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted))
         };
         self.pauses.iter().filter(concerns).map(|pause| pause.extent).max().unwrap_or_default()
     }

@@ -35,7 +35,7 @@ impl Shard {
     /// Where a client is, for those who list clients.
     pub fn note_client_address(&mut self, id: ClientId, address: Address) {
         if let Some(client) = self.clients.get(id) {
-            client.address = Box::new(address);
+            *client.address = address;
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod admission;
 mod fences;
+mod clients;
 mod holdings;
 mod neighbours;
 mod track;

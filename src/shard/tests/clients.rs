@@ -1,0 +1,144 @@
+//! `CLIENT LIST`, `KILL` and `PAUSE` over shards.
+
+use super::neighbours::TWO_TENANTS;
+use super::*;
+
+impl Rig {
+    /// Has all shards told what one client asks of all clients, and that client what they say.
+    fn carry_client_questions(&mut self) {
+        for asking in 0..self.shards.len() {
+            while let Some((to, question)) = self.shards[asking].poll_question() {
+                let Question::Clients { asked, protocol } = question else { panic!("{question:?}") };
+                let now = self.now;
+                let told =
+                    self.shards.iter_mut().map(|shard| shard.handle_clients_asked(&asked, now)).collect();
+                let reply = asked.reply(protocol, told);
+                self.shards[asking].handle_answer(to, &reply, now);
+            }
+        }
+        self.turns();
+    }
+
+    fn asks(&mut self, client: usize, words: &[&str]) -> String {
+        self.send(client, &[words]);
+        self.carry_client_questions();
+        self.told(client)
+    }
+
+    fn number(&self, client: usize) -> String {
+        let (shard, id) = self.clients[client];
+        self.shards[shard].clients.peek(id).expect("it is open").number.to_string()
+    }
+}
+
+#[test]
+fn a_list_shows_whom_the_asker_may_see() {
+    let mut rig = Rig::new(2, 1);
+    rig.put_in_force(TWO_TENANTS);
+    let (root, acme, stranger) = (rig.signed_in("root", "r"), rig.client(1), rig.client(1));
+    rig.send(acme, &[&["AUTH", "acme/ann", "a"], &["CLIENT", "SETNAME", "cart"]]);
+    rig.told(acme);
+    let all = rig.asks(root, &["CLIENT", "LIST"]);
+    assert_eq!(all.matches("id=").count(), 3, "{all}");
+    assert!(
+        all.contains(" name=cart ") && all.contains(" user=acme/ann ") && all.contains(" multi=-1 "),
+        "{all}"
+    );
+    let own = rig.asks(acme, &["client", "list", "type", "normal"]);
+    assert!(own.matches("id=").count() == 1 && own.contains(" name=cart "), "{own}");
+    assert_eq!(rig.asks(acme, &["CLIENT", "LIST", "ID", &rig.number(root)]), "$0\r\n\r\n");
+    let two = rig.asks(root, &["CLIENT", "LIST", "ID", &rig.number(acme), &rig.number(stranger), "999"]);
+    assert_eq!(two.matches("id=").count(), 2);
+    assert_eq!(rig.asks(root, &["CLIENT", "LIST", "TYPE", "replica"]), "$0\r\n\r\n");
+    for (wrong, text) in [
+        (&["CLIENT", "LIST", "TYPE", "odd"][..], "-ERR Unknown client type 'odd'\r\n"),
+        (&["CLIENT", "LIST", "ID", "x"], "-ERR Invalid client ID\r\n"),
+        (&["CLIENT", "LIST", "ODD"], "-ERR syntax error\r\n"),
+        (&["CLIENT", "KILL", "ODD", "x"], "-ERR syntax error\r\n"),
+        (&["CLIENT", "KILL", "1.2.3.4:5"], "-ERR No such client\r\n"),
+        (&["CLIENT", "PAUSE", "x"], "-ERR timeout is not an integer or out of range\r\n"),
+        (&["CLIENT", "PAUSE", "-1"], "-ERR timeout is negative\r\n"),
+        (&["CLIENT", "PAUSE", "10", "SOME"], "-ERR CLIENT PAUSE mode must be WRITE or ALL\r\n"),
+        (&["CLIENT", "UNBLOCK", "1"], ":0\r\n"),
+    ] {
+        assert_eq!(rig.asks(root, wrong), text, "{wrong:?}");
+    }
+    assert_eq!(rig.asks(stranger, &["CLIENT", "LIST"]), "-NOAUTH Authentication required.\r\n");
+}
+
+#[test]
+fn a_kill_reaches_as_far_as_the_killer() {
+    let mut rig = Rig::new(2, 1);
+    rig.put_in_force(TWO_TENANTS);
+    let (root, first) = (rig.signed_in("root", "r"), rig.signed_in("acme", "a"));
+    let second = rig.client(1);
+    rig.send(second, &[&["AUTH", "acme", "a"]]);
+    rig.told(second);
+    assert_eq!(rig.asks(first, &["CLIENT", "KILL", "ID", &rig.number(root)]), ":0\r\n");
+    assert_eq!(
+        rig.asks(first, &["CLIENT", "KILL", "TYPE", "normal"]),
+        ":1\r\n",
+        "itself only where it says so"
+    );
+    assert_eq!([root, first, second].map(|client| rig.is_open(client)), [true, true, false]);
+    assert_eq!(rig.asks(first, &["CLIENT", "KILL", "USER", "acme", "SKIPME", "no"]), ":1\r\n");
+    assert!(!rig.is_open(first), "it was told, and then closed");
+    let id = rig.id(root);
+    let address = Address { peer: "127.0.0.1:5".into(), local: "127.0.0.1:6".into() };
+    rig.shards[0].note_client_address(id, address);
+    assert_eq!(rig.asks(root, &["CLIENT", "KILL", "LADDR", "127.0.0.1:6"]), ":0\r\n");
+    assert_eq!(rig.asks(root, &["CLIENT", "KILL", "127.0.0.1:5"]), "+OK\r\n");
+    assert!(!rig.is_open(root));
+    assert_eq!(rig.counted(Counter::ClientsClosedKilled), 3);
+}
+
+#[test]
+fn who_is_told_to_wait_waits_and_goes_on_in_order() {
+    let mut rig = Rig::new(2, 1);
+    let [operator, client] = [rig.client(0), rig.client(1)];
+    let key = rig.key(1, 0);
+    assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "1000"]), "+OK\r\n");
+    rig.send(client, &[&["PING"], &["GET", &key]]);
+    let late = rig.client(0);
+    rig.send(late, &[&["PING"]]);
+    assert_eq!((rig.told(client), rig.told(late), rig.at_stores.len()), (String::new(), String::new(), 0));
+    rig.wait(Duration::from_millis(1_100));
+    assert_eq!((rig.told(client).as_str(), rig.told(late).as_str()), ("+PONG\r\n", "+PONG\r\n"));
+    rig.answer_next("$-1\r\n");
+
+    assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "100000", "WRITE"]), "+OK\r\n");
+    rig.send(client, &[&["GET", &key], &["SET", &key, "1"], &["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["GET"]);
+    rig.answer_next("$-1\r\n");
+    rig.send(late, &[&["MULTI"], &["SET", "other", "2"], &["EXEC"]]);
+    assert_eq!((rig.told(late).as_str(), rig.at_stores.len()), ("+OK\r\n+QUEUED\r\n", 0));
+    assert_eq!(rig.asks(operator, &["CLIENT", "UNPAUSE"]), "+OK\r\n");
+    assert_eq!(
+        rig.words_at_stores().iter().filter(|word| **word != "GET").count(),
+        4,
+        "SET; MULTI, SET, EXEC"
+    );
+    rig.answer_first(&key, "+OK\r\n");
+    rig.answer_first(&key, "$1\r\n1\r\n");
+    assert!(rig.told(client).ends_with("+OK\r\n$1\r\n1\r\n"));
+}
+
+#[test]
+fn a_tenant_holds_up_its_own_only() {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force(TWO_TENANTS);
+    let [operator, own, other] =
+        [rig.signed_in("acme", "a"), rig.signed_in("acme", "a"), rig.signed_in("root", "r")];
+    assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "1000"]), "+OK\r\n");
+    for client in [own, other] {
+        rig.send(client, &[&["PING"]]);
+    }
+    assert_eq!((rig.told(own).as_str(), rig.told(other).as_str()), ("", "+PONG\r\n"));
+    // Who becomes one of them waits, too, and one that is closed while it waits leaves nothing behind.
+    rig.send(other, &[&["AUTH", "acme", "a"], &["PING"]]);
+    assert_eq!(rig.told(other), "+OK\r\n");
+    rig.shards[0].handle_client_end(rig.clients[own].1);
+    rig.wait(Duration::from_secs(2));
+    assert_eq!((rig.told(own).as_str(), rig.told(other).as_str()), ("+PONG\r\n", "+PONG\r\n"));
+    assert!(!rig.is_open(own));
+}

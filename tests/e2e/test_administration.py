@@ -1,0 +1,113 @@
+"""What operators and other projects' test suites ask: clients of weir, commands for every store, and MULTI with commands about the connection."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from harness.processes import Weir
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+
+QUOTAS = """
+[tenants.acme]
+password = "a"
+[tenants.root]
+password = "r"
+admin = true
+"""
+
+
+@pytest.fixture(params=[1, 2], ids=["one store", "two stores"])
+def weir(request, servers, tmp_path) -> Weir:
+    path = tmp_path / "quotas.toml"
+    path.write_text(QUOTAS)
+    stores = [servers.redis() for _ in range(request.param)]
+    return servers.weir(*stores, flags=["--quotas", str(path), "--shards", "2"])
+
+
+def client(weir: Weir, tenant: str) -> redis.Redis:
+    return redis.Redis(port=weir.port, username=tenant, password=tenant[0], single_connection_client=True)
+
+
+def test_clients_are_listed_and_killed(weir: Weir):
+    root, acme = client(weir, "root"), client(weir, "acme")
+    acme.client_setname("cart")
+    listed = {entry["name"]: entry for entry in root.client_list()}
+    assert {"id", "addr", "laddr", "age", "idle", "flags", "db", "cmd", "user", "resp"} <= listed["cart"].keys()
+    assert listed["cart"]["user"] == "acme" and listed["cart"]["addr"].startswith("127.0.0.1:")
+    assert listed["cart"]["laddr"] == f"127.0.0.1:{weir.port}"
+    assert {entry["user"] for entry in acme.client_list()} == {"acme"}, "a tenant sees its own"
+    assert root.client_list(client_id=[listed["cart"]["id"]])[0]["name"] == "cart"
+    assert acme.client_kill_filter(_id=str(root.client_id())) == 0, "nor does it reach others"
+    assert root.client_info()["addr"].startswith("127.0.0.1:")
+    assert root.client_kill(listed["cart"]["addr"])
+    until(lambda: all(entry["name"] != "cart" for entry in root.client_list()), "it is gone")
+    with pytest.raises(redis.ResponseError, match="No such client"):
+        root.client_kill("1.1.1.1:9999")
+    with pytest.raises(redis.DataError):
+        root.client_kill_filter()
+
+
+def test_clients_are_paused(weir: Weir):
+    root, acme = client(weir, "root"), client(weir, "acme")
+    acme.set("k", "before")
+    assert root.client_pause(timeout=100_000, all=False)
+    assert acme.get("k") == b"before", "reads go on"
+    with weir.connect() as writer:
+        writer.ok("AUTH", "acme", "a")
+        writer.send("SET", "k", "after")
+        assert acme.get("k") == b"before"
+        assert root.client_unpause()
+        assert writer.read().value == b"OK"
+    assert acme.get("k") == b"after"
+    assert root.client_pause(timeout=1)
+    assert acme.get("k") == b"after"
+    with pytest.raises(redis.RedisError):
+        root.client_pause(timeout="not an integer")
+
+
+def test_administrators_reach_every_store(weir: Weir):
+    root, acme = client(weir, "root"), client(weir, "acme")
+    assert root.config_set("slowlog-log-slower-than", 0)
+    assert root.config_get("slowlog-log-slower-than") == {"slowlog-log-slower-than": "0"}
+    for store in weir.backends:
+        with store.connect() as direct:
+            assert direct.ok("CONFIG", "GET", "slowlog-log-slower-than")[1] == b"0"
+    assert root.slowlog_len() >= len(weir.backends)
+    assert root.slowlog_get(10)
+    assert root.slowlog_reset() and root.config_resetstat()
+    assert root.config_set("slowlog-log-slower-than", 10_000)
+    assert root.execute_command("DEBUG", "SLEEP", "0") in (b"OK", True)
+    assert root.module_list() == []
+    assert root.latency_reset() == 0
+    assert root.pubsub_numsub("a", "b") == [(b"a", 0), (b"b", 0)]
+    assert root.pubsub_channels() == [] and root.pubsub_numpat() == 0
+    doctor = root.execute_command("MEMORY", "DOCTOR")
+    assert len(doctor) == 2 * len(weir.backends) if len(weir.backends) > 1 else b"Sam" in doctor or b"Hi" in doctor
+    for command in (("CONFIG", "SET", "maxmemory", "1"), ("SLOWLOG", "RESET"), ("DEBUG", "SLEEP", "1"), ("PUBSUB", "CHANNELS")):
+        with pytest.raises(redis.ResponseError, match="NOPERM|No permission|may not run"):
+            acme.execute_command(*command)
+
+
+def test_commands_about_the_connection_stand_in_transactions(weir: Weir):
+    with weir.connect() as connection:
+        connection.ok("AUTH", "root", "r")
+        connection.ok("CLIENT", "SETNAME", "one")
+        requests = [
+            ("MULTI",),
+            ("SELECT", "0"),
+            ("SET", "k", "v"),
+            ("CLIENT", "GETNAME"),
+            ("GET", "k"),
+            ("CLIENT", "SETNAME", "two"),
+            ("EXEC",),
+        ]
+        replies = connection.pipeline(requests)
+        assert [reply.text for reply in replies[1:-1]] == ["QUEUED"] * 5
+        assert replies[-1].plain() == [b"OK", b"OK", b"one", b"v", b"OK"]
+        assert connection.ok("CLIENT", "GETNAME") == b"two"
+        connection.ok("MULTI")
+        assert connection.call("NOSUCH", "k").text.startswith("ERR unknown command 'NOSUCH'")
+        assert connection.call("EXEC").text.startswith("EXECABORT ")
