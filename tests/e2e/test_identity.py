@@ -324,8 +324,6 @@ ADMINISTRATION = [
     ("SAVE",),
     ("ACL", "LIST"),
     ("SLOWLOG", "GET"),
-    ("CLIENT", "LIST"),
-    ("CLIENT", "KILL", "ID", "1"),
 ]
 
 
