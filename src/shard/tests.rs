@@ -1,8 +1,8 @@
 //! The composer without sockets: shards whose links and clients are moved by hand.
 
 mod admission;
-mod fences;
 mod clients;
+mod fences;
 mod holdings;
 mod neighbours;
 mod track;
