@@ -87,7 +87,7 @@ impl Shard {
                 self.answer_rewritten(id, to.sequence, reply);
             }
             Some((Rewrite::Splice, charge)) => {
-                settle(charge, &Settlement::of(outcome, bytes));
+                settle(charge, &Settlement::of(outcome));
                 let splice = client.splice.take().unwrap_or_default();
                 self.answer_rewritten(id, to.sequence, splice.put_into(message.bytes()));
             }
