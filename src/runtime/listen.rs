@@ -4,9 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
+/// A client that says nothing for so long is asked whether it is still there, as Redis does: one that vanished must not hold its
+/// seat for the hours that the system waits.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(300);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 4096;
 
@@ -29,7 +33,7 @@ fn listening(address: SocketAddr) -> io::Result<OwnedFd> {
     socket.set_reuse_port(true)?;
     // Accepted sockets inherit these.
     socket.set_tcp_nodelay(true)?;
-    socket.set_keepalive(true)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_TIME))?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())

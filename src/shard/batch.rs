@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::fence::Fence;
 use super::track::Track;
 use crate::protocol::Protocol;
-use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::limits::{BATCH_BYTES_MAX, COPY_BYTES_MAX};
 use crate::values::{BackendId, ShardId, Timestamp};
 
 /// Where the reply to a request belongs.
@@ -101,6 +101,14 @@ impl<'a> Message<'a> {
         }
     }
 
+    /// How many bytes it has if they are shared, not copied.
+    const fn shared_bytes(&self) -> usize {
+        match self {
+            Self::Small(_) => 0,
+            Self::Shared(bytes) => bytes.len(),
+        }
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> &'a [u8] {
         match self {
@@ -140,6 +148,8 @@ pub struct Batch {
     request_bytes: Vec<u8>,
     reply_bytes: Vec<u8>,
     shared: Vec<Bytes>,
+    /// Bytes of those.
+    shared_bytes: usize,
     /// What may be overtaken by nothing that comes with or after this batch.
     fences: Vec<Fence>,
     /// Fences that stand no more, by origin and sequence.
@@ -160,19 +170,25 @@ impl Batch {
 
     /// Bytes of all its messages.
     pub fn bytes(&self) -> usize {
-        let shared: usize = self.shared.iter().map(Bytes::len).sum();
-        self.request_bytes.len() + self.reply_bytes.len() + shared
+        self.request_bytes.len() + self.reply_bytes.len() + self.shared_bytes
+    }
+
+    /// Does so much wait for the other shard that no further request may?
+    pub fn is_full(&self) -> bool {
+        self.bytes() >= BATCH_BYTES_MAX
     }
 
     /// Adds a request.
     pub fn push_request(&mut self, to: ReplyTo, route: Route, terms: Terms, message: Message<'_>) {
         let place = place(&mut self.request_bytes, &mut self.shared, message);
+        self.shared_bytes += message.shared_bytes();
         self.requests.push(RequestEntry { to, route, terms, place });
     }
 
     /// Adds a reply.
     pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
         let place = place(&mut self.reply_bytes, &mut self.shared, message);
+        self.shared_bytes += message.shared_bytes();
         self.replies.push(ReplyEntry { to, outcome, place });
     }
 
@@ -217,6 +233,7 @@ impl Batch {
         self.requests.clear();
         self.replies.clear();
         self.shared.clear();
+        self.shared_bytes = 0;
         self.fences.clear();
         self.lifted.clear();
         for buffer in [&mut self.request_bytes, &mut self.reply_bytes] {

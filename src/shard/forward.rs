@@ -240,7 +240,7 @@ impl Shard {
         }
     }
 
-    fn refuse(&mut self, to: ReplyTo, backend: BackendId, refused: &Refused, now: Now) {
+    pub(super) fn refuse(&mut self, to: ReplyTo, backend: BackendId, refused: &Refused, now: Now) {
         let name = &self.settings.backends[usize::from(backend.0)].name;
         let (counter, refusal) = match refused {
             Refused::Down(left) => (
@@ -250,6 +250,10 @@ impl Shard {
             Refused::Full => (
                 Counter::RefusedOverloaded,
                 Refusal::Overloaded { reason: "pending", backend: name, retry_after: RETRY_WHEN_FULL },
+            ),
+            Refused::CoreFull => (
+                Counter::RefusedOverloaded,
+                Refusal::Overloaded { reason: "core", backend: name, retry_after: RETRY_WHEN_FULL },
             ),
         };
         let mut text = self.pool.take();
@@ -364,9 +368,11 @@ impl Shard {
 }
 
 /// Why a link takes no request.
-enum Refused {
+pub(super) enum Refused {
     /// The backend could not be reached; the next attempt is this far away.
     Down(Duration),
     /// Too much waits on it.
     Full,
+    /// Too much waits for the core that the key is at home on.
+    CoreFull,
 }

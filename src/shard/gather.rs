@@ -43,7 +43,7 @@ struct Gathering {
     protocol: Protocol,
     parts: Vec<Option<Stored>>,
     missing: usize,
-    /// Bytes of the parts that are there.
+    /// Bytes of the parts that are there, and of the list of what belongs where.
     bytes: usize,
     settlement: Settlement,
 }
@@ -73,16 +73,20 @@ impl Gathers {
         self.0.len()
     }
 
-    pub fn insert(&mut self, join: Join, protocol: Protocol, parts: usize) -> u32 {
+    /// A request in so many parts, and the bytes that it takes until they are there.
+    pub fn insert(&mut self, join: Join, protocol: Protocol, parts: usize) -> (u32, usize) {
+        let order = if let Join::Values(order) = &join { size_of_val(order.as_slice()) } else { 0 };
+        let bytes = order + parts * size_of::<Option<Stored>>();
         let places = std::iter::repeat_with(|| None).take(parts).collect();
-        self.0.insert(Gathering {
+        let index = self.0.insert(Gathering {
             join,
             protocol,
             parts: places,
             missing: parts,
-            bytes: 0,
+            bytes,
             settlement: Settlement::default(),
-        }) as u32
+        });
+        (index as u32, bytes)
     }
 
     /// Takes one part; when it is the last one, gives the whole, unless that is larger than a reply may be.
@@ -269,7 +273,7 @@ mod tests {
     fn joined(join: Join, parts: &[&str]) -> String {
         let mut gathers = Gathers::default();
         let mut pool = BufferPool::new(4);
-        let index = gathers.insert(join, Protocol::Resp2, parts.len());
+        let (index, listed) = gathers.insert(join, Protocol::Resp2, parts.len());
         let mut whole = None;
         for (part, reply) in parts.iter().enumerate().rev() {
             assert!(whole.is_none(), "complete before the last part");
@@ -277,7 +281,7 @@ mod tests {
             let arrival =
                 gathers.part_arrived(index, part as u16, Outcome::Refused, message, 1_000, &mut pool);
             if let Arrival::Joined { reply, waited, .. } = arrival {
-                assert_eq!(waited, parts.iter().skip(1).map(|part| part.len()).sum::<usize>());
+                assert_eq!(waited, listed + parts.iter().skip(1).map(|part| part.len()).sum::<usize>());
                 whole = Some(reply);
             }
         }

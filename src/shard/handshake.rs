@@ -7,7 +7,7 @@ use super::{Identity, Shard};
 use crate::protocol::command::quoted;
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::values::ClientId;
-use crate::values::limits::{CLIENT_NAME_BYTES_MAX, LOGINS_FAILED_MAX};
+use crate::values::limits::{CLIENT_NAME_BYTES_MAX, HELLO_WORDS_MAX, LOGINS_FAILED_MAX};
 use crate::values::time::Now;
 
 const WRONGPASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
@@ -96,6 +96,10 @@ impl Shard {
             }
             Some(_) => return Err("ERR Protocol version is not an integer or out of range".to_owned()),
         };
+        // Each AUTH among them is a digest.
+        if arguments.len() > HELLO_WORDS_MAX {
+            return Err("ERR Syntax error in HELLO: one AUTH and one SETNAME are wanted at most".to_owned());
+        }
         let mut name = None;
         let mut at = 2;
         while let Some(word) = arguments.get(at) {

@@ -9,6 +9,7 @@ use crate::config::{Quotas, Tenant, TenantId, Tier};
 use crate::protocol::Arguments;
 use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand, quoted, sort_names_patterns};
 use crate::values::ClientId;
+use crate::values::limits::PREFIXES_NAMED_MAX;
 use crate::values::time::Now;
 
 /// Who a connection speaks for, and on what terms.
@@ -187,7 +188,12 @@ fn permit_confined(
 }
 
 fn prefixes(tenant: &Tenant) -> String {
-    tenant.keys.iter().map(|prefix| format!("'{prefix}'")).collect::<Vec<_>>().join(" or ")
+    let named = tenant.keys.iter().take(PREFIXES_NAMED_MAX);
+    let mut named: Vec<String> = named.map(|prefix| format!("'{}'", quoted(prefix.as_bytes()))).collect();
+    if tenant.keys.len() > PREFIXES_NAMED_MAX {
+        named.push(format!("{} other prefixes", tenant.keys.len() - PREFIXES_NAMED_MAX));
+    }
+    named.join(" or ")
 }
 
 /// The part of a pattern before anything that matches more than itself.

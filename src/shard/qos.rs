@@ -10,7 +10,7 @@ use crate::config::quotas::user_name;
 use crate::protocol::command::{Command, quoted};
 use crate::protocol::{Argument, Arguments, Request, encode};
 use crate::values::ClientId;
-use crate::values::limits::{DEADLINE_MS_MAX, USER_NAME_BYTES_MAX};
+use crate::values::limits::{DEADLINE_MS_MAX, OPTIONS_MAX, USER_NAME_BYTES_MAX};
 use crate::values::time::Now;
 
 /// What a client asks for. What it leaves out stays as it was.
@@ -74,6 +74,9 @@ impl Wishes {
                 break;
             }
             at += 2;
+            if at - from > 2 * OPTIONS_MAX {
+                return Err(format!("ERR QOS: at most {OPTIONS_MAX} options are wanted"));
+            }
         }
         Ok((wishes, at))
     }

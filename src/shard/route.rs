@@ -5,6 +5,7 @@ use super::accounts::Charge;
 use super::batch::{Message, ReplyTo, Route, Terms};
 use super::client::Rewrite;
 use super::counters::Counter;
+use super::forward::Refused;
 use super::pricing::class_of;
 use crate::protocol::command::{Command, KeyError, Keys, Unrecognised};
 use crate::protocol::{Arguments, Request, encode};
@@ -115,8 +116,12 @@ impl Shard {
         if home == self.settings.id {
             self.forward_here(to, route, terms, message, now);
         } else {
+            let batch = self.batch_for(home);
+            if batch.is_full() {
+                return self.refuse(to, route.backend, &Refused::CoreFull, now);
+            }
+            batch.push_request(to, route, terms, message);
             self.counters.add(Counter::RequestsHandedOver, 1);
-            self.batch_for(home).push_request(to, route, terms, message);
         }
     }
 

@@ -243,7 +243,8 @@ impl Shard {
 
     fn expect_gather(&mut self, id: ClientId, join: Join, parts: usize, charge: Option<Charge>) -> ReplyTo {
         let protocol = self.clients.at(id).protocol;
-        let index = self.gathers.insert(join, protocol, parts);
+        let (index, bytes) = self.gathers.insert(join, protocol, parts);
+        self.clients.at(id).stored_bytes += bytes;
         self.expect_reply(id, Rewrite::Gather(index), charge)
     }
 }

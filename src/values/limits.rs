@@ -20,6 +20,14 @@ pub const PIPELINE_MAX: usize = 1024;
 pub const LINK_PENDING_MAX: usize = 65_536;
 /// Unsent bytes on one connection to a backend.
 pub const LINK_OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of requests and replies that wait for another core before requests for it are refused.
+pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Words of a `HELLO`: the version, who it is, and a name.
+pub const HELLO_WORDS_MAX: usize = 8;
+/// Options of one request about connections, each with a value.
+pub const OPTIONS_MAX: usize = 16;
+/// Prefixes that a refusal names.
+pub const PREFIXES_NAMED_MAX: usize = 3;
 /// Buffers of one core that sockets are received into, and the size of each.
 pub const RECEIVE_BUFFERS: u16 = 256;
 /// One socket's turn: what is received at once.

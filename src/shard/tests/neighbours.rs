@@ -295,3 +295,48 @@ fn answers_of_weirs_own_have_a_price() {
         rig.reports.iter().flat_map(|report| &report.usage).map(|(_, usage)| usage.admitted).sum();
     assert!((3 * UNIT..4 * UNIT).contains(&metered), "{metered}");
 }
+
+#[test]
+fn options_are_few() {
+    let mut rig = with_tenants(TWO_TENANTS);
+    let client = rig.signed_in("acme", "a");
+    let guesses = [&["HELLO", "3"][..], &["AUTH", "acme", "b"].repeat(1_000)].concat();
+    let wishes = [&["QOS", "SET"][..], &["TIER", "batch"].repeat(1_000)].concat();
+    let call = [&["QOS", "CALL"][..], &["TIER", "batch"].repeat(1_000), &["PING"]].concat();
+    for request in [&guesses, &wishes, &call] {
+        rig.send(client, &[request]);
+        let told = rig.told(client);
+        assert!(told.starts_with("-ERR "), "{told}");
+    }
+    assert_eq!(rig.counted(Counter::LoginsFailed), 0, "no password was looked at");
+}
+
+#[test]
+fn a_refusal_names_some_of_many_prefixes() {
+    let prefixes: Vec<String> = (0..200).map(|number| format!("'{number}{}'", "x".repeat(1_000))).collect();
+    let mut rig = with_tenants(&TWO_TENANTS.replace("'acme:', 'shared:'", &prefixes.join(",")));
+    let client = rig.signed_in("acme", "a");
+    rig.send(client, &[&["GET", "other"]]);
+    let told = rig.told(client);
+    assert!(told.len() < 800 && told.contains(" or 197 other prefixes, not 'other'"), "{told}");
+}
+
+#[test]
+fn a_core_that_is_behind_is_waited_for_by_so_much_only() {
+    let mut rig = Rig::with(2, 1, |settings| settings.output_bytes_max = 1 << 30);
+    let client = rig.client(0);
+    let (shard, id) = rig.clients[client];
+    let large = request(&["SET", &rig.key(1, 0), &"x".repeat(1 << 20)]);
+    let fits = limits::BATCH_BYTES_MAX / (1 << 20);
+    for _ in 0..fits + 10 {
+        // Nothing is handed over before the turn ends.
+        large.chunks(100_000).for_each(|piece| rig.shards[shard].handle_client_bytes(id, piece, rig.now));
+    }
+    let handed_over = rig.counted(Counter::RequestsHandedOver) as usize;
+    assert!((fits - 1..=fits + 1).contains(&handed_over), "{handed_over}");
+    rig.turns();
+    (0..handed_over).for_each(|_| rig.answer_next("+OK\r\n"));
+    let told = rig.told(client);
+    let refused = told.matches("-OVERLOADED reason=core backend=store0 retry_after_ms=").count();
+    assert_eq!((told.matches("+OK").count(), refused), (handed_over, fits + 10 - handed_over));
+}
