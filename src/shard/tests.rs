@@ -139,6 +139,20 @@ fn a_spoilt_block_goes_nowhere() {
 }
 
 #[test]
+fn hello_tells_the_version_that_was_heard_last() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    for (heard, told) in [(None, "7.2.4"), (Some(&b"7.0.15"[..]), "7.0.15"), (Some(b"8.0.0"), "8.0.0")] {
+        if let Some(version) = heard.and_then(StoreVersion::parse) {
+            rig.shards[0].handle_store_version(version);
+        }
+        rig.send(client, &[&["HELLO"]]);
+        let reply = rig.told(client);
+        assert!(reply.contains(&format!("\r\nversion\r\n${}\r\n{told}\r\n", told.len())), "{reply}");
+    }
+}
+
+#[test]
 fn each_dialect_has_links_of_its_own() {
     let mut rig = Rig::new(1, 1);
     let client = rig.client(0);
