@@ -2,7 +2,7 @@
 //! an orderly end. Talks to the shards over channels only.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -26,6 +26,7 @@ use crate::control::{self, Meter, ProcessFacts, ShardReport, Totals, Versions, V
 use crate::protocol::{Protocol, encode};
 use crate::shard::{ClientsAsked, Question, ReplyTo};
 use crate::storage::EngineStatistics;
+use crate::values::Timestamp;
 use crate::values::allowance::Report;
 
 /// What the control executor is told once.
@@ -52,6 +53,18 @@ enum Waiter {
     Page(LocalSender<Totals>),
 }
 
+/// What is answered when quotas have been seen to.
+enum Due {
+    Asked(ReplyTo, Question),
+    /// The figures of a round have come.
+    Info { to: ReplyTo, sections: Vec<String>, protocol: Protocol, totals: Rc<Totals> },
+}
+
+/// How many of those are answered before it is looked again whether quotas are to be seen to.
+const ANSWERS_AT_ONCE: usize = 4;
+/// Rounds begin so far apart, however many people ask: each costs all shards something.
+const ROUND_PAUSE: Duration = Duration::from_millis(10);
+
 /// Figures on their way.
 struct Round {
     reports: Vec<Option<ShardReport>>,
@@ -63,8 +76,12 @@ struct Round {
 pub(super) struct Control {
     settings: ControlSettings,
     round: Option<Round>,
-    /// Those who came while a round was under way: theirs starts after it.
+    /// Those who came while a round was under way, or too soon after it: theirs starts then.
     next: Vec<Waiter>,
+    round_started: Option<Timestamp>,
+    round_planned: bool,
+    /// At most as many as shards have under way.
+    due: VecDeque<Due>,
     /// Those who brought quotas, until it is known whether they are right.
     posted: BTreeMap<u64, LocalSender<Response>>,
     posts: u64,
@@ -91,6 +108,10 @@ pub(super) async fn run(
         if control.borrow().finished {
             return Ok(());
         }
+        if control.borrow_mut().answer_some() {
+            glommio::yield_if_needed().await;
+            continue;
+        }
         parking.sleep().await;
     }
 }
@@ -111,13 +132,17 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             }
             this.finish_round();
         }
-        ToControl::Ask(to, question) => this.ask(to, question),
         ToControl::Clients(shard, told) => {
             if let Some((to, reply)) = this.client_rounds.handle_told(shard, told) {
                 this.answer(to, reply);
                 let next = this.client_rounds.begin();
                 this.ask_about_clients(next);
             }
+        }
+        ToControl::Ask(to, question) => this.due.push_back(Due::Asked(to, question)),
+        ToControl::RoundDue => {
+            this.round_planned = false;
+            this.start_round();
         }
         ToControl::Spent(report) => this.reconcile(&report),
         ToControl::Drained(shard) => {
@@ -177,6 +202,9 @@ impl Control {
             client_rounds: ClientRounds::default(),
             round: None,
             next: Vec::new(),
+            round_started: None,
+            round_planned: false,
+            due: VecDeque::new(),
             posted: BTreeMap::new(),
             posts: 0,
             drained: vec![false; shards],
@@ -226,6 +254,22 @@ impl Control {
         self.meter.take_report(&self.settings.versions, report.version, &report.usage, minute);
     }
 
+    /// Answers some of what was asked. False if nothing was.
+    fn answer_some(&mut self) -> bool {
+        let count = self.due.len().min(ANSWERS_AT_ONCE);
+        for due in self.due.drain(..count).collect::<Vec<_>>() {
+            match due {
+                Due::Asked(to, question) => self.ask(to, question),
+                Due::Info { to, sections, protocol, totals } => {
+                    let mut reply = Vec::new();
+                    encode::verbatim(&mut reply, protocol, &control::info(&sections, &self.facts(), &totals));
+                    self.answer(to, reply);
+                }
+            }
+        }
+        count > 0
+    }
+
     fn ask(&mut self, to: ReplyTo, question: Question) {
         match question {
             Question::Info { sections, protocol } => {
@@ -257,14 +301,35 @@ impl Control {
     }
 
     fn collect_for(&mut self, waiter: Waiter) {
-        if self.round.is_some() {
-            self.next.push(waiter);
-            return;
+        self.next.push(waiter);
+        if self.round.is_none() && !self.round_planned {
+            self.plan_round();
         }
+    }
+
+    /// The next round starts now, or when it may.
+    fn plan_round(&mut self) {
+        let now = self.settings.clock.now().monotonic;
+        let since = self.round_started.map_or(ROUND_PAUSE, |started| now.since(started));
+        let Some(pause) = ROUND_PAUSE.checked_sub(since).filter(|pause| !pause.is_zero()) else {
+            return self.start_round();
+        };
+        self.round_planned = true;
+        let own = self.settings.own.clone();
+        glommio::spawn_local(async move {
+            glommio::timer::sleep(pause).await;
+            own.post(ToControl::RoundDue);
+        })
+        .detach();
+    }
+
+    fn start_round(&mut self) {
+        self.round_started = Some(self.settings.clock.now().monotonic);
+        let waiters = std::mem::take(&mut self.next);
         let shards = self.settings.shards.len();
         let reports = std::iter::repeat_with(|| None).take(shards).collect();
         let engine_missing = self.settings.storage.is_some();
-        self.round = Some(Round { reports, engine: None, engine_missing, waiters: vec![waiter] });
+        self.round = Some(Round { reports, engine: None, engine_missing, waiters });
         self.settings.shards.iter().for_each(|shard| shard.post(ToShard::Report));
         if let Some(storage) = &self.settings.storage {
             storage.post(ToStorage::Report(self.settings.own.clone()));
@@ -274,24 +339,18 @@ impl Control {
     fn finish_round(&mut self) {
         let whole = |round: &mut Round| round.reports.iter().all(Option::is_some) && !round.engine_missing;
         let Some(round) = self.round.take_if(whole) else { return };
-        let totals = Totals { shards: round.reports.into_iter().flatten().collect(), engine: round.engine };
-        let facts = self.facts();
+        let totals = Rc::new(Totals { shards: round.reports.into_iter().flatten().collect(), engine: round.engine });
         for waiter in round.waiters {
             match waiter {
                 Waiter::Client { to, sections, protocol } => {
-                    let mut reply = Vec::new();
-                    encode::verbatim(&mut reply, protocol, &control::info(&sections, &facts, &totals));
-                    self.answer(to, reply);
+                    self.due.push_back(Due::Info { to, sections, protocol, totals: Rc::clone(&totals) });
                 }
                 // A page whose reader has left needs no figures.
-                Waiter::Page(sender) => drop(sender.try_send(totals.clone())),
+                Waiter::Page(sender) => drop(sender.try_send(Totals::clone(&totals))),
             }
         }
-        for waiter in std::mem::take(&mut self.next) {
-            match &mut self.round {
-                Some(round) => round.waiters.push(waiter),
-                None => self.collect_for(waiter),
-            }
+        if !self.next.is_empty() && !self.round_planned {
+            self.plan_round();
         }
     }
 

@@ -1,4 +1,15 @@
 //! What the control executor and the shards say to each other, over channels, and how each wakes the other.
+//!
+//! The channels have no bound of their own, because what goes through them has:
+//!
+//! | letters | at most |
+//! |---|---|
+//! | `Spent`, `Grants` | one per shard and period, and one for each that a request waits for; each `Spent` is answered once |
+//! | `Ask`, `Answer` | `QUESTIONS_UNDER_WAY_MAX` per shard |
+//! | `Report` | one per shard: there is one round at a time |
+//! | `Quotas`, `Token`, `Check` | one per file that changed, or was posted: those bodies have a common bound |
+//! | `Reload` | one that is carried out, and one behind it: those that came meanwhile are one |
+//! | `Drain`, `Stop`, `Drained` | one per shard |
 
 use std::fs::File;
 use std::io;
@@ -50,6 +61,8 @@ pub(super) enum ToControl {
     /// No client is left, after `Drain`.
     Drained(ShardId),
     Signal(Signal),
+    /// The pause before the next round of figures is over.
+    RoundDue,
     Quotas(Box<QuotasRead>),
     /// The lowest version among the stores is another.
     StoreVersion(StoreVersion),

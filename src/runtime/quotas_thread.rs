@@ -40,8 +40,16 @@ impl QuotasThread {
 
     fn run(mut self) {
         loop {
+            let mut reload = false;
             while let Ok(letter) = self.letters.try_recv() {
-                self.handle(letter);
+                match letter {
+                    // However often that was asked for meanwhile, the file is read once.
+                    ToQuotas::Reload => reload = true,
+                    ToQuotas::Check { body, ticket } => self.check(&body, ticket),
+                }
+            }
+            if reload {
+                self.reload();
             }
             let Some(happened) = self.wait() else { continue };
             if happened && self.file.as_mut().is_some_and(|file| file.watch.has_changed()) {
@@ -50,20 +58,17 @@ impl QuotasThread {
         }
     }
 
-    fn handle(&mut self, letter: ToQuotas) {
-        match letter {
-            ToQuotas::Reload => {
-                if let Some(token @ TokenSource::File(_)) = &self.token {
-                    let read = token.load().map_err(|error| error.to_string());
-                    self.control.post(ToControl::Token(read));
-                }
-                self.read_file(QuotaSource::Signal);
-            }
-            ToQuotas::Check { body, ticket } => {
-                let result = Quotas::parse_bytes(POSTED, &body);
-                self.tell(QuotasRead { source: QuotaSource::Post, ticket: Some(ticket), result });
-            }
+    fn reload(&self) {
+        if let Some(token @ TokenSource::File(_)) = &self.token {
+            let read = token.load().map_err(|error| error.to_string());
+            self.control.post(ToControl::Token(read));
         }
+        self.read_file(QuotaSource::Signal);
+    }
+
+    fn check(&self, body: &[u8], ticket: u64) {
+        let result = Quotas::parse_bytes(POSTED, body);
+        self.tell(QuotasRead { source: QuotaSource::Post, ticket: Some(ticket), result });
     }
 
     fn read_file(&self, source: QuotaSource) {

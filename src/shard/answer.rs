@@ -58,6 +58,7 @@ impl Shard {
 
     /// An answer of the control executor to a question.
     pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
+        self.questions_under_way = self.questions_under_way.saturating_sub(1);
         self.deliver(to, Outcome::answered(reply.len()), Message::Small(reply), now);
     }
 

@@ -38,7 +38,7 @@ impl Shard {
         let protocol = self.clients.at(id).protocol;
         let charge = self.charge_afterwards(id, command, arguments);
         let to = self.expect_reply(id, Rewrite::AsItCame, charge);
-        self.questions.push_back((to, Question::Limits { limits, protocol }));
+        self.ask(id, to, Question::Limits { limits, protocol });
     }
 
     /// What a request would cost, where it would go, and what would be decided, without doing any of it.

@@ -184,7 +184,7 @@ impl Shard {
         let sections = named.map(|word| quoted(word).to_lowercase()).collect();
         let protocol: Protocol = self.clients.at(id).protocol;
         let to = self.expect_reply(id, Rewrite::AsItCame, charge);
-        self.questions.push_back((to, Question::Info { sections, protocol }));
+        self.ask(id, to, Question::Info { sections, protocol });
     }
 }
 

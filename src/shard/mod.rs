@@ -209,7 +209,10 @@ pub struct Shard {
     outgoing_touched: VecDeque<ShardId>,
     spare_batches: Spares<Box<Batch>>,
     actions: VecDeque<Action>,
+    /// One for each client at most: what a client asks behind it waits for the answer.
     questions: VecDeque<(ReplyTo, Question)>,
+    /// Those that the control executor has yet to answer.
+    questions_under_way: usize,
     clients_to_send: VecDeque<ClientId>,
     links_to_send: VecDeque<ConnectionId>,
     clients_partial: Vec<ClientId>,
@@ -299,6 +302,7 @@ impl Shard {
             tidied: false,
             actions: VecDeque::new(),
             questions: VecDeque::new(),
+            questions_under_way: 0,
             clients_to_send: VecDeque::new(),
             links_to_send: VecDeque::new(),
             clients_partial: Vec::new(),
@@ -455,7 +459,19 @@ impl Shard {
 
     /// What only the control executor knows, if anything is asked; the reply comes back through `handle_answer`.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
-        self.questions.pop_front()
+        if self.questions_under_way >= limits::QUESTIONS_UNDER_WAY_MAX {
+            return None;
+        }
+        let question = self.questions.pop_front()?;
+        self.questions_under_way += 1;
+        Some(question)
+    }
+
+    /// Asks what only the control executor knows. What the client asks for behind it waits, so that nobody has more than one such
+    /// question under way.
+    fn ask(&mut self, id: ClientId, to: ReplyTo, question: Question) {
+        self.questions.push_back((to, question));
+        self.hold_back_later(id);
     }
 
     /// Bytes that should go out, if any. The socket gives the segment back through `handle_transmitted`, and there is

@@ -180,7 +180,7 @@ impl Shard {
         let protocol = self.clients.at(id).protocol;
         let charge = self.charge_afterwards(id, command, arguments);
         let to = self.expect_reply(id, Rewrite::AsItCame, charge);
-        self.questions.push_back((to, Question::Tenants { asker, after, protocol }));
+        self.ask(id, to, Question::Tenants { asker, after, protocol });
     }
 
     /// One request on other terms than the connection's.

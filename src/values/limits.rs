@@ -16,6 +16,8 @@ pub const NESTING_MAX: usize = 32;
 pub const COPY_BYTES_MAX: usize = 16 * 1024;
 /// Parsed requests of one connection that wait for replies before weir stops reading from it.
 pub const PIPELINE_MAX: usize = 1024;
+/// Questions of one shard (INFO, QOS) that the control executor has yet to answer; the others wait on their shard.
+pub const QUESTIONS_UNDER_WAY_MAX: usize = 64;
 /// Unanswered requests on one connection to a backend.
 pub const LINK_PENDING_MAX: usize = 65_536;
 /// Unsent bytes on one connection to a backend.
