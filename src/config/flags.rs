@@ -58,6 +58,12 @@ pub struct Flags {
     #[arg(hide_env_values = true, conflicts_with = "admin_token_file")]
     pub admin_token: Option<Secret>,
 
+    /// A name by which the admin port may be asked, beside addresses and localhost: a web page could otherwise read it through
+    /// the browser of somebody who reaches it. Can be given more than once
+    #[arg(long, env = "WEIR_ADMIN_HOST", value_name = "NAME", help_heading = CLIENTS)]
+    #[arg(value_delimiter = ',')]
+    pub admin_host: Vec<String>,
+
     /// A file with that token in it; read again on SIGHUP
     #[arg(long, env = "WEIR_ADMIN_TOKEN_FILE", value_name = "FILE", help_heading = CLIENTS)]
     pub admin_token_file: Option<PathBuf>,

@@ -50,6 +50,8 @@ pub struct Config {
     pub unix: Option<PathBuf>,
     /// Where metrics and health are served.
     pub admin: Option<SocketAddr>,
+    /// Names by which the admin port may be asked.
+    pub admin_hosts: Vec<String>,
     /// Where the token stands that the admin port asks for before it changes anything.
     pub admin_token: Option<TokenSource>,
     /// The quota file.
@@ -159,6 +161,7 @@ impl Config {
         Ok(Self {
             listen,
             admin,
+            admin_hosts: flags.admin_host,
             admin_token,
             unix: flags.unix,
             quotas: flags.quotas,

@@ -7,14 +7,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
+use glommio::Task;
 use glommio::net::{TcpListener, TcpStream};
 use glommio::timer::timeout;
+use slab::Slab;
 
 use super::control_thread::{Control, figures, post_quotas};
 use crate::control::http::{self, Body, Head, Method, Persistence, Received, Response, Status};
 use crate::values::limits::QUOTA_POSTS_BYTES_MAX;
 
-/// Connections at once; more are closed unanswered.
+/// Connections at once. For one more, that which has let weir wait longest is closed, so that silent ones shut nobody out.
 const CONNECTIONS_MAX: usize = 64;
 /// A head, a body and the taking of a reply each take this long at most.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,15 +28,24 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// What all connections share.
 struct Admin {
     control: Rc<RefCell<Control>>,
-    open: Cell<usize>,
+    /// Names by which it may be asked.
+    hosts: Vec<String>,
+    places: RefCell<Slab<Place>>,
+    /// Grows whenever a connection begins to wait for its client.
+    waits: Cell<u64>,
     /// Bytes of bodies that are on their way.
     bodies: Cell<usize>,
 }
 
 /// Serves until the executor ends.
-pub(super) fn serve(control: Rc<RefCell<Control>>, address: SocketAddr) -> io::Result<()> {
+pub(super) fn serve(
+    control: Rc<RefCell<Control>>,
+    address: SocketAddr,
+    hosts: Vec<String>,
+) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
-    let admin = Rc::new(Admin { control, open: Cell::new(0), bodies: Cell::new(0) });
+    let places = RefCell::new(Slab::with_capacity(CONNECTIONS_MAX));
+    let admin = Rc::new(Admin { control, hosts, places, waits: Cell::new(0), bodies: Cell::new(0) });
     glommio::spawn_local(async move {
         loop {
             let Ok(stream) = listener.accept().await else {
@@ -42,33 +53,76 @@ pub(super) fn serve(control: Rc<RefCell<Control>>, address: SocketAddr) -> io::R
                 glommio::timer::sleep(Duration::from_millis(100)).await;
                 continue;
             };
-            if admin.open.get() >= CONNECTIONS_MAX {
-                continue;
+            if let Some(place) = admin.take_place() {
+                let served = Rc::clone(&admin);
+                let task = glommio::spawn_local(async move {
+                    // A connection that ends badly is its client's loss alone.
+                    let _ = converse(&served, place, stream).await;
+                    let ended = served.places.borrow_mut().remove(place);
+                    ended.task.into_iter().for_each(|task| drop(task.detach()));
+                });
+                admin.places.borrow_mut()[place].task = Some(task);
             }
-            admin.open.set(admin.open.get() + 1);
-            let admin = Rc::clone(&admin);
-            glommio::spawn_local(async move {
-                // A connection that ends badly is its client's loss alone.
-                let _ = converse(&admin, stream).await;
-                admin.open.set(admin.open.get() - 1);
-            })
-            .detach();
         }
     })
     .detach();
     Ok(())
 }
 
+/// What is known of a connection.
+struct Place {
+    /// Ends when it is dropped.
+    task: Option<Task<()>>,
+    /// When it began to wait for its client, as the order of all such waits; none while weir is at work for it.
+    waits_since: Option<u64>,
+}
+
+impl Admin {
+    /// A place for a new connection. None if weir is at work for all that there are.
+    fn take_place(&self) -> Option<usize> {
+        let mut places = self.places.borrow_mut();
+        let evicted = if places.len() < CONNECTIONS_MAX {
+            None
+        } else {
+            let waiting = places.iter().filter_map(|(place, held)| Some((held.waits_since?, place)));
+            let (_, longest) = waiting.min()?;
+            Some(places.remove(longest))
+        };
+        let place = places.insert(Place { task: None, waits_since: Some(self.next_wait()) });
+        drop(places);
+        // Its socket is closed with its task.
+        drop(evicted);
+        Some(place)
+    }
+
+    fn next_wait(&self) -> u64 {
+        self.waits.set(self.waits.get() + 1);
+        self.waits.get()
+    }
+
+    /// Does something with the client that may take as long as the client likes.
+    async fn waiting<T>(&self, place: usize, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        self.places.borrow_mut()[place].waits_since = Some(self.next_wait());
+        let done = within(work).await;
+        self.places.borrow_mut()[place].waits_since = None;
+        done
+    }
+}
+
 /// Requests one after the other, until either side has had enough.
-async fn converse(admin: &Admin, mut stream: TcpStream) -> io::Result<()> {
+async fn converse(admin: &Admin, place: usize, mut stream: TcpStream) -> io::Result<()> {
     let mut received = Vec::new();
     loop {
-        let Ok(received_head) = within(head(&mut stream, &mut received)).await else { return Ok(()) };
+        let next = admin.waiting(place, head(&mut stream, &mut received)).await;
+        let Ok(received_head) = next else { return Ok(()) };
         let (response, method, persistence) = match received_head {
             Received::Partial => return Ok(()),
+            Received::Request(head) if head.host.admit(&admin.hosts).is_err() => {
+                (misdirected(admin, &head), head.method, Persistence::Close)
+            }
             Received::Request(head) if head.method == Method::Post => {
                 received.drain(..head.length);
-                let (response, rest) = post(admin, &mut stream, &mut received, &head).await;
+                let (response, rest) = post(admin, place, &mut stream, &mut received, &head).await;
                 let persistence = if rest == Rest::Read { head.persistence } else { Persistence::Close };
                 (response, head.method, persistence)
             }
@@ -83,11 +137,17 @@ async fn converse(admin: &Admin, mut stream: TcpStream) -> io::Result<()> {
         };
         let mut out = Vec::new();
         response.write(&mut out, method, persistence);
-        within(stream.write_all(&out)).await?;
+        admin.waiting(place, stream.write_all(&out)).await?;
         if persistence == Persistence::Close {
-            return linger(stream).await;
+            return admin.waiting(place, linger(stream)).await;
         }
     }
+}
+
+/// The reply to a request that calls the server by a name that is not its own.
+fn misdirected(admin: &Admin, head: &Head) -> Response {
+    let problem = head.host.admit(&admin.hosts).err().unwrap_or_default();
+    Response::problem(Status::MisdirectedRequest, &problem, None)
 }
 
 /// Receives until there is a whole head, or none to be expected any more.
@@ -121,6 +181,7 @@ enum Rest {
 /// Takes a quota file, if it may come in.
 async fn post(
     admin: &Admin,
+    place: usize,
     stream: &mut TcpStream,
     received: &mut Vec<u8>,
     head: &Head,
@@ -133,7 +194,7 @@ async fn post(
         let detail = "too many quota files are on their way: one at a time is wanted";
         return (Response::problem(Status::ServiceUnavailable, detail, None), Rest::Unread);
     };
-    match within(body(stream, received, head)).await {
+    match admin.waiting(place, body(stream, received, head)).await {
         Ok(body) => (post_quotas(&admin.control, body).await, Rest::Read),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             let detail = format!("the body ended before its {bytes} bytes");

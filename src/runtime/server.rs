@@ -134,7 +134,8 @@ pub fn run(config: &Config) -> Result<(), String> {
         pools: Reconciliation::new(Rhythm { period: config.reconcile, lease: lease_of(config.reconcile) }),
         clock,
     };
-    executors.push(start_control(settings, control_letters, control_bell, opened.admin)?);
+    let admin = opened.admin.map(|address| (address, config.admin_hosts.clone()));
+    executors.push(start_control(settings, control_letters, control_bell, admin)?);
     QuotasThread {
         file: quota_file,
         token: config.admin_token.clone(),
@@ -452,12 +453,12 @@ fn start_control(
     settings: ControlSettings,
     letters: Receiver<ToControl>,
     bell: OwnedFd,
-    admin_address: Option<SocketAddr>,
+    admin: Option<(SocketAddr, Vec<String>)>,
 ) -> Result<Executor, String> {
     let task = move || async move {
         let control = Rc::new(RefCell::new(Control::new(settings)));
-        if let Some(address) = admin_address {
-            admin::serve(Rc::clone(&control), address)?;
+        if let Some((address, hosts)) = admin {
+            admin::serve(Rc::clone(&control), address, hosts)?;
         }
         control_thread::run(control, letters, bell).await
     };

@@ -1,8 +1,10 @@
 //! The admin port's HTTP/1.1: small requests, small replies, and one page that takes a body.
 
+mod host;
 mod request;
 mod response;
 
+pub use host::Host;
 pub use request::{Body, Head, Received, receive};
 pub use response::Response;
 
@@ -80,6 +82,7 @@ pub enum Status {
     NotFound,
     MethodNotAllowed,
     RequestTimeout,
+    MisdirectedRequest,
     LengthRequired,
     ContentTooLarge,
     HeaderFieldsTooLarge,
@@ -98,6 +101,7 @@ impl Status {
             Self::NotFound => "404 Not Found",
             Self::MethodNotAllowed => "405 Method Not Allowed",
             Self::RequestTimeout => "408 Request Timeout",
+            Self::MisdirectedRequest => "421 Misdirected Request",
             Self::LengthRequired => "411 Length Required",
             Self::ContentTooLarge => "413 Content Too Large",
             Self::HeaderFieldsTooLarge => "431 Request Header Fields Too Large",

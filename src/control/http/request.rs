@@ -2,7 +2,7 @@
 
 use httparse::{EMPTY_HEADER, Error, Header, Request, Status as Parse};
 
-use super::{Method, PAGES, Persistence, Response, Route, Status};
+use super::{Host, Method, PAGES, Persistence, Response, Route, Status};
 
 /// Bytes of a request up to the end of its headers. More is refused.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -27,6 +27,8 @@ pub struct Head {
     pub route: Route,
     /// What stood behind a `?`.
     pub query: String,
+    /// What it calls the server.
+    pub host: Host,
     /// What is to be done there.
     pub method: Method,
     /// What becomes of the connection.
@@ -96,10 +98,12 @@ fn understand(request: &Request<'_, '_>, length: usize) -> Result<Head, Response
         }
         Method::Post => body(headers).map_err(Response::refusal)?,
     };
+    let host = Host::read(values(headers, "host")).ok_or_else(|| Response::refusal(Status::BadRequest))?;
     let bearer = values(headers, "authorization").next().and_then(bearer);
     Ok(Head {
         route,
         query: query.to_owned(),
+        host,
         method,
         persistence: persistence(request.version, headers),
         length,
