@@ -121,13 +121,19 @@ impl Family<'_> {
     }
 }
 
-/// Writes `text` with a backslash before each of `special`; a line end becomes `\n`.
+/// Writes `text` with a backslash before each of `special`; a line end becomes `\n`. For other control characters the format has no
+/// way to write them, and some readers take them for line ends.
 fn escape(out: &mut String, text: &str, special: &[char]) {
     for letter in text.chars() {
         if special.contains(&letter) {
             out.push('\\');
         }
-        out.push(if letter == '\n' { 'n' } else { letter });
+        out.push(match letter {
+            '\n' => 'n',
+            '\u{2028}' | '\u{2029}' => '?',
+            _ if letter.is_control() => '?',
+            _ => letter,
+        });
     }
 }
 
@@ -161,6 +167,9 @@ mod tests {
 
     #[test]
     fn what_has_a_meaning_of_its_own_is_escaped() {
+        let mut odd = String::new();
+        escape(&mut odd, "a\r\t\u{85}\u{2028}\u{1b}b", &[]);
+        assert_eq!(odd, "a?????b");
         let mut page = Exposition::new();
         page.family("up", "a \\ \"b\"\nc", Kind::Gauge).sample(&[("key", "a\\b\"c\nd")], 1_u64);
         assert_eq!(

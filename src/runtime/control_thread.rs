@@ -57,7 +57,12 @@ enum Waiter {
 enum Due {
     Asked(ReplyTo, Question),
     /// The figures of a round have come.
-    Info { to: ReplyTo, sections: Vec<String>, protocol: Protocol, totals: Rc<Totals> },
+    Info {
+        to: ReplyTo,
+        sections: Vec<String>,
+        protocol: Protocol,
+        totals: Rc<Totals>,
+    },
 }
 
 /// How many of those are answered before it is looked again whether quotas are to be seen to.
@@ -87,6 +92,7 @@ pub(super) struct Control {
     posts: u64,
     meter: Meter,
     client_rounds: ClientRounds,
+    log: log::Log,
     drained: Vec<bool>,
     finished: bool,
 }
@@ -159,12 +165,14 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::StoreVersion(version)));
         }
         ToControl::Token(Ok(token)) => {
-            log::line("the file of the admin token was read");
+            this.say(log::Kind::Token, "the file of the admin token was read");
             if let Some(guard) = &mut this.settings.guard {
                 guard.token = Some(token);
             }
         }
-        ToControl::Token(Err(problem)) => log::line(&format!("{problem}; the token stays as it is")),
+        ToControl::Token(Err(problem)) => {
+            this.say(log::Kind::Refused, &format!("{problem}; the token stays as it is"));
+        }
         ToControl::Signal(Signal::Terminate) if this.settings.facts.draining => {
             log::line("told to stop twice: stopping at once");
             this.stop_everything();
@@ -200,6 +208,7 @@ impl Control {
             meter: Meter::new(settings.versions.current()),
             settings,
             client_rounds: ClientRounds::default(),
+            log: log::Log::default(),
             round: None,
             next: Vec::new(),
             round_started: None,
@@ -339,7 +348,8 @@ impl Control {
     fn finish_round(&mut self) {
         let whole = |round: &mut Round| round.reports.iter().all(Option::is_some) && !round.engine_missing;
         let Some(round) = self.round.take_if(whole) else { return };
-        let totals = Rc::new(Totals { shards: round.reports.into_iter().flatten().collect(), engine: round.engine });
+        let totals =
+            Rc::new(Totals { shards: round.reports.into_iter().flatten().collect(), engine: round.engine });
         for waiter in round.waiters {
             match waiter {
                 Waiter::Client { to, sections, protocol } => {
@@ -358,9 +368,14 @@ impl Control {
         self.settings.shards[usize::from(to.shard.0)].post(ToShard::Answer(to, reply));
     }
 
+    fn say(&mut self, kind: log::Kind, text: &str) {
+        let now = self.settings.clock.now().monotonic;
+        self.log.say(kind, text, now);
+    }
+
     fn reload(&mut self) {
         if self.settings.versions.file().is_none() {
-            log::line("told to reload, but there is no quota file (--quotas)");
+            self.say(log::Kind::Reload, "told to reload, but there is no quota file (--quotas)");
         }
         self.settings.quotas.post(ToQuotas::Reload);
     }
@@ -373,19 +388,21 @@ impl Control {
             Ok(quotas) => {
                 let before = Arc::clone(versions.current());
                 let quotas = versions.take(quotas, read.source, now.unix_ms);
-                log::line(&format!(
+                let text = format!(
                     "quotas, version {}: {} tenants from {}",
                     quotas.version(),
                     quotas.len(),
                     quota_page::origin(versions)
-                ));
+                );
+                self.log.say(log::Kind::Quotas, &text, now.monotonic);
                 self.meter.carry_over(&before, &quotas);
                 let shards = self.settings.shards.iter();
                 shards.for_each(|shard| shard.post(ToShard::Quotas(Arc::clone(&quotas))));
                 quota_page::posted(&self.settings.versions)
             }
             Err(problem) => {
-                log::line(&format!("{problem}; the quotas in force stay as they are"));
+                let text = format!("{problem}; the quotas in force stay as they are");
+                self.log.say(log::Kind::Refused, &text, now.monotonic);
                 let reply = quota_page::refused(&problem);
                 versions.refuse(problem, read.source, now.unix_ms);
                 reply

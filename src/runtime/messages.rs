@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `Spent`, `Grants` | one per shard and period, and one for each that a request waits for; each `Spent` is answered once |
 //! | `Ask`, `Answer` | `QUESTIONS_UNDER_WAY_MAX` per shard |
-//! | `Report` | one per shard: there is one round at a time |
+//! | `Report`, `Clients` | one per shard: there is one round of each at a time |
 //! | `Quotas`, `Token`, `Check` | one per file that changed, or was posted: those bodies have a common bound |
 //! | `Reload` | one that is carried out, and one behind it: those that came meanwhile are one |
 //! | `Drain`, `Stop`, `Drained` | one per shard |

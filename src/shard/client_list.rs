@@ -160,7 +160,7 @@ impl Shard {
         };
         let protocol = self.clients.at(id).protocol;
         let to = self.expect_reply(id, Rewrite::AsItCame, charge);
-        self.questions.push_back((to, Question::Clients { asked, protocol }));
+        self.ask(id, to, Question::Clients { asked, protocol });
     }
 
     /// Whose clients somebody may see: none means everybody's.

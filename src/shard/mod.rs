@@ -459,7 +459,7 @@ impl Shard {
 
     /// What only the control executor knows, if anything is asked; the reply comes back through `handle_answer`.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
-        if self.questions_under_way >= limits::QUESTIONS_UNDER_WAY_MAX {
+        if self.questions_under_way >= crate::values::limits::QUESTIONS_UNDER_WAY_MAX {
             return None;
         }
         let question = self.questions.pop_front()?;

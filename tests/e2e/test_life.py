@@ -447,3 +447,71 @@ def test_ended_without_mercy_it_leaves_nothing_behind(weir: Weir):
     with weir.connect() as connection:
         assert connection.ok("GET", "a") == b"1"
     assert os.path.exists(f"/proc/{weir.pid}")
+
+
+@pytest.mark.weir_only
+def test_silent_connections_hold_no_place_of_the_admin_port(servers):
+    weir = servers.weir()
+    silent = [socket.create_connection(("127.0.0.1", weir.admin_port)) for _ in range(200)]
+    # Some have said half of something.
+    for each in silent[::3]:
+        try:
+            each.sendall(b"GET /healthz HT")
+        except OSError:
+            pass  # it had to make room already
+    assert weir.admin("/healthz")[0] == 200
+    for _ in range(20):
+        silent += [socket.create_connection(("127.0.0.1", weir.admin_port)) for _ in range(70)]
+        assert weir.admin("/healthz")[0] == 200
+    for each in silent:
+        each.close()
+
+
+@pytest.mark.weir_only
+def test_the_admin_port_answers_to_its_own_names_only(servers):
+    weir = servers.weir(flags=["--admin-host", "weir.internal,scraper"])
+    for host, status in [
+        ("127.0.0.1", 200),
+        ("localhost:7381", 200),
+        ("[::1]", 200),
+        ("10.0.0.9:80", 200),
+        ("weir.internal:1", 200),
+        ("Scraper", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example:7381", 421),
+        ("a:b", 400),
+    ]:
+        for path in ("/healthz", "/config/quotas", "/metrics"):
+            got, body, _ = weir.admin_request("GET", path, headers={"Host": host})
+            assert got == status, (host, path, body)
+    got, body, _ = weir.admin_request("POST", "/config/quotas", b"", {"Host": "evil.example"})
+    assert got == 421 and "--admin-host" in body
+
+
+@pytest.mark.weir_only
+def test_signals_in_a_loop_do_not_flood_the_log(servers, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text("[tenants.a]\npassword = 'secret'\n")
+    weir = servers.weir(flags=["--quotas", str(quotas)])
+    before = len(weir.output(1 << 20).splitlines())
+    for _ in range(3_000):
+        weir.signal(signal.SIGHUP)
+    assert weir.admin("/healthz")[0] == 200
+    quotas.write_text("[tenants.b]\npassword = 'secret'\n")
+    until(lambda: "tenants" in weir.admin("/config/quotas")[1] and '"b"' in weir.admin("/config/quotas")[1], "the last one counts")
+    assert len(weir.output(1 << 20).splitlines()) - before <= 12
+
+
+@pytest.mark.weir_only
+def test_questions_about_weir_do_not_crowd_out_quotas(servers, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text("[default]\nru_per_second = 1000000\n")
+    weir = servers.weir(flags=["--quotas", str(quotas), "--shards", "2"])
+    with weir.connect() as curious, weir.connect() as neighbour:
+        asked = 12_000
+        for _ in range(asked):
+            curious.send("INFO")
+        for _ in range(200):
+            assert not neighbour.call("SET", "k", "v").is_error
+        silent = metrics.parse(weir.admin("/metrics")[1])["weir_quota_pools_silent_total"]
+        assert sum(silent.values()) == 0

@@ -303,7 +303,7 @@ def test_the_methods_and_lengths_that_are_taken(operated: Operated):
     for method in ("PUT", "DELETE", "PATCH"):
         status, _, headers = operated.weir.admin_request(method, PAGE, b"")
         assert status == 405 and headers["allow"] == "GET, HEAD, POST", method
-    chunked = b"POST /config/quotas HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    chunked = b"POST /config/quotas HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     with socket.create_connection(("127.0.0.1", operated.weir.admin_port), timeout=30) as connection:
         connection.sendall(chunked)
         assert connection.recv(65_536).startswith(b"HTTP/1.1 411 ")
@@ -312,14 +312,14 @@ def test_the_methods_and_lengths_that_are_taken(operated: Operated):
 
 def test_a_body_in_pieces_and_a_request_behind_it(operated: Operated):
     body = OTHERS.encode()
-    head = f"POST {PAGE} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST {PAGE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     with socket.create_connection(("127.0.0.1", operated.weir.admin_port), timeout=30) as connection:
         reader = connection.makefile("rb")
         connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
         assert reader.readline() == b"HTTP/1.1 100 Continue\r\n" and reader.readline() == b"\r\n"
         for at in range(len(body)):
             connection.sendall(body[at : at + 1])
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         replies = reader.read()
     assert replies.count(b"HTTP/1.1 200 OK") == 2 and replies.endswith(b"ok\n"), replies
     assert operated.page()["version"] == 1
@@ -328,8 +328,8 @@ def test_a_body_in_pieces_and_a_request_behind_it(operated: Operated):
 def test_head_and_body_at_once(operated: Operated):
     """However much of it arrives together, one request behind the other."""
     body = OTHERS.encode() + b"# a comment\n" * 5_000
-    request = f"POST {PAGE} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-    last = b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    request = f"POST {PAGE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    last = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with socket.create_connection(("127.0.0.1", operated.weir.admin_port), timeout=30) as connection:
         connection.sendall(request * 3 + last)
         replies = connection.makefile("rb").read()
@@ -339,7 +339,7 @@ def test_head_and_body_at_once(operated: Operated):
 
 def test_a_body_that_stops_halfway(operated: Operated):
     """Its sender is told when it closes its side, or when its time is over, and holds up nobody until then."""
-    head = f"POST {PAGE} HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n[default]\n".encode()
+    head = f"POST {PAGE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n[default]\n".encode()
     with (
         socket.create_connection(("127.0.0.1", operated.weir.admin_port), timeout=60) as silent,
         socket.create_connection(("127.0.0.1", operated.weir.admin_port), timeout=60) as ended,
@@ -354,7 +354,7 @@ def test_a_body_that_stops_halfway(operated: Operated):
 
 
 def test_bodies_on_their_way_are_bounded(operated: Operated):
-    head = f"POST {PAGE} HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: {POST_BYTES_MAX}\r\n\r\n"
+    head = f"POST {PAGE} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {POST_BYTES_MAX}\r\n\r\n"
     address = ("127.0.0.1", operated.weir.admin_port)
     waiting = [socket.create_connection(address, timeout=30) for _ in range(4)]
     try:

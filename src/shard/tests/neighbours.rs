@@ -288,6 +288,8 @@ fn answers_of_weirs_own_have_a_price() {
     while let Some((to, _)) = rig.shards[0].poll_question() {
         let now = rig.now;
         rig.shards[0].handle_answer(to, b"+told\r\n", now);
+        // What stands behind it waits for it.
+        rig.turns();
     }
     rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));
     rig.turns();
@@ -339,4 +341,34 @@ fn a_core_that_is_behind_is_waited_for_by_so_much_only() {
     let told = rig.told(client);
     let refused = told.matches("-OVERLOADED reason=core backend=store0 retry_after_ms=").count();
     assert_eq!((told.matches("+OK").count(), refused), (handed_over, fits + 10 - handed_over));
+}
+
+#[test]
+fn questions_have_a_bound_and_wait_where_they_were_asked() {
+    let mut rig = Rig::new(1, 1);
+    let clients: Vec<usize> = (0..100).map(|_| rig.client(0)).collect();
+    for client in &clients {
+        rig.send(*client, &[&["INFO"][..]; 50]);
+    }
+    let mut under_way = Vec::new();
+    while let Some((to, _)) = rig.shards[0].poll_question() {
+        under_way.push(to);
+    }
+    assert_eq!(under_way.len(), limits::QUESTIONS_UNDER_WAY_MAX);
+    let (mut answered, mut most) = (0, 0);
+    while let Some(to) = under_way.pop() {
+        let now = rig.now;
+        rig.shards[0].handle_answer(to, b"+told\r\n", now);
+        answered += 1;
+        rig.turns();
+        while let Some((to, _)) = rig.shards[0].poll_question() {
+            under_way.push(to);
+        }
+        most = most.max(under_way.len());
+    }
+    assert_eq!(
+        (answered, most),
+        (5_000, limits::QUESTIONS_UNDER_WAY_MAX),
+        "nothing is lost, and never more at once"
+    );
 }
