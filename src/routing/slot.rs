@@ -37,6 +37,23 @@ pub fn slot_of(key: &[u8]) -> u16 {
 
 /// What is hashed: the text between the first `{` and the next `}` if there is any, else the whole key.
 fn tag_of(key: &[u8]) -> &[u8] {
+    if has_brace(key) { tag_within(key) } else { key }
+}
+
+/// Whether there is a `{` in it. Most keys have none, and eight bytes are looked at together.
+fn has_brace(key: &[u8]) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let (chunks, rest) = key.as_chunks::<8>();
+    // A byte that is `{` becomes zero, and only behind a zero does the subtraction reach the high bit of one below 0x80.
+    let found = chunks.iter().fold(0, |found, chunk| {
+        let bytes = u64::from_le_bytes(*chunk) ^ (ONES * 0x7b);
+        found | (bytes.wrapping_sub(ONES) & !bytes & (ONES * 0x80))
+    });
+    found != 0 || rest.contains(&b'{')
+}
+
+#[cold]
+fn tag_within(key: &[u8]) -> &[u8] {
     let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
     match key[open + 1..].iter().position(|byte| *byte == b'}') {
         None | Some(0) => key,
@@ -63,6 +80,21 @@ fn crc16(bytes: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_brace_is_found_wherever_it_is() {
+        for length in 0..40 {
+            for filler in [0, b'z', b'|', 0xfb, 0xff] {
+                let mut key = vec![filler; length];
+                assert!(!has_brace(&key));
+                for at in 0..length {
+                    key[at] = b'{';
+                    assert!(has_brace(&key), "{at} of {length}");
+                    key[at] = filler;
+                }
+            }
+        }
+    }
 
     #[test]
     fn slots_are_those_of_redis_cluster() {

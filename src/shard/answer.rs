@@ -163,8 +163,11 @@ impl Shard {
     pub(super) fn list_to_resume(&mut self, id: ClientId) {
         let client = self.clients.at(id);
         let stuck = client.stalled || client.held_request.is_some() || client.barrier;
+        if !stuck || client.listed_to_resume {
+            return;
+        }
         let may_go_on = if client.barrier { client.unanswered() == 0 } else { !client.must_wait() };
-        if stuck && may_go_on && !client.listed_to_resume {
+        if may_go_on {
             client.listed_to_resume = true;
             self.clients_to_resume.push_back(id);
         }

@@ -158,7 +158,7 @@ pub(super) struct Client {
     pub no_evict: bool,
     /// What of it waits by order.
     pub paused: Paused,
-    /// The held request waits by order.
+    /// Its next request, held or not, waits by order.
     pub waits_by_order: bool,
     /// Attempts to log in that failed.
     pub logins_failed: u8,

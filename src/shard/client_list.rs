@@ -359,7 +359,9 @@ impl Shard {
         if !self.pauses.is_empty()
             && let Some(paused) = self.clients.peek(id).map(|client| self.paused_for(client))
         {
-            self.clients.at(id).paused = paused;
+            let client = self.clients.at(id);
+            client.paused = paused;
+            client.waits_by_order |= paused == Paused::Everything;
         }
     }
 
@@ -369,7 +371,9 @@ impl Shard {
             let Some(paused) = self.clients.peek(id).map(|client| self.paused_for(client)) else { continue };
             let client = self.clients.at(id);
             client.paused = paused;
-            client.waits_by_order &= paused != Paused::Nothing;
+            // What waits for its turn to write waits on while nobody may write.
+            let holds = paused == Paused::Writes && client.held_request.is_some();
+            client.waits_by_order = paused == Paused::Everything || (client.waits_by_order && holds);
             self.list_to_resume(id);
         }
     }

@@ -144,6 +144,15 @@ impl Shard {
     /// One whole request: from here it is answered exactly once.
     pub(super) fn handle_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         let arguments = request.arguments;
+        if let Some(command) = command::recognise_plain(&arguments) {
+            return self.handle_command(id, command, request, now);
+        }
+        self.handle_unusual(id, request, now);
+    }
+
+    #[inline(never)]
+    fn handle_unusual(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        let arguments = request.arguments;
         match command::recognise(&arguments) {
             Ok(command) => self.handle_command(id, command, request, now),
             Err(command::Unrecognised::Command(_)) => self.handle_unknown(id, request, now),
@@ -278,7 +287,6 @@ impl super::client::Client {
         self.barrier
             || self.waits_for_quota
             || self.waits_by_order
-            || self.paused == Paused::Everything
             || self.turn_left == 0
             || self.unanswered() >= limits::PIPELINE_MAX
             || self.waiting_bytes() > OUTPUT_BYTES_PAUSE

@@ -136,6 +136,13 @@ impl Command {
     }
 }
 
+/// The same for nearly all requests, in less: `None` says that `recognise` knows more.
+#[inline]
+pub fn recognise_plain(arguments: &Arguments<'_>) -> Option<&'static Command> {
+    find(arguments.name())
+        .filter(|command| command.arity_fits(arguments.len()) && !command.flags.contains(Flags::CONTAINER))
+}
+
 /// The entry for a whole request, if its name, subcommand and argument count are those of a command.
 pub fn recognise<'a>(arguments: &Arguments<'a>) -> Result<&'static Command, Unrecognised<'a>> {
     let command = find(arguments.name()).ok_or(Unrecognised::Command(*arguments))?;
