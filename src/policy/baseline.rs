@@ -3,8 +3,6 @@
 //! Only as long as the backend as a whole is well: when everything takes longer than it used to, whoever waits there is
 //! the victim, and pays nothing for it.
 
-use std::time::Duration;
-
 use crate::values::limits::COMMAND_CLASSES;
 
 /// A class is unknown until so many replies were seen.
@@ -52,20 +50,20 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// A reply came after so long: how much of that was unusual.
-    pub fn handle_reply(&mut self, class: usize, took: Duration) -> Duration {
-        // Signed and of 64 bits, because that is one instruction.
-        let micros = took.as_micros() as i64 as f64;
+    /// A reply came after so many microseconds: how many of them were unusual.
+    pub fn handle_reply(&mut self, class: usize, took_micros: u64) -> u64 {
+        // Signed, because that is one instruction.
+        let micros = took_micros as i64 as f64;
         let averages = &mut self.classes[class];
         averages.learn(micros);
         if micros <= SLOW_MIN_MICROS {
-            return Duration::ZERO;
+            return 0;
         }
         let usual = (averages.long_micros * USUAL).max(SLOW_MIN_MICROS);
         if micros <= usual || !averages.is_known() || self.is_degraded() {
-            return Duration::ZERO;
+            return 0;
         }
-        Duration::from_micros((micros - usual) as u64)
+        (micros - usual) as u64
     }
 
     /// Is everything slower than it used to be? Each class counts by how much of all the time it used to take, so a
@@ -90,8 +88,8 @@ mod tests {
     fn settled() -> Baseline {
         let mut baseline = Baseline::default();
         for _ in 0..1_000 {
-            baseline.handle_reply(POINT, Duration::from_micros(400));
-            baseline.handle_reply(SCRIPT, Duration::from_millis(5));
+            baseline.handle_reply(POINT, 400);
+            baseline.handle_reply(SCRIPT, 5_000);
         }
         baseline
     }
@@ -99,32 +97,32 @@ mod tests {
     #[test]
     fn one_slow_script_among_usual_ones_is_billed_for_what_is_unusual() {
         let mut baseline = settled();
-        assert_eq!(baseline.handle_reply(SCRIPT, Duration::from_millis(14)), Duration::ZERO);
-        let excess = baseline.handle_reply(SCRIPT, Duration::from_millis(30)).as_millis();
+        assert_eq!(baseline.handle_reply(SCRIPT, 14_000), 0);
+        let excess = baseline.handle_reply(SCRIPT, 30_000) / 1_000;
         assert!((14..=15).contains(&excess), "{excess} of 30 ms");
     }
 
     #[test]
     fn what_the_scheduler_may_add_is_not_slow() {
-        assert_eq!(settled().handle_reply(POINT, Duration::from_micros(1_900)), Duration::ZERO);
+        assert_eq!(settled().handle_reply(POINT, 1_900), 0);
     }
 
     #[test]
     fn nobody_pays_while_everything_is_slow() {
         let mut baseline = settled();
         let bills: Vec<_> = (0..100)
-            .flat_map(|_| [(POINT, Duration::from_millis(20)), (SCRIPT, Duration::from_millis(90))])
+            .flat_map(|_| [(POINT, 20_000), (SCRIPT, 90_000)])
             .map(|(class, took)| baseline.handle_reply(class, took))
             .collect();
         assert!(baseline.is_degraded());
-        assert!(bills[4..].iter().all(Duration::is_zero), "{bills:?}");
+        assert!(bills[4..].iter().all(|bill| *bill == 0), "{bills:?}");
     }
 
     #[test]
     fn a_new_mix_on_a_healthy_backend_is_no_trouble() {
         let mut baseline = settled();
         for _ in 0..500 {
-            baseline.handle_reply(SCRIPT, Duration::from_millis(5));
+            baseline.handle_reply(SCRIPT, 5_000);
             assert!(!baseline.is_degraded());
         }
     }
@@ -133,7 +131,7 @@ mod tests {
     fn nothing_is_known_of_the_first_replies() {
         let mut baseline = Baseline::default();
         for _ in 0..99 {
-            assert_eq!(baseline.handle_reply(POINT, Duration::from_secs(1)), Duration::ZERO);
+            assert_eq!(baseline.handle_reply(POINT, 1_000_000), 0);
         }
     }
 }

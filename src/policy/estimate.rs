@@ -42,6 +42,10 @@ impl Expected {
     #[inline]
     pub const fn learn(&mut self, class: usize, cost: MicroUnits) {
         let peak = self.peaks[class];
+        // As long as all are alike there is nothing to learn.
+        if cost == peak && cost == self.averages[class] && self.is_known(class) {
+            return;
+        }
         self.peaks[class] =
             if cost >= peak { cost } else { peak - (peak - cost).div_ceil(1 << PEAK_WEIGHT_BITS) };
         if !self.is_known(class) {

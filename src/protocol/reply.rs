@@ -232,12 +232,21 @@ fn parse_count(line: &[u8]) -> Result<Option<u64>, MalformedReply> {
 
 /// The elements of a whole array reply, each as the bytes it came in.
 pub fn elements(array: &[u8]) -> Option<Elements<'_>> {
-    let newline = array.iter().position(|byte| *byte == b'\n')?;
-    if array[0] != b'*' {
+    elements_of(array, b'*', 1)
+}
+
+/// Names and values of a whole map reply, one after the other; RESP2 has an array for it.
+pub fn names_and_values(map: &[u8]) -> Option<Elements<'_>> {
+    elements_of(map, b'%', 2).or_else(|| elements(map))
+}
+
+fn elements_of(aggregate: &[u8], kind: u8, per_count: usize) -> Option<Elements<'_>> {
+    let newline = aggregate.iter().position(|byte| *byte == b'\n')?;
+    if aggregate[0] != kind {
         return None;
     }
-    let count = parse_count(&array[..=newline]).ok()?? as usize;
-    Some(Elements { rest: &array[newline + 1..], left: count })
+    let count = parse_count(&aggregate[..=newline]).ok()?? as usize;
+    Some(Elements { rest: &aggregate[newline + 1..], left: count.checked_mul(per_count)? })
 }
 
 /// Iterates over the elements of an array reply.

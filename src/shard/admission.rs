@@ -88,13 +88,13 @@ impl Shard {
         let weights = &self.settings.admission.weights;
         let (asked, class) = (asked(command, arguments), class_of(command));
         // A tab is opened only where there are prices.
-        if let Some(payer) = self.clients.at(id).identity.payer
+        let client = self.clients.at(id);
+        if let Some(payer) = client.identity.payer
             && let Some(tab) = self.accounts.tab_of(payer)
         {
             let quote = weights.quote(&asked);
             let taken = weights.estimate(&quote, tab.expected(class));
             let track = self.settings.track_of(taken, class, tab.is_known(class));
-            let client = self.clients.at(id);
             if tab.could_pay(taken, class, client.unanswered())
                 && client.take_track(track)
                 && tab.take(taken, now.monotonic)

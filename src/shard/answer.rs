@@ -135,7 +135,9 @@ impl Shard {
             client.listed_partial = true;
             self.clients_partial.push(id);
         }
-        self.list_to_resume(id);
+        if client.is_stuck() {
+            self.list_to_resume(id);
+        }
     }
 
     /// Nothing more is coming right now: replies that waited for the rest of their pipeline go out alone.
@@ -162,8 +164,7 @@ impl Shard {
     /// Puts a client whose obstacle may be gone on the list for the end of the turn.
     pub(super) fn list_to_resume(&mut self, id: ClientId) {
         let client = self.clients.at(id);
-        let stuck = client.stalled || client.held_request.is_some() || client.barrier;
-        if !stuck || client.listed_to_resume {
+        if !client.is_stuck() || client.listed_to_resume {
             return;
         }
         let may_go_on = if client.barrier { client.unanswered() == 0 } else { !client.must_wait() };

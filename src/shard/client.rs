@@ -247,6 +247,7 @@ impl Client {
     }
 
     /// Takes the next place in the order of replies.
+    #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         let (_, sequence) = self.sequences();
         self.slots.push_back(Slot::Waiting(rewrite, charge));

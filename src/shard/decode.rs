@@ -282,6 +282,12 @@ impl super::client::Client {
             || self.sending_since.is_some()
     }
 
+    /// Does something of it wait to go on?
+    #[inline]
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stalled || self.held_request.is_some() || self.barrier
+    }
+
     /// May the next request not be taken on yet?
     pub(super) fn must_wait(&self) -> bool {
         self.barrier

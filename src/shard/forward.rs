@@ -183,15 +183,16 @@ impl Shard {
         };
         link.proved();
         let backend = usize::from(link.backend.0);
-        let took = now.monotonic.since(pending.sent_at);
-        self.service_times.record(took);
-        let slowness = self.baselines[backend].handle_reply(usize::from(pending.class), took);
+        let took_nanos = now.monotonic.nanos_since(pending.sent_at);
+        let took_micros = took_nanos / 1_000;
+        self.service_times.record(took_nanos);
+        let slowness_micros = self.baselines[backend].handle_reply(usize::from(pending.class), took_micros);
         let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
         let outcome = Outcome::Served {
             bytes: in_32_bits(let_go.saturating_add((partial.len() + end.len()) as u64)),
             rows: in_32_bits(scanned.rows),
-            took_micros: in_32_bits(took.as_micros() as u64),
-            slowness_micros: in_32_bits(slowness.as_micros() as u64),
+            took_micros: in_32_bits(took_micros),
+            slowness_micros: in_32_bits(slowness_micros),
         };
         if let_go > 0 {
             self.counters.add(Counter::RepliesOversized, 1);

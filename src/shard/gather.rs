@@ -33,6 +33,8 @@ pub(super) enum Join {
     Union,
     /// An array in which integers are the sums of those in their places, or the first error.
     SumEach,
+    /// The first map of settings without those that are secret, or the first error.
+    Settings,
     /// Each reply under its store's name; an error where all are errors.
     ByStore(Vec<String>),
 }
@@ -177,6 +179,10 @@ impl Gathering {
                 Some(error) => out.extend_from_slice(error),
                 None => sum_each(out, &parts),
             },
+            Join::Settings => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => settings(out, self.protocol, parts[0]),
+            },
             Join::ByStore(names) => match first_error {
                 Some(error) if parts.iter().all(|part| is_error(part)) => out.extend_from_slice(error),
                 _ => {
@@ -255,6 +261,32 @@ fn sum_each(out: &mut Vec<u8>, parts: &[&[u8]]) {
     }
 }
 
+/// What a store's `CONFIG GET` may tell of passwords, its own and those of its primary. The store's credentials are weir's.
+const SECRETS: [&str; 8] = [
+    "requirepass",
+    "masterauth",
+    "masteruser",
+    "primaryauth",
+    "primaryuser",
+    "tls-key-file-pass",
+    "tls-client-key-file-pass",
+    "sentinel-pass",
+];
+
+fn settings(out: &mut Vec<u8>, protocol: Protocol, map: &[u8]) {
+    let mut elements = reply::names_and_values(map).into_iter().flatten();
+    let mut shown: Vec<[&[u8]; 2]> = Vec::new();
+    while let (Some(name), Some(value)) = (elements.next(), elements.next()) {
+        let is_secret = reply::text(name)
+            .is_none_or(|name| SECRETS.iter().any(|secret| name.eq_ignore_ascii_case(secret.as_bytes())));
+        if !is_secret {
+            shown.push([name, value]);
+        }
+    }
+    encode::map(out, protocol, shown.len());
+    shown.iter().flatten().for_each(|element| out.extend_from_slice(element));
+}
+
 fn every(out: &mut Vec<u8>, parts: &[&[u8]]) {
     let mut lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
     let count = lists.iter().map(Elements::left).min().unwrap_or(0);
@@ -328,6 +360,9 @@ mod tests {
             joined(Join::Union, &["*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*1\r\n$1\r\na\r\n", "*0\r\n"]),
             "*2\r\n$1\r\na\r\n$1\r\nb\r\n"
         );
+        let told = "*4\r\n$11\r\nrequirepass\r\n$1\r\nx\r\n$4\r\nsave\r\n$0\r\n\r\n";
+        assert_eq!(joined(Join::Settings, &[told, "*0\r\n"]), "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
+        assert_eq!(joined(Join::Settings, &["%1\r\n+masterauth\r\n+x\r\n"]), "*0\r\n");
         let by_store = || Join::ByStore(vec!["s0".to_owned(), "s1".to_owned()]);
         assert_eq!(
             joined(by_store(), &["+well\r\n", "-ERR no\r\n"]),

@@ -75,6 +75,17 @@ impl Identity {
         Self::of(after, tenant, self.user.clone(), account, self.chosen)
     }
 
+    /// What a request of this identity comes with.
+    #[inline]
+    pub(super) fn terms(&self, class: Class, now: Now) -> Terms {
+        Terms {
+            deadline: self.deadline.map(|deadline| now.monotonic.after(deadline)),
+            tenant: self.tenant.map_or(u16::MAX, |tenant| tenant.0),
+            tier: self.tier as u8,
+            class: class as u8,
+        }
+    }
+
     /// Whether what this identity was permitted under the quotas before is permitted to it under others, too.
     pub(super) fn keeps_its_rights(&self, before: &Quotas, after: &Quotas) -> bool {
         let Some(tenant) = self.tenant else { return true };
@@ -88,13 +99,7 @@ const NOAUTH: &str = "NOAUTH Authentication required.";
 
 impl Shard {
     pub(super) fn terms_of(&mut self, id: ClientId, class: Class, now: Now) -> Terms {
-        let identity = &self.clients.at(id).identity;
-        Terms {
-            deadline: identity.deadline.map(|deadline| now.monotonic.after(deadline)),
-            tenant: identity.tenant.map_or(u16::MAX, |tenant| tenant.0),
-            tier: identity.tier as u8,
-            class: class as u8,
-        }
+        self.clients.at(id).identity.terms(class, now)
     }
 
     /// The tenant of a client, if it has one.

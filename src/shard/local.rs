@@ -79,7 +79,7 @@ impl Shard {
             C::ConfigGet
                 if self.captured.is_none() && self.tenant_of(id).is_some_and(|tenant| tenant.admin) =>
             {
-                self.ask_stores(id, command, FanOut::Same, request, now);
+                self.ask_stores(id, command, FanOut::Settings, request, now);
             }
             C::ConfigGet => self.config_get(id, arguments),
             C::Info => self.info(id, arguments, charge),

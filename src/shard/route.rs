@@ -3,7 +3,7 @@
 use super::Shard;
 use super::accounts::Charge;
 use super::batch::{Message, ReplyTo, Route, Terms};
-use super::client::Rewrite;
+use super::client::{Client, Rewrite};
 use super::counters::Counter;
 use super::forward::Refused;
 use super::pricing::class_of;
@@ -36,9 +36,13 @@ impl Shard {
             Err(error) => self.answer_now(id, |out, _| encode::error(out, &error.to_string())),
             Ok(Placement::Together { slot, backend, home }) => {
                 let Ok(charge) = self.admit(id, Some(command), &request.arguments, now) else { return };
-                let route = self.route_to(id, slot, backend);
-                let to = self.expect_reply(id, Rewrite::AsItCame, charge);
-                let terms = self.terms_of(id, command.class, now);
+                let shard = self.settings.id;
+                // Every request comes by here: its client is looked up once.
+                let client = self.clients.at(id);
+                let (route, terms) =
+                    (client.route_to(slot, backend), client.identity.terms(command.class, now));
+                let sequence = client.expect_reply(Rewrite::AsItCame, charge);
+                let to = id.reply_to(shard, sequence);
                 let message = Message::new(request.arguments.frame(), request.shared);
                 self.dispatch(home, to, route, terms, message, now);
             }
@@ -99,8 +103,7 @@ impl Shard {
 
     /// Where a request that was admitted goes.
     pub(super) fn route_to(&mut self, id: ClientId, slot: u16, backend: BackendId) -> Route {
-        let client = self.clients.at(id);
-        Route { slot, backend, protocol: client.protocol, track: client.tracks.current() }
+        self.clients.at(id).route_to(slot, backend)
     }
 
     /// Forwards from here if this core is the key's home, else hands over.
@@ -128,7 +131,7 @@ impl Shard {
     /// Takes the next place in the client's order of replies.
     pub(super) fn expect_reply(&mut self, id: ClientId, rewrite: Rewrite, charge: Option<Charge>) -> ReplyTo {
         let sequence = self.clients.at(id).expect_reply(rewrite, charge);
-        ReplyTo { shard: self.settings.id, part: 0, client: id.index, generation: id.generation, sequence }
+        id.reply_to(self.settings.id, sequence)
     }
 
     pub(super) fn placement(
@@ -151,6 +154,22 @@ impl Shard {
             placement = placement.and(slot, backend, home, |slot| self.lane_of(slot));
         })?;
         Ok(placement)
+    }
+}
+
+impl Client {
+    /// Where a request of this client goes that was admitted.
+    #[inline]
+    fn route_to(&self, slot: u16, backend: BackendId) -> Route {
+        Route { slot, backend, protocol: self.protocol, track: self.tracks.current() }
+    }
+}
+
+impl ClientId {
+    /// Where the reply to a request of this client belongs.
+    #[inline]
+    fn reply_to(self, shard: ShardId, sequence: u32) -> ReplyTo {
+        ReplyTo { shard, part: 0, client: self.index, generation: self.generation, sequence }
     }
 }
 

@@ -13,26 +13,26 @@ const MICROS_MAX: u64 = 60_000_000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceTimes {
     micros: Histogram<u64>,
-    sum: Duration,
+    sum_nanos: u64,
 }
 
 impl Default for ServiceTimes {
     fn default() -> Self {
         let micros = Histogram::new_with_bounds(1, MICROS_MAX, SIGNIFICANT_DIGITS);
-        Self { micros: micros.expect("the bounds are constant and valid"), sum: Duration::ZERO }
+        Self { micros: micros.expect("the bounds are constant and valid"), sum_nanos: 0 }
     }
 }
 
 impl ServiceTimes {
-    /// Counts one reply.
-    pub fn record(&mut self, time: Duration) {
-        self.sum += time;
-        self.micros.saturating_record((time.as_micros() as u64).clamp(1, MICROS_MAX));
+    /// Counts one reply that took so many nanoseconds.
+    pub fn record(&mut self, nanos: u64) {
+        self.sum_nanos = self.sum_nanos.saturating_add(nanos);
+        self.micros.saturating_record((nanos / 1_000).clamp(1, MICROS_MAX));
     }
 
     /// Adds another core's.
     pub fn merge(&mut self, other: &Self) {
-        self.sum += other.sum;
+        self.sum_nanos = self.sum_nanos.saturating_add(other.sum_nanos);
         self.micros.add(&other.micros).expect("all have the same bounds");
     }
 
@@ -43,7 +43,7 @@ impl ServiceTimes {
 
     /// All their times together.
     pub fn sum(&self) -> Duration {
-        self.sum
+        Duration::from_nanos(self.sum_nanos)
     }
 
     /// The time that this share of replies did not exceed; nothing where there are none.
@@ -59,9 +59,9 @@ mod tests {
     #[test]
     fn quantiles_of_two_cores_are_those_of_all_replies() {
         let (mut one, mut other) = (ServiceTimes::default(), ServiceTimes::default());
-        (1..=90).for_each(|_| one.record(Duration::from_micros(100)));
-        (1..=10).for_each(|_| other.record(Duration::from_millis(5)));
-        other.record(Duration::from_secs(100_000));
+        (1..=90).for_each(|_| one.record(100_000));
+        (1..=10).for_each(|_| other.record(5_000_000));
+        other.record(100_000_000_000_000);
         one.merge(&other);
         assert_eq!(one.count(), 101);
         assert_eq!(one.quantile(0.5), Duration::from_micros(100));

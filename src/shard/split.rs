@@ -167,12 +167,13 @@ impl Shard {
             FanOut::AnyOk => Join::AnyOk,
             FanOut::Union => Join::Union,
             FanOut::SumEach => Join::SumEach,
+            FanOut::Settings => Join::Settings,
             FanOut::ByStore => {
                 Join::ByStore(self.settings.backends.iter().map(|backend| backend.name.clone()).collect())
             }
         };
         let backends = self.settings.topology.backends();
-        if backends == 1 {
+        if backends == 1 && join != Join::Settings {
             return self.ask_first_backend(id, arguments, charge, terms, now);
         }
         self.counters.add(Counter::RequestsSplit, 1);

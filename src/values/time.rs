@@ -32,6 +32,11 @@ impl Timestamp {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
+    /// The same in nanoseconds, where a `Duration` would only be taken apart again.
+    pub const fn nanos_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
     /// This moment and `duration` more.
     #[must_use]
     pub const fn after(self, duration: Duration) -> Self {

@@ -310,12 +310,9 @@ CANNOT_PASS = [
     ("PSYNC", "?", "-1"),
     ("REPLICAOF", "NO", "ONE"),
     ("SHUTDOWN",),
-    ("DEBUG", "SLEEP", "1"),
     ("MIGRATE", "127.0.0.1", "1", "a", "0", "1"),
     ("CLIENT", "REPLY", "OFF"),
     ("CLIENT", "TRACKING", "ON"),
-    ("CLIENT", "PAUSE", "1000"),
-    ("CLIENT", "KILL", "TYPE", "normal"),
     ("FAILOVER",),
     ("CLUSTER", "RESET"),
 ]

@@ -53,6 +53,8 @@ pub enum FanOut {
     Union,
     /// Arrays of the same form: integers are added up place by place, all else is as the first store has it.
     SumEach,
+    /// Settings as the first store has them, but for secrets.
+    Settings,
     /// What each store says, under its name: there is no one answer. With one store it is that store's.
     ByStore,
     /// One store after the other; the cursor says which is next.
