@@ -183,11 +183,9 @@ BLOCKING = [
     ("monitor",),
     ("sync",),
     ("psync", "?", "-1"),
-    ("client", "pause", "100000"),
     ("client", "reply", "off"),
     ("client", "reply", "skip"),
     ("client", "tracking", "on"),
-    ("debug", "sleep", "10"),
     ("shutdown", "nosave"),
 ]
 
