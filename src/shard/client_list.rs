@@ -354,26 +354,20 @@ impl Shard {
         self.pauses.iter().filter(concerns).map(|pause| pause.extent).max().unwrap_or_default()
     }
 
-    /// The same for a client that has come, or is somebody else now.
+    /// What waits by order of a client that has come, or is somebody else now, or whose pauses changed.
     pub(super) fn apply_pauses_to(&mut self, id: ClientId) {
-        if !self.pauses.is_empty()
-            && let Some(paused) = self.clients.peek(id).map(|client| self.paused_for(client))
-        {
-            let client = self.clients.at(id);
-            client.paused = paused;
-            client.waits_by_order |= paused == Paused::Everything;
-        }
+        let Some(paused) = self.clients.peek(id).map(|client| self.paused_for(client)) else { return };
+        let client = self.clients.at(id);
+        client.paused = paused;
+        // What waits for its turn to write waits on while nobody may write.
+        let holds = paused == Paused::Writes && client.held_request.is_some();
+        client.waits_by_order = paused == Paused::Everything || (client.waits_by_order && holds);
     }
 
     fn apply_pauses(&mut self) {
         let ids: Vec<ClientId> = self.clients.ids().collect();
         for id in ids {
-            let Some(paused) = self.clients.peek(id).map(|client| self.paused_for(client)) else { continue };
-            let client = self.clients.at(id);
-            client.paused = paused;
-            // What waits for its turn to write waits on while nobody may write.
-            let holds = paused == Paused::Writes && client.held_request.is_some();
-            client.waits_by_order = paused == Paused::Everything || (client.waits_by_order && holds);
+            self.apply_pauses_to(id);
             self.list_to_resume(id);
         }
     }

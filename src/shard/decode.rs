@@ -150,6 +150,7 @@ impl Shard {
         self.handle_unusual(id, request, now);
     }
 
+    /// A subcommand, a command of no table, or one with the wrong number of words.
     #[inline(never)]
     fn handle_unusual(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         let arguments = request.arguments;

@@ -7,16 +7,9 @@ import redis
 
 from harness.processes import Weir
 from harness.waiting import until
+from test_neighbours import QUOTAS
 
 pytestmark = pytest.mark.weir_only
-
-QUOTAS = """
-[tenants.acme]
-password = "a"
-[tenants.root]
-password = "r"
-admin = true
-"""
 
 
 @pytest.fixture(params=[1, 2], ids=["one store", "two stores"])
