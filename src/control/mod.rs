@@ -23,6 +23,6 @@ pub use limits::write_limits;
 pub use metering::Meter;
 pub use pages::{View, page};
 pub use quotas::{QuotaHistory, QuotaRefusal, QuotaSource, Versions};
-pub use report::{ProcessFacts, ShardReport, Totals};
+pub use report::{EventLoopFigures, ProcessFacts, ShardReport, Totals};
 pub use store_versions::StoreVersions;
 pub use tenant_series::TenantSeries;

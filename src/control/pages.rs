@@ -141,6 +141,24 @@ fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
         }
     }
     write_users(page, totals);
+    write_event_loops(page, totals);
+}
+
+fn write_event_loops(page: &mut Exposition, totals: &Totals) {
+    type Figure = fn(&super::EventLoopFigures) -> u64;
+    let figures: [(&str, &str, Figure); 3] = [
+        ("weir_event_loop_turns_total", "Turns of a shard's loop that found something to do.", |figures| {
+            figures.turns
+        }),
+        ("weir_event_loop_sleeps_total", "Times a shard slept.", |figures| figures.sleeps),
+        ("weir_doorbells_total", "Times a shard woke another one.", |figures| figures.doorbells),
+    ];
+    for (name, help, figure) in figures {
+        let mut family = page.family(name, help, Kind::Counter);
+        for (shard, report) in totals.shards.iter().enumerate() {
+            family.sample(&[("shard", &shard.to_string())], figure(&report.event_loop));
+        }
+    }
 }
 
 fn write_users(page: &mut Exposition, totals: &Totals) {
@@ -228,7 +246,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::control::ShardReport;
+    use crate::control::{EventLoopFigures, ShardReport};
     use crate::shard::Counter;
     use crate::storage::EngineStatistics;
     use crate::values::{TenantId, Usage};
@@ -257,7 +275,8 @@ mod tests {
 
     #[test]
     fn figures_of_all_shards() {
-        let mut busy = ShardReport { clients_open: 7, ..ShardReport::default() };
+        let event_loop = EventLoopFigures { turns: 5, sleeps: 4, doorbells: 6 };
+        let mut busy = ShardReport { clients_open: 7, event_loop, ..ShardReport::default() };
         busy.counters.add(Counter::Requests, 3);
         busy.counters.add(Counter::RefusedPermission, 2);
         let totals =
@@ -267,6 +286,9 @@ mod tests {
             "weir_clients_open{shard=\"0\"} 7",
             "weir_clients_open{shard=\"1\"} 0",
             "weir_requests_total{shard=\"0\"} 3",
+            "weir_event_loop_turns_total{shard=\"0\"} 5",
+            "weir_event_loop_sleeps_total{shard=\"0\"} 4",
+            "weir_doorbells_total{shard=\"0\"} 6",
             "weir_refusals_total{shard=\"0\",reason=\"permission\"} 2",
             "weir_embedded_keys 0",
             "weir_tenants 1",

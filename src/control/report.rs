@@ -22,11 +22,24 @@ pub struct ShardReport {
     pub service_times: ServiceTimes,
     /// Users whose quotas it keeps account of.
     pub users: UserFigures,
+    /// How often it was awake, and woke others.
+    pub event_loop: EventLoopFigures,
+}
+
+/// What the event loop of a core has counted: batches are as large as these are rare.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventLoopFigures {
+    /// Turns that found something to do.
+    pub turns: u64,
+    /// Times the core slept.
+    pub sleeps: u64,
+    /// Times it woke another core.
+    pub doorbells: u64,
 }
 
 impl ShardReport {
     /// The shard's figures now.
-    pub fn of(shard: &Shard) -> Self {
+    pub fn of(shard: &Shard, event_loop: EventLoopFigures) -> Self {
         Self {
             counters: shard.counters().clone(),
             clients_open: shard.clients_open(),
@@ -34,6 +47,7 @@ impl ShardReport {
             links_open: shard.links_open(),
             service_times: shard.service_times().clone(),
             users: shard.users(),
+            event_loop,
         }
     }
 }

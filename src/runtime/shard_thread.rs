@@ -19,7 +19,7 @@ use super::driver::{Application, Connector, Driver};
 use super::mesh::Mesh;
 use super::messages::{Mailbox, ToControl, ToShard};
 use super::park::{Parking, SHALLOW_SLEEP};
-use crate::control::ShardReport;
+use crate::control::{EventLoopFigures, ShardReport};
 use crate::protocol::Segment;
 use crate::shard::{Address, Shard};
 use crate::values::time::Now;
@@ -183,6 +183,7 @@ impl<C: Connector> ShardThread<C> {
         let mut guarded = Guarded { shard, door, inside: 0, bytes: 0 };
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
+        let mut figures = EventLoopFigures::default();
         let mut last_work = clock.now().monotonic;
         mesh.announce(driver.ring.doorbell()?);
         loop {
@@ -199,7 +200,7 @@ impl<C: Connector> ShardThread<C> {
                     ToShard::Grants(grants) => guarded.shard.handle_grants(&grants, now),
                     ToShard::StoreVersion(version) => guarded.shard.handle_store_version(version),
                     ToShard::Report => {
-                        let report = ShardReport::of(&guarded.shard);
+                        let report = ShardReport::of(&guarded.shard, figures);
                         control.post(ToControl::Report(guarded.shard.id(), Box::new(report)));
                     }
                     ToShard::Clients(asked) => {
@@ -237,6 +238,7 @@ impl<C: Connector> ShardThread<C> {
             }
             for sleeper in mesh.sleepers() {
                 driver.ring.wake(sleeper);
+                figures.doorbells += 1;
             }
             driver.ring.submit()?;
             if draining && guarded.shard.clients_open() == 0 {
@@ -244,6 +246,7 @@ impl<C: Connector> ShardThread<C> {
                 control.post(ToControl::Drained(guarded.shard.id()));
             }
             if work > 0 || blocked || guarded.shard.is_busy() {
+                figures.turns += u64::from(work > 0);
                 last_work = now.monotonic;
                 glommio::yield_if_needed().await;
                 continue;
@@ -256,6 +259,7 @@ impl<C: Connector> ShardThread<C> {
             if !mesh.park() {
                 continue;
             }
+            figures.sleeps += 1;
             if now.monotonic.since(last_work) < SHALLOW_SLEEP {
                 let pause = guarded.shard.poll_deadline().map_or(SHALLOW_SLEEP, |at| at.since(now.monotonic));
                 driver.ring.submit_and_wait(Some(pause.min(SHALLOW_SLEEP)))?;
