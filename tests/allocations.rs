@@ -52,7 +52,9 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const SHARDS: u16 = 2;
-const BACKENDS: u16 = 2;
+const BACKENDS: u16 = 3;
+/// Which keys a pipeline asks for in turn, as core and store: ranges of slots meet in these ways.
+const HOMES: [(u16, u16); 4] = [(0, 0), (1, 2), (0, 1), (1, 1)];
 const CLIENTS_PER_SHARD: usize = 4;
 const PIPELINE: usize = 16;
 const ROUNDS_OF_WARM_UP: u64 = 400;
@@ -113,11 +115,11 @@ struct Bench {
     /// What each client sends in a round; different ones reach stores and cores in different orders.
     requests: Vec<Vec<u8>>,
     /// What each store answers, and that many times over.
-    values: [Vec<u8>; 2],
-    replies: [Vec<u8>; 2],
+    values: [Vec<u8>; BACKENDS as usize],
+    replies: [Vec<u8>; BACKENDS as usize],
     links: Vec<(usize, Owner, Segment)>,
     /// The backend of each link, by shard and link.
-    backend_of: Vec<[usize; 8]>,
+    backend_of: Vec<[usize; 4 * BACKENDS as usize]>,
     pools: Pools,
     grants: Vec<Grant>,
     reports: u64,
@@ -189,9 +191,9 @@ impl Bench {
             .iter_mut()
             .map(|shard| (0..CLIENTS_PER_SHARD).map(|_| shard.handle_client_opened(now)).collect())
             .collect();
-        // One fits where it waits for its turn, the other needs a buffer.
-        let values = [bulk(b"short"), bulk(&[b'v'; 64])];
-        let replies = [0, 1].map(|backend| values[backend].repeat(10_000));
+        // One fits where it waits for its turn, the others need a buffer.
+        let values = [bulk(b"short"), bulk(&[b'v'; 64]), bulk(&[b'w'; 80])];
+        let replies = [0, 1, 2].map(|backend| values[backend].repeat(10_000));
         Self {
             shards,
             clients,
@@ -199,7 +201,7 @@ impl Bench {
             values,
             replies,
             links: Vec::with_capacity(64),
-            backend_of: vec![[0; 8]; usize::from(SHARDS)],
+            backend_of: vec![[0; 4 * BACKENDS as usize]; usize::from(SHARDS)],
             pools,
             grants: Vec::with_capacity(64),
             reports: 0,
@@ -224,8 +226,8 @@ impl Bench {
                 self.shards[shard].handle_turn_end(now);
                 self.carry_out(shard, now);
             }
-            // The second store is the quicker one, so its replies wait for the first one's.
-            for backend in [1, 0] {
+            // The later stores are quicker, so their replies wait for the first one's.
+            for backend in [2, 1, 0] {
                 self.answer(backend, now);
             }
             self.links.clear();
@@ -300,7 +302,7 @@ impl Pools {
     }
 }
 
-/// A pipeline of one client: half of its keys live on each store, and on each core.
+/// A pipeline of one client: half of its keys live on each core, and each core has two stores.
 fn gets(client: usize) -> Vec<u8> {
     let topology = Topology::new(SHARDS, BACKENDS);
     let mut bytes = Vec::new();
@@ -309,9 +311,7 @@ fn gets(client: usize) -> Vec<u8> {
             .map(|number| format!("key:{client}:{number}"))
             .find(|key| {
                 let slot = slot_of(key.as_bytes());
-                let (home, backend) =
-                    (usize::from(topology.home_of(slot).0), usize::from(topology.backend_of(slot).0));
-                (home, backend) == (wanted % 2, wanted / 2 % 2)
+                (topology.home_of(slot).0, topology.backend_of(slot).0) == HOMES[wanted % HOMES.len()]
             })
             .expect("some key lives there");
         encode::request(&mut bytes, [b"GET", key.as_bytes()].into_iter());

@@ -1,4 +1,5 @@
-"""`{home:slow}` in a load's command: a hash tag whose keys live on that store, and `{home:slow:1}` for a second one on another core."""
+"""`{home:slow}` in a load's command: a hash tag whose keys live on that store, and `{home:slow:1}` for a second one,
+on another core where the store has keys on several."""
 
 from __future__ import annotations
 
@@ -8,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 SLOTS = 16_384
-# weir mixes a slot with this before it chooses the core: src/routing.
-MIX = 0x9E37_79B1
 PLACEHOLDER = re.compile(r"\{home:(\w+)(?::(\d+))?\}")
 
 
@@ -22,14 +21,21 @@ def backend_of(slot: int, backends: int) -> int:
 
 
 def core_of(slot: int, shards: int) -> int:
-    return ((slot * MIX) % (1 << 32)) * shards >> 32
+    return slot * shards // SLOTS
+
+
+def cores_of(backend: int, backends: int, shards: int) -> range:
+    """The cores that have slots of a backend."""
+    first, last = -(-backend * SLOTS // backends), -(-(backend + 1) * SLOTS // backends) - 1
+    return range(core_of(first, shards), core_of(last, shards) + 1)
 
 
 def tags(backends: Sequence[int], backends_in_all: int, shards: int) -> Iterator[str]:
-    """Tags that live on these backends, taking turns over them, and once round over the cores."""
+    """Tags that live on these backends, taking turns over them, and once round over the cores of each."""
     for number in count():
         backend = backends[number % len(backends)]
-        core = number // len(backends) % shards
+        cores = cores_of(backend, backends_in_all, shards)
+        core = cores[number // len(backends) % len(cores)]
         yield next(
             tag
             for tag in (f"home-{number}-{attempt}" for attempt in count())

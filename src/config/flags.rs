@@ -98,7 +98,7 @@ pub struct Flags {
     #[arg(long, env = "WEIR_EMBEDDED_MAX_BYTES", value_name = "SIZE", help_heading = STORAGE)]
     pub embedded_max_bytes: Option<Size>,
 
-    /// Connections of each core to each server, for each dialect that clients speak
+    /// Connections of each core to each server that it sends to, for each dialect that clients speak
     #[arg(long, env = "WEIR_BACKEND_CONNECTIONS", value_name = "N", help_heading = STORAGE)]
     #[arg(value_parser = number(1, 64), default_value = "1")]
     pub backend_connections: u64,

@@ -66,7 +66,7 @@ pub struct Config {
     pub storage: Storage,
     /// What the embedded store may hold.
     pub embedded_bytes_max: usize,
-    /// Connections of each shard to each backend in each dialect.
+    /// Connections of each shard to each backend that it sends to, in each dialect.
     pub backend_connections: u16,
     /// The same for requests that cost much, on top of those.
     pub heavy_connections: u16,

@@ -1,4 +1,10 @@
 //! Where a key lives: key to slot, slot to the core that is its home and to the backend that stores it.
+//!
+//! ```text
+//!   slots     0 ─────────────────────────────── 16383
+//!   cores     |    0    |    1    |    2    |    3    |
+//!   backends  |         A         |         B         |
+//! ```
 
 mod slot;
 
@@ -38,46 +44,79 @@ impl Topology {
 
     /// The backend of a slot: contiguous ranges, as Redis Cluster deals them out.
     pub fn backend_of(&self, slot: u16) -> BackendId {
-        debug_assert!(slot < SLOTS);
-        BackendId((u32::from(slot) * u32::from(self.backends) / u32::from(SLOTS)) as u16)
+        BackendId(range_of(slot, self.backends))
     }
 
-    /// The home core of a slot. Mixed first, so that each core has keys of each backend.
+    /// The home core of a slot: contiguous ranges too. So they line up with those of backends: a core talks to the few backends
+    /// that its range touches, and what it receives leaves in few pieces.
     pub fn home_of(&self, slot: u16) -> ShardId {
-        debug_assert!(slot < SLOTS);
-        let mixed = u32::from(slot).wrapping_mul(0x9E37_79B1);
-        ShardId(((u64::from(mixed) * u64::from(self.shards)) >> 32) as u16)
+        ShardId(range_of(slot, self.shards))
     }
+}
+
+/// Which of so many contiguous ranges a slot is in. They differ in size by one at most.
+fn range_of(slot: u16, ranges: u16) -> u16 {
+    debug_assert!(slot < SLOTS);
+    (u32::from(slot) * u32::from(ranges) / u32::from(SLOTS)) as u16
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
     use super::*;
 
-    #[test]
-    fn every_core_has_a_fair_share_of_every_backend() {
-        for (shards, backends) in [(1, 1), (2, 2), (3, 5), (8, 2), (64, 4)] {
+    proptest! {
+        #[test]
+        fn ranges_are_contiguous_whole_and_even(shards in 1..=256_u16, backends in 1..=256_u16) {
             let topology = Topology::new(shards, backends);
-            let mut counts = vec![0_u32; usize::from(shards * backends)];
-            for slot in 0..SLOTS {
-                let (home, backend) = (topology.home_of(slot), topology.backend_of(slot));
-                counts[usize::from(home.0 * backends + backend.0)] += 1;
+            let homes: Vec<u16> = (0..SLOTS).map(|slot| topology.home_of(slot).0).collect();
+            let stores: Vec<u16> = (0..SLOTS).map(|slot| topology.backend_of(slot).0).collect();
+            for (owners, number) in [(homes, shards), (stores, backends)] {
+                prop_assert!(owners.is_sorted());
+                let sizes: Vec<usize> = owners.chunk_by(|one, next| one == next).map(<[u16]>::len).collect();
+                prop_assert_eq!(sizes.len(), usize::from(number), "each owns one range");
+                let (least, most) = (sizes.iter().min(), sizes.iter().max());
+                prop_assert!(most <= least.map(|least| least + 1).as_ref());
             }
-            let fair = f64::from(SLOTS) / f64::from(shards * backends);
-            for count in counts {
-                assert!(
-                    (f64::from(count) - fair).abs() / fair < 0.25,
-                    "{count} of {fair} ({shards}x{backends})"
-                );
+        }
+
+        #[test]
+        fn cores_and_backends_meet_as_seldom_as_they_can(shards in 1..=256_u16, backends in 1..=256_u16) {
+            let topology = Topology::new(shards, backends);
+            let meetings: BTreeSet<(u16, u16)> =
+                (0..SLOTS).map(|slot| (topology.home_of(slot).0, topology.backend_of(slot).0)).collect();
+            prop_assert!(meetings.len() < usize::from(shards) + usize::from(backends));
+            let backends_of = |shard| meetings.iter().filter(|(home, _)| *home == shard).count();
+            let shards_of = |backend| meetings.iter().filter(|(_, store)| *store == backend).count();
+            for shard in 0..shards {
+                prop_assert!(backends_of(shard) <= usize::from(backends.div_ceil(shards)) + 1);
+            }
+            for backend in 0..backends {
+                prop_assert!(shards_of(backend) <= usize::from(shards.div_ceil(backends)) + 1);
+            }
+            if shards.is_multiple_of(backends) || backends.is_multiple_of(shards) {
+                prop_assert_eq!(meetings.len(), usize::from(shards.max(backends)), "ranges line up");
             }
         }
     }
 
+    /// Names that count up are what people give their keys. They must not gather on one core.
     #[test]
-    fn ranges_of_backends_are_contiguous_and_whole() {
-        let topology = Topology::new(4, 3);
-        let owners: Vec<u16> = (0..SLOTS).map(|slot| topology.backend_of(slot).0).collect();
-        assert!(owners.is_sorted());
-        assert_eq!((owners[0], owners[usize::from(SLOTS) - 1]), (0, 2));
+    fn names_in_a_row_are_spread_evenly() {
+        for shards in [2, 3, 4, 8] {
+            let topology = Topology::new(shards, 1);
+            for prefix in ["key:", "user:", "acme:orders:", "{tag-", ""] {
+                let mut counts = vec![0_u32; usize::from(shards)];
+                for number in 0..1_000 {
+                    let key = format!("{prefix}{number}}}:field");
+                    counts[usize::from(topology.home_of(slot_of(key.as_bytes())).0)] += 1;
+                }
+                let fair = 1_000 / u32::from(shards);
+                assert!(counts.iter().all(|count| count.abs_diff(fair) <= fair / 5), "{prefix}: {counts:?}");
+            }
+        }
     }
 }

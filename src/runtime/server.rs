@@ -173,7 +173,7 @@ fn check_places(config: &Config, shards: usize, backends: usize) -> Result<(), S
         return Ok(());
     }
     Err(format!(
-        "{shards} shards, {backends} stores and --backend-connections {} make {places} connections: fewer than {} \
+        "{shards} shards, {backends} stores and --backend-connections {} may make {places} connections: fewer than {} \
          are wanted",
         config.backend_connections,
         u16::MAX

@@ -89,7 +89,7 @@ impl Shard {
 
     /// Which of the usual connections to a backend a slot uses.
     pub(super) fn lane_of(&self, slot: u16) -> u16 {
-        // The low bits of the slot are as good as any: home cores are chosen by a mix of all of them.
+        // The low bits of the slot: the high ones have chosen the core and the backend.
         slot % self.settings.links_per_backend
     }
 

@@ -7,8 +7,9 @@ import signal
 
 import pytest
 
+from harness import metrics
 from harness.fake_store import FakeStore, accommodating
-from harness.placement import keys_by_backend
+from harness.placement import clients_of_every_shard, keys_by_backend
 from harness.processes import Weir
 from harness.resp import Connection, encode, shorten
 from harness.waiting import until
@@ -272,6 +273,25 @@ def test_a_cursor_that_nobody_gave_out(two: Weir, cursor: str):
         if not cursor.isdigit() or len(cursor) > 20:
             assert reply.raw == b"-ERR invalid cursor\r\n"
         assert connection.ok("PING") == b"PONG"
+
+
+def test_connections_to_backends_are_opened_where_they_are_used(servers):
+    """Four cores own half of one store's slots each. Requests with a home need no other connections; those without open them."""
+    weir = servers.weir(servers.redis(), servers.redis(), flags=["--shards", "4"])
+
+    def opened() -> list[int]:
+        family = metrics.parse(weir.admin("/metrics")[1])["weir_backend_connections_opened_total"]
+        return [int(value) for value in family.values()]
+
+    clients = clients_of_every_shard(weir)
+    for client in clients:
+        replies = client.pipeline([("SET", f"lazy:{n}", n) for n in range(200)])
+        assert all(reply.raw == b"+OK\r\n" for reply in replies)
+    assert opened() == [1, 1, 1, 1]
+    for client in clients:
+        assert client.ok("DBSIZE") == 200
+        client.close()
+    assert opened() == [2, 2, 2, 2]
 
 
 def test_what_asks_all_backends_says_when_one_is_gone(servers):

@@ -266,7 +266,11 @@ def test_homes_are_where_they_are_said_to_be():
     tags = [word.strip("{}") for word in text.split()[1:]]
     slots = [homes.slot_of(tag) for tag in tags]
     assert [homes.backend_of(slot, 4) for slot in slots] == [2, 3, 2, 0]
-    assert homes.core_of(slots[0], 2) != homes.core_of(slots[2], 2)
+    assert [homes.core_of(slot, 2) for slot in slots] == [1, 1, 1, 0]
+    # Two cores share the middle one of three stores, four cores the last one of two.
+    assert [list(homes.cores_of(backend, 3, 2)) for backend in range(3)] == [[0], [0, 1], [1]]
+    text = homes.replace("{home:b:0} {home:b:1} {home:b:2}", {"a": 1, "b": 1}, shards=4)
+    assert [homes.core_of(homes.slot_of(word.strip("{}")), 4) for word in text.split()] == [2, 3, 2]
     assert homes.slot_of("123456789") == 0x31C3
 
 
