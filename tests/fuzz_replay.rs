@@ -6,7 +6,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use weir::simulation::Random;
+use weir::values::Random;
 
 /// Changed inputs per target: a few seconds of an unoptimised build.
 const MUTANTS: u64 = 6_000;
@@ -141,8 +141,8 @@ fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
 fn mutated(bytes: &[u8], other: &[u8], parts: &[&[u8]], random: &mut Random) -> Vec<u8> {
     let mut mutant = bytes[..bytes.len().min(MUTANT_BYTES_MAX)].to_vec();
     for _ in 0..random.between(1, 4) {
-        let at = random.below(mutant.len() as u64 + 1) as usize;
-        let end = (at + random.below(20) as usize).min(mutant.len());
+        let at = random.index(mutant.len() + 1);
+        let end = (at + random.index(20)).min(mutant.len());
         match random.below(7) {
             0 => mutant.truncate(at),
             1 => drop(mutant.drain(at..end)),
@@ -154,7 +154,7 @@ fn mutated(bytes: &[u8], other: &[u8], parts: &[&[u8]], random: &mut Random) -> 
                 mutant.splice(at..at, copied);
             }
             _ => {
-                let from = random.below(other.len() as u64 + 1) as usize;
+                let from = random.index(other.len() + 1);
                 mutant.splice(at.., other[from..].iter().copied().take(MUTANT_BYTES_MAX));
             }
         }

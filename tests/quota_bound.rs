@@ -11,26 +11,11 @@ use weir::control::pool::Rhythm;
 use weir::control::reconciliation::Reconciliation;
 use weir::policy::slice::{Slice, Terms, Verdict};
 use weir::values::allowance::Report;
-use weir::values::{BucketId, Capacity, Demand, Grant, Price, ShardId, Timestamp, UNIT};
+use weir::values::{BucketId, Capacity, Demand, Grant, Price, Random, ShardId, Timestamp, UNIT};
 
 const PERIOD: Duration = Duration::from_millis(10);
 const LEASE: Duration = Duration::from_millis(50);
 const BUCKET: BucketId = BucketId(7);
-
-/// A small generator, so that one seed is one history.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed ^ (mixed >> 27)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-}
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -141,7 +126,7 @@ impl World {
         };
         Self {
             capacity,
-            random: Random(case.seed),
+            random: Random::new(case.seed),
             cores: std::iter::repeat_with(core).take(case.cores as usize).collect(),
             control: Reconciliation::new(Rhythm { period: PERIOD, lease: LEASE }),
             events: std::collections::BTreeMap::new(),

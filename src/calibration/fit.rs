@@ -150,8 +150,8 @@ fn dot(one: &[f64; TERMS], other: &[f64; TERMS]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::random::Random;
     use crate::policy::price::{self, Asked};
+    use crate::values::Random;
     use crate::values::{self, UNIT};
 
     const TRUE: Weights = Weights { base: 3.0, kib_in: 0.4, kib_out: 0.7, row: 0.05, key: 0.3 };

@@ -2,7 +2,7 @@
 
 use super::fit::{self, Features, Weights};
 use super::shape::SIZES;
-use crate::load::random::Random;
+use crate::values::Random;
 
 /// Of so many shapes one is held out.
 const HELD_OUT_OF: usize = 3;

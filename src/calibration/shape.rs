@@ -3,8 +3,8 @@
 //! Bytes and rows are drawn independently of each other, so that their costs can be told apart.
 
 use super::Features;
-use crate::load::random::Random;
 use crate::protocol::encode;
+use crate::values::Random;
 
 /// Sizes of each command; a third of all shapes is held out.
 pub const SIZES: usize = 6;

@@ -226,6 +226,7 @@ mod tests {
 
     use super::*;
     use crate::control::QuotaSource;
+    use crate::values::Random;
 
     fn quotas(names: &[&str]) -> Quotas {
         Quotas::with_tenants(names.iter().map(ToString::to_string))
@@ -233,17 +234,6 @@ mod tests {
 
     fn some(admitted: u64) -> Usage {
         Usage { admitted, ..Usage::default() }
-    }
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 >> 11) % bound
-        }
     }
 
     /// Every piece of usage, by the tenant's name, with its minute. Slow and obvious.
@@ -273,13 +263,13 @@ mod tests {
     fn sums_are_those_of_the_pieces_through_reloads_and_pauses() {
         const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
         for seed in 1..=20 {
-            let mut random = Random(seed * 0x9e37_79b9);
+            let mut random = Random::new(seed);
             let (mut model, mut present) = (Model::default(), quotas(&NAMES));
             let mut meter = Meter::new(&present);
             let mut minute = 0;
             for _ in 0..600 {
-                minute += [0, 0, 1, 1, 2, 30, 400][random.below(7) as usize];
-                let tenant = TenantId(random.below(present.len() as u64) as u16);
+                minute += [0, 0, 1, 1, 2, 30, 400][random.index(7)];
+                let tenant = TenantId(random.index(present.len()) as u16);
                 let amounts: [u64; 4] = std::array::from_fn(|_| random.below(3) * random.below(1 << 50));
                 let [admitted, throttled, shed, cached] = amounts;
                 let usage = Usage { admitted, throttled, shed, cached };

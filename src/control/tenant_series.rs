@@ -147,6 +147,7 @@ impl TenantSeries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::Random;
     use crate::values::usage::{Amount, Outcome};
 
     fn quotas(names: impl Iterator<Item = usize>) -> Quotas {
@@ -192,23 +193,17 @@ mod tests {
 
     #[test]
     fn every_series_only_grows_while_it_is_there() {
-        let mut random = 1_u64;
-        let mut next = |below: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random >> 11) % below
-        };
+        let mut random = Random::new(1);
         let mut all: u128 = 0;
         let mut series = TenantSeries::new(&quotas(0..300));
         let mut before = series.clone();
         for _ in 0..200 {
-            for _ in 0..next(400) {
-                let usage = some(next(1 << 40) >> next(40));
+            for _ in 0..random.below(400) {
+                let usage = some(random.below(1 << 40) >> random.below(40));
                 all += u128::from(usage.admitted);
-                series.record(TenantId(next(300) as u16), usage);
+                series.record(TenantId(random.below(300) as u16), usage);
             }
-            series.pass_minutes(1 + next(3));
+            series.pass_minutes(random.between(1, 3));
             assert!(series.others().asked() >= before.others().asked());
             for (tenant, sum) in series.named() {
                 let earlier = counted(&before, tenant.0).unwrap_or(0);

@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::classify::Outcome;
 use super::connection::{Connection, Request};
 use super::plan::GroupPlan;
-use super::random::Random;
 use super::rate::Rate;
 use super::schedule::{Arrivals, Schedule};
 use super::statistics::Tally;
 use super::template::Draw;
 use crate::protocol::BufferPool;
+use crate::values::Random;
 use crate::values::Timestamp;
 
 pub(super) struct Group {

@@ -1,8 +1,8 @@
 //! What stands between braces in a command: numbers and texts that differ from request to request.
 
-use super::random::Random;
 use super::zipf::Zipf;
 use crate::protocol::encode;
+use crate::values::Random;
 
 /// A source of key numbers or values.
 #[derive(Clone, Debug)]

@@ -14,7 +14,6 @@ mod connection;
 mod group;
 pub mod keys;
 pub mod plan;
-pub mod random;
 pub mod rate;
 mod run;
 pub mod schedule;

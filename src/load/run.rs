@@ -13,10 +13,10 @@ use super::classify::Outcome;
 use super::connection::{Answered, Connection, Request, State};
 use super::group::Group;
 use super::plan::Plan;
-use super::random::Random;
 use super::setup::Setup;
 use super::statistics::Interval;
 use crate::protocol::{BufferPool, Segment, encode};
+use crate::values::Random;
 use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
 
 const BUFFERS_KEPT: usize = 1_024;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::random::Random;
 use super::rate::Rate;
+use crate::values::Random;
 use crate::values::Timestamp;
 
 /// How arrivals are spread.

@@ -3,9 +3,9 @@
 use super::connection::{Connection, Request};
 use super::group::Group;
 use super::plan::SetupPlan;
-use super::random::Random;
 use super::template::{Draw, Mix};
 use crate::protocol::BufferPool;
+use crate::values::Random;
 use crate::values::Timestamp;
 
 pub(super) struct Setup {

@@ -1,8 +1,8 @@
 //! Commands with holes: `SET key:{zipf:100000} {value:64}`. What does not change is encoded once.
 
 use super::keys::Source;
-use super::random::Random;
 use crate::protocol::encode;
+use crate::values::Random;
 
 /// What makes one request out of a template: the same draw gives the same bytes, so a retry repeats the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

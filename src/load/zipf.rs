@@ -2,7 +2,7 @@
 //!
 //! Rejection inversion (Hörmann and Derflinger, 1996): constant time and memory for any number of keys.
 
-use super::random::Random;
+use crate::values::Random;
 
 /// Draws ranks from 1 to `keys`.
 #[derive(Clone, Debug)]

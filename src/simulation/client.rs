@@ -7,10 +7,10 @@ use super::expect::{Allowed, Asked, Expected, Judged};
 use super::history::{Fate, History};
 use super::network::SocketId;
 use super::plan::Plan;
-use super::random::Random;
 use super::request::{Burst, Writer};
 use crate::protocol::{Protocol, ReplyScanner};
 use crate::routing::Topology;
+use crate::values::Random;
 
 /// How a client leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

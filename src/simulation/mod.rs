@@ -25,7 +25,6 @@ mod expect;
 mod history;
 mod network;
 mod plan;
-mod random;
 mod request;
 mod store;
 mod token;
@@ -34,7 +33,6 @@ mod world;
 
 use std::fmt;
 
-pub use random::Random;
 use world::World;
 
 /// What a run that broke no promise did.

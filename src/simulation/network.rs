@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::random::Random;
+use crate::values::Random;
 use crate::values::{BackendId, Owner, Timestamp};
 
 /// Names a socket for the whole run; never used again.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::random::Random;
+use crate::values::Random;
 use crate::values::{MicroUnits, UNIT};
 
 /// How often what goes wrong, in a thousand.

@@ -2,10 +2,10 @@
 
 use super::expect::{Asked, Expected};
 use super::history::{History, Sent};
-use super::random::Random;
 use super::token::value;
 use crate::protocol::{Protocol, encode};
 use crate::routing::{Topology, slot_of};
+use crate::values::Random;
 
 const SHARED_KEYS: u64 = 12;
 const OWN_KEYS: u64 = 3;

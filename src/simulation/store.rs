@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::history::History;
 use super::network::SocketId;
 use super::plan::Faults;
-use super::random::Random;
 use super::token::{token_of_word, tokens};
 use crate::protocol::{Argument, Arguments, RequestDecoder, RequestLimits, encode, reply};
 use crate::storage::{Engine, EngineLimits, Session};
+use crate::values::Random;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
@@ -63,7 +63,7 @@ const LOADING: &[u8] = b"-LOADING Redis is loading the dataset in memory\r\n";
 impl Store {
     pub fn new(mut random: Random, faults: Faults, delay: Duration) -> Self {
         Self {
-            engine: Engine::new(EngineLimits::with_memory(1 << 30), random.any()),
+            engine: Engine::new(EngineLimits::with_memory(1 << 30), random.bits()),
             connections: BTreeMap::new(),
             killed: Vec::new(),
             loading_until: Timestamp::ZERO,

@@ -10,7 +10,6 @@ use super::expect::Allowed;
 use super::history::{History, Sent};
 use super::network::{Lane, Peer, Socket, SocketId, pieces};
 use super::plan::Plan;
-use super::random::Random;
 use super::store::{Outcome, Store};
 use super::token::tokens;
 use super::trace::Trace;
@@ -23,6 +22,7 @@ use crate::routing::{Topology, slot_of};
 use crate::shard::{
     AdmissionSettings, BackendSettings, Batch, ClientLimits, Counter, Question, ReplyTo, Shard, ShardSettings,
 };
+use crate::values::Random;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, Grant, Loss, Owner, ShardId, Timestamp};
@@ -169,7 +169,7 @@ impl World {
                     send_timeout: SEND_TIMEOUT,
                     reply_timeout: REPLY_TIMEOUT,
                     connect_timeout: CONNECT_TIMEOUT,
-                    seed: random.any(),
+                    seed: random.bits(),
                     clients: ClientLimits::default(),
                     admission: AdmissionSettings { period: PERIOD, ..AdmissionSettings::default() },
                 };

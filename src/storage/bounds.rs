@@ -2,7 +2,7 @@
 
 use super::engine::EngineLimits;
 use super::engine::testing::Bench;
-use super::random::Random;
+use crate::values::Random;
 
 const REPLY_BYTES_MAX: usize = 1_000_000;
 const MEMORY_BYTES_MAX: u64 = 20_000_000;
@@ -406,18 +406,18 @@ fn whatever_is_asked_stays_within_the_bounds() {
     let names: Vec<&'static str> = super::commands::Directory::new().names().collect();
     let mut random = Random::new(2024);
     for step in 0..20_000 {
-        let name = names[random.below(names.len())];
-        if matches!(name, "flushall" | "flushdb" | "quit") && random.below(100) > 0 {
+        let name = names[random.index(names.len())];
+        if matches!(name, "flushall" | "flushdb" | "quit") && random.index(100) > 0 {
             continue;
         }
         let mut request = vec![name.as_bytes().to_vec()];
-        for place in 0..random.below(7) {
-            let from = match (place, random.below(6)) {
+        for place in 0..random.index(7) {
+            let from = match (place, random.index(6)) {
                 (0, 0..=4) | (_, 0 | 1) => KEYS,
                 (_, 2..=4) => NUMBERS,
                 _ => WORDS,
             };
-            request.push(from[random.below(from.len())].as_bytes().to_vec());
+            request.push(from[random.index(from.len())].as_bytes().to_vec());
         }
         checked(&mut bench, &request);
         // What is counted beyond the limit follows from the request's own length, or from what it removes.
@@ -426,7 +426,7 @@ fn whatever_is_asked_stays_within_the_bounds() {
         let used = bench.engine.statistics().bytes_used;
         assert!(used <= MEMORY_BYTES_MAX + 1_000, "{used} after {request:?}");
         if step % 1_000 == 0 {
-            bench.wait_ms(random.below(1_000) as u64);
+            bench.wait_ms(random.below(1_000));
         }
     }
 }

@@ -321,7 +321,7 @@ pub(super) mod testing {
 #[cfg(test)]
 mod tests {
     use super::testing::Bench;
-    use crate::storage::random::Random;
+    use crate::values::Random;
 
     #[test]
     fn refusals_are_in_redis_words() {
@@ -433,12 +433,12 @@ mod tests {
         for _ in 0..10 {
             let mut bench = Bench::new();
             for _ in 0..5_000 {
-                let pattern = MIXED[random.below(MIXED.len())].split('#').collect::<Vec<_>>();
+                let pattern = MIXED[random.index(MIXED.len())].split('#').collect::<Vec<_>>();
                 let line = pattern[1..]
                     .iter()
-                    .fold(pattern[0].to_owned(), |line, part| format!("{line}{}{part}", random.below(12)));
+                    .fold(pattern[0].to_owned(), |line, part| format!("{line}{}{part}", random.index(12)));
                 bench.send(&line);
-                bench.wait_ms(random.below(2) as u64);
+                bench.wait_ms(random.below(2));
             }
             assert!(bench.engine.statistics().bytes_used > 0);
             for number in 0..12 {
@@ -457,7 +457,7 @@ mod tests {
             let pattern = MIXED[step % MIXED.len()].split('#').collect::<Vec<_>>();
             let line = pattern[1..]
                 .iter()
-                .fold(pattern[0].to_owned(), |line, part| format!("{line}{}{part}", random.below(300)));
+                .fold(pattern[0].to_owned(), |line, part| format!("{line}{}{part}", random.index(300)));
             bench.send(&line);
             // One small command and the growth of one buffer are all that may come on top.
             assert!(bench.engine.statistics().bytes_used < 22_000, "{line}");

@@ -208,7 +208,7 @@ fn hrandfield(call: &mut Call<'_>) -> Done {
         let fields = call.keyspace.read_as::<Fields>(key)?.map_or(&[][..], Fields::all);
         match fields {
             [] => call.out.null(call.session.protocol),
-            fields => call.out.bulk(fields[random.below(fields.len())].name.as_bytes()),
+            fields => call.out.bulk(fields[random.index(fields.len())].name.as_bytes()),
         }
         return Ok(());
     }

@@ -201,7 +201,7 @@ fn reference_count(value: &Value) -> i64 {
 #[cfg(test)]
 mod tests {
     use crate::storage::engine::testing::Bench;
-    use crate::storage::random::Random;
+    use crate::values::Random;
     use std::collections::BTreeSet;
 
     #[test]
@@ -224,8 +224,8 @@ mod tests {
                 break;
             }
             for _ in 0..30 {
-                bench.send(&format!("SET guest:{} v", random.below(20_000)));
-                bench.send(&format!("DEL guest:{}", random.below(20_000)));
+                bench.send(&format!("SET guest:{} v", random.index(20_000)));
+                bench.send(&format!("DEL guest:{}", random.index(20_000)));
             }
         }
         assert_eq!(seen.len(), 2_000);

@@ -9,11 +9,11 @@
 //! seen: an access removes them, and a sweep finds those that nobody asks for.
 
 use super::numbers::Digits;
-use super::random::Random;
 use super::refusal::Refusal;
 use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use super::value::{Collection, Value};
+use crate::values::Random;
 
 const SEGMENT_BITS: u32 = 8;
 const SEGMENTS: usize = 1 << SEGMENT_BITS;
@@ -380,7 +380,7 @@ impl Keyspace {
     /// A living key at random, every key with the same chance.
     pub(super) fn random_key(&mut self) -> Option<Text> {
         while self.keys > 0 {
-            let mut target = self.random.below(self.keys);
+            let mut target = self.random.index(self.keys);
             let (segment, position) = self
                 .segments
                 .iter()

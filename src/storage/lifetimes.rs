@@ -155,7 +155,7 @@ fn persist(call: &mut Call<'_>) -> Done {
 #[cfg(test)]
 mod tests {
     use crate::storage::engine::testing::Bench;
-    use crate::storage::random::Random;
+    use crate::values::Random;
     use std::collections::BTreeMap;
 
     #[test]
@@ -190,12 +190,12 @@ mod tests {
     type Model = BTreeMap<usize, (String, u64)>;
 
     fn step(bench: &mut Bench, model: &mut Model, random: &mut Random) {
-        let (key, value) = (random.below(40), random.below(1_000));
-        let ms = random.below(300) as u64 + 1;
+        let (key, value) = (random.index(40), random.index(1_000));
+        let ms = random.between(1, 300);
         let now_ms = bench.now.unix_ms;
         model.retain(|_, (_, expires_ms)| *expires_ms >= now_ms);
         let found = model.get(&key).cloned();
-        let expected = match random.below(9) {
+        let expected = match random.index(9) {
             0 => {
                 model.insert(key, (value.to_string(), u64::MAX));
                 (format!("SET {key} {value}"), "+OK|".to_owned())
@@ -231,7 +231,7 @@ mod tests {
             }
             7 => {
                 bench.engine.expire_some(bench.now, 5);
-                bench.wait_ms(random.below(30) as u64);
+                bench.wait_ms(random.below(30));
                 return;
             }
             _ => {

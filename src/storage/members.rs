@@ -1,9 +1,9 @@
 //! The value of a set: its members. A small set of integers is kept sorted, as in Redis.
 
 use super::numbers;
-use super::random::Random;
 use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
+use crate::values::Random;
 
 /// Redis's `set-max-intset-entries`.
 const INTEGERS_MAX: usize = 512;
@@ -118,7 +118,7 @@ impl Members {
         if self.len() == 0 {
             return None;
         }
-        let position = random.below(self.len());
+        let position = random.index(self.len());
         Some(match &mut self.shape {
             Shape::Integers(integers) => {
                 Text::new(numbers::Digits::new(integers.remove(position)).as_bytes())

@@ -1,12 +1,13 @@
 //! What SCAN, HSCAN, SSCAN and ZSCAN share: a cursor, a pattern, a count, and the shape of the reply.
 
 use super::call::{Call, Done};
+use super::distinct::{distinct, distinct_effort};
 use super::effort::{Effort, LOOK};
 use super::glob;
 use super::numbers::Digits;
-use super::random::Random;
 use super::refusal::Refusal;
 use super::reply::Reply;
+use crate::values::Random;
 
 /// One call never looks at many more elements than this, whatever COUNT asks for.
 const COUNT_MAX: usize = 100_000;
@@ -132,16 +133,16 @@ pub(super) fn picks(
 ) -> Result<Vec<usize>, Refusal> {
     if count >= 0 {
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(length);
-        let (elements, each) = Random::distinct_effort(count, length);
+        let (elements, each) = distinct_effort(count, length);
         effort.spend(elements, each)?;
-        return Ok(random.distinct(count, length));
+        return Ok(distinct(random, count, length));
     }
     let count = count.unsigned_abs() as usize;
     if count > PICKS_MAX {
         return Err(Refusal::Words("ERR value is out of range"));
     }
     effort.spend(if length == 0 { 0 } else { count }, 2 * LOOK)?;
-    Ok(if length == 0 { Vec::new() } else { (0..count).map(|_| random.below(length)).collect() })
+    Ok(if length == 0 { Vec::new() } else { (0..count).map(|_| random.index(length)).collect() })
 }
 
 /// Repetitions that one command may ask for.

@@ -6,12 +6,12 @@ use super::effort::{Effort, FIND, INSERT, LOOK};
 use super::keyspace::Lifetime;
 use super::members::Members;
 use super::numbers;
-use super::random::Random;
 use super::refusal::Refusal;
 use super::reply::bulk_bytes;
 use super::scan::{self, Page, ScanOptions, Scanned};
 use super::text::Text;
 use super::value::Value;
+use crate::values::Random;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("sadd", -3, Effect::Grow, sadd),
@@ -128,7 +128,7 @@ fn srandmember(call: &mut Call<'_>) -> Done {
     let length = members.map_or(0, Members::len);
     let Some(count) = count else {
         match members {
-            Some(members) => members.at(random.below(length), |member| call.out.bulk(member)),
+            Some(members) => members.at(random.index(length), |member| call.out.bulk(member)),
             None => call.out.null(call.session.protocol),
         }
         return Ok(());

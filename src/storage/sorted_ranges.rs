@@ -352,7 +352,7 @@ fn remove(call: &mut Call<'_>, by: By) -> Done {
 #[cfg(test)]
 mod tests {
     use crate::storage::engine::testing::Bench;
-    use crate::storage::random::Random;
+    use crate::values::Random;
     use std::collections::BTreeMap;
 
     /// Members by name; sorting them is the slow, obvious way to every range.
@@ -393,7 +393,7 @@ mod tests {
         let scores: Vec<_> =
             order.iter().filter(|(score, _)| low < *score && *score <= high).cloned().collect();
         assert_eq!(bench.send(&format!("ZCOUNT z ({low} {high}")), format!(":{}|", scores.len()));
-        let (skip, take) = (random.below(20), random.below(20));
+        let (skip, take) = (random.index(20), random.index(20));
         let some: Vec<_> = scores.into_iter().rev().skip(skip).take(take).collect();
         let line = format!("ZRANGE z {high} ({low} BYSCORE REV LIMIT {skip} {take}");
         assert_eq!(bench.send(&line), shown(some.into_iter()));
@@ -404,9 +404,9 @@ mod tests {
         let mut random = Random::new(2024);
         let (mut bench, mut model) = (Bench::new(), Model::new());
         for step in 0..6_000 {
-            let (member, score) = (format!("m{}", random.below(1_500)), random.below(50) as i64);
+            let (member, score) = (format!("m{}", random.index(1_500)), random.below(50) as i64);
             // Growth first, then decline, so that pieces split and join.
-            if random.below(10) < if step < 3_000 { 8 } else { 3 } {
+            if random.index(10) < if step < 3_000 { 8 } else { 3 } {
                 let added = i32::from(model.insert(member.clone(), score).is_none());
                 assert_eq!(bench.send(&format!("ZADD z {score} {member}")), format!(":{added}|"));
             } else {

@@ -287,7 +287,7 @@ fn zrandmember(call: &mut Call<'_>) -> Done {
         let scored = call.keyspace.read_as::<Ranking>(key)?.map_or(&[][..], Ranking::unordered);
         match scored {
             [] => call.out.null(call.session.protocol),
-            scored => call.out.bulk(scored[random.below(scored.len())].member.as_bytes()),
+            scored => call.out.bulk(scored[random.index(scored.len())].member.as_bytes()),
         }
         return Ok(());
     }

@@ -219,7 +219,7 @@ impl<E: Keyed> Table<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::random::Random;
+    use crate::values::Random;
     use std::collections::BTreeSet;
 
     impl Keyed for String {
@@ -259,9 +259,9 @@ mod tests {
         let mut table = Table::new(Hasher::new(3));
         let mut model = BTreeSet::new();
         for step in 0..20_000 {
-            let key = format!("key:{}", random.below(700));
+            let key = format!("key:{}", random.index(700));
             // Long phases of growth and of shrinking, so that both resizes happen.
-            if random.below(10) < if (step / 2_000) % 2 == 0 { 8 } else { 2 } {
+            if random.index(10) < if (step / 2_000) % 2 == 0 { 8 } else { 2 } {
                 add(&mut table, &key);
                 model.insert(key);
             } else {
@@ -292,8 +292,8 @@ mod tests {
             assert!(next >= cursor);
             cursor = next;
             for _ in 0..40 {
-                add(&mut table, &format!("guest:{}", random.below(4_000)));
-                delete(&mut table, &format!("guest:{}", random.below(4_000)));
+                add(&mut table, &format!("guest:{}", random.index(4_000)));
+                delete(&mut table, &format!("guest:{}", random.index(4_000)));
             }
         }
         assert_eq!(seen.iter().filter(|key| key.starts_with("stays")).count(), 500);

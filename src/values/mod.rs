@@ -1,9 +1,10 @@
-//! Plain values that every room may name: time, ids, limits, spare things. No behaviour beyond arithmetic and keeping.
+//! Plain values that every room may name: time, ids, limits, chance, spare things. No behaviour beyond arithmetic and keeping.
 
 pub mod allowance;
 pub mod effects;
 pub mod ids;
 pub mod limits;
+pub mod random;
 pub mod request_units;
 pub mod spares;
 pub mod store_version;
@@ -15,6 +16,7 @@ pub mod usage;
 pub use allowance::{BucketId, Capacity, Demand, Grant};
 pub use effects::{Action, Loss, Owner};
 pub use ids::{BackendId, ClientId, ConnectionId, ShardId, TenantId};
+pub use random::Random;
 pub use request_units::{MicroUnits, Price, UNIT, Weights, signed};
 pub use spares::Spares;
 pub use store_version::StoreVersion;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use weir::calibration::measurement::held_out;
 use weir::calibration::shape::{Shape, encoded, shapes};
 use weir::calibration::{Features, Measured, info};
-use weir::load::random::Random;
 use weir::runtime::Clock;
+use weir::values::Random;
 
 use super::backend::{Backend, ReplySize};
 use super::flags::{CalibrateFlags, Cost};

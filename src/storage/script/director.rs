@@ -10,7 +10,7 @@ use super::stations::Stations;
 use super::tally::Tally;
 use crate::protocol::command::{self, Effect};
 use crate::protocol::{Argument, Arguments, ReplyScanner, reply};
-use crate::storage::random::Random;
+use crate::values::Random;
 use crate::values::{ClientId, Timestamp};
 
 /// Requests that wait for a server, and the bytes that they hold.

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::storage::random::Random;
+use crate::values::Random;
 use crate::values::units::duration;
 
 /// No service takes longer, whatever a tail may say.
@@ -70,7 +70,7 @@ impl FromStr for Distribution {
 
 /// A number above 0 and up to 1.
 pub(super) fn fraction(random: &mut Random) -> f64 {
-    ((random.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    ((random.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
 /// By Box and Muller.

@@ -135,7 +135,7 @@ impl<J, P: Ord> Stations<J, P> {
 mod tests {
     use super::super::distribution::Distribution;
     use super::*;
-    use crate::storage::random::Random;
+    use crate::values::Random;
 
     const MS: Duration = Duration::from_millis(1);
 

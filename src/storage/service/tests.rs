@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Service;
-use crate::storage::random::Random;
 use crate::storage::{Engine, EngineLimits};
+use crate::values::Random;
 use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENGINE_OUTPUT_BYTES_HELD};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
@@ -208,15 +208,15 @@ fn turns_change_no_reply_and_no_order() {
         let expected: Vec<Vec<u8>> = input.iter().map(|bytes| alone(bytes)).collect();
         let mut read = vec![Vec::new(); 3];
         while input.iter().any(|bytes| !bytes.is_empty()) {
-            let who = random.below(3);
-            let length = input[who].len().min(1 + random.below(5_000));
+            let who = random.index(3);
+            let length = input[who].len().min(1 + random.index(5_000));
             let rest = input[who].split_off(length);
             let chunk = std::mem::replace(&mut input[who], rest);
             bench.service.handle_client_bytes(clients[who], &chunk, bench.now);
-            if random.below(3) == 0 {
+            if random.index(3) == 0 {
                 bench.turn();
             }
-            if random.below(4) == 0 {
+            if random.index(4) == 0 {
                 bench.read_all(&mut read);
             }
         }
@@ -228,14 +228,14 @@ fn turns_change_no_reply_and_no_order() {
 fn requests(random: &mut Random, client: usize) -> Vec<u8> {
     let mut lines = Vec::new();
     for number in 0..300 {
-        let line = match random.below(9) {
-            0 => format!("RPUSH l{client}{}", " x".repeat(random.below(800) + 1)),
-            1 => format!("LREM l{client} {} y", random.below(9)),
+        let line = match random.index(9) {
+            0 => format!("RPUSH l{client}{}", " x".repeat(random.index(800) + 1)),
+            1 => format!("LREM l{client} {} y", random.index(9)),
             2 => format!("LRANGE l{client} 0 -1"),
-            3 => format!("SADD s{client} {}", random.below(500)),
-            4 => format!("SUNION{}", format!(" s{client}").repeat(random.below(50) + 1)),
+            3 => format!("SADD s{client} {}", random.index(500)),
+            4 => format!("SUNION{}", format!(" s{client}").repeat(random.index(50) + 1)),
             5 => format!("MULTI\r\nINCR n{client}\r\nLLEN l{client}\r\nEXEC"),
-            6 => format!("SETRANGE v{client} {} {number}", random.below(200_000)),
+            6 => format!("SETRANGE v{client} {} {number}", random.index(200_000)),
             7 => format!("GET v{client}"),
             _ => format!("SET w{client} {number} GET"),
         };

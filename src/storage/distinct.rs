@@ -1,0 +1,57 @@
+//! Several different members at random: which positions, and what it takes to find them.
+
+use super::effort::{LOOK, RANK};
+use crate::values::Random;
+
+/// Fewer are chosen one by one, whatever their share.
+const SHARE_MIN: usize = 64;
+
+/// What [`distinct`] takes: how many elements, and units for each.
+pub(super) fn distinct_effort(count: usize, bound: usize) -> (usize, u64) {
+    if is_large_share(count, bound) { (bound, 2 * LOOK) } else { (count, RANK) }
+}
+
+/// `count` different positions below `bound`, in random order. A large share of them by shuffling all; few of many
+/// by Floyd's method: work and memory follow `count` then, not `bound`.
+pub(super) fn distinct(random: &mut Random, count: usize, bound: usize) -> Vec<usize> {
+    let count = count.min(bound);
+    if is_large_share(count, bound) {
+        let mut all: Vec<usize> = (0..bound).collect();
+        for place in 0..count {
+            all.swap(place, place + random.index(bound - place));
+        }
+        all.truncate(count);
+        return all;
+    }
+    let mut chosen = std::collections::BTreeSet::new();
+    let mut order = Vec::with_capacity(count);
+    for top in bound - count..bound {
+        let candidate = random.index(top + 1);
+        let pick = if chosen.insert(candidate) { candidate } else { top };
+        chosen.insert(pick);
+        order.push(pick);
+    }
+    order
+}
+
+fn is_large_share(count: usize, bound: usize) -> bool {
+    count > SHARE_MIN && count > bound / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distinct_positions_are_distinct_and_within_bounds() {
+        let mut random = Random::new(1);
+        for (count, bound) in [(0, 0), (1, 1), (5, 5), (3, 100), (9, 4), (100, 100), (100, 150), (65, 10_000)]
+        {
+            let mut picks = distinct(&mut random, count, bound);
+            picks.sort_unstable();
+            picks.dedup();
+            assert_eq!(picks.len(), count.min(bound));
+            assert!(picks.iter().all(|pick| *pick < bound));
+        }
+    }
+}
