@@ -1,7 +1,6 @@
 //! Strings as rows of bits, the highest bit of a byte first.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
+use super::call::{Call, Command, Done, Effect, command};
 use super::numbers;
 use super::refusal::Refusal;
 use super::strings::{edit, grow, make_room, slice};
@@ -111,7 +110,7 @@ fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::engine::testing::Bench;
+    use crate::storage::bench::Bench;
 
     #[test]
     fn bits_count_from_the_left() {

@@ -1,7 +1,7 @@
 //! What one request may cost, command by command: memory, replies and elements looked at stay within the limits.
 
-use super::engine::EngineLimits;
-use super::engine::testing::Bench;
+use super::bench::Bench;
+use super::limits::EngineLimits;
 use crate::values::Random;
 
 const REPLY_BYTES_MAX: usize = 1_000_000;
@@ -403,7 +403,7 @@ fn whatever_is_asked_stays_within_the_bounds() {
         "k2",
     ];
     let mut bench = filled();
-    let names: Vec<&'static str> = super::commands::Directory::new().names().collect();
+    let names: Vec<&'static str> = super::commands::directory().names().collect();
     let mut random = Random::new(2024);
     for step in 0..20_000 {
         let name = names[random.index(names.len())];

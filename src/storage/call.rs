@@ -1,31 +1,71 @@
-//! One command under way: what it may touch, and how it reads its arguments and writes its reply.
+//! What a command is; and one under way: what it may touch, how it reads its arguments and writes its reply.
 
-use super::commands::Directory;
-use super::effort::Effort;
-use super::engine::{EngineLimits, Outcome};
+use super::directory::Directory;
+use super::effort::{Effort, LOOK};
 use super::keyspace::Keyspace;
+use super::limits::EngineLimits;
 use super::numbers;
 use super::refusal::Refusal;
 use super::reply::Reply;
-use super::session::Session;
+use super::session::{Disposition, Session};
 use crate::protocol::{Arguments, Protocol};
 use crate::values::time::Now;
 
 /// A command has written its one reply, or says why not: then what it wrote is taken back.
 pub(super) type Done = Result<(), Refusal>;
 
+/// What a command may do to the keyspace or to a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Read,
+    /// Changes, but needs no more memory.
+    Write,
+    /// May need more memory, so it is refused when there is none left.
+    Grow,
+    /// Opens, ends or leaves a transaction, so it is never queued in one.
+    Control,
+}
+
+/// One command.
+pub(super) struct Command {
+    pub(super) name: &'static str,
+    /// Arguments including the name; negative for at least that many, as in Redis.
+    arity: i8,
+    pub(super) effect: Effect,
+    pub(super) run: fn(&mut Call<'_>) -> Done,
+}
+
+pub(super) const fn command(
+    name: &'static str,
+    arity: i8,
+    effect: Effect,
+    run: fn(&mut Call<'_>) -> Done,
+) -> Command {
+    Command { name, arity, effect, run }
+}
+
+impl Command {
+    pub(super) fn accepts(&self, arguments: usize) -> bool {
+        if self.arity < 0 {
+            arguments >= usize::from(self.arity.unsigned_abs())
+        } else {
+            arguments == usize::from(self.arity.unsigned_abs())
+        }
+    }
+}
+
 /// Everything a command may touch.
 pub(super) struct Call<'a> {
     pub(super) keyspace: &'a mut Keyspace,
     pub(super) session: &'a mut Session,
     pub(super) tally: &'a mut Tally,
-    pub(super) directory: &'a Directory,
+    pub(super) directory: &'a Directory<Command>,
     pub(super) limits: &'a EngineLimits,
     pub(super) arguments: Arguments<'a>,
     pub(super) now: Now,
     pub(super) out: Reply<'a>,
     pub(super) effort: &'a Effort,
-    pub(super) outcome: Outcome,
+    pub(super) disposition: Disposition,
 }
 
 /// What the engine counts.
@@ -114,5 +154,22 @@ impl<'a> Call<'a> {
             Some(bytes) => self.bulk(bytes),
             None => self.null(),
         }
+    }
+}
+
+impl Call<'_> {
+    /// Carries out the command at `position` of the directory; a refusal replaces what it wrote.
+    pub(super) fn run(&mut self, position: usize) {
+        self.tally.calls[position] += 1;
+        self.tally.commands += 1;
+        self.effort.charge_request(self.count(), self.arguments.frame().len());
+        if let Err(refusal) = (self.directory.at(position).run)(self).and_then(|()| self.out.check()) {
+            self.tally.errors += 1;
+            self.tally.refused_for_memory += u64::from(refusal == Refusal::OutOfMemory);
+            let too_dear = matches!(refusal, Refusal::TooMuchWork(_) | Refusal::ReplyTooLarge(_));
+            self.tally.refused_for_cost += u64::from(too_dear);
+            self.out.refuse(&refusal);
+        }
+        self.effort.charge(self.keyspace.take_removed() * LOOK);
     }
 }

@@ -1,10 +1,10 @@
 //! The connection itself: handshake, name, goodbye. There is one user, `default`, who needs no password.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
-use super::engine::{Outcome, quoted};
+use super::call::{Call, Command, Done, Effect, command};
 use super::numbers;
 use super::refusal::Refusal;
+use super::refusal::quoted;
+use super::session::Disposition;
 use super::session::Session;
 use crate::protocol::Protocol;
 
@@ -243,13 +243,13 @@ fn reset(call: &mut Call<'_>) -> Done {
 }
 
 fn quit(call: &mut Call<'_>) -> Done {
-    call.outcome = Outcome::Close;
+    call.disposition = Disposition::Close;
     call.ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::engine::testing::Bench;
+    use crate::storage::bench::Bench;
 
     #[test]
     fn a_client_shakes_hands() {

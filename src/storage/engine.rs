@@ -1,49 +1,21 @@
 //! The engine: one request in, one reply out.
 
-use super::call::{Call, Tally};
-use super::commands::{Directory, Effect};
-use super::effort::{Effort, LOOK};
+use super::call::{Call, Command, Effect, Tally};
+use super::commands;
+use super::directory::Directory;
+use super::effort::Effort;
 use super::keyspace::{Keyspace, Swept};
-use super::refusal::Refusal;
+use super::limits::EngineLimits;
+use super::refusal::{self, Refusal};
 use super::reply::Reply;
-use super::session::Session;
+use super::session::{Disposition, Session};
 use crate::protocol::{Arguments, encode};
-use crate::values::limits::{ENGINE_EFFORT_MAX, ENGINE_REPLY_BYTES_MAX};
 use crate::values::time::Now;
 
 /// What an element that a request brings may occupy beside its bytes, counted from the fifth word on: a single one is
 /// within what the bound is approximate by.
 const ARGUMENT_BYTES: usize = 64;
 const ARGUMENTS_FREE: usize = 4;
-/// How much of a client's bytes an unknown command's error quotes, as in Redis.
-const QUOTED_BYTES_MAX: usize = 128;
-
-/// Bounds of one engine.
-#[derive(Clone, Debug)]
-pub struct EngineLimits {
-    /// Approximate bytes of all keys and values at which writes that need memory are refused.
-    pub bytes_max: u64,
-    /// Bytes of one reply; of all replies of a transaction.
-    pub reply_bytes_max: usize,
-    /// What one request may take, a transaction as a whole: about one for each element looked at.
-    pub effort_max: u64,
-}
-
-impl EngineLimits {
-    /// The usual bounds of one request, and this much memory.
-    pub fn with_memory(bytes_max: u64) -> Self {
-        Self { bytes_max, reply_bytes_max: ENGINE_REPLY_BYTES_MAX, effort_max: ENGINE_EFFORT_MAX }
-    }
-}
-
-/// What becomes of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It goes on.
-    Continue,
-    /// It is closed once the reply is sent.
-    Close,
-}
 
 /// Figures of one engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +45,7 @@ pub struct EngineStatistics {
 /// A Redis-compatible store of one thread.
 pub struct Engine {
     keyspace: Keyspace,
-    directory: Directory,
+    directory: Directory<Command>,
     limits: EngineLimits,
     tally: Tally,
     /// What the last request took.
@@ -83,7 +55,7 @@ pub struct Engine {
 impl Engine {
     /// An empty store. The seed decides the hash order and every random choice.
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
-        let directory = Directory::new();
+        let directory = commands::directory();
         let tally = Tally { calls: vec![0; directory.len()], ..Tally::default() };
         Self { keyspace: Keyspace::new(seed), directory, limits, tally, effort: 0 }
     }
@@ -95,13 +67,13 @@ impl Engine {
         arguments: Arguments<'_>,
         now: Now,
         out: &mut Vec<u8>,
-    ) -> Outcome {
+    ) -> Disposition {
         let effort = Effort::new(self.limits.effort_max);
         let before = out.len();
-        let outcome = self.execute_within(&effort, session, arguments, now, out);
+        let disposition = self.execute_within(&effort, session, arguments, now, out);
         effort.charge_bytes(out.len() - before);
         self.effort = effort.spent();
-        outcome
+        disposition
     }
 
     /// What the last request took of the thread that all share, in units: reading one element of a list is one.
@@ -116,7 +88,7 @@ impl Engine {
         arguments: Arguments<'_>,
         now: Now,
         out: &mut Vec<u8>,
-    ) -> Outcome {
+    ) -> Disposition {
         self.keyspace.set_now(now.unix_ms);
         self.tally.started_ms.get_or_insert(now.unix_ms);
         let position = match self.admit(arguments) {
@@ -128,7 +100,7 @@ impl Engine {
                     transaction.spoiled = true;
                 }
                 encode::error(out, &refusal.text());
-                return Outcome::Continue;
+                return Disposition::Continue;
             }
         };
         if self.directory.at(position).effect != Effect::Control
@@ -140,7 +112,7 @@ impl Engine {
             } else {
                 encode::error(out, "ERR transaction too large");
             }
-            return Outcome::Continue;
+            return Disposition::Continue;
         }
         let mut call = Call {
             keyspace: &mut self.keyspace,
@@ -152,10 +124,10 @@ impl Engine {
             now,
             out: Reply::new(out, self.limits.reply_bytes_max),
             effort,
-            outcome: Outcome::Continue,
+            disposition: Disposition::Continue,
         };
         call.run(position);
-        call.outcome
+        call.disposition
     }
 
     /// A connection that another one wants dropped with everything that it has not been answered, if any. Whoever holds the
@@ -189,12 +161,11 @@ impl Engine {
 
     /// How often each command was carried out, those that never were left out.
     pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let names = (0..self.directory.len()).map(|position| self.directory.at(position).name);
-        names.zip(self.tally.calls.iter().copied()).filter(|(_, calls)| *calls > 0)
+        self.directory.names().zip(self.tally.calls.iter().copied()).filter(|(_, calls)| *calls > 0)
     }
 
     fn admit(&mut self, arguments: Arguments<'_>) -> Result<usize, Refusal> {
-        let position = self.directory.find(arguments.name()).ok_or_else(|| unknown(arguments))?;
+        let position = self.directory.find(arguments.name()).ok_or_else(|| refusal::unknown(arguments))?;
         let command = self.directory.at(position);
         if !command.accepts(arguments.len()) {
             return Err(Refusal::WrongArity(command.name));
@@ -210,117 +181,9 @@ impl Engine {
     }
 }
 
-impl Call<'_> {
-    /// Carries out the command at `position` of the directory; a refusal replaces what it wrote.
-    pub(super) fn run(&mut self, position: usize) {
-        self.tally.calls[position] += 1;
-        self.tally.commands += 1;
-        self.effort.charge_request(self.count(), self.arguments.frame().len());
-        if let Err(refusal) = (self.directory.at(position).run)(self).and_then(|()| self.out.check()) {
-            self.tally.errors += 1;
-            self.tally.refused_for_memory += u64::from(refusal == Refusal::OutOfMemory);
-            let too_dear = matches!(refusal, Refusal::TooMuchWork(_) | Refusal::ReplyTooLarge(_));
-            self.tally.refused_for_cost += u64::from(too_dear);
-            self.out.refuse(&refusal);
-        }
-        self.effort.charge(self.keyspace.take_removed() * LOOK);
-    }
-}
-
-fn unknown(arguments: Arguments<'_>) -> Refusal {
-    if arguments.name().eq_ignore_ascii_case(b"storage") {
-        return Refusal::Words(
-            "ERR STORAGE is refused: only weir-storage, started with --scriptable, has it",
-        );
-    }
-    let mut quoted: Vec<u8> = Vec::new();
-    for argument in arguments.iter().skip(1) {
-        if quoted.len() >= QUOTED_BYTES_MAX {
-            break;
-        }
-        let room = QUOTED_BYTES_MAX - quoted.len();
-        quoted.push(b'\'');
-        quoted.extend_from_slice(c_string(argument, room));
-        quoted.extend_from_slice(b"' ");
-    }
-    Refusal::Quoting(format!(
-        "ERR unknown command '{}', with args beginning with: {}",
-        String::from_utf8_lossy(c_string(arguments.name(), QUOTED_BYTES_MAX)),
-        String::from_utf8_lossy(&quoted),
-    ))
-}
-
-/// What a client sent, as errors repeat it: cut short, so that no error is as long as a request.
-pub(super) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
-    String::from_utf8_lossy(c_string(bytes, QUOTED_BYTES_MAX))
-}
-
-/// At most `length` bytes, and none from a zero byte on: what printf would show.
-pub(super) fn c_string(bytes: &[u8], length: usize) -> &[u8] {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    &bytes[..end.min(length)]
-}
-
-#[cfg(test)]
-pub(super) mod testing {
-    //! One engine and one connection, spoken to in words.
-
-    use super::*;
-    use crate::protocol::Argument;
-
-    pub(in crate::storage) struct Bench {
-        pub(in crate::storage) engine: Engine,
-        pub(in crate::storage) session: Session,
-        pub(in crate::storage) now: Now,
-    }
-
-    impl Bench {
-        pub(in crate::storage) fn new() -> Self {
-            Self::bounded(u64::MAX)
-        }
-
-        pub(in crate::storage) fn bounded(bytes_max: u64) -> Self {
-            Self::with(EngineLimits::with_memory(bytes_max))
-        }
-
-        pub(in crate::storage) fn with(limits: EngineLimits) -> Self {
-            let now = Now { unix_ms: 1_700_000_000_000, ..Now::default() };
-            Self { engine: Engine::new(limits, 42), session: Session::new(1), now }
-        }
-
-        pub(in crate::storage) fn send_bytes(&mut self, words: &[&[u8]]) -> Vec<u8> {
-            let (mut frame, mut places) = (Vec::new(), Vec::new());
-            for word in words {
-                places.push(Argument { start: frame.len() as u32, length: word.len() as u32 });
-                frame.extend_from_slice(word);
-            }
-            let mut out = Vec::new();
-            self.engine.execute(&mut self.session, Arguments::new(&frame, &places), self.now, &mut out);
-            out
-        }
-
-        /// Sends a command given as words between spaces, and shows the reply with `|` for line ends.
-        pub(in crate::storage) fn send(&mut self, line: &str) -> String {
-            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-            String::from_utf8_lossy(&self.send_bytes(&words)).replace("\r\n", "|")
-        }
-
-        pub(in crate::storage) fn wait_ms(&mut self, ms: u64) {
-            self.now.unix_ms += ms;
-        }
-
-        /// Checks lines of `command => reply` one after the other.
-        pub(in crate::storage) fn talk(&mut self, dialogue: &[(&str, &str)]) {
-            for (line, expected) in dialogue {
-                assert_eq!(self.send(line), *expected, "{line}");
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::testing::Bench;
+    use crate::storage::bench::Bench;
     use crate::values::Random;
 
     #[test]

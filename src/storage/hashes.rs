@@ -1,7 +1,6 @@
 //! Hashes: fields under one key.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
+use super::call::{Call, Command, Done, Effect, command};
 use super::effort::LOOK;
 use super::fields::{Change, Field, Fields};
 use super::long_double;
@@ -235,7 +234,7 @@ fn hrandfield(call: &mut Call<'_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::engine::testing::Bench;
+    use crate::storage::bench::Bench;
 
     #[test]
     fn fields_come_and_go_with_their_key() {

@@ -1,7 +1,6 @@
 //! Keys of any kind: existence, renaming, walks. Their lifetime is in `lifetimes.rs`.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
+use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, LOOK};
 use super::glob;
 use super::keyspace::{Lifetime, NEVER_MS};
@@ -200,7 +199,7 @@ fn reference_count(value: &Value) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::engine::testing::Bench;
+    use crate::storage::bench::Bench;
     use crate::values::Random;
     use std::collections::BTreeSet;
 

@@ -1,10 +1,9 @@
 //! When keys expire: EXPIRE, TTL, PERSIST and their kin.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
-use super::engine::quoted;
+use super::call::{Call, Command, Done, Effect, command};
 use super::keyspace::NEVER_MS;
 use super::refusal::Refusal;
+use super::refusal::quoted;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("expire", -3, Effect::Write, expire),
@@ -154,7 +153,7 @@ fn persist(call: &mut Call<'_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::engine::testing::Bench;
+    use crate::storage::bench::Bench;
     use crate::values::Random;
     use std::collections::BTreeMap;
 

@@ -1,7 +1,6 @@
 //! Lists: items in a row.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
+use super::call::{Call, Command, Done, Effect, command};
 use super::effort::LOOK;
 use super::items::{End, Items};
 use super::keyspace::Keyspace;
@@ -343,7 +342,7 @@ fn lpos_options(call: &Call<'_>) -> Result<Search, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::engine::testing::Bench;
+    use crate::storage::bench::Bench;
 
     #[test]
     fn items_move_between_ends() {

@@ -27,12 +27,15 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 
+#[cfg(test)]
+mod bench;
 mod bits;
 #[cfg(test)]
 mod bounds;
 mod call;
 mod commands;
 mod connection;
+mod directory;
 mod distinct;
 mod effort;
 mod engine;
@@ -43,6 +46,7 @@ mod items;
 mod keys;
 mod keyspace;
 mod lifetimes;
+mod limits;
 mod lists;
 mod long_double;
 mod members;
@@ -65,7 +69,8 @@ mod text;
 mod transactions;
 mod value;
 
-pub use engine::{Engine, EngineLimits, EngineStatistics, Outcome};
+pub use engine::{Engine, EngineStatistics};
 pub use keyspace::Swept;
+pub use limits::EngineLimits;
 pub use service::Service;
-pub use session::Session;
+pub use session::{Disposition, Session};

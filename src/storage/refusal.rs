@@ -1,5 +1,10 @@
 //! Why a command was not carried out, and Redis's words for it.
 
+use crate::protocol::Arguments;
+
+/// How much of a client's bytes an error quotes, as in Redis.
+const QUOTED_BYTES_MAX: usize = 128;
+
 /// A command's reply when it could not be carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
@@ -59,4 +64,39 @@ impl Refusal {
         }
         .into()
     }
+}
+
+/// A command that is in no family.
+pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
+    if arguments.name().eq_ignore_ascii_case(b"storage") {
+        return Refusal::Words(
+            "ERR STORAGE is refused: only weir-storage, started with --scriptable, has it",
+        );
+    }
+    let mut quoted: Vec<u8> = Vec::new();
+    for argument in arguments.iter().skip(1) {
+        if quoted.len() >= QUOTED_BYTES_MAX {
+            break;
+        }
+        let room = QUOTED_BYTES_MAX - quoted.len();
+        quoted.push(b'\'');
+        quoted.extend_from_slice(c_string(argument, room));
+        quoted.extend_from_slice(b"' ");
+    }
+    Refusal::Quoting(format!(
+        "ERR unknown command '{}', with args beginning with: {}",
+        String::from_utf8_lossy(c_string(arguments.name(), QUOTED_BYTES_MAX)),
+        String::from_utf8_lossy(&quoted),
+    ))
+}
+
+/// What a client sent, as errors repeat it: cut short, so that no error is as long as a request.
+pub(super) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(c_string(bytes, QUOTED_BYTES_MAX))
+}
+
+/// At most `length` bytes, and none from a zero byte on: what printf would show.
+fn c_string(bytes: &[u8], length: usize) -> &[u8] {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    &bytes[..end.min(length)]
 }

@@ -1,13 +1,12 @@
 //! The server as a whole: INFO, CONFIG, COMMAND, TIME, MEMORY. Enough for what clients and benchmarks ask.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
+use super::call::{Call, Command, Done, Effect, command};
 use super::connection::REDIS_VERSION;
 use super::effort::FIND;
-use super::engine::quoted;
 use super::glob;
 use super::numbers::Digits;
 use super::refusal::Refusal;
+use super::refusal::quoted;
 use std::fmt::Write as _;
 
 pub(super) const COMMANDS: &[Command] = &[

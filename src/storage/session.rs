@@ -8,6 +8,15 @@ const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// What keeping a command costs beside its bytes, two blocks of an allocator included.
 const QUEUED_BYTES: usize = size_of::<Queued>() + 32;
 
+/// What becomes of a connection after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// It goes on.
+    Continue,
+    /// It is closed once the reply is sent.
+    Close,
+}
+
 /// The state of one connection.
 #[derive(Debug)]
 pub struct Session {

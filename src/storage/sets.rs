@@ -1,7 +1,6 @@
 //! Sets: members without order, and what sets have in common or not.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
+use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{Effort, FIND, INSERT, LOOK};
 use super::keyspace::Lifetime;
 use super::members::Members;
@@ -319,7 +318,7 @@ fn sscan(call: &mut Call<'_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::engine::testing::Bench;
+    use crate::storage::bench::Bench;
 
     #[test]
     fn sets_combine() {

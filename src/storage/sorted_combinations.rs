@@ -1,7 +1,6 @@
 //! Unions, intersections and differences of sorted sets; plain sets count as scored 1.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
+use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{Effort, FIND, LOOK, RANK};
 use super::members::Members;
 use super::numbers;
@@ -289,7 +288,7 @@ fn store_combined(call: &mut Call<'_>, combination: Combination) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::engine::testing::Bench;
+    use crate::storage::bench::Bench;
 
     #[test]
     fn scores_are_weighed_and_aggregated() {

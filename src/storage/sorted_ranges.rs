@@ -1,7 +1,6 @@
 //! Ranges of sorted sets: by rank, by score, by bytes. Each is turned into a range of ranks first.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
+use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, LOOK, RANK};
 use super::keyspace::Lifetime;
 use super::lists::positions;
@@ -351,7 +350,7 @@ fn remove(call: &mut Call<'_>, by: By) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::engine::testing::Bench;
+    use crate::storage::bench::Bench;
     use crate::values::Random;
     use std::collections::BTreeMap;
 

@@ -1,7 +1,6 @@
 //! Sorted sets: members with scores. Ranges are in `sorted_ranges.rs`, combinations in `sorted_combinations.rs`.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
+use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, RANK};
 use super::numbers;
 use super::ranking::{Ranking, Scored};
@@ -346,7 +345,7 @@ fn write_listed_score(out: &mut Reply<'_>, ranking: &Ranking, score: f64) {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::engine::testing::Bench;
+    use crate::storage::bench::Bench;
 
     #[test]
     fn scores_are_added_under_conditions() {

@@ -1,7 +1,6 @@
 //! Strings: GET, SET and all that treat a value as bytes or a number. Bits are in `bits.rs`.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
+use super::call::{Call, Command, Done, Effect, command};
 use super::keyspace::{Lifetime, Place};
 use super::long_double;
 use super::numbers::{self, Digits};
@@ -459,7 +458,7 @@ fn incrbyfloat(call: &mut Call<'_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::engine::testing::Bench;
+    use crate::storage::bench::Bench;
 
     #[test]
     fn conditions_decide_about_a_write() {

@@ -2,11 +2,9 @@
 //! between. What one request may cost and reply holds for all of them together: a command beyond it is refused alone, as
 //! one that fails, and changes nothing. WATCH is refused, because no other connection's writes are tracked.
 
-use super::call::{Call, Done};
-use super::commands::{Command, Effect, command};
-use super::engine::Outcome;
+use super::call::{Call, Command, Done, Effect, command};
 use super::refusal::Refusal;
-use super::session::Transaction;
+use super::session::{Disposition, Transaction};
 
 /// What is left of the reply's bound for each command that is still to come: most replies of writes, and a refusal.
 const RESERVE_BYTES: usize = 64;
@@ -63,7 +61,7 @@ fn exec(call: &mut Call<'_>) -> Done {
             now: call.now,
             out: call.out.part(behind * RESERVE_BYTES),
             effort: call.effort,
-            outcome: Outcome::Continue,
+            disposition: Disposition::Continue,
         };
         inner.run(position);
     }

@@ -13,14 +13,11 @@ use weir::load::template::{Mix, Template};
 use weir::load::{GroupPlan, Identity, PhasePlan, Plan, SetupPlan};
 
 use super::scenario;
+use super::values::{
+    CONNECTIONS_DEFAULT, CONNECTIONS_MAX, DURATION_DEFAULT, DURATION_MAX, PIPELINE_DEFAULT, PIPELINE_MAX,
+    THREADS_MAX, arrivals,
+};
 
-pub const DURATION_DEFAULT: Duration = Duration::from_secs(10);
-pub const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-pub const CONNECTIONS_MAX: u64 = 60_000;
-pub const PIPELINE_MAX: u64 = 4_096;
-pub const THREADS_MAX: u64 = 64;
-pub const CONNECTIONS_DEFAULT: usize = 50;
-pub const PIPELINE_DEFAULT: usize = 16;
 const COMMAND_DEFAULT: &str = "GET key:{zipf:100000}";
 
 const EXAMPLES: &str = "\
@@ -230,14 +227,6 @@ fn resolve(name: &str) -> Result<SocketAddr, String> {
     // A name such as localhost has two addresses, and most servers listen on the older kind.
     found.sort_by_key(SocketAddr::is_ipv6);
     found.first().copied().ok_or_else(|| format!("--target {name}: there is no such host"))
-}
-
-pub fn arrivals(word: &str) -> Result<Arrivals, String> {
-    match word {
-        "even" => Ok(Arrivals::Even),
-        "poisson" => Ok(Arrivals::Poisson),
-        _ => Err("even or poisson is wanted".to_owned()),
-    }
 }
 
 fn setup(text: &str) -> Result<(u64, Template), String> {

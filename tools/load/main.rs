@@ -10,6 +10,7 @@ mod report;
 mod results;
 mod scenario;
 mod scrape;
+mod values;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;

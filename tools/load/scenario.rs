@@ -15,7 +15,7 @@ use weir::load::schedule::Arrivals;
 use weir::load::template::{Mix, Template};
 use weir::load::{GroupPlan, Identity, PhasePlan, SetupPlan};
 
-use super::flags::{
+use super::values::{
     CONNECTIONS_DEFAULT, CONNECTIONS_MAX, DURATION_DEFAULT, DURATION_MAX, PIPELINE_DEFAULT, PIPELINE_MAX,
     arrivals,
 };

@@ -2,7 +2,7 @@
 
 use crate::protocol::{Arguments, BufferPool, encode};
 use crate::storage::script::{Director, Effect, Place, Turn, Visit};
-use crate::storage::{Engine, Outcome};
+use crate::storage::{Disposition, Engine};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
 
@@ -228,13 +228,13 @@ impl Desk<'_> {
                 connection.pending.finish(place.number);
             }
             Turn::Execute(class) => {
-                let outcome = self.engine.execute(&mut connection.session, arguments, now, &mut reply);
+                let disposition = self.engine.execute(&mut connection.session, arguments, now, &mut reply);
                 let service = self.director.service_time(class, arguments.frame().len(), &reply);
                 connection.pending.fill(place.number, reply);
                 if self.director.serve(visit, start, service) {
                     connection.pending.finish(place.number);
                 }
-                if outcome == Outcome::Close {
+                if disposition == Disposition::Close {
                     connection.ending = true;
                     connection.pending.cut_behind(place.number);
                 }

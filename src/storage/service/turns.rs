@@ -12,7 +12,7 @@
 
 use super::{Service, find};
 use crate::protocol::encode;
-use crate::storage::Outcome;
+use crate::storage::Disposition;
 use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENGINE_OUTPUT_BYTES_HELD};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
@@ -149,10 +149,10 @@ impl Service {
             match connection.decoder.next(chunk, &mut consumed, limits) {
                 Ok(Some(request)) => {
                     let out = connection.output.buffer(pool);
-                    let outcome = engine.execute(&mut connection.session, request.arguments, now, out);
+                    let disposition = engine.execute(&mut connection.session, request.arguments, now, out);
                     connection.allowance.take(engine.effort());
                     spent += engine.effort();
-                    connection.ending = outcome == Outcome::Close;
+                    connection.ending = disposition == Disposition::Close;
                 }
                 Ok(None) => {
                     connection.ending |= connection.ended;

@@ -1,0 +1,84 @@
+//! Names to what they name, in any case, without allocating.
+
+/// Longest name, so that one fits a machine word pair.
+const NAME_BYTES_MAX: usize = 16;
+/// Places of the index; several times the names, so that nearly every search ends at its first place.
+const INDEX_PLACES: usize = 1024;
+const VACANT: u16 = u16::MAX;
+
+/// Things found by name. Each has a position, in the order in which they were given.
+pub(super) struct Directory<T: 'static> {
+    entries: Vec<Entry<T>>,
+    index: Box<[u16]>,
+}
+
+struct Entry<T: 'static> {
+    word: u128,
+    name: &'static str,
+    named: &'static T,
+}
+
+impl<T> Directory<T> {
+    pub(super) fn new(named: impl IntoIterator<Item = (&'static str, &'static T)>) -> Self {
+        let mut directory =
+            Self { entries: Vec::new(), index: vec![VACANT; INDEX_PLACES].into_boxed_slice() };
+        for (name, thing) in named {
+            directory.add(name, thing);
+        }
+        directory
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.entries.iter().map(|entry| entry.name)
+    }
+
+    pub(super) fn at(&self, position: usize) -> &'static T {
+        self.entries[position].named
+    }
+
+    pub(super) fn find(&self, name: &[u8]) -> Option<usize> {
+        let word = word(name)?;
+        let mut place = first_place(word);
+        loop {
+            let position = self.index[place];
+            if position == VACANT {
+                return None;
+            }
+            let entry = &self.entries[usize::from(position)];
+            if entry.word == word && entry.name.len() == name.len() {
+                return Some(usize::from(position));
+            }
+            place = (place + 1) % INDEX_PLACES;
+        }
+    }
+
+    fn add(&mut self, name: &'static str, named: &'static T) {
+        let word = word(name.as_bytes()).expect("names fit a word");
+        debug_assert!(self.find(name.as_bytes()).is_none(), "{name} is there twice");
+        let mut place = first_place(word);
+        while self.index[place] != VACANT {
+            place = (place + 1) % INDEX_PLACES;
+        }
+        self.index[place] = self.entries.len() as u16;
+        self.entries.push(Entry { word, name, named });
+    }
+}
+
+/// A name in lower case as one number; nothing if it is too long to be a command.
+fn word(name: &[u8]) -> Option<u128> {
+    let mut bytes = [0; NAME_BYTES_MAX];
+    bytes.get_mut(..name.len())?.copy_from_slice(name);
+    bytes.make_ascii_lowercase();
+    Some(u128::from_le_bytes(bytes))
+}
+
+fn first_place(word: u128) -> usize {
+    let folded = (word as u64) ^ ((word >> 64) as u64).rotate_left(29);
+    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize
+}
+
+const _: () = assert!(INDEX_PLACES == 1 << (64 - 54));
