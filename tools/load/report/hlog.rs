@@ -1,32 +1,26 @@
-//! The interval log of `HdrHistogram`: one line for each second and group, the histogram in the V2 format, zlib and
-//! base64 around it. The zlib is stored, not deflated: runs of empty counts are short in V2 already, and every reader
-//! takes it.
+//! The interval log of `HdrHistogram`: one line for each second and group.
 
-use std::fmt::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
 
 use hdrhistogram::Histogram;
+use hdrhistogram::serialization::V2DeflateSerializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWriterBuilder, Tag};
 
-const COOKIE: u32 = 0x1c84_9313;
-const COOKIE_COMPRESSED: u32 = 0x1c84_9314;
-const STORED_BLOCK_MAX: usize = 65_535;
-const ADLER_MODULUS: u32 = 65_521;
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 /// The counts are of nanoseconds; the log's own maximum is in milliseconds.
 const NANOS_PER_MS: f64 = 1e6;
+/// What Java's writer puts before the lines; its reader looks for neither.
+const VERSION: &str = "[Histogram log format version 1.3]";
+const COLUMNS: &str =
+    "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n";
 
 /// The whole file. Lines count their seconds from the start of the run.
 pub fn log(lines: &[String], start_unix_ms: u64) -> String {
-    let mut text = String::from("#[Latencies from the intended send time, in nanoseconds]\n");
-    let (seconds, millis) = (start_unix_ms / 1_000, start_unix_ms % 1_000);
-    text.push_str("#[Histogram log format version 1.3]\n");
-    let _ = writeln!(text, "#[StartTime: {seconds}.{millis:03} (seconds since epoch)]");
-    text.push_str(
-        "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n",
-    );
-    for line in lines {
-        text.push_str(line);
-        text.push('\n');
-    }
+    let mut head = IntervalLogWriterBuilder::new();
+    head.add_comment("[Latencies from the intended send time, in nanoseconds]").add_comment(VERSION);
+    head.with_start_time(UNIX_EPOCH + Duration::from_millis(start_unix_ms));
+    let mut text = written(&mut head, |_| {});
+    text.push_str(COLUMNS);
+    lines.iter().for_each(|line| text.extend([line, "\n"]));
     text
 }
 
@@ -36,137 +30,40 @@ pub fn line(group: &str, second: u32, histogram: &Histogram<u64>) -> String {
         .chars()
         .map(|letter| if letter == ',' || letter.is_whitespace() { '-' } else { letter })
         .collect();
-    let max = histogram.max() as f64 / NANOS_PER_MS;
-    let mut line = String::new();
-    let _ = write!(line, "Tag={tag},{second}.000,1.000,{max:.3},{}", base64(&compressed(histogram)));
-    line
+    let start = Duration::from_secs(u64::from(second));
+    let text = written(&mut IntervalLogWriterBuilder::new(), |log| {
+        let written = log.write_histogram(histogram, start, Duration::from_secs(1), Tag::new(&tag));
+        written.expect("memory takes what is written to it");
+    });
+    // Before it, every writer repeats in a comment what unit the maximum is in.
+    text.trim_end().rsplit('\n').next().expect("a line was written").to_owned()
 }
 
-fn compressed(histogram: &Histogram<u64>) -> Vec<u8> {
-    let stored = zlib(&encoded(histogram));
-    let mut bytes = COOKIE_COMPRESSED.to_be_bytes().to_vec();
-    bytes.extend((stored.len() as u32).to_be_bytes());
-    bytes.extend(stored);
-    bytes
-}
+type Writer<'a> = IntervalLogWriter<'a, 'a, Vec<u8>, V2DeflateSerializer>;
 
-fn encoded(histogram: &Histogram<u64>) -> Vec<u8> {
-    let counts = counts(histogram);
-    let mut bytes = COOKIE.to_be_bytes().to_vec();
-    bytes.extend((counts.len() as u32).to_be_bytes());
-    bytes.extend(0_u32.to_be_bytes());
-    bytes.extend(u32::from(histogram.sigfig()).to_be_bytes());
-    bytes.extend(histogram.low().to_be_bytes());
-    bytes.extend(histogram.high().to_be_bytes());
-    bytes.extend(1.0_f64.to_be_bytes());
-    bytes.extend(counts);
-    bytes
-}
-
-/// Counts up to the largest value; a run of empty ones is its length, negative.
-fn counts(histogram: &Histogram<u64>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut empty = 0_i64;
-    for step in histogram.iter_all() {
-        let count = step.count_at_value();
-        if count == 0 {
-            empty += 1;
-            continue;
-        }
-        if empty > 0 {
-            zigzag(&mut bytes, -empty);
-            empty = 0;
-        }
-        zigzag(&mut bytes, count as i64);
-    }
-    bytes
-}
-
-/// Seven bits at a time, the lowest first; a ninth byte is whole.
-fn zigzag(bytes: &mut Vec<u8>, value: i64) {
-    let mut rest = ((value << 1) ^ (value >> 63)) as u64;
-    for _ in 0..8 {
-        if rest < 0x80 {
-            bytes.push(rest as u8);
-            return;
-        }
-        bytes.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    bytes.push(rest as u8);
-}
-
-fn zlib(data: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0x78, 0x01];
-    let mut blocks = data.chunks(STORED_BLOCK_MAX).peekable();
-    while let Some(block) = blocks.next() {
-        bytes.push(u8::from(blocks.peek().is_none()));
-        let length = block.len() as u16;
-        bytes.extend(length.to_le_bytes());
-        bytes.extend((!length).to_le_bytes());
-        bytes.extend(block);
-    }
-    let (mut low, mut high) = (1_u32, 0_u32);
-    for byte in data {
-        low = (low + u32::from(*byte)) % ADLER_MODULUS;
-        high = (high + low) % ADLER_MODULUS;
-    }
-    bytes.extend((high << 16 | low).to_be_bytes());
-    bytes
-}
-
-fn base64(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let word =
-            chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for position in 0..4 {
-            let digit = BASE64[(word >> (18 - 6 * position) & 63) as usize];
-            text.push(if position <= chunk.len() { char::from(digit) } else { '=' });
-        }
-    }
-    text
+fn written(builder: &mut IntervalLogWriterBuilder, write: impl FnOnce(&mut Writer<'_>)) -> String {
+    let (mut text, mut serializer) = (Vec::new(), V2DeflateSerializer::new());
+    builder.with_max_value_divisor(NANOS_PER_MS);
+    let begun = builder.begin_log_with(&mut text, &mut serializer);
+    write(&mut begun.expect("memory takes what is written to it"));
+    String::from_utf8(text).expect("the log is text")
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use hdrhistogram::serialization::Deserializer;
+    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+    use weir::values::Random;
+
     use super::*;
-
-    #[test]
-    fn base64_of_all_lengths() {
-        for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")]
-        {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
-    }
-
-    #[test]
-    fn zlib_with_a_known_checksum() {
-        let bytes = zlib(b"Wikipedia");
-        assert_eq!(bytes[..7], [0x78, 0x01, 1, 9, 0, 0xf6, 0xff]);
-        assert_eq!(bytes[16..], 0x11e6_0398_u32.to_be_bytes());
-    }
-
-    #[test]
-    fn numbers() {
-        for (value, expected) in
-            [(0, vec![0]), (-1, vec![1]), (1, vec![2]), (-64, vec![127]), (64, vec![128, 1])]
-        {
-            let mut bytes = Vec::new();
-            zigzag(&mut bytes, value);
-            assert_eq!(bytes, expected);
-        }
-        let mut bytes = Vec::new();
-        zigzag(&mut bytes, i64::MIN);
-        assert_eq!(bytes, [255; 9]);
-    }
 
     #[test]
     fn the_head_says_when_the_run_started() {
         let text = log(&["line".to_owned()], 1_700_000_000_007);
-        assert!(
-            text.contains("#[StartTime: 1700000000.007 (seconds since epoch)]\n") && text.ends_with("line\n")
-        );
+        assert!(text.contains("#[StartTime: 1700000000.007 (seconds since epoch)]\n"), "{text}");
+        assert!(text.contains(&format!("#{VERSION}\n")) && text.ends_with("line\n"), "{text}");
     }
 
     #[test]
@@ -175,5 +72,39 @@ mod tests {
         histogram.record(1_000_000).expect("in bounds");
         let line = line("a,b c", 3, &histogram);
         assert!(line.starts_with("Tag=a-b-c,3.000,1.000,1.000,HISTF"), "{line}");
+    }
+
+    #[test]
+    fn what_was_logged_is_read_again() {
+        let mut random = Random::new(1);
+        let mut told = Vec::new();
+        for second in 0..50_u32 {
+            let mut histogram = weir::load::statistics::latencies();
+            for _ in 0..random.below(2_000) {
+                let magnitude = random.between(8, 41);
+                histogram.saturating_record(random.below(1 << magnitude));
+            }
+            told.push((second, histogram));
+        }
+        let lines: Vec<String> =
+            told.iter().map(|(second, histogram)| line("g", *second, histogram)).collect();
+        let text = log(&lines, 1_700_000_000_000);
+        let without_columns = text.replace(COLUMNS, "");
+        let mut read = IntervalLogIterator::new(without_columns.as_bytes())
+            .map(|entry| entry.expect("the log is well formed"))
+            .filter_map(|entry| match entry {
+                LogEntry::Interval(interval) => Some(interval),
+                _ => None,
+            });
+        for (second, histogram) in told {
+            let interval = read.next().expect("a line for each second");
+            assert_eq!(interval.tag().map(|tag| tag.as_str()), Some("g"));
+            assert_eq!(interval.start_timestamp(), Duration::from_secs(u64::from(second)));
+            let bytes = STANDARD.decode(interval.encoded_histogram()).expect("base64");
+            let found: Histogram<u64> =
+                Deserializer::new().deserialize(&mut &bytes[..]).expect("a histogram");
+            assert!(found == histogram, "second {second}");
+        }
+        assert!(read.next().is_none());
     }
 }
