@@ -1,148 +1,96 @@
-//! Writing JSON: objects and lists that are appended to a text, in the order they are told.
+//! JSON documents of the admin port, as `serde_json` writes them.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Display;
+use std::io;
 
-/// An object that is being written.
-#[derive(Debug)]
-pub struct Object<'a> {
-    out: &'a mut String,
-    is_empty: bool,
+use serde::{Serialize, Serializer};
+use serde_json::ser::Formatter;
+use serde_json::value::RawValue;
+
+/// A document, with a line end behind it.
+pub fn document(value: &impl Serialize) -> String {
+    let mut bytes = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, NoMarkup);
+    value
+        .serialize(&mut serializer)
+        .expect("pages have texts as keys, and memory takes what is written to it");
+    bytes.push(b'\n');
+    String::from_utf8(bytes).expect("JSON is text")
 }
 
-/// A list that is being written.
-#[derive(Debug)]
-pub struct List<'a> {
-    out: &'a mut String,
-    is_empty: bool,
+/// As a number, with just the digits that are shown elsewhere: `1`, not `1.0`, and millionths as decimals.
+pub fn as_shown<S: Serializer>(number: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+    RawValue::from_string(number.to_string()).expect("a number is shown").serialize(to)
 }
 
-impl<'a> Object<'a> {
-    /// `{`.
-    pub fn open(out: &'a mut String) -> Self {
-        out.push('{');
-        Self { out, is_empty: true }
+/// The same, or `null`.
+pub fn as_shown_or_null<S: Serializer>(number: &Option<impl Display>, to: S) -> Result<S::Ok, S::Error> {
+    match number {
+        Some(number) => as_shown(number, to),
+        None => to.serialize_none(),
     }
+}
 
-    /// Text.
-    pub fn text(&mut self, name: &str, value: &str) -> &mut Self {
-        self.name(name);
-        string(self.out, value);
-        self
-    }
+/// Compact; and escaped beyond what JSON asks for is what looks like markup, and the line ends of JavaScript.
+struct NoMarkup;
 
-    /// Something that is written as a number, `true` or `false`.
-    pub fn number(&mut self, name: &str, value: impl fmt::Display) -> &mut Self {
-        self.name(name);
-        write!(self.out, "{value}").expect("writing to a string does not fail");
-        self
-    }
-
-    /// The same, or `null`.
-    pub fn number_or_null(&mut self, name: &str, value: Option<impl fmt::Display>) -> &mut Self {
-        match value {
-            Some(value) => self.number(name, value),
-            None => self.number(name, "null"),
+impl Formatter for NoMarkup {
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some(at) = rest.find(['\x7f', '<', '>', '&', '\u{2028}', '\u{2029}']) {
+            let (before, from) = rest.split_at(at);
+            let letter = from.chars().next().expect("one was found");
+            write!(to, "{before}\\u{:04x}", u32::from(letter))?;
+            rest = &from[letter.len_utf8()..];
         }
+        to.write_all(rest.as_bytes())
     }
-
-    /// An object inside it; `write` fills it.
-    pub fn object(&mut self, name: &str, write: impl FnOnce(&mut Object<'_>)) -> &mut Self {
-        self.name(name);
-        let mut inner = Object::open(self.out);
-        write(&mut inner);
-        inner.close();
-        self
-    }
-
-    /// A list inside it; `write` fills it.
-    pub fn list(&mut self, name: &str, write: impl FnOnce(&mut List<'_>)) -> &mut Self {
-        self.name(name);
-        self.out.push('[');
-        let mut inner = List { out: self.out, is_empty: true };
-        write(&mut inner);
-        self.out.push(']');
-        self
-    }
-
-    /// `}`.
-    pub fn close(self) {
-        self.out.push('}');
-    }
-
-    fn name(&mut self, name: &str) {
-        comma(self.out, &mut self.is_empty);
-        string(self.out, name);
-        self.out.push(':');
-    }
-}
-
-impl List<'_> {
-    /// One more text.
-    pub fn text(&mut self, value: &str) {
-        comma(self.out, &mut self.is_empty);
-        string(self.out, value);
-    }
-
-    /// One more object; `write` fills it.
-    pub fn object(&mut self, write: impl FnOnce(&mut Object<'_>)) {
-        comma(self.out, &mut self.is_empty);
-        let mut inner = Object::open(self.out);
-        write(&mut inner);
-        inner.close();
-    }
-}
-
-fn comma(out: &mut String, is_empty: &mut bool) {
-    if !std::mem::replace(is_empty, false) {
-        out.push(',');
-    }
-}
-
-fn string(out: &mut String, text: &str) {
-    out.push('"');
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => out.extend(['\\', letter]),
-            '\n' => out.push_str("\\n"),
-            // Escaped beyond what JSON asks for: what looks like markup, and the line ends of JavaScript.
-            '\0'..='\x1f' | '\x7f' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                write!(out, "\\u{:04x}", letter as u32).expect("writing to a string does not fail");
-            }
-            _ => out.push(letter),
-        }
-    }
-    out.push('"');
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
-    #[test]
-    fn objects_and_lists_nest() {
-        let mut out = String::new();
-        let mut object = Object::open(&mut out);
-        object.number("a", 1).number_or_null("b", None::<u64>).list("c", |list| {
-            list.text("x");
-            list.object(|inner| {
-                inner.number("d", true);
-            });
-        });
-        object.object("e", |_| {}).list("f", |_| {});
-        object.close();
-        assert_eq!(out, r#"{"a":1,"b":null,"c":["x",{"d":true}],"e":{},"f":[]}"#);
+    #[derive(Serialize)]
+    struct Page {
+        text: String,
+        #[serde(serialize_with = "as_shown")]
+        number: f64,
+        #[serde(serialize_with = "as_shown_or_null")]
+        none: Option<u8>,
+    }
+
+    fn page(text: &str, number: f64) -> String {
+        document(&Page { text: text.to_owned(), number, none: None })
     }
 
     #[test]
-    #[cfg(feature = "runtime")]
-    fn any_text_comes_back_as_it_was() {
+    fn numbers_have_the_digits_that_are_shown() {
+        assert_eq!(page("", 1.0), "{\"text\":\"\",\"number\":1,\"none\":null}\n");
+        assert_eq!(page("", 0.000_001), "{\"text\":\"\",\"number\":0.000001,\"none\":null}\n");
+    }
+
+    #[test]
+    fn every_letter_comes_back_as_it_was() {
         let text: String = (0..0x3000_u32).filter_map(char::from_u32).chain(['\u{1f980}']).collect();
-        let mut out = String::new();
-        let mut object = Object::open(&mut out);
-        object.text(&text, &text);
-        object.close();
-        let read: serde_json::Value = serde_json::from_str(&out).expect("it is JSON");
-        assert_eq!(read[&text], serde_json::Value::String(text));
-        assert!(!out.contains(['<', '\n', '\u{2028}']));
+        let page = page(&text, 0.0);
+        let read: serde_json::Value = serde_json::from_str(&page).expect("it is JSON");
+        assert_eq!(read["text"], serde_json::Value::String(text));
+        assert!(!page.trim_end().contains(['<', '>', '&', '\n', '\x7f', '\u{2028}', '\u{2029}']));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_comes_back_as_it_was(text in any::<String>(), number in 0.0..1e12_f64) {
+            let page = page(&text, number);
+            let read: BTreeMap<&str, &RawValue> = serde_json::from_str(&page).expect("it is JSON");
+            prop_assert_eq!(serde_json::from_str::<String>(read["text"].get()).ok(), Some(text));
+            prop_assert_eq!(read["number"].get().parse(), Ok(number));
+            prop_assert_eq!(read["none"].get(), "null");
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::config::Quotas;
 use crate::shard::COUNTERS;
 use crate::values::time::Now;
 use crate::values::usage::Amount;
-use crate::values::usage::Outcome;
+use crate::values::usage::UsageKind;
 
 impl Route {
     /// Whether the page shows figures of all shards, which have to be asked for.
@@ -111,8 +111,8 @@ fn write_tenants(page: &mut Exposition, quotas: &Quotas, meter: &Meter) {
     let others = (OTHERS, meter.series().others());
     let tenants = named.iter().map(|(tenant, sum)| (quotas.tenant(*tenant).name.as_str(), *sum));
     for (name, sum) in tenants.chain([others]) {
-        for outcome in Outcome::ALL {
-            family.sample(&[("tenant", name), ("outcome", outcome.name())], sum.of(outcome).as_f64());
+        for kind in UsageKind::ALL {
+            family.sample(&[("tenant", name), ("outcome", kind.name())], sum.of(kind).as_f64());
         }
     }
     let help = "Quotas of these tenants, of those that have one.";

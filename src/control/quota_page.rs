@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 
+use serde::Serialize;
+
 use super::http::{Head, Response, Status};
-use super::json::Object;
+use super::json::as_shown_or_null;
 use super::quotas::{QuotaSource, Versions};
 use crate::config::quotas::{Limit, Tenant};
 use crate::config::{AdminToken, QuotaError, Size};
@@ -81,35 +83,77 @@ pub fn quotas_page(versions: &Versions, query: &str) -> Response {
         quotas.tenants_after(after).take(TENANTS_SHOWN_MAX + 1).map(|(_, tenant)| tenant).collect();
     let is_cut = shown.len() > TENANTS_SHOWN_MAX;
     shown.truncate(TENANTS_SHOWN_MAX);
-    let mut body = String::new();
-    let mut page = Object::open(&mut body);
-    page.number("version", quotas.version())
-        .text("source", versions.source().name())
-        .text("since", &rfc3339(versions.since_unix_ms()));
-    match versions.file() {
-        Some(file) => page.text("file", file),
-        None => page.number("file", "null"),
-    };
-    match &versions.history().last_refusal {
-        Some(refusal) => page.object("last_refusal", |page| {
-            page.text("at", &rfc3339(refusal.unix_ms))
-                .text("source", refusal.source.name())
-                .text("problem", &refusal.problem.to_string());
-        }),
-        None => page.number("last_refusal", "null"),
-    };
-    page.number_or_null("global_ru_per_second", rate(quotas.global()))
-        .number_or_null("global_burst_seconds", burst(quotas.global()));
-    page.list("tenants", |list| {
-        shown.iter().for_each(|tenant| list.object(|object| write_tenant(object, tenant)));
+    let refusal = versions.history().last_refusal.as_ref().map(|refusal| RefusalShown {
+        at: rfc3339(refusal.unix_ms),
+        source: refusal.source.name(),
+        problem: refusal.problem.to_string(),
     });
-    match shown.last().filter(|_| is_cut) {
-        Some(last) => page.text("next", &format!("/config/quotas?after={}", last.name)),
-        None => page.number("next", "null"),
+    let next = shown.last().filter(|_| is_cut).map(|last| format!("/config/quotas?after={}", last.name));
+    let page = QuotasShown {
+        version: quotas.version(),
+        source: versions.source().name(),
+        since: rfc3339(versions.since_unix_ms()),
+        file: versions.file(),
+        last_refusal: refusal,
+        global_ru_per_second: rate(quotas.global()),
+        global_burst_seconds: burst(quotas.global()),
+        tenants: shown.into_iter().map(TenantShown::of).collect(),
+        next,
     };
-    page.close();
-    body.push('\n');
-    Response::json(Status::Ok, body)
+    Response::json(Status::Ok, &page)
+}
+
+/// The page; names and their order are a contract.
+#[derive(Serialize)]
+struct QuotasShown<'a> {
+    version: u64,
+    source: &'static str,
+    since: String,
+    file: Option<&'a str>,
+    last_refusal: Option<RefusalShown>,
+    global_ru_per_second: Option<u64>,
+    #[serde(serialize_with = "as_shown_or_null")]
+    global_burst_seconds: Option<f64>,
+    tenants: Vec<TenantShown<'a>>,
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct RefusalShown {
+    at: String,
+    source: &'static str,
+    problem: String,
+}
+
+#[derive(Serialize)]
+struct TenantShown<'a> {
+    name: &'a str,
+    ru_per_second: Option<u64>,
+    #[serde(serialize_with = "as_shown_or_null")]
+    burst_seconds: Option<f64>,
+    user_ru_per_second: Option<u64>,
+    tier: &'static str,
+    deadline_ms: Option<u64>,
+    admin: bool,
+    /// Null where every key is the tenant's.
+    keys: Option<&'a [String]>,
+    users: usize,
+}
+
+impl<'a> TenantShown<'a> {
+    fn of(tenant: &'a Tenant) -> Self {
+        Self {
+            name: &tenant.name,
+            ru_per_second: rate(tenant.limit),
+            burst_seconds: burst(tenant.limit),
+            user_ru_per_second: rate(tenant.user_limit),
+            tier: tenant.tier.name(),
+            deadline_ms: tenant.deadline.map(|deadline| deadline.as_millis() as u64),
+            admin: tenant.admin,
+            keys: Some(&*tenant.keys).filter(|keys| !keys.is_empty()),
+            users: tenant.users.len(),
+        }
+    }
 }
 
 fn rate(limit: Option<Limit>) -> Option<u64> {
@@ -118,23 +162,6 @@ fn rate(limit: Option<Limit>) -> Option<u64> {
 
 fn burst(limit: Option<Limit>) -> Option<f64> {
     limit.map(|limit| limit.burst.as_secs_f64())
-}
-
-fn write_tenant(object: &mut Object<'_>, tenant: &Tenant) {
-    object
-        .text("name", &tenant.name)
-        .number_or_null("ru_per_second", rate(tenant.limit))
-        .number_or_null("burst_seconds", burst(tenant.limit))
-        .number_or_null("user_ru_per_second", rate(tenant.user_limit))
-        .text("tier", tenant.tier.name())
-        .number_or_null("deadline_ms", tenant.deadline.map(|deadline| deadline.as_millis()))
-        .number("admin", tenant.admin);
-    if tenant.keys.is_empty() {
-        object.number("keys", "null");
-    } else {
-        object.list("keys", |list| tenant.keys.iter().for_each(|prefix| list.text(prefix)));
-    }
-    object.number("users", tenant.users.len());
 }
 
 /// Where the quotas in force come from, in words for a log.
@@ -150,15 +177,21 @@ pub fn origin(versions: &Versions) -> String {
 
 /// The reply to a body that was put in force.
 pub fn posted(versions: &Versions) -> Response {
-    let mut body = String::new();
-    let mut page = Object::open(&mut body);
-    page.number("version", versions.current().version())
-        .text("source", versions.source().name())
-        .number("tenants", versions.current().len())
-        .text("lasts", &lasts(versions));
-    page.close();
-    body.push('\n');
-    Response::json(Status::Ok, body)
+    let answer = Posted {
+        version: versions.current().version(),
+        source: versions.source().name(),
+        tenants: versions.current().len(),
+        lasts: lasts(versions),
+    };
+    Response::json(Status::Ok, &answer)
+}
+
+#[derive(Serialize)]
+struct Posted {
+    version: u64,
+    source: &'static str,
+    tenants: usize,
+    lasts: String,
 }
 
 fn lasts(versions: &Versions) -> String {

@@ -11,7 +11,7 @@
 use super::metering::{HOUR, Meter};
 use crate::config::quotas::Limit;
 use crate::values::limits::RU_PER_SECOND_MAX;
-use crate::values::usage::{Outcome, UsageSum};
+use crate::values::usage::{UsageKind, UsageSum};
 use crate::values::{TenantId, UNIT};
 
 /// A minute is near the quota from this part of it on.
@@ -50,7 +50,7 @@ pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute:
 /// the while, and twice as much at most, because clients that are refused ask again and again, and that is no need.
 fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
     let mut asked: Vec<u128> =
-        minutes.into_iter().map(|usage| usage.asked().0 - usage.of(Outcome::Shed).0).collect();
+        minutes.into_iter().map(|usage| usage.asked().0 - usage.of(UsageKind::Shed).0).collect();
     asked.resize(HOUR as usize, 0);
     asked.sort_unstable();
     let per_second = asked[MINUTES_EASED - 1] / 60 * 100 / NEAR_PERCENT / u128::from(UNIT);

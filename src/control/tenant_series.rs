@@ -148,7 +148,7 @@ impl TenantSeries {
 mod tests {
     use super::*;
     use crate::values::Random;
-    use crate::values::usage::{Amount, Outcome};
+    use crate::values::usage::{Amount, UsageKind};
 
     fn quotas(names: impl Iterator<Item = usize>) -> Quotas {
         Quotas::with_tenants(names.map(|n| format!("t{n:03}")))
@@ -160,7 +160,7 @@ mod tests {
 
     fn counted(series: &TenantSeries, tenant: u16) -> Option<u128> {
         let named = series.named();
-        named.iter().find(|(id, _)| *id == TenantId(tenant)).map(|(_, sum)| sum.of(Outcome::Admitted).0)
+        named.iter().find(|(id, _)| *id == TenantId(tenant)).map(|(_, sum)| sum.of(UsageKind::Admitted).0)
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
             assert!(series.others().asked() >= before.others().asked());
             for (tenant, sum) in series.named() {
                 let earlier = counted(&before, tenant.0).unwrap_or(0);
-                assert!(sum.of(Outcome::Admitted).0 >= earlier || sum == UsageSum::default());
+                assert!(sum.of(UsageKind::Admitted).0 >= earlier || sum == UsageSum::default());
             }
             before = series.clone();
         }

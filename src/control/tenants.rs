@@ -2,15 +2,17 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use super::http::{Response, Status};
-use super::json::{List, Object};
+use super::json::{as_shown, as_shown_or_null};
 use super::metering::{Figures, HOUR, Meter};
 use super::suggestion::{Suggestion, suggestion};
 use crate::config::{Quotas, Tenant};
 use crate::protocol::{Protocol, encode};
 use crate::values::limits::{METERED_MINUTES_MAX, TENANTS_SHOWN_MAX};
 use crate::values::time::{Now, rfc3339};
-use crate::values::usage::{Amount, Outcome, UsageSum};
+use crate::values::usage::{Amount, UsageKind, UsageSum};
 use crate::values::{TenantId, UNIT};
 
 /// Minutes on one page, over all its tenants: a page is written in one go, while shards wait for the control executor.
@@ -135,63 +137,47 @@ impl Tenants<'_> {
             let last = &shown[most - 1].1.name;
             format!("/tenants?after={last}&minutes={}", query.minutes)
         });
-        let mut body = String::new();
-        let mut page = Object::open(&mut body);
-        page.text("at", &rfc3339(self.now.unix_ms))
-            .text("since", &self.start_of(self.meter.kept_from(self.minute())))
-            .number("quotas_version", self.quotas.version())
-            .list("tenants", |list| {
-                for (id, tenant) in &shown[..shown.len().min(most)] {
-                    list.object(|object| self.write_tenant(object, &self.told(*id, tenant), query.minutes));
-                }
-            });
-        match next {
-            Some(next) => page.text("next", &next),
-            None => page.number("next", "null"),
+        let tenants = &shown[..shown.len().min(most)];
+        let page = Page {
+            at: rfc3339(self.now.unix_ms),
+            since: self.start_of(self.meter.kept_from(self.minute())),
+            quotas_version: self.quotas.version(),
+            tenants: tenants.iter().map(|(id, tenant)| self.shown(*id, tenant, query.minutes)).collect(),
+            next,
         };
-        page.close();
-        body.push('\n');
-        Response::json(Status::Ok, body)
+        Response::json(Status::Ok, &page)
     }
 
-    fn write_tenant(&self, object: &mut Object<'_>, told: &Told<'_>, minutes: u64) {
-        let figures = &told.figures;
-        object
-            .text("name", &told.tenant.name)
-            .number_or_null("ru_per_second", told.quota())
-            .object("request_units", |object| {
-                for (name, sum) in periods(figures) {
-                    object.object(name, |object| write_outcomes(object, sum));
-                }
-            })
-            .object("share_of_quota", |object| {
-                object
-                    .number_or_null("last_minute", told.share(&figures.last_minute, 1))
-                    .number_or_null("last_hour", told.share(&figures.last_hour, HOUR));
-            });
-        match &told.suggestion {
-            Some(suggestion) => object.object("suggestion", |object| {
-                object
-                    .number("ru_per_second", suggestion.ru_per_second)
-                    .number("minutes_at_80_percent", suggestion.minutes_near);
+    fn shown<'a>(&'a self, id: TenantId, tenant: &'a Tenant, minutes: u64) -> TenantShown<'a> {
+        let told = self.told(id, tenant);
+        let [this_minute, last_minute, last_hour, last_day] =
+            periods(&told.figures).map(|(_, sum)| UsageShown::from(sum));
+        TenantShown {
+            name: &tenant.name,
+            ru_per_second: told.quota(),
+            request_units: PeriodsShown { this_minute, last_minute, last_hour, last_day },
+            share_of_quota: SharesShown {
+                last_minute: told.share(&told.figures.last_minute, 1),
+                last_hour: told.share(&told.figures.last_hour, HOUR),
+            },
+            suggestion: told.suggestion.as_ref().map(|suggestion| SuggestionShown {
+                ru_per_second: suggestion.ru_per_second,
+                minutes_at_80_percent: suggestion.minutes_near,
             }),
-            None => object.number("suggestion", "null"),
-        };
-        if minutes > 0 {
-            object.list("minutes", |list| self.write_minutes(list, told, minutes));
+            minutes: (minutes > 0).then(|| self.minutes_shown(&told, minutes)),
         }
     }
 
     /// The minutes in which there was anything, the one that is not over among them.
-    fn write_minutes(&self, list: &mut List<'_>, told: &Told<'_>, minutes: u64) {
+    fn minutes_shown(&self, told: &Told<'_>, minutes: u64) -> Vec<MinuteShown> {
         let now = self.minute();
-        for (minute, usage) in self.meter.series_of(told.id, (now + 1).saturating_sub(minutes), now) {
-            list.object(|object| {
-                object.text("start", &self.start_of(minute));
-                write_outcomes(object, &usage.into());
-                object.number_or_null("share_of_quota", told.share(&usage.into(), 1));
-            });
-        }
+        let series = self.meter.series_of(told.id, (now + 1).saturating_sub(minutes), now);
+        let shown = series.map(|(minute, usage)| {
+            let sum = UsageSum::from(usage);
+            let share_of_quota = told.share(&sum, 1);
+            MinuteShown { start: self.start_of(minute), usage: UsageShown::from(&sum), share_of_quota }
+        });
+        shown.collect()
     }
 
     /// The reply to `QOS TENANTS`: a list of maps. A tenant is told of itself, an administrator of all whose names come
@@ -210,6 +196,77 @@ impl Tenants<'_> {
     }
 }
 
+/// The page; names and their order are a contract.
+#[derive(Serialize)]
+struct Page<'a> {
+    at: String,
+    since: String,
+    quotas_version: u64,
+    tenants: Vec<TenantShown<'a>>,
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct TenantShown<'a> {
+    name: &'a str,
+    ru_per_second: Option<u64>,
+    request_units: PeriodsShown,
+    share_of_quota: SharesShown,
+    suggestion: Option<SuggestionShown>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    minutes: Option<Vec<MinuteShown>>,
+}
+
+#[derive(Serialize)]
+struct PeriodsShown {
+    this_minute: UsageShown,
+    last_minute: UsageShown,
+    last_hour: UsageShown,
+    last_day: UsageShown,
+}
+
+#[derive(Serialize)]
+struct SharesShown {
+    #[serde(serialize_with = "as_shown_or_null")]
+    last_minute: Option<Share>,
+    #[serde(serialize_with = "as_shown_or_null")]
+    last_hour: Option<Share>,
+}
+
+#[derive(Serialize)]
+struct SuggestionShown {
+    ru_per_second: u64,
+    minutes_at_80_percent: usize,
+}
+
+#[derive(Serialize)]
+struct MinuteShown {
+    start: String,
+    #[serde(flatten)]
+    usage: UsageShown,
+    #[serde(serialize_with = "as_shown_or_null")]
+    share_of_quota: Option<Share>,
+}
+
+#[derive(Serialize)]
+struct UsageShown {
+    #[serde(serialize_with = "as_shown")]
+    admitted: Amount,
+    #[serde(serialize_with = "as_shown")]
+    throttled: Amount,
+    #[serde(serialize_with = "as_shown")]
+    shed: Amount,
+    #[serde(serialize_with = "as_shown")]
+    cached: Amount,
+}
+
+impl From<&UsageSum> for UsageShown {
+    fn from(sum: &UsageSum) -> Self {
+        let [admitted, throttled, shed, cached] = UsageKind::ALL.map(|kind| sum.of(kind));
+        Self { admitted, throttled, shed, cached }
+    }
+}
+
 fn periods(figures: &Figures) -> [(&'static str, &UsageSum); 4] {
     [
         ("this_minute", &figures.this_minute),
@@ -217,12 +274,6 @@ fn periods(figures: &Figures) -> [(&'static str, &UsageSum); 4] {
         ("last_hour", &figures.last_hour),
         ("last_day", &figures.last_day),
     ]
-}
-
-fn write_outcomes(object: &mut Object<'_>, sum: &UsageSum) {
-    for outcome in Outcome::ALL {
-        object.number(outcome.name(), sum.of(outcome));
-    }
 }
 
 fn reply_tenant(out: &mut Vec<u8>, protocol: Protocol, told: &Told<'_>) {
@@ -239,10 +290,10 @@ fn reply_tenant(out: &mut Vec<u8>, protocol: Protocol, told: &Told<'_>) {
     }
     for (name, sum) in periods {
         encode::bulk(out, name.as_bytes());
-        encode::map(out, protocol, Outcome::ALL.len());
-        for outcome in Outcome::ALL {
-            encode::bulk(out, outcome.name().as_bytes());
-            encode::double(out, protocol, &sum.of(outcome).to_string());
+        encode::map(out, protocol, UsageKind::ALL.len());
+        for kind in UsageKind::ALL {
+            encode::bulk(out, kind.name().as_bytes());
+            encode::double(out, protocol, &sum.of(kind).to_string());
         }
     }
     encode::bulk(out, b"suggested_ru_per_second");

@@ -4,9 +4,9 @@ use std::fmt;
 
 use super::{MicroUnits, UNIT};
 
-/// What became of a request.
+/// What became of a request, as far as metering goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum UsageKind {
     /// It went on to a store.
     Admitted,
     /// A quota was used up.
@@ -17,7 +17,7 @@ pub enum Outcome {
     Cached,
 }
 
-impl Outcome {
+impl UsageKind {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Admitted, Self::Throttled, Self::Shed, Self::Cached];
 
@@ -60,36 +60,36 @@ impl Usage {
     }
 
     /// The part that came to this end.
-    pub const fn of(&self, outcome: Outcome) -> MicroUnits {
-        match outcome {
-            Outcome::Admitted => self.admitted,
-            Outcome::Throttled => self.throttled,
-            Outcome::Shed => self.shed,
-            Outcome::Cached => self.cached,
+    pub const fn of(&self, kind: UsageKind) -> MicroUnits {
+        match kind {
+            UsageKind::Admitted => self.admitted,
+            UsageKind::Throttled => self.throttled,
+            UsageKind::Shed => self.shed,
+            UsageKind::Cached => self.cached,
         }
     }
 }
 
 /// Those of a long time: a day at the largest quota does not fit 64 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UsageSum([u128; Outcome::ALL.len()]);
+pub struct UsageSum([u128; UsageKind::ALL.len()]);
 
 impl UsageSum {
     /// Adds some.
     pub fn add(&mut self, usage: Usage) {
-        for outcome in Outcome::ALL {
-            self.0[outcome as usize] += u128::from(usage.of(outcome));
+        for kind in UsageKind::ALL {
+            self.0[kind as usize] += u128::from(usage.of(kind));
         }
     }
 
     /// The part that came to this end.
-    pub const fn of(&self, outcome: Outcome) -> Amount {
-        Amount(self.0[outcome as usize])
+    pub const fn of(&self, kind: UsageKind) -> Amount {
+        Amount(self.0[kind as usize])
     }
 
     /// What was taken from the tenant's quota.
     pub const fn consumed(&self) -> Amount {
-        Amount(self.of(Outcome::Admitted).0 + self.of(Outcome::Cached).0)
+        Amount(self.of(UsageKind::Admitted).0 + self.of(UsageKind::Cached).0)
     }
 
     /// Everything that was asked for.
@@ -150,7 +150,7 @@ mod tests {
     fn each_part_stays_its_own() {
         let mut usage = Usage { admitted: 1, throttled: 2, shed: 3, cached: 4 };
         usage.add(Usage { admitted: 10, throttled: 20, shed: 30, cached: u64::MAX });
-        assert_eq!(Outcome::ALL.map(|outcome| usage.of(outcome)), [11, 22, 33, u64::MAX]);
+        assert_eq!(UsageKind::ALL.map(|kind| usage.of(kind)), [11, 22, 33, u64::MAX]);
         let mut sum = UsageSum::from(usage);
         sum.add(usage);
         assert_eq!(sum.consumed(), Amount(22 + 2 * u128::from(u64::MAX)));

@@ -2,6 +2,8 @@
 
 use std::io::Write as _;
 
+use serde::Serialize;
+
 use super::{Method, PAGES, Persistence, Route, Status};
 use crate::control::json;
 
@@ -30,21 +32,15 @@ impl Response {
     }
 
     /// A JSON document.
-    pub fn json(status: Status, body: String) -> Self {
-        Self { status, header: None, content_type: "application/json", body }
+    pub fn json(status: Status, value: &impl Serialize) -> Self {
+        Self { status, header: None, content_type: "application/json", body: json::document(value) }
     }
 
     /// What is wrong, for people and programs (RFC 9457), with the place in the body that it is about.
     pub fn problem(status: Status, detail: &str, place: Option<(usize, usize)>) -> Self {
         let (number, title) = status.parts();
-        let mut body = String::new();
-        let mut problem = json::Object::open(&mut body);
-        problem.text("title", title).number("status", number).text("detail", detail);
-        if let Some((line, column)) = place {
-            problem.number("line", line).number("column", column);
-        }
-        problem.close();
-        body.push('\n');
+        let (line, column) = place.unzip();
+        let body = json::document(&Problem { title, status: number, detail, line, column });
         Self { status, header: None, content_type: "application/problem+json", body }
     }
 
@@ -90,6 +86,18 @@ impl Response {
             out.extend_from_slice(self.body.as_bytes());
         }
     }
+}
+
+#[derive(Serialize)]
+struct Problem<'a> {
+    title: &'static str,
+    #[serde(serialize_with = "json::as_shown")]
+    status: &'static str,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<usize>,
 }
 
 #[cfg(test)]
