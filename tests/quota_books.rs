@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use weir::control::pool::{Pool, Rhythm};
 use weir::policy::slice::{Slice, Terms, Verdict};
 use weir::values::allowance::lease_of;
@@ -256,8 +257,11 @@ fn run(capacity: Capacity, steps: &[Step]) {
     assert!(world.pool.is_idle(later, RHYTHM), "{:?}", world.pool);
 }
 
+/// Seeds that failed are kept: a test outside `src` has to say where.
 fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+    let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/tests/quota_books.txt");
+    let failure_persistence = Some(Box::new(FileFailurePersistence::Direct(seeds)) as Box<_>);
+    ProptestConfig { cases, failure_persistence, ..ProptestConfig::default() }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use weir::control::pool::Rhythm;
 use weir::control::reconciliation::Reconciliation;
 use weir::policy::slice::{Slice, Terms, Verdict};
@@ -293,14 +294,16 @@ impl World {
     }
 }
 
+/// Seeds that failed are kept: a test outside `src` has to say where.
+fn config(cases: u32) -> ProptestConfig {
+    let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/tests/quota_bound.txt");
+    let failure_persistence = Some(Box::new(FileFailurePersistence::Direct(seeds)) as Box<_>);
+    ProptestConfig { cases, failure_persistence, ..ProptestConfig::default() }
+}
+
 #[test]
 fn no_stretch_of_time_sees_more_than_the_quota() {
-    let config = ProptestConfig {
-        cases: 10_000,
-        max_shrink_iters: 200,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
+    let config = ProptestConfig { max_shrink_iters: 200, ..config(10_000) };
     proptest!(config, |(case in cases())| {
         let mut world = World::new(&case);
         world.run(400);
@@ -311,8 +314,7 @@ fn no_stretch_of_time_sees_more_than_the_quota() {
 
 #[test]
 fn a_pool_that_was_silent_for_a_while_is_paid_once_and_pays_once() {
-    let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |(case in cases(), from in 20_u64..200, length in 40_u64..400)| {
+    proptest!(config(300), |(case in cases(), from in 20_u64..200, length in 40_u64..400)| {
         // Long after the stall it must be forgotten: the cores may not live on what they allowed themselves meanwhile.
         let cores = case.cores.min(8);
         let case = Case {
@@ -329,12 +331,7 @@ fn a_pool_that_was_silent_for_a_while_is_paid_once_and_pays_once() {
 
 #[test]
 fn all_of_the_quota_is_usable_on_any_core() {
-    let config = ProptestConfig {
-        cases: 500,
-        max_shrink_iters: 200,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
+    let config = ProptestConfig { max_shrink_iters: 200, ..config(500) };
     proptest!(config, |(case in cases(), busy in prop_oneof![Just(1_u64), Just(2), Just(64)])| {
         // Always more than the quota, in pieces that a core could use, and messages as fast as they are.
         let cores = case.cores;

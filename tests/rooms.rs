@@ -68,6 +68,29 @@ fn unsafe_and_clocks_stay_where_they_are() {
     only_in(CLOCK, "a clock", |line| line.contains("Instant::now") || line.contains("SystemTime::now"));
 }
 
+/// A property that failed once fails again in the next run, whoever runs it.
+#[test]
+fn failing_seeds_are_kept() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let mut properties = 0;
+    for entry in fs::read_dir(&tests).expect("tests/ can be read") {
+        let path = entry.expect("tests/ can be read").path();
+        let Some(name) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+        if path.extension().is_none_or(|extension| extension != "rs") || name == "rooms" {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("sources are text");
+        if text.contains("proptest!") {
+            properties += 1;
+            // What a test in `src` does by itself, one elsewhere has to be told.
+            let place = format!("/proptest-regressions/tests/{name}.txt");
+            assert!(text.contains(&place), "tests/{name}.rs does not keep its seeds in {place}");
+        }
+    }
+    assert!(properties >= 2, "the properties were found");
+    assert!(sources().iter().all(|file| !file.text.contains("failure_persistence")), "src/ keeps all seeds");
+}
+
 fn only_in(files: &[&str], what: &str, found: impl Fn(&str) -> bool) {
     for file in sources().iter().filter(|file| !files.contains(&file.path.as_str())) {
         for (number, line) in file.text.lines().enumerate() {
