@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from harness import shapes
@@ -129,6 +131,31 @@ def test_replies_are_the_same_bytes(shape: Shape, protocol: int, reference: Redi
                     f"line {step.line}: {step.mark} {step.text}\n    redis: {expected}\n    weir:  {found}"
                 )
     assert not differences, f"{shape.family}.shapes\n" + "\n".join(differences)
+
+
+def test_sums_of_decimals_have_every_digit_of_redis(reference: Redis, weir_over_redis: Weir):
+    rng = random.Random(1)
+
+    def decimal(digits: int) -> str:
+        places = rng.randint(0, digits)
+        fraction = f".{rng.randrange(10**places):0{places}d}" if places else ""
+        return f"{rng.choice(['', '-'])}{rng.randrange(10**digits)}{fraction}"
+
+    requests = []
+    for digits in (2, 4, 9, 15) * 250:
+        requests += [("SET", "sum", decimal(digits)), ("INCRBYFLOAT", "sum", decimal(digits))]
+        requests += [("HSET", "sums", "f", decimal(digits)), ("HINCRBYFLOAT", "sums", "f", decimal(digits))]
+    with reference.connect() as direct, weir_over_redis.connect() as through:
+        expected, found = direct.pipeline(requests), through.pipeline(requests)
+    sums = [(request, reply.value) for request, reply in zip(requests, expected) if "INCR" in request[0]]
+    # Most of them show that Redis adds in binary: without that there would be nothing to compare.
+    assert sum(len(value) >= 18 for _, value in sums) > 1_000, "long sums are among them"
+    differences = [
+        f"{' '.join(request)}: redis {theirs}, weir {ours}"
+        for request, theirs, ours in zip(requests, expected, found)
+        if theirs.raw != ours.raw
+    ]
+    assert not differences, "\n".join(differences[:10])
 
 
 def test_what_it_does_not_have_it_says(weir_over_redis: Weir):
