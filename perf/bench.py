@@ -12,50 +12,27 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
-from harness.ports import free_port  # noqa: E402
-from harness.processes import CLOCK_TICKS, Redis, Server, Weir, accepts  # noqa: E402
+from harness.ports import free_port  # noqa: E402, F401
+from harness.processes import CLOCK_TICKS, Redis, Server, Weir, accepts  # noqa: E402, F401
 from harness.resp import encode  # noqa: E402
 
+# Where daemons are that no shell of a user finds, too.
+PATH_SEARCHED = os.environ["PATH"] + ":/usr/sbin"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
-KEYS = 100_000
-VALUE_BYTES = 64
 CONNECTIONS = 50
-FILL_BATCH = 1000
+VALUE_BYTES = 64
+# Keys of one comparison: so many, or as many as have values of so many bytes together.
+KEYS_MAX = 100_000
+STORED_BYTES_MAX = 128 * 1024 * 1024
+FILL_BATCH_MAX = 1000
+FILL_BATCH_BYTES_MAX = 1024 * 1024
 # Requests of one measurement, by pipeline depth: long enough that a scheduler hiccup does not show, short enough for many rounds.
 REQUESTS = {1: 150_000, 16: 800_000, 64: 1_600_000}
+REQUESTS_ELSEWHERE = 500_000
+# Of large values fewer, for the same reasons.
+MOVED_BYTES_MAX = 1024 * 1024 * 1024
 RUN_SECONDS_MAX = 600
-
-
-class Twemproxy(Server):
-    """nutcracker in front of the same backends, set up as its documentation recommends."""
-
-    name = "twemproxy"
-
-    def __init__(self, *backends: Redis) -> None:
-        super().__init__()
-        self.backends = backends
-
-    def command(self) -> list[str]:
-        lines = [
-            "pool:",
-            f"  listen: 127.0.0.1:{self.port}",
-            "  hash: fnv1a_64",
-            "  distribution: ketama",
-            "  redis: true",
-            "  server_connections: 1",
-            "  servers:",
-            *[f"   - {backend.address}:1" for backend in self.backends],
-        ]
-        config = self.folder / "nutcracker.yml"
-        config.write_text("\n".join(lines) + "\n")
-        return ["nutcracker", "-c", str(config), "-a", "127.0.0.1", "-s", str(free_port()), "-v", "4"]
-
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin"}
-
-    def ready(self) -> bool:
-        return accepts(self.port)
 
 
 class WeirBinary(Weir):
@@ -70,12 +47,58 @@ class WeirBinary(Weir):
 
 
 @dataclass(frozen=True)
+class Load:
+    """What redis-benchmark does in one measurement."""
+
+    command: str
+    depth: int
+    value_bytes: int = VALUE_BYTES
+    requests_wanted: int | None = None
+
+    @property
+    def requests(self) -> int:
+        usual = REQUESTS.get(self.depth, REQUESTS_ELSEWHERE)
+        return self.requests_wanted or min(usual, MOVED_BYTES_MAX // self.value_bytes)
+
+    @property
+    def keys(self) -> int:
+        return keys_of(self.value_bytes)
+
+    def command_line(self, port: int, login: str | None = None) -> list[str]:
+        user, _, password = (login or "").partition(":")
+        numbers = {
+            "-p": port,
+            "-c": CONNECTIONS,
+            "-n": self.requests,
+            "-P": self.depth,
+            "-r": self.keys,
+            "-d": self.value_bytes,
+        }
+        return [
+            "redis-benchmark",
+            "-h",
+            "127.0.0.1",
+            *[word for flag, number in numbers.items() for word in (flag, str(number))],
+            "-t",
+            self.command.lower(),
+            "--csv",
+            *(["--user", user, "-a", password] if login else []),
+        ]
+
+
+def keys_of(value_bytes: int) -> int:
+    return min(KEYS_MAX, STORED_BYTES_MAX // value_bytes)
+
+
+@dataclass(frozen=True)
 class Bill:
     """What one measurement cost."""
 
     requests: int
     cpu_seconds: float
     requests_per_second: float
+    # From the first byte sent of a batch to the first byte received: the whole of a request only where the depth is 1.
+    p99_ms: float
 
     @property
     def cpu_micros_per_request(self) -> float:
@@ -115,61 +138,39 @@ class Meter:
         return total / 1e9
 
 
-def fill(server: Server) -> None:
+def fill(server: Server, value_bytes: int = VALUE_BYTES) -> None:
     """Sets every key that redis-benchmark may ask for, through this server: each proxy places keys in its own way."""
-    value = b"x" * VALUE_BYTES
+    value = b"x" * value_bytes
+    keys = keys_of(value_bytes)
+    batch = max(1, min(FILL_BATCH_MAX, FILL_BATCH_BYTES_MAX // value_bytes))
     with server.connect() as connection:
-        for first in range(0, KEYS, FILL_BATCH):
-            connection.send_raw(
-                b"".join(encode("SET", f"key:{i:012}", value) for i in range(first, first + FILL_BATCH))
-            )
-            for reply in connection.read_many(FILL_BATCH):
+        for first in range(0, keys, batch):
+            several = range(first, min(first + batch, keys))
+            connection.send_raw(b"".join(encode("SET", f"key:{i:012}", value) for i in several))
+            for reply in connection.read_many(len(several)):
                 assert reply.raw == b"+OK\r\n", f"{server.name}: {reply}"
 
 
-def benchmark_command(
-    port: int, command: str, depth: int, requests: int, clients: int = CONNECTIONS, login: str | None = None
-) -> list[str]:
-    user, _, password = (login or "").partition(":")
-    return [
-        "redis-benchmark",
-        "-h",
-        "127.0.0.1",
-        "-p",
-        str(port),
-        "-c",
-        str(clients),
-        "-n",
-        str(requests),
-        "-P",
-        str(depth),
-        "-r",
-        str(KEYS),
-        "-d",
-        str(VALUE_BYTES),
-        "-t",
-        command.lower(),
-        "--csv",
-        *(["--user", user, "-a", password] if login else []),
-    ]
+# Of redis-benchmark's table.
+COLUMN_RATE, COLUMN_P99 = 1, 6
 
 
-def measure(server: Server, command: str, depth: int, requests: int, login: str | None = None) -> Bill:
+def measure(server: Server, load: Load, login: str | None = None) -> Bill:
     """One run of redis-benchmark against one server, as USER:PASSWORD if wanted."""
     meter = Meter(server.pid)
-    run = subprocess.run(
-        benchmark_command(server.port, command, depth, requests, login=login),
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS_MAX,
-    )
+    command = load.command_line(server.port, login)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX)
     used = meter.seconds()
-    rows = [line.strip('"').split('","') for line in run.stdout.splitlines() if line.startswith(f'"{command.upper()}"')]
+    rows = [
+        line.strip('"').split('","')
+        for line in run.stdout.splitlines()
+        if line.startswith(f'"{load.command.upper()}"')
+    ]
     if run.returncode or len(rows) != 1 or server.exited():
         raise SystemExit(
             f"{server.name}: redis-benchmark ended with {run.returncode}\n{run.stdout}{run.stderr}{server.output()}"
         )
-    return Bill(requests, used, float(rows[0][1]))
+    return Bill(load.requests, used, float(rows[0][COLUMN_RATE]), float(rows[0][COLUMN_P99]))
 
 
 def machine() -> dict[str, str]:
@@ -180,19 +181,25 @@ def machine() -> dict[str, str]:
     return {
         "kernel": platform.release(),
         "cpu": f"{os.cpu_count()} x {model}",
-        "redis-server": first_line("redis-server", "--version"),
-        "redis-benchmark": first_line("redis-benchmark", "--version"),
-        "twemproxy": first_line("nutcracker", "--version"),
+        "redis-server": version_of("redis-server"),
+        "redis-benchmark": version_of("redis-benchmark"),
     }
 
 
-def first_line(*command: str) -> str:
-    path = os.environ["PATH"] + ":/usr/sbin"
+def version_of(program: str) -> str:
+    """The first line that a program says about its version."""
     try:
-        run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
-    except FileNotFoundError:
+        run = subprocess.run(
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PATH": PATH_SEARCHED},
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
         return "not installed"
-    return (run.stdout + run.stderr).strip().splitlines()[0]
+    return ((run.stdout + run.stderr).strip().splitlines() or ["says nothing of its version"])[0]
 
 
 def commit_of(path: Path) -> str:

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import bench
+import peers
 from harness.processes import Redis, Storage, Weir, binary
 from harness.resp import Closed, Connection
 
@@ -24,7 +25,7 @@ class Store(Storage):
     own_group = True
 
 
-class Twemproxy(bench.Twemproxy):
+class Twemproxy(peers.Twemproxy):
     own_group = True
 
 

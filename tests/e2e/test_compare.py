@@ -1,0 +1,101 @@
+"""perf/compare: further peers, sizes of values, and what it says when it is asked for what it does not have."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import predixy_stand_in
+from harness.processes import ROOT, Redis, binary
+
+sys.path.insert(0, str(ROOT / "perf"))
+
+import bench  # noqa: E402
+import peers  # noqa: E402
+
+pytestmark = pytest.mark.weir_only
+COMPARE = ROOT / "perf" / "compare"
+STAND_IN = ROOT / "tests" / "e2e" / "predixy_stand_in.py"
+SECONDS_MAX = 120
+
+
+def compare(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMPARE, *words], capture_output=True, text=True, timeout=SECONDS_MAX)
+
+
+def test_a_peer_is_measured_beside_the_others_at_every_size(tmp_path):
+    run = compare(
+        *("--targets", "weir", "--weir-binary", str(binary("weir")), "--peer", f"predixy={STAND_IN}"),
+        *("--base", "predixy", "--sizes", "64,20000", "--depths", "1,4", "--rounds", "2", "--requests", "300"),
+        *("--name", "tried", "--folder", str(tmp_path)),
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads((tmp_path / "tried.json").read_text())
+    cases = {(row["value_bytes"], row["depth"], row["command"], row["target"]) for row in found["rows"]}
+    expected = {
+        (size, depth, command, target)
+        for size in (64, 20_000)
+        for depth in (1, 4)
+        for command in ("SET", "GET")
+        for target in ("weir", "predixy")
+    }
+    assert cases == expected
+    assert len(found["ratios"]) == len(expected) / 2
+    for row in found["rows"]:
+        assert len(row["cpu_us_per_request"]) == 2 and min(row["cpu_us_per_request"]) > 0, row
+        assert min(row["p99_ms"]) > 0, row
+    assert "weir / predixy" in (tmp_path / "tried.md").read_text()
+
+
+def test_large_values_are_measured_with_fewer_keys_and_requests():
+    usual, large = bench.Load("SET", 16), bench.Load("SET", 16, 256 * 1024)
+    assert (usual.keys, usual.requests) == (bench.KEYS_MAX, bench.REQUESTS[16])
+    assert large.keys * large.value_bytes == bench.STORED_BYTES_MAX
+    assert large.requests * large.value_bytes == bench.MOVED_BYTES_MAX
+
+
+def test_predixy_is_told_where_to_listen_and_all_stores():
+    stores = [Redis(), Redis()]
+    for number, store in enumerate(stores):
+        store.port = 7000 + number
+    predixy = peers.named(f"predixy={STAND_IN}", stores)
+    try:
+        predixy.port = 7617
+        program, config = predixy.command()
+        assert program == str(STAND_IN)
+        with open(config) as file:
+            bind, told = predixy_stand_in.settings(file.read().splitlines())
+        assert bind == "127.0.0.1:7617"
+        assert told == [store.address for store in stores]
+    finally:
+        for server in (predixy, *stores):
+            server.discard()
+
+
+@pytest.mark.parametrize(
+    ("peer", "said"),
+    [
+        ("envoy=/usr/bin/true", "NAME is one of predixy"),
+        ("predixy", "is no program"),
+        ("predixy=/nowhere/predixy", "/nowhere/predixy is no program"),
+        ("predixy=/etc/passwd", "/etc/passwd is no program"),
+    ],
+)
+def test_a_peer_that_cannot_be_is_refused(peer, said):
+    with pytest.raises(peers.Unknown, match=said):
+        peers.named(peer, [])
+
+
+def test_a_peer_that_cannot_be_ends_the_run_with_one_line():
+    run = compare("--targets", "twemproxy", "--peer", "predixy=/nowhere/predixy")
+    assert run.returncode != 0
+    assert "--peer" in run.stderr and "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("words", [("--sizes", "64,large"), ("--depths", "0"), ("--sizes", "")])
+def test_numbers_are_asked_for(words):
+    run = compare(*words)
+    assert run.returncode == 2 and words[0] in run.stderr, run.stderr
