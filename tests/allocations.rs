@@ -247,7 +247,7 @@ impl Bench {
             match owner {
                 Owner::Link(..) => self.links.push((shard, owner, segment)),
                 Owner::Client(_) => {
-                    self.bytes_answered += segment.bytes().len() as u64;
+                    self.bytes_answered += segment.len() as u64;
                     self.shards[shard].handle_transmitted(owner, segment, now);
                 }
             }

@@ -563,7 +563,7 @@ mod tests {
                 if let Some(decoder) = self.decoders.get_mut(&(id.0, generation)) {
                     let mut at = 0;
                     while let Ok(Some(_)) =
-                        decoder.next(segment.bytes(), &mut at, &RequestLimits::trusted(65_536))
+                        decoder.next(&segment.bytes(), &mut at, &RequestLimits::trusted(65_536))
                     {
                         *self.asked.entry((id.0, generation)).or_default() += 1;
                         self.requests += 1;

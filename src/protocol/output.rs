@@ -1,5 +1,9 @@
 //! Bytes on their way out of one connection: small ones gathered into one buffer, large ones shared.
+//!
+//! A socket has one send under way, so what comes meanwhile waits for it. A send therefore takes along what there is: several
+//! pieces at once where large messages lie between, up to a bound.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -14,23 +18,50 @@ pub enum Segment {
     Gathered(Vec<u8>),
     /// One large message, or the rest of it.
     Shared(Bytes),
+    /// Several of these, one behind the other, none of which is several itself.
+    Several(Vec<Segment>),
 }
 
 impl Segment {
-    /// The bytes to send.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Gathered(bytes) => bytes,
+    /// The bytes to send, where they lie.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let alone = std::slice::from_ref(self);
+        let several = if let Self::Several(pieces) = self { pieces } else { alone };
+        several.iter().map(|piece| match piece {
+            Self::Gathered(bytes) => bytes.as_slice(),
             Self::Shared(bytes) => bytes,
+            Self::Several(_) => unreachable!("a piece is one piece"),
+        })
+    }
+
+    /// The bytes to send as one, which copies those of several pieces.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::Gathered(bytes) => Cow::Borrowed(bytes),
+            Self::Shared(bytes) => Cow::Borrowed(bytes),
+            Self::Several(_) => Cow::Owned(self.pieces().collect::<Vec<_>>().concat()),
         }
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.pieces().map(<[u8]>::len).sum()
+    }
+
+    /// Nothing to send?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
 /// A buffer kept for reuse is not larger than this; all of them together not larger than that.
 const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
 const POOL_BYTES_KEPT: usize = 32 * 1024 * 1024;
-/// A gathered segment closes at this size, so that a long queue of output is sent in bounded steps.
+/// A gathered segment closes at this size, and nothing is sent along with so much, so that a long queue of output is sent in
+/// bounded steps.
 const SEGMENT_BYTES_MAX: usize = 256 * 1024;
+/// Pieces of one send.
+const SEGMENT_PIECES_MAX: usize = 64;
 
 /// Buffers of one core, handed from connection to connection: an idle connection holds none.
 #[derive(Debug)]
@@ -71,8 +102,10 @@ impl BufferPool {
 
     /// Takes the buffer of a sent segment back.
     pub fn give_segment(&mut self, segment: Segment) {
-        if let Segment::Gathered(buffer) = segment {
-            self.give(buffer);
+        match segment {
+            Segment::Gathered(buffer) => self.give(buffer),
+            Segment::Shared(_) => {}
+            Segment::Several(pieces) => pieces.into_iter().for_each(|piece| self.give_segment(piece)),
         }
     }
 }
@@ -116,13 +149,32 @@ impl Output {
 
     /// The next segment to send.
     pub fn take(&mut self) -> Option<Segment> {
-        let segment = self.closed.pop_front();
-        match &segment {
-            Some(segment) => self.closed_bytes -= segment.bytes().len(),
-            None if self.open.is_empty() => return None,
-            None => return Some(Segment::Gathered(std::mem::take(&mut self.open))),
+        match (self.closed.len(), self.open.is_empty()) {
+            (0, true) => None,
+            (0, false) => Some(Segment::Gathered(std::mem::take(&mut self.open))),
+            (1, true) => {
+                self.closed_bytes = 0;
+                self.closed.pop_front()
+            }
+            _ => Some(self.take_several()),
         }
-        segment
+    }
+
+    /// The oldest piece, with those behind it as far as they fit into one send.
+    fn take_several(&mut self) -> Segment {
+        let (mut pieces, mut bytes) = (Vec::new(), 0);
+        while bytes < SEGMENT_BYTES_MAX
+            && pieces.len() < SEGMENT_PIECES_MAX - 1
+            && let Some(next) = self.closed.pop_front()
+        {
+            bytes += next.len();
+            pieces.push(next);
+        }
+        self.closed_bytes -= bytes;
+        if self.closed.is_empty() && bytes < SEGMENT_BYTES_MAX && !self.open.is_empty() {
+            pieces.push(Segment::Gathered(std::mem::take(&mut self.open)));
+        }
+        Segment::Several(pieces)
     }
 
     /// Bytes that wait.
@@ -152,6 +204,8 @@ impl Output {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -164,10 +218,10 @@ mod tests {
         output.append_shared(&mut pool, &large);
         output.append(&mut pool, b"c");
         assert_eq!(output.len(), 3 + large.len());
-        let sent: Vec<Vec<u8>> =
-            std::iter::from_fn(|| output.take()).map(|segment| segment.bytes().to_vec()).collect();
-        assert_eq!(sent, [b"ab".to_vec(), large.to_vec(), b"c".to_vec()]);
-        assert!(output.is_empty() && output.is_empty());
+        let segment = output.take().expect("something was appended");
+        assert_eq!(segment.pieces().collect::<Vec<_>>(), [b"ab".as_slice(), &large, b"c"], "in one send");
+        assert_eq!(segment.len(), 3 + large.len());
+        assert!(output.is_empty() && output.take().is_none());
     }
 
     #[test]
@@ -176,7 +230,66 @@ mod tests {
         let large = Bytes::from(vec![b'L'; COPY_BYTES_MAX + 1]);
         output.append_shared(&mut BufferPool::new(1), &large);
         let segment = output.take().expect("something was appended");
-        assert_eq!(segment.bytes().as_ptr(), large.as_ptr());
+        assert_eq!(segment.pieces().next().expect("one").as_ptr(), large.as_ptr());
+    }
+
+    #[test]
+    fn one_send_is_bounded_in_bytes_and_pieces() {
+        let mut pool = BufferPool::new(4);
+        let mut output = Output::default();
+        let large = Bytes::from(vec![b'L'; SEGMENT_BYTES_MAX / 2]);
+        (0..3).for_each(|_| output.append_shared(&mut pool, &large));
+        assert_eq!(output.take().expect("three wait").len(), 2 * large.len());
+        assert_eq!(output.len(), large.len());
+        assert_eq!(output.take().expect("one waits").pieces().count(), 1);
+        let least = Bytes::from(vec![b'L'; COPY_BYTES_MAX + 1]);
+        let small = SEGMENT_BYTES_MAX / least.len() + 1;
+        (0..2 * small).for_each(|_| output.append_shared(&mut pool, &least));
+        let pieces = output.take().expect("many wait").pieces().count();
+        assert!(pieces <= small && pieces <= SEGMENT_PIECES_MAX, "{pieces}");
+    }
+
+    #[test]
+    fn buffers_of_several_pieces_come_back() {
+        let mut pool = BufferPool::new(4);
+        let mut output = Output::default();
+        output.append(&mut pool, b"a");
+        output.append_shared(&mut pool, &Bytes::from(vec![b'L'; COPY_BYTES_MAX + 1]));
+        output.append(&mut pool, b"b");
+        pool.give_segment(output.take().expect("something was appended"));
+        assert!(pool.take().capacity() > 0 && pool.take().capacity() > 0);
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out_in_order(steps in proptest::collection::vec(0_u8..4, 0..200)) {
+            let mut pool = BufferPool::new(8);
+            let mut output = Output::default();
+            let (mut before, mut after) = (Vec::new(), Vec::new());
+            for (number, step) in steps.iter().enumerate() {
+                let fill = number as u8;
+                let message = match step {
+                    0 => {
+                        let Some(segment) = output.take() else { continue };
+                        prop_assert!(!segment.is_empty());
+                        prop_assert!(segment.pieces().count() <= SEGMENT_PIECES_MAX);
+                        after.extend_from_slice(&segment.bytes());
+                        pool.give_segment(segment);
+                        prop_assert_eq!(after.len() + output.len(), before.len());
+                        continue;
+                    }
+                    1 => vec![fill; 10],
+                    2 => vec![fill; COPY_BYTES_MAX + 1],
+                    _ => vec![fill; SEGMENT_BYTES_MAX],
+                };
+                before.extend_from_slice(&message);
+                output.append_shared(&mut pool, &Bytes::from(message));
+            }
+            while let Some(segment) = output.take() {
+                after.extend_from_slice(&segment.bytes());
+            }
+            prop_assert!(before == after && output.is_empty());
+        }
     }
 
     #[test]

@@ -310,7 +310,7 @@ impl Driver {
     ) {
         let socket = self.socket(token);
         socket.sending = false;
-        let length = segment.bytes().len();
+        let length = segment.len();
         let sent = socket.sent + result.as_ref().map_or(0, |sent| *sent);
         let (owner, closing) = (socket.owner, socket.closing);
         match result {

@@ -67,9 +67,41 @@ pub struct ReceivedBuffer {
 /// What the kernel is busy with, kept alive until it is done.
 #[derive(Debug)]
 enum Borrowed {
-    Sending { socket: Token, segment: Segment },
+    Sending { socket: Token, segment: Segment, _places: Option<Box<Places>> },
     Connecting { socket: Token, _address: Box<socket2::SockAddr> },
     Time { _at: Box<Timespec> },
+}
+
+/// Where the pieces of a segment lie, as the kernel is told.
+struct Places {
+    header: libc::msghdr,
+    pieces: Vec<libc::iovec>,
+}
+
+impl Places {
+    /// Those of what is left of a segment, which must not change while they are in use.
+    fn of(segment: &Segment, mut sent: usize) -> Self {
+        let mut pieces = Vec::new();
+        for piece in segment.pieces() {
+            let left = &piece[sent.min(piece.len())..];
+            sent -= piece.len() - left.len();
+            if !left.is_empty() {
+                pieces.push(libc::iovec { iov_base: left.as_ptr().cast_mut().cast(), iov_len: left.len() });
+            }
+        }
+        // SAFETY: a header of zeroes is one without an address, without pieces and without control data.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        // On the heap, so moving their vector does not move them.
+        header.msg_iov = pieces.as_mut_ptr();
+        header.msg_iovlen = pieces.len();
+        Self { header, pieces }
+    }
+}
+
+impl std::fmt::Debug for Places {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} pieces", self.pieces.len())
+    }
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -240,13 +272,18 @@ impl Ring {
 
     /// Sends a segment from `sent` on, and gives it back with the completion.
     pub fn send(&mut self, socket: Token, segment: Segment, sent: usize) {
-        let bytes = &segment.bytes()[sent..];
-        let (start, length) = (bytes.as_ptr(), bytes.len() as u32);
+        let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+        let fd = Fd(self.descriptors.begin(socket));
         // The bytes are on the heap (a vector's or shared ones), so moving the segment does not move them.
-        let place = self.borrowed.insert(Borrowed::Sending { socket, segment });
-        let entry = opcode::Send::new(Fd(self.descriptors.begin(socket)), start, length)
-            .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
-            .build();
+        let (entry, places) = if let Segment::Several(_) = &segment {
+            let places = Box::new(Places::of(&segment, sent));
+            let header: *const libc::msghdr = &raw const places.header;
+            (opcode::SendMsg::new(fd, header).flags(flags as u32).build(), Some(places))
+        } else {
+            let bytes = &segment.pieces().next().expect("one piece")[sent..];
+            (opcode::Send::new(fd, bytes.as_ptr(), bytes.len() as u32).flags(flags).build(), None)
+        };
+        let place = self.borrowed.insert(Borrowed::Sending { socket, segment, _places: places });
         self.push(entry.user_data(tag(KIND_BORROWED, place as u64)));
     }
 
@@ -473,7 +510,7 @@ fn interpret(entry: &cqueue::Entry, borrowed: &mut Slab<Borrowed>) -> Option<Com
             (Err(error), _) => Completion::ReceiveStopped { socket: value as Token, error },
         },
         KIND_BORROWED => match borrowed.remove(value as usize) {
-            Borrowed::Sending { socket, segment } => {
+            Borrowed::Sending { socket, segment, .. } => {
                 Completion::Sent { socket, segment, result: result.map(|sent| sent as usize) }
             }
             Borrowed::Connecting { socket, .. } => {
@@ -675,6 +712,30 @@ mod tests {
             let Completion::Received { buffer, ended: true, .. } = found else { panic!("{found:?}") };
             assert_eq!(ring.bytes(&buffer).len(), RECEIVE_BUFFER_BYTES);
             ring.give_back(buffer);
+        }
+    }
+
+    #[test]
+    fn several_pieces_leave_in_one_send_from_wherever_it_had_come_to() {
+        let (mut ring, _rope) = ring();
+        let (mut peer, own) = UnixStream::pair().expect("a pair");
+        let token = ring.adopt(own.into());
+        // More than a socket's buffer takes at once.
+        let pieces = [vec![b'a'; 3], vec![b'b'; 1 << 20], Vec::new(), vec![b'c'; 5], vec![b'd'; 1 << 20]];
+        let whole = pieces.concat();
+        for sent in [0, 2, 3, 1000, 3 + (1 << 20), whole.len() - 1] {
+            let pieces = pieces.iter().map(|piece| Segment::Shared(piece.clone().into())).collect();
+            ring.send(token, Segment::Several(pieces), sent);
+            ring.submit().expect("a working ring");
+            let mut read = vec![0; whole.len() - sent];
+            std::thread::scope(|threads| {
+                threads.spawn(|| peer.read_exact(&mut read).expect("what was sent"));
+                let found = completions(&mut ring, 1).pop().expect("one");
+                let Completion::Sent { segment, result, .. } = found else { panic!("{found:?}") };
+                assert_eq!(result.expect("a connected socket"), whole.len() - sent);
+                assert_eq!(segment.len(), whole.len());
+            });
+            assert!(read == whole[sent..], "from {sent} on");
         }
     }
 }

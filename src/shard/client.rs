@@ -450,7 +450,7 @@ mod tests {
         client.answer(first, Message::Small(b"first "), &mut pool);
         let sent = client.output.take().expect("all are ready");
         assert_eq!(
-            String::from_utf8_lossy(sent.bytes()),
+            String::from_utf8_lossy(&sent.bytes()),
             "first second third a fourth reply that is too long to be kept in place "
         );
         assert_eq!(client.unanswered(), 0);

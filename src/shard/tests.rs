@@ -873,7 +873,7 @@ impl Rig {
             Owner::Client(_) => self.take(shard, owner, segment),
             Owner::Link(link, generation) => {
                 let backend = self.links[&(shard, link)];
-                for frame in frames_of(segment.bytes()) {
+                for frame in frames_of(&segment.bytes()) {
                     if frame.contains("\r\nCLIENT\r\n") {
                         self.greeted(shard, link, generation, &frame);
                         continue;
@@ -900,7 +900,7 @@ impl Rig {
 
     fn take(&mut self, shard: usize, owner: Owner, segment: Segment) {
         let Owner::Client(id) = owner else { unreachable!("only clients let something wait") };
-        self.received.entry((shard, id.index)).or_default().extend_from_slice(segment.bytes());
+        self.received.entry((shard, id.index)).or_default().extend_from_slice(&segment.bytes());
         self.shards[shard].handle_transmitted(owner, segment, self.now);
     }
 }

@@ -540,7 +540,7 @@ impl World {
     }
 
     fn transmit(&mut self, shard: usize, owner: Owner, segment: Segment, now: Now) -> Checked {
-        if segment.bytes().is_empty() {
+        if segment.is_empty() {
             return Err("an empty segment is sent".into());
         }
         let Some(socket) = self.by_owner.get(&(shard, owner)).copied() else {
@@ -559,7 +559,7 @@ impl World {
             self.stuck_segments.insert(socket, segment);
             return Ok(());
         }
-        for piece in pieces(segment.bytes(), self.plan.piece_bytes, &mut self.random) {
+        for piece in pieces(&segment.bytes(), self.plan.piece_bytes, &mut self.random) {
             let arrival = self.arrival_at_peer(socket);
             match peer {
                 Peer::Client(client) => self.at(arrival, Event::ClientReceives(client, piece)),

@@ -274,14 +274,14 @@ impl House {
         }
         while let Some((owner, segment)) = self.shards[shard].poll_transmit() {
             match owner {
-                Owner::Client(_) => self.received.extend_from_slice(segment.bytes()),
+                Owner::Client(_) => self.received.extend_from_slice(&segment.bytes()),
                 Owner::Link(link, generation) if self.stores == Stores::Silent => {
                     if !self.asked.contains(&(shard, link, generation)) {
                         self.asked.push((shard, link, generation));
                     }
                 }
                 Owner::Link(link, generation) => {
-                    for _ in 0..self.whole_requests(shard, link, segment.bytes()) {
+                    for _ in 0..self.whole_requests(shard, link, &segment.bytes()) {
                         self.shards[shard].handle_link_bytes(link, generation, b"+OK\r\n", now);
                     }
                 }

@@ -301,7 +301,7 @@ mod tests {
         fn sent(&mut self) -> String {
             let mut text = String::new();
             while let Some((Owner::Client(id), segment)) = self.service.poll_transmit() {
-                text.push_str(&String::from_utf8_lossy(segment.bytes()).replace("\r\n", "|"));
+                text.push_str(&String::from_utf8_lossy(&segment.bytes()).replace("\r\n", "|"));
                 self.service.handle_transmitted(id, Segment::Gathered(Vec::new()));
             }
             while let Some(action) = self.service.poll_action() {

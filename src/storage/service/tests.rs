@@ -54,7 +54,7 @@ impl Bench {
         let mut any = false;
         while let Some((owner, segment)) = self.service.poll_transmit() {
             let Owner::Client(id) = owner else { panic!("a store has clients only") };
-            read[id.index as usize].extend_from_slice(segment.bytes());
+            read[id.index as usize].extend_from_slice(&segment.bytes());
             self.service.handle_transmitted(id, segment);
             any = true;
         }
