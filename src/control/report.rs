@@ -43,7 +43,7 @@ impl ShardReport {
         Self {
             counters: shard.counters().clone(),
             clients_open: shard.clients_open(),
-            replies_owed: shard.replies_owed(),
+            replies_owed: shard.replies_in_flight(),
             links_open: shard.links_open(),
             service_times: shard.service_times().clone(),
             users: shard.users(),

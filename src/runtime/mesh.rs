@@ -143,20 +143,12 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd as _;
 
-    use crate::protocol::Protocol;
-    use crate::shard::{Message, ReplyTo, Route, Terms, Track};
-    use crate::values::BackendId;
+    use crate::shard::{Message, Outcome, ReplyTo};
 
     fn numbered(number: u32) -> Box<Batch> {
         let mut batch = Box::<Batch>::default();
         let to = ReplyTo { shard: ShardId(0), part: 0, client: 0, generation: 0, sequence: number };
-        let route = Route { slot: 0, backend: BackendId(0), protocol: Protocol::Resp2, track: Track::Usual };
-        batch.push_request(
-            to,
-            route,
-            Terms { deadline: None, tenant: 0, tier: 0, class: 0 },
-            Message::Small(b"x"),
-        );
+        batch.push_reply(to, Outcome::Refused, Message::Small(b"x"));
         batch
     }
 
@@ -173,7 +165,7 @@ mod tests {
                 sent += 1;
             }
             let batch = receiver.receive().expect("something is under way");
-            seen.extend(batch.requests().map(|(to, ..)| to.sequence));
+            seen.extend(batch.replies().map(|(to, ..)| to.sequence));
             sender.is_blocked();
         }
         assert!(seen.is_sorted() && seen.len() == 3 * BATCHES_UNDER_WAY);

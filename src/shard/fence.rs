@@ -43,7 +43,7 @@ pub struct Fence {
 
 /// The fences that one shard knows of.
 #[derive(Debug)]
-pub(super) struct Fences {
+pub struct Fences {
     own: ShardId,
     /// With the number that each has here.
     standing: VecDeque<(u64, Fence)>,
@@ -129,7 +129,7 @@ impl Fences {
 }
 
 /// What `CLIENT INFO` says of the connection that asks, if it is understood.
-pub(super) fn store_client(reply: &[u8]) -> Option<StoreClient> {
+pub fn store_client(reply: &[u8]) -> Option<StoreClient> {
     if !matches!(reply.first(), Some(b'$' | b'=')) {
         return None;
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::counters::Counter;
 use crate::protocol::encode;
 
 /// Why weir itself did not let a request through.
@@ -40,6 +41,35 @@ pub enum Refusal<'a> {
         /// When a new attempt makes sense.
         retry_after: Duration,
     },
+}
+
+/// Why a request was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSent {
+    /// The backend could not be reached; the next attempt is this far away.
+    Down(Duration),
+    /// Too much is in flight on the connection.
+    Full,
+    /// Too much waits for the core that the key is at home on.
+    CoreFull,
+}
+
+/// When to come back after something had no room.
+const RETRY_WHEN_FULL: Duration = Duration::from_millis(10);
+
+impl NotSent {
+    /// The same as its client is told, and what counts it.
+    pub fn refusal(self, backend: &str) -> (Counter, Refusal<'_>) {
+        let full = |reason| Refusal::Overloaded { reason, backend, retry_after: RETRY_WHEN_FULL };
+        match self {
+            Self::Down(retry_after) => (
+                Counter::RefusedUnavailable,
+                Refusal::Unavailable { backend, reason: "connect-failed", retry_after },
+            ),
+            Self::Full => (Counter::RefusedOverloaded, full("pending")),
+            Self::CoreFull => (Counter::RefusedOverloaded, full("core")),
+        }
+    }
 }
 
 impl Refusal<'_> {

@@ -9,11 +9,21 @@ mod track;
 mod transactions;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::*;
+use crate::config::Quotas;
+use crate::protocol::Segment;
 use crate::protocol::encode;
+use crate::routing::Topology;
 use crate::routing::slot_of;
-use crate::values::{BackendId, Demand, Grant, Loss, UNIT, limits};
+use crate::values::allowance::Report;
+use crate::values::time::Now;
+use crate::values::{
+    Action, BackendId, ClientId, ConnectionId, Demand, Grant, Loss, Owner, ShardId, StoreVersion, Timestamp,
+    UNIT, limits,
+};
 
 #[test]
 fn replies_keep_the_order_of_requests_across_cores() {
@@ -717,7 +727,7 @@ impl Rig {
     }
 
     fn owed(&self) -> usize {
-        self.shards.iter().map(Shard::replies_owed).sum()
+        self.shards.iter().map(Shard::replies_in_flight).sum()
     }
 
     fn send(&mut self, client: usize, requests: &[&[&str]]) {

@@ -690,8 +690,12 @@ impl World {
         }
         for core in &self.cores {
             let shard = &core.shard;
-            let left =
-                [shard.clients_open(), shard.replies_owed(), shard.gathers_open(), shard.requests_departed()];
+            let left = [
+                shard.clients_open(),
+                shard.replies_in_flight(),
+                shard.gathers_open(),
+                shard.requests_departed(),
+            ];
             if left != [0; 4] {
                 return Err(format!(
                     "shard {} is left with {left:?} (clients, owed replies, gathers, requests of clients that left)",

@@ -18,7 +18,7 @@ pub use effects::{Action, Loss, Owner};
 pub use ids::{BackendId, ClientId, ConnectionId, ShardId, TenantId};
 pub use random::Random;
 pub use request_units::{MicroUnits, Price, UNIT, Weights, signed};
-pub use spares::Spares;
+pub use spares::{Spares, shorten};
 pub use store_version::StoreVersion;
 pub use tier::Tier;
 pub use time::Timestamp;

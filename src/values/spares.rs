@@ -1,5 +1,7 @@
 //! Things kept to be used again: as many as are in use, and no more for long.
 
+use std::collections::VecDeque;
+
 /// A stack of spare things. What was not needed since it was tidied last is let go, half of it each time.
 #[derive(Debug)]
 pub struct Spares<T> {
@@ -44,6 +46,16 @@ impl<T> Spares<T> {
         }
         self.unused = self.kept.len();
         !self.kept.is_empty()
+    }
+}
+
+/// Lists up to this length are left alone.
+const LIST_KEPT: usize = 64;
+
+/// Shortens a list that is much longer than what stands in it.
+pub fn shorten<T>(list: &mut VecDeque<T>) {
+    if list.capacity() > LIST_KEPT && list.len() < list.capacity() / 4 {
+        list.shrink_to((list.len() * 2).max(LIST_KEPT));
     }
 }
 

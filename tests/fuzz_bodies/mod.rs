@@ -60,7 +60,7 @@ pub fn stores(bytes: &[u8]) {
             house.settle();
         }
         for shard in &house.shards {
-            assert_eq!((shard.replies_owed(), shard.gathers_open()), (0, 0), "owed replies, gathers");
+            assert_eq!((shard.replies_in_flight(), shard.gathers_open()), (0, 0), "owed replies, gathers");
         }
         house.shards[0].handle_client_end(house.client);
         house.settle();
@@ -146,7 +146,7 @@ pub fn composer(bytes: &[u8]) {
         house.shards[0].handle_client_end(house.client);
         house.settle();
         for shard in &house.shards {
-            let left = (shard.clients_open(), shard.replies_owed(), shard.gathers_open());
+            let left = (shard.clients_open(), shard.replies_in_flight(), shard.gathers_open());
             assert_eq!(left, (0, 0, 0), "clients, owed replies, gathers");
         }
     }

@@ -14,10 +14,11 @@ const LIMITED: &str = r"
 
 /// A rig whose pools give nothing but what was spent on credit.
 fn limited(shards: u16) -> Rig {
-    let mut rig = Rig::with(shards, 1, |settings| {
-        settings.admission.weights =
-            Weights { base: UNIT, kib_in: 0, kib_out: 0, row: UNIT / 100, key: 0, latency_ms: 0 };
-    });
+    limited_at(shards, Weights { base: UNIT, kib_in: 0, kib_out: 0, row: UNIT / 100, key: 0, latency_ms: 0 })
+}
+
+fn limited_at(shards: u16, weights: Weights) -> Rig {
+    let mut rig = Rig::with(shards, 1, |settings| settings.admission.weights = weights);
     let now = rig.now;
     for shard in &mut rig.shards {
         shard.handle_quotas(quotas(LIMITED), now);
@@ -173,9 +174,8 @@ fn what_was_sent_and_never_answered_costs_what_it_was_estimated_at() {
 
 #[test]
 fn a_reply_that_is_too_large_is_billed_by_what_was_read() {
-    let mut rig = limited(1);
     let weights = Weights { base: UNIT, kib_in: 0, kib_out: UNIT, row: 0, key: 0, latency_ms: 0 };
-    rig.shards[0].settings.admission.weights = weights;
+    let mut rig = limited_at(1, weights);
     rig.pools = (1_000_000 * UNIT as i64, false);
     let client = rig.client(0);
     rig.send(client, &[&["GET", "a"]]);
@@ -190,9 +190,8 @@ fn a_reply_that_is_too_large_is_billed_by_what_was_read() {
 
 #[test]
 fn no_transaction_costs_less_than_nothing_however_much_it_asks_for() {
-    let mut rig = limited(1);
-    rig.shards[0].settings.admission.weights =
-        Weights { base: 1_000_000 * UNIT, key: 1_000_000 * UNIT, ..Weights::default() };
+    let weights = Weights { base: 1_000_000 * UNIT, key: 1_000_000 * UNIT, ..Weights::default() };
+    let mut rig = limited_at(1, weights);
     let client = rig.client(0);
     rig.send(client, &[&["MULTI"]]);
     let walk = ["HSCAN", "k", "0", "COUNT", "4294967295"];

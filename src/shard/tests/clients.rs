@@ -27,7 +27,7 @@ impl Rig {
 
     fn number(&self, client: usize) -> String {
         let (shard, id) = self.clients[client];
-        self.shards[shard].clients.peek(id).expect("it is open").number.to_string()
+        self.shards[shard].front().peek(id).expect("it is open").number().to_string()
     }
 }
 

@@ -33,7 +33,7 @@ fn those_who_hold_most_are_closed_when_all_hold_too_much() {
             let excess = rig.shards[0].clients_bytes().saturating_sub(64 << 20);
             rig.shards[0].handle_memory_exceeded(excess);
             assert!(rig.shards[0].clients_bytes() <= 64 << 20);
-            let held: usize = rig.shards[0].clients.all().map(|client| client.decoder.held_bytes()).sum();
+            let held: usize = rig.shards[0].front().undecoded_bytes();
             most = most.max(held);
         }
     }

@@ -39,7 +39,7 @@ impl Rig {
 
     pub(super) fn is_open(&self, client: usize) -> bool {
         let (shard, id) = self.clients[client];
-        self.shards[shard].clients.peek(id).is_some()
+        self.shards[shard].front().peek(id).is_some()
     }
 
     pub(super) fn counted(&self, counter: Counter) -> u64 {
@@ -161,7 +161,7 @@ fn what_a_tenant_is_given_changes_with_the_quotas_and_what_a_client_chose_stays(
     assert_eq!([plain, chosen].map(|client| tier(&mut rig, client)), ["critical", "batch"]);
     let deadlines = [plain, chosen].map(|client| {
         let id = rig.id(client);
-        rig.shards[0].clients.at(id).identity.deadline
+        rig.shards[0].front().peek(id).expect("it is open").identity().deadline
     });
     assert_eq!(deadlines.map(|deadline| deadline.map(|it| it.as_millis())), [Some(20), Some(50)]);
 }

@@ -1,0 +1,304 @@
+//! Requests to a backend, pipelined over its connections, and their replies.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::link::{Link, LinkState, Pending, Purpose};
+use super::{Back, Replies};
+use crate::protocol::{Protocol, Scanned};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
+use crate::shard::refusal::{NotSent, Refusal};
+use crate::shard::request::{Envelope, ReplyTo, Route, Track};
+use crate::shard::settings::ShardSettings;
+use crate::values::limits::{self, COPY_BYTES_MAX};
+use crate::values::time::Now;
+use crate::values::{Action, ConnectionId, Loss, Owner};
+
+/// When to come back after a connection was lost with requests on it.
+const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
+
+impl Back {
+    /// Sends a request, or a block of them of which only the last one's reply counts.
+    #[inline]
+    pub fn send(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) -> Result<(), NotSent> {
+        let connection = link_for(&env.settings, envelope.route);
+        self.make_ready(env, connection, now)?;
+        if self.links[connection.0 as usize].fenced < self.fences.count() {
+            self.fence_off(env, connection, now);
+        }
+        env.counters.add(Counter::RequestsForwarded, 1);
+        env.counters.add(Counter::RequestsHeavy, u64::from(envelope.route.track == Track::Heavy));
+        let link = &mut self.links[connection.0 as usize];
+        match message {
+            Message::Small(bytes) => link.output.append(&mut env.pool, bytes),
+            Message::Shared(bytes) => link.output.append_shared(&mut env.pool, bytes),
+        }
+        let (class, sent_at) = (envelope.nature.class, now.monotonic);
+        for _ in 1..requests {
+            link.pending.push_back(Pending { purpose: Purpose::Step, class, sent_at });
+        }
+        link.pending.push_back(Pending { purpose: Purpose::Answer(envelope.reply_to), class, sent_at });
+        self.in_flight += requests;
+        self.list_to_send(connection);
+        Ok(())
+    }
+
+    /// Sees to it that the link takes requests.
+    fn make_ready(&mut self, env: &mut Env, connection: ConnectionId, now: Now) -> Result<(), NotSent> {
+        let link = &mut self.links[connection.0 as usize];
+        match link.state {
+            LinkState::BackingOff { until } if until > now.monotonic => {
+                return Err(NotSent::Down(until.since(now.monotonic)));
+            }
+            LinkState::Closed | LinkState::BackingOff { .. } => self.open_link(env, connection, now),
+            LinkState::Opening { .. } | LinkState::Greeting { .. } | LinkState::Open => {
+                let full = link.pending.len() >= limits::LINK_PENDING_MAX
+                    || link.output.len() >= limits::LINK_OUTPUT_BYTES_MAX;
+                if full {
+                    return Err(NotSent::Full);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The socket of a link could not be connected, or is gone.
+    pub fn handle_lost(
+        &mut self,
+        env: &mut Env,
+        (connection, generation): (ConnectionId, u32),
+        loss: Loss,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let Some(link) = self.current_link(connection, generation) else { return };
+        let connected = !matches!(link.state, LinkState::Opening { .. });
+        if loss == Loss::OnTheWay {
+            self.raise_fence(connection);
+        }
+        let reason = if connected { "connection-lost" } else { "connect-failed" };
+        self.lose_link(env, connection, reason, replies, now);
+    }
+
+    /// Bytes from a backend.
+    pub fn handle_bytes(
+        &mut self,
+        env: &mut Env,
+        (connection, generation): (ConnectionId, u32),
+        mut chunk: &[u8],
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        env.counters.add(Counter::BackendBytesReceived, chunk.len() as u64);
+        let Some(link) = self.current_link(connection, generation) else { return };
+        link.heard_at = now.monotonic;
+        if !link.greetings.is_empty() {
+            chunk = self.take_greetings(env, (connection, generation), chunk, replies, now);
+        }
+        while !chunk.is_empty() {
+            let Some(link) = self.current_link(connection, generation) else { return };
+            let Ok(scanned) = link.scanner.scan(chunk) else {
+                return self.drop_link(env, connection, "malformed-reply", replies, now);
+            };
+            let Some(scanned) = scanned else {
+                return self.keep_partial(env, connection, chunk);
+            };
+            let (end, rest) = chunk.split_at(scanned.end);
+            chunk = rest;
+            let Some(pending) = link.pending.pop_front() else {
+                return self.drop_link(env, connection, "unexpected-reply", replies, now);
+            };
+            self.in_flight -= 1;
+            env.counters.add(Counter::RepliesReceived, 1);
+            match pending.purpose {
+                Purpose::Answer(to) => {
+                    self.take_reply(env, connection, (to, pending), end, &scanned, replies, now);
+                }
+                Purpose::Step | Purpose::Fence => self.take_no_reply(env, connection, pending.purpose),
+            }
+        }
+    }
+
+    /// One whole reply that somebody waits for.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one step of `handle_bytes`, in a function of its own to be readable"
+    )]
+    #[inline]
+    fn take_reply(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (to, pending): (ReplyTo, Pending),
+        end: &[u8],
+        scanned: &Scanned,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let link = &mut self.links[connection.0 as usize];
+        let let_go = std::mem::take(&mut link.let_go);
+        let mut partial = std::mem::take(&mut link.partial);
+        link.proved();
+        let backend = usize::from(link.backend.0);
+        let took_nanos = now.monotonic.nanos_since(pending.sent_at);
+        let took_micros = took_nanos / 1_000;
+        self.service_times.record(took_nanos);
+        let slowness_micros = self.baselines[backend].handle_reply(pending.class.index(), took_micros);
+        let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
+        let outcome = Outcome::Served {
+            bytes: in_32_bits(let_go.saturating_add((partial.len() + end.len()) as u64)),
+            rows: in_32_bits(scanned.rows),
+            took_micros: in_32_bits(took_micros),
+            slowness_micros: in_32_bits(slowness_micros),
+        };
+        if let_go > 0 {
+            env.counters.add(Counter::RepliesOversized, 1);
+            let bytes_max = env.settings.reply_bytes_max;
+            let text = format!("-ERR the reply is larger than {bytes_max} bytes (--max-reply-bytes)\r\n");
+            replies.reply(env, to, outcome, Message::Small(text.as_bytes()), now);
+        } else if partial.is_empty() {
+            replies.reply(env, to, outcome, Message::Small(end), now);
+        } else {
+            partial.extend_from_slice(end);
+            if partial.len() > COPY_BYTES_MAX {
+                replies.reply(env, to, outcome, Message::Shared(&Bytes::from(partial)), now);
+            } else {
+                replies.reply(env, to, outcome, Message::Small(&partial), now);
+                env.pool.give(partial);
+            }
+        }
+    }
+
+    /// One whole reply that was asked for by weir itself.
+    fn take_no_reply(&mut self, env: &mut Env, connection: ConnectionId, purpose: Purpose) {
+        let link = &mut self.links[connection.0 as usize];
+        link.let_go = 0;
+        env.pool.give(std::mem::take(&mut link.partial));
+        if purpose == Purpose::Fence {
+            let (origin, sequence) = link.fences.pop_front().expect("each in the stream is noted");
+            self.lift_fence(origin, sequence);
+        }
+    }
+
+    /// Keeps the beginning of a reply, unless it is too large already.
+    pub(super) fn keep_partial(&mut self, env: &mut Env, connection: ConnectionId, chunk: &[u8]) {
+        let link = &mut self.links[connection.0 as usize];
+        if link.let_go > 0 {
+            link.let_go = link.let_go.saturating_add(chunk.len() as u64);
+            return;
+        }
+        if link.partial.len() + chunk.len() > env.settings.reply_bytes_max {
+            link.let_go = (link.partial.len() + chunk.len()) as u64;
+            link.partial = Vec::new();
+            return;
+        }
+        if link.partial.capacity() == 0 {
+            link.partial = env.pool.take();
+        }
+        link.partial.extend_from_slice(chunk);
+    }
+
+    /// Gives a link up and answers for it. What it has not sent yet is dropped; what the store has not read yet is fenced off.
+    pub(super) fn drop_link(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        reason: &'static str,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let generation = self.links[connection.0 as usize].generation;
+        env.actions.push_back(Action::Reset(Owner::Link(connection, generation)));
+        let fenced = self.raise_fence(connection);
+        self.lose_link(env, connection, reason, replies, now);
+        if fenced && self.links[connection.0 as usize].state == LinkState::Closed {
+            // The sooner the store hears of it, the less it does of what nobody waits for.
+            self.open_link(env, connection, now);
+        }
+    }
+
+    fn lose_link(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        reason: &'static str,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        env.counters.add(Counter::LinksLost, 1);
+        let spread = env.random_byte();
+        let link = &mut self.links[connection.0 as usize];
+        // What waited for the connection to be greeted was not sent. Of the others nobody knows how far they came.
+        let outcome = if link.state == LinkState::Open { Outcome::Lost } else { Outcome::Refused };
+        self.in_flight -= link.clear(&mut env.pool);
+        link.lost(now.monotonic, spread);
+        let retry_after = link.pause_left(now.monotonic).max(RETRY_AFTER_LOSS);
+        let backend = link.backend;
+        let mut pending = std::mem::take(&mut link.pending);
+        self.in_flight -= pending.len();
+        let mut text = env.pool.take();
+        Refusal::Unavailable { backend: env.backend_name(backend), reason, retry_after }.encode(&mut text);
+        for pending in pending.drain(..) {
+            if let Purpose::Answer(to) = pending.purpose {
+                env.counters.add(Counter::RefusedUnavailable, 1);
+                replies.reply(env, to, outcome, Message::Small(&text), now);
+            }
+        }
+        env.pool.give(text);
+        self.links[connection.0 as usize].pending = pending;
+    }
+
+    /// Gives up on backends that have owed something for too long.
+    pub fn give_up_on_silent(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
+        for index in 0..self.links.len() {
+            let connection = ConnectionId(index as u32);
+            if let Some(reason) = overdue(&self.links[index], &env.settings, now) {
+                self.drop_link(env, connection, reason, replies, now);
+            }
+        }
+    }
+}
+
+/// What a link has waited for too long for, if anything.
+fn overdue(link: &Link, settings: &ShardSettings, now: Now) -> Option<&'static str> {
+    let has_passed = |since, timeout| now.monotonic.since(since) >= timeout;
+    match link.state {
+        LinkState::Opening { since } => {
+            has_passed(since, settings.connect_timeout).then_some("connect-timeout")
+        }
+        LinkState::Open | LinkState::Greeting { .. } => {
+            let owes_since = link.owes_since()?;
+            has_passed(owes_since, settings.reply_timeout).then_some("reply-timeout")
+        }
+        LinkState::Closed | LinkState::BackingOff { .. } => None,
+    }
+}
+
+/// The connection of a request: the same for the same slot and track, so that requests on one key keep their order.
+#[inline]
+fn link_for(settings: &ShardSettings, route: Route) -> ConnectionId {
+    let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
+    let per_backend = u32::from(usual + heavy);
+    let lane = settings.lane_of(route.slot);
+    let lane = match route.track {
+        Track::Usual => lane,
+        // What goes together on the usual track goes together here too.
+        Track::Heavy => usual + lane % heavy,
+    };
+    let dialect = match route.protocol {
+        Protocol::Resp2 => 0,
+        Protocol::Resp3 => 1,
+    };
+    ConnectionId((u32::from(route.backend.0) * 2 + dialect) * per_backend + u32::from(lane))
+}

@@ -1,0 +1,173 @@
+//! What weir says first on a connection to a backend, before requests flow; and the fences, there and between requests.
+
+use super::link::{Greeting, LinkState, Pending, Purpose};
+use super::{Back, Replies};
+use crate::protocol::command::Class;
+use crate::protocol::{Protocol, encode};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::fence::{Fence, store_client};
+use crate::values::time::Now;
+use crate::values::{Action, ConnectionId, Owner, ShardId};
+
+impl Back {
+    pub(super) fn open_link(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
+        let mut out = env.pool.take();
+        let link = &mut self.links[connection.0 as usize];
+        link.generation = link.generation.wrapping_add(1);
+        link.state = LinkState::Opening { since: now.monotonic };
+        let backend = &env.settings.backends[usize::from(link.backend.0)];
+        if let Some(words) = login_words(link.protocol, backend.credentials.as_ref()) {
+            encode::request(&mut out, words.iter().map(|word| word.as_bytes()));
+            link.greetings.push_back(Greeting::Login);
+        }
+        encode::request(&mut out, [&b"CLIENT"[..], b"INFO"].into_iter());
+        link.greetings.push_back(Greeting::Identity);
+        link.greeting = out;
+        self.in_flight += link.greetings.len();
+        let owner = Owner::Link(connection, link.generation);
+        env.actions.push_back(Action::Connect { owner, backend: link.backend });
+    }
+
+    /// The socket of a link is connected.
+    pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
+        let Some(link) = self.current_link(connection, generation) else { return };
+        link.connected(now.monotonic);
+        env.counters.add(Counter::LinksOpened, 1);
+        self.list_to_send(connection);
+    }
+
+    /// Replies to the greeting. What is left of the bytes when it is answered.
+    pub(super) fn take_greetings<'a>(
+        &mut self,
+        env: &mut Env,
+        (connection, generation): (ConnectionId, u32),
+        mut chunk: &'a [u8],
+        replies: &mut impl Replies,
+        now: Now,
+    ) -> &'a [u8] {
+        while !chunk.is_empty() {
+            let Some(link) = self.current_link(connection, generation) else { break };
+            if link.greetings.is_empty() {
+                break;
+            }
+            let Ok(scanned) = link.scanner.scan(chunk) else {
+                self.drop_link(env, connection, "malformed-reply", replies, now);
+                break;
+            };
+            let Some(scanned) = scanned else {
+                self.keep_partial(env, connection, chunk);
+                return &[];
+            };
+            let (end, rest) = chunk.split_at(scanned.end);
+            chunk = rest;
+            link.let_go = 0;
+            let mut reply = std::mem::take(&mut link.partial);
+            reply.extend_from_slice(end);
+            let step = link.greetings.pop_front().expect("just seen");
+            self.in_flight -= 1;
+            self.take_greeting(env, (connection, step), &reply, replies, now);
+            env.pool.give(reply);
+        }
+        chunk
+    }
+
+    fn take_greeting(
+        &mut self,
+        env: &mut Env,
+        (connection, step): (ConnectionId, Greeting),
+        reply: &[u8],
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let link = &mut self.links[connection.0 as usize];
+        if !reply.starts_with(b"-") {
+            link.proved();
+        } else if step == Greeting::Login {
+            return self.drop_link(env, connection, "login-refused", replies, now);
+        }
+        match step {
+            Greeting::Login => {}
+            Greeting::Identity => {
+                link.name = store_client(reply);
+                self.raise_standing(connection);
+            }
+            // An error as well: then the store does not know how, and nothing more can be done.
+            Greeting::Fence(origin, sequence) => self.lift_fence(origin, sequence),
+        }
+        let link = &mut self.links[connection.0 as usize];
+        if link.greetings.is_empty() {
+            link.opened();
+        }
+        self.list_to_send(connection);
+    }
+
+    /// Has the store drop everything that stands, before the first request.
+    fn raise_standing(&mut self, connection: ConnectionId) {
+        let link = &mut self.links[connection.0 as usize];
+        if let Some(name) = &link.name {
+            // Ids grow: what is above our own is of another life of the store.
+            let lifted = self.fences.lift_all(link.backend, |target| target.id >= name.id);
+            self.lifted.extend(lifted);
+        }
+        let link = &mut self.links[connection.0 as usize];
+        link.fenced = self.fences.count();
+        for fence in self.fences.at(link.backend, 0) {
+            encode_fence(&mut link.greeting, fence);
+            link.greetings.push_back(Greeting::Fence(fence.origin, fence.sequence));
+            self.in_flight += 1;
+        }
+    }
+
+    /// Has the store drop what has come to stand since this was done last on the link, before the next request.
+    pub(super) fn fence_off(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
+        let link = &mut self.links[connection.0 as usize];
+        let seen = std::mem::replace(&mut link.fenced, self.fences.count());
+        for fence in self.fences.at(link.backend, seen) {
+            encode_fence(link.output.buffer(&mut env.pool), fence);
+            link.fences.push_back((fence.origin, fence.sequence));
+            link.pending.push_back(Pending {
+                purpose: Purpose::Fence,
+                class: Class::Control,
+                sent_at: now.monotonic,
+            });
+            self.in_flight += 1;
+        }
+    }
+
+    /// A link is about to be given up: what the store has not done yet of it must not be done later than what follows. False if
+    /// there is nothing to fence off, or the store does not know how.
+    pub(super) fn raise_fence(&mut self, connection: ConnectionId) -> bool {
+        let link = &mut self.links[connection.0 as usize];
+        let sent = link.state == LinkState::Open && !link.pending.is_empty();
+        let Some(name) = link.name.take().filter(|_| sent) else { return false };
+        self.fences.raise(link.backend, name);
+        true
+    }
+
+    /// A store has answered to a fence.
+    pub(super) fn lift_fence(&mut self, origin: ShardId, sequence: u64) {
+        if self.fences.lift(origin, sequence) {
+            self.lifted.push(sequence);
+        }
+    }
+}
+
+fn encode_fence(out: &mut Vec<u8>, fence: &Fence) {
+    let id = fence.target.id.to_string();
+    let words = [&b"CLIENT"[..], b"KILL", b"ID", id.as_bytes(), b"ADDR", fence.target.address.as_bytes()];
+    encode::request(out, words.into_iter());
+}
+
+/// How weir logs in to a backend, if it has to.
+fn login_words(protocol: Protocol, credentials: Option<&(Option<String>, String)>) -> Option<Vec<&str>> {
+    match (protocol, credentials) {
+        (Protocol::Resp2, None) => None,
+        (Protocol::Resp2, Some((None, password))) => Some(vec!["AUTH", password]),
+        (Protocol::Resp2, Some((Some(user), password))) => Some(vec!["AUTH", user, password]),
+        (Protocol::Resp3, None) => Some(vec!["HELLO", "3"]),
+        (Protocol::Resp3, Some((user, password))) => {
+            Some(vec!["HELLO", "3", "AUTH", user.as_deref().unwrap_or("default"), password])
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! One connection to a backend, shared by all requests of this shard that go there in one dialect.
+//!
+//! ```text
+//!   Closed ──first request──> Opening ──connected──> Greeting ──answered──> Open
+//!     ^                          │ failed              │                     │ lost, malformed, silent too long
+//!     └──── time is over ── BackingOff <───────────────┴─────────────────────┘ (a lost one is tried again at once)
+//! ```
+//!
+//! The greeting logs in, asks how the store calls the connection, and raises the fences that stand (`fence.rs`). Requests are sent
+//! when all of it is answered, so no connection carries requests that could not be named to the store later.
+//!
+//! Replies come in the order of requests, so the oldest unanswered request owns the next reply. When the connection
+//! is lost, all of them are answered `-UNAVAILABLE`: weir cannot know which were carried out, so it repeats none.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::protocol::command::Class;
+use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner};
+use crate::shard::fence::StoreClient;
+use crate::shard::request::ReplyTo;
+use crate::values::{BackendId, ShardId, Timestamp};
+
+/// Where the connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// Not connected, and nothing speaks against it.
+    Closed,
+    /// The socket is being connected; requests wait in the output.
+    Opening { since: Timestamp },
+    /// Weir's own greeting is being answered; requests wait in the output.
+    Greeting { since: Timestamp },
+    /// Requests flow.
+    Open,
+    /// The last attempt failed; requests are refused until then.
+    BackingOff { until: Timestamp },
+}
+
+/// What a reply is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A client's.
+    Answer(ReplyTo),
+    /// Nobody's: a step of a block of which only the last reply counts.
+    Step,
+    /// Nobody's: a fence, the oldest of those in the stream.
+    Fence,
+}
+
+/// What a reply is for before requests flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Greeting {
+    /// An error ends the connection.
+    Login,
+    /// How the store calls the connection.
+    Identity,
+    /// A fence, by origin and sequence.
+    Fence(ShardId, u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    pub purpose: Purpose,
+    /// Of the command.
+    pub class: Class,
+    pub sent_at: Timestamp,
+}
+
+#[derive(Debug)]
+pub struct Link {
+    pub backend: BackendId,
+    pub protocol: Protocol,
+    pub state: LinkState,
+    /// Counts sockets, so that an event of an old one is not taken for the new one's.
+    pub generation: u32,
+    attempts: u32,
+    /// What weir says first, until it is sent, and what is to be answered before requests flow.
+    pub greeting: Vec<u8>,
+    pub greetings: VecDeque<Greeting>,
+    /// How the store calls the connection, if it says.
+    pub name: Option<StoreClient>,
+    /// How many fences were seen to on this connection; all that there may ever be before the greeting has asked for some.
+    pub fenced: u64,
+    /// Those between requests, by origin and sequence.
+    pub fences: VecDeque<(ShardId, u64)>,
+    pub output: Output,
+    pub sending: bool,
+    pub listed_to_send: bool,
+    pub pending: VecDeque<Pending>,
+    pub scanner: ReplyScanner,
+    /// When bytes came last.
+    pub heard_at: Timestamp,
+    /// The beginning of a reply that is not whole yet.
+    pub partial: Vec<u8>,
+    /// Of the reply under way, if it is larger than allowed: so many bytes were let go, and an error takes its place.
+    pub let_go: u64,
+}
+
+/// The first pause after a failed attempt, and the longest.
+const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+
+impl Link {
+    pub fn new(backend: BackendId, protocol: Protocol) -> Self {
+        Self {
+            backend,
+            protocol,
+            state: LinkState::Closed,
+            generation: 0,
+            attempts: 0,
+            greeting: Vec::new(),
+            greetings: VecDeque::new(),
+            name: None,
+            fenced: u64::MAX,
+            fences: VecDeque::new(),
+            output: Output::default(),
+            sending: false,
+            listed_to_send: false,
+            pending: VecDeque::new(),
+            scanner: ReplyScanner::default(),
+            heard_at: Timestamp::ZERO,
+            partial: Vec::new(),
+            let_go: 0,
+        }
+    }
+
+    /// The socket is connected: the greeting goes out.
+    pub fn connected(&mut self, now: Timestamp) {
+        self.state = LinkState::Greeting { since: now };
+    }
+
+    /// The greeting was answered.
+    pub fn opened(&mut self) {
+        debug_assert!(self.greetings.is_empty(), "requests flow when all of it is answered");
+        self.state = LinkState::Open;
+    }
+
+    /// Is there something that may be sent?
+    pub fn has_output(&self) -> bool {
+        match self.state {
+            LinkState::Greeting { .. } => !self.greeting.is_empty(),
+            LinkState::Open => !self.output.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Since when the store owes something, if it does. What stands behind much else is not owed from when it was sent, but from the
+    /// reply before it.
+    pub fn owes_since(&self) -> Option<Timestamp> {
+        let owed = match self.state {
+            LinkState::Greeting { since } => Some(since),
+            _ => self.pending.front().map(|pending| pending.sent_at),
+        };
+        owed.map(|since| since.max(self.heard_at))
+    }
+
+    /// A greeting was answered: the backend works, so the next loss is tried again at once.
+    pub fn proved(&mut self) {
+        self.attempts = 0;
+    }
+
+    /// Forgets what was on its way out or to be answered, but for the requests. How many answers to the greeting were owed.
+    pub fn clear(&mut self, pool: &mut BufferPool) -> usize {
+        self.output.clear(pool);
+        pool.give(std::mem::take(&mut self.greeting));
+        self.fences.clear();
+        self.name = None;
+        self.fenced = u64::MAX;
+        let owed = self.greetings.len();
+        self.greetings.clear();
+        owed
+    }
+
+    /// Forgets the socket. `spread` (0 to 255) keeps many links from coming back in step.
+    pub fn lost(&mut self, now: Timestamp, spread: u8) {
+        let worked = matches!(self.state, LinkState::Open | LinkState::Greeting { .. });
+        let pause = if self.attempts == 0 && worked {
+            Duration::ZERO
+        } else {
+            BACKOFF_FIRST.saturating_mul(1 << self.attempts.min(10)).min(BACKOFF_MAX)
+        };
+        self.attempts = self.attempts.saturating_add(1);
+        let jittered = pause.mul_f64(0.75 + f64::from(spread) / 512.0);
+        self.state = if pause.is_zero() {
+            LinkState::Closed
+        } else {
+            LinkState::BackingOff { until: now.after(jittered) }
+        };
+        self.sending = false;
+        self.scanner = ReplyScanner::default();
+        self.partial = Vec::new();
+        self.let_go = 0;
+    }
+
+    /// How long until an attempt to connect is allowed.
+    pub fn pause_left(&self, now: Timestamp) -> Duration {
+        match self.state {
+            LinkState::BackingOff { until } => until.since(now),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_stay_bounded() {
+        let mut link = Link::new(BackendId(0), Protocol::Resp2);
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            link.state = LinkState::Opening { since: Timestamp::ZERO };
+            link.lost(Timestamp::ZERO, 128);
+            pauses.push(link.pause_left(Timestamp::ZERO));
+        }
+        assert!(pauses.is_sorted());
+        assert_eq!(pauses.first(), Some(&BACKOFF_FIRST));
+        assert_eq!(pauses.last(), Some(&BACKOFF_MAX));
+    }
+
+    #[test]
+    fn a_link_that_worked_is_tried_again_at_once() {
+        let mut link = Link::new(BackendId(0), Protocol::Resp2);
+        link.state = LinkState::Opening { since: Timestamp::ZERO };
+        link.lost(Timestamp::ZERO, 0);
+        link.opened();
+        link.proved();
+        link.lost(Timestamp::ZERO, 0);
+        assert_eq!(link.state, LinkState::Closed);
+    }
+}

@@ -1,0 +1,159 @@
+//! Towards the stores: connections, what is in flight on them, how long stores take. Knows neither clients nor accounts.
+//!
+//! | what | file |
+//! |---|---|
+//! | one connection | `link.rs` |
+//! | what is said first on it | `greeting.rs` |
+//! | requests out, replies in | `forward.rs` |
+//! | how long that took | `service_time.rs` |
+
+mod forward;
+mod greeting;
+mod link;
+mod service_time;
+
+use std::collections::VecDeque;
+
+pub use service_time::ServiceTimes;
+
+use super::env::Env;
+use super::fence::{Fence, Fences};
+use super::message::Message;
+use super::outcome::Outcome;
+use super::request::ReplyTo;
+use super::settings::ShardSettings;
+use crate::policy::baseline::Baseline;
+use crate::protocol::{Protocol, Segment};
+use crate::values::time::Now;
+use crate::values::{ConnectionId, Owner, ShardId, shorten};
+use link::{Link, LinkState};
+
+/// Where replies go.
+pub trait Replies {
+    /// One reply, to a request of whichever core.
+    fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now);
+}
+
+/// Connections of one core to all backends.
+#[derive(Debug)]
+pub struct Back {
+    links: Vec<Link>,
+    /// Connections that were given up, of which a store may have something left.
+    fences: Fences,
+    /// Fences of this shard's own that stand no more, which the others have yet to hear.
+    lifted: Vec<u64>,
+    /// Replies that backends owe, over all links.
+    in_flight: usize,
+    to_send: VecDeque<ConnectionId>,
+    service_times: ServiceTimes,
+    /// What is usual, per backend.
+    baselines: Vec<Baseline>,
+}
+
+impl Back {
+    /// No connection is open yet.
+    pub fn new(settings: &ShardSettings) -> Self {
+        let topology = settings.topology;
+        let links = topology
+            .all_backends()
+            .flat_map(|backend| [Protocol::Resp2, Protocol::Resp3].map(|protocol| (backend, protocol)))
+            .flat_map(|(backend, protocol)| {
+                let links = settings.links_per_backend + settings.heavy_links;
+                (0..links).map(move |_| Link::new(backend, protocol))
+            })
+            .collect();
+        Self {
+            links,
+            fences: Fences::new(settings.id, usize::from(topology.shards())),
+            lifted: Vec::new(),
+            in_flight: 0,
+            to_send: VecDeque::new(),
+            service_times: ServiceTimes::default(),
+            baselines: topology.all_backends().map(|_| Baseline::default()).collect(),
+        }
+    }
+
+    /// How long backends took.
+    pub fn service_times(&self) -> &ServiceTimes {
+        &self.service_times
+    }
+
+    /// Replies that backends owe.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Connections that are open.
+    pub fn links_open(&self) -> usize {
+        self.links.iter().filter(|link| link.state == LinkState::Open).count()
+    }
+
+    /// What stands between connections that were given up and those that follow.
+    pub fn fences(&mut self) -> &mut Fences {
+        &mut self.fences
+    }
+
+    /// What another shard tells of fences, before anything else of its batch is done.
+    pub fn hear_fences(&mut self, (raised, lifted): (Vec<Fence>, Vec<(ShardId, u64)>)) {
+        raised.into_iter().for_each(|fence| self.fences.hear(fence));
+        lifted.into_iter().for_each(|(origin, sequence)| {
+            self.fences.lift(origin, sequence);
+        });
+    }
+
+    /// Fences of this shard's own that have come to stand no more since this was asked last.
+    pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
+        std::mem::take(&mut self.lifted).into_iter()
+    }
+
+    /// Bytes that should go out, if any.
+    pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        while let Some(connection) = self.to_send.pop_front() {
+            let link = &mut self.links[connection.0 as usize];
+            link.listed_to_send = false;
+            if link.sending || !link.has_output() {
+                continue;
+            }
+            let segment = match link.state {
+                LinkState::Open => link.output.take(),
+                _ => Some(Segment::Gathered(std::mem::take(&mut link.greeting))),
+            };
+            if let Some(segment) = segment {
+                link.sending = true;
+                return Some((Owner::Link(connection, link.generation), segment));
+            }
+        }
+        None
+    }
+
+    /// A socket is done with a segment.
+    pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
+        if let Some(link) = self.current_link(connection, generation) {
+            link.sending = false;
+            self.list_to_send(connection);
+        }
+    }
+
+    /// Gives back what long pipelines took.
+    pub fn tidy(&mut self) {
+        self.links.iter_mut().for_each(|link| shorten(&mut link.pending));
+    }
+
+    fn current_link(&mut self, connection: ConnectionId, generation: u32) -> Option<&mut Link> {
+        self.links.get_mut(connection.0 as usize).filter(|link| {
+            let exists = matches!(
+                link.state,
+                LinkState::Open | LinkState::Greeting { .. } | LinkState::Opening { .. }
+            );
+            link.generation == generation && exists
+        })
+    }
+
+    fn list_to_send(&mut self, connection: ConnectionId) {
+        let link = &mut self.links[connection.0 as usize];
+        if !link.sending && !link.listed_to_send && link.has_output() {
+            link.listed_to_send = true;
+            self.to_send.push_back(connection);
+        }
+    }
+}

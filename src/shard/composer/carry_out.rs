@@ -1,0 +1,231 @@
+//! A request is admitted, here and nowhere else, and sent where it goes.
+
+use super::Shard;
+use super::destination::Destination;
+use crate::policy::price::Asked;
+use crate::protocol::command::{Class, Command, LocalCommand};
+use crate::protocol::{Arguments, Request, encode};
+use crate::shard::counters::Counter;
+use crate::shard::front::Rewrite;
+use crate::shard::gate::{Admission, Charge, Payer, Scope, Throttled, asked};
+use crate::shard::message::Message;
+use crate::shard::refusal::{NotSent, Refusal};
+use crate::shard::request::{Envelope, Nature, ReplyTo};
+use crate::values::time::Now;
+use crate::values::{BackendId, ClientId, ShardId};
+
+/// The request goes no further now: it was answered, or it waits.
+#[derive(Clone, Copy, Debug)]
+struct Stopped;
+
+impl Shard {
+    /// Sends a request where it goes, once it may.
+    #[inline]
+    pub(super) fn carry_out(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        destination: Destination,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        if destination.is_alone() && self.front.client(id).unanswered() > 0 {
+            return self.front.hold_for_replies(&mut self.env, id, &request.arguments);
+        }
+        let Ok(charge) = self.admit(id, command, destination, &request.arguments, now) else { return };
+        let Destination::Home { slot, backend, home } = destination else {
+            return self.carry_out_alone(id, command, destination, charge, request, now);
+        };
+        // Every request comes by here: its client is looked up once.
+        let client = self.front.client(id);
+        let (route, asker) = (client.route_to(slot, backend), client.asker());
+        let sequence = client.expect_reply(Rewrite::AsItCame, charge);
+        let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
+        let envelope = Envelope { reply_to, route, asker, nature: Nature::of(command) };
+        self.dispatch(home, &envelope, Message::new(request.arguments.frame(), request.shared), now);
+    }
+
+    /// The same for what has no home of its own.
+    #[inline(never)]
+    fn carry_out_alone(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        destination: Destination,
+        charge: Option<Charge>,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        let (arguments, nature) = (&request.arguments, Nature::of(command));
+        let message = Message::new(arguments.frame(), request.shared);
+        match (destination, command) {
+            (Destination::Home { slot, backend, .. } | Destination::Alone { slot, backend }, _) => {
+                let envelope = self.envelope_alone(id, (slot, backend), (Rewrite::AsItCame, charge), nature);
+                self.send_from_here(&envelope, message, 1, now);
+            }
+            (Destination::Scan { backend, cursor }, _) => {
+                let mut frame = self.env.pool.take();
+                encode::array(&mut frame, arguments.len());
+                encode::bulk(&mut frame, arguments.name());
+                encode::bulk(&mut frame, cursor.to_string().as_bytes());
+                arguments.iter().skip(2).for_each(|word| encode::bulk(&mut frame, word));
+                let rewrite = Rewrite::Cursor { backend: backend.0 };
+                let envelope = self.envelope_alone(id, (0, backend), (rewrite, charge), nature);
+                self.send_from_here(&envelope, Message::Small(&frame), 1, now);
+                self.env.pool.give(frame);
+            }
+            (Destination::Stores(fan_out), _) => self.ask_all(id, fan_out, (charge, nature), message, now),
+            (Destination::Parts(gather), Some(command)) => {
+                self.split(id, command, gather, charge, arguments, now);
+            }
+            (Destination::Weir(local), Some(command)) => {
+                self.answer_locally(id, command, local, charge, request, now);
+            }
+            (Destination::Parts(_) | Destination::Weir(_), None) => {
+                unreachable!("what is in no table goes alone")
+            }
+        }
+    }
+
+    /// Admits a request and takes its price, if it has one. What does not go further has been seen to.
+    #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
+    #[inline(always)]
+    fn admit(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        destination: Destination,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
+        if self.gate.lets_all_pass() {
+            return Ok(None);
+        }
+        if let Destination::Weir(local) = destination {
+            return self.admit_local(id, command, local, arguments, now);
+        }
+        let (asked, class) = (asked(command, arguments), Nature::of(command).class);
+        let client = self.front.client(id);
+        let Some(payer) = client.payer() else { return Ok(None) };
+        let in_flight = client.unanswered();
+        let take_track = |track| client.take_track(track);
+        match self.gate.admit(&mut self.env, payer, in_flight, (&asked, class), take_track, now) {
+            Admission::Passed(charge) => Ok(charge),
+            otherwise => self.stop(id, &otherwise, arguments),
+        }
+    }
+
+    /// The same for what weir answers itself: little of it has a price.
+    #[inline(never)]
+    fn admit_local(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        local: LocalCommand,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
+        let client = self.front.client(id);
+        let asked: Option<(Asked, Class)> = match local {
+            // All of it or nothing: a transaction that was throttled half way would be none.
+            LocalCommand::Exec => client
+                .transaction()
+                .and_then(|transaction| transaction.asked())
+                .map(|asked| (asked, Class::Multi)),
+            _ if local.is_priced() => Some((asked(command, arguments), Nature::of(command).class)),
+            _ => None,
+        };
+        let (Some((asked, class)), Some(payer)) = (asked, client.payer()) else { return Ok(None) };
+        let in_flight = client.unanswered();
+        let take_track = |track| client.take_track(track);
+        match self.gate.admit_asked(&mut self.env, payer, in_flight, (&asked, class), take_track, now) {
+            Admission::Passed(charge) => Ok(charge),
+            otherwise => self.stop(id, &otherwise, arguments),
+        }
+    }
+
+    /// A request does not pass now.
+    #[inline(never)]
+    fn stop(
+        &mut self,
+        id: ClientId,
+        admission: &Admission,
+        arguments: &Arguments<'_>,
+    ) -> Result<Option<Charge>, Stopped> {
+        match admission {
+            Admission::Passed(charge) => return Ok(*charge),
+            Admission::AfterReplies => self.front.hold_for_replies(&mut self.env, id, arguments),
+            Admission::AfterGrant => {
+                self.front.hold_for_grant(id, arguments);
+                self.gate.await_grant(id);
+            }
+            Admission::Throttled(throttled) => self.throttle(id, throttled),
+        }
+        Err(Stopped)
+    }
+
+    /// A transaction that was refused is over.
+    fn throttle(&mut self, id: ClientId, throttled: &Throttled) {
+        let Throttled { scope, limit, remaining, retry_after } = *throttled;
+        let mut text = self.env.pool.take();
+        let client = self.front.client(id);
+        client.take_transaction();
+        let identity = client.identity();
+        let tenant = identity.tenant(&self.env.quotas).map_or("", |tenant| tenant.name.as_str());
+        let (scope, tenant, user) = match scope {
+            Scope::Global => ("global", "global", None),
+            Scope::Tenant(_) => ("tenant", tenant, None),
+            Scope::User(_) => ("user", tenant, identity.user.as_deref()),
+        };
+        Refusal::Throttled { scope, tenant, user, limit, remaining, retry_after }.encode(&mut text);
+        self.env.counters.add(Counter::RefusedThrottled, 1);
+        self.front.answer_now(&mut self.env, id, |out, _| out.extend_from_slice(&text));
+        self.env.pool.give(text);
+    }
+
+    /// Takes the next place in the client's order for a request that is alone: later ones wait until it is answered.
+    pub(super) fn envelope_alone(
+        &mut self,
+        id: ClientId,
+        (slot, backend): (u16, BackendId),
+        (rewrite, charge): (Rewrite, Option<Charge>),
+        nature: Nature,
+    ) -> Envelope {
+        let client = self.front.client(id);
+        let sequence = client.expect_reply(rewrite, charge);
+        client.hold_back_later();
+        let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
+        Envelope { reply_to, route: client.route_to(slot, backend), asker: client.asker(), nature }
+    }
+
+    /// Sends a request from here if this core is the key's home, else hands it over.
+    #[inline]
+    pub(super) fn dispatch(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
+        if home == self.env.settings.id {
+            self.send_from_here(envelope, message, 1, now);
+        } else if self.post.push_request(home, envelope, message) {
+            self.env.counters.add(Counter::RequestsHandedOver, 1);
+        } else {
+            self.refuse(envelope.reply_to, envelope.route.backend, NotSent::CoreFull, now);
+        }
+    }
+
+    /// Sends a request whose key is at home here, or that has no home; or a block of them of which only the last reply counts.
+    #[inline]
+    pub(super) fn send_from_here(
+        &mut self,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) {
+        if let Err(why) = self.back.send(&mut self.env, envelope, message, requests, now) {
+            self.refuse(envelope.reply_to, envelope.route.backend, why, now);
+        }
+    }
+
+    /// Who pays for a client's requests.
+    pub(super) fn payer_of(&mut self, id: ClientId) -> Option<Payer> {
+        self.front.client(id).payer()
+    }
+}

@@ -1,0 +1,213 @@
+//! Bytes to requests, and what becomes of each.
+
+use super::Shard;
+use crate::protocol::command::{self, Class, Command, Effect, Handling, LocalCommand};
+use crate::protocol::{Argument, Arguments, Request, RequestDecoder, encode};
+use crate::shard::counters::Counter;
+use crate::shard::front::{Identity, Progress};
+use crate::values::ClientId;
+use crate::values::time::Now;
+
+impl Shard {
+    /// Takes a connection up again after a barrier, or when it has room again.
+    pub(super) fn resume(&mut self, id: ClientId, now: Now) {
+        let Some(held) = self.front.take_up(id) else { return };
+        if let Some(held) = held {
+            let arguments = Arguments::new(&held.frame, &held.places);
+            self.handle_request_as(id, &held.identity, Request { arguments, shared: None }, now);
+        }
+        self.decode(id, &[], now);
+    }
+
+    /// Tries requests that waited for a pool again, before anything that came after them.
+    pub(super) fn resume_waiting(&mut self, now: Now) {
+        for id in self.gate.take_waiting() {
+            if self.front.end_wait_for_grant(id) {
+                self.resume(id, now);
+            }
+        }
+        self.gate.decide_in_shadow(&mut self.env, now);
+    }
+
+    pub(super) fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) {
+        let Some(mut decoder) = self.front.begin_decoding(id) else { return };
+        let progress = self.decode_with(id, &mut decoder, chunk, now);
+        self.front.end_decoding(&mut self.env, id, decoder, progress);
+    }
+
+    fn decode_with(
+        &mut self,
+        id: ClientId,
+        decoder: &mut RequestDecoder,
+        chunk: &[u8],
+        now: Now,
+    ) -> Progress {
+        let mut consumed = 0;
+        loop {
+            let (turn_left, limits) = match self.front.may_take_on(id) {
+                Ok(may) => may,
+                Err(progress) => {
+                    if progress == Progress::Stalled {
+                        decoder.hold(&chunk[consumed..]);
+                    }
+                    return progress;
+                }
+            };
+            match decoder.next(chunk, &mut consumed, &limits) {
+                Ok(Some(request)) => {
+                    *turn_left -= 1;
+                    self.env.counters.add(Counter::Requests, 1);
+                    self.handle_request(id, request, now);
+                }
+                Ok(None) => return Progress::Done,
+                Err(error) => {
+                    self.env.counters.add(Counter::ProtocolErrors, 1);
+                    self.answer_error(id, &error.0);
+                    self.front.stop_listening(&mut self.env, id);
+                    return Progress::Done;
+                }
+            }
+        }
+    }
+
+    /// One request on other terms than the connection's.
+    pub(super) fn handle_request_as(
+        &mut self,
+        id: ClientId,
+        identity: &Identity,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        let own = self.front.begin_acting(id, identity);
+        self.handle_request(id, request, now);
+        self.front.end_acting(id, identity, own);
+    }
+
+    /// One whole request: from here it is answered exactly once.
+    fn handle_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        if let Some(command) = command::recognise_plain(&request.arguments) {
+            return self.handle_command(id, command, request, now);
+        }
+        self.handle_unusual(id, request, now);
+    }
+
+    /// A subcommand, a command of no table, or one with the wrong number of words.
+    #[inline(never)]
+    fn handle_unusual(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        match command::recognise(&request.arguments) {
+            Ok(command) => self.handle_command(id, command, request, now),
+            Err(command::Unrecognised::Command(_)) => self.handle_unknown(id, request, now),
+            Err(error) => self.refuse_in_transaction(id, &error.to_string()),
+        }
+    }
+
+    fn handle_command(&mut self, id: ClientId, command: &'static Command, request: Request<'_>, now: Now) {
+        let arguments = &request.arguments;
+        if command.class == Class::Scan
+            && let Some((frame, places)) = self.with_lower_count(command, arguments)
+        {
+            let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
+            return self.handle_command(id, command, request, now);
+        }
+        let handling = command.handling_for(arguments);
+        if let Err(refusal) = self.permit(id, command, handling, arguments) {
+            self.env.counters.add(Counter::RefusedPermission, 1);
+            return self.refuse_in_transaction(id, &refusal);
+        }
+        let client = self.front.client(id);
+        let is_queued = client.transaction().is_some() && !ends_transaction(handling);
+        if client.must_not_write() && !is_queued && may_write(command, handling) {
+            return self.front.hold_by_order(&mut self.env, id, arguments);
+        }
+        if is_queued {
+            return self.queue_in_transaction(id, command, handling, arguments);
+        }
+        match self.destination(id, command, handling, arguments) {
+            Ok(destination) => self.carry_out(id, Some(command), destination, request, now),
+            Err(text) => self.answer_error(id, &text),
+        }
+    }
+
+    /// A command that weir does not know goes where its first argument lives: most modules keep to that.
+    fn handle_unknown(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        // Before anything else, whoever asks: what follows may be the body of somebody's page, and must not be carried out.
+        if speaks_http(request.arguments.name()) {
+            self.env.counters.add(Counter::ProtocolErrors, 1);
+            self.answer_error(id, "ERR Protocol error: this is HTTP, and RESP is spoken here");
+            return self.front.stop_listening(&mut self.env, id);
+        }
+        if let Err(refusal) = self.permit_unknown(id, &request.arguments) {
+            self.env.counters.add(Counter::RefusedPermission, 1);
+            return self.refuse_in_transaction(id, &refusal);
+        }
+        // In a transaction the store would say so only at the end.
+        if self.front.client(id).transaction().is_some() {
+            let text = command::Unrecognised::Command(request.arguments).to_string();
+            return self.refuse_in_transaction(id, &text);
+        }
+        let destination = self.destination_of_unknown(&request.arguments);
+        self.carry_out(id, None, destination, request, now);
+    }
+
+    /// The same walk with a smaller step, if its client asks for too large a one: `COUNT` is a hint.
+    #[cold]
+    fn with_lower_count(
+        &self,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Option<(Vec<u8>, Vec<Argument>)> {
+        let most = self.gate.scan_count_max();
+        let walk = command.walk(arguments)?;
+        let mut too_large = walk.counts_above(arguments, most).peekable();
+        too_large.peek()?;
+        let lower = most.to_string();
+        let words = arguments.iter().enumerate();
+        let lowered = words.map(|(index, word)| match too_large.next_if_eq(&index) {
+            Some(_) => lower.as_bytes(),
+            None => word,
+        });
+        Some(encoded(lowered))
+    }
+
+    /// An error reply.
+    pub(super) fn answer_error(&mut self, id: ClientId, text: &str) {
+        self.front.answer_now(&mut self.env, id, |out, _| encode::error(out, text));
+    }
+
+    /// The same for what spoils the transaction that it stands in, if any.
+    pub(super) fn refuse_in_transaction(&mut self, id: ClientId, text: &str) {
+        if let Some(client) = self.front.find(id) {
+            client.poison_transaction();
+        }
+        self.answer_error(id, text);
+    }
+}
+
+/// Nobody can tell what a script or a transaction does.
+fn may_write(command: &Command, handling: Handling) -> bool {
+    command.effect == Effect::Write || matches!(handling, Handling::Local(LocalCommand::Exec))
+}
+
+fn ends_transaction(handling: Handling) -> bool {
+    use LocalCommand::{Discard, Exec, Multi, Quit, Reset};
+    matches!(handling, Handling::Local(Discard | Exec | Multi | Quit | Reset))
+}
+
+/// What a browser sends when it is made to talk to a store. Redis cuts such a connection off, and ours to it is everyone's.
+fn speaks_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
+}
+
+/// A request of these words.
+pub(super) fn encoded<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Argument>) {
+    let mut frame = Vec::new();
+    let mut places = Vec::with_capacity(words.len());
+    encode::array(&mut frame, words.len());
+    for word in words {
+        encode::header(&mut frame, b'$', word.len());
+        places.push(Argument { start: frame.len() as u32, length: word.len() as u32 });
+        frame.extend_from_slice(word);
+        frame.extend_from_slice(b"\r\n");
+    }
+    (frame, places)
+}

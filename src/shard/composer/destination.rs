@@ -1,0 +1,179 @@
+//! Where a request goes: one key to its home core, several on one backend together, from here, and alone.
+
+use super::Shard;
+use crate::protocol::Arguments;
+use crate::protocol::command::{Command, FanOut, Gather, Handling, KeyError, Keys, LocalCommand};
+use crate::routing::slot_of;
+use crate::shard::front::split_cursor;
+use crate::values::ClientId;
+use crate::values::{BackendId, ShardId};
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Destination {
+    /// To the core that its keys are at home on.
+    Home { slot: u16, backend: BackendId, home: ShardId },
+    /// To a backend, from here, with nothing else of its client in flight.
+    Alone { slot: u16, backend: BackendId },
+    /// Apart by key.
+    Parts(Gather),
+    /// To every backend.
+    Stores(FanOut),
+    /// To the backend that a cursor names, from the cursor that one gave.
+    Scan { backend: BackendId, cursor: u64 },
+    /// Nowhere: weir answers.
+    Weir(LocalCommand),
+}
+
+impl Destination {
+    /// Must all earlier requests of the connection be answered first? It has no one home, or changes the dialect.
+    #[inline]
+    pub fn is_alone(self) -> bool {
+        use LocalCommand::{Exec, Hello, Reset};
+        match self {
+            Self::Home { .. } | Self::Parts(_) => false,
+            Self::Alone { .. } | Self::Stores(_) | Self::Scan { .. } => true,
+            Self::Weir(local) => matches!(local, Exec | Hello | Reset),
+        }
+    }
+}
+
+/// Where the keys of a request live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// There are no keys.
+    Nowhere,
+    /// All on one core and one backend, over one connection.
+    Together { slot: u16, backend: BackendId, home: ShardId },
+    /// On one backend, but at home on several cores, or over several connections.
+    OneBackend { slot: u16, backend: BackendId },
+    /// On several backends.
+    Apart,
+}
+
+/// The error for keys that no single store has.
+pub(super) const CROSS_SLOT: &str =
+    "CROSSSLOT Keys in request live on different stores; a common {tag} in their names keeps them together";
+
+impl Shard {
+    /// Where a request goes that its client may send. The error is the reply.
+    #[inline]
+    pub(super) fn destination(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        handling: Handling,
+        arguments: &Arguments<'_>,
+    ) -> Result<Destination, String> {
+        if matches!(handling, Handling::Forward) {
+            return match self.placement(command, arguments).map_err(|error| error.to_string())? {
+                Placement::Together { slot, backend, home } => Ok(Destination::Home { slot, backend, home }),
+                Placement::OneBackend { slot, backend } => Ok(Destination::Alone { slot, backend }),
+                Placement::Nowhere => Ok(FIRST_BACKEND),
+                Placement::Apart => Err(CROSS_SLOT.to_owned()),
+            };
+        }
+        self.destination_of_others(id, command, handling, arguments)
+    }
+
+    #[inline(never)]
+    fn destination_of_others(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        handling: Handling,
+        arguments: &Arguments<'_>,
+    ) -> Result<Destination, String> {
+        let backends = self.env.settings.topology.backends();
+        match handling {
+            Handling::Forward => unreachable!("seen to above"),
+            Handling::Refused(refusal) => Err(refusal.of(command).to_string()),
+            Handling::Split(gather) => {
+                if !(arguments.len() - 1).is_multiple_of(step_of(command)) {
+                    return Err(format!("ERR wrong number of arguments for '{}' command", command.name));
+                }
+                match self.placement(command, arguments).expect("keys in a range are always found") {
+                    Placement::Together { slot, backend, home } => {
+                        Ok(Destination::Home { slot, backend, home })
+                    }
+                    _ => Ok(Destination::Parts(gather)),
+                }
+            }
+            Handling::FanOut(FanOut::Scan) => {
+                let cursor = split_cursor(arguments.at(1), backends);
+                let (backend, cursor) = cursor.ok_or("ERR invalid cursor")?;
+                Ok(Destination::Scan { backend: BackendId(backend), cursor })
+            }
+            Handling::FanOut(FanOut::One) => Ok(FIRST_BACKEND),
+            Handling::FanOut(fan_out) if backends == 1 && fan_out != FanOut::Settings => Ok(FIRST_BACKEND),
+            Handling::FanOut(fan_out) => Ok(Destination::Stores(fan_out)),
+            // Whoever administers asks the stores.
+            Handling::Local(LocalCommand::ConfigGet) if self.is_admin(id) => {
+                Ok(Destination::Stores(FanOut::Settings))
+            }
+            Handling::Local(local) => Ok(Destination::Weir(local)),
+        }
+    }
+
+    /// Where a command goes that is in no table.
+    pub(super) fn destination_of_unknown(&self, arguments: &Arguments<'_>) -> Destination {
+        let slot = arguments.get(1).map_or(0, slot_of);
+        Destination::Alone { slot, backend: self.env.settings.topology.backend_of(slot) }
+    }
+
+    /// Where the keys of a request live.
+    #[inline]
+    pub(super) fn placement(
+        &self,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Result<Placement, KeyError> {
+        let settings = &self.env.settings;
+        let topology = settings.topology;
+        if let Keys::Range { first, last, .. } = command.keys
+            && i16::from(first) == i16::from(last)
+        {
+            let slot = slot_of(arguments.at(usize::from(first)));
+            let (backend, home) = (topology.backend_of(slot), topology.home_of(slot));
+            return Ok(Placement::Together { slot, backend, home });
+        }
+        let mut placement = Placement::Nowhere;
+        command.for_each_key(arguments, &mut |index| {
+            let slot = slot_of(arguments.at(index));
+            let (backend, home) = (topology.backend_of(slot), topology.home_of(slot));
+            placement = placement.and(slot, backend, home, |slot| settings.lane_of(slot));
+        })?;
+        Ok(placement)
+    }
+}
+
+/// What names no key goes there.
+const FIRST_BACKEND: Destination = Destination::Alone { slot: 0, backend: BackendId(0) };
+
+/// How many words stand with each key of a command that is split.
+pub(super) fn step_of(command: &Command) -> usize {
+    match command.keys {
+        Keys::Range { step, .. } => usize::from(step),
+        _ => unreachable!("a command that is split has its keys in a range"),
+    }
+}
+
+impl Placement {
+    /// The same with one more key.
+    fn and(self, slot: u16, backend: BackendId, home: ShardId, lane_of: impl Fn(u16) -> u16) -> Self {
+        match self {
+            Self::Nowhere => Self::Together { slot, backend, home },
+            Self::Together { backend: other, .. } | Self::OneBackend { backend: other, .. }
+                if other != backend =>
+            {
+                Self::Apart
+            }
+            Self::Together { slot: first, home: other, .. }
+                if other != home || lane_of(first) != lane_of(slot) =>
+            {
+                Self::OneBackend { slot: first, backend }
+            }
+            same => same,
+        }
+    }
+}

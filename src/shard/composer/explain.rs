@@ -1,0 +1,253 @@
+//! `QOS LIMITS` and `QOS EXPLAIN`: what a client may still spend, and why a request is dear or refused.
+
+use std::time::Duration;
+
+use super::Shard;
+use super::decode::encoded;
+use super::destination::Placement;
+use crate::policy::slice::Verdict;
+use crate::protocol::command::{Class, Command, Handling, recognise};
+use crate::protocol::{Arguments, Protocol, encode};
+use crate::shard::gate::{Payer, Scope, asked};
+use crate::shard::question::{Question, ScopeLimit};
+use crate::values::time::Now;
+use crate::values::usage::Amount;
+use crate::values::{BackendId, ClientId, MicroUnits, Price, UNIT};
+
+impl Shard {
+    /// All three scopes. What is left of them is asked of the pools, which know what other cores spent.
+    pub(super) fn qos_limits(
+        &mut self,
+        id: ClientId,
+        command: &Command,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        if arguments.len() > 2 {
+            let text = "ERR wrong number of arguments for 'qos|limits' command";
+            return self.answer_error(id, text);
+        }
+        // What was spent here and not told yet goes first.
+        self.gate.flush(now.monotonic);
+        let limits = self.scopes_of(id).into_iter().map(|(scope, name)| ScopeLimit {
+            scope: word_for(scope),
+            name,
+            bucket: self.gate.bucket(scope),
+        });
+        let limits = limits.collect();
+        let protocol = self.front.client(id).protocol();
+        let charge = self.charge_afterwards(id, command, arguments);
+        self.front.ask(&self.env, id, charge, Question::Limits { limits, protocol });
+    }
+
+    /// What a request would cost, where it would go, and what would be decided, without doing any of it.
+    pub(super) fn qos_explain(
+        &mut self,
+        id: ClientId,
+        command: &Command,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        let Some(inner) = arguments.skip(2) else {
+            let text = "ERR wrong number of arguments for 'qos|explain' command";
+            return self.answer_error(id, text);
+        };
+        let (frame, places) = encoded(inner.iter());
+        let inner = Arguments::new(&frame, &places);
+        let charge = self.charge_afterwards(id, command, arguments);
+        let command = match recognise(&inner) {
+            Ok(command) => command,
+            Err(error) => {
+                return self.answer_error(id, &error.to_string());
+            }
+        };
+        let explained = self.explained(id, command, &inner, now);
+        self.answer_priced(id, charge, now, |out, protocol| explained.write(out, protocol));
+    }
+
+    fn explained(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Map {
+        let mut map = Map::default();
+        map.text("command", command.spoken_name());
+        let handling = command.handling_for(arguments);
+        match handling {
+            Handling::Local(local) => {
+                let price = if local.is_priced() { "priced by its bytes" } else { "at no cost" };
+                map.text("handled", format!("answered by weir, {price}"));
+                return map;
+            }
+            Handling::Refused(refusal) => {
+                map.text("handled", refusal.of(command).to_string());
+                return map;
+            }
+            Handling::Forward | Handling::Split(_) | Handling::FanOut(_) => {}
+        }
+        self.explain_place(&mut map, command, handling, arguments);
+        map.text("class", word_for_class(command.class).to_owned());
+        let weights = *self.gate.weights();
+        let (payer, asked) = (self.payer_of(id), asked(Some(command), arguments));
+        let (quote, expected, total) = self.gate.estimate(payer, &asked, command.class);
+        let fixed = quote.fixed.micro();
+        let rest = weights.rest_of_estimate(&quote, expected);
+        let mut price = Map::default();
+        price.units("base", weights.base.min(fixed));
+        price.units("request_bytes", fixed.saturating_sub(weights.base));
+        let keys = u64::from(quote.keys).saturating_mul(weights.key).min(rest);
+        price.units("keys", keys);
+        price.units("reply_expected", rest - keys);
+        price.units("to_floor", total.micro().saturating_sub(fixed.saturating_add(rest)));
+        price.units("total", total.micro());
+        map.0.push(("estimate", Value::Map(price)));
+        self.explain_admission(&mut map, id, total, now);
+        map
+    }
+
+    fn explain_place(
+        &self,
+        map: &mut Map,
+        command: &'static Command,
+        handling: Handling,
+        arguments: &Arguments<'_>,
+    ) {
+        if let Handling::FanOut(_) = handling {
+            return map.text("place", "every backend, or the one that a cursor names".to_owned());
+        }
+        let backend_name = |backend: BackendId| self.env.backend_name(backend).to_owned();
+        match self.placement(command, arguments) {
+            Ok(Placement::Together { slot, backend, home }) => {
+                map.number("slot", i64::from(slot));
+                map.text("backend", backend_name(backend));
+                map.number("shard", i64::from(home.0));
+            }
+            Ok(Placement::OneBackend { backend, .. }) => {
+                map.text("backend", backend_name(backend));
+                map.text("place", "keys of several cores: alone on its connection".to_owned());
+            }
+            Ok(Placement::Apart) => map.text("place", "keys of several backends".to_owned()),
+            Ok(Placement::Nowhere) => map.text("place", "no keys: the first backend".to_owned()),
+            Err(error) => map.text("place", error.to_string()),
+        }
+    }
+
+    fn explain_admission(&mut self, map: &mut Map, id: ClientId, cost: Price, now: Now) {
+        if !self.gate.is_priced() {
+            return map.text("rate", "off".to_owned());
+        }
+        let mut scopes = Vec::new();
+        let mut decision = "admitted";
+        for (scope, name) in self.scopes_of(id) {
+            let peeked = self.gate.peek(scope, cost, now.monotonic);
+            let Some((verdict, capacity, remaining)) = peeked else { continue };
+            let mut told = Map::default();
+            told.text("scope", word_for(scope).to_owned());
+            told.text("name", name);
+            told.number("limit", capacity.ru_per_second as i64);
+            told.number("remaining", (remaining / UNIT) as i64);
+            match verdict {
+                Verdict::Fits => told.text("verdict", "fits".to_owned()),
+                Verdict::Ask => {
+                    told.text("verdict", "ask the pool".to_owned());
+                    decision = if decision == "throttled" { decision } else { "ask the pool" };
+                }
+                Verdict::Refused(retry_after) => {
+                    told.text("verdict", "throttled".to_owned());
+                    told.number("retry_after_ms", in_ms(retry_after));
+                    decision = "throttled";
+                }
+            }
+            scopes.push(Value::Map(told));
+        }
+        map.text("rate", decision.to_owned());
+        map.0.push(("scopes", Value::List(scopes)));
+    }
+
+    /// The scopes that a client's requests are paid from, and the names of those who pay.
+    fn scopes_of(&mut self, id: ClientId) -> Vec<(Scope, String)> {
+        let identity = self.front.client(id).identity();
+        let mut scopes = vec![(Scope::Global, "global".to_owned())];
+        if let Some(tenant) = identity.tenant {
+            scopes.push((Scope::Tenant(tenant), self.env.quotas.tenant(tenant).name.clone()));
+        }
+        if let Some(account) = identity.payer.and_then(Payer::user) {
+            scopes.push((Scope::User(account), identity.full_name(&self.env.quotas)));
+        }
+        scopes
+    }
+}
+
+const fn word_for(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Global => "global",
+        Scope::Tenant(_) => "tenant",
+        Scope::User(_) => "user",
+    }
+}
+
+const fn word_for_class(class: Class) -> &'static str {
+    match class {
+        Class::Point => "point",
+        Class::Multi => "multi",
+        Class::Range => "range",
+        Class::Scan => "scan",
+        Class::Script => "script",
+        Class::Control => "control",
+    }
+}
+
+fn in_ms(duration: Duration) -> i64 {
+    (duration.as_micros() as u64).div_ceil(1_000) as i64
+}
+
+/// A reply of named values, in either dialect.
+#[derive(Debug, Default)]
+struct Map(Vec<(&'static str, Value)>);
+
+#[derive(Debug)]
+enum Value {
+    Text(String),
+    Number(i64),
+    Map(Map),
+    List(Vec<Value>),
+}
+
+impl Map {
+    fn text(&mut self, name: &'static str, text: String) {
+        self.0.push((name, Value::Text(text)));
+    }
+
+    fn number(&mut self, name: &'static str, number: i64) {
+        self.0.push((name, Value::Number(number)));
+    }
+
+    /// Request units, exactly.
+    fn units(&mut self, name: &'static str, micro: MicroUnits) {
+        self.text(name, Amount(u128::from(micro)).to_string());
+    }
+
+    fn write(&self, out: &mut Vec<u8>, protocol: Protocol) {
+        encode::map(out, protocol, self.0.len());
+        for (name, value) in &self.0 {
+            encode::bulk(out, name.as_bytes());
+            value.write(out, protocol);
+        }
+    }
+}
+
+impl Value {
+    fn write(&self, out: &mut Vec<u8>, protocol: Protocol) {
+        match self {
+            Self::Text(text) => encode::bulk(out, text.as_bytes()),
+            Self::Number(number) => encode::integer(out, *number),
+            Self::Map(map) => map.write(out, protocol),
+            Self::List(values) => {
+                encode::array(out, values.len());
+                values.iter().for_each(|value| value.write(out, protocol));
+            }
+        }
+    }
+}

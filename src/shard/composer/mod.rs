@@ -1,0 +1,398 @@
+//! One core's share of everything: five stages, and the way of a request through them. Pure: bytes, batches and time come in
+//! through `handle_*`, what is to be done comes out through `poll_*`, and nothing else changes it.
+//!
+//! | what happens to a request | file |
+//! |---|---|
+//! | its bytes become a request | `decode.rs` |
+//! | may its client do that | `permit.rs` |
+//! | where does it go | `destination.rs` |
+//! | it is admitted, and sent there | `carry_out.rs`, `split.rs` |
+//! | it is queued, or a transaction carried out | `transaction.rs` |
+//! | weir answers it | `local.rs`, `clients.rs`, `qos.rs`, `explain.rs` |
+//! | its reply comes back | `replies.rs` |
+//!
+//! No file here has state of its own, but for when to look after things (`upkeep.rs`).
+
+mod carry_out;
+mod clients;
+mod decode;
+mod destination;
+mod explain;
+mod local;
+mod permit;
+mod qos;
+mod replies;
+mod split;
+mod transaction;
+mod upkeep;
+
+use std::sync::Arc;
+
+use super::back::{Back, ServiceTimes};
+use super::counters::{Counter, Counters};
+use super::env::Env;
+use super::front::client_filter::{ClientsAsked, ClientsTold};
+use super::front::{Address, Front};
+use super::gate::{Gate, UserFigures};
+use super::post::{Batch, Post};
+use super::question::Question;
+use super::request::ReplyTo;
+use super::settings::ShardSettings;
+use crate::config::Quotas;
+use crate::protocol::{Segment, encode};
+use crate::values::allowance::Report;
+use crate::values::time::Now;
+use crate::values::{Action, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, StoreVersion, Timestamp};
+use upkeep::Upkeep;
+
+/// One core's partition of everything.
+#[derive(Debug)]
+pub struct Shard {
+    /// Lent to all others: settings, quotas, buffers, counters.
+    env: Env,
+    /// Clients.
+    front: Front,
+    /// Prices and accounts.
+    gate: Gate,
+    /// Connections to stores.
+    back: Back,
+    /// Batches for other cores.
+    post: Post,
+    /// What is looked after now and then.
+    upkeep: Upkeep,
+    /// When the turn that is being ended was; what is polled is polled then.
+    turn_started: Timestamp,
+}
+
+impl Shard {
+    /// A shard with no clients and no connections.
+    pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
+        Self {
+            front: Front::new(settings.request_bytes_max),
+            gate: Gate::new(&settings, &quotas),
+            back: Back::new(&settings),
+            post: Post::new(settings.topology.shards()),
+            upkeep: Upkeep::default(),
+            turn_started: Timestamp::ZERO,
+            env: Env::new(settings, quotas),
+        }
+    }
+
+    /// Which shard it is.
+    pub fn id(&self) -> ShardId {
+        self.env.settings.id
+    }
+
+    /// What it has counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.env.counters
+    }
+
+    /// Clients that are connected.
+    pub fn clients_open(&self) -> usize {
+        self.front.len()
+    }
+
+    /// Bytes that clients of this core hold, as of when they were weighed last.
+    pub fn clients_bytes(&self) -> usize {
+        self.front.clients_bytes()
+    }
+
+    /// What clients of this core may hold however much those of others do.
+    pub fn clients_bytes_share(&self) -> usize {
+        self.env.settings.clients_bytes_share()
+    }
+
+    /// Users whose quotas it keeps account of.
+    pub fn users(&self) -> UserFigures {
+        self.gate.users()
+    }
+
+    /// How long backends took.
+    pub fn service_times(&self) -> &ServiceTimes {
+        self.back.service_times()
+    }
+
+    /// Replies that backends owe.
+    pub fn replies_in_flight(&self) -> usize {
+        self.back.in_flight()
+    }
+
+    /// Requests in flight whose clients have left.
+    pub fn requests_departed(&self) -> usize {
+        self.front.requests_departed()
+    }
+
+    /// Requests that wait for the replies to several parts.
+    pub fn gathers_open(&self) -> usize {
+        self.front.gathers_open()
+    }
+
+    /// Connections to backends that are open.
+    pub fn links_open(&self) -> usize {
+        self.back.links_open()
+    }
+
+    /// A client has connected.
+    pub fn handle_client_opened(&mut self, now: Now) -> ClientId {
+        self.front.open(&mut self.env, now)
+    }
+
+    /// Where a client is, for those who list clients.
+    pub fn note_client_address(&mut self, id: ClientId, address: Address) {
+        self.front.note_address(id, address);
+    }
+
+    /// A client has connected for whom there is no room: it is told so, and closed.
+    pub fn handle_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
+        self.env.counters.add(Counter::ClientsRefused, 1);
+        let id = self.handle_client_opened(now);
+        self.front.answer_now(&mut self.env, id, |out, _| {
+            let text =
+                format!("OVERLOADED reason=clients limit={clients_max} (--max-clients) retry_after_ms=1000");
+            encode::error(out, &text);
+        });
+        self.front.stop_listening(&mut self.env, id);
+        id
+    }
+
+    /// Bytes from a client.
+    pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) {
+        self.env.counters.add(Counter::ClientBytesReceived, chunk.len() as u64);
+        if self.front.hear(id, now) {
+            self.decode(id, chunk, now);
+        }
+    }
+
+    /// The client will send no more, but may still read.
+    pub fn handle_client_end(&mut self, id: ClientId) {
+        self.front.handle_end(&mut self.env, id);
+    }
+
+    /// The client is gone.
+    pub fn handle_client_lost(&mut self, id: ClientId) {
+        self.front.forget(&mut self.env, id);
+    }
+
+    /// Closes the client that has been here for longest without logging in. False if all have.
+    pub fn make_room(&mut self) -> bool {
+        self.front.make_room(&mut self.env)
+    }
+
+    /// Clients of all cores hold so many bytes too much.
+    pub fn handle_memory_exceeded(&mut self, excess: usize) {
+        self.front.handle_memory_exceeded(&mut self.env, excess);
+    }
+
+    /// What a client of any shard wants of those of this one.
+    pub fn handle_clients_asked(&mut self, asked: &ClientsAsked, now: Now) -> ClientsTold {
+        self.front.handle_clients_asked(&mut self.env, asked, now)
+    }
+
+    /// The socket of a link is connected.
+    pub fn handle_link_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
+        self.back.handle_connected(&mut self.env, connection, generation, now);
+    }
+
+    /// The socket of a link could not be connected, or is gone.
+    pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, loss: Loss, now: Now) {
+        let (env, back, mut replies) = self.towards_clients();
+        back.handle_lost(env, (connection, generation), loss, &mut replies, now);
+    }
+
+    /// Bytes from a backend.
+    pub fn handle_link_bytes(&mut self, connection: ConnectionId, generation: u32, chunk: &[u8], now: Now) {
+        let (env, back, mut replies) = self.towards_clients();
+        back.handle_bytes(env, (connection, generation), chunk, &mut replies, now);
+    }
+
+    /// A batch from another shard.
+    pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
+        self.env.counters.add(Counter::BatchesReceived, 1);
+        self.env.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
+        self.back.hear_fences(batch.take_fences());
+        for (envelope, message) in batch.requests() {
+            self.send_from_here(envelope, message, 1, now);
+        }
+        for (to, outcome, message) in batch.replies() {
+            self.give_back(to, outcome, message, now);
+        }
+        batch.clear();
+        self.post.recycle(batch);
+    }
+
+    /// What the pools of quotas said; requests that waited for it are tried again.
+    pub fn handle_grants(&mut self, grants: &[Grant], now: Now) {
+        self.gate.handle_grants(grants, now.monotonic);
+        self.resume_waiting(now);
+    }
+
+    /// Clients that say HELLO from now on are told this version.
+    pub fn handle_store_version(&mut self, version: StoreVersion) {
+        self.front.handle_store_version(version);
+    }
+
+    /// New quotas. Clients keep their tenant by its name; those whose tenant is gone must authenticate again.
+    pub fn handle_quotas(&mut self, quotas: Arc<Quotas>, now: Now) {
+        self.gate.handle_quotas(&self.env.quotas, &quotas, now.monotonic);
+        self.front.handle_quotas(&self.env, &mut self.gate, &quotas, now);
+        self.env.quotas = quotas;
+        self.resume_waiting(now);
+    }
+
+    /// From now on, requests that were taken on are answered, nothing more is read, and clients are closed.
+    pub fn handle_drain(&mut self) {
+        self.front.handle_drain(&mut self.env);
+    }
+
+    /// A socket is done with a segment: it was sent whole, or the socket is closed.
+    pub fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
+        self.env.pool.give_segment(segment);
+        match owner {
+            Owner::Client(id) => {
+                self.env.counters.add(Counter::SendsToClients, 1);
+                self.front.handle_transmitted(&mut self.env, id, now);
+            }
+            Owner::Link(connection, generation) => {
+                self.env.counters.add(Counter::SendsToBackends, 1);
+                self.back.handle_transmitted(connection, generation);
+            }
+        }
+    }
+
+    /// Nothing more is coming right now: replies that waited for the rest of their pipeline go out alone.
+    pub fn handle_quiet(&mut self) {
+        self.front.handle_quiet();
+    }
+
+    /// The end of a turn: what was put off until now is done. Call before the `poll_*`.
+    pub fn handle_turn_end(&mut self, now: Now) {
+        self.turn_started = now.monotonic;
+        self.front.end_pauses(&self.env.quotas, now);
+        for _ in 0..self.front.waiting_for_turn() {
+            if let Some(id) = self.front.take_next_turn() {
+                self.resume(id, now);
+            }
+        }
+        while let Some(id) = self.front.take_resumable() {
+            self.resume(id, now);
+        }
+        self.front.weigh_if_due(&mut self.env);
+        self.front.release_overdue_partials(now);
+        self.gate.handle_turn_end(now.monotonic);
+        if self.gate.is_answer_awaited() && self.gate.is_alone(now.monotonic) {
+            self.env.counters.add(Counter::QuotaPoolsSilent, 1);
+            self.resume_waiting(now);
+        }
+        if self.upkeep.is_house_kept(now) {
+            self.keep_house(now);
+        }
+        if self.is_to_be_looked_after() {
+            self.upkeep.plan_housekeeping(now.monotonic);
+        }
+        self.tidy_if_due(now);
+        for sequence in self.back.take_lifted() {
+            self.post.tell_lifted(self.env.settings.id, sequence);
+        }
+        self.front.begin_turn();
+    }
+
+    /// Do clients wait for their next turn, with requests that are here already?
+    pub fn is_busy(&self) -> bool {
+        self.front.is_busy()
+    }
+
+    /// What should be done in the world, if anything.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.env.actions.pop_front()
+    }
+
+    /// What only the control executor knows, if anything is asked; the reply comes back through `handle_answer`.
+    pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
+        self.front.poll_question()
+    }
+
+    /// Bytes that should go out, if any. The socket gives the segment back through `handle_transmitted`, and there is
+    /// at most one segment per socket on its way.
+    pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        if let Some(to_backend) = self.back.poll_transmit() {
+            return Some(to_backend);
+        }
+        let to_client = self.front.poll_transmit(self.turn_started)?;
+        // The turn has ended, but someone must look whether this client takes it.
+        self.upkeep.plan_housekeeping(self.turn_started);
+        Some(to_client)
+    }
+
+    /// A batch for another shard, if there is one.
+    pub fn poll_batch(&mut self) -> Option<(ShardId, Box<Batch>)> {
+        let batch = self.post.poll(self.back.fences())?;
+        self.env.counters.add(Counter::BatchesSent, 1);
+        Some(batch)
+    }
+
+    /// What is to be told to the pools of quotas, if anything; each report is answered through `handle_grants`.
+    pub fn poll_report(&mut self) -> Option<Report> {
+        self.gate.poll_report()
+    }
+
+    /// When `handle_turn_end` should be called at the latest.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        let next_turn = self.is_busy().then_some(self.turn_started);
+        let upkeep = self.upkeep.poll_deadline();
+        [upkeep, self.gate.poll_deadline(), next_turn, self.front.pause_ends()].into_iter().flatten().min()
+    }
+
+    /// Was memory given back, so that the system may have it?
+    pub fn take_tidied(&mut self) -> bool {
+        self.upkeep.take_tidied()
+    }
+
+    /// Is there anything that housekeeping would look at?
+    fn is_to_be_looked_after(&self) -> bool {
+        let settings = &self.env.settings;
+        let idle_matters = settings.idle_timeout.is_some() && self.front.len() > 0;
+        let login_matters = settings.clients.login_timeout.is_some() && self.front.has_strangers();
+        let holds_much = self.front.holds_much(&self.env);
+        self.back.in_flight() > 0
+            || self.front.sends_in_flight() > 0
+            || idle_matters
+            || login_matters
+            || holds_much
+    }
+
+    fn keep_house(&mut self, now: Now) {
+        let (env, back, mut replies) = self.towards_clients();
+        back.give_up_on_silent(env, &mut replies, now);
+        self.front.close_stuck(&mut self.env, now);
+        self.front.close_strangers(&mut self.env, now);
+        if self.front.holds_much(&self.env) {
+            self.front.weigh(&mut self.env);
+        }
+    }
+
+    /// Gives memory back after a burst: buffers that nobody needed for a while, and lists that were long once.
+    fn tidy_if_due(&mut self, now: Now) {
+        if let Some(idle_since) = self.upkeep.is_tidied(&self.env.counters, now) {
+            let buffers = self.env.pool.tidy();
+            let batches = self.post.tidy();
+            self.back.tidy();
+            let clients = self.front.tidy(idle_since);
+            self.upkeep.handle_tidied(buffers || batches || clients);
+        }
+        self.upkeep.plan_tidying(&self.env.counters, now);
+    }
+}
+
+#[cfg(test)]
+impl Shard {
+    /// Its clients, to look at.
+    pub fn front(&self) -> &Front {
+        &self.front
+    }
+
+    /// Weighs them now.
+    pub fn weigh_clients(&mut self) {
+        self.front.weigh(&mut self.env);
+    }
+}

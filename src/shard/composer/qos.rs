@@ -1,0 +1,131 @@
+//! `QOS`: weir's own command. What a client may say about its requests, and ask about their price.
+
+use super::Shard;
+use super::decode::encoded;
+use crate::protocol::command::{Command, quoted};
+use crate::protocol::{Arguments, Request, encode};
+use crate::shard::front::Wishes;
+use crate::shard::gate::{Charge, asked};
+use crate::shard::question::Question;
+use crate::shard::request::Nature;
+use crate::values::ClientId;
+use crate::values::time::Now;
+
+const HELP: [&str; 17] = [
+    "QOS <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "SET [USER <name>] [TIER <tier>] [DEADLINE <ms>]",
+    "    For all further requests of this connection: who within the tenant sends them, how much they matter",
+    "    (critical, standard, batch, sheddable; never above the tenant's own tier), how long an answer is of use.",
+    "CALL [USER <name>] [TIER <tier>] [DEADLINE <ms>] <command> [<arg> ...]",
+    "    The same for one request.",
+    "LIMITS",
+    "    Request units per second, burst, what is left, and when all of it is there again: of all tenants together, of",
+    "    this tenant, of this user.",
+    "EXPLAIN <command> [<arg> ...]",
+    "    What that would cost, term by term, where it would go, and whether it would be let through. Nothing is done.",
+    "TENANTS [AFTER <name>]",
+    "    What this tenant asked for and got, in request units, and which quota would suit it; an administrator is told",
+    "    of the first thousand tenants, in the order of their names, or of those after a name.",
+    "HELP",
+    "    Print this help.",
+    "The same options may stand behind a client's name: CLIENT SETNAME cart;tier=batch;deadline=50ms",
+];
+
+impl Shard {
+    pub(super) fn qos(&mut self, id: ClientId, command: &Command, request: Request<'_>, now: Now) {
+        let arguments = request.arguments;
+        let subcommand = arguments.get(1).unwrap_or(b"help");
+        if subcommand.eq_ignore_ascii_case(b"set") {
+            self.qos_set(id, &arguments);
+        } else if subcommand.eq_ignore_ascii_case(b"call") {
+            self.qos_call(id, &arguments, now);
+        } else if subcommand.eq_ignore_ascii_case(b"tenants") {
+            self.qos_tenants(id, command, &arguments);
+        } else if subcommand.eq_ignore_ascii_case(b"limits") {
+            self.qos_limits(id, command, &arguments, now);
+        } else if subcommand.eq_ignore_ascii_case(b"explain") {
+            self.qos_explain(id, command, &arguments, now);
+        } else if subcommand.eq_ignore_ascii_case(b"help") {
+            self.front.answer_now(&mut self.env, id, |out, _| {
+                encode::array(out, HELP.len());
+                HELP.iter().for_each(|line| encode::simple(out, line));
+            });
+        } else {
+            let text = format!("ERR unknown subcommand '{}'. Try QOS HELP.", quoted(subcommand));
+            self.answer_error(id, &text);
+        }
+    }
+
+    fn qos_set(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let identity =
+            Wishes::from_words(arguments, 2).and_then(|(wishes, used)| match arguments.get(used) {
+                _ if arguments.len() == 2 => Err(wrong_arguments("set")),
+                Some(word) => Err(format!(
+                    "ERR QOS SET '{}': USER, TIER or DEADLINE, each with a value, is wanted",
+                    quoted(word)
+                )),
+                None => self.front.client(id).identity().wished(&self.env, &mut self.gate, &wishes),
+            });
+        match identity {
+            Ok(identity) => {
+                self.front.change_identity(id, identity);
+                self.front.answer_now(&mut self.env, id, |out, _| encode::simple(out, "OK"));
+            }
+            Err(text) => self.answer_error(id, &text),
+        }
+    }
+
+    fn qos_call(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+        let wished = Wishes::from_words(arguments, 2).and_then(|(wishes, used)| {
+            let own = self.front.client(id).identity();
+            Ok((own.wished(&self.env, &mut self.gate, &wishes)?, arguments.skip(used)))
+        });
+        let (identity, inner) = match wished {
+            Ok((identity, Some(inner))) if !inner.name().eq_ignore_ascii_case(b"qos") => (identity, inner),
+            Ok((_, Some(_))) => {
+                let text = "ERR QOS CALL: a command other than QOS is wanted";
+                return self.answer_error(id, text);
+            }
+            Ok((_, None)) => {
+                return self.answer_error(id, &wrong_arguments("call"));
+            }
+            Err(text) => return self.answer_error(id, &text),
+        };
+        let (frame, places) = encoded(inner.iter());
+        let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
+        self.handle_request_as(id, &identity, request, now);
+    }
+
+    fn qos_tenants(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>) {
+        let after = match (arguments.get(2), arguments.get(3)) {
+            (None, _) => String::new(),
+            (Some(word), Some(name)) if word.eq_ignore_ascii_case(b"after") && arguments.len() == 4 => {
+                quoted(name).into_owned()
+            }
+            (Some(_), _) => {
+                let text = "ERR QOS TENANTS: nothing more, or AFTER and a name, is wanted";
+                return self.answer_error(id, text);
+            }
+        };
+        let asker = self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone());
+        let protocol = self.front.client(id).protocol();
+        let charge = self.charge_afterwards(id, command, arguments);
+        self.front.ask(&self.env, id, charge, Question::Tenants { asker, after, protocol });
+    }
+
+    /// The price of what is answered whether there is enough left or not.
+    pub(super) fn charge_afterwards(
+        &mut self,
+        id: ClientId,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Option<Charge> {
+        let (asked, class) = (asked(Some(command), arguments), Nature::of(Some(command)).class);
+        let payer = self.payer_of(id);
+        self.gate.charge_afterwards(payer, &asked, class)
+    }
+}
+
+fn wrong_arguments(subcommand: &str) -> String {
+    format!("ERR wrong number of arguments for 'qos|{subcommand}' command")
+}

@@ -1,0 +1,63 @@
+//! What comes back: to a client of this core, or into the batch for the core that has it.
+
+use super::Shard;
+use crate::shard::back::{Back, Replies};
+use crate::shard::env::Env;
+use crate::shard::front::Front;
+use crate::shard::gate::{Charge, Gate, Settlement};
+use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
+use crate::shard::post::Post;
+use crate::shard::refusal::NotSent;
+use crate::shard::request::ReplyTo;
+use crate::values::BackendId;
+use crate::values::time::Now;
+
+/// The stages that a reply passes.
+pub(super) struct TowardsClients<'a> {
+    front: &'a mut Front,
+    gate: &'a mut Gate,
+    post: &'a mut Post,
+}
+
+impl Replies for TowardsClients<'_> {
+    #[inline]
+    fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
+        if to.shard == env.settings.id {
+            let settle = |charge: &Charge, settlement: &Settlement| self.gate.settle(charge, settlement, now);
+            self.front.deliver(env, to, outcome, message, settle);
+        } else {
+            self.post.push_reply(to, outcome, message);
+        }
+    }
+}
+
+impl Shard {
+    /// The connections to stores, and where their replies go.
+    pub(super) fn towards_clients(&mut self) -> (&mut Env, &mut Back, TowardsClients<'_>) {
+        let Self { env, front, gate, back, post, .. } = self;
+        (env, back, TowardsClients { front, gate, post })
+    }
+
+    /// A reply to a request of any core's client.
+    pub(super) fn give_back(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
+        let (env, _, mut replies) = self.towards_clients();
+        replies.reply(env, to, outcome, message, now);
+    }
+
+    /// A request was not sent: its client is told why.
+    pub(super) fn refuse(&mut self, to: ReplyTo, backend: BackendId, why: NotSent, now: Now) {
+        let mut text = self.env.pool.take();
+        let (counter, refusal) = why.refusal(self.env.backend_name(backend));
+        refusal.encode(&mut text);
+        self.env.counters.add(counter, 1);
+        self.give_back(to, Outcome::Refused, Message::Small(&text), now);
+        self.env.pool.give(text);
+    }
+
+    /// An answer of the control executor to a question.
+    pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
+        self.front.handle_question_answered();
+        self.give_back(to, Outcome::answered(reply.len()), Message::Small(reply), now);
+    }
+}

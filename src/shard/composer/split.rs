@@ -1,0 +1,167 @@
+//! One request, many places: `MGET` and its kin go apart by key, `DBSIZE` and its kin go to every backend.
+
+use super::Shard;
+use super::destination::step_of;
+use crate::protocol::command::{Command, FanOut, Gather};
+use crate::protocol::{Arguments, encode};
+use crate::routing::slot_of;
+use crate::shard::counters::Counter;
+use crate::shard::front::Join;
+use crate::shard::gate::Charge;
+use crate::shard::message::Message;
+use crate::shard::request::{Envelope, Nature, ReplyTo, Route};
+use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::time::Now;
+use crate::values::{BackendId, ClientId, ShardId};
+
+/// One place that some keys of a request live in, and the connection that leads there.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    home: ShardId,
+    backend: BackendId,
+    slot: u16,
+    keys: u32,
+}
+
+impl Shard {
+    /// Sends each key where it lives.
+    pub(super) fn split(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        gather: Gather,
+        charge: Option<Charge>,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        self.env.counters.add(Counter::RequestsSplit, 1);
+        let step = step_of(command);
+        let (parts, order) = self.parts_of(arguments, step);
+        let frames = self.frames_of(arguments, step, &parts, &order);
+        let join = match gather {
+            Gather::Values => Join::Values(order),
+            Gather::AllOk => Join::AllOk,
+            Gather::Sum => Join::Sum,
+        };
+        let whole = self.envelope_of_parts(id, join, parts.len(), (charge, Nature::of(Some(command))));
+        for (index, (part, frame)) in parts.iter().zip(frames).enumerate() {
+            let envelope = whole.of_part(index as u16, part.slot, part.backend);
+            if frame.len() > COPY_BYTES_MAX {
+                self.dispatch(part.home, &envelope, Message::Shared(&frame.into()), now);
+            } else {
+                self.dispatch(part.home, &envelope, Message::Small(&frame), now);
+                self.env.pool.give(frame);
+            }
+        }
+    }
+
+    /// The places the keys live in, and for each key in order, in which of them.
+    fn parts_of(&self, arguments: &Arguments<'_>, step: usize) -> (Vec<Part>, Vec<u16>) {
+        let settings = &self.env.settings;
+        let topology = settings.topology;
+        let (backends, lanes) = (usize::from(topology.backends()), usize::from(settings.links_per_backend));
+        let places = usize::from(topology.shards()) * backends * lanes;
+        let mut part_at = vec![u16::MAX; places];
+        let mut parts: Vec<Part> = Vec::new();
+        let order = (1..arguments.len())
+            .step_by(step)
+            .map(|index| {
+                let slot = slot_of(arguments.at(index));
+                let (home, backend) = (topology.home_of(slot), topology.backend_of(slot));
+                // A part goes over one connection, so keys that use different ones are different parts: else a key
+                // could be reached over two, and its requests overtake each other.
+                let place = (usize::from(home.0) * backends + usize::from(backend.0)) * lanes
+                    + usize::from(settings.lane_of(slot));
+                if part_at[place] == u16::MAX {
+                    part_at[place] = parts.len() as u16;
+                    parts.push(Part { home, backend, slot, keys: 0 });
+                }
+                let part = part_at[place];
+                parts[usize::from(part)].keys += 1;
+                part
+            })
+            .collect();
+        (parts, order)
+    }
+
+    /// A request for each part.
+    fn frames_of(
+        &mut self,
+        arguments: &Arguments<'_>,
+        step: usize,
+        parts: &[Part],
+        order: &[u16],
+    ) -> Vec<Vec<u8>> {
+        let begin = |part: &Part| {
+            let mut frame = self.env.pool.take();
+            encode::array(&mut frame, 1 + part.keys as usize * step);
+            encode::bulk(&mut frame, arguments.name());
+            frame
+        };
+        let mut frames: Vec<Vec<u8>> = parts.iter().map(begin).collect();
+        for (index, part) in order.iter().enumerate() {
+            for word in 0..step {
+                encode::bulk(&mut frames[usize::from(*part)], arguments.at(1 + index * step + word));
+            }
+        }
+        frames
+    }
+
+    /// Sends a request to every backend, from this core, alone on its connection.
+    pub(super) fn ask_all(
+        &mut self,
+        id: ClientId,
+        fan_out: FanOut,
+        (charge, nature): (Option<Charge>, Nature),
+        message: Message<'_>,
+        now: Now,
+    ) {
+        let join = match fan_out {
+            FanOut::Scan | FanOut::One => unreachable!("they go to one backend"),
+            FanOut::Concat => Join::Concat,
+            FanOut::Sum => Join::Sum,
+            FanOut::AllOk => Join::AllOk,
+            FanOut::NonNull => Join::NonNull,
+            FanOut::Every => Join::Every,
+            FanOut::Same => Join::Same,
+            FanOut::AnyOk => Join::AnyOk,
+            FanOut::Union => Join::Union,
+            FanOut::SumEach => Join::SumEach,
+            FanOut::Settings => Join::Settings,
+            FanOut::ByStore => {
+                let backends = self.env.settings.backends.iter();
+                Join::ByStore(backends.map(|backend| backend.name.clone()).collect())
+            }
+        };
+        self.env.counters.add(Counter::RequestsSplit, 1);
+        let topology = self.env.settings.topology;
+        let parts = usize::from(topology.backends());
+        let whole = self.envelope_of_parts(id, join, parts, (charge, nature));
+        self.front.client(id).hold_back_later();
+        for backend in topology.all_backends() {
+            self.send_from_here(&whole.of_part(backend.0, 0, backend), message, 1, now);
+        }
+    }
+
+    /// Takes the next place in the client's order for a request in parts. While those are sent the client may have to leave, so
+    /// it is not asked again.
+    fn envelope_of_parts(
+        &mut self,
+        id: ClientId,
+        join: Join,
+        parts: usize,
+        (charge, nature): (Option<Charge>, Nature),
+    ) -> Envelope {
+        let sequence = self.front.expect_parts(id, join, parts, charge);
+        let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
+        let client = self.front.client(id);
+        Envelope { reply_to, route: client.route_to(0, BackendId(0)), asker: client.asker(), nature }
+    }
+}
+
+impl Envelope {
+    fn of_part(&self, part: u16, slot: u16, backend: BackendId) -> Self {
+        let reply_to = ReplyTo { part, ..self.reply_to };
+        Self { reply_to, route: Route { slot, backend, ..self.route }, ..*self }
+    }
+}

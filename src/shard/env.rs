@@ -1,0 +1,51 @@
+//! What all stages of one core work with, lent to each for as long as a call.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::counters::Counters;
+use super::settings::ShardSettings;
+use crate::config::Quotas;
+use crate::protocol::BufferPool;
+use crate::values::{Action, BackendId};
+
+/// The largest number of spare buffers that a shard keeps.
+const SPARE_BUFFERS_MAX: usize = 1024;
+
+/// Settings, quotas, buffers, counters: none of it is a stage's own.
+#[derive(Debug)]
+pub struct Env {
+    /// What the shard was told when it started.
+    pub settings: ShardSettings,
+    /// The quotas in force.
+    pub quotas: Arc<Quotas>,
+    /// Buffers that go round.
+    pub pool: BufferPool,
+    /// What was counted so far.
+    pub counters: Counters,
+    /// What is to be done in the world.
+    pub actions: VecDeque<Action>,
+    random: u64,
+}
+
+impl Env {
+    /// Nothing has happened yet.
+    pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
+        let pool = BufferPool::new(SPARE_BUFFERS_MAX);
+        let random = settings.seed | 1;
+        Self { settings, quotas, pool, counters: Counters::default(), actions: VecDeque::new(), random }
+    }
+
+    /// A backend's address, as refusals and metrics name it.
+    pub fn backend_name(&self, backend: BackendId) -> &str {
+        &self.settings.backends[usize::from(backend.0)].name
+    }
+
+    /// A small generator (xorshift) for what need not be unguessable: jitter.
+    pub fn random_byte(&mut self) -> u8 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 32) as u8
+    }
+}

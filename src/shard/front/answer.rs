@@ -1,0 +1,231 @@
+//! Answers, in the order of requests, batched into one send per turn.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::Front;
+use super::client::{Client, Ending};
+use super::cursor::with_next_cursor;
+use super::gather::Arrival;
+use super::order::Rewrite;
+use crate::protocol::{Protocol, Segment};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::gate::{Charge, Settlement};
+use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
+use crate::shard::request::ReplyTo;
+use crate::values::limits::{ANSWER_BYTES_PER_REQUEST, COPY_BYTES_MAX};
+use crate::values::time::Now;
+use crate::values::{ClientId, Owner, Timestamp};
+
+/// Replies to a part of what a client has pipelined wait for the rest while there is other work, so that they leave in
+/// one send; not beyond this size and not for longer than this.
+const PARTIAL_BYTES_MAX: usize = 32 * 1024;
+const PARTIAL_WAIT_MAX: Duration = Duration::from_micros(200);
+
+/// Who has something to send.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// Those whose output goes out at the end of the turn.
+    to_send: VecDeque<ClientId>,
+    /// Those whose replies wait for the rest of their pipeline.
+    partial: Vec<ClientId>,
+    /// Since when the first of them waits.
+    partial_since: Option<Timestamp>,
+    /// Segments that sockets are busy with.
+    in_flight: usize,
+}
+
+impl Outbox {
+    /// Segments that sockets are busy with.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// A socket is done with one, or its client has left.
+    pub fn handle_done(&mut self) {
+        self.in_flight -= 1;
+    }
+
+    /// A client's output goes out, unless its socket is still busy.
+    fn list(&mut self, client: &mut Client, id: ClientId) {
+        if !client.listed_to_send && client.sending_since.is_none() {
+            client.listed_to_send = true;
+            self.to_send.push_back(id);
+        }
+    }
+}
+
+impl Front {
+    /// Answers a request that never left.
+    pub fn answer_now(&mut self, env: &mut Env, id: ClientId, write: impl FnOnce(&mut Vec<u8>, Protocol)) {
+        let Some(client) = self.clients.get(id) else { return };
+        if let Some(captured) = &mut self.captured {
+            return write(captured, client.protocol);
+        }
+        env.counters.add(Counter::AnsweredHere, 1);
+        let (protocol, waiting) = (client.protocol, client.order.waiting_bytes());
+        client.order.answer_now(&mut env.pool, |out| write(out, protocol));
+        // Whoever has long answers written has fewer of them in a turn.
+        let written = client.order.waiting_bytes() - waiting;
+        client.turn_left = client.turn_left.saturating_sub((written / ANSWER_BYTES_PER_REQUEST) as u32);
+        env.counters.add(Counter::AnswerBytes, written as u64);
+        self.after_answer(env, id);
+    }
+
+    /// From now on answers are not given, but kept for the reply to a transaction.
+    pub fn begin_capture(&mut self, env: &mut Env) {
+        self.captured = Some(env.pool.take());
+    }
+
+    /// What was kept.
+    pub fn end_capture(&mut self) -> Vec<u8> {
+        self.captured.take().unwrap_or_default()
+    }
+
+    /// A reply has come to the shard that its client is on. `settle` is told what was taken for the request, and what it came to.
+    pub fn deliver(
+        &mut self,
+        env: &mut Env,
+        to: ReplyTo,
+        outcome: Outcome,
+        message: Message<'_>,
+        mut settle: impl FnMut(&Charge, &Settlement),
+    ) {
+        let id = to.client_id();
+        // The client may have left; the reply is then nobody's, but it cost what it cost.
+        let Some(client) = self.clients.get(id) else {
+            if let Some(owing) = self.departed.part_arrived(to, outcome) {
+                settle(&owing.charge, &owing.settlement);
+            }
+            return;
+        };
+        let mut settle = |charge: Option<&Charge>, settlement: &Settlement| {
+            if let Some(charge) = charge {
+                settle(charge, settlement);
+            }
+        };
+        match client.order.waiting(to.sequence) {
+            None => debug_assert!(false, "a reply that nobody waits for: {to:?}"),
+            Some((Rewrite::AsItCame, charge)) => {
+                settle(charge, &Settlement::of(outcome));
+                client.order.answer(to.sequence, message, &mut env.pool);
+                self.after_answer(env, id);
+            }
+            Some((Rewrite::Cursor { backend }, charge)) => {
+                settle(charge, &Settlement::of(outcome));
+                let backends = env.settings.topology.backends();
+                let reply = with_next_cursor(message.bytes(), backend, backends);
+                self.answer_rewritten(env, id, to.sequence, reply);
+            }
+            Some((Rewrite::Splice, charge)) => {
+                settle(charge, &Settlement::of(outcome));
+                let splice = client.splice.take().unwrap_or_default();
+                self.answer_rewritten(env, id, to.sequence, splice.put_into(message.bytes()));
+            }
+            Some((Rewrite::Gather(index), charge)) => {
+                let bytes_max = env.settings.output_bytes_max;
+                match self.gathers.part_arrived(index, to.part, outcome, message, bytes_max, &mut env.pool) {
+                    Arrival::Stored(bytes) => {
+                        client.order.stored_bytes += bytes;
+                        self.after_answer(env, id);
+                    }
+                    Arrival::Joined { reply, waited, settlement } => {
+                        settle(charge, &settlement);
+                        client.order.stored_bytes -= waited;
+                        self.answer_rewritten(env, id, to.sequence, reply);
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer_rewritten(&mut self, env: &mut Env, id: ClientId, sequence: u32, reply: Vec<u8>) {
+        let client = self.clients.at(id);
+        if reply.len() > COPY_BYTES_MAX {
+            client.order.answer(sequence, Message::Shared(&reply.into()), &mut env.pool);
+        } else {
+            client.order.answer(sequence, Message::Small(&reply), &mut env.pool);
+            env.pool.give(reply);
+        }
+        self.after_answer(env, id);
+    }
+
+    /// Something may have become possible: a send, the next request, the end.
+    fn after_answer(&mut self, env: &mut Env, id: ClientId) {
+        let client = self.clients.at(id);
+        if client.order.waiting_bytes() > env.settings.output_bytes_max {
+            return self.expel(env, id, Counter::ClientsClosedUnread);
+        }
+        if client.order.output.is_empty() {
+            return;
+        }
+        if client.unanswered() == 0 || client.order.output.len() >= PARTIAL_BYTES_MAX {
+            self.outbox.list(client, id);
+        } else if !client.listed_partial && !client.listed_to_send {
+            client.listed_partial = true;
+            self.outbox.partial.push(id);
+        }
+        if client.is_stuck() {
+            self.list_to_resume(id);
+        }
+    }
+
+    /// Nothing more is coming right now: replies that waited for the rest of their pipeline go out alone.
+    pub fn handle_quiet(&mut self) {
+        self.outbox.partial_since = None;
+        while let Some(id) = self.outbox.partial.pop() {
+            let Some(client) = self.clients.get(id) else { continue };
+            client.listed_partial = false;
+            if !client.order.output.is_empty() {
+                self.outbox.list(client, id);
+            }
+        }
+    }
+
+    /// The same once the first of them has waited long enough, however much is coming.
+    pub fn release_overdue_partials(&mut self, now: Now) {
+        let outbox = &mut self.outbox;
+        if outbox.partial.is_empty() {
+            outbox.partial_since = None;
+        } else if now.monotonic.since(*outbox.partial_since.get_or_insert(now.monotonic)) >= PARTIAL_WAIT_MAX
+        {
+            self.handle_quiet();
+        }
+    }
+
+    /// Bytes that should go out, if any.
+    pub fn poll_transmit(&mut self, turn_started: Timestamp) -> Option<(Owner, Segment)> {
+        while let Some(id) = self.outbox.to_send.pop_front() {
+            let Some(client) = self.clients.get(id) else { continue };
+            client.listed_to_send = false;
+            if client.sending_since.is_some() {
+                continue;
+            }
+            if let Some(segment) = client.order.output.take() {
+                client.sending_since = Some(turn_started);
+                self.outbox.in_flight += 1;
+                return Some((Owner::Client(id), segment));
+            }
+        }
+        None
+    }
+
+    /// A socket is done with a segment.
+    pub fn handle_transmitted(&mut self, env: &mut Env, id: ClientId, now: Now) {
+        let Some(client) = self.clients.get(id) else { return };
+        debug_assert!(client.sending_since.is_some(), "a segment comes back once");
+        client.sending_since = None;
+        self.outbox.handle_done();
+        client.last_heard = now.monotonic;
+        if !client.order.output.is_empty() {
+            self.outbox.list(client, id);
+        }
+        let has_ended = client.ending != Ending::Open;
+        self.list_to_resume(id);
+        if has_ended {
+            self.close_if_done(env, id);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! One client connection: who it is, what it sent and has not been answered, and what of it waits.
+
+use super::held::HeldRequest;
+use super::identity::Identity;
+use super::order::{Order, Rewrite};
+use super::pause::Paused;
+use super::track::Tracks;
+use super::transaction::{Splice, Transaction};
+use crate::protocol::{Protocol, RequestDecoder};
+use crate::shard::gate::{Charge, Payer};
+use crate::shard::request::{Asker, Route, Track};
+use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN};
+use crate::values::{BackendId, TenantId, Timestamp};
+
+/// A client whose replies that wait exceed this has no more requests taken on: until it reads, or until the reply comes that
+/// they wait for.
+const OUTPUT_BYTES_PAUSE: usize = 256 * 1024;
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It does not.
+    Open,
+    /// The client sends no more: what it sent is answered, then it is closed.
+    NoMoreInput,
+    /// Nothing further is read from it: what was taken on is answered, then it is closed.
+    Deaf,
+}
+
+/// Both ends of a connection, in words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Address {
+    /// The client's.
+    pub peer: Box<str>,
+    /// Weir's.
+    pub local: Box<str>,
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Client {
+    /// What `CLIENT ID` says.
+    pub(super) number: u64,
+    pub(super) protocol: Protocol,
+    pub(super) identity: Identity,
+    /// Whose seat it has taken.
+    pub(super) seat: Option<TenantId>,
+    /// Since when it has yet to log in.
+    pub(super) stranger_since: Option<Timestamp>,
+    pub(super) name: Vec<u8>,
+    pub(super) library: [Vec<u8>; 2],
+    /// Where it is, as sockets name it.
+    pub(super) address: Box<Address>,
+    pub(super) opened: Timestamp,
+    /// It is not closed for what all clients hold.
+    pub(super) no_evict: bool,
+    /// What of it waits by order.
+    pub(super) paused: Paused,
+    /// Its next request, held or not, waits by order.
+    pub(super) waits_by_order: bool,
+    /// Attempts to log in that failed.
+    pub(super) logins_failed: u8,
+    pub(super) decoder: RequestDecoder,
+    pub(super) transaction: Option<Box<Transaction>>,
+    /// What belongs into the reply to the transaction that is in flight; there is one at a time.
+    pub(super) splice: Option<Box<Splice>>,
+    pub(super) order: Order,
+    /// Which connections its requests take.
+    tracks: Tracks,
+    /// Requests after the one that is in flight must wait until it is answered.
+    pub(super) barrier: bool,
+    pub(super) held_request: Option<Box<HeldRequest>>,
+    /// The held request waits for a pool of quotas to answer.
+    pub(super) waits_for_quota: bool,
+    pub(super) ending: Ending,
+    /// Since when a segment is with the socket.
+    pub(super) sending_since: Option<Timestamp>,
+    pub(super) last_heard: Timestamp,
+    pub(super) reading_paused: bool,
+    /// The turn in which requests of it were taken on last, and how many more may be in that one.
+    pub(super) turn: u32,
+    pub(super) turn_left: u32,
+    /// Requests (or parts of them) are held that were not looked at yet.
+    pub(super) stalled: bool,
+    /// In the list of those with something to send.
+    pub(super) listed_to_send: bool,
+    /// In the list of those whose replies wait for the rest of their pipeline.
+    pub(super) listed_partial: bool,
+    /// In the list of those that may go on decoding, at the end of this turn or of the next.
+    pub(super) listed_to_resume: bool,
+}
+
+impl Client {
+    pub(super) fn new(number: u64, identity: Identity, now: Timestamp) -> Self {
+        Self {
+            number,
+            protocol: Protocol::Resp2,
+            identity,
+            seat: None,
+            stranger_since: None,
+            name: Vec::new(),
+            library: [Vec::new(), Vec::new()],
+            address: Box::default(),
+            opened: now,
+            no_evict: false,
+            paused: Paused::Nothing,
+            waits_by_order: false,
+            logins_failed: 0,
+            decoder: RequestDecoder::default(),
+            transaction: None,
+            splice: None,
+            order: Order::default(),
+            tracks: Tracks::default(),
+            barrier: false,
+            held_request: None,
+            waits_for_quota: false,
+            ending: Ending::Open,
+            sending_since: None,
+            last_heard: now,
+            reading_paused: false,
+            turn: 0,
+            turn_left: REQUESTS_PER_TURN,
+            stalled: false,
+            listed_to_send: false,
+            listed_partial: false,
+            listed_to_resume: false,
+        }
+    }
+
+    /// What `CLIENT ID` says.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Its dialect.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// On whose terms its requests are.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Who pays for its requests.
+    #[inline]
+    pub fn payer(&self) -> Option<Payer> {
+        self.identity.payer
+    }
+
+    /// Who asks, as other cores are told.
+    #[inline]
+    pub fn asker(&self) -> Option<Asker> {
+        self.identity.payer.map(Payer::asker)
+    }
+
+    /// Requests that have not been answered to it.
+    #[inline]
+    pub fn unanswered(&self) -> usize {
+        self.order.unanswered()
+    }
+
+    /// Takes the next place in the order of replies.
+    #[inline]
+    pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
+        self.order.expect_reply(rewrite, charge)
+    }
+
+    /// Puts the next request on its track. False while it must wait for what is in flight.
+    #[inline]
+    pub fn take_track(&mut self, wanted: Track) -> bool {
+        let (first, next) = self.order.sequences();
+        self.tracks.choose_and_take(wanted, first, next)
+    }
+
+    /// Where a request of this client goes that was admitted.
+    #[inline]
+    pub fn route_to(&self, slot: u16, backend: BackendId) -> Route {
+        Route { slot, backend, protocol: self.protocol, track: self.tracks.current() }
+    }
+
+    /// Does it queue requests since `MULTI`?
+    #[inline]
+    pub fn transaction(&mut self) -> Option<&mut Transaction> {
+        self.transaction.as_deref_mut()
+    }
+
+    /// Begins to queue. False if it does already.
+    pub fn begin_transaction(&mut self) -> bool {
+        let begins = self.transaction.is_none();
+        self.transaction.get_or_insert_default();
+        begins
+    }
+
+    /// Queues no more. What was queued, if it did.
+    pub fn take_transaction(&mut self) -> Option<Box<Transaction>> {
+        self.transaction.take()
+    }
+
+    /// What belongs into the reply to the transaction that is sent now.
+    pub fn keep_splice(&mut self, splice: Splice) {
+        self.splice = Some(Box::new(splice));
+    }
+
+    /// A request that cannot be queued spoils the transaction it stands in, if any.
+    pub fn poison_transaction(&mut self) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.poison();
+        }
+    }
+
+    /// May requests of it that write not be carried out now?
+    #[inline]
+    pub fn must_not_write(&self) -> bool {
+        self.paused == Paused::Writes
+    }
+
+    /// Later requests of the connection wait until the one just sent is answered.
+    pub fn hold_back_later(&mut self) {
+        self.barrier = true;
+    }
+
+    /// Whether it may be closed for what all clients hold.
+    pub fn set_no_evict(&mut self, no_evict: bool) {
+        self.no_evict = no_evict;
+    }
+
+    /// Has it yet to be answered, or to be sent an answer?
+    pub(super) fn is_owed(&self) -> bool {
+        self.unanswered() > 0
+            || self.held_request.is_some()
+            || !self.order.output.is_empty()
+            || self.sending_since.is_some()
+    }
+
+    /// Does something of it wait to go on?
+    #[inline]
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stalled || self.held_request.is_some() || self.barrier
+    }
+
+    /// May the next request not be taken on yet?
+    #[inline]
+    pub(super) fn must_wait(&self) -> bool {
+        self.barrier
+            || self.waits_for_quota
+            || self.waits_by_order
+            || self.turn_left == 0
+            || self.unanswered() >= PIPELINE_MAX
+            || self.order.waiting_bytes() > OUTPUT_BYTES_PAUSE
+    }
+
+    /// What it takes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let held = self.held_request.as_ref().map_or(0, |held| held.memory_bytes());
+        let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes());
+        let spliced = self.splice.as_ref().map_or(0, |splice| splice.memory_bytes());
+        let names = self.name.len() + self.library.iter().map(Vec::len).sum::<usize>();
+        size_of::<Self>()
+            + self.decoder.memory_bytes()
+            + self.order.waiting_bytes()
+            + self.order.entries_bytes()
+            + held
+            + queued
+            + spliced
+            + names
+    }
+
+    /// Gives back what a long pipeline took.
+    pub(super) fn tidy(&mut self) {
+        self.order.tidy();
+        self.decoder.tidy();
+    }
+}

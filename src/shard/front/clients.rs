@@ -1,0 +1,103 @@
+//! The table of clients.
+
+use super::client::Client;
+use super::identity::Identity;
+use crate::protocol::BufferPool;
+use crate::values::{ClientId, Timestamp};
+
+/// All clients of a shard. A place is used again, under a new generation.
+#[derive(Debug, Default)]
+pub struct Clients {
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Place {
+    generation: u32,
+    client: Option<Box<Client>>,
+}
+
+impl Clients {
+    pub fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub fn open(&mut self, number: u64, identity: Identity, now: Timestamp) -> ClientId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, client: None });
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[index as usize];
+        place.generation = place.generation.wrapping_add(1);
+        place.client = Some(Box::new(Client::new(number, identity, now)));
+        ClientId { index, generation: place.generation }
+    }
+
+    pub fn close(&mut self, id: ClientId, pool: &mut BufferPool) -> Option<Box<Client>> {
+        let place = &mut self.places[id.index as usize];
+        if place.generation != id.generation {
+            return None;
+        }
+        let mut client = place.client.take()?;
+        client.order.release(pool);
+        self.free.push(id.index);
+        Some(client)
+    }
+
+    /// The client, unless it has left.
+    pub fn get(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.places
+            .get_mut(id.index as usize)
+            .filter(|place| place.generation == id.generation)
+            .and_then(|place| place.client.as_deref_mut())
+    }
+
+    /// The client, which the caller knows to be there.
+    pub fn at(&mut self, id: ClientId) -> &mut Client {
+        self.get(id).expect("the caller holds the id of an open client")
+    }
+
+    /// The same to look at only.
+    pub fn peek(&self, id: ClientId) -> Option<&Client> {
+        let place = self.places.get(id.index as usize)?;
+        place.client.as_deref().filter(|_| place.generation == id.generation)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Client> {
+        self.places.iter().filter_map(|place| place.client.as_deref())
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = ClientId> {
+        (0..self.places()).filter_map(|index| self.in_place(index))
+    }
+
+    /// How many places there are, taken or not.
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Who is in a place, if anyone.
+    pub fn in_place(&self, index: usize) -> Option<ClientId> {
+        let place = &self.places[index];
+        place.client.as_ref().map(|_| ClientId { index: index as u32, generation: place.generation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_not_mistaken_for_its_former_owner() {
+        let mut clients = Clients::default();
+        let mut pool = BufferPool::new(1);
+        let former = clients.open(1, Identity::default(), Timestamp::ZERO);
+        clients.close(former, &mut pool);
+        let owner = clients.open(2, Identity::default(), Timestamp::ZERO);
+        assert_eq!(owner.index, former.index);
+        assert!(clients.get(former).is_none() && clients.get(owner).is_some());
+        assert!(clients.close(former, &mut pool).is_none());
+        assert_eq!(clients.len(), 1);
+    }
+}

@@ -1,0 +1,78 @@
+//! Cursors of `SCAN` over several stores: each also says which store is next.
+
+use crate::protocol::{encode, reply};
+
+/// The store that a client's cursor names, and the cursor that this one gave; none if it is no cursor.
+pub fn split_cursor(word: &[u8], backends: u16) -> Option<(u16, u64)> {
+    let cursor = std::str::from_utf8(word).ok()?.parse::<u64>().ok()?;
+    let backends = u64::from(backends);
+    Some(((cursor % backends) as u16, cursor / backends))
+}
+
+/// A store's `SCAN` reply with a cursor for the client.
+pub fn with_next_cursor(reply: &[u8], backend: u16, backends: u16) -> Vec<u8> {
+    let backends = u64::from(backends);
+    let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };
+    let next = match (cursor, u64::from(backend) + 1) {
+        (0, next_backend) if next_backend == backends => Some(0),
+        (0, next_backend) => Some(next_backend),
+        (cursor, _) => cursor.checked_mul(backends).and_then(|scaled| scaled.checked_add(u64::from(backend))),
+    };
+    let mut out = Vec::with_capacity(reply.len() + 20);
+    match next {
+        Some(next) => {
+            encode::array(&mut out, 2);
+            encode::bulk(&mut out, next.to_string().as_bytes());
+            out.extend_from_slice(rest);
+        }
+        None => encode::error(
+            &mut out,
+            "ERR the cursor of the store is too large to be combined with the number of stores",
+        ),
+    }
+    out
+}
+
+fn cursor_and_rest(scan_reply: &[u8]) -> Option<(u64, &[u8])> {
+    let mut elements = reply::elements(scan_reply)?;
+    let cursor = reply::text(elements.next()?)?;
+    Some((std::str::from_utf8(cursor).ok()?.parse().ok()?, elements.rest()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply_with(cursor: u64) -> Vec<u8> {
+        format!("*2\r\n${}\r\n{cursor}\r\n*0\r\n", cursor.to_string().len()).into_bytes()
+    }
+
+    #[test]
+    fn a_cursor_leads_through_all_stores_and_ends() {
+        let mut seen = Vec::new();
+        let mut word = b"0".to_vec();
+        loop {
+            let (backend, inner) = split_cursor(&word, 3).expect("a cursor of ours");
+            seen.push((backend, inner));
+            // Each store takes three steps.
+            let reply = reply_with(if inner == 2 { 0 } else { inner + 1 });
+            let next = with_next_cursor(&reply, backend, 3);
+            word = reply::text(reply::elements(&next).and_then(|mut elements| elements.next()).expect("two"))
+                .expect("a bulk")
+                .to_vec();
+            if word == b"0" {
+                break;
+            }
+        }
+        let expected: Vec<_> = (0..3).flat_map(|backend| (0..3).map(move |inner| (backend, inner))).collect();
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn what_is_no_cursor_is_said_to_be_none() {
+        assert_eq!(split_cursor(b"x", 2), None);
+        assert_eq!(split_cursor(b"-1", 2), None);
+        assert!(with_next_cursor(&reply_with(u64::MAX), 1, 2).starts_with(b"-ERR the cursor"));
+        assert_eq!(with_next_cursor(b"-ERR away\r\n", 0, 2), b"-ERR away\r\n");
+    }
+}

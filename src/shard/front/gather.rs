@@ -1,0 +1,375 @@
+//! The replies to the parts of one request, until they are one reply. A failed part fails only its own keys.
+
+use std::collections::HashSet;
+
+use slab::Slab;
+
+use super::stored::Stored;
+use crate::protocol::reply::{self, Elements};
+use crate::protocol::{BufferPool, Protocol, encode};
+use crate::shard::gate::Settlement;
+use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
+
+/// How parts become one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// An array with one value per key: for each key, the part that has it.
+    Values(Vec<u16>),
+    /// `OK` if every part says so, else the first error.
+    AllOk,
+    /// The sum of integers, or the first error.
+    Sum,
+    /// Arrays one behind the other, or the first error.
+    Concat,
+    /// The first reply that is not null.
+    NonNull,
+    /// Arrays of integers: 1 where every part says 1.
+    Every,
+    /// The first reply, unless one is an error.
+    Same,
+    /// The first reply that is not an error.
+    AnyOk,
+    /// Elements of arrays, each once, or the first error.
+    Union,
+    /// An array in which integers are the sums of those in their places, or the first error.
+    SumEach,
+    /// The first map of settings without those that are secret, or the first error.
+    Settings,
+    /// Each reply under its store's name; an error where all are errors.
+    ByStore(Vec<String>),
+}
+
+#[derive(Debug)]
+struct Gathering {
+    join: Join,
+    protocol: Protocol,
+    parts: Vec<Option<Stored>>,
+    missing: usize,
+    /// Bytes of the parts that are there, and of the list of what belongs where.
+    bytes: usize,
+    settlement: Settlement,
+}
+
+/// What the arrival of a part makes of a request.
+#[derive(Debug)]
+pub enum Arrival {
+    /// Others are missing; this many bytes more wait for them.
+    Stored(usize),
+    /// It was the last one.
+    Joined {
+        /// The reply to the request.
+        reply: Vec<u8>,
+        /// Bytes that waited for this part, and wait no longer.
+        waited: usize,
+        /// What all parts came to.
+        settlement: Settlement,
+    },
+}
+
+/// All requests of a shard that wait for parts.
+#[derive(Debug, Default)]
+pub struct Gathers(Slab<Gathering>);
+
+impl Gathers {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A request in so many parts, and the bytes that it takes until they are there.
+    pub fn insert(&mut self, join: Join, protocol: Protocol, parts: usize) -> (u32, usize) {
+        let order = if let Join::Values(order) = &join { size_of_val(order.as_slice()) } else { 0 };
+        let bytes = order + parts * size_of::<Option<Stored>>();
+        let places = std::iter::repeat_with(|| None).take(parts).collect();
+        let index = self.0.insert(Gathering {
+            join,
+            protocol,
+            parts: places,
+            missing: parts,
+            bytes,
+            settlement: Settlement::default(),
+        });
+        (index as u32, bytes)
+    }
+
+    /// Takes one part; when it is the last one, gives the whole, unless that is larger than a reply may be.
+    pub fn part_arrived(
+        &mut self,
+        index: u32,
+        part: u16,
+        outcome: Outcome,
+        message: Message<'_>,
+        bytes_max: usize,
+        pool: &mut BufferPool,
+    ) -> Arrival {
+        let gathering = &mut self.0[index as usize];
+        let place = &mut gathering.parts[usize::from(part)];
+        debug_assert!(place.is_none(), "one reply per part");
+        *place = Some(Stored::new(message, pool));
+        gathering.settlement.add(outcome);
+        gathering.missing -= 1;
+        if gathering.missing > 0 {
+            gathering.bytes += message.bytes().len();
+            return Arrival::Stored(message.bytes().len());
+        }
+        let gathering = self.0.remove(index as usize);
+        let mut reply = pool.take();
+        gathering.join(&mut reply, bytes_max);
+        let (waited, settlement) = (gathering.bytes, gathering.settlement);
+        gathering.release(pool);
+        Arrival::Joined { reply, waited, settlement }
+    }
+
+    /// Gives back what many requests took that are over.
+    pub fn tidy(&mut self) {
+        if self.0.is_empty() {
+            self.0.shrink_to_fit();
+        }
+    }
+
+    /// Parts that a request still waits for, and what the others came to.
+    pub fn parts_missing(&self, index: u32) -> (usize, Settlement) {
+        let gathering = &self.0[index as usize];
+        (gathering.missing, gathering.settlement)
+    }
+
+    /// Forgets a request whose client has left.
+    pub fn remove(&mut self, index: u32, pool: &mut BufferPool) {
+        if let Some(gathering) = self.0.try_remove(index as usize) {
+            gathering.release(pool);
+        }
+    }
+}
+
+impl Gathering {
+    fn release(self, pool: &mut BufferPool) {
+        self.parts.into_iter().flatten().for_each(|part| part.release(pool));
+    }
+
+    fn join(&self, out: &mut Vec<u8>, bytes_max: usize) {
+        let parts: Vec<&[u8]> =
+            self.parts.iter().map(|part| part.as_ref().expect("all parts are there").bytes()).collect();
+        let first_error = parts.iter().find(|part| is_error(part)).copied();
+        match &self.join {
+            Join::Values(order) => join_values(out, order, &parts, bytes_max),
+            Join::AllOk | Join::Same => out.extend_from_slice(first_error.unwrap_or(parts[0])),
+            Join::Sum => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => encode::integer(out, sum(&parts)),
+            },
+            Join::Concat => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => concatenate(out, &parts),
+            },
+            Join::NonNull => match parts.iter().find(|part| !is_error(part) && !is_null(part)) {
+                Some(value) => out.extend_from_slice(value),
+                None => match first_error {
+                    Some(error) => out.extend_from_slice(error),
+                    None => encode::null(out, self.protocol),
+                },
+            },
+            Join::Every => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => every(out, &parts),
+            },
+            Join::Union => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => union(out, &parts),
+            },
+            Join::SumEach => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => sum_each(out, &parts),
+            },
+            Join::Settings => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => settings(out, self.protocol, parts[0]),
+            },
+            Join::ByStore(names) => match first_error {
+                Some(error) if parts.iter().all(|part| is_error(part)) => out.extend_from_slice(error),
+                _ => {
+                    encode::map(out, self.protocol, parts.len());
+                    for (name, part) in names.iter().zip(&parts) {
+                        encode::bulk(out, name.as_bytes());
+                        out.extend_from_slice(part);
+                    }
+                }
+            },
+            Join::AnyOk => {
+                out.extend_from_slice(parts.iter().find(|part| !is_error(part)).unwrap_or(&parts[0]));
+            }
+        }
+    }
+}
+
+fn is_error(part: &[u8]) -> bool {
+    part.starts_with(b"-") || part.starts_with(b"!")
+}
+
+fn is_null(part: &[u8]) -> bool {
+    part.starts_with(b"$-1") || part.starts_with(b"_") || part.starts_with(b"*-1")
+}
+
+/// What stands for a value when a part's reply has fewer elements than it was asked for keys, or is none.
+const SHORT_REPLY: &[u8] = b"-ERR the store answered with fewer values than it was asked for\r\n";
+const TOO_LARGE: &str = "ERR the reply is larger than all that may wait for a client (--output-limit)";
+
+fn join_values(out: &mut Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usize) {
+    let mut values: Vec<Option<Elements<'_>>> = parts.iter().map(|part| reply::elements(part)).collect();
+    let instead: Vec<&[u8]> =
+        parts.iter().map(|part| if is_error(part) { *part } else { SHORT_REPLY }).collect();
+    encode::array(out, order.len());
+    for part in order {
+        let part = usize::from(*part);
+        let value = values[part].as_mut().map_or(Some(instead[part]), Elements::next);
+        out.extend_from_slice(value.unwrap_or(SHORT_REPLY));
+        // Values stand here once, as they came; what stands in their place is repeated for each key.
+        if out.len() > bytes_max {
+            out.clear();
+            return encode::error(out, TOO_LARGE);
+        }
+    }
+}
+
+fn sum(parts: &[&[u8]]) -> i64 {
+    parts.iter().filter_map(|part| reply::integer(part)).fold(0, i64::saturating_add)
+}
+
+fn concatenate(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
+    encode::array(out, lists.iter().map(Elements::left).sum());
+    lists.iter().for_each(|list| out.extend_from_slice(list.rest()));
+}
+
+fn union(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let mut seen = HashSet::new();
+    let elements = parts.iter().filter_map(|part| reply::elements(part)).flatten();
+    let distinct: Vec<&[u8]> = elements.filter(|element| seen.insert(*element)).collect();
+    encode::array(out, distinct.len());
+    distinct.iter().for_each(|element| out.extend_from_slice(element));
+}
+
+fn sum_each(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let mut lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
+    let count = lists.iter().map(Elements::left).min().unwrap_or(0);
+    encode::array(out, count);
+    for _ in 0..count {
+        let row: Vec<&[u8]> = lists.iter_mut().filter_map(Elements::next).collect();
+        if row.iter().all(|element| reply::integer(element).is_some()) {
+            encode::integer(out, sum(&row));
+        } else {
+            row.first().into_iter().for_each(|element| out.extend_from_slice(element));
+        }
+    }
+}
+
+/// What a store's `CONFIG GET` may tell of passwords, its own and those of its primary. The store's credentials are weir's.
+const SECRETS: [&str; 8] = [
+    "requirepass",
+    "masterauth",
+    "masteruser",
+    "primaryauth",
+    "primaryuser",
+    "tls-key-file-pass",
+    "tls-client-key-file-pass",
+    "sentinel-pass",
+];
+
+fn settings(out: &mut Vec<u8>, protocol: Protocol, map: &[u8]) {
+    let mut elements = reply::names_and_values(map).into_iter().flatten();
+    let mut shown: Vec<[&[u8]; 2]> = Vec::new();
+    while let (Some(name), Some(value)) = (elements.next(), elements.next()) {
+        let is_secret = reply::text(name)
+            .is_none_or(|name| SECRETS.iter().any(|secret| name.eq_ignore_ascii_case(secret.as_bytes())));
+        if !is_secret {
+            shown.push([name, value]);
+        }
+    }
+    encode::map(out, protocol, shown.len());
+    shown.iter().flatten().for_each(|element| out.extend_from_slice(element));
+}
+
+fn every(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let mut lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
+    let count = lists.iter().map(Elements::left).min().unwrap_or(0);
+    encode::array(out, count);
+    for _ in 0..count {
+        // Every list must be advanced, so no `all`, which stops early.
+        let ones = lists.iter_mut().filter_map(Elements::next).filter(|value| *value == b":1\r\n").count();
+        encode::integer(out, i64::from(ones == lists.len()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(join: Join, parts: &[&str]) -> String {
+        let mut gathers = Gathers::default();
+        let mut pool = BufferPool::new(4);
+        let (index, listed) = gathers.insert(join, Protocol::Resp2, parts.len());
+        let mut whole = None;
+        for (part, reply) in parts.iter().enumerate().rev() {
+            assert!(whole.is_none(), "complete before the last part");
+            let message = Message::Small(reply.as_bytes());
+            let arrival =
+                gathers.part_arrived(index, part as u16, Outcome::Refused, message, 1_000, &mut pool);
+            if let Arrival::Joined { reply, waited, .. } = arrival {
+                assert_eq!(waited, listed + parts.iter().skip(1).map(|part| part.len()).sum::<usize>());
+                whole = Some(reply);
+            }
+        }
+        String::from_utf8(whole.expect("complete")).expect("text")
+    }
+
+    #[test]
+    fn values_stand_in_the_order_of_their_keys_and_errors_only_where_they_belong() {
+        let join = Join::Values(vec![0, 1, 0, 2]);
+        let parts = ["*2\r\n$1\r\na\r\n$-1\r\n", "-UNAVAILABLE b\r\n", "*1\r\n$1\r\nd\r\n"];
+        assert_eq!(joined(join, &parts), "*4\r\n$1\r\na\r\n-UNAVAILABLE b\r\n$-1\r\n$1\r\nd\r\n");
+    }
+
+    #[test]
+    fn what_is_repeated_for_each_key_is_bounded() {
+        let parts = ["-ERR a part that failed\r\n", "*0\r\n"];
+        assert!(joined(Join::Values(vec![0; 20]), &parts).starts_with("*20\r\n-ERR a part"));
+        assert_eq!(joined(Join::Values(vec![0; 10_000]), &parts), format!("-{TOO_LARGE}\r\n"));
+        let strange = ["$9\r\nno array!\r\n"; 2];
+        assert!(joined(Join::Values(vec![0, 1]), &strange).starts_with("*2\r\n-ERR the store answered"));
+    }
+
+    #[test]
+    fn sums_and_agreements() {
+        assert_eq!(
+            joined(Join::Sum, &[&format!(":{}\r\n", i64::MAX), ":1\r\n"]),
+            format!(":{}\r\n", i64::MAX)
+        );
+        assert_eq!(joined(Join::Sum, &[":2\r\n", ":40\r\n"]), ":42\r\n");
+        assert_eq!(joined(Join::Sum, &[":2\r\n", "-ERR no\r\n"]), "-ERR no\r\n");
+        assert_eq!(joined(Join::AllOk, &["+OK\r\n", "+OK\r\n"]), "+OK\r\n");
+        assert_eq!(joined(Join::AllOk, &["+OK\r\n", "-OOM\r\n"]), "-OOM\r\n");
+        assert_eq!(
+            joined(Join::Concat, &["*1\r\n+a\r\n", "*0\r\n", "*2\r\n+b\r\n+c\r\n"]),
+            "*3\r\n+a\r\n+b\r\n+c\r\n"
+        );
+        assert_eq!(joined(Join::NonNull, &["$-1\r\n", "$1\r\nk\r\n"]), "$1\r\nk\r\n");
+        assert_eq!(joined(Join::NonNull, &["$-1\r\n", "$-1\r\n"]), "$-1\r\n");
+        assert_eq!(joined(Join::Every, &["*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n"]), "*2\r\n:1\r\n:0\r\n");
+        let subscribers =
+            ["*4\r\n$1\r\na\r\n:1\r\n$1\r\nb\r\n:0\r\n", "*4\r\n$1\r\na\r\n:2\r\n$1\r\nb\r\n:5\r\n"];
+        assert_eq!(joined(Join::SumEach, &subscribers), "*4\r\n$1\r\na\r\n:3\r\n$1\r\nb\r\n:5\r\n");
+        assert_eq!(
+            joined(Join::Union, &["*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*1\r\n$1\r\na\r\n", "*0\r\n"]),
+            "*2\r\n$1\r\na\r\n$1\r\nb\r\n"
+        );
+        let told = "*4\r\n$11\r\nrequirepass\r\n$1\r\nx\r\n$4\r\nsave\r\n$0\r\n\r\n";
+        assert_eq!(joined(Join::Settings, &[told, "*0\r\n"]), "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
+        assert_eq!(joined(Join::Settings, &["%1\r\n+masterauth\r\n+x\r\n"]), "*0\r\n");
+        let by_store = || Join::ByStore(vec!["s0".to_owned(), "s1".to_owned()]);
+        assert_eq!(
+            joined(by_store(), &["+well\r\n", "-ERR no\r\n"]),
+            "*4\r\n$2\r\ns0\r\n+well\r\n$2\r\ns1\r\n-ERR no\r\n"
+        );
+        assert_eq!(joined(by_store(), &["-ERR a\r\n", "-ERR b\r\n"]), "-ERR a\r\n");
+        assert_eq!(joined(Join::AnyOk, &["-NOTBUSY\r\n", "+OK\r\n"]), "+OK\r\n");
+    }
+}

@@ -1,0 +1,172 @@
+//! Which clients may have their next request taken on, and when: a turn each, and none while something of theirs must come first.
+
+use std::collections::VecDeque;
+
+use super::Front;
+use super::client::Ending;
+use super::held::HeldRequest;
+use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::values::time::Now;
+use crate::values::{Action, ClientId, Owner, limits};
+
+/// A client that may not go on is read from until this much is held.
+const HELD_BYTES_PAUSE: usize = 64 * 1024;
+
+/// Who goes on decoding, and when.
+#[derive(Debug, Default)]
+pub struct Turns {
+    /// Counts turns.
+    number: u32,
+    /// Those whose obstacle is gone: at the end of this turn.
+    to_resume: VecDeque<ClientId>,
+    /// Those whose turn is over though they have sent more.
+    next: VecDeque<ClientId>,
+}
+
+/// How far a client's bytes were decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// All that was received is decoded, or will never be.
+    Done,
+    /// There is more, for later.
+    Stalled,
+}
+
+impl Front {
+    /// Bytes have come from a client. False if nobody listens to it any more.
+    pub fn hear(&mut self, id: ClientId, now: Now) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        client.last_heard = now.monotonic;
+        client.ending != Ending::Deaf
+    }
+
+    /// Takes a client's decoder out of its place: it lends requests out while they are handled.
+    #[inline]
+    pub fn begin_decoding(&mut self, id: ClientId) -> Option<RequestDecoder> {
+        let client = self.clients.get(id)?;
+        if client.turn != self.turns.number {
+            (client.turn, client.turn_left) = (self.turns.number, limits::REQUESTS_PER_TURN);
+        }
+        Some(std::mem::take(&mut client.decoder))
+    }
+
+    /// What a client's next request may be, if one may be taken on now, and how many more may in this turn.
+    #[inline]
+    pub fn may_take_on(&mut self, id: ClientId) -> Result<(&mut u32, RequestLimits), Progress> {
+        let Some(client) = self.clients.get(id) else { return Err(Progress::Done) };
+        if client.ending == Ending::Deaf {
+            return Err(Progress::Done);
+        }
+        if client.must_wait() {
+            return Err(Progress::Stalled);
+        }
+        let is_known = client.identity.tenant.is_some();
+        let limits = if is_known { self.limits } else { RequestLimits::stranger() };
+        Ok((&mut client.turn_left, limits))
+    }
+
+    /// Puts the decoder back. Reads less, or more again, from the client, by what it has waiting.
+    pub fn end_decoding(&mut self, env: &mut Env, id: ClientId, decoder: RequestDecoder, progress: Progress) {
+        let Some(client) = self.clients.get(id) else { return };
+        client.decoder = decoder;
+        client.stalled = progress == Progress::Stalled;
+        if client.stalled && client.turn_left == 0 && !client.listed_to_resume {
+            client.listed_to_resume = true;
+            self.turns.next.push_back(id);
+        }
+        let full = client.stalled && client.decoder.held_bytes() > HELD_BYTES_PAUSE;
+        if full && !client.reading_paused && client.ending == Ending::Open {
+            client.reading_paused = true;
+            env.actions.push_back(Action::PauseReading(Owner::Client(id)));
+        } else if client.reading_paused && !client.stalled {
+            client.reading_paused = false;
+            env.actions.push_back(Action::ResumeReading(Owner::Client(id)));
+        }
+        self.close_if_done(env, id);
+    }
+
+    /// Takes a connection up again after a barrier, or when it has room again. None if it has left; else its held request, if it
+    /// may be tried again.
+    pub fn take_up(&mut self, id: ClientId) -> Option<Option<Box<HeldRequest>>> {
+        let client = self.clients.get(id)?;
+        client.listed_to_resume = false;
+        client.barrier &= client.unanswered() > 0;
+        let may_try = !client.barrier && !client.waits_for_quota && !client.waits_by_order;
+        Some(if may_try { client.held_request.take() } else { None })
+    }
+
+    /// Puts a request off until all earlier ones of its connection are answered; later ones wait behind it.
+    pub fn hold_for_replies(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>) {
+        let client = self.clients.at(id);
+        debug_assert!(client.unanswered() > 0);
+        client.barrier = true;
+        env.counters.add(Counter::RequestsHeld, 1);
+        self.hold(id, arguments);
+    }
+
+    /// Puts a request off until clients may write again; later ones wait behind it.
+    pub fn hold_by_order(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>) {
+        self.clients.at(id).waits_by_order = true;
+        env.counters.add(Counter::RequestsHeld, 1);
+        self.hold(id, arguments);
+    }
+
+    /// Puts a request off until a pool of quotas has answered; later ones wait behind it.
+    pub fn hold_for_grant(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        debug_assert!(!self.clients.at(id).waits_for_quota);
+        self.clients.at(id).waits_for_quota = true;
+        self.hold(id, arguments);
+    }
+
+    fn hold(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let client = self.clients.at(id);
+        debug_assert!(client.held_request.is_none());
+        client.held_request = Some(Box::new(HeldRequest::new(arguments, &client.identity)));
+    }
+
+    /// A pool has answered for a client. False if it has left.
+    pub fn end_wait_for_grant(&mut self, id: ClientId) -> bool {
+        let client = self.clients.get(id);
+        client.map(|client| client.waits_for_quota = false).is_some()
+    }
+
+    /// Puts a client whose obstacle may be gone on the list for the end of the turn.
+    pub(super) fn list_to_resume(&mut self, id: ClientId) {
+        let client = self.clients.at(id);
+        if !client.is_stuck() || client.listed_to_resume {
+            return;
+        }
+        let may_go_on = if client.barrier { client.unanswered() == 0 } else { !client.must_wait() };
+        if may_go_on {
+            client.listed_to_resume = true;
+            self.turns.to_resume.push_back(id);
+        }
+    }
+
+    /// Do clients wait for their next turn, with requests that are here already?
+    pub fn is_busy(&self) -> bool {
+        !self.turns.next.is_empty()
+    }
+
+    /// How many clients wait for their next turn.
+    pub fn waiting_for_turn(&self) -> usize {
+        self.turns.next.len()
+    }
+
+    /// The next of those who wait for their turn.
+    pub fn take_next_turn(&mut self) -> Option<ClientId> {
+        self.turns.next.pop_front()
+    }
+
+    /// The next of those whose obstacle is gone.
+    pub fn take_resumable(&mut self) -> Option<ClientId> {
+        self.turns.to_resume.pop_front()
+    }
+
+    /// The next turn begins.
+    pub fn begin_turn(&mut self) {
+        self.turns.number = self.turns.number.wrapping_add(1);
+    }
+}

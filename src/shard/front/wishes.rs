@@ -1,0 +1,115 @@
+//! What a client may say about its requests, for all of them or for one.
+
+use std::time::Duration;
+
+use super::identity::{Chosen, Identity};
+use crate::config::Tier;
+use crate::config::quotas::user_name;
+use crate::protocol::Arguments;
+use crate::protocol::command::quoted;
+use crate::shard::env::Env;
+use crate::shard::gate::Gate;
+use crate::values::limits::{DEADLINE_MS_MAX, OPTIONS_MAX, USER_NAME_BYTES_MAX};
+
+/// What a client asks for. What it leaves out stays as it was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    user: Option<String>,
+    tier: Option<Tier>,
+    deadline: Option<Duration>,
+}
+
+impl Wishes {
+    /// Takes one option. False if the word is not one.
+    fn take(&mut self, option: &[u8], value: &[u8]) -> Result<bool, String> {
+        let text = quoted(value);
+        if option.eq_ignore_ascii_case(b"user") {
+            let Some(name) = user_name(value) else {
+                return Err(format!(
+                    "ERR QOS USER '{text}': a name of 1 to {USER_NAME_BYTES_MAX} bytes without spaces or '/' is wanted"
+                ));
+            };
+            self.user = Some(name.to_owned());
+        } else if option.eq_ignore_ascii_case(b"tier") {
+            self.tier = Some(text.to_lowercase().parse().map_err(|_| {
+                format!("ERR QOS TIER '{text}': critical, standard, batch or sheddable is wanted")
+            })?);
+        } else if option.eq_ignore_ascii_case(b"deadline") {
+            let millis = text.strip_suffix("ms").unwrap_or(&text).parse::<u64>().ok();
+            let Some(millis) = millis.filter(|millis| (1..=DEADLINE_MS_MAX).contains(millis)) else {
+                return Err(format!(
+                    "ERR QOS DEADLINE '{text}': whole milliseconds from 1 to {DEADLINE_MS_MAX} are wanted"
+                ));
+            };
+            self.deadline = Some(Duration::from_millis(millis));
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// From behind a client's name: `tier=batch;deadline=50ms`.
+    pub fn from_name(text: &str) -> Result<Self, String> {
+        let mut wishes = Self::default();
+        for pair in text.split(';').filter(|pair| !pair.is_empty()) {
+            let (option, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if !wishes.take(option.as_bytes(), value.as_bytes())? {
+                return Err(format!(
+                    "ERR client name option '{}': user=, tier= or deadline= is wanted",
+                    quoted(option.as_bytes())
+                ));
+            }
+        }
+        Ok(wishes)
+    }
+
+    /// From the words of a request, and how many of them were options.
+    pub fn from_words(arguments: &Arguments<'_>, from: usize) -> Result<(Self, usize), String> {
+        let mut wishes = Self::default();
+        let mut at = from;
+        while let (Some(option), Some(value)) = (arguments.get(at), arguments.get(at + 1)) {
+            if !wishes.take(option, value)? {
+                break;
+            }
+            at += 2;
+            if at - from > 2 * OPTIONS_MAX {
+                return Err(format!("ERR QOS: at most {OPTIONS_MAX} options are wanted"));
+            }
+        }
+        Ok((wishes, at))
+    }
+}
+
+impl Identity {
+    /// The same with these wishes, if it may have them: a tier is lowered, never raised.
+    pub fn wished(&self, env: &Env, gate: &mut Gate, wishes: &Wishes) -> Result<Self, String> {
+        let Some(tenant) = self.tenant else { return Ok(self.clone()) };
+        let terms = env.quotas.tenant(tenant);
+        let user = wishes.user.as_deref().map(Into::into).or_else(|| self.user.clone());
+        let highest = terms.tier_of(user.as_deref());
+        if let Some(tier) = wishes.tier.filter(|tier| *tier < highest) {
+            let whose = if highest == terms.tier { "tenant" } else { "user" };
+            return Err(format!("ERR QOS TIER '{tier}': above '{highest}', which is this {whose}'s"));
+        }
+        let account = user.as_deref().and_then(|user| gate.account_of(terms, user));
+        let chosen = Chosen {
+            tier: wishes.tier.or(self.chosen.tier),
+            deadline: wishes.deadline.or(self.chosen.deadline),
+        };
+        Ok(Self::of(&env.quotas, tenant, user, account, chosen))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_behind_a_name() {
+        let wishes = Wishes::from_name("tier=batch;deadline=50ms").expect("well formed");
+        assert_eq!((wishes.tier, wishes.deadline), (Some(Tier::Batch), Some(Duration::from_millis(50))));
+        assert!(Wishes::from_name("colour=red").expect_err("unknown").contains("tier="));
+        assert!(Wishes::from_name("tier=urgent").expect_err("unknown").contains("sheddable"));
+        assert!(Wishes::from_name("deadline=0").expect_err("zero").contains("from 1"));
+    }
+}

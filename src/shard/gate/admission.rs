@@ -1,0 +1,210 @@
+//! May this request pass? Its price is taken before it leaves, and put right when its reply has come.
+//!
+//! ```text
+//!   asked ──estimate──> global, tenant, user: checked together, then taken together
+//!                          │ enough     │ not enough        │ only the pool knows
+//!                          v            v                   v
+//!                        passes      throttled      the client's request waits for the answer
+//!   reply ──actual──> the difference is booked, and the estimate of the next such request learns from it
+//! ```
+
+use std::time::Duration;
+
+use super::Gate;
+use super::accounts::{Charge, Decision, Payer, Scope, risk_of};
+use crate::config::Quotas;
+use crate::policy::fixed_window::FixedWindows;
+use crate::policy::price::Asked;
+use crate::protocol::command::Class;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::request::Track;
+use crate::shard::settings::Limiter;
+use crate::values::time::Now;
+use crate::values::{MicroUnits, Price, UNIT, Usage};
+
+/// What the gate says to a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Admission {
+    /// It goes on. What was taken for it is settled with its reply.
+    Passed(Option<Charge>),
+    /// First the replies to what its client has in flight must be there.
+    AfterReplies,
+    /// First a pool must answer.
+    AfterGrant,
+    /// Somebody has used up a quota.
+    Throttled(Throttled),
+}
+
+/// Whose quota is used up, and when there will be enough again.
+#[derive(Clone, Copy, Debug)]
+pub struct Throttled {
+    /// Whose.
+    pub scope: Scope,
+    /// Request units per second.
+    pub limit: u64,
+    /// Whole units that are left.
+    pub remaining: u64,
+    /// When it makes sense to come back.
+    pub retry_after: Duration,
+}
+
+impl Gate {
+    /// Admits a request and takes its price, if it has one. `take_track` puts it on its track, or says that it must wait for what
+    /// its client has in flight.
+    #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
+    #[inline(always)]
+    pub fn admit(
+        &mut self,
+        env: &mut Env,
+        payer: Payer,
+        in_flight: usize,
+        (asked, class): (&Asked, Class),
+        mut take_track: impl FnMut(Track) -> bool,
+        now: Now,
+    ) -> Admission {
+        // A tab is open only where there are prices.
+        if let Some(tab) = self.accounts.tab_of(payer) {
+            let weights = &self.settings.weights;
+            let quote = weights.quote(asked);
+            let taken = weights.estimate(&quote, tab.expected(class));
+            let track = track_of(self.heavy_from, taken, class, tab.is_known(class));
+            if tab.could_pay(taken, class, in_flight) && take_track(track) && tab.take(taken, now.monotonic) {
+                return Admission::Passed(Some(Charge { taken, quote, payer, class }));
+            }
+        }
+        self.admit_asked(env, payer, in_flight, (asked, class), take_track, now)
+    }
+
+    /// The same for what goes on no tab, such as a whole transaction.
+    #[inline(never)]
+    pub fn admit_asked(
+        &mut self,
+        env: &mut Env,
+        payer: Payer,
+        in_flight: usize,
+        (asked, class): (&Asked, Class),
+        mut take_track: impl FnMut(Track) -> bool,
+        now: Now,
+    ) -> Admission {
+        match &self.settings.limiter {
+            Limiter::Off => return Admission::Passed(None),
+            Limiter::Static(windows) => return count(&env.quotas, payer, windows, now),
+            Limiter::Shadow | Limiter::Buckets => {}
+        }
+        let weights = &self.settings.weights;
+        let quote = weights.quote(asked);
+        let cost = weights.estimate(&quote, self.accounts.expected(payer, class));
+        let track = track_of(self.heavy_from, cost, class, self.accounts.is_known(payer, class));
+        if self.is_risky(payer, in_flight, class, cost, now) || !take_track(track) {
+            return Admission::AfterReplies;
+        }
+        match self.accounts.admit(payer, cost, now.monotonic) {
+            Decision::Admitted => Admission::Passed(Some(Charge { taken: cost, quote, payer, class })),
+            // In shadow nobody waits: what would have become of it is found out later.
+            Decision::Wait if self.is_shadow() => {
+                self.undecided_in_shadow.push((payer, cost));
+                Admission::Passed(None)
+            }
+            Decision::Wait => {
+                env.counters.add(Counter::AdmissionsWaited, 1);
+                Admission::AfterGrant
+            }
+            Decision::Refused { scope, retry_after } => {
+                let usage = Usage { throttled: cost.micro(), ..Usage::default() };
+                self.accounts.meter(payer.tenant(), usage, now.monotonic);
+                self.throttle(env, scope, retry_after, now)
+            }
+        }
+    }
+
+    /// The price of what is answered whether there is enough left or not: who has nothing left asks how much that is.
+    pub fn charge_afterwards(&self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
+        let payer = payer.filter(|_| self.is_priced())?;
+        Some(Charge { taken: Price::ZERO, quote: self.settings.weights.quote(asked), payer, class })
+    }
+
+    /// Finds out, for all that passed in shadow before a pool had answered, what would have become of it.
+    pub fn decide_in_shadow(&mut self, env: &mut Env, now: Now) {
+        for (payer, cost) in std::mem::take(&mut self.undecided_in_shadow) {
+            self.decide_one_in_shadow(env, payer, cost, now);
+        }
+    }
+
+    /// What would have become of a request that has passed: its estimate counts, whatever it cost.
+    fn decide_one_in_shadow(&mut self, env: &mut Env, payer: Payer, cost: Price, now: Now) {
+        if payer.versions_before(env.quotas.version()) != 0 {
+            return;
+        }
+        let usage = match self.accounts.admit(payer, cost, now.monotonic) {
+            Decision::Wait => return self.undecided_in_shadow.push((payer, cost)),
+            Decision::Admitted => Usage { admitted: cost.micro(), ..Usage::default() },
+            Decision::Refused { .. } => {
+                env.counters.add(Counter::ThrottledInShadow, 1);
+                Usage { throttled: cost.micro(), ..Usage::default() }
+            }
+        };
+        self.accounts.meter(payer.tenant(), usage, now.monotonic);
+    }
+
+    /// Would the payer owe something, if all that the client has in flight turned out as dear as one such request did of
+    /// late? Then the next one waits until it is known.
+    fn is_risky(&mut self, payer: Payer, in_flight: usize, class: Class, cost: Price, now: Now) -> bool {
+        let surprise = self.accounts.surprise(payer, class);
+        if surprise == 0 || in_flight == 0 || self.is_shadow() {
+            return false;
+        }
+        let worst = cost.micro().saturating_add(risk_of(surprise, in_flight));
+        !self.accounts.could_pay(payer, worst, now.monotonic)
+    }
+
+    /// Refuses a request. In shadow it passes, and is only counted.
+    fn throttle(&mut self, env: &mut Env, scope: Scope, retry_after: Duration, now: Now) -> Admission {
+        if self.is_shadow() {
+            env.counters.add(Counter::ThrottledInShadow, 1);
+            return Admission::Passed(None);
+        }
+        let retry_after = jittered(retry_after, env.random_byte());
+        let known = self.accounts.remaining(scope, now.monotonic);
+        let (capacity, remaining) = known.expect("a scope that refuses has a bucket");
+        let (limit, remaining) = (capacity.ru_per_second, remaining / UNIT);
+        Admission::Throttled(Throttled { scope, limit, remaining, retry_after })
+    }
+
+    fn is_shadow(&self) -> bool {
+        matches!(self.settings.limiter, Limiter::Shadow)
+    }
+}
+
+/// The old way: requests are counted, whatever they cost.
+fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Admission {
+    let Some(limit) = quotas.tenant(payer.tenant()).limit else { return Admission::Passed(None) };
+    let limit = limit.ru_per_second;
+    match windows.count(usize::from(payer.tenant().0), limit, now.monotonic) {
+        Ok(()) => Admission::Passed(None),
+        Err(retry_after) => {
+            let scope = Scope::Tenant(payer.tenant());
+            Admission::Throttled(Throttled { scope, limit, remaining: 0, retry_after })
+        }
+    }
+}
+
+/// The track for a request that is estimated to cost so much. Where nothing is known yet of what such requests of the tenant
+/// cost, it may be anything.
+#[inline]
+fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_known: bool) -> Track {
+    let may_be_anything = !is_known && matches!(class, Class::Range | Class::Scan | Class::Script);
+    match heavy_from {
+        Some(heavy_from) if estimate.micro() >= heavy_from || may_be_anything => Track::Heavy,
+        _ => Track::Usual,
+    }
+}
+
+/// Whoever is refused is told to come back up to a quarter later than needed, so that not all of them come at once.
+const JITTER_PARTS: u64 = 4 * 256;
+
+/// Never earlier than possible. `spread` is a random byte.
+fn jittered(retry_after: Duration, spread: u8) -> Duration {
+    let micros = retry_after.as_micros() as u64;
+    Duration::from_micros(micros + micros * u64::from(spread) / JITTER_PARTS)
+}

@@ -1,0 +1,192 @@
+//! What one shard hands to another: everything of one turn at once, in buffers that go round.
+//!
+//! ```text
+//!   shard i                                    shard j
+//!   requests for keys at home on j  ──batch──>  forwards them as its own
+//!   replies in the client's order   <──batch──  as they come from the backends
+//! ```
+
+use bytes::Bytes;
+
+use crate::shard::fence::Fence;
+use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
+use crate::shard::request::{Envelope, ReplyTo};
+use crate::values::ShardId;
+use crate::values::limits::BATCH_BYTES_MAX;
+
+/// Where a message of a batch lies: a length in the common buffer, or one of the shared ones.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Copied(u32),
+    Shared(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RequestEntry {
+    envelope: Envelope,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ReplyEntry {
+    to: ReplyTo,
+    outcome: Outcome,
+    place: Place,
+}
+
+/// The messages of one turn from one shard to another.
+#[derive(Debug, Default)]
+pub struct Batch {
+    requests: Vec<RequestEntry>,
+    replies: Vec<ReplyEntry>,
+    request_bytes: Vec<u8>,
+    reply_bytes: Vec<u8>,
+    shared: Vec<Bytes>,
+    /// Bytes of those.
+    shared_bytes: usize,
+    /// What may be overtaken by nothing that comes with or after this batch.
+    fences: Vec<Fence>,
+    /// Fences that stand no more, by origin and sequence.
+    lifted: Vec<(ShardId, u64)>,
+}
+
+/// A recycled batch keeps buffers up to this size.
+const BYTES_KEPT: usize = 1 << 20;
+
+impl Batch {
+    /// Nothing in it?
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+            && self.replies.is_empty()
+            && self.fences.is_empty()
+            && self.lifted.is_empty()
+    }
+
+    /// Bytes of all its messages.
+    pub fn bytes(&self) -> usize {
+        self.request_bytes.len() + self.reply_bytes.len() + self.shared_bytes
+    }
+
+    /// Does so much wait for the other shard that no further request may?
+    pub fn is_full(&self) -> bool {
+        self.bytes() >= BATCH_BYTES_MAX
+    }
+
+    /// Adds a request.
+    pub fn push_request(&mut self, envelope: &Envelope, message: Message<'_>) {
+        let place = place(&mut self.request_bytes, &mut self.shared, message);
+        self.shared_bytes += message.shared_bytes();
+        self.requests.push(RequestEntry { envelope: *envelope, place });
+    }
+
+    /// Adds a reply.
+    pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
+        let place = place(&mut self.reply_bytes, &mut self.shared, message);
+        self.shared_bytes += message.shared_bytes();
+        self.replies.push(ReplyEntry { to, outcome, place });
+    }
+
+    /// Adds a fence. It comes before all messages of the batch.
+    pub fn push_fence(&mut self, fence: Fence) {
+        self.fences.push(fence);
+    }
+
+    /// Adds that a fence stands no more.
+    pub fn push_lifted(&mut self, origin: ShardId, sequence: u64) {
+        self.lifted.push((origin, sequence));
+    }
+
+    /// Takes the fences, and those that stand no more.
+    pub fn take_fences(&mut self) -> (Vec<Fence>, Vec<(ShardId, u64)>) {
+        (std::mem::take(&mut self.fences), std::mem::take(&mut self.lifted))
+    }
+
+    /// The requests in the order they were added.
+    pub fn requests(&self) -> impl Iterator<Item = (&Envelope, Message<'_>)> {
+        let mut at = 0;
+        self.requests.iter().map(move |entry| {
+            (&entry.envelope, found(&self.request_bytes, &self.shared, &mut at, entry.place))
+        })
+    }
+
+    /// The replies in the order they were added.
+    pub fn replies(&self) -> impl Iterator<Item = (ReplyTo, Outcome, Message<'_>)> {
+        let mut at = 0;
+        self.replies.iter().map(move |entry| {
+            (entry.to, entry.outcome, found(&self.reply_bytes, &self.shared, &mut at, entry.place))
+        })
+    }
+
+    /// Empties it for its next use.
+    pub fn clear(&mut self) {
+        self.requests.clear();
+        self.replies.clear();
+        self.shared.clear();
+        self.shared_bytes = 0;
+        self.fences.clear();
+        self.lifted.clear();
+        for buffer in [&mut self.request_bytes, &mut self.reply_bytes] {
+            buffer.clear();
+            buffer.shrink_to(BYTES_KEPT);
+        }
+    }
+}
+
+fn place(copied: &mut Vec<u8>, shared: &mut Vec<Bytes>, message: Message<'_>) -> Place {
+    match message {
+        Message::Small(bytes) => {
+            copied.extend_from_slice(bytes);
+            Place::Copied(bytes.len() as u32)
+        }
+        Message::Shared(bytes) => {
+            shared.push(bytes.clone());
+            Place::Shared(shared.len() as u32 - 1)
+        }
+    }
+}
+
+fn found<'a>(copied: &'a [u8], shared: &'a [Bytes], at: &mut usize, place: Place) -> Message<'a> {
+    match place {
+        Place::Copied(length) => {
+            let start = *at;
+            *at += length as usize;
+            Message::Small(&copied[start..*at])
+        }
+        Place::Shared(index) => Message::Shared(&shared[index as usize]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Protocol;
+    use crate::protocol::command::{Class, Effect};
+    use crate::shard::request::{Asker, Nature, Route, Track};
+    use crate::values::limits::COPY_BYTES_MAX;
+    use crate::values::{BackendId, TenantId};
+
+    #[test]
+    fn messages_come_out_as_they_went_in() {
+        let mut batch = Batch::default();
+        let large = Bytes::from(vec![b'L'; COPY_BYTES_MAX + 1]);
+        let to = |sequence| ReplyTo { shard: ShardId(1), part: 0, client: 2, generation: 3, sequence };
+        let route = Route { slot: 7, backend: BackendId(0), protocol: Protocol::Resp3, track: Track::Heavy };
+        let asker = Some(Asker { tenant: TenantId(4), version: 1 });
+        let nature = Nature { class: Class::Point, effect: Effect::Read };
+        let request = |sequence| Envelope { reply_to: to(sequence), route, asker, nature };
+        batch.push_request(&request(1), Message::Small(b"one"));
+        batch.push_reply(to(9), Outcome::Refused, Message::Shared(&large));
+        batch.push_request(&request(2), Message::Shared(&large));
+        batch.push_request(&request(3), Message::Small(b"three"));
+        let requests: Vec<_> =
+            batch.requests().map(|(envelope, message)| (*envelope, message.bytes().to_vec())).collect();
+        assert_eq!(
+            requests,
+            [(request(1), b"one".to_vec()), (request(2), large.to_vec()), (request(3), b"three".to_vec())]
+        );
+        assert_eq!(batch.replies().map(|(to, ..)| to.sequence).collect::<Vec<_>>(), [9]);
+        batch.clear();
+        assert!(batch.is_empty());
+    }
+}

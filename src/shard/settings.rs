@@ -1,0 +1,125 @@
+//! What a shard is told once, when it starts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::policy::fixed_window::FixedWindows;
+use crate::policy::seats::Seats;
+use crate::routing::Topology;
+use crate::values::{MicroUnits, ShardId, Weights};
+
+/// A store, as this core sees it.
+#[derive(Clone, Debug)]
+pub struct BackendSettings {
+    /// Its address, as refusals and metrics name it.
+    pub name: String,
+    /// Weir's own credentials there: user name (if any) and password.
+    pub credentials: Option<(Option<String>, String)>,
+}
+
+/// What a shard is told once.
+#[derive(Clone, Debug)]
+pub struct ShardSettings {
+    /// Which shard it is.
+    pub id: ShardId,
+    /// How many shards and backends there are.
+    pub topology: Topology,
+    /// The backends, in the order of the topology.
+    pub backends: Arc<[BackendSettings]>,
+    /// Connections of this shard to each backend in each dialect.
+    pub links_per_backend: u16,
+    /// The same for requests that cost much, on top of those; none of them, and such requests travel among all others.
+    pub heavy_links: u16,
+    /// What costs much.
+    pub heavy_from: MicroUnits,
+    /// The largest value that a client may send.
+    pub request_bytes_max: usize,
+    /// The largest reply that is taken from a backend.
+    pub reply_bytes_max: usize,
+    /// What may wait for one client that does not read, before it is closed.
+    pub output_bytes_max: usize,
+    /// Clients that say nothing for so long are closed.
+    pub idle_timeout: Option<Duration>,
+    /// Clients that take nothing for so long, though something waits for them, are closed.
+    pub send_timeout: Duration,
+    /// A backend that owes a reply for so long is given up.
+    pub reply_timeout: Duration,
+    /// A backend that does not accept for so long is given up.
+    pub connect_timeout: Duration,
+    /// Where its own randomness starts.
+    pub seed: u64,
+    /// How requests are priced and admitted.
+    pub admission: AdmissionSettings,
+    /// What clients may hold.
+    pub clients: ClientLimits,
+}
+
+/// How requests are admitted.
+#[derive(Clone, Debug)]
+pub enum Limiter {
+    /// All of them, unpriced.
+    Off,
+    /// By buckets, but what does not fit passes too, and is only counted.
+    Shadow,
+    /// By buckets.
+    Buckets,
+    /// By a count of requests per tenant and second, and nothing else.
+    Static(FixedWindows),
+}
+
+/// What a shard is told about pricing and admission.
+#[derive(Clone, Debug)]
+pub struct AdmissionSettings {
+    /// How requests are admitted.
+    pub limiter: Limiter,
+    /// What the terms of a price weigh.
+    pub weights: Weights,
+    /// How often a core tells the pools what it spent.
+    pub period: Duration,
+    /// A walk is asked to look at no more than so much in one step, whatever the client wants.
+    pub scan_count_max: u32,
+    /// Makes hashes of names that nobody outside can foretell; the same for all shards.
+    pub secret: [u64; 2],
+}
+
+impl Default for AdmissionSettings {
+    fn default() -> Self {
+        Self {
+            limiter: Limiter::Buckets,
+            weights: Weights::default(),
+            period: Duration::from_millis(10),
+            scan_count_max: 10_000,
+            secret: [0; 2],
+        }
+    }
+}
+
+/// What clients may hold.
+#[derive(Clone, Debug)]
+pub struct ClientLimits {
+    /// Whoever has yet to log in is closed after so long.
+    pub login_timeout: Option<Duration>,
+    /// Bytes that all clients of all shards may hold together.
+    pub bytes_max: usize,
+    /// Connections of each tenant, over all shards.
+    pub seats: Seats,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self { login_timeout: None, bytes_max: usize::MAX, seats: Seats::unlimited() }
+    }
+}
+
+impl ShardSettings {
+    /// What clients of this core may hold however much those of others do.
+    pub fn clients_bytes_share(&self) -> usize {
+        self.clients.bytes_max / usize::from(self.topology.shards())
+    }
+
+    /// Which of the usual connections to a backend a slot uses.
+    #[inline]
+    pub fn lane_of(&self, slot: u16) -> u16 {
+        slot % self.links_per_backend
+    }
+}
