@@ -109,10 +109,11 @@ impl Shard {
         let Some(payer) = client.payer() else { return Ok(None) };
         let in_flight = client.unanswered();
         let take_track = |track| client.take_track(track);
-        match self.gate.admit(&mut self.env, payer, in_flight, (&asked, class), take_track, now) {
-            Admission::Passed(charge) => Ok(charge),
-            otherwise => self.stop(id, &otherwise, arguments),
+        let charge = self.gate.admit_on_tab(payer, in_flight, (&asked, class), take_track, now);
+        if charge.is_some() {
+            return Ok(charge);
         }
+        self.admit_off_tab(id, payer, (&asked, class), arguments, now)
     }
 
     /// The same for what weir answers itself: little of it has a price.
@@ -136,30 +137,30 @@ impl Shard {
             _ => None,
         };
         let (Some((asked, class)), Some(payer)) = (asked, client.payer()) else { return Ok(None) };
-        let in_flight = client.unanswered();
-        let take_track = |track| client.take_track(track);
-        match self.gate.admit_asked(&mut self.env, payer, in_flight, (&asked, class), take_track, now) {
-            Admission::Passed(charge) => Ok(charge),
-            otherwise => self.stop(id, &otherwise, arguments),
-        }
+        self.admit_off_tab(id, payer, (&asked, class), arguments, now)
     }
 
-    /// A request does not pass now.
+    /// The same for what goes on no tab, such as a whole transaction.
     #[inline(never)]
-    fn stop(
+    fn admit_off_tab(
         &mut self,
         id: ClientId,
-        admission: &Admission,
+        payer: Payer,
+        (asked, class): (&Asked, Class),
         arguments: &Arguments<'_>,
+        now: Now,
     ) -> Result<Option<Charge>, Stopped> {
-        match admission {
-            Admission::Passed(charge) => return Ok(*charge),
+        let client = self.front.client(id);
+        let in_flight = client.unanswered();
+        let take_track = |track| client.take_track(track);
+        match self.gate.admit(&mut self.env, payer, in_flight, (asked, class), take_track, now) {
+            Admission::Passed(charge) => return Ok(charge),
             Admission::AfterReplies => self.front.hold_for_replies(&mut self.env, id, arguments),
             Admission::AfterGrant => {
                 self.front.hold_for_grant(id, arguments);
                 self.gate.await_grant(id);
             }
-            Admission::Throttled(throttled) => self.throttle(id, throttled),
+            Admission::Throttled(throttled) => self.throttle(id, &throttled),
         }
         Err(Stopped)
     }

@@ -65,13 +65,10 @@ impl Shard {
         handling: Handling,
         arguments: &Arguments<'_>,
     ) -> Result<Destination, String> {
-        if matches!(handling, Handling::Forward) {
-            return match self.placement(command, arguments).map_err(|error| error.to_string())? {
-                Placement::Together { slot, backend, home } => Ok(Destination::Home { slot, backend, home }),
-                Placement::OneBackend { slot, backend } => Ok(Destination::Alone { slot, backend }),
-                Placement::Nowhere => Ok(FIRST_BACKEND),
-                Placement::Apart => Err(CROSS_SLOT.to_owned()),
-            };
+        if matches!(handling, Handling::Forward)
+            && let Some((slot, backend, home)) = self.place_of_only_key(command, arguments)
+        {
+            return Ok(Destination::Home { slot, backend, home });
         }
         self.destination_of_others(id, command, handling, arguments)
     }
@@ -86,7 +83,16 @@ impl Shard {
     ) -> Result<Destination, String> {
         let backends = self.env.settings.topology.backends();
         match handling {
-            Handling::Forward => unreachable!("seen to above"),
+            Handling::Forward => {
+                match self.placement(command, arguments).map_err(|error| error.to_string())? {
+                    Placement::Together { slot, backend, home } => {
+                        Ok(Destination::Home { slot, backend, home })
+                    }
+                    Placement::OneBackend { slot, backend } => Ok(Destination::Alone { slot, backend }),
+                    Placement::Nowhere => Ok(FIRST_BACKEND),
+                    Placement::Apart => Err(CROSS_SLOT.to_owned()),
+                }
+            }
             Handling::Refused(refusal) => Err(refusal.of(command).to_string()),
             Handling::Split(gather) => {
                 if !(arguments.len() - 1).is_multiple_of(step_of(command)) {
@@ -121,8 +127,22 @@ impl Shard {
         Destination::Alone { slot, backend: self.env.settings.topology.backend_of(slot) }
     }
 
-    /// Where the keys of a request live.
+    /// Where the key of a request lives that has exactly one.
     #[inline]
+    fn place_of_only_key(
+        &self,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Option<(u16, BackendId, ShardId)> {
+        let Keys::Range { first, last, .. } = command.keys else { return None };
+        if i16::from(first) != i16::from(last) {
+            return None;
+        }
+        let (slot, topology) = (slot_of(arguments.at(usize::from(first))), self.env.settings.topology);
+        Some((slot, topology.backend_of(slot), topology.home_of(slot)))
+    }
+
+    /// Where the keys of a request live.
     pub(super) fn placement(
         &self,
         command: &Command,
@@ -130,11 +150,7 @@ impl Shard {
     ) -> Result<Placement, KeyError> {
         let settings = &self.env.settings;
         let topology = settings.topology;
-        if let Keys::Range { first, last, .. } = command.keys
-            && i16::from(first) == i16::from(last)
-        {
-            let slot = slot_of(arguments.at(usize::from(first)));
-            let (backend, home) = (topology.backend_of(slot), topology.home_of(slot));
+        if let Some((slot, backend, home)) = self.place_of_only_key(command, arguments) {
             return Ok(Placement::Together { slot, backend, home });
         }
         let mut placement = Placement::Nowhere;

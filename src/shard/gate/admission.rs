@@ -50,35 +50,31 @@ pub struct Throttled {
 }
 
 impl Gate {
-    /// Admits a request and takes its price, if it has one. `take_track` puts it on its track, or says that it must wait for what
-    /// its client has in flight.
+    /// Admits one more request of whoever has a tab open, and takes its price. None if that is not enough to tell. `take_track`
+    /// puts the request on its track, or says that it must wait for what its client has in flight.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
-    pub fn admit(
+    pub fn admit_on_tab(
         &mut self,
-        env: &mut Env,
         payer: Payer,
         in_flight: usize,
         (asked, class): (&Asked, Class),
         mut take_track: impl FnMut(Track) -> bool,
         now: Now,
-    ) -> Admission {
+    ) -> Option<Charge> {
         // A tab is open only where there are prices.
-        if let Some(tab) = self.accounts.tab_of(payer) {
-            let weights = &self.settings.weights;
-            let quote = weights.quote(asked);
-            let taken = weights.estimate(&quote, tab.expected(class));
-            let track = track_of(self.heavy_from, taken, class, tab.is_known(class));
-            if tab.could_pay(taken, class, in_flight) && take_track(track) && tab.take(taken, now.monotonic) {
-                return Admission::Passed(Some(Charge { taken, quote, payer, class }));
-            }
-        }
-        self.admit_asked(env, payer, in_flight, (asked, class), take_track, now)
+        let tab = self.accounts.tab_of(payer)?;
+        let weights = &self.settings.weights;
+        let quote = weights.quote(asked);
+        let taken = weights.estimate(&quote, tab.expected(class));
+        let track = track_of(self.heavy_from, taken, class, tab.is_known(class));
+        let is_taken =
+            tab.could_pay(taken, class, in_flight) && take_track(track) && tab.take(taken, now.monotonic);
+        is_taken.then_some(Charge { taken, quote, payer, class })
     }
 
-    /// The same for what goes on no tab, such as a whole transaction.
-    #[inline(never)]
-    pub fn admit_asked(
+    /// Admits a request and takes its price, if it has one.
+    pub fn admit(
         &mut self,
         env: &mut Env,
         payer: Payer,
