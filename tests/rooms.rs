@@ -23,6 +23,14 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// The stages of `src/shard`, and those whose names none of its files may know.
+const STAGES: &[(&str, &[&str])] = &[
+    ("front", &["back", "post", "composer"]),
+    ("gate", &["front", "back", "post", "composer"]),
+    ("back", &["front", "gate", "post", "composer"]),
+    ("post", &["front", "gate", "back", "composer"]),
+];
+
 /// The only files with `unsafe` in them.
 const UNSAFE: &[&str] = &["runtime/ring.rs", "runtime/park.rs", "runtime/allocator.rs"];
 /// The only file that reads a clock.
@@ -60,6 +68,27 @@ fn policies_never_name_each_other() {
             assert!(!named, "{} names {other}", file.path);
         }
     }
+}
+
+#[test]
+fn stages_know_nothing_of_those_before_and_behind_them() {
+    let mut looked_at = 0;
+    for (stage, strangers) in STAGES {
+        for file in sources().iter().filter(|file| file.path.starts_with(&format!("shard/{stage}/"))) {
+            looked_at += 1;
+            for stranger in *strangers {
+                let named = ["shard", "super"].iter().any(|from| {
+                    let name = format!("{from}::{stranger}");
+                    file.text.match_indices(&name).any(|(at, _)| {
+                        let next = file.text[at + name.len()..].chars().next();
+                        !next.is_some_and(|letter| letter.is_alphanumeric() || letter == '_')
+                    })
+                });
+                assert!(!named, "{} names {stranger}", file.path);
+            }
+        }
+    }
+    assert!(looked_at > 30, "all stages were found");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::counters::Counters;
 use super::settings::ShardSettings;
 use crate::config::Quotas;
 use crate::protocol::BufferPool;
+use crate::values::random::Random;
 use crate::values::{Action, BackendId};
 
 /// The largest number of spare buffers that a shard keeps.
@@ -25,14 +26,14 @@ pub struct Env {
     pub counters: Counters,
     /// What is to be done in the world.
     pub actions: VecDeque<Action>,
-    random: u64,
+    random: Random,
 }
 
 impl Env {
     /// Nothing has happened yet.
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
         let pool = BufferPool::new(SPARE_BUFFERS_MAX);
-        let random = settings.seed | 1;
+        let random = Random::new(settings.seed);
         Self { settings, quotas, pool, counters: Counters::default(), actions: VecDeque::new(), random }
     }
 
@@ -41,11 +42,8 @@ impl Env {
         &self.settings.backends[usize::from(backend.0)].name
     }
 
-    /// A small generator (xorshift) for what need not be unguessable: jitter.
+    /// For what need not be unguessable: jitter.
     pub fn random_byte(&mut self) -> u8 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 32) as u8
+        (self.random.bits() >> 56) as u8
     }
 }

@@ -120,6 +120,7 @@ impl ShardSettings {
     /// Which of the usual connections to a backend a slot uses.
     #[inline]
     pub fn lane_of(&self, slot: u16) -> u16 {
+        // The low bits of the slot: the high ones have chosen the core and the backend.
         slot % self.links_per_backend
     }
 }

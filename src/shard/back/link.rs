@@ -92,7 +92,7 @@ pub struct Link {
     pub heard_at: Timestamp,
     /// The beginning of a reply that is not whole yet.
     pub partial: Vec<u8>,
-    /// Of the reply under way, if it is larger than allowed: so many bytes were let go, and an error takes its place.
+    /// Of the reply that is coming, if it is larger than allowed: so many bytes were let go, and an error takes its place.
     pub let_go: u64,
 }
 

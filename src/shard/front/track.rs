@@ -58,24 +58,21 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
+    use crate::values::random::Random;
 
     /// One client against a list of all that it has in flight.
     #[test]
     fn nothing_overtakes_and_nothing_waits_without_need() {
-        let mut seed = 11_u64;
-        let mut random = move |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
+        let mut random = Random::new(11);
         let mut tracks = Tracks::default();
         let mut under_way: VecDeque<(Track, Track)> = VecDeque::new();
         let mut next = u32::MAX - 1_000;
         let (mut waited, mut followed) = (0, 0);
         for _ in 0..100_000 {
-            if random(2) == 0 && under_way.pop_front().is_some() {
+            if random.below(2) == 0 && under_way.pop_front().is_some() {
                 continue;
             }
-            let wanted = if random(4) == 0 { Track::Heavy } else { Track::Usual };
+            let wanted = if random.below(4) == 0 { Track::Heavy } else { Track::Usual };
             let first = next.wrapping_sub(under_way.len() as u32);
             let last = under_way.back().map(|(_, track)| *track);
             let heavy_under_way = under_way.iter().any(|(wanted, _)| *wanted == Track::Heavy);

@@ -159,3 +159,24 @@ fn a_tenant_has_its_share_of_seats_and_no_more() {
     }
     assert_eq!(seats.taken(acme), 0);
 }
+
+#[test]
+fn a_client_that_must_leave_while_its_request_is_sent_in_parts_stops_nobody() {
+    for command in ["MGET", "DBSIZE"] {
+        let mut rig = Rig::with(1, 4, |settings| settings.output_bytes_max = 200);
+        rig.connecting = Connecting::Fails;
+        let client = rig.client(0);
+        let keys: Vec<String> = (0..4).map(|backend| rig.key(0, backend)).collect();
+        // The connections are given up for a while: then each part is refused while the next is still to be sent.
+        for key in &keys {
+            rig.send(client, &[&["GET", key]]);
+        }
+        let named = if command == "MGET" { keys.as_slice() } else { &[] };
+        let request: Vec<&str> = [command].into_iter().chain(named.iter().map(String::as_str)).collect();
+        rig.send(client, &[&request]);
+        assert!(!rig.is_open(client), "more waits for it than may");
+        let other = rig.client(0);
+        rig.send(other, &[&["PING"]]);
+        assert_eq!(rig.told(other), "+PONG\r\n");
+    }
+}

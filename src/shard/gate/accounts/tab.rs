@@ -56,20 +56,20 @@ impl Tab {
         self.expected.is_known(class as usize)
     }
 
-    /// Could the payer pay for one more request of a class, though all that are under way turn out as dear as one did of
+    /// Could the payer pay for one more request of a class, though all that are in flight turn out as dear as one did of
     /// late?
     #[inline]
-    pub fn could_pay(&self, cost: Price, class: Class, under_way: usize) -> bool {
+    pub fn could_pay(&self, cost: Price, class: Class, in_flight: usize) -> bool {
         match self.expected.surprise(class as usize) {
             0 => true,
-            surprise => self.could_pay_all(cost, surprise, under_way),
+            surprise => self.could_pay_all(cost, surprise, in_flight),
         }
     }
 
     #[inline]
-    const fn could_pay_all(&self, cost: Price, surprise: MicroUnits, under_way: usize) -> bool {
+    const fn could_pay_all(&self, cost: Price, surprise: MicroUnits, in_flight: usize) -> bool {
         let in_sight = self.in_sight.saturating_sub(self.opened_with.saturating_sub(self.left));
-        under_way == 0 || in_sight >= cost.signed().saturating_add(risk_of(surprise, under_way) as i64)
+        in_flight == 0 || in_sight >= cost.signed().saturating_add(risk_of(surprise, in_flight) as i64)
     }
 
     /// Takes a cost, if all buckets have that much.
@@ -99,9 +99,9 @@ impl Tab {
 
 /// What so many requests of one client come to beyond what is expected of them, if each turns out as surprising. Fits: see
 /// the bounds on prices.
-pub const fn risk_of(surprise: MicroUnits, under_way: usize) -> MicroUnits {
-    let under_way = if under_way > PIPELINE_MAX { PIPELINE_MAX } else { under_way };
-    surprise * under_way as u64
+pub const fn risk_of(surprise: MicroUnits, in_flight: usize) -> MicroUnits {
+    let in_flight = if in_flight > PIPELINE_MAX { PIPELINE_MAX } else { in_flight };
+    surprise * in_flight as u64
 }
 
 /// The buckets, and the tab that is booked before anybody sees them.
