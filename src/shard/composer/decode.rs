@@ -11,8 +11,7 @@ use crate::values::time::Now;
 impl Shard {
     /// Takes a connection up again after a barrier, or when it has room again.
     pub(super) fn resume(&mut self, id: ClientId, now: Now) {
-        let Some(held) = self.front.take_up(id) else { return };
-        if let Some(held) = held {
+        if let Some(held) = self.front.take_up(id) {
             let arguments = Arguments::new(&held.frame, &held.places);
             self.handle_request_as(id, &held.identity, Request { arguments, shared: None }, now);
         }

@@ -58,7 +58,7 @@ impl Shard {
             C::ClientNoEvict => self.set_no_evict(id, arguments.at(2)),
             C::ClientNoTouch => self.answer_on_or_off(id, arguments.at(2)),
             C::Unwatch | C::ReadOnly | C::ReadWrite => {
-                front.answer_now(env, id, |out, _| encode::simple(out, OK))
+                front.answer_now(env, id, |out, _| encode::simple(out, OK));
             }
             C::AclWhoAmI => self.who_am_i(id),
             C::ClusterKeySlot => {

@@ -87,14 +87,13 @@ impl Front {
         self.close_if_done(env, id);
     }
 
-    /// Takes a connection up again after a barrier, or when it has room again. None if it has left; else its held request, if it
-    /// may be tried again.
-    pub fn take_up(&mut self, id: ClientId) -> Option<Option<Box<HeldRequest>>> {
+    /// Takes a connection up again after a barrier, or when it has room again. Its held request, if that may be tried again.
+    pub fn take_up(&mut self, id: ClientId) -> Option<Box<HeldRequest>> {
         let client = self.clients.get(id)?;
         client.listed_to_resume = false;
         client.barrier &= client.unanswered() > 0;
         let may_try = !client.barrier && !client.waits_for_quota && !client.waits_by_order;
-        Some(if may_try { client.held_request.take() } else { None })
+        if may_try { client.held_request.take() } else { None }
     }
 
     /// Puts a request off until all earlier ones of its connection are answered; later ones wait behind it.
