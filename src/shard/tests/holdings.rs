@@ -175,6 +175,7 @@ fn a_client_that_must_leave_while_its_request_is_sent_in_parts_stops_nobody() {
         let request: Vec<&str> = [command].into_iter().chain(named.iter().map(String::as_str)).collect();
         rig.send(client, &[&request]);
         assert!(!rig.is_open(client), "more waits for it than may");
+        rig.told(client);
         let other = rig.client(0);
         rig.send(other, &[&["PING"]]);
         assert_eq!(rig.told(other), "+PONG\r\n");
