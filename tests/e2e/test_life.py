@@ -116,7 +116,8 @@ def test_a_drain_ends_at_its_limit(servers):
             assert 0.9 < time.monotonic() - start < 15
             assert code in (0, 1), weir.output()
             replies = connection.read_to_end()
-            assert all(reply.is_error for reply in replies), replies
+            # What becomes of it is not known: it is not said that it was done.
+            assert [reply.text.split()[0] for reply in replies] in ([], ["UNAVAILABLE"]), replies
         finally:
             backend.signal(signal.SIGCONT)
 
@@ -202,7 +203,8 @@ def test_counters_only_grow(weir: Weir):
             connection.ok("SET", f"g:{i}", "v")
         until(lambda: counters() != before, "something is counted")
         after = counters()
-    assert all(after.get(key, 0) >= value for key, value in before.items())
+    fallen = {key: (value, after.get(key)) for key, value in before.items() if after.get(key, 0) < value}
+    assert len(before) > 10 and not fallen, fallen
 
 
 def test_admin_pages(weir: Weir):

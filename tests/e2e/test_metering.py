@@ -42,6 +42,26 @@ def tenants(weir: Weir, tenant: str, *words: str, protocol: int = 2) -> list:
         return connection.ok("QOS", "TENANTS", *words)
 
 
+REQUESTS = 40
+
+
+def use(weir: Weir, tenant: str) -> None:
+    """Some requests that are admitted, and nothing else: a bit more than a unit each."""
+    with weir.connect() as connection:
+        assert connection.ok("AUTH", tenant, f"{tenant}-password") == b"OK"
+        replies = connection.pipeline([("SET", f"metered:{n}", "v") for n in range(REQUESTS)])
+        assert [reply.text for reply in replies] == ["OK"] * REQUESTS
+    # Shards report after a moment, and the login is asked for like any other request.
+    least = lambda: page(weir, f"?tenant={tenant}")["tenants"][0]["request_units"]["last_hour"]["admitted"] >= REQUESTS  # noqa: E731
+    until(least, "what was used is booked")
+
+
+def used(amounts: dict) -> bool:
+    """Whether the figures are those of `use`."""
+    spent = [float(amounts[name]) for name in amounts]
+    return REQUESTS <= spent[0] <= 1.5 * REQUESTS and spent[1:] == [0, 0, 0]
+
+
 def page(weir: Weir, query: str = "") -> dict:
     status, text, headers = weir.admin_request("GET", f"/tenants{query}")
     assert status == 200 and headers["content-type"] == "application/json", text
@@ -49,6 +69,7 @@ def page(weir: Weir, query: str = "") -> dict:
 
 
 def test_a_tenant_is_told_of_itself(weir: Weir):
+    use(weir, "acme")
     (told,) = tenants(weir, "acme", protocol=3)
     assert list(told) == [
         b"name",
@@ -57,21 +78,28 @@ def test_a_tenant_is_told_of_itself(weir: Weir):
         *(period.encode() for period in PERIODS),
         b"suggested_ru_per_second",
     ]
-    assert (told[b"name"], told[b"ru_per_second"], told[b"share_of_quota"]) == (b"acme", 5_000, 0)
+    assert (told[b"name"], told[b"ru_per_second"]) == (b"acme", 5_000)
+    # Of the minute before, which may have ended just now.
+    assert 0 <= told[b"share_of_quota"] <= 1.5 * REQUESTS / (5_000 * 60)
     assert told[b"suggested_ru_per_second"] is None
     for period in PERIODS:
         assert [name.decode() for name in told[period.encode()]] == OUTCOMES
-        assert all(isinstance(amount, float) and amount >= 0 for amount in told[period.encode()].values())
+        assert all(isinstance(amount, float) for amount in told[period.encode()].values())
+    # This minute and the one before may share them; who logs in to ask pays a unit too.
+    assert used(told[b"last_hour"]) and used(told[b"last_day"]), told
+    recent = [told[b"this_minute"][b"admitted"], told[b"last_minute"][b"admitted"]]
+    assert sum(recent) == pytest.approx(told[b"last_hour"][b"admitted"])
     # It may name others, and is told of itself still.
     assert [told[b"name"] for told in tenants(weir, "acme", "AFTER", "a", protocol=3)] == [b"acme"]
 
 
 def test_the_older_dialect_has_the_same_in_flat_lists(weir: Weir):
+    use(weir, "zeta")
     (told,) = tenants(weir, "zeta")
     pairs = dict(zip(told[::2], told[1::2]))
     assert (pairs[b"name"], pairs[b"ru_per_second"], pairs[b"share_of_quota"]) == (b"zeta", None, None)
     assert pairs[b"last_hour"][::2] == [name.encode() for name in OUTCOMES]
-    assert all(float(amount) >= 0 for amount in pairs[b"last_hour"][1::2])
+    assert used(dict(zip(pairs[b"last_hour"][::2], pairs[b"last_hour"][1::2]))), pairs
 
 
 def test_an_administrator_is_told_of_all(weir: Weir):
@@ -139,11 +167,14 @@ def test_what_is_wrong_with_the_pages_address_is_told(weir: Weir, query: str, st
 
 
 def test_the_metrics(weir: Weir):
+    use(weir, "acme")
     text = weir.admin("/metrics")[1]
     found = metrics.parse(text)
     labels = set(found["weir_tenant_request_units_total"])
     names = ("acme", "operator", "zeta", "(other)")
     assert labels == {f'{{tenant="{name}",outcome="{outcome}"}}' for name in names for outcome in OUTCOMES}
+    counted = {name: found["weir_tenant_request_units_total"][f'{{tenant="acme",outcome="{name}"}}'] for name in OUTCOMES}
+    assert used(counted), counted
     assert found["weir_tenant_quota_request_units_per_second"] == {'{tenant="acme"}': 5_000}
     assert metrics.promtool(text) in (None, ""), metrics.promtool(text)
 

@@ -213,11 +213,14 @@ def test_shared_counters_count_every_request_once(weir: Weir):
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         seen = list(pool.map(work, range(CLIENTS)))
+    counted = 0
     for name in counters:
         per_client = [[number for counter, number in numbers if counter == name] for numbers in seen]
         assert all(numbers == sorted(numbers) for numbers in per_client), f"{name} ran backwards for a client"
         everything = sorted(number for numbers in per_client for number in numbers)
         assert everything == list(range(1, len(everything) + 1))
+        counted += len(everything)
+    assert counted == CLIENTS * rounds
 
 
 def test_an_acknowledged_write_is_seen_by_everyone(weir: Weir):

@@ -78,12 +78,15 @@ def test_a_push_from_a_store_is_nobodys_reply(servers):
     with FakeStore(handler) as store:
         weir = servers.weir(storage=f"redis://{store.address}")
         with weir.connect(protocol=3) as connection:
+            own = 0
             for i in range(50):
                 name = f"key:{i}".encode()
                 connection.send("GET", name)
                 while (reply := connection.read()).kind == b">":
                     pass
                 assert reply.value == name or reply.text.startswith("UNAVAILABLE"), reply
+                own += reply.value == name
+            assert own > 0, "what stands between pushes is passed on"
 
 
 @pytest.mark.parametrize("depth", [8, 31, 33, 1000])
@@ -97,7 +100,7 @@ def test_how_deep_a_reply_nests(servers, depth: int):
             if depth < 32:
                 assert reply.raw == nested
             else:
-                assert reply.is_error, reply
+                assert reply.text.startswith("UNAVAILABLE ") and "reason=malformed-reply" in reply.text, reply
             assert connection.ok("PING") == b"PONG"
 
 
@@ -269,9 +272,11 @@ def test_a_walk_over_all_backends_meets_what_stays(two: Weir):
 def test_a_cursor_that_nobody_gave_out(two: Weir, cursor: str):
     with two.connect() as connection:
         reply = connection.call("SCAN", cursor)
-        assert reply.is_error or reply.children is not None, reply
         if not cursor.isdigit() or len(cursor) > 20:
             assert reply.raw == b"-ERR invalid cursor\r\n"
+        else:
+            # A number it may be, of a walk that is over.
+            assert reply.raw == b"*2\r\n$1\r\n0\r\n*0\r\n"
         assert connection.ok("PING") == b"PONG"
 
 

@@ -86,10 +86,13 @@ class Parser:
     def __init__(self) -> None:
         self.buffer = bytearray()
         self.position = 0
+        # Before there are so many bytes no reply is whole: a large one is not looked through again with every piece of it.
+        self.needed = 0
 
     def feed(self, data: bytes) -> None:
         if self.position > 1 << 20:
             del self.buffer[: self.position]
+            self.needed -= self.position
             self.position = 0
         self.buffer += data
 
@@ -100,6 +103,8 @@ class Parser:
 
     def next(self) -> Reply | None:
         """The next whole reply, or None until more bytes arrive."""
+        if len(self.buffer) < self.needed:
+            return None
         found = self._parse(self.position)
         if found is None:
             return None
@@ -125,6 +130,7 @@ class Parser:
                 return Reply(kind, None, None, bytes(buffer[start:after])), after
             end = after + length + 2
             if len(buffer) < end:
+                self.needed = end
                 return None
             if buffer[end - 2 : end] != CRLF:
                 raise Malformed(
