@@ -98,13 +98,14 @@ pub struct Flags {
     #[arg(long, env = "WEIR_EMBEDDED_MAX_BYTES", value_name = "SIZE", help_heading = STORAGE)]
     pub embedded_max_bytes: Option<Size>,
 
-    /// Connections of each core to each server that it sends to, for each dialect that clients speak
+    /// The connection pool: connections of each core to each server that it sends to, for each dialect that clients
+    /// speak
     #[arg(long, env = "WEIR_BACKEND_CONNECTIONS", value_name = "N", help_heading = STORAGE)]
     #[arg(value_parser = number(1, 64), default_value = "1")]
     pub backend_connections: u64,
 
-    /// The same for requests that cost much, on top of those: replies of one connection come in order, so whatever
-    /// stands behind such a request waits for it. 0 sends them among all others
+    /// The same for requests that cost much, on top of those, against head-of-line blocking: replies of one connection
+    /// come in order, so whatever stands behind such a request waits for it. 0 sends them among all others
     #[arg(long, env = "WEIR_HEAVY_CONNECTIONS", value_name = "N", help_heading = STORAGE)]
     #[arg(value_parser = number(0, 64), default_value = "1")]
     pub heavy_connections: u64,
@@ -226,7 +227,7 @@ pub struct Flags {
     #[arg(value_parser = positive_duration, default_value = "30s")]
     pub send_timeout: Duration,
 
-    /// How long requests under way may take to end after weir was told to stop
+    /// How long requests in flight may take to end after weir was told to stop
     #[arg(long, env = "WEIR_DRAIN_TIMEOUT", value_name = "DURATION", help_heading = TIMEOUTS)]
     #[arg(value_parser = duration, default_value = "10s")]
     pub drain_timeout: Duration,

@@ -12,7 +12,7 @@ pub enum Layer {
     Shed,
     /// The queue before each backend.
     Queue,
-    /// The window of requests under way at each backend.
+    /// The window of requests in flight at each backend.
     Window,
     /// Hot keys: cache and flights.
     Hot,

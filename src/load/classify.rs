@@ -2,7 +2,7 @@
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Ending {
     /// It was answered.
     Served,
     /// Its budget was used up.
@@ -20,16 +20,16 @@ pub enum Outcome {
 }
 
 /// From the bytes a reply starts with; as many as make its first word.
-pub fn classify(head: &[u8]) -> Outcome {
+pub fn classify(head: &[u8]) -> Ending {
     if head.first() != Some(&b'-') && head.first() != Some(&b'!') {
-        return Outcome::Served;
+        return Ending::Served;
     }
     match first_word(head) {
-        b"THROTTLED" => Outcome::Throttled,
-        b"OVERLOADED" => Outcome::Overloaded,
-        b"DEADLINE" => Outcome::Deadline,
-        b"UNAVAILABLE" => Outcome::Unavailable,
-        _ => Outcome::Error,
+        b"THROTTLED" => Ending::Throttled,
+        b"OVERLOADED" => Ending::Overloaded,
+        b"DEADLINE" => Ending::Deadline,
+        b"UNAVAILABLE" => Ending::Unavailable,
+        _ => Ending::Error,
     }
 }
 
@@ -52,20 +52,20 @@ mod tests {
 
     #[test]
     fn replies() {
-        for (reply, outcome) in [
-            ("$5\r\nhello\r\n", Outcome::Served),
-            ("$-1\r\n", Outcome::Served),
-            ("+OK\r\n", Outcome::Served),
-            ("-THROTTLED scope=tenant name=acme\r\n", Outcome::Throttled),
-            ("-OVERLOADED reason=queue\r\n", Outcome::Overloaded),
-            ("-DEADLINE stage=queue\r\n", Outcome::Deadline),
-            ("-UNAVAILABLE backend=a\r\n", Outcome::Unavailable),
-            ("-THROTTLEDX\r\n", Outcome::Error),
-            ("-ERR unknown command\r\n", Outcome::Error),
-            ("!21\r\nTHROTTLED scope=tenant\r\n", Outcome::Throttled),
-            ("-\r\n", Outcome::Error),
+        for (reply, ending) in [
+            ("$5\r\nhello\r\n", Ending::Served),
+            ("$-1\r\n", Ending::Served),
+            ("+OK\r\n", Ending::Served),
+            ("-THROTTLED scope=tenant name=acme\r\n", Ending::Throttled),
+            ("-OVERLOADED reason=queue\r\n", Ending::Overloaded),
+            ("-DEADLINE stage=queue\r\n", Ending::Deadline),
+            ("-UNAVAILABLE backend=a\r\n", Ending::Unavailable),
+            ("-THROTTLEDX\r\n", Ending::Error),
+            ("-ERR unknown command\r\n", Ending::Error),
+            ("!21\r\nTHROTTLED scope=tenant\r\n", Ending::Throttled),
+            ("-\r\n", Ending::Error),
         ] {
-            assert_eq!(classify(reply.as_bytes()), outcome, "{reply}");
+            assert_eq!(classify(reply.as_bytes()), ending, "{reply}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::classify::{Outcome, classify, first_word};
+use super::classify::{Ending, classify, first_word};
 use super::template::Draw;
 use crate::protocol::reply::MalformedReply;
 use crate::protocol::{BufferPool, Output, ReplyScanner, Segment};
@@ -135,7 +135,7 @@ impl Connection {
     }
 
     /// Scans on. When a reply ends within `bytes`: how many of them belong to it, and what it says.
-    pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<(usize, Outcome)>, MalformedReply> {
+    pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<(usize, Ending)>, MalformedReply> {
         let midway = self.scanner.is_midway();
         if !midway {
             self.head.clear();
@@ -145,16 +145,16 @@ impl Connection {
             return Ok(None);
         };
         let reply = &bytes[..scanned.end];
-        let outcome = if midway {
+        let ending = if midway {
             self.keep_head(reply);
             classify(&self.head)
         } else {
             classify(reply)
         };
-        if outcome == Outcome::Error && !midway {
+        if ending == Ending::Error && !midway {
             self.keep_head(reply);
         }
-        Ok(Some((scanned.end, outcome)))
+        Ok(Some((scanned.end, ending)))
     }
 
     /// The text of the error reply that was scanned last.
@@ -244,9 +244,9 @@ mod tests {
         for piece in [&b"-THR"[..], b"OTTLED sc"] {
             assert_eq!(connection.scan(piece).expect("well-formed"), None);
         }
-        assert_eq!(connection.scan(b"ope\r\n+OK\r\n"), Ok(Some((5, Outcome::Throttled))));
-        assert_eq!(connection.scan(b"+OK\r\n"), Ok(Some((5, Outcome::Served))));
-        assert_eq!(connection.scan(b"-ERR no such thing\r\n"), Ok(Some((20, Outcome::Error))));
+        assert_eq!(connection.scan(b"ope\r\n+OK\r\n"), Ok(Some((5, Ending::Throttled))));
+        assert_eq!(connection.scan(b"+OK\r\n"), Ok(Some((5, Ending::Served))));
+        assert_eq!(connection.scan(b"-ERR no such thing\r\n"), Ok(Some((20, Ending::Error))));
         assert_eq!(
             (connection.error_text().as_str(), &*connection.error_kind()),
             ("ERR no such thing", "ERR")

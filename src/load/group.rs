@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::classify::Outcome;
+use super::classify::Ending;
 use super::connection::{Connection, Request};
 use super::plan::GroupPlan;
 use super::rate::Rate;
@@ -174,14 +174,14 @@ impl Group {
     }
 
     /// A request was answered, failed or given up: that is its end, or it is repeated.
-    pub fn settle(&mut self, request: Request, outcome: Outcome, now: Timestamp) {
-        if outcome != Outcome::Served && self.may_repeat(request) {
+    pub fn settle(&mut self, request: Request, ending: Ending, now: Timestamp) {
+        if ending != Ending::Served && self.may_repeat(request) {
             self.again.push_back(Request { attempt: request.attempt + 1, ..request });
             // Naive clients do not wait.
             self.next_pump = Timestamp::ZERO;
             return;
         }
-        self.tallies[usize::from(request.phase)].record(outcome, now.since(request.intended));
+        self.tallies[usize::from(request.phase)].record(ending, now.since(request.intended));
     }
 
     fn may_repeat(&self, request: Request) -> bool {
@@ -201,7 +201,7 @@ impl Group {
         if !repeats {
             tally.counts.lost += 1;
         }
-        self.settle(request, Outcome::Error, now);
+        self.settle(request, Ending::Error, now);
     }
 
     /// What kind of error a request met.
@@ -237,16 +237,16 @@ impl Group {
         self.count_offered(until);
         while let Some(due) = self.schedule.take_due(until) {
             let took = now.since(start.after(offset(due.at)));
-            self.tallies[usize::from(due.phase)].record(Outcome::Timeout, took);
+            self.tallies[usize::from(due.phase)].record(Ending::Timeout, took);
         }
         for request in std::mem::take(&mut self.again) {
-            self.tallies[usize::from(request.phase)].record(Outcome::Timeout, now.since(request.intended));
+            self.tallies[usize::from(request.phase)].record(Ending::Timeout, now.since(request.intended));
         }
     }
 
     /// A sent request will not be answered any more.
     pub fn end_request(&mut self, request: Request, now: Timestamp) {
-        self.tallies[usize::from(request.phase)].record(Outcome::Timeout, now.since(request.intended));
+        self.tallies[usize::from(request.phase)].record(Ending::Timeout, now.since(request.intended));
     }
 
     /// What was tallied since the last time.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::classify::Outcome;
+use super::classify::Ending;
 use super::connection::{Answered, Connection, Request, State};
 use super::group::Group;
 use super::plan::Plan;
@@ -151,9 +151,9 @@ impl Run {
             }
             match connection.scan(&bytes[at..]) {
                 Ok(None) => break,
-                Ok(Some((end, outcome))) => {
+                Ok(Some((end, ending))) => {
                     at += end;
-                    self.handle_reply(id.0, outcome, now);
+                    self.handle_reply(id.0, ending, now);
                 }
                 Err(_) => {
                     self.complain("the target sent something that is not RESP".to_owned());
@@ -280,11 +280,11 @@ impl Run {
         self.groups[usize::from(connection.group)].offer(index, connection);
     }
 
-    fn handle_reply(&mut self, index: u32, outcome: Outcome, now: Timestamp) {
+    fn handle_reply(&mut self, index: u32, ending: Ending, now: Timestamp) {
         let connection = &mut self.connections[index as usize];
         let group = &mut self.groups[usize::from(connection.group)];
         match connection.answered() {
-            Answered::Greeting if outcome == Outcome::Served => {}
+            Answered::Greeting if ending == Ending::Served => {}
             Answered::Greeting => {
                 let complaint =
                     format!("group '{}' was not let in: {}", group.plan().name, connection.error_text());
@@ -293,17 +293,17 @@ impl Run {
                 self.close(index, now);
             }
             Answered::Request(Request { setup: Some(command), .. }) => {
-                if outcome != Outcome::Served {
+                if ending != Ending::Served {
                     let text = connection.error_text();
                     self.setup.handle_refused(command, text);
                 }
                 self.setup.handle_answered();
             }
             Answered::Request(request) => {
-                if outcome == Outcome::Error {
+                if ending == Ending::Error {
                     group.note_kind(request.phase, &connection.error_kind());
                 }
-                group.settle(request, outcome, now);
+                group.settle(request, ending, now);
             }
             Answered::GivenUp => {}
             Answered::Nothing => {
@@ -365,7 +365,7 @@ impl Run {
         let before = Timestamp::from_nanos(now.as_nanos().saturating_sub(timeout.as_nanos() as u64));
         while let Some(request) = connection.give_up(before) {
             if request.setup.is_none() {
-                group.settle(request, Outcome::Timeout, now);
+                group.settle(request, Ending::Timeout, now);
             }
         }
         self.offer(index as u32);

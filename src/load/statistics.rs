@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::classify::Outcome;
+use super::classify::Ending;
 
 /// Latencies are kept in nanoseconds, to three digits, from a tenth of a microsecond to an hour.
 const LATENCY_NANOS_MIN: u64 = 100;
@@ -116,19 +116,19 @@ impl Default for Tally {
 
 impl Tally {
     /// A request has ended.
-    pub fn record(&mut self, outcome: Outcome, took: Duration) {
+    pub fn record(&mut self, ending: Ending, took: Duration) {
         let counts = &mut self.counts;
-        let count = match outcome {
-            Outcome::Served => &mut counts.served,
-            Outcome::Throttled => &mut counts.throttled,
-            Outcome::Overloaded => &mut counts.overloaded,
-            Outcome::Deadline => &mut counts.deadline,
-            Outcome::Unavailable => &mut counts.unavailable,
-            Outcome::Error => &mut counts.errors,
-            Outcome::Timeout => &mut counts.timeouts,
+        let count = match ending {
+            Ending::Served => &mut counts.served,
+            Ending::Throttled => &mut counts.throttled,
+            Ending::Overloaded => &mut counts.overloaded,
+            Ending::Deadline => &mut counts.deadline,
+            Ending::Unavailable => &mut counts.unavailable,
+            Ending::Error => &mut counts.errors,
+            Ending::Timeout => &mut counts.timeouts,
         };
         *count += 1;
-        let histogram = if outcome == Outcome::Served { &mut self.served } else { &mut self.others };
+        let histogram = if ending == Ending::Served { &mut self.served } else { &mut self.others };
         histogram.saturating_record(took.as_nanos() as u64);
     }
 
@@ -248,16 +248,16 @@ mod tests {
     fn every_outcome_has_its_count() {
         let mut tally = Tally::default();
         let outcomes = [
-            Outcome::Served,
-            Outcome::Throttled,
-            Outcome::Overloaded,
-            Outcome::Deadline,
-            Outcome::Unavailable,
-            Outcome::Error,
-            Outcome::Timeout,
+            Ending::Served,
+            Ending::Throttled,
+            Ending::Overloaded,
+            Ending::Deadline,
+            Ending::Unavailable,
+            Ending::Error,
+            Ending::Timeout,
         ];
-        for outcome in outcomes {
-            tally.record(outcome, Duration::from_millis(10));
+        for ending in outcomes {
+            tally.record(ending, Duration::from_millis(10));
         }
         assert_eq!(tally.counts.ended(), 7);
         assert_eq!(tally.counts.refused(), 4);
@@ -269,7 +269,7 @@ mod tests {
         let mut tally = Tally::default();
         for micros in [50, 1_000, 1_000_000, 3_000_000_000_u64] {
             tally.clear();
-            tally.record(Outcome::Served, Duration::from_micros(micros));
+            tally.record(Ending::Served, Duration::from_micros(micros));
             let found = percentile_ms(&tally.served, 50.0).expect("one is there") * 1_000.0;
             assert!((found / micros as f64 - 1.0).abs() < 0.002, "{micros} {found}");
         }
@@ -288,7 +288,7 @@ mod tests {
     fn a_second_is_whole_when_all_threads_have_told_of_it() {
         let told = |second| {
             let mut tally = Tally::default();
-            tally.record(Outcome::Served, Duration::from_millis(1));
+            tally.record(Ending::Served, Duration::from_millis(1));
             Interval { second, groups: vec![vec![(0, tally)]] }
         };
         let mut joiner = Joiner::new(2, 1);

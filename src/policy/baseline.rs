@@ -1,4 +1,5 @@
-//! What requests of a class usually take at a backend, so that a slow one can be told, and billed for it.
+//! What requests of a class usually take at a backend, so that a slow one can be told, and billed for it: two moving
+//! averages (EWMA), of the last moments and of a long time.
 //!
 //! Only as long as the backend as a whole is well: when everything takes longer than it used to, whoever waits there is
 //! the victim, and pays nothing for it.

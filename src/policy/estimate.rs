@@ -1,4 +1,5 @@
-//! What requests of one tenant and class cost lately, beyond what is known when they come.
+//! What requests of one tenant and class cost lately, beyond what is known when they come: a moving average (EWMA) and a
+//! peak that decays.
 
 use crate::values::MicroUnits;
 use crate::values::limits::COMMAND_CLASSES;
@@ -9,7 +10,7 @@ const WEIGHT_BITS: u32 = 3;
 /// for 177 of them, a tenth of it for 588.
 const PEAK_WEIGHT_BITS: u32 = 8;
 
-/// Moving averages and peaks in millionths of a request unit, one of each per class.
+/// Exponentially weighted moving averages (EWMA) and decaying peaks in millionths of a request unit, one of each per class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     averages: [MicroUnits; COMMAND_CLASSES],

@@ -35,7 +35,7 @@ pub enum LoadEvent {
 
 /// How a run went, beside what was counted.
 #[derive(Clone, Debug)]
-pub struct LoadOutcome {
+pub struct LoadSummary {
     /// Connections that were ready at the start.
     pub connections: usize,
     /// Was anything sent? Not if a group had no connection at all.
@@ -58,7 +58,7 @@ pub fn run_load(
     plan: Plan,
     targets: &[SocketAddr],
     mut watch: impl FnMut(LoadEvent),
-) -> Result<LoadOutcome, String> {
+) -> Result<LoadSummary, String> {
     let connections: usize = plan.groups.iter().map(|group| group.connections).sum();
     executor::raise_limits(connections as u64 + FILES_SPARE)?;
     let clock = Clock::start();
@@ -78,7 +78,7 @@ pub fn run_load(
     }
     drop(teller);
     let mut joiner = Joiner::new(threads, groups);
-    let mut outcome = LoadOutcome {
+    let mut summary = LoadSummary {
         connections: 0,
         started: false,
         start_unix_ms: 0,
@@ -95,19 +95,19 @@ pub fn run_load(
             Ok((_, Told::Ready { connections, complaints })) => {
                 ready += 1;
                 by_group.iter_mut().zip(connections).for_each(|(sum, more)| *sum += more);
-                outcome.connections = by_group.iter().sum();
-                note(&mut outcome.complaints, complaints);
+                summary.connections = by_group.iter().sum();
+                note(&mut summary.complaints, complaints);
                 if ready == threads {
-                    note(&mut outcome.complaints, missing(&plan, &by_group));
+                    note(&mut summary.complaints, missing(&plan, &by_group));
                 }
                 if ready == threads && by_group.contains(&0) {
                     gate.stop.store(true, Ordering::Relaxed);
                 } else if ready == threads {
-                    outcome.started = true;
-                    watch(LoadEvent::Started { connections: outcome.connections });
+                    summary.started = true;
+                    watch(LoadEvent::Started { connections: summary.connections });
                     let now = clock.now();
                     let start = now.monotonic.after(RUN_UP);
-                    outcome.start_unix_ms = now.unix_ms + RUN_UP.as_millis() as u64;
+                    summary.start_unix_ms = now.unix_ms + RUN_UP.as_millis() as u64;
                     started = Some((start, cpu_time()));
                     gate.start_nanos.store(start.as_nanos(), Ordering::Relaxed);
                 }
@@ -115,7 +115,7 @@ pub fn run_load(
             Ok((thread, Told::Second(interval))) => joiner.handle(thread, &interval),
             Ok((thread, Told::Ended { complaints })) => {
                 joiner.handle_end(thread);
-                note(&mut outcome.complaints, complaints);
+                note(&mut summary.complaints, complaints);
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
@@ -124,19 +124,19 @@ pub fn run_load(
             watch(LoadEvent::Second(interval));
         }
         if interrupted.load(Ordering::Relaxed) {
-            outcome.interrupted = true;
+            summary.interrupted = true;
             gate.stop.store(true, Ordering::Relaxed);
         }
     }
     if let Some((start, cpu)) = started {
-        outcome.took = clock.now().monotonic.since(start);
-        outcome.cpu = cpu_time().saturating_sub(cpu);
+        summary.took = clock.now().monotonic.since(start);
+        summary.cpu = cpu_time().saturating_sub(cpu);
     }
     for handle in handles {
         let ended = handle.join().map_err(|_| "a thread of the generator panicked".to_owned())?;
         ended.map_err(|error| executor::ring_advice(&error))?;
     }
-    Ok(outcome)
+    Ok(summary)
 }
 
 /// What to say about connections that could not be used.

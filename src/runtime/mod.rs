@@ -36,5 +36,5 @@ mod versions_thread;
 mod watch;
 
 pub use clock::Clock;
-pub use load::{LoadEvent, LoadOutcome, run_load};
+pub use load::{LoadEvent, LoadSummary, run_load};
 pub use server::{check, run, run_storage};

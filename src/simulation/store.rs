@@ -15,7 +15,7 @@ use crate::values::time::Now;
 
 /// What a connection's request led to.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum StoreAnswer {
     Reply(Vec<u8>),
     /// The connection breaks, after these bytes.
     Broken(Vec<u8>),
@@ -153,8 +153,8 @@ impl Store {
         socket: SocketId,
         now: Now,
         history: &mut History,
-    ) -> Result<Option<Outcome>, String> {
-        let outcome = self.carry_out_next(socket, now, history)?;
+    ) -> Result<Option<StoreAnswer>, String> {
+        let answer = self.carry_out_next(socket, now, history)?;
         while let Some(killed) = self.engine.poll_killed() {
             let killed = SocketId(killed as usize);
             if self.connections.remove(&killed).is_some() {
@@ -170,7 +170,7 @@ impl Store {
         {
             self.disconnected(socket);
         }
-        Ok(outcome)
+        Ok(answer)
     }
 
     fn carry_out_next(
@@ -178,12 +178,12 @@ impl Store {
         socket: SocketId,
         now: Now,
         history: &mut History,
-    ) -> Result<Option<Outcome>, String> {
+    ) -> Result<Option<StoreAnswer>, String> {
         let Some(connection) = self.connections.get_mut(&socket) else { return Ok(None) };
         let waiting = connection.waiting.pop_front().expect("each request has its time");
         let arguments = Arguments::new(&waiting.frame, &waiting.places);
         if self.random.per_mille(self.faults.lost_before) {
-            return Ok(Some(Outcome::Broken(Vec::new())));
+            return Ok(Some(StoreAnswer::Broken(Vec::new())));
         }
         if self.random.per_mille(self.faults.loading) {
             self.loading_until = now.monotonic.after(Duration::from_millis(self.random.between(1, 50)));
@@ -203,7 +203,7 @@ impl Store {
                     &mut Vec::new(),
                 );
             }
-            return Ok(Some(Outcome::Reply(LOADING.to_vec())));
+            return Ok(Some(StoreAnswer::Reply(LOADING.to_vec())));
         }
         self.engine.execute(&mut connection.session, arguments, now, &mut reply);
         if connection.block.is_some() {
@@ -220,14 +220,14 @@ impl Store {
             }
         }
         if self.random.per_mille(self.faults.garbage) {
-            return Ok(Some(Outcome::Reply(b"what?\r\n".to_vec())));
+            return Ok(Some(StoreAnswer::Reply(b"what?\r\n".to_vec())));
         }
         if self.random.per_mille(self.faults.lost_after) {
             let some = self.random.below(reply.len() as u64);
             reply.truncate(some as usize);
-            return Ok(Some(Outcome::Broken(reply)));
+            return Ok(Some(StoreAnswer::Broken(reply)));
         }
-        Ok(Some(Outcome::Reply(reply)))
+        Ok(Some(StoreAnswer::Reply(reply)))
     }
 
     /// What it holds, seen from beside.

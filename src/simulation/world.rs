@@ -10,7 +10,7 @@ use super::expect::Allowed;
 use super::history::{History, Sent};
 use super::network::{Lane, Peer, Socket, SocketId, pieces};
 use super::plan::Plan;
-use super::store::{Outcome, Store};
+use super::store::{Store, StoreAnswer};
 use super::token::tokens;
 use super::trace::Trace;
 use super::{Summary, Voice};
@@ -659,14 +659,14 @@ impl World {
         let now = self.clocks();
         let Peer::Store(backend) = self.sockets[socket.0].peer else { unreachable!("a store's socket") };
         let store = &mut self.stores[usize::from(backend.0)];
-        let outcome = store.carry_out(socket, now, &mut self.history)?;
+        let answer = store.carry_out(socket, now, &mut self.history)?;
         while let Some(killed) = self.stores[usize::from(backend.0)].poll_killed() {
             self.send_to_shard(killed, Input::Lost(killed));
         }
-        let (bytes, broken) = match outcome {
+        let (bytes, broken) = match answer {
             None => return Ok(()),
-            Some(Outcome::Reply(bytes)) => (bytes, false),
-            Some(Outcome::Broken(bytes)) => (bytes, true),
+            Some(StoreAnswer::Reply(bytes)) => (bytes, false),
+            Some(StoreAnswer::Broken(bytes)) => (bytes, true),
         };
         for piece in pieces(&bytes, self.plan.piece_bytes, &mut self.random) {
             self.send_to_shard(socket, Input::Bytes(socket, piece));

@@ -1,4 +1,4 @@
-//! What a command is; and one under way: what it may touch, how it reads its arguments and writes its reply.
+//! What a command is, and one that is carried out: what it may touch, how it reads its arguments and writes its reply.
 
 use super::directory::Directory;
 use super::effort::{Effort, LOOK};

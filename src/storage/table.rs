@@ -1,7 +1,7 @@
-//! A hash table whose slots stay in hash order, so that a place in a walk is simply a hash.
+//! A hash table whose cells stay in hash order, so that a place in a walk is simply a hash.
 //!
 //! ```text
-//!     slots    [ . | 3:e2 | 5:e0 | . | 9:e1 | 9:e3 | . ]   hash and position, ascending, each at or after its home
+//!     cells    [ . | 3:e2 | 5:e0 | . | 9:e1 | 9:e3 | . ]   hash and position, ascending, each at or after its home
 //!     entries  [ e0 | e1 | e2 | e3 ]                        dense, in no order
 //! ```
 //!
@@ -12,11 +12,11 @@
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::sync::Arc;
 
-const SLOTS_MIN: usize = 8;
-/// In a walk an empty slot counts this much less than an entry.
-const SLOTS_PER_ENTRY: usize = 10;
+const CELLS_MIN: usize = 8;
+/// In a walk an empty cell counts this much less than an entry.
+const CELLS_PER_ENTRY: usize = 10;
 const ABSENT: u32 = u32::MAX;
-/// What an entry costs beside itself: its slot at the usual load, and the slack of a growing vector.
+/// What an entry costs beside itself: its cell at the usual load, and the slack of a growing vector.
 pub(super) const PLACE_BYTES: usize = 24;
 
 /// Something that is found by its key.
@@ -24,7 +24,7 @@ pub(super) trait Keyed {
     fn key(&self) -> &[u8];
 }
 
-/// The hash function of one engine; seeded, so that no client can aim at one slot.
+/// The hash function of one engine; seeded, so that no client can aim at one cell.
 #[derive(Clone)]
 pub(super) struct Hasher(Arc<RapidSecrets>);
 
@@ -39,14 +39,14 @@ impl Hasher {
 }
 
 #[derive(Clone, Copy)]
-struct Slot {
+struct Cell {
     hash: u32,
     position: u32,
 }
 
-const EMPTY: Slot = Slot { hash: 0, position: ABSENT };
+const EMPTY: Cell = Cell { hash: 0, position: ABSENT };
 
-impl Slot {
+impl Cell {
     fn is_empty(self) -> bool {
         self.position == ABSENT
     }
@@ -57,14 +57,14 @@ impl Slot {
 pub(super) struct Table<E> {
     hasher: Hasher,
     /// A power of two of homes, then as many more as the last run needs.
-    slots: Vec<Slot>,
+    cells: Vec<Cell>,
     homes: usize,
     entries: Vec<E>,
 }
 
 impl<E: Keyed> Table<E> {
     pub(super) fn new(hasher: Hasher) -> Self {
-        Self { hasher, slots: Vec::new(), homes: 0, entries: Vec::new() }
+        Self { hasher, cells: Vec::new(), homes: 0, entries: Vec::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -93,9 +93,9 @@ impl<E: Keyed> Table<E> {
 
     /// Where the entry of `key` lies; good until the next insertion or removal.
     pub(super) fn find(&self, hash: u32, key: &[u8]) -> Option<usize> {
-        let mut at = self.first_slot(hash)?;
-        while let Some(slot) = self.slots.get(at).filter(|slot| !slot.is_empty() && slot.hash == hash) {
-            let position = slot.position as usize;
+        let mut at = self.first_cell(hash)?;
+        while let Some(cell) = self.cells.get(at).filter(|cell| !cell.is_empty() && cell.hash == hash) {
+            let position = cell.position as usize;
             if self.entries[position].key() == key {
                 return Some(position);
             }
@@ -107,26 +107,26 @@ impl<E: Keyed> Table<E> {
     /// Adds an entry whose key is not there yet, and tells its position.
     pub(super) fn insert(&mut self, hash: u32, entry: E) -> usize {
         if (self.entries.len() + 1) * 4 > self.homes * 3 {
-            self.resize((self.homes * 2).max(SLOTS_MIN));
+            self.resize((self.homes * 2).max(CELLS_MIN));
         }
         let position = self.entries.len();
         assert!(position < ABSENT as usize, "positions fit 32 bits");
         self.entries.push(entry);
-        self.place(Slot { hash, position: position as u32 });
+        self.place(Cell { hash, position: position as u32 });
         position
     }
 
     /// Takes an entry out; the last one moves to its position.
     pub(super) fn remove(&mut self, position: usize) -> E {
         let last = self.entries.len() - 1;
-        let at = self.slot_of(position);
+        let at = self.cell_of(position);
         self.close_gap(at);
         if position != last {
-            let moved = self.slot_of(last);
-            self.slots[moved].position = position as u32;
+            let moved = self.cell_of(last);
+            self.cells[moved].position = position as u32;
         }
         let entry = self.entries.swap_remove(position);
-        if self.homes > SLOTS_MIN && self.entries.len() * 8 < self.homes {
+        if self.homes > CELLS_MIN && self.entries.len() * 8 < self.homes {
             self.resize(self.homes / 2);
             self.entries.shrink_to(self.homes);
         }
@@ -134,20 +134,20 @@ impl<E: Keyed> Table<E> {
     }
 
     /// Visits entries in hash order from hash `from` on, and stops after `count` of them, or after many empty
-    /// slots. Entries of the same hash are never split. Returns where to go on, or nothing at the end.
+    /// cells. Entries of the same hash are never split. Returns where to go on, or nothing at the end.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&E)) -> Option<u32> {
-        let start = self.first_slot(from)?;
-        let mut left = count.saturating_mul(SLOTS_PER_ENTRY);
+        let start = self.first_cell(from)?;
+        let mut left = count.saturating_mul(CELLS_PER_ENTRY);
         let mut done = None;
-        for (at, slot) in self.slots.iter().enumerate().skip(start) {
-            if left == 0 && (slot.is_empty() || done != Some(slot.hash)) {
-                let next = if slot.is_empty() { self.first_hash(at) } else { Some(slot.hash) };
-                return next.filter(|_| self.slots[at..].iter().any(|slot| !slot.is_empty()));
+        for (at, cell) in self.cells.iter().enumerate().skip(start) {
+            if left == 0 && (cell.is_empty() || done != Some(cell.hash)) {
+                let next = if cell.is_empty() { self.first_hash(at) } else { Some(cell.hash) };
+                return next.filter(|_| self.cells[at..].iter().any(|cell| !cell.is_empty()));
             }
-            left = left.saturating_sub(if slot.is_empty() { 1 } else { SLOTS_PER_ENTRY });
-            if !slot.is_empty() {
-                done = Some(slot.hash);
-                visit(&self.entries[slot.position as usize]);
+            left = left.saturating_sub(if cell.is_empty() { 1 } else { CELLS_PER_ENTRY });
+            if !cell.is_empty() {
+                done = Some(cell.hash);
+                visit(&self.entries[cell.position as usize]);
             }
         }
         None
@@ -157,62 +157,62 @@ impl<E: Keyed> Table<E> {
         ((u64::from(hash) * self.homes as u64) >> 32) as usize
     }
 
-    /// The smallest hash whose home is slot `at`, if it is a home at all.
+    /// The smallest hash whose home is cell `at`, if it is a home at all.
     fn first_hash(&self, at: usize) -> Option<u32> {
         (at < self.homes).then(|| (((at as u64) << 32) / self.homes as u64) as u32)
     }
 
-    /// The first slot that `hash` could have: all before it in its run are smaller.
-    fn first_slot(&self, hash: u32) -> Option<usize> {
-        if self.slots.is_empty() {
+    /// The first cell that `hash` could have: all before it in its run are smaller.
+    fn first_cell(&self, hash: u32) -> Option<usize> {
+        if self.cells.is_empty() {
             return None;
         }
         let mut at = self.home(hash);
-        while self.slots.get(at).is_some_and(|slot| !slot.is_empty() && slot.hash < hash) {
+        while self.cells.get(at).is_some_and(|cell| !cell.is_empty() && cell.hash < hash) {
             at += 1;
         }
         Some(at)
     }
 
-    fn slot_of(&self, position: usize) -> usize {
+    fn cell_of(&self, position: usize) -> usize {
         let hash = self.hash(self.entries[position].key());
-        let first = self.first_slot(hash).expect("an entry has a slot");
-        let offset = self.slots[first..].iter().position(|slot| slot.position as usize == position);
-        first + offset.expect("an entry has a slot")
+        let first = self.first_cell(hash).expect("an entry has a cell");
+        let offset = self.cells[first..].iter().position(|cell| cell.position as usize == position);
+        first + offset.expect("an entry has a cell")
     }
 
-    fn place(&mut self, slot: Slot) {
-        let at = self.first_slot(slot.hash).expect("an insertion makes room first");
-        let run = self.slots[at..].iter().position(|slot| slot.is_empty());
-        let end = run.map_or(self.slots.len(), |run| at + run);
-        if end == self.slots.len() {
-            self.slots.push(EMPTY);
+    fn place(&mut self, cell: Cell) {
+        let at = self.first_cell(cell.hash).expect("an insertion makes room first");
+        let run = self.cells[at..].iter().position(|cell| cell.is_empty());
+        let end = run.map_or(self.cells.len(), |run| at + run);
+        if end == self.cells.len() {
+            self.cells.push(EMPTY);
         }
-        self.slots.copy_within(at..end, at + 1);
-        self.slots[at] = slot;
+        self.cells.copy_within(at..end, at + 1);
+        self.cells[at] = cell;
     }
 
-    /// Moves the rest of the run back by one, up to the first slot that is at home.
+    /// Moves the rest of the run back by one, up to the first cell that is at home.
     fn close_gap(&mut self, at: usize) {
         let mut end = at + 1;
-        while self.slots.get(end).is_some_and(|slot| !slot.is_empty() && self.home(slot.hash) < end) {
+        while self.cells.get(end).is_some_and(|cell| !cell.is_empty() && self.home(cell.hash) < end) {
             end += 1;
         }
-        self.slots.copy_within(at + 1..end, at);
-        self.slots[end - 1] = EMPTY;
+        self.cells.copy_within(at + 1..end, at);
+        self.cells[end - 1] = EMPTY;
     }
 
     fn resize(&mut self, homes: usize) {
-        let ordered = std::mem::take(&mut self.slots);
+        let ordered = std::mem::take(&mut self.cells);
         self.homes = homes;
-        self.slots = Vec::with_capacity(homes + SLOTS_MIN);
-        for slot in ordered.into_iter().filter(|slot| !slot.is_empty()) {
-            let at = self.slots.len().max(self.home(slot.hash));
-            self.slots.resize(at, EMPTY);
-            self.slots.push(slot);
+        self.cells = Vec::with_capacity(homes + CELLS_MIN);
+        for cell in ordered.into_iter().filter(|cell| !cell.is_empty()) {
+            let at = self.cells.len().max(self.home(cell.hash));
+            self.cells.resize(at, EMPTY);
+            self.cells.push(cell);
         }
-        let length = self.slots.len().max(homes);
-        self.slots.resize(length, EMPTY);
+        let length = self.cells.len().max(homes);
+        self.cells.resize(length, EMPTY);
     }
 }
 
@@ -243,13 +243,13 @@ mod tests {
     }
 
     fn check(table: &Table<String>) {
-        let full: Vec<(usize, &Slot)> =
-            table.slots.iter().enumerate().filter(|(_, slot)| !slot.is_empty()).collect();
+        let full: Vec<(usize, &Cell)> =
+            table.cells.iter().enumerate().filter(|(_, cell)| !cell.is_empty()).collect();
         assert_eq!(full.len(), table.len());
-        assert!(full.windows(2).all(|pair| pair[0].1.hash <= pair[1].1.hash), "slots stay in hash order");
-        for (at, slot) in full {
-            let home = table.home(slot.hash);
-            assert!(home <= at && table.slots[home..at].iter().all(|slot| !slot.is_empty()));
+        assert!(full.windows(2).all(|pair| pair[0].1.hash <= pair[1].1.hash), "cells stay in hash order");
+        for (at, cell) in full {
+            let home = table.home(cell.hash);
+            assert!(home <= at && table.cells[home..at].iter().all(|cell| !cell.is_empty()));
         }
     }
 

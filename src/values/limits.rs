@@ -96,7 +96,7 @@ pub const RU_PER_SECOND_MAX: u64 = 1_000_000_000;
 /// The longest burst, in seconds of quota.
 pub const BURST_SECONDS_MAX: u32 = 3_600;
 /// What one request costs at most, in millionths of a request unit: a second of the largest quota. So a price is never
-/// below zero where it is counted with a sign, and neither is what all that one client has under way could come to.
+/// below zero where it is counted with a sign, and neither is what all that one client has in flight could come to.
 pub const PRICE_MAX: u64 = RU_PER_SECOND_MAX * 1_000_000;
 /// What anybody may owe, in millionths of a request unit: more is never paid off.
 pub const DEBT_MAX: u64 = i64::MAX as u64 / 4;
@@ -137,7 +137,7 @@ const _: () = assert!(
 );
 const _: () = assert!(
     PRICE_MAX <= i64::MAX as u64 / (4 * PIPELINE_MAX as u64),
-    "all that one client has under way is counted with a sign"
+    "all that one client has in flight is counted with a sign"
 );
 const _: () = assert!(SHARDS_MAX <= u16::MAX as usize);
 const _: () = assert!(BACKENDS_MAX <= u16::MAX as usize);

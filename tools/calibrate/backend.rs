@@ -50,7 +50,7 @@ impl Backend {
         Self::connect(&self.name, self.address, self.password.as_deref())
     }
 
-    /// A new connection to the same server: whatever was under way on the old one is forgotten.
+    /// A new connection to the same server: whatever was in flight on the old one is forgotten.
     pub fn reconnect(&mut self) -> Result<(), String> {
         self.stream = open(&self.name, self.address)?;
         self.log_in()

@@ -62,7 +62,7 @@ fn carry_out(
     let mut scraper = flags.metrics.clone().map(Scraper::new);
     let progress = !flags.quiet;
     let colour = std::io::stderr().is_terminal();
-    let outcome = run_load(prepared.plan, &prepared.targets, |event| match event {
+    let summary = run_load(prepared.plan, &prepared.targets, |event| match event {
         LoadEvent::Started { connections } => {
             if let Some(scraper) = &mut scraper {
                 scraper.start();
@@ -78,8 +78,8 @@ fn carry_out(
             }
         }
     })?;
-    let started = outcome.started;
-    results.finish(outcome, scraper.map(Scraper::finish).unwrap_or_default());
+    let started = summary.started;
+    results.finish(summary, scraper.map(Scraper::finish).unwrap_or_default());
     print!("{}", report::terminal::summary(&results));
     report::write(flags, &results, compared)?;
     Ok(if started { ExitCode::SUCCESS } else { ExitCode::FAILURE })

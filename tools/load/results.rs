@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir::load::plan::Plan;
 use weir::load::schedule::Arrivals;
 use weir::load::statistics::{Counts, Interval, PERCENTILES, Tally, percentile_ms};
-use weir::runtime::LoadOutcome;
+use weir::runtime::LoadSummary;
 
 use super::flags::Prepared;
 use super::report::hlog;
@@ -100,7 +100,7 @@ pub struct Results {
     /// Lines of the interval log.
     pub log: Vec<String>,
     pub readings: Vec<Reading>,
-    pub outcome: Option<LoadOutcome>,
+    pub summary: Option<LoadSummary>,
 }
 
 impl Results {
@@ -123,7 +123,7 @@ impl Results {
             seconds: Vec::new(),
             log: Vec::new(),
             readings: Vec::new(),
-            outcome: None,
+            summary: None,
         }
     }
 
@@ -154,14 +154,14 @@ impl Results {
         second
     }
 
-    pub fn finish(&mut self, outcome: LoadOutcome, readings: Vec<Reading>) {
-        self.outcome = Some(outcome);
+    pub fn finish(&mut self, summary: LoadSummary, readings: Vec<Reading>) {
+        self.summary = Some(summary);
         self.readings = readings;
     }
 
     /// How long requests came: all of it, or until the interruption.
     pub fn duration(&self) -> Duration {
-        let took = self.outcome.as_ref().map_or(Duration::ZERO, |outcome| outcome.took);
+        let took = self.summary.as_ref().map_or(Duration::ZERO, |summary| summary.took);
         self.description.duration.min(took)
     }
 
@@ -178,7 +178,7 @@ impl Results {
     pub fn cpu_us_per_request(&self) -> Option<f64> {
         let counts = &self.total.counts;
         let sent = counts.sent + counts.retries;
-        let cpu = self.outcome.as_ref()?.cpu;
+        let cpu = self.summary.as_ref()?.cpu;
         (sent > 0).then(|| cpu.as_secs_f64() * 1e6 / sent as f64)
     }
 }

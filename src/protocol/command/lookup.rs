@@ -6,13 +6,13 @@ use super::{Command, Flags};
 /// The longest name in the table; longer ones need not be looked for.
 const NAME_BYTES_MAX: usize = longest_name();
 /// Places in the hash table: enough that most names are found at the first one.
-const SLOTS: usize = 2048;
+const CELLS: usize = 2048;
 const EMPTY: u16 = u16::MAX;
 
-const _: () = assert!(SLOTS.is_power_of_two() && COMMANDS * 3 < SLOTS);
+const _: () = assert!(CELLS.is_power_of_two() && COMMANDS * 3 < CELLS);
 
 static NAMES: [Name; COMMANDS] = names();
-static INDEXES: [u16; SLOTS] = indexes();
+static INDEXES: [u16; CELLS] = indexes();
 
 /// Every entry, in the order of their ids.
 pub fn all() -> &'static [Command] {
@@ -57,14 +57,14 @@ fn find_long(name: &[u8]) -> Option<&'static Command> {
 
 /// The first entry that `accept` takes, of those whose name starts and ends as `wanted` does and is as long.
 fn probe(wanted: Name, accept: impl Fn(&Command) -> bool) -> Option<&'static Command> {
-    let mut slot = wanted.slot();
+    let mut cell = wanted.cell();
     loop {
-        let index = usize::from(INDEXES[slot]);
+        let index = usize::from(INDEXES[cell]);
         // An empty place holds an index beyond the names, which ends the search.
         if *NAMES.get(index)? == wanted && accept(&TABLE[index]) {
             return Some(&TABLE[index]);
         }
-        slot = (slot + 1) % SLOTS;
+        cell = (cell + 1) % CELLS;
     }
 }
 
@@ -90,9 +90,9 @@ impl Name {
     }
 
     /// Where to start looking for it. The multiplier was tried out: a good one keeps the names apart.
-    const fn slot(self) -> usize {
+    const fn cell(self) -> usize {
         let mixed = self.first ^ self.last.rotate_left(29) ^ (self.length as u64) << 56;
-        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLOTS.ilog2())) as usize
+        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - CELLS.ilog2())) as usize
     }
 }
 
@@ -146,15 +146,15 @@ const fn names() -> [Name; COMMANDS] {
     names
 }
 
-const fn indexes() -> [u16; SLOTS] {
-    let mut indexes = [EMPTY; SLOTS];
+const fn indexes() -> [u16; CELLS] {
+    let mut indexes = [EMPTY; CELLS];
     let mut index = 0;
     while index < COMMANDS {
-        let mut slot = Name::of(TABLE[index].name.as_bytes()).slot();
-        while indexes[slot] != EMPTY {
-            slot = (slot + 1) % SLOTS;
+        let mut cell = Name::of(TABLE[index].name.as_bytes()).cell();
+        while indexes[cell] != EMPTY {
+            cell = (cell + 1) % CELLS;
         }
-        indexes[slot] = index as u16;
+        indexes[cell] = index as u16;
         index += 1;
     }
     indexes
@@ -210,9 +210,9 @@ mod tests {
     #[test]
     fn names_rarely_share_a_place() {
         let probes = |command: &Command| {
-            let start = Name::of(command.name.as_bytes()).slot();
-            (0..SLOTS)
-                .position(|step| INDEXES[(start + step) % SLOTS] == command.id().0)
+            let start = Name::of(command.name.as_bytes()).cell();
+            (0..CELLS)
+                .position(|step| INDEXES[(start + step) % CELLS] == command.id().0)
                 .expect("it is there")
         };
         assert_eq!(probes(find(b"get").expect("a command")), 0);

@@ -29,7 +29,7 @@ const HELP: &[&str] = &[
     "STALL DURATION",
     "    Serves nothing for so long.",
     "OUTAGE DURATION",
-    "    Closes all connections, loses what is under way, and closes new connections for so long.",
+    "    Closes all connections, loses what is in flight, and closes new connections for so long.",
     "SLOW-ACCEPT DURATION",
     "    Leaves new connections alone for so long.",
     "RESET",

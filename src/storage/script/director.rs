@@ -56,7 +56,7 @@ impl Place {
     }
 }
 
-/// A request under way: its place, and the keys that it reads.
+/// A request in flight: its place, and the keys that it reads.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::storage) struct Visit {
     pub(in crate::storage) place: Place,
@@ -144,7 +144,7 @@ impl Director {
         self.outage_begun = false;
     }
 
-    /// Tells once that an outage has begun: all connections are to be closed. All that was under way is lost.
+    /// Tells once that an outage has begun: all connections are to be closed. All that was in flight is lost.
     pub(in crate::storage) fn take_outage(&mut self) -> bool {
         if self.outage_begun {
             self.tally.requests_lost += self.stations.clear() as u64;
@@ -289,7 +289,7 @@ impl Director {
         self.tally.requests_lost += 1;
     }
 
-    /// Is anything under way?
+    /// Is anything in flight?
     pub(in crate::storage) fn is_busy(&self) -> bool {
         self.stations.waiting() + self.stations.in_service() > 0
     }

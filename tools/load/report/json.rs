@@ -9,20 +9,20 @@ use crate::results::{GroupResult, Latencies, Moment, Results, per_second};
 
 /// The whole run.
 pub fn report(results: &Results) -> Value {
-    let outcome = results.outcome.as_ref();
+    let summary = results.summary.as_ref();
     let description = &results.description;
     json!({
         "weir_load": env!("CARGO_PKG_VERSION"),
         "target": description.targets,
         "seed": description.seed,
-        "start_unix_ms": outcome.map_or(0, |outcome| outcome.start_unix_ms),
+        "start_unix_ms": summary.map_or(0, |summary| summary.start_unix_ms),
         "duration_s": results.duration().as_secs_f64(),
-        "took_s": outcome.map_or(0.0, |outcome| outcome.took.as_secs_f64()),
-        "interrupted": outcome.is_some_and(|outcome| outcome.interrupted),
-        "connections": outcome.map_or(0, |outcome| outcome.connections),
-        "complaints": outcome.map_or(&[][..], |outcome| &outcome.complaints),
+        "took_s": summary.map_or(0.0, |summary| summary.took.as_secs_f64()),
+        "interrupted": summary.is_some_and(|summary| summary.interrupted),
+        "connections": summary.map_or(0, |summary| summary.connections),
+        "complaints": summary.map_or(&[][..], |summary| &summary.complaints),
         "generator": {
-            "cpu_s": outcome.map_or(0.0, |outcome| outcome.cpu.as_secs_f64()),
+            "cpu_s": summary.map_or(0.0, |summary| summary.cpu.as_secs_f64()),
             "cpu_us_per_request": results.cpu_us_per_request(),
         },
         "groups": results.groups.iter().map(|group| group_report(results, group)).collect::<Vec<_>>(),
@@ -111,7 +111,7 @@ pub fn read(path: &Path) -> Result<Value, String> {
 mod tests {
     use std::time::Duration;
 
-    use weir::load::classify::Outcome;
+    use weir::load::classify::Ending;
     use weir::load::statistics::Interval;
 
     use super::*;
@@ -135,8 +135,8 @@ mod tests {
         });
         let mut seen = Tally::default();
         seen.counts.offered = 2;
-        seen.record(Outcome::Served, Duration::from_millis(3));
-        seen.record(Outcome::Throttled, Duration::from_millis(1));
+        seen.record(Ending::Served, Duration::from_millis(3));
+        seen.record(Ending::Throttled, Duration::from_millis(1));
         results.take(&Interval { second: 0, groups: vec![vec![(0, seen)]] });
         let report = report(&results);
         let group = &report["groups"][0];

@@ -40,7 +40,7 @@ pub fn write(
         save(path, &html::page(results, &own, compared))?;
     }
     if let Some(path) = &flags.hlog {
-        let start = results.outcome.as_ref().map_or(0, |outcome| outcome.start_unix_ms);
+        let start = results.summary.as_ref().map_or(0, |summary| summary.start_unix_ms);
         save(path, &hlog::log(&results.log, start))?;
     }
     if let Some(folder) = &flags.hgrm {

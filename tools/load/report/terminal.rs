@@ -104,21 +104,21 @@ fn remarks(results: &Results) -> String {
     if results.description.closed {
         let _ = writeln!(text, "closed loop: latencies leave out what requests wait for their turn");
     }
-    let Some(outcome) = &results.outcome else { return text };
+    let Some(summary) = &results.summary else { return text };
     if let Some(cpu) = results.cpu_us_per_request() {
-        let seconds = outcome.cpu.as_secs_f64();
-        let share = 100.0 * seconds / outcome.took.as_secs_f64().max(1e-9);
+        let seconds = summary.cpu.as_secs_f64();
+        let share = 100.0 * seconds / summary.took.as_secs_f64().max(1e-9);
         let _ = writeln!(text, "generator: {cpu:.2} us of CPU per request, {share:.0} % of one core");
     }
-    for complaint in &outcome.complaints {
+    for complaint in &summary.complaints {
         let _ = writeln!(text, "note: {complaint}");
     }
-    if !outcome.started {
+    if !summary.started {
         let targets = results.description.targets.join(", ");
         let _ = writeln!(text, "nothing was sent: every group needs a connection to {targets}");
     }
-    if outcome.interrupted {
-        let _ = writeln!(text, "interrupted after {:.1} s", outcome.took.as_secs_f64());
+    if summary.interrupted {
+        let _ = writeln!(text, "interrupted after {:.1} s", summary.took.as_secs_f64());
     }
     text
 }
