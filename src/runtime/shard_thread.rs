@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  turn:  batches in ─> letters from control ─> completions ─> turn end ─> actions, sends ─> batches out ─> submit
+//!         │                                                                       (at the end of a stretch of work)
 //!         └── nothing happened? say that this core sleeps, look once more, await the eventfd
 //! ```
 
@@ -16,7 +17,7 @@ use crossbeam_channel::Receiver;
 use super::allocator;
 use super::clock::Clock;
 use super::driver::{Application, Connector, Driver};
-use super::mesh::Mesh;
+use super::mesh::{Departure, Mesh};
 use super::messages::{Mailbox, ToControl, ToShard};
 use super::park::{Parking, SHALLOW_SLEEP};
 use crate::control::{EventLoopFigures, ShardReport};
@@ -183,6 +184,7 @@ impl<C: Connector> ShardThread<C> {
         let mut guarded = Guarded { shard, door, inside: 0, bytes: 0 };
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
+        let mut departure = Departure::default();
         let mut figures = EventLoopFigures::default();
         let mut last_work = clock.now().monotonic;
         mesh.announce(driver.ring.doorbell()?);
@@ -231,7 +233,7 @@ impl<C: Connector> ShardThread<C> {
                 control.post(ToControl::Ask(to, question));
             }
             let blocked = mesh.is_blocked();
-            if !blocked {
+            if departure.is_due(work, now.monotonic) && !blocked {
                 while let Some((to, batch)) = guarded.shard.poll_batch() {
                     mesh.send(to, batch);
                 }
