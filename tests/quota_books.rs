@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use weir::control::pool::{Pool, Rhythm};
-use weir::policy::slice::{Slice, Terms, Verdict};
+use weir::policy::slice::{Rules, Slice, Verdict};
 use weir::values::allowance::lease_of;
 use weir::values::{BucketId, Capacity, Demand, Grant, Price, ShardId, Timestamp, UNIT};
 
@@ -145,12 +145,12 @@ impl World {
     }
 
     fn arrive(&mut self, index: usize, cost: u64) {
-        let terms = self.terms(index);
+        let rules = self.rules(index);
         let core = &mut self.cores[index];
-        let verdict = core.slice.check(Price::new(cost), self.capacity, self.now, terms);
+        let verdict = core.slice.check(Price::new(cost), self.capacity, self.now, rules);
         // While the pool is silent, a core may allow itself its share of what comes in.
         let own = core.slice.allowance() - core.holds;
-        assert!(own == 0 || terms.silent && own > 0, "{own} out of nothing");
+        assert!(own == 0 || rules.silent && own > 0, "{own} out of nothing");
         core.holds += own;
         match verdict {
             Verdict::Fits => {
@@ -176,9 +176,9 @@ impl World {
     }
 
     fn report(&mut self, index: usize, needed: u64) {
-        let terms = self.terms(index);
+        let rules = self.rules(index);
         let core = &mut self.cores[index];
-        if let Some(demand) = core.slice.report(BUCKET, self.capacity, needed, self.now, terms) {
+        if let Some(demand) = core.slice.report(BUCKET, self.capacity, needed, self.now, rules) {
             assert_eq!(demand.spent, std::mem::take(&mut core.untold), "all that was spent is told, once");
             core.holds -= demand.returned as i64;
             core.reports.push_back((self.now, demand));
@@ -186,12 +186,12 @@ impl World {
     }
 
     /// As of when the oldest report was sent that has no answer yet, the pool is not there.
-    fn terms(&self, index: usize) -> Terms {
+    fn rules(&self, index: usize) -> Rules {
         let core = &self.cores[index];
         let waits_since = core.reports.front().map(|(sent, _)| *sent);
         let silent = waits_since.is_some_and(|sent| self.now >= sent.after(RHYTHM.lease));
         let even_share = 65_536 / CORES as u32;
-        Terms { period: PERIOD, lease: RHYTHM.lease, silent, even_share }
+        Rules { period: PERIOD, lease: RHYTHM.lease, silent, even_share }
     }
 
     fn deliver(&mut self, index: usize) {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use weir::control::pool::Rhythm;
 use weir::control::reconciliation::Reconciliation;
-use weir::policy::slice::{Slice, Terms, Verdict};
+use weir::policy::slice::{Rules, Slice, Verdict};
 use weir::values::allowance::Report;
 use weir::values::{BucketId, Capacity, Demand, Grant, Price, Random, ShardId, Timestamp, UNIT};
 
@@ -149,9 +149,9 @@ impl World {
         Timestamp::from_nanos(self.now * 1_000)
     }
 
-    fn terms(&self, core: usize) -> Terms {
+    fn rules(&self, core: usize) -> Rules {
         let oldest = self.cores[core].unanswered.front();
-        Terms {
+        Rules {
             period: PERIOD,
             lease: LEASE,
             silent: oldest.is_some_and(|sent| sent + LEASE.as_micros() as u64 <= self.now),
@@ -224,10 +224,10 @@ impl World {
         if self.dry_at.is_some_and(|at| at <= self.now) {
             self.dry_since.get_or_insert((self.now, self.admitted));
         }
-        let (at, terms) = (self.at(), self.terms(core));
+        let (at, rules) = (self.at(), self.rules(core));
         self.list(core);
         let slot = &mut self.cores[core];
-        match slot.slice.check(Price::new(cost), self.capacity, at, terms) {
+        match slot.slice.check(Price::new(cost), self.capacity, at, rules) {
             Verdict::Fits => {
                 slot.slice.take(Price::new(cost));
                 self.admit(cost);
@@ -266,7 +266,7 @@ impl World {
         self.cores[core].listed = false;
         let told = self.report(core, 0);
         self.cores[core].slice.start_period();
-        if self.terms(core).silent {
+        if self.rules(core).silent {
             for cost in std::mem::take(&mut self.cores[core].waiting) {
                 self.arrive(core, cost);
             }
@@ -277,8 +277,8 @@ impl World {
     }
 
     fn report(&mut self, core: usize, needed: u64) -> bool {
-        let (at, terms) = (self.at(), self.terms(core));
-        let demand: Option<Demand> = self.cores[core].slice.report(BUCKET, self.capacity, needed, at, terms);
+        let (at, rules) = (self.at(), self.rules(core));
+        let demand: Option<Demand> = self.cores[core].slice.report(BUCKET, self.capacity, needed, at, rules);
         let Some(demand) = demand else { return false };
         let report =
             Report { shard: ShardId(core as u16), version: 0, demands: vec![demand], usage: Vec::new() };

@@ -241,7 +241,7 @@ mod tests {
             let kib = |bytes: u64| bytes as f64 / 1_024.0;
             let (rows, keys) = (rows as f64, keys as f64);
             let features = Features { kib_in: kib(bytes_in), kib_out: kib(bytes_out), rows, keys };
-            let total = weights.terms(&asked, &measured).total().micro() as f64 / UNIT as f64;
+            let total = weights.breakdown(&asked, &measured).total().micro() as f64 / UNIT as f64;
             assert!(near(total, units.cost(&features), 1e-4), "{total} {features:?}");
         }
     }

@@ -75,7 +75,7 @@ pub struct Measured {
 
 /// A price, term by term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct Breakdown {
     /// For being a request.
     pub base: MicroUnits,
     /// For its bytes.
@@ -92,7 +92,7 @@ pub struct Terms {
     pub to_floor: MicroUnits,
 }
 
-impl Terms {
+impl Breakdown {
     /// All of them.
     pub const fn total(&self) -> Price {
         let known = self.base.saturating_add(self.bytes_in).saturating_add(self.bytes_out);
@@ -147,23 +147,23 @@ impl Weights {
 
     #[inline(never)]
     fn actual_of_more(&self, quote: &Quote, measured: &Measured) -> Price {
-        let terms = self.terms_of_reply(quote, measured);
-        Price::new(quote.fixed.micro().saturating_add(terms.total().micro()))
+        let breakdown = self.breakdown_of_reply(quote, measured);
+        Price::new(quote.fixed.micro().saturating_add(breakdown.total().micro()))
     }
 
     /// Term by term.
-    pub fn terms(&self, asked: &Asked, measured: &Measured) -> Terms {
+    pub fn breakdown(&self, asked: &Asked, measured: &Measured) -> Breakdown {
         let quote = self.quote(asked);
         let base = Price::new(asked.requests.saturating_mul(self.base)).min(quote.fixed);
-        Terms {
+        Breakdown {
             base: base.micro(),
             bytes_in: quote.fixed.beyond(base),
-            ..self.terms_of_reply(&quote, measured)
+            ..self.breakdown_of_reply(&quote, measured)
         }
     }
 
     #[inline]
-    fn terms_of_reply(&self, quote: &Quote, measured: &Measured) -> Terms {
+    fn breakdown_of_reply(&self, quote: &Quote, measured: &Measured) -> Breakdown {
         let bytes_out = per_kib(measured.bytes_out, self.kib_out);
         let looked_at = match quote.looks_at {
             0 => 0,
@@ -178,7 +178,7 @@ impl Weights {
             excess => self.slowness(excess).min(rest.saturating_mul(SLOWNESS_SHARE_MAX)),
         };
         let to_floor = quote.floor.micro().saturating_sub(rest.saturating_add(slowness));
-        Terms { base: 0, bytes_in: 0, bytes_out, rows, keys, slowness, to_floor }
+        Breakdown { base: 0, bytes_in: 0, bytes_out, rows, keys, slowness, to_floor }
     }
 
     const fn slowness(&self, excess_micros: u64) -> MicroUnits {
@@ -210,18 +210,21 @@ mod tests {
     }
 
     fn total(asked: &Asked, measured: &Measured) -> MicroUnits {
-        Weights::default().terms(asked, measured).total().micro()
+        Weights::default().breakdown(asked, measured).total().micro()
     }
 
     #[test]
     fn the_terms_of_the_default_price() {
         let measured =
             Measured { bytes_out: 4_096, rows: 100, slowness_micros: 3_000, ..Measured::default() };
-        let terms = Weights::default().terms(&GET, &measured);
+        let breakdown = Weights::default().breakdown(&GET, &measured);
         let units = |hundredths: u64| hundredths * UNIT / 100;
-        assert_eq!((terms.base, terms.bytes_in, terms.bytes_out), (units(100), units(100), units(100)));
-        assert_eq!((terms.rows, terms.slowness, terms.to_floor), (units(200), units(150), 0));
-        assert_eq!(terms.total().micro(), units(650));
+        assert_eq!(
+            (breakdown.base, breakdown.bytes_in, breakdown.bytes_out),
+            (units(100), units(100), units(100))
+        );
+        assert_eq!((breakdown.rows, breakdown.slowness, breakdown.to_floor), (units(200), units(150), 0));
+        assert_eq!(breakdown.total().micro(), units(650));
         let weights = Weights::default();
         assert_eq!(weights.actual(&weights.quote(&GET), &measured).micro(), units(650));
     }
@@ -229,8 +232,8 @@ mod tests {
     #[test]
     fn slowness_costs_at_most_four_times_the_rest() {
         let measured = Measured { slowness_micros: 3_600_000_000, ..Measured::default() };
-        let terms = Weights::default().terms(&GET, &measured);
-        assert_eq!(terms.slowness, 4 * (terms.base + terms.bytes_in));
+        let breakdown = Weights::default().breakdown(&GET, &measured);
+        assert_eq!(breakdown.slowness, 4 * (breakdown.base + breakdown.bytes_in));
     }
 
     #[test]
@@ -245,7 +248,7 @@ mod tests {
     fn each_key_of_several_has_its_price_and_each_row_of_the_reply_too() {
         let asked = Asked { keys: 1_000, ..GET };
         let key = Weights::default().key;
-        assert_eq!(Weights::default().terms(&asked, &Measured::default()).keys, 1_000 * key);
+        assert_eq!(Weights::default().breakdown(&asked, &Measured::default()).keys, 1_000 * key);
         assert_eq!(estimate(&asked, 0), 2 * UNIT + 1_000 * key);
         let measured = Measured { rows: 1_000, ..Measured::default() };
         assert_eq!(total(&asked, &measured), 2 * UNIT + 1_000 * key + 20 * UNIT);
@@ -289,7 +292,7 @@ mod tests {
             let measured = Measured { bytes_out, rows, took_micros, slowness_micros };
             let quote = weights.quote(&asked);
             for price in [
-                weights.estimate(&quote, rows), weights.actual(&quote, &measured), weights.terms(&asked, &measured).total()
+                weights.estimate(&quote, rows), weights.actual(&quote, &measured), weights.breakdown(&asked, &measured).total()
             ] {
                 prop_assert!(price.signed() >= 0 && price.micro() <= PRICE_MAX);
                 prop_assert!(price >= quote.fixed && price >= quote.floor);

@@ -34,7 +34,7 @@ pub enum Verdict {
 
 /// What holds for all slices of a core at the moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct Rules {
     /// How often slices report, and are told what there is.
     pub period: Duration,
     /// How long a grant is good for.
@@ -104,8 +104,8 @@ impl Slice {
     }
 
     /// May a request of this cost pass?
-    pub fn check(&mut self, cost: Price, capacity: Capacity, now: Timestamp, terms: Terms) -> Verdict {
-        let heard_since = now.before(terms.lease);
+    pub fn check(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
+        let heard_since = now.before(rules.lease);
         if self.allows(cost, heard_since) {
             return Verdict::Fits;
         }
@@ -114,13 +114,13 @@ impl Slice {
         if cost.micro() <= capacity.burst && self.is_full(capacity, now) {
             return Verdict::Fits;
         }
-        if terms.silent {
-            return self.check_alone(cost, capacity, now, terms);
+        if rules.silent {
+            return self.check_alone(cost, capacity, now, rules);
         }
         if self.heard_at >= heard_since && Wanted::of(cost).milli >= self.dry_from_milli {
             let earliest = self.earliest(cost, capacity, now);
             // By then somebody may have to ask, once in a period. Who comes after that waits for what all are told.
-            let told_again = self.heard_at.after(terms.period).since(now);
+            let told_again = self.heard_at.after(rules.period).since(now);
             let wait = if self.asked { earliest.max(told_again) } else { earliest };
             if !wait.is_zero() {
                 return Verdict::Refused(wait);
@@ -170,10 +170,10 @@ impl Slice {
         capacity: Capacity,
         needed: MicroUnits,
         now: Timestamp,
-        terms: Terms,
+        rules: Rules,
     ) -> Option<Demand> {
         let wanted = u64::from(self.wanted_milli.max(self.wanted_before_milli)) * MICRO_PER_MILLI;
-        let lapsed = self.heard_at < now.before(terms.lease);
+        let lapsed = self.heard_at < now.before(rules.lease);
         let kept = if wanted == 0 || lapsed { 0 } else { PERIODS_KEPT * wanted + LUMPS_KEPT * self.lump() };
         let returned = self.allowance.saturating_sub(signed(kept)).max(0);
         if wanted == 0 && needed == 0 && self.spent == 0 && returned == 0 {
@@ -285,8 +285,8 @@ impl Slice {
     }
 
     /// The pool is silent: this core goes on with the part of what comes in that it last had.
-    fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, terms: Terms) -> Verdict {
-        let share = u128::from(if self.heard { u32::from(self.share) } else { terms.even_share });
+    fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
+        let share = u128::from(if self.heard { u32::from(self.share) } else { rules.even_share });
         let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);
         let most = part(capacity.burst);
         let came_in = part(capacity.comes_in(now.since(self.heard_at)));
@@ -341,7 +341,7 @@ mod tests {
     use crate::values::UNIT;
 
     const CAPACITY: Capacity = Capacity { ru_per_second: 10, burst: 20 * UNIT };
-    const TERMS: Terms = Terms {
+    const RULES: Rules = Rules {
         period: Duration::from_millis(10),
         lease: Duration::from_millis(50),
         silent: false,
@@ -368,7 +368,7 @@ mod tests {
     }
 
     fn check(slice: &mut Slice, cost: MicroUnits, millis: u64) -> Verdict {
-        slice.check(Price::new(cost), CAPACITY, Timestamp::from_millis(millis), TERMS)
+        slice.check(Price::new(cost), CAPACITY, Timestamp::from_millis(millis), RULES)
     }
 
     #[test]
@@ -389,7 +389,7 @@ mod tests {
     fn one_request_may_ask_in_a_period_and_the_next_is_told_when_the_period_is_over() {
         let mut slice = told(UNIT - 1, Some(UNIT));
         assert_eq!(check(&mut slice, UNIT, 101), Verdict::Ask);
-        assert!(slice.report(BucketId(1), CAPACITY, UNIT, Timestamp::from_millis(101), TERMS).is_some());
+        assert!(slice.report(BucketId(1), CAPACITY, UNIT, Timestamp::from_millis(101), RULES).is_some());
         assert_eq!(check(&mut slice, UNIT, 101), Verdict::Refused(Duration::from_millis(9)));
         slice.start_period();
         assert_eq!(check(&mut slice, UNIT, 105), Verdict::Ask);

@@ -279,10 +279,10 @@ impl Accounts {
 
     /// The same in general: on credit, from a silent pool's share, or not at all. Nothing is taken yet.
     fn decide(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
-        let terms = self.terms(now);
+        let rules = self.rules(now);
         payer.scopes().fold(Decision::Admitted, |decision, scope| {
             let verdict = match (self.ledger.buckets().entry(scope, now), scope) {
-                (Some(entry), _) => entry.slice.check(cost, entry.capacity, now, terms),
+                (Some(entry), _) => entry.slice.check(cost, entry.capacity, now, rules),
                 (None, Scope::User(_)) => Verdict::Refused(RETRY_WHEN_FULL),
                 (None, Scope::Global | Scope::Tenant(_)) => Verdict::Fits,
             };
@@ -302,10 +302,10 @@ impl Accounts {
 
     /// Notes which pools must be asked before this can be decided.
     fn ask_for(&mut self, payer: Payer, cost: Price, now: Timestamp) {
-        let terms = self.terms(now);
+        let rules = self.rules(now);
         for scope in payer.scopes() {
             let Some(entry) = self.ledger.buckets().entry(scope, now) else { continue };
-            let asks = entry.slice.check(cost, entry.capacity, now, terms) == Verdict::Ask;
+            let asks = entry.slice.check(cost, entry.capacity, now, rules) == Verdict::Ask;
             if asks && !entry.slice.await_answer() {
                 self.asking.push((scope, cost.micro()));
             }
@@ -322,7 +322,7 @@ impl Accounts {
     /// What would be decided of this scope alone, without taking or asking.
     pub fn peek(&mut self, scope: Scope, cost: Price, now: Timestamp) -> Option<Verdict> {
         let (mut slice, capacity) = self.ledger.buckets().known(scope, now)?;
-        Some(slice.check(cost, capacity, now, self.terms(now)))
+        Some(slice.check(cost, capacity, now, self.rules(now)))
     }
 
     /// What of the scope's bucket is left, as far as this core knows.

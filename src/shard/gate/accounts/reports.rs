@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Accounts, Scope};
-use crate::policy::slice::Terms;
+use crate::policy::slice::Rules;
 use crate::values::allowance::Report;
 use crate::values::{Demand, Grant, MicroUnits, TenantId, Timestamp, Usage};
 
@@ -97,8 +97,8 @@ impl Accounts {
         self.patience_ends().is_some_and(|at| at <= now)
     }
 
-    pub(super) fn terms(&self, now: Timestamp) -> Terms {
-        Terms {
+    pub(super) fn rules(&self, now: Timestamp) -> Rules {
+        Rules {
             period: self.agenda.period,
             lease: self.lease,
             silent: self.is_alone(now),
@@ -144,12 +144,12 @@ impl Accounts {
         scopes: impl ExactSizeIterator<Item = (Scope, MicroUnits)>,
         now: Timestamp,
     ) -> Vec<Demand> {
-        let terms = self.terms(now);
+        let rules = self.rules(now);
         let mut demands = Vec::with_capacity(scopes.len());
         for (scope, needed) in scopes {
             let buckets = self.ledger.buckets();
             let Some(entry) = buckets.entry(scope, now) else { continue };
-            let demand = entry.slice.report(entry.bucket, entry.capacity, needed, now, terms);
+            let demand = entry.slice.report(entry.bucket, entry.capacity, needed, now, rules);
             if let (Some(demand), Scope::Global) = (demand, scope) {
                 demands.push(Demand { surprise: std::mem::take(&mut buckets.surprise), ..demand });
             } else {
