@@ -17,5 +17,7 @@ pub mod bucket_table;
 pub mod estimate;
 pub mod fixed_window;
 pub mod price;
+pub mod queue;
 pub mod seats;
 pub mod slice;
+pub mod window;

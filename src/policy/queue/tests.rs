@@ -1,0 +1,216 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+fn request(number: u32, connection: u64, tenant: u16, tier: Tier) -> Waiting<u32> {
+    Waiting { item: number, connection, tenant: TenantId(tenant), tier, cost: UNIT, deadline: None }
+}
+
+/// A backend that is well, and a core that is punctual.
+const CALM: Circumstances =
+    Circumstances { planned: None, in_flight: 1, median: Duration::from_millis(1), is_growing: false };
+
+/// Lets time pass in turns of a millisecond, in which the backend answers.
+fn pass(queue: &mut Queue<u32>, from: u64, millis: u64) -> u64 {
+    for now in from..from + millis {
+        queue.handle_progress(at(now));
+        queue.handle_turn(at(now + 1), &CALM);
+        queue.handle_turn_end();
+    }
+    from + millis
+}
+
+fn refused(queue: &mut Queue<u32>, now: u64) -> Vec<(u32, Refused)> {
+    let mut refused = Vec::new();
+    queue.expire(at(now), Duration::from_millis(1), false, |item, why| refused.push((item, why)));
+    refused
+}
+
+#[test]
+fn the_most_important_tier_first_and_none_forgotten() {
+    let mut queue = Queue::new(at(0));
+    for number in 0..400 {
+        let tier = Tier::ALL[number as usize % 4];
+        queue.push(request(number, u64::from(number), 0, tier), at(0)).expect("there is room");
+    }
+    let taken: Vec<u32> = std::iter::from_fn(|| queue.take()).collect();
+    let from_below = taken[..100].iter().filter(|number| **number % 4 == 3).count();
+    assert_eq!(from_below, 1, "one in a hundred is of the least important tier");
+    assert!(taken[..99].iter().all(|number| number % 4 == 0));
+    assert_eq!(taken.len(), 400);
+}
+
+#[test]
+fn tenants_have_as_much_each_however_dear_their_requests_and_however_many_wait() {
+    let mut queue = Queue::new(at(0));
+    let costs = [UNIT, 10 * UNIT, 40 * UNIT];
+    let mut number = 0;
+    for (tenant, (cost, count)) in costs.into_iter().zip([4_000, 400, 100]).enumerate() {
+        for connection in 0..count {
+            let tenant = tenant as u16;
+            let connection = u64::from(tenant) << 32 | connection;
+            let waiting = Waiting { cost, ..request(u32::from(tenant), connection, tenant, Tier::Standard) };
+            queue.push(waiting, at(0)).expect("there is room");
+            number += 1;
+        }
+    }
+    assert_eq!(queue.len(), number);
+    let mut units = [0_u64; 3];
+    while units.iter().sum::<u64>() < 6_000 * UNIT {
+        let tenant = queue.take().expect("more waits") as usize;
+        units[tenant] += costs[tenant];
+    }
+    for had in units {
+        assert!((1_900 * UNIT..2_100 * UNIT).contains(&had), "{units:?}");
+    }
+}
+
+#[test]
+fn a_tier_that_never_is_empty_is_over_and_serves_the_newest_until_it_is_not() {
+    let mut queue = Queue::new(at(0));
+    let mut now = 0;
+    let mut number = 0;
+    while !queue.is_over(Tier::Standard) {
+        for _ in 0..3 {
+            queue
+                .push(request(number, u64::from(number), 0, Tier::Standard), at(now))
+                .expect("there is room");
+            number += 1;
+        }
+        queue.take();
+        now = pass(&mut queue, now, 1);
+        assert!(now < 200, "it is over after a while");
+    }
+    assert!(now >= 100, "and not at once: {now} ms");
+    let told = refused(&mut queue, now);
+    assert!(told.len() > 100 && told.iter().all(|(_, why)| *why == Refused::Overloaded));
+    assert_eq!(queue.take(), Some(number - 1), "the newest is served");
+    assert!(!queue.is_over(Tier::Critical));
+    while queue.take().is_some() {}
+    pass(&mut queue, now, 150);
+    assert!(!queue.is_over(Tier::Standard), "nothing waits any more");
+}
+
+#[test]
+fn what_this_core_did_not_run_for_makes_nothing_old() {
+    let mut queue = Queue::new(at(0));
+    for number in 0..100 {
+        queue.push(request(number, u64::from(number), 0, Tier::Standard), at(0)).expect("there is room");
+    }
+    // It was to run after 5 ms each time, and did after 50.
+    let mut now = 0;
+    for _ in 0..10 {
+        let planned = Some(at(now + 5));
+        now += 50;
+        let late = queue.handle_turn(at(now), &Circumstances { planned, ..CALM });
+        assert_eq!(late, Duration::from_millis(45));
+        queue.handle_progress(at(now));
+        queue.handle_turn_end();
+    }
+    assert_eq!(refused(&mut queue, now), []);
+    pass(&mut queue, now, 200);
+    assert!(!refused(&mut queue, now + 200).is_empty());
+}
+
+#[test]
+fn a_window_that_grows_and_a_backend_that_is_silent_make_nothing_old() {
+    for circumstances in [Circumstances { is_growing: true, ..CALM }, Circumstances { in_flight: 5, ..CALM }]
+    {
+        let mut queue = Queue::new(at(0));
+        for number in 0..100 {
+            queue.push(request(number, u64::from(number), 0, Tier::Standard), at(0)).expect("there is room");
+        }
+        for now in 1..900 {
+            queue.handle_turn(at(now), &circumstances);
+            queue.handle_turn_end();
+        }
+        assert_eq!(refused(&mut queue, 900), []);
+        // But not for ever.
+        assert_eq!(refused(&mut queue, 2_001).len(), 100);
+    }
+}
+
+#[test]
+fn what_could_not_be_answered_in_time_and_what_waits_for_a_stalled_backend_is_refused() {
+    let mut queue = Queue::new(at(0));
+    for number in 0..10 {
+        let deadline = (number % 2 == 0).then_some(at(20));
+        let waiting = Waiting { deadline, ..request(number, u64::from(number), 0, Tier::Batch) };
+        queue.push(waiting, at(0)).expect("there is room");
+    }
+    assert_eq!(refused(&mut queue, 18), []);
+    let mut told = Vec::new();
+    queue.expire(at(101), Duration::from_millis(1), true, |item, why| told.push((item, why)));
+    let expected = |number| if number % 2 == 0 { Refused::Deadline } else { Refused::Stalled };
+    assert_eq!(told, (0..10).map(|number| (number, expected(number))).collect::<Vec<_>>());
+}
+
+#[test]
+fn no_more_waits_than_may() {
+    let mut queue = Queue::new(at(0));
+    for number in 0..WAITING_MAX as u32 {
+        queue.push(request(number, 1, 0, Tier::Standard), at(0)).expect("there is room");
+    }
+    assert_eq!(queue.push(request(0, 1, 0, Tier::Critical), at(0)), Err(Refused::Overloaded));
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Push { connection: u64, tenant: u16, tier: usize, cost: u64 },
+    Take,
+    Pass(u64),
+    Expire,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..6_u64, 0..3_u16, 0..4_usize, 1..60_u64)
+            .prop_map(|(connection, tenant, tier, cost)| Step::Push { connection, tenant, tier, cost }),
+        3 => Just(Step::Take),
+        1 => (1..40_u64).prop_map(Step::Pass),
+        1 => Just(Step::Expire),
+    ]
+}
+
+proptest! {
+    /// Beside a plain list for each connection: nothing is lost, nothing comes twice, nothing overtakes.
+    #[test]
+    fn every_request_leaves_once_and_in_the_order_of_its_connection(steps in prop::collection::vec(step(), 1..300)) {
+        let mut queue = Queue::new(at(0));
+        let mut waiting: BTreeMap<u64, VecDeque<u32>> = BTreeMap::new();
+        let connection_of = |number: u32| u64::from(number % 6);
+        let (mut now, mut number) = (0, 0);
+        for step in steps {
+            match step {
+                Step::Push { connection, tenant, tier, cost } => {
+                    number = number / 6 * 6 + 6 + connection as u32;
+                    let one = Waiting { cost: cost * UNIT, ..request(number, connection, tenant, Tier::ALL[tier]) };
+                    queue.push(one, at(now)).expect("there is room");
+                    waiting.entry(connection).or_default().push_back(number);
+                }
+                Step::Take => {
+                    let taken = queue.take();
+                    prop_assert_eq!(taken.is_none(), waiting.values().all(VecDeque::is_empty));
+                    if let Some(number) = taken {
+                        let own = waiting.get_mut(&connection_of(number)).and_then(VecDeque::pop_front);
+                        prop_assert_eq!(own, Some(number));
+                    }
+                }
+                Step::Pass(millis) => now = pass(&mut queue, now, millis),
+                Step::Expire => {
+                    for (number, _) in refused(&mut queue, now) {
+                        let own = waiting.get_mut(&connection_of(number)).and_then(VecDeque::pop_front);
+                        prop_assert_eq!(own, Some(number));
+                    }
+                }
+            }
+            prop_assert_eq!(queue.len(), waiting.values().map(VecDeque::len).sum::<usize>());
+        }
+    }
+}

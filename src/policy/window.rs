@@ -1,0 +1,693 @@
+//! How many requests one core has in flight at one backend: as many as make it busy, and no more.
+//!
+//! A round of replies gives the median of what they took. It is compared with what a reply takes when little waits at the backend
+//! (the base): below what is allowed above that the window grows, in proportion to the room that is left; above it is cut, in
+//! proportion too. Before a deep cut is believed, it is tried: if much less in flight brings no sooner an answer, the backend is
+//! slow and not crowded, and what it takes now is the new base.
+//!
+//! | trap | what is done about it |
+//! |---|---|
+//! | each core alone sees too little | cores tell each other what they saw ([`Record`]), and judge by all of it |
+//! | the base creeps up under load | from time to time all cores let little in flight for a moment, and look again |
+//! | a core was late | that time is not the backend's, and is taken off the sample |
+//! | replies from before a change of the window | do not count for the round after it |
+//! | what is not used | is forgotten: a window is at most twice what was in flight lately |
+//!
+//! Tried with the queue (`queue.rs`) in virtual time, in `tests/overload.rs`. The composer does not use them yet.
+
+use std::time::Duration;
+
+use crate::values::Timestamp;
+
+/// A window is never smaller, nor larger.
+const LEAST: f64 = 1.0;
+const MOST: f64 = 4096.0;
+/// What all cores together begin with, and what one begins with at least.
+const FIRST_OF_ALL: u16 = 64;
+const FIRST_LEAST: u16 = 4;
+/// Replies may take longer than the base by this many times the base, within these bounds, in seconds; and by once the base
+/// however long that is.
+const SLACK_PARTS: f64 = 8.0;
+const SLACK_LEAST: f64 = 0.005;
+const SLACK_MOST: f64 = 0.040;
+/// A round lasts so long at least, and half as long again as its replies took.
+const ROUND_LEAST: f64 = 0.010;
+const ROUND_MEDIANS: f64 = 1.5;
+/// Replies in a round: with fewer nothing is decided, with fewer nothing grave.
+const SAMPLES_LEAST: usize = 3;
+const SAMPLES_GRAVE: usize = 9;
+/// Samples that are kept of a round. Of more, every second one, and so on.
+const SAMPLES_KEPT: usize = 128;
+/// The base is the least median of blocks of replies over one to two of these, in seconds.
+const BASE_PERIOD: f64 = 10.0;
+/// Replies in a block. The first blocks are smaller, and provisional.
+const BLOCK: usize = 64;
+const BLOCK_FIRST: usize = 4;
+/// A cut leaves this part of what is allowed.
+const CUT: f64 = 0.8;
+const CUT_DEEPEST: f64 = 0.2;
+/// How far the windows of cores that are all short of room come closer in a round.
+const EVEN: f64 = 0.2;
+/// The base is looked for again at multiples of this, in seconds.
+const PROBE_LEAST: f64 = 1.0;
+const PROBE_MOST: f64 = 8.0;
+/// For so long at least, with this part of the window.
+const PROBE_LASTS: f64 = 0.020;
+const PROBE_PART: f64 = 0.25;
+/// What was not used for so long is forgotten, in seconds.
+const UNUSED: f64 = 5.0;
+/// With so few cores short of room, one that has hardly anything in flight and still waits knows that the backend is slow.
+const ALONE: usize = 8;
+
+/// A reply, as the window looks at it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// When its request was sent.
+    pub sent_at: Timestamp,
+    /// How long of the time since then this core did not run.
+    pub late: Duration,
+    /// What was in flight when it came, itself included.
+    pub in_flight: usize,
+    /// What was in flight when it was sent, itself included.
+    pub depth: u32,
+    /// It says nothing of what others take: its class costs much, or such a request stood before it.
+    pub is_costly: bool,
+}
+
+/// What a core tells the others at the end of a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Record {
+    /// When that was.
+    pub at: Timestamp,
+    /// The median of what replies took, in seconds.
+    pub median: f64,
+    /// Of how many.
+    pub samples: u32,
+    /// Its base, in seconds; nothing is known yet at zero.
+    pub base: f64,
+    /// Its window.
+    pub window: f64,
+    /// Requests had to wait for room in it.
+    pub is_limited: bool,
+}
+
+/// What all cores know together.
+#[derive(Clone, Copy, Debug)]
+struct Common {
+    median: f64,
+    base: f64,
+    /// Of cores that are short of room; nothing where none is.
+    window: f64,
+    limited: usize,
+}
+
+/// What is being found out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trial {
+    None,
+    /// Whether less in flight is answered sooner: the window before, what replies took then, and rounds seen since.
+    Cut {
+        window: f64,
+        median: f64,
+        rounds: u32,
+    },
+    /// What the base is: the window before, and until when.
+    Probe {
+        window: f64,
+        until: f64,
+    },
+}
+
+/// Seconds: what was measured, what of it is the backend's, and how much was in flight.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    raw: f64,
+    low: f64,
+    depth: f64,
+}
+
+/// The window of one core at one backend.
+#[derive(Clone, Debug)]
+pub struct Window {
+    size: f64,
+    first: f64,
+    /// The round.
+    started: f64,
+    seen: Vec<Seen>,
+    /// Of how many replies each one that was kept stands, and how many are to be passed over.
+    stride: u32,
+    skip: u32,
+    is_limited: bool,
+    was_limited: bool,
+    /// Fewer have to be in flight before replies count again.
+    is_draining: bool,
+    trial: Trial,
+    /// Rounds in a row that were above what is allowed, and that were so with hardly anything in flight.
+    above: u32,
+    floor: u32,
+    median: f64,
+    is_growing: bool,
+    /// The base: this core's own in this period and the one before, and that of all.
+    newer: f64,
+    older: f64,
+    period_ends: f64,
+    own_base: f64,
+    base: f64,
+    block: Vec<f64>,
+    block_wanted: usize,
+    probe_at: f64,
+    probe_every: f64,
+    /// Those of all cores, while they are compared.
+    bases: Vec<f64>,
+    /// The most in flight lately.
+    peak: usize,
+    peak_before: usize,
+    peak_since: f64,
+}
+
+impl Window {
+    /// One of so many cores', at a backend of which nothing is known.
+    pub fn new(shards: u16) -> Self {
+        let first = f64::from((FIRST_OF_ALL / shards.max(1)).max(FIRST_LEAST));
+        Self {
+            size: first,
+            first,
+            started: 0.0,
+            seen: Vec::with_capacity(SAMPLES_KEPT),
+            stride: 1,
+            skip: 0,
+            is_limited: false,
+            was_limited: false,
+            is_draining: false,
+            trial: Trial::None,
+            above: 0,
+            floor: 0,
+            median: 0.0,
+            is_growing: true,
+            newer: f64::INFINITY,
+            older: f64::INFINITY,
+            period_ends: BASE_PERIOD,
+            own_base: 0.0,
+            base: 0.0,
+            block: Vec::with_capacity(4 * BLOCK),
+            block_wanted: BLOCK_FIRST,
+            probe_at: PROBE_LEAST,
+            probe_every: PROBE_LEAST / 2.0,
+            bases: Vec::with_capacity(usize::from(shards)),
+            peak: 0,
+            peak_before: 0,
+            peak_since: 0.0,
+        }
+    }
+
+    /// How many requests may be in flight.
+    pub fn size(&self) -> usize {
+        self.size as usize
+    }
+
+    /// What a reply takes when little waits at the backend. Nothing is known yet at zero.
+    pub fn base(&self) -> Duration {
+        Duration::from_secs_f64(self.base)
+    }
+
+    /// What replies took in the last round.
+    pub fn median(&self) -> Duration {
+        Duration::from_secs_f64(self.median)
+    }
+
+    /// Is it still being found out how much the backend takes? Whoever waits then waits for that.
+    pub fn is_growing(&self) -> bool {
+        self.is_growing
+    }
+
+    /// A turn ended with requests that waited for room.
+    pub fn handle_limited(&mut self) {
+        self.is_limited = true;
+    }
+
+    /// The first reply after a silence: nothing that was sent before it says anything.
+    pub fn handle_stall_end(&mut self, now: Timestamp) {
+        self.size = self.size.min(self.first);
+        (self.trial, self.is_draining, self.is_growing) = (Trial::None, false, true);
+        self.begin_round(seconds(now));
+    }
+
+    /// A reply has come. At the end of a round, what the others should know is told to them, and what they told is asked.
+    pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, others: &mut impl Board) {
+        let at = seconds(now);
+        self.peak = self.peak.max(sample.in_flight);
+        if at >= self.probe_at {
+            self.probe(at);
+        }
+        if self.is_draining {
+            if sample.in_flight as f64 > self.size {
+                return;
+            }
+            self.is_draining = false;
+            self.begin_round(at);
+        }
+        let sent_at = seconds(sample.sent_at);
+        if sent_at < self.started || sample.is_costly {
+            return;
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+        } else {
+            let raw = at - sent_at;
+            let low = (raw - sample.late.as_secs_f64()).max(0.0);
+            self.keep(Seen { raw, low, depth: f64::from(sample.depth) });
+        }
+        let (count, took) = (self.seen.len(), at - self.started);
+        // The first replies of a backend that was idle.
+        if self.base == 0.0 && count == SAMPLES_LEAST {
+            let first = median_of(&mut self.seen, |seen| seen.raw);
+            self.learn(at, first);
+        }
+        if count >= SAMPLES_LEAST && took >= ROUND_LEAST.max(ROUND_MEDIANS * self.median) {
+            let is_grave = count < SAMPLES_GRAVE
+                && !matches!(self.trial, Trial::Cut { .. } | Trial::Probe { .. })
+                && self.size >= 4.0
+                && self.is_limited;
+            if is_grave {
+                // Before something grave is decided, some more.
+                let low = median_of(&mut self.seen, |seen| seen.low);
+                if low > 2.0 * self.allowed() && took < 4.0 * low {
+                    return;
+                }
+            }
+            self.end_round(now, others);
+        }
+    }
+
+    fn keep(&mut self, seen: Seen) {
+        if self.seen.len() == SAMPLES_KEPT {
+            let mut index = 0;
+            self.seen.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+            self.stride *= 2;
+        }
+        self.seen.push(seen);
+        self.skip = self.stride - 1;
+    }
+
+    /// What replies may take before the window is too large for the backend.
+    fn allowed(&self) -> f64 {
+        let slack = (SLACK_PARTS * self.base).clamp(SLACK_LEAST, SLACK_MOST);
+        (2.0 * self.base).max(self.base + slack)
+    }
+
+    fn begin_round(&mut self, at: f64) {
+        self.was_limited = self.is_limited;
+        (self.started, self.is_limited, self.stride, self.skip) = (at, false, 1, 0);
+        self.seen.clear();
+    }
+
+    /// All cores look for the base at the same time: without what waits there because of all of them.
+    fn probe(&mut self, at: f64) {
+        let wanted = power_of_two_above((40.0 * self.median).max(0.5));
+        self.probe_every = PROBE_MOST.min((2.0 * self.probe_every).max(wanted));
+        self.probe_at = next_multiple(self.probe_every, at);
+        if (self.is_limited || self.was_limited) && self.size >= 2.0 && self.trial == Trial::None {
+            self.block.clear();
+            self.trial = Trial::Probe { window: self.size, until: at + PROBE_LASTS.max(2.0 * self.median) };
+            (self.size, self.is_draining) = (LEAST.max(self.size * PROBE_PART), true);
+        }
+    }
+
+    /// A median of a block of replies.
+    fn learn(&mut self, at: f64, median: f64) {
+        if at >= self.period_ends {
+            (self.older, self.newer, self.period_ends) = (self.newer, f64::INFINITY, at + BASE_PERIOD);
+        }
+        if self.block_wanted < BLOCK {
+            (self.older, self.block_wanted) = (f64::INFINITY, self.block_wanted * 2);
+            // What is much more is load, and no chance.
+            if median < 1.5 * self.newer {
+                self.newer = median;
+            }
+        }
+        self.newer = self.newer.min(median);
+        self.own_base = self.older.min(self.newer);
+        if self.base == 0.0 {
+            self.base = self.own_base;
+        }
+    }
+
+    /// The backend is slow, and not crowded: what it takes now is what it takes.
+    fn learn_anew(&mut self, at: f64, median: f64) {
+        (self.older, self.newer, self.base, self.own_base) = (median, median, median, median);
+        self.probe_every = PROBE_MOST.min(power_of_two_above((40.0 * median).max(1.0)));
+        self.probe_at = next_multiple(self.probe_every, at);
+    }
+
+    /// What was sent when little was in flight, against what was sent when much was: as long, or longer? None where that cannot
+    /// be told apart from a crowd.
+    fn is_not_ours(&mut self) -> Option<Foreign> {
+        self.seen.sort_unstable_by(|one, other| one.depth.total_cmp(&other.depth));
+        let third = self.seen.len() / 3;
+        if third < SAMPLES_LEAST {
+            return None;
+        }
+        let (lowest, others) = self.seen.split_at_mut(third);
+        let start = others.len() - third;
+        let highest = &mut others[start..];
+        if highest[0].depth < 2.0 * lowest[third - 1].depth {
+            return None;
+        }
+        let (few, many) = (median_of(lowest, |seen| seen.low), median_of(highest, |seen| seen.low));
+        match few / many {
+            ratio if ratio < 0.75 => None,
+            ratio if ratio <= 1.33 => Some(Foreign::Slow),
+            _ => Some(Foreign::Paused),
+        }
+    }
+
+    fn end_round(&mut self, now: Timestamp, others: &mut impl Board) {
+        let at = seconds(now);
+        let (limited, before) = (self.is_limited, self.size);
+        let own = median_of(&mut self.seen, |seen| seen.low);
+        others.tell(Record {
+            at: now,
+            median: own,
+            samples: self.seen.len() as u32,
+            base: self.own_base,
+            window: self.size,
+            is_limited: limited,
+        });
+        let common = self.common(others, now, 0.2 + 3.0 * own);
+        self.median = common.median;
+        self.base = common.base;
+        let room_in_block = self.block.capacity() - self.block.len();
+        self.block.extend(self.seen.iter().map(|seen| seen.raw).take(room_in_block));
+        let is_probe = matches!(self.trial, Trial::Probe { .. });
+        if self.block.len() >= self.block_wanted && !is_probe {
+            self.learn_block(at);
+        }
+        match self.trial {
+            Trial::Probe { window, until } => self.end_probe_round(at, window, until),
+            Trial::Cut { window, median, rounds } => self.end_cut_round(at, (window, median, rounds)),
+            Trial::None => {
+                self.judge(at, limited, common.limited);
+                self.adjust(limited, &common, before, at);
+            }
+        }
+        self.begin_round(at);
+    }
+
+    /// What all cores know together.
+    fn common(&mut self, board: &impl Board, now: Timestamp, within: f64) -> Common {
+        let oldest = now.before(Duration::from_secs_f64(within));
+        let (mut samples, mut sum) = (0.0, 0.0);
+        let (mut windows, mut fresh_limited, mut limited) = (0.0, 0.0, 0);
+        self.bases.clear();
+        for record in board.records() {
+            if record.base > 0.0 {
+                self.bases.push(record.base);
+            }
+            if record.is_limited && now.since(record.at) < Duration::from_secs(1) {
+                limited += 1;
+            }
+            if record.at >= oldest && record.samples > 0 {
+                samples += f64::from(record.samples);
+                sum += record.median * f64::from(record.samples);
+                if record.is_limited {
+                    windows += record.window;
+                    fresh_limited += 1.0;
+                }
+            }
+        }
+        let window = if fresh_limited > 0.0 { windows / fresh_limited } else { 0.0 };
+        let median = if samples > 0.0 { sum / samples } else { 0.0 };
+        Common { median, base: median_of(&mut self.bases, |base| *base), window, limited }
+    }
+
+    fn learn_block(&mut self, at: f64) {
+        let block = median_of(&mut self.block, |seconds| *seconds);
+        self.block.clear();
+        self.learn(at, block);
+    }
+
+    /// Rounds at a part of the window: what they saw is learnt.
+    fn end_probe_round(&mut self, at: f64, window: f64, until: f64) {
+        let is_enough = self.block.len() >= 8;
+        if (at >= until && is_enough) || at >= until + 1.0 {
+            if is_enough {
+                self.learn_block(at);
+            }
+            self.block.clear();
+            (self.size, self.trial) = (window, Trial::None);
+        }
+    }
+
+    /// Much less in flight, and no sooner an answer: the backend takes so long, however little it is asked.
+    fn end_cut_round(&mut self, at: f64, (window, median, rounds): (f64, f64, u32)) {
+        let in_vain = self.median > median * (self.size / window).sqrt().max(0.3);
+        if in_vain && rounds == 0 {
+            self.trial = Trial::Cut { window, median, rounds: 1 };
+            return;
+        }
+        self.trial = Trial::None;
+        if in_vain {
+            let seen = self.median;
+            self.learn_anew(at, seen);
+            (self.size, self.is_growing) = (self.size.max(window.min(window * seen / median)), true);
+        }
+    }
+
+    fn judge(&mut self, at: f64, limited: bool, limited_cores: usize) {
+        let (allowed, seen) = (self.allowed(), self.median);
+        if !limited {
+            return;
+        }
+        if seen > 2.0 * allowed
+            && let Some(foreign) = self.is_not_ours()
+        {
+            if foreign == Foreign::Slow {
+                self.learn_anew(at, seen);
+            }
+        } else if seen > 2.0 * allowed {
+            self.cut_deeply(at, allowed, limited_cores);
+        } else if seen > allowed {
+            // Twice in a row.
+            if self.above > 0 {
+                (self.size, self.above, self.is_draining) = (LEAST.max(self.size * CUT), 0, true);
+            } else {
+                self.above = 1;
+            }
+        } else {
+            let room = (allowed - seen) / (allowed - self.base);
+            (self.above, self.floor) = (0, 0);
+            let growth = (2.0 * room - 1.0).clamp(0.05, 1.0);
+            self.size = MOST.min(self.size + (self.size * growth).max(1.0));
+        }
+    }
+
+    fn cut_deeply(&mut self, at: f64, allowed: f64, limited_cores: usize) {
+        if self.size < 4.0 {
+            // Hardly anything in flight, again and again.
+            (self.size, self.floor) = (LEAST.max(self.size * 0.5), self.floor + 1);
+            if self.floor >= 2 && limited_cores <= ALONE {
+                let seen = self.median;
+                self.learn_anew(at, seen);
+                self.floor = 0;
+            }
+            return;
+        }
+        self.seen.sort_unstable_by(|one, other| one.depth.total_cmp(&other.depth));
+        let full = self.seen.partition_point(|seen| seen.depth < 0.7 * self.size);
+        let full = &mut self.seen[full..];
+        self.is_draining = true;
+        if full.len() < SAMPLES_LEAST {
+            // What the whole window would take is not known yet.
+            self.size *= 0.5;
+            return;
+        }
+        let median = median_of(full, |seen| seen.low);
+        self.trial = Trial::Cut { window: self.size, median, rounds: 0 };
+        self.size = LEAST.max(self.size * (CUT * allowed / median).max(CUT_DEEPEST));
+    }
+
+    fn adjust(&mut self, limited: bool, common: &Common, before: f64, at: f64) {
+        // Equal parts for those that could use more.
+        if limited && common.window > 0.0 {
+            self.size += (common.window - self.size) * EVEN;
+        }
+        self.is_growing = self.size >= before * 1.25;
+        if at - self.peak_since > UNUSED {
+            let used = 2.0 * self.peak.max(self.peak_before) as f64;
+            (self.peak_before, self.peak, self.peak_since) = (self.peak, 0, at);
+            self.size = self.size.min(used).max(self.first.min(self.size));
+        }
+    }
+}
+
+/// Why replies take long, where it is not for what is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Foreign {
+    Slow,
+    Paused,
+}
+
+/// What cores tell each other of one backend: a record each.
+pub trait Board {
+    /// This core's own, from now on.
+    fn tell(&mut self, record: Record);
+    /// Everybody's, this core's included.
+    fn records(&self) -> impl Iterator<Item = Record>;
+}
+
+/// The middle one by a key, or the upper one of two; nothing of nothing. Changes their order.
+fn median_of<T>(values: &mut [T], key: impl Fn(&T) -> f64) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    let middle = values.len() / 2;
+    key(values.select_nth_unstable_by(middle, |one, other| key(one).total_cmp(&key(other))).1)
+}
+
+fn seconds(at: Timestamp) -> f64 {
+    at.as_nanos() as f64 / 1e9
+}
+
+fn power_of_two_above(value: f64) -> f64 {
+    2.0_f64.powf(value.log2().ceil())
+}
+
+fn next_multiple(of: f64, after: f64) -> f64 {
+    ((after / of).floor() + 1.0) * of
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What one core tells, and knows.
+    #[derive(Default)]
+    struct Alone(Record);
+
+    impl Board for Alone {
+        fn tell(&mut self, record: Record) {
+            self.0 = record;
+        }
+
+        fn records(&self) -> impl Iterator<Item = Record> {
+            [self.0].into_iter()
+        }
+    }
+
+    /// A backend that does `servers` requests at once, each in as long; and a window that always has requests waiting.
+    fn crowd(window: &mut Window, from: f64, lasts: f64, servers: usize, takes: f64) -> f64 {
+        let mut board = Alone::default();
+        let at = |seconds: f64| Timestamp::from_nanos((seconds * 1e9) as u64);
+        let mut free = vec![from; servers];
+        let mut in_flight: std::collections::VecDeque<(f64, f64, u32)> = std::collections::VecDeque::new();
+        let mut now = from;
+        while now < from + lasts {
+            while in_flight.len() < window.size().max(1) {
+                let server =
+                    (0..servers).min_by(|one, other| free[*one].total_cmp(&free[*other])).expect("one");
+                free[server] = free[server].max(now) + takes;
+                let depth = in_flight.len() as u32 + 1;
+                in_flight.push_back((now, free[server], depth));
+            }
+            window.handle_limited();
+            let (sent_at, done, depth) = in_flight.pop_front().expect("just sent");
+            now = now.max(done);
+            let sample = Sample {
+                sent_at: at(sent_at),
+                late: Duration::ZERO,
+                in_flight: in_flight.len() + 1,
+                depth,
+                is_costly: false,
+            };
+            window.handle_reply(&sample, at(now), &mut board);
+        }
+        now
+    }
+
+    #[test]
+    fn it_grows_to_what_keeps_a_backend_busy_and_stays_there() {
+        for (servers, takes) in [(1, 0.001), (8, 0.001), (64, 0.001), (1, 0.000_05), (4, 0.020)] {
+            let mut window = Window::new(1);
+            crowd(&mut window, 0.0, 5.0, servers, takes);
+            let waits = window.median().as_secs_f64();
+            assert!(window.size() >= servers, "{servers} at once want {}", window.size());
+            let most = (3.0 * takes).max(takes + SLACK_MOST + 0.005);
+            assert!(waits <= most, "{servers} of {takes} s: replies take {waits} s in {}", window.size());
+        }
+    }
+
+    #[test]
+    fn a_backend_that_becomes_slow_is_not_taken_for_a_crowded_one() {
+        let mut window = Window::new(1);
+        let now = crowd(&mut window, 0.0, 5.0, 16, 0.001);
+        let now = crowd(&mut window, now, 30.0, 16, 0.100);
+        assert!(window.size() >= 12, "16 at once are needed, {} are allowed", window.size());
+        crowd(&mut window, now, 30.0, 16, 0.001);
+        let waits = window.median().as_secs_f64();
+        assert!(window.size() >= 12 && waits < 0.070, "{} and {waits} s", window.size());
+    }
+
+    #[test]
+    fn what_a_late_core_adds_is_not_the_backends() {
+        let (mut punctual, mut late) = (Window::new(1), Window::new(1));
+        for (window, lateness) in [(&mut punctual, 0), (&mut late, 50)] {
+            let mut board = Alone::default();
+            for number in 1..5_000_u64 {
+                window.handle_limited();
+                let now = Timestamp::from_millis(1_000 + number * 60);
+                let took = Duration::from_millis(1 + lateness);
+                let late = Duration::from_millis(lateness);
+                let sample =
+                    Sample { sent_at: now.before(took), late, in_flight: 4, depth: 4, is_costly: false };
+                window.handle_reply(&sample, now, &mut board);
+            }
+        }
+        assert_eq!(punctual.median(), late.median());
+        assert!(late.size() >= punctual.size() / 2, "{} and {}", late.size(), punctual.size());
+    }
+
+    #[test]
+    fn costly_replies_and_those_from_before_a_stall_say_nothing() {
+        let mut window = Window::new(1);
+        let now = crowd(&mut window, 0.0, 2.0, 4, 0.001);
+        let before = (window.base(), window.median());
+        let now = Timestamp::from_nanos((now * 1e9) as u64).after(Duration::from_secs(6));
+        window.handle_stall_end(now);
+        let mut board = Alone::default();
+        for costly in [true, false] {
+            for number in 0..100 {
+                let sent_at = now.before(Duration::from_secs(if costly { 0 } else { 5 }));
+                let sample =
+                    Sample { sent_at, late: Duration::ZERO, in_flight: 3, depth: 3, is_costly: costly };
+                window.handle_reply(&sample, now.after(Duration::from_millis(number)), &mut board);
+            }
+        }
+        assert_eq!((window.base(), window.median()), before);
+        assert!(window.size() <= 64);
+    }
+
+    #[test]
+    fn what_is_not_used_is_forgotten() {
+        let mut window = Window::new(1);
+        let mut now = crowd(&mut window, 0.0, 3.0, 256, 0.001);
+        let large = window.size();
+        assert!(large > 256);
+        let mut board = Alone::default();
+        while now < 20.0 {
+            now += 0.001;
+            let at = Timestamp::from_nanos((now * 1e9) as u64);
+            let sample = Sample {
+                sent_at: at.before(Duration::from_millis(1)),
+                late: Duration::ZERO,
+                in_flight: 2,
+                depth: 2,
+                is_costly: false,
+            };
+            window.handle_reply(&sample, at, &mut board);
+        }
+        assert!(window.size() <= 64, "{} of {large}", window.size());
+    }
+}

@@ -1,0 +1,741 @@
+//! Window and queue of layer two, in virtual time: cores that are late now and then, connections that answer in order, one store
+//! that is crowded, slow or silent. What must come of it is said in each test, as goodput and as what was refused.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use weir::policy::queue::{Circumstances, Queue, Refused, Waiting};
+use weir::policy::window::{Board, Record, Sample, Window};
+use weir::values::random::Random;
+use weir::values::{TenantId, Tier, Timestamp, UNIT};
+
+const MS: u64 = 1_000_000;
+const US: u64 = 1_000;
+/// One way between any two, a wake-up, a turn, and each thing in it.
+const NETWORK: u64 = 30 * US;
+const WAKE: u64 = 10 * US;
+const TURN: u64 = 5 * US;
+const ITEM: u64 = 500;
+/// A core with requests waiting looks after them this often at least.
+const HEARTBEAT: u64 = 5 * MS;
+/// A backend that is silent for so long, or for four medians, has stalled.
+const STALLED: u64 = 250 * MS;
+/// What is in flight then is answered after so long.
+const PATIENCE: u64 = 1_000 * MS;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Served,
+    Refused(Refused),
+    /// Its client went before.
+    GivenUp,
+}
+
+/// A request, from its client's first attempt on.
+#[derive(Clone, Debug)]
+struct Request {
+    group: usize,
+    connection: usize,
+    intended: u64,
+    attempt: u32,
+    deadline: Option<u64>,
+    is_costly: bool,
+    core: usize,
+    sent_at: u64,
+    depth: u32,
+    behind_costly: bool,
+    /// Its core has answered; its client has given up, or was told.
+    answered: bool,
+    done: Option<End>,
+    gone: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Turn { core: usize, version: u64 },
+    Arrive { group: usize, phase: usize },
+    Reach { request: usize },
+    Reply { request: usize },
+    Tell { request: usize },
+    GiveUp { request: usize },
+}
+
+/// So many requests at once, each for as long as it takes; more slowly, or not at all, at times.
+struct Store {
+    free: BinaryHeap<Reverse<u64>>,
+    service: Box<dyn Fn(&mut Random, bool) -> f64>,
+    slow: Vec<(u64, u64, f64)>,
+    stalls: Vec<(u64, u64)>,
+    requests: u64,
+}
+
+impl Store {
+    fn submit(&mut self, at: u64, is_costly: bool, random: &mut Random) -> u64 {
+        self.requests += 1;
+        let Reverse(free) = self.free.pop().expect("a server");
+        let start = self.awake(free.max(at));
+        let factor =
+            self.slow.iter().find(|(from, to, _)| (*from..*to).contains(&start)).map_or(1.0, |slow| slow.2);
+        let end = start + ((self.service)(random, is_costly) * factor * 1e9) as u64;
+        let end = match self.stalls.iter().find(|(from, to)| start < *to && end > *from) {
+            Some((from, to)) => end + (to - from),
+            None => end,
+        };
+        self.free.push(Reverse(end));
+        end
+    }
+
+    fn awake(&self, at: u64) -> u64 {
+        self.stalls.iter().find(|(from, to)| (*from..*to).contains(&at)).map_or(at, |(_, to)| *to)
+    }
+}
+
+/// Clients that come at a rate, each request over one of so many connections.
+struct Group {
+    rates: Vec<(u64, u64, f64)>,
+    connections: usize,
+    tier: Tier,
+    deadline: Option<u64>,
+    timeout: Option<u64>,
+    retries: u32,
+    costly_share: f64,
+    /// Requests of each connection that are not answered, in order; and those that are open for its client.
+    order: Vec<VecDeque<usize>>,
+    open: Vec<usize>,
+    pipeline: usize,
+    /// When each was meant to be sent, what came of it, and after how long.
+    log: Vec<(u64, End, u64)>,
+}
+
+impl Group {
+    fn new(connections: usize, rates: Vec<(u64, u64, f64)>) -> Self {
+        Self {
+            rates,
+            connections,
+            tier: Tier::Standard,
+            deadline: None,
+            timeout: None,
+            retries: 0,
+            costly_share: 0.0,
+            order: vec![VecDeque::new(); connections],
+            open: vec![0; connections],
+            pipeline: 64,
+            log: Vec::new(),
+        }
+    }
+}
+
+struct Core {
+    window: Window,
+    queue: Queue<usize>,
+    inbox: Vec<(bool, usize)>,
+    turn_at: u64,
+    version: u64,
+    busy_until: u64,
+    planned: Option<u64>,
+    in_flight: usize,
+    sent: VecDeque<usize>,
+    /// When the last reply of each link comes.
+    links: [u64; 2],
+    costly_ahead: usize,
+    is_stalled: bool,
+    /// When it does not run.
+    gaps: VecDeque<(u64, u64)>,
+    gaps_until: u64,
+}
+
+/// How long a core runs, in the mean, and for how long it then does not.
+#[derive(Clone, Copy)]
+struct Noise {
+    mean: f64,
+    least: u64,
+    most: u64,
+}
+
+const USUAL: Noise = Noise { mean: 0.1, least: 0, most: 3 * MS };
+/// Eight threads on two busy CPUs.
+const LATE: Noise = Noise { mean: 0.004, least: 5 * MS, most: 50 * MS };
+
+/// What cores told each other.
+struct Shared<'a> {
+    records: &'a mut Vec<Record>,
+    own: usize,
+}
+
+impl Board for Shared<'_> {
+    fn tell(&mut self, record: Record) {
+        self.records[self.own] = record;
+    }
+
+    fn records(&self) -> impl Iterator<Item = Record> {
+        self.records.iter().copied()
+    }
+}
+
+struct World {
+    now: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    numbered: u64,
+    random: Random,
+    store: Store,
+    cores: Vec<Core>,
+    records: Vec<Record>,
+    groups: Vec<Group>,
+    requests: Vec<Request>,
+    noise: Noise,
+}
+
+impl World {
+    fn new(
+        cores: u16,
+        servers: usize,
+        noise: Noise,
+        service: impl Fn(&mut Random, bool) -> f64 + 'static,
+    ) -> Self {
+        let core = || Core {
+            window: Window::new(cores),
+            queue: Queue::new(Timestamp::ZERO),
+            inbox: Vec::new(),
+            turn_at: u64::MAX,
+            version: 0,
+            busy_until: 0,
+            planned: None,
+            in_flight: 0,
+            sent: VecDeque::new(),
+            links: [0; 2],
+            costly_ahead: 0,
+            is_stalled: false,
+            gaps: VecDeque::new(),
+            gaps_until: 0,
+        };
+        Self {
+            now: 0,
+            events: BinaryHeap::new(),
+            numbered: 0,
+            random: Random::new(7),
+            store: Store {
+                free: std::iter::repeat_n(Reverse(0), servers).collect(),
+                service: Box::new(service),
+                slow: Vec::new(),
+                stalls: Vec::new(),
+                requests: 0,
+            },
+            cores: std::iter::repeat_with(core).take(usize::from(cores)).collect(),
+            records: vec![Record::default(); usize::from(cores)],
+            groups: Vec::new(),
+            requests: Vec::new(),
+            noise,
+        }
+    }
+
+    fn group(&mut self, group: Group) -> usize {
+        if let Some((from, ..)) = group.rates.first() {
+            let event = Event::Arrive { group: self.groups.len(), phase: 0 };
+            self.at(*from, event);
+        }
+        self.groups.push(group);
+        self.groups.len() - 1
+    }
+
+    fn at(&mut self, when: u64, event: Event) {
+        self.numbered += 1;
+        self.events.push(Reverse((when.max(self.now), self.numbered, event)));
+    }
+
+    fn run(&mut self, until: u64) {
+        while self.events.peek().is_some_and(|next| next.0.0 <= until) {
+            let Reverse((when, _, event)) = self.events.pop().expect("just seen");
+            self.now = when;
+            match event {
+                Event::Turn { core, version } if self.cores[core].version == version => self.turn(core),
+                Event::Turn { .. } => {}
+                Event::Arrive { group, phase } => self.arrive(group, phase),
+                Event::Reach { request } => self.push(self.requests[request].core, (false, request)),
+                Event::Reply { request } => self.push(self.requests[request].core, (true, request)),
+                Event::Tell { request } => self.told(request),
+                Event::GiveUp { request } => {
+                    if !self.requests[request].gone {
+                        self.settle(request, End::GivenUp);
+                    }
+                }
+            }
+        }
+    }
+
+    // Clients.
+
+    fn arrive(&mut self, group: usize, mut phase: usize) {
+        let rates = &self.groups[group].rates;
+        while phase < rates.len() && self.now >= rates[phase].1 {
+            phase += 1;
+        }
+        let Some((_, _, rate)) = rates.get(phase).copied() else { return };
+        let costly_share = self.groups[group].costly_share;
+        let is_costly = self.random.unit() < costly_share;
+        self.offer(group, self.now, 0, is_costly);
+        let next = self.now + (self.random.exponential() / rate * 1e9) as u64;
+        self.at(next, Event::Arrive { group, phase });
+    }
+
+    fn offer(&mut self, group: usize, intended: u64, attempt: u32, is_costly: bool) {
+        let connections = self.groups[group].connections;
+        let start = self.random.index(connections);
+        let own = &self.groups[group];
+        let free =
+            (0..connections).map(|next| (start + next) % connections).find(|at| own.open[*at] < own.pipeline);
+        // Whoever finds no connection is lost to its client, and counts as that.
+        let Some(connection) = free else {
+            self.groups[group].log.push((intended, End::GivenUp, 0));
+            return;
+        };
+        self.put(group, connection, intended, attempt, is_costly);
+    }
+
+    fn put(&mut self, group: usize, connection: usize, intended: u64, attempt: u32, is_costly: bool) {
+        let (number, core) = (self.requests.len(), self.random.index(self.cores.len()));
+        let own = &mut self.groups[group];
+        own.order[connection].push_back(number);
+        own.open[connection] += 1;
+        let timeout = own.timeout;
+        self.requests.push(Request {
+            group,
+            connection,
+            intended,
+            attempt,
+            deadline: own.deadline.map(|deadline| self.now + deadline),
+            is_costly,
+            core,
+            sent_at: 0,
+            depth: 0,
+            behind_costly: false,
+            answered: false,
+            done: None,
+            gone: false,
+        });
+        self.at(self.now + NETWORK, Event::Reach { request: number });
+        if let Some(timeout) = timeout {
+            self.at(self.now + timeout, Event::GiveUp { request: number });
+        }
+    }
+
+    /// A core has answered; the client hears of it when it was told of all before.
+    fn told(&mut self, request: usize) {
+        let Request { group, connection, .. } = self.requests[request];
+        while let Some(first) = self.groups[group].order[connection].front().copied() {
+            let Some(end) = self.requests[first].done.filter(|_| self.requests[first].answered) else {
+                break;
+            };
+            self.groups[group].order[connection].pop_front();
+            if !self.requests[first].gone {
+                self.settle(first, end);
+            }
+        }
+    }
+
+    fn settle(&mut self, request: usize, end: End) {
+        let Request { group, connection, intended, attempt, is_costly, .. } = self.requests[request];
+        self.requests[request].gone = true;
+        self.groups[group].open[connection] -= 1;
+        if end != End::Served && attempt < self.groups[group].retries {
+            return self.offer(group, intended, attempt + 1, is_costly);
+        }
+        self.groups[group].log.push((intended, end, self.now - intended));
+    }
+
+    // Cores.
+
+    fn push(&mut self, core: usize, item: (bool, usize)) {
+        self.cores[core].inbox.push(item);
+        if self.cores[core].turn_at > self.now + WAKE {
+            self.wake(core, self.now + WAKE);
+        }
+    }
+
+    fn wake(&mut self, core: usize, when: u64) {
+        let when = self.runnable(core, when.max(self.cores[core].busy_until));
+        let own = &mut self.cores[core];
+        if when < own.turn_at {
+            (own.turn_at, own.version) = (when, own.version + 1);
+            let event = Event::Turn { core, version: own.version };
+            self.at(when, event);
+        }
+    }
+
+    fn runnable(&mut self, core: usize, when: u64) -> u64 {
+        let own = &mut self.cores[core];
+        while own.gaps_until <= when {
+            let begin = own.gaps_until + (self.random.exponential() * self.noise.mean * 1e9) as u64;
+            own.gaps_until = begin + self.random.between(self.noise.least, self.noise.most);
+            own.gaps.push_back((begin, own.gaps_until));
+        }
+        while own.gaps.front().is_some_and(|gap| gap.1 <= self.now) {
+            own.gaps.pop_front();
+        }
+        own.gaps.iter().find(|(begin, end)| (*begin..*end).contains(&when)).map_or(when, |gap| gap.1)
+    }
+
+    fn turn(&mut self, core: usize) {
+        let now = Timestamp::from_nanos(self.now);
+        let own = &mut self.cores[core];
+        own.turn_at = u64::MAX;
+        let circumstances = Circumstances {
+            planned: own.planned.take().map(Timestamp::from_nanos),
+            in_flight: own.in_flight,
+            median: own.window.median(),
+            is_growing: own.window.is_growing(),
+        };
+        let late = own.queue.handle_turn(now, &circumstances);
+        let patience = STALLED.max(4 * own.window.median().as_nanos() as u64);
+        own.is_stalled |= own.in_flight > 0 && own.queue.silence(now).as_nanos() as u64 > patience;
+        let items = std::mem::take(&mut own.inbox);
+        let mut has_answered = false;
+        for (is_reply, request) in &items {
+            if *is_reply {
+                has_answered = true;
+                self.handle_reply(core, *request, late);
+            } else {
+                self.handle_request(core, *request);
+            }
+        }
+        if has_answered {
+            self.cores[core].queue.handle_progress(now);
+        }
+        self.expire(core);
+        self.send(core);
+        let own = &mut self.cores[core];
+        own.queue.handle_turn_end();
+        own.busy_until = self.now + TURN + ITEM * items.len() as u64;
+        if !own.queue.is_empty() {
+            let planned = own.busy_until + HEARTBEAT;
+            own.planned = Some(planned);
+            self.wake(core, planned);
+        } else if let Some(oldest) = own.sent.front() {
+            let oldest = &self.requests[*oldest];
+            let due = (oldest.sent_at + PATIENCE).min(oldest.deadline.unwrap_or(u64::MAX));
+            self.wake(core, due.max(self.now + 10 * MS));
+        }
+    }
+
+    fn handle_reply(&mut self, core: usize, request: usize, late: Duration) {
+        let now = Timestamp::from_nanos(self.now);
+        let one = &self.requests[request];
+        let own = &mut self.cores[core];
+        own.in_flight -= 1;
+        own.costly_ahead -= usize::from(one.is_costly);
+        if std::mem::take(&mut own.is_stalled) {
+            own.window.handle_stall_end(now);
+        }
+        let sample = Sample {
+            sent_at: Timestamp::from_nanos(one.sent_at),
+            late,
+            in_flight: own.in_flight + 1,
+            depth: one.depth,
+            is_costly: one.is_costly || one.behind_costly,
+        };
+        own.window.handle_reply(&sample, now, &mut Shared { records: &mut self.records, own: core });
+        self.answer(request, End::Served);
+        let own = &mut self.cores[core];
+        while own.sent.front().is_some_and(|first| self.requests[*first].answered) {
+            own.sent.pop_front();
+        }
+    }
+
+    fn answer(&mut self, request: usize, end: End) {
+        if !self.requests[request].answered {
+            self.requests[request].answered = true;
+            self.requests[request].done = Some(end);
+            self.at(self.now + NETWORK, Event::Tell { request });
+        }
+    }
+
+    fn handle_request(&mut self, core: usize, request: usize) {
+        let one = &self.requests[request];
+        let own = &mut self.cores[core];
+        let base = own.window.base().as_nanos() as u64;
+        let refused = if own.is_stalled {
+            Some(Refused::Stalled)
+        } else if one.deadline.is_some_and(|deadline| self.now + base > deadline) {
+            Some(Refused::Deadline)
+        } else {
+            let waiting = Waiting {
+                item: request,
+                connection: (one.group as u64) << 32 | one.connection as u64,
+                tenant: TenantId(0),
+                tier: self.groups[one.group].tier,
+                cost: UNIT,
+                deadline: one.deadline.map(Timestamp::from_nanos),
+            };
+            own.queue.push(waiting, Timestamp::from_nanos(self.now)).err()
+        };
+        if let Some(refused) = refused {
+            self.answer(request, End::Refused(refused));
+        }
+    }
+
+    fn send(&mut self, core: usize) {
+        let base = self.cores[core].window.base().as_nanos() as u64;
+        while !self.cores[core].is_stalled && self.cores[core].in_flight < self.cores[core].window.size() {
+            let own = &mut self.cores[core];
+            let Some(request) = own.queue.take() else { return };
+            let one = &mut self.requests[request];
+            if one.deadline.is_some_and(|deadline| self.now + base > deadline) {
+                self.answer(request, End::Refused(Refused::Deadline));
+                continue;
+            }
+            if own.in_flight == 0 {
+                own.queue.handle_progress(Timestamp::from_nanos(self.now));
+            }
+            own.in_flight += 1;
+            let link = usize::from(one.is_costly);
+            (one.sent_at, one.depth) = (self.now, own.in_flight as u32);
+            own.costly_ahead += link;
+            own.sent.push_back(request);
+            let done = self.store.submit(self.now + NETWORK, one.is_costly, &mut self.random);
+            own.links[link] = own.links[link].max(done);
+            let when = own.links[link] + NETWORK;
+            self.at(when, Event::Reply { request });
+        }
+        if !self.cores[core].queue.is_empty() {
+            self.cores[core].window.handle_limited();
+        }
+    }
+
+    fn expire(&mut self, core: usize) {
+        let own = &mut self.cores[core];
+        let (base, is_stalled) = (own.window.base(), own.is_stalled);
+        let mut refused = Vec::new();
+        own.queue.expire(Timestamp::from_nanos(self.now), base, is_stalled, |request, why| {
+            refused.push((request, why));
+        });
+        for (request, why) in refused {
+            self.answer(request, End::Refused(why));
+        }
+        while let Some(oldest) = self.cores[core].sent.front().copied() {
+            let one = &self.requests[oldest];
+            let has_expired = one.deadline.is_some_and(|deadline| self.now >= deadline);
+            if !one.answered && !has_expired && !(is_stalled && self.now >= one.sent_at + PATIENCE) {
+                break;
+            }
+            let why = if has_expired { Refused::Deadline } else { Refused::Stalled };
+            self.answer(oldest, End::Refused(why));
+            self.cores[core].sent.pop_front();
+        }
+    }
+}
+
+/// What came of requests that were meant to be sent in a stretch of time.
+#[derive(Debug)]
+struct Summary {
+    offered: usize,
+    /// Shares of that: served, served in time, refused, given up.
+    served: f64,
+    in_time: f64,
+    refused: f64,
+    given_up: f64,
+    /// Served in time per second.
+    goodput: f64,
+    p99_ms: f64,
+}
+
+fn summary(world: &World, groups: &[usize], from: u64, to: u64, within: u64) -> Summary {
+    let log = || {
+        groups.iter().flat_map(|group| &world.groups[*group].log).filter(|one| (from..to).contains(&one.0))
+    };
+    let offered = log().count();
+    assert!(offered > 0, "something was asked");
+    let share = |count: usize| count as f64 / offered as f64;
+    let mut took: Vec<u64> = log().filter(|one| one.1 == End::Served).map(|one| one.2).collect();
+    took.sort_unstable();
+    let in_time = took.partition_point(|took| *took <= within);
+    Summary {
+        offered,
+        served: share(took.len()),
+        in_time: share(in_time),
+        refused: share(log().filter(|one| matches!(one.1, End::Refused(_))).count()),
+        given_up: share(log().filter(|one| one.1 == End::GivenUp).count()),
+        goodput: in_time as f64 / ((to - from) as f64 / 1e9),
+        p99_ms: took.get(took.len() * 99 / 100).map_or(0.0, |took| *took as f64 / 1e6),
+    }
+}
+
+fn seconds(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
+}
+
+fn exactly(takes: f64) -> impl Fn(&mut Random, bool) -> f64 {
+    move |_, _| takes
+}
+
+fn exponential(mean: f64) -> impl Fn(&mut Random, bool) -> f64 {
+    move |random, _| random.exponential() * mean
+}
+
+/// Spread about a mean as service times usually are: a sum of four exponentials.
+fn spread(mean: f64) -> impl Fn(&mut Random, bool) -> f64 {
+    move |random, _| (0..4).map(|_| random.exponential()).sum::<f64>() * mean / 4.0
+}
+
+#[test]
+fn a_cold_pipeline_on_late_cores_is_not_refused_by_a_store_that_is_well() {
+    for (size, servers, takes) in [(500, 4, 0.000_05), (2_000, 4, 0.000_2), (2_000, 40, 0.005)] {
+        let mut world = World::new(8, servers, LATE, spread(takes));
+        let pipeline = world.group(Group { pipeline: usize::MAX, ..Group::new(1, Vec::new()) });
+        let beside = world.group(Group::new(8, vec![(0, seconds(3.0), 200.0)]));
+        (0..size).for_each(|_| world.put(pipeline, 0, 0, 0, false));
+        world.run(seconds(4.0));
+        for group in [pipeline, beside] {
+            let all = summary(&world, &[group], 0, seconds(3.0), seconds(4.0));
+            assert!(all.served > 0.999_9, "{size} of {takes} s: {all:?}");
+        }
+    }
+}
+
+#[test]
+fn more_than_can_be_done_costs_little_of_what_can_be() {
+    for (cores, servers, service) in [
+        (2, 5, Box::new(exactly(0.005)) as Box<dyn Fn(&mut Random, bool) -> f64>),
+        (2, 10, Box::new(exponential(0.005))),
+        (8, 10, Box::new(spread(0.005))),
+    ] {
+        let capacity = servers as f64 / 0.005;
+        let mut world = World::new(cores, servers, USUAL, service);
+        let rates = vec![
+            (0, seconds(3.0), 0.6 * capacity),
+            (seconds(3.0), seconds(9.0), 1.4 * capacity),
+            (seconds(9.0), seconds(12.0), 0.6 * capacity),
+        ];
+        let group = world.group(Group { deadline: Some(250 * MS), ..Group::new(100, rates) });
+        world.run(seconds(13.0));
+        let during = summary(&world, &[group], seconds(3.0), seconds(9.0), 250 * MS);
+        let after = summary(&world, &[group], seconds(10.0), seconds(12.0), 250 * MS);
+        let what = format!("{cores} cores, {servers} servers: {during:?}, after {after:?}");
+        assert!(during.goodput >= 0.93 * capacity && during.p99_ms <= 250.0, "{what}");
+        assert!(after.served >= 0.999, "{what}");
+    }
+}
+
+#[test]
+fn the_most_important_is_done_first_when_twice_as_much_is_asked() {
+    let capacity = 2_000.0;
+    let mut world = World::new(8, 10, USUAL, exponential(0.005));
+    let shares = [0.2, 0.5, 0.5, 0.8];
+    let groups: Vec<usize> = Tier::ALL
+        .into_iter()
+        .zip(shares)
+        .map(|(tier, share)| {
+            let rates = vec![
+                (0, seconds(3.0), 0.25 * capacity * share),
+                (seconds(3.0), seconds(11.0), capacity * share),
+            ];
+            world.group(Group { tier, deadline: Some(250 * MS), ..Group::new(20, rates) })
+        })
+        .collect();
+    world.run(seconds(12.0));
+    let of = |groups: &[usize]| summary(&world, groups, seconds(5.0), seconds(11.0), 250 * MS);
+    let [critical, standard, sheddable] = [0, 1, 3].map(|tier| of(&groups[tier..=tier]));
+    let all = of(&groups);
+    assert!(critical.in_time >= 0.995, "{critical:?}");
+    assert!(standard.in_time >= 0.9, "{standard:?}");
+    assert!(sheddable.refused >= 0.8, "{sheddable:?}");
+    assert!(all.goodput >= 0.93 * capacity, "{all:?}");
+}
+
+#[test]
+fn a_store_that_stands_still_lets_few_wait_in_vain_and_is_used_again_at_once() {
+    let mut world = World::new(2, 10, USUAL, exactly(0.005));
+    world.store.stalls.push((seconds(5.0), seconds(15.0)));
+    let group = world.group(Group {
+        deadline: Some(500 * MS),
+        timeout: Some(500 * MS),
+        retries: 3,
+        ..Group::new(60, vec![(0, seconds(24.0), 1_000.0)])
+    });
+    world.run(seconds(26.0));
+    let during = summary(&world, &[group], seconds(5.0), seconds(15.0), 500 * MS);
+    let after = summary(&world, &[group], seconds(17.0), seconds(24.0), 100 * MS);
+    assert!(during.given_up <= 0.1, "{during:?}");
+    assert!(after.in_time >= 0.99, "{after:?}");
+    let asked = world.groups[group].log.len() as f64;
+    assert!(world.store.requests as f64 <= 1.1 * asked, "{} for {asked}", world.store.requests);
+}
+
+#[test]
+fn a_store_that_becomes_slower_does_what_it_then_can() {
+    for (cores, servers, factor) in [(2, 5, 3.0), (8, 10, 3.0), (2, 5, 20.0)] {
+        let capacity = servers as f64 / 0.005;
+        let mut world = World::new(cores, servers, USUAL, spread(0.005));
+        world.store.slow.push((seconds(4.0), seconds(24.0), factor));
+        let rates = vec![(0, seconds(28.0), 0.6 * capacity)];
+        let group = world.group(Group { deadline: Some(1_000 * MS), ..Group::new(100, rates) });
+        world.run(seconds(30.0));
+        let can = (0.6 * capacity).min(capacity / factor);
+        let during = summary(&world, &[group], seconds(4.0), seconds(24.0), 1_000 * MS);
+        let after = summary(&world, &[group], seconds(26.0), seconds(28.0), 1_000 * MS);
+        let what = format!("{cores} cores, {factor} times slower: {during:?} of {can}, after {after:?}");
+        assert!(during.goodput >= 0.85 * can && after.served > 0.99, "{what}");
+    }
+}
+
+#[test]
+fn a_store_that_is_well_refuses_nobody_however_close_to_what_it_can() {
+    for (cores, servers, takes, load) in [(2, 20, 0.005, 0.5), (2, 20, 0.005, 0.95), (8, 20, 0.001, 0.8)] {
+        let rate = load * servers as f64 / takes;
+        let lasts = seconds((60_000.0 / rate).min(10.0));
+        let mut world = World::new(cores, servers, USUAL, spread(takes));
+        let group = world.group(Group::new(100, vec![(0, lasts, rate)]));
+        world.run(lasts + seconds(2.0));
+        let all = summary(&world, &[group], 200 * MS, lasts, seconds(1.0));
+        assert!(all.refused < 0.000_1 && all.offered > 1_000, "{cores} cores at {rate}/s: {all:?}");
+    }
+}
+
+#[test]
+fn capacities_from_five_hundred_to_many_thousands_are_found() {
+    for (capacity, takes) in
+        [(500.0, 0.050), (500.0, 0.002), (5_000.0, 0.050), (20_000.0, 0.000_05), (50_000.0, 0.010)]
+    {
+        let servers = ((capacity * takes) as usize).max(1);
+        let real = servers as f64 / takes;
+        let lasts = (60_000.0 / real).clamp(0.5, 5.0);
+        let calm = lasts.min(2.0);
+        let within = seconds((10.0 * takes).max(0.25));
+        let mut world = World::new(8, servers, USUAL, spread(takes));
+        let rates = vec![
+            (0, seconds(calm), 0.5 * real),
+            (seconds(calm), seconds(calm + lasts), 1.4 * real),
+            (seconds(calm + lasts), seconds(calm + 1.5 * lasts), 0.7 * real),
+        ];
+        let group = world.group(Group { pipeline: 1_024, ..Group::new(200, rates) });
+        world.run(seconds(calm + 1.5 * lasts + 1.0));
+        let during = summary(&world, &[group], seconds(calm), seconds(calm + lasts), within);
+        assert!(during.goodput >= 0.93 * real, "{real}/s of {takes} s: {during:?}");
+    }
+}
+
+#[test]
+fn many_cores_share_a_store_evenly() {
+    for cores in [1, 8, 64] {
+        let capacity = 2_000.0;
+        let mut world = World::new(cores, 10, USUAL, exponential(0.005));
+        let rates = vec![(0, seconds(3.0), 0.6 * capacity), (seconds(3.0), seconds(11.0), 1.4 * capacity)];
+        let group = world.group(Group { deadline: Some(250 * MS), ..Group::new(100, rates) });
+        world.run(seconds(12.0));
+        let during = summary(&world, &[group], seconds(4.0), seconds(11.0), 250 * MS);
+        assert!(during.goodput >= 0.93 * capacity && during.p99_ms <= 250.0, "{cores} cores: {during:?}");
+    }
+}
+
+#[test]
+fn a_few_costly_requests_are_no_overload() {
+    for (cores, servers, load) in [(2, 8, 0.6), (8, 8, 0.6)] {
+        let capacity = servers as f64 / (0.99 * 0.001 + 0.01 * 0.100);
+        let service = |_: &mut Random, is_costly| if is_costly { 0.100 } else { 0.001 };
+        let mut world = World::new(cores, servers, USUAL, service);
+        let rates = vec![(0, seconds(8.0), load * capacity)];
+        let group = world.group(Group { costly_share: 0.01, ..Group::new(200, rates) });
+        world.run(seconds(10.0));
+        let all = summary(&world, &[group], 500 * MS, seconds(8.0), seconds(1.0));
+        assert!(all.refused < 0.000_1, "{cores} cores: {all:?}");
+    }
+}
