@@ -61,10 +61,13 @@ enum Event {
     GiveUp { request: usize },
 }
 
+/// How long a request takes, in seconds, by chance and by whether it is a costly one.
+type Service = Box<dyn Fn(&mut Random, bool) -> f64>;
+
 /// So many requests at once, each for as long as it takes; more slowly, or not at all, at times.
 struct Store {
     free: BinaryHeap<Reverse<u64>>,
-    service: Box<dyn Fn(&mut Random, bool) -> f64>,
+    service: Service,
     slow: Vec<(u64, u64, f64)>,
     stalls: Vec<(u64, u64)>,
     requests: u64,
@@ -514,7 +517,8 @@ impl World {
         while let Some(oldest) = self.cores[core].sent.front().copied() {
             let one = &self.requests[oldest];
             let has_expired = one.deadline.is_some_and(|deadline| self.now >= deadline);
-            if !one.answered && !has_expired && !(is_stalled && self.now >= one.sent_at + PATIENCE) {
+            let is_given_up = is_stalled && self.now >= one.sent_at + PATIENCE;
+            if !(one.answered || has_expired || is_given_up) {
                 break;
             }
             let why = if has_expired { Refused::Deadline } else { Refused::Stalled };
@@ -594,7 +598,7 @@ fn a_cold_pipeline_on_late_cores_is_not_refused_by_a_store_that_is_well() {
 #[test]
 fn more_than_can_be_done_costs_little_of_what_can_be() {
     for (cores, servers, service) in [
-        (2, 5, Box::new(exactly(0.005)) as Box<dyn Fn(&mut Random, bool) -> f64>),
+        (2, 5, Box::new(exactly(0.005)) as Service),
         (2, 10, Box::new(exponential(0.005))),
         (8, 10, Box::new(spread(0.005))),
     ] {

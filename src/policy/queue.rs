@@ -236,15 +236,12 @@ impl<T: Copy> Queue<T> {
         let node =
             Node { waiting, came: now, clock: self.clock, in_tier: alone, of_tenant: alone, behind: NONE };
         let index = self.nodes.insert(node) as u32;
-        match chain {
-            Some(Chain { last, .. }) => {
-                self.nodes[last as usize].behind = index;
-                self.chains.entry(waiting.connection).and_modify(|chain| chain.last = index);
-            }
-            None => {
-                self.tiers[tier].connections += 1;
-                self.chains.insert(waiting.connection, Chain { first: index, last: index, tier, tenant });
-            }
+        if let Some(Chain { last, .. }) = chain {
+            self.nodes[last as usize].behind = index;
+            self.chains.entry(waiting.connection).and_modify(|chain| chain.last = index);
+        } else {
+            self.tiers[tier].connections += 1;
+            self.chains.insert(waiting.connection, Chain { first: index, last: index, tier, tenant });
         }
         let queue = &mut self.tiers[tier];
         append(&mut self.nodes, &mut queue.list, index, in_tier);
@@ -260,10 +257,8 @@ impl<T: Copy> Queue<T> {
     pub fn take(&mut self) -> Option<T> {
         self.taken = self.taken.wrapping_add(1);
         let has_any = |tier: &usize| self.tiers[*tier].list.length > 0;
-        let tier = match self.taken.is_multiple_of(FROM_BELOW) {
-            false => (0..TIERS).find(has_any),
-            true => (0..TIERS).rev().find(has_any),
-        }?;
+        let is_from_below = self.taken.is_multiple_of(FROM_BELOW);
+        let tier = if is_from_below { (0..TIERS).rev().find(has_any) } else { (0..TIERS).find(has_any) }?;
         let index = self.next_of(tier);
         Some(self.remove(index).item)
     }
