@@ -7,6 +7,7 @@ pub mod encode;
 pub mod output;
 pub mod reply;
 pub mod request;
+pub mod room;
 
 pub use arguments::{Argument, Arguments};
 pub use command::{Command, CommandId};
@@ -14,3 +15,4 @@ pub use encode::Protocol;
 pub use output::{BufferPool, Output, Segment};
 pub use reply::{ReplyScanner, Scanned};
 pub use request::{ProtocolError, Request, RequestDecoder, RequestLimits};
+pub use room::Room;

@@ -71,6 +71,11 @@ impl ReplyScanner {
         Ok(None)
     }
 
+    /// Bytes that are known to be missing of the payload under way, its line end included.
+    pub fn missing(&self) -> u64 {
+        self.payload_left
+    }
+
     /// Is a reply under way, of which some bytes were seen?
     pub fn is_midway(&self) -> bool {
         self.depth > 0

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::protocol::{Argument, Arguments, encode};
+use crate::protocol::{Argument, Arguments, Room, encode, room};
 use crate::values::limits;
 
 /// How large a request of this connection may be.
@@ -91,6 +91,10 @@ pub struct RequestDecoder {
     position: usize,
     /// Arguments still to come, once the array header was seen.
     arguments_left: Option<usize>,
+    /// Where the argument under way ends, from the first byte of its request; 0 if that is not known.
+    awaited: usize,
+    /// The size of the buffer of held bytes while it is lent.
+    lent_bytes: usize,
 }
 
 enum Progress {
@@ -104,6 +108,19 @@ enum Progress {
     Unfinished,
 }
 
+/// A whole request in what is held, and where.
+#[derive(Clone, Copy)]
+enum Found {
+    /// At the start, so long, and worth being shared.
+    Large(usize),
+    Held {
+        start: usize,
+        length: usize,
+    },
+    /// It was inline.
+    Canonical,
+}
+
 impl RequestDecoder {
     /// The next request out of what is held and `chunk[*consumed..]`. Advances `consumed`; when there is no whole
     /// request left, everything is consumed and the rest is held.
@@ -114,13 +131,23 @@ impl RequestDecoder {
         limits: &RequestLimits,
     ) -> Result<Option<Request<'a>>, ProtocolError> {
         self.forget_done();
-        if self.held.is_empty() {
-            self.next_in_place(chunk, consumed, limits)
-        } else {
-            self.held.extend_from_slice(&chunk[*consumed..]);
-            *consumed = chunk.len();
-            self.next_held(limits)
+        while !self.held.is_empty() {
+            let rest = &chunk[*consumed..];
+            // No more than belongs to what is under way, if that is known: what follows is looked at where it is.
+            let length = match self.missing() {
+                0 => rest.len(),
+                missing => missing.min(rest.len()),
+            };
+            self.held.extend_from_slice(&rest[..length]);
+            *consumed += length;
+            if let Some(found) = self.find_held(limits)? {
+                return Ok(Some(self.request(found)));
+            }
+            if *consumed == chunk.len() {
+                return Ok(None);
+            }
         }
+        self.next_in_place(chunk, consumed, limits)
     }
 
     /// Keeps the rest of a chunk for later, when the connection may not go on now.
@@ -131,6 +158,27 @@ impl RequestDecoder {
             self.compact();
         }
         self.held.extend_from_slice(rest);
+    }
+
+    /// Bytes that are known to be missing of the argument under way.
+    pub fn missing(&self) -> usize {
+        self.awaited.saturating_sub(self.held_bytes())
+    }
+
+    /// Lends what is held and room for what is missing; nothing else may come in until it is taken back.
+    pub fn lend(&mut self) -> Option<Room> {
+        self.compact();
+        let missing = self.missing();
+        let room = Room::in_buffer(&mut self.held, missing)?;
+        self.lent_bytes = room.buffer.capacity();
+        Some(room)
+    }
+
+    /// Takes the buffer back that was lent, with what was received into it.
+    pub fn take_back(&mut self, buffer: Vec<u8>) {
+        debug_assert!(self.held.is_empty() && self.lent_bytes > 0, "what is taken back was lent");
+        self.held = buffer;
+        self.lent_bytes = 0;
     }
 
     /// Bytes that wait to become a request.
@@ -149,7 +197,10 @@ impl RequestDecoder {
 
     /// Memory that this takes.
     pub fn memory_bytes(&self) -> usize {
-        self.held.capacity() + self.canonical.capacity() + self.places.capacity() * size_of::<Argument>()
+        self.held.capacity()
+            + self.lent_bytes
+            + self.canonical.capacity()
+            + self.places.capacity() * size_of::<Argument>()
     }
 
     fn next_in_place<'a>(
@@ -183,6 +234,7 @@ impl RequestDecoder {
                     }
                 }
                 Progress::Unfinished => {
+                    room::expect(&mut self.held, bytes.len(), self.awaited.saturating_sub(bytes.len()));
                     self.held.extend_from_slice(bytes);
                     *consumed = chunk.len();
                     return Ok(None);
@@ -191,21 +243,21 @@ impl RequestDecoder {
         }
     }
 
-    fn next_held(&mut self, limits: &RequestLimits) -> Result<Option<Request<'_>>, ProtocolError> {
+    /// Looks for the next request in what is held.
+    fn find_held(&mut self, limits: &RequestLimits) -> Result<Option<Found>, ProtocolError> {
         loop {
             let held = std::mem::take(&mut self.held);
             let progress = self.parse(&held[self.held_done..], limits);
             self.held = held;
             match progress? {
                 Progress::Finished(length) if self.held_done == 0 && length > limits::COPY_BYTES_MAX => {
-                    return Ok(Some(self.give_large(length)));
+                    return Ok(Some(Found::Large(length)));
                 }
                 Progress::Finished(length) => {
                     let start = self.held_done;
                     self.held_done += length;
                     self.start_over();
-                    let arguments = Arguments::new(&self.held[start..start + length], &self.places);
-                    return Ok(Some(Request { arguments, shared: None }));
+                    return Ok(Some(Found::Held { start, length }));
                 }
                 Progress::Nothing(length) => {
                     self.held_done += length;
@@ -216,12 +268,13 @@ impl RequestDecoder {
                     self.held_done += next;
                     self.start_over();
                     if self.canonicalise(&line)? {
-                        let arguments = Arguments::new(&self.canonical, &self.places);
-                        return Ok(Some(Request { arguments, shared: None }));
+                        return Ok(Some(Found::Canonical));
                     }
                 }
                 Progress::Unfinished => {
                     self.compact();
+                    let missing = self.missing();
+                    room::expect(&mut self.held, 0, missing);
                     return Ok(None);
                 }
             }
@@ -232,18 +285,26 @@ impl RequestDecoder {
         }
     }
 
-    fn give_large(&mut self, length: usize) -> Request<'_> {
-        let rest = self.held[length..].to_vec();
-        let mut frame = std::mem::replace(&mut self.held, rest);
-        frame.truncate(length);
-        self.start_over();
-        let shared = self.large.insert(Bytes::from(frame));
-        Request { arguments: Arguments::new(shared, &self.places), shared: Some(shared) }
+    fn request(&mut self, found: Found) -> Request<'_> {
+        let frame = match found {
+            Found::Large(length) => {
+                let rest = self.held[length..].to_vec();
+                let mut frame = std::mem::replace(&mut self.held, rest);
+                frame.truncate(length);
+                self.start_over();
+                let shared = self.large.insert(Bytes::from(frame));
+                return Request { arguments: Arguments::new(shared, &self.places), shared: Some(shared) };
+            }
+            Found::Held { start, length } => &self.held[start..start + length],
+            Found::Canonical => &self.canonical,
+        };
+        Request { arguments: Arguments::new(frame, &self.places), shared: None }
     }
 
     fn start_over(&mut self) {
         self.position = 0;
         self.arguments_left = None;
+        self.awaited = 0;
     }
 
     /// Drops what was given out by the call before, whose borrow has ended.
@@ -307,6 +368,7 @@ impl RequestDecoder {
                 Some(_) => return Err(ProtocolError::new("expected CRLF after a bulk string")),
                 None => {
                     self.arguments_left = Some(left);
+                    self.awaited = after;
                     return Ok(Progress::Unfinished);
                 }
             }
@@ -641,6 +703,89 @@ mod tests {
         assert_eq!(seen.expect("well formed"), [[b"PING".to_vec()]]);
     }
 
+    #[test]
+    fn what_is_missing_is_received_where_it_belongs() {
+        let value = vec![b'x'; 100_000];
+        let mut frame = Vec::new();
+        encode::request(&mut frame, [b"SET".as_slice(), b"k", &value].into_iter());
+        let limits = RequestLimits::trusted(LIMIT);
+        let mut decoder = RequestDecoder::default();
+        assert!(decoder.lend().is_none(), "nothing is under way");
+        let (first, rest) = frame.split_at(16_384);
+        assert!(decoder.next(first, &mut 0, &limits).expect("well formed").is_none());
+        assert_eq!(decoder.missing(), rest.len());
+        let mut room = decoder.lend().expect("much is missing");
+        assert_eq!(room.bytes, rest.len());
+        assert!(decoder.memory_bytes() >= frame.len(), "what is lent counts");
+        let place = room.buffer.as_ptr();
+        room.buffer.extend_from_slice(rest);
+        decoder.take_back(room.buffer);
+        let request = decoder.next(&[], &mut 0, &limits).expect("well formed").expect("whole");
+        let shared = request.shared.expect("it is large");
+        assert_eq!((&shared[..], shared.as_ptr()), (frame.as_slice(), place), "not copied again");
+        assert_eq!(decoder.missing(), 0);
+    }
+
+    #[test]
+    fn requests_in_a_row_are_each_copied_once() {
+        let value = vec![b'x'; 20_000];
+        let mut frame = Vec::new();
+        encode::request(&mut frame, [b"SET".as_slice(), b"k", &value].into_iter());
+        let stream = frame.repeat(20);
+        let limits = RequestLimits::trusted(LIMIT);
+        let (mut decoder, mut seen) = (RequestDecoder::default(), 0);
+        for chunk in stream.chunks(16_384) {
+            let mut consumed = 0;
+            while let Some(request) = decoder.next(chunk, &mut consumed, &limits).expect("well formed") {
+                assert_eq!(&request.shared.expect("it is large")[..], &frame);
+                seen += 1;
+            }
+            // What is held is one request's, with memory for just that one.
+            assert!(decoder.memory_bytes() < frame.len() + 4_096, "{}", decoder.memory_bytes());
+        }
+        assert_eq!(seen, 20);
+    }
+
+    #[test]
+    fn who_announces_much_and_sends_little_is_given_little() {
+        let limits = RequestLimits::trusted(LIMIT);
+        let mut decoder = RequestDecoder::default();
+        let announced = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000000\r\n";
+        assert!(decoder.next(announced, &mut 0, &limits).expect("well formed").is_none());
+        assert_eq!(decoder.missing(), 1_000_002);
+        assert!(decoder.memory_bytes() < 2_000, "{}", decoder.memory_bytes());
+        let room = decoder.lend().expect("much is missing");
+        assert!(room.bytes < 1_000 && decoder.memory_bytes() < 2_000);
+        // Nothing came.
+        decoder.take_back(room.buffer);
+        assert_eq!(decoder.missing(), 1_000_002);
+    }
+
+    /// As `decode_all`, with rooms lent where they can be.
+    fn decode_lending(chunks: &[&[u8]], limits: &RequestLimits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
+        let mut decoder = RequestDecoder::default();
+        let mut seen = Vec::new();
+        for chunk in chunks {
+            let mut chunk = *chunk;
+            while !chunk.is_empty() {
+                let (mut consumed, mut here) = (0, chunk);
+                if let Some(mut room) = decoder.lend() {
+                    let (filling, rest) = chunk.split_at(room.bytes.min(chunk.len()));
+                    room.buffer.extend_from_slice(filling);
+                    decoder.take_back(room.buffer);
+                    (here, chunk) = (&[], rest);
+                } else {
+                    chunk = &[];
+                }
+                while let Some(request) = decoder.next(here, &mut consumed, limits)? {
+                    seen.push(request.arguments.iter().map(<[u8]>::to_vec).collect());
+                }
+                assert_eq!(consumed, here.len());
+            }
+        }
+        Ok(seen)
+    }
+
     fn decode_all(chunks: &[&[u8]], limits: &RequestLimits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
         let mut decoder = RequestDecoder::default();
         let mut seen = Vec::new();
@@ -679,6 +824,8 @@ mod tests {
             prop_assert_eq!(&decode_all(&cut(&bytes, &cuts), &limits).expect("well formed"), &requests);
             let singles: Vec<&[u8]> = bytes.chunks(1).collect();
             prop_assert_eq!(&decode_all(&singles, &limits).expect("well formed"), &requests);
+            prop_assert_eq!(&decode_lending(&cut(&bytes, &cuts), &limits).expect("well formed"), &requests);
+            prop_assert_eq!(&decode_lending(&singles, &limits).expect("well formed"), &requests);
         }
 
         #[test]
@@ -692,6 +839,7 @@ mod tests {
             let limits = RequestLimits::trusted(LIMIT);
             let whole = decode_all(&[&bytes], &limits);
             prop_assert_eq!(&decode_all(&cut(&bytes, &cuts), &limits), &whole);
+            prop_assert_eq!(&decode_lending(&cut(&bytes, &cuts), &limits), &whole);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::reception::{Reception, Stop, Turn, Want};
 use super::ring::{Completion, Ring, Token};
-use crate::protocol::Segment;
+use crate::protocol::{Room, Segment};
 use crate::values::limits::RECEIVE_BUFFERS;
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, Loss, Owner, Timestamp};
@@ -27,7 +27,16 @@ pub(super) trait Application {
     /// The socket of a new connection, to be looked at.
     fn note_socket(&mut self, _owner: Owner, _socket: &OwnedFd) {}
     fn handle_connected(&mut self, owner: Owner, now: Now);
-    fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now);
+    /// Bytes came in. How many more are known to be missing of the message under way.
+    fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) -> usize;
+    /// Room for what is missing, from who can say so.
+    fn lend_room(&mut self, _owner: Owner) -> Option<Room> {
+        None
+    }
+    /// What was lent is given back, with so many bytes received into it. How many more are known to be missing.
+    fn handle_filled(&mut self, _owner: Owner, _buffer: Vec<u8>, _received: usize, _now: Now) -> usize {
+        0
+    }
     /// The other side sends no more.
     fn handle_end(&mut self, owner: Owner, now: Now);
     /// Why a socket could not be connected; `handle_lost` follows.
@@ -165,7 +174,7 @@ impl Driver {
         let owner = application.handle_accepted(now);
         application.note_socket(owner, &fd);
         let token = self.insert(fd, owner);
-        self.receive(token);
+        self.receive(token, application);
     }
 
     /// Sees to it that the ring has a completion at that time.
@@ -184,31 +193,27 @@ impl Driver {
             }
             Completion::Received { socket: token, buffer, ended } => {
                 let socket = self.sockets[token as usize].as_mut().expect("busy sockets are kept");
-                if !socket.closing {
-                    application.handle_received(socket.owner, self.ring.bytes(&buffer), now);
-                }
+                let missing = if socket.closing {
+                    0
+                } else {
+                    application.handle_received(socket.owner, self.ring.bytes(&buffer), now)
+                };
                 self.ring.give_back(buffer);
                 let turn = self.turn;
                 let reception = &mut socket.reception;
-                let want =
-                    if ended { reception.handle_received_last() } else { reception.handle_received(turn) };
+                let want = if ended {
+                    reception.handle_received_last(missing)
+                } else {
+                    reception.handle_received(turn, missing)
+                };
                 if want != Want::Nothing || ended {
-                    self.carry_on(token, want);
+                    self.carry_on(token, want, application);
                 }
             }
-            Completion::EndOfStream { socket: token } => {
-                let socket = self.socket(token);
-                socket.reception.handle_end();
-                let (owner, closing) = (socket.owner, socket.closing);
-                if !closing {
-                    application.handle_end(owner, now);
-                }
-                match owner {
-                    // A store that says no more is of no more use; a client may still be owed something.
-                    Owner::Link(..) if !closing => self.close(token, Ending::Orderly),
-                    _ => self.forget_if_done(token),
-                }
+            Completion::Filled { socket: token, buffer, result } => {
+                self.filled(token, buffer, &result, application, now);
             }
+            Completion::EndOfStream { socket: token } => self.ended(token, application, now),
             Completion::ReceiveStopped { socket: token, error } => {
                 self.receive_stopped(token, &error, application, now);
             }
@@ -223,7 +228,7 @@ impl Driver {
                     _ if socket.closing => self.forget_if_done(token),
                     Ok(()) => {
                         application.handle_connected(owner, now);
-                        self.receive(token);
+                        self.receive(token, application);
                     }
                     Err(error) => {
                         application.note_unreachable(owner, &error);
@@ -271,6 +276,43 @@ impl Driver {
         });
     }
 
+    fn filled(
+        &mut self,
+        token: Token,
+        buffer: Vec<u8>,
+        result: &io::Result<usize>,
+        application: &mut impl Application,
+        now: Now,
+    ) {
+        let socket = self.socket(token);
+        let (owner, closing) = (socket.owner, socket.closing);
+        let received = *result.as_ref().unwrap_or(&0);
+        let missing = if closing { 0 } else { application.handle_filled(owner, buffer, received, now) };
+        match result {
+            Ok(0) => self.ended(token, application, now),
+            Ok(_) => {
+                let want = self.socket(token).reception.handle_received_last(missing);
+                self.carry_on(token, want, application);
+            }
+            Err(error) => self.receive_stopped(token, error, application, now),
+        }
+    }
+
+    /// The other side sends no more.
+    fn ended(&mut self, token: Token, application: &mut impl Application, now: Now) {
+        let socket = self.socket(token);
+        socket.reception.handle_end();
+        let (owner, closing) = (socket.owner, socket.closing);
+        if !closing {
+            application.handle_end(owner, now);
+        }
+        match owner {
+            // A store that says no more is of no more use; a client may still be owed something.
+            Owner::Link(..) if !closing => self.close(token, Ending::Orderly),
+            _ => self.forget_if_done(token),
+        }
+    }
+
     fn receive_stopped(
         &mut self,
         token: Token,
@@ -297,7 +339,7 @@ impl Driver {
             self.starved_in = Some(self.turn.number);
         }
         let want = self.socket(token).reception.handle_stopped(stop);
-        self.carry_on(token, want);
+        self.carry_on(token, want, application);
     }
 
     fn sent(
@@ -354,13 +396,13 @@ impl Driver {
             Action::Reset(_) => self.close(token, Ending::Reset),
             Action::PauseReading(_) => {
                 let want = self.socket(token).reception.pause();
-                self.carry_on(token, want);
+                self.carry_on(token, want, application);
             }
             Action::ResumeReading(_) => {
                 let socket = self.socket(token);
                 // Before it is connected there is nothing to receive.
                 let want = if socket.connecting { Want::Nothing } else { socket.reception.resume() };
-                self.carry_on(token, want);
+                self.carry_on(token, want, application);
             }
         }
     }
@@ -377,7 +419,7 @@ impl Driver {
             Ok((fd, None)) => {
                 let token = self.insert(fd, owner);
                 application.handle_connected(owner, now);
-                self.receive(token);
+                self.receive(token, application);
             }
             Ok((fd, Some(address))) => {
                 let token = self.insert(fd, owner);
@@ -391,16 +433,21 @@ impl Driver {
         }
     }
 
-    fn receive(&mut self, token: Token) {
+    fn receive(&mut self, token: Token, application: &mut impl Application) {
         let want = self.socket(token).reception.start();
-        self.carry_on(token, want);
+        self.carry_on(token, want, application);
     }
 
     /// Does what reception wants.
-    fn carry_on(&mut self, token: Token, want: Want) {
+    fn carry_on(&mut self, token: Token, want: Want, application: &mut impl Application) {
         match want {
             Want::Nothing => self.forget_if_done(token),
             Want::Receive => self.ring.receive(token),
+            Want::ReceiveOnce => self.ring.receive_once(token),
+            Want::Fill => match application.lend_room(self.socket(token).owner) {
+                Some(room) => self.ring.receive_into(token, room),
+                None => self.ring.receive_once(token),
+            },
             Want::Turn => self.waiting.push_back(token),
             Want::Cancel => self.ring.cancel_receive(token),
         }
@@ -520,10 +567,18 @@ mod tests {
     use crate::values::ClientId;
     use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
+    /// What rooms hold already.
+    const BEFORE: usize = 20_000;
+
     /// Notes what happens; answers nothing by itself.
     #[derive(Default)]
     struct Notes {
         accepted: u32,
+        /// What it says is missing of the messages under way, counted down as they come.
+        missing: usize,
+        /// Bytes that came into rooms, and all bytes of the first socket in the order they came.
+        filled: usize,
+        stream: Vec<u8>,
         received: Vec<usize>,
         ended: Vec<u32>,
         lost: Vec<u32>,
@@ -546,8 +601,21 @@ mod tests {
             client(self.accepted - 1)
         }
         fn handle_connected(&mut self, _owner: Owner, _now: Now) {}
-        fn handle_received(&mut self, owner: Owner, bytes: &[u8], _now: Now) {
+        fn handle_received(&mut self, owner: Owner, bytes: &[u8], _now: Now) -> usize {
             self.received[index_of(owner)] += bytes.len();
+            if index(owner) == 0 {
+                self.stream.extend_from_slice(bytes);
+            }
+            self.missing = self.missing.saturating_sub(bytes.len());
+            self.missing
+        }
+        fn lend_room(&mut self, _owner: Owner) -> Option<Room> {
+            Room::in_buffer(&mut vec![b'-'; BEFORE], self.missing)
+        }
+        fn handle_filled(&mut self, owner: Owner, buffer: Vec<u8>, received: usize, now: Now) -> usize {
+            assert!(buffer.starts_with(&vec![b'-'; BEFORE]), "what was lent comes back");
+            self.filled += received;
+            self.handle_received(owner, &buffer[BEFORE..], now)
         }
         fn handle_end(&mut self, owner: Owner, _now: Now) {
             self.ended.push(index(owner));
@@ -704,6 +772,55 @@ mod tests {
         rig.turn();
         rig.turn();
         assert!(rig.notes.received[0] >= before + 4);
+    }
+
+    #[test]
+    fn something_large_comes_into_rooms_in_order_and_whatever_is_paused() {
+        let mut rig = Rig::new();
+        let mut far = rig.connect();
+        let message: Vec<u8> = (0..1 << 20).map(|number: u32| (number / 999) as u8).collect();
+        rig.notes.missing = message.len();
+        let mut sent = 0;
+        for step in 0..10_000 {
+            if rig.notes.received[0] == message.len() {
+                break;
+            }
+            sent += far.write(&message[sent..]).unwrap_or(0);
+            match step % 7 {
+                3 => rig.notes.actions.push_back(Action::PauseReading(client(0))),
+                5 => rig.notes.actions.push_back(Action::ResumeReading(client(0))),
+                _ => {}
+            }
+            rig.turn();
+        }
+        assert!(rig.notes.stream == message, "all of it, in order");
+        assert!(rig.notes.filled > message.len() / 2, "only {} came into rooms", rig.notes.filled);
+        // What follows comes as usual, and the end too.
+        rig.notes.actions.push_back(Action::ResumeReading(client(0)));
+        far.write_all(b"more").expect("room");
+        drop(far);
+        for _ in 0..5 {
+            rig.turn();
+        }
+        assert!(rig.notes.stream.ends_with(b"more"));
+        assert_eq!(rig.notes.ended, [0]);
+    }
+
+    #[test]
+    fn a_room_of_a_socket_that_is_closed_is_let_go() {
+        let mut rig = Rig::new();
+        let mut far = rig.connect();
+        rig.notes.missing = 1 << 20;
+        far.write_all(&[b'x'; 1_000]).expect("a socket buffer");
+        (0..4).for_each(|_| rig.turn());
+        far.write_all(&[b'x'; 1_000]).expect("a socket buffer");
+        (0..2).for_each(|_| rig.turn());
+        assert!(rig.notes.filled > 0, "a room is lent");
+        rig.notes.actions.push_back(Action::Close(client(0)));
+        let filled = rig.notes.filled;
+        (0..4).for_each(|_| rig.turn());
+        assert_eq!(rig.notes.filled, filled, "nobody is told any more");
+        assert!(rig.driver.sockets.iter().all(Option::is_none));
     }
 
     #[test]

@@ -61,10 +61,11 @@ impl Application for Generating {
         }
     }
 
-    fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) {
+    fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) -> usize {
         if let Owner::Link(id, generation) = owner {
             self.0.handle_bytes(id, generation, bytes, now.monotonic);
         }
+        0
     }
 
     fn handle_end(&mut self, owner: Owner, now: Now) {

@@ -12,11 +12,22 @@
 //! The kernel serves a socket with up to 32 buffers per wake-up, so a few that flood take all there are, again and again. So
 //! where buffers run out, whoever found none, and whoever had many in that turn, waits for its turn from then on and takes one
 //! buffer at a time for a while.
+//!
+//! Who sends something large is received from once at a time: what is missing of it then goes into its own memory at once, instead of
+//! through buffers that it is copied out of, and that others may want.
+
+use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
 /// Receives, one buffer each, that such a socket is held to.
 const MODEST_RECEIVES: u8 = 200;
 /// Buffers that one socket may fill in a turn in which others find none.
 const BUFFERS_PER_TURN: u8 = 4;
+/// So much missing of a message makes it large: it would take more than one buffer.
+const LARGE_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES;
+/// Less than this is not worth a receive of its own: what follows may come with it.
+const REST_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES / 4;
+/// Receives, each armed by itself, after something large: more of the kind may follow.
+const SINGLE_RECEIVES: u8 = 16;
 
 /// One turn of the core, as receiving sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +57,10 @@ pub(super) enum Want {
     Nothing,
     /// Receive until told otherwise.
     Receive,
+    /// Receive into one buffer.
+    ReceiveOnce,
+    /// Receive what is missing of a message into its own memory.
+    Fill,
     /// Put the socket at the end of the queue.
     Turn,
     /// Stop receiving.
@@ -72,6 +87,10 @@ pub(super) struct Reception {
     /// Buffers filled in a turn, and which turn that was.
     filled: u8,
     filled_in: u32,
+    /// Receives left that are armed one at a time.
+    single: u8,
+    /// Bytes missing of the message under way, as far as is known.
+    missing: usize,
 }
 
 impl Reception {
@@ -85,12 +104,17 @@ impl Reception {
         if self.state != State::Idle || self.paused || self.over {
             return Want::Nothing;
         }
-        if self.modest > 0 {
+        let fills = self.single > 0 && self.missing >= REST_BYTES_MIN;
+        if self.modest > 0 && !fills {
             self.state = State::Waiting;
             return Want::Turn;
         }
         self.state = State::Armed;
-        Want::Receive
+        match self.single {
+            _ if fills => Want::Fill,
+            0 => Want::Receive,
+            _ => Want::ReceiveOnce,
+        }
     }
 
     pub fn pause(&mut self) -> Want {
@@ -116,25 +140,38 @@ impl Reception {
         wanted
     }
 
-    /// Bytes came, and more will by themselves.
-    pub fn handle_received(&mut self, turn: Turn) -> Want {
+    /// Bytes came, and more will by themselves. So many are missing of the message under way.
+    pub fn handle_received(&mut self, turn: Turn, missing: usize) -> Want {
+        self.note_missing(missing);
         if self.filled_in != turn.number {
             (self.filled_in, self.filled) = (turn.number, 0);
         }
         self.filled = self.filled.saturating_add(1);
-        if !turn.starved || self.filled < BUFFERS_PER_TURN || self.state != State::Armed {
+        let greedy = turn.starved && self.filled >= BUFFERS_PER_TURN;
+        if self.state != State::Armed || !(greedy || self.single > 0) {
             return Want::Nothing;
         }
-        self.modest = MODEST_RECEIVES;
+        if greedy {
+            self.modest = MODEST_RECEIVES;
+        }
         self.state = State::Stopping;
         Want::Cancel
     }
 
-    /// Bytes came, and nothing more is received unless it is asked for.
-    pub fn handle_received_last(&mut self) -> Want {
+    /// Bytes came, and nothing more is received unless it is asked for. So many are missing of the message under way.
+    pub fn handle_received_last(&mut self, missing: usize) -> Want {
         self.state = State::Idle;
         self.modest = self.modest.saturating_sub(1);
+        self.single = self.single.saturating_sub(1);
+        self.note_missing(missing);
         self.start()
+    }
+
+    fn note_missing(&mut self, missing: usize) {
+        self.missing = missing;
+        if missing >= LARGE_BYTES_MIN {
+            self.single = SINGLE_RECEIVES;
+        }
     }
 
     pub fn handle_stopped(&mut self, stop: Stop) -> Want {
@@ -176,6 +213,7 @@ mod tests {
             match want {
                 Want::Nothing => {}
                 Want::Receive => self.arm(false),
+                Want::ReceiveOnce | Want::Fill => self.arm(true),
                 Want::Turn => self.queued += 1,
                 Want::Cancel => {
                     assert!(self.armed && !self.cancelling, "what is cancelled is under way, and not twice");
@@ -201,8 +239,8 @@ mod tests {
         Pause,
         Resume,
         Turn,
-        Bytes,
-        LastBytes,
+        Bytes(usize),
+        LastBytes(usize),
         NoBuffer,
         Cancelled,
         End,
@@ -211,9 +249,11 @@ mod tests {
 
     fn events() -> impl Strategy<Value = Vec<Event>> {
         use Event::{Bytes, Cancelled, Close, End, LastBytes, NoBuffer, Pause, Resume, Turn};
-        let often = prop::sample::select(vec![
-            Pause, Resume, Turn, Turn, Bytes, LastBytes, NoBuffer, Cancelled, Cancelled,
-        ]);
+        let mut often = vec![Pause, Resume, Turn, Turn, NoBuffer, Cancelled, Cancelled];
+        for missing in [0, 0, REST_BYTES_MIN, LARGE_BYTES_MIN] {
+            often.extend([Bytes(missing), LastBytes(missing)]);
+        }
+        let often = prop::sample::select(often);
         let seldom = prop::sample::select(vec![End, Close]);
         prop::collection::vec(prop_oneof![20 => often, 1 => seldom], 0..200)
     }
@@ -222,7 +262,7 @@ mod tests {
         #[test]
         fn whatever_happens_it_receives_exactly_while_it_is_wanted(events in events()) {
             let (mut reception, mut kernel) = (Reception::default(), Kernel::default());
-            let (mut paused, mut over) = (false, false);
+            let (mut paused, mut over, mut missing) = (false, false, 0);
             kernel.ask(reception.start());
             for (number, event) in events.into_iter().enumerate() {
                 let turn = Turn { number: number as u32 / 10, starved: number % 50 > 25 };
@@ -241,13 +281,14 @@ mod tests {
                             kernel.arm(true);
                         }
                     }
-                    Event::LastBytes | Event::Bytes if kernel.armed => {
+                    Event::LastBytes(left) | Event::Bytes(left) if kernel.armed => {
+                        missing = left;
                         // Also while it is being cancelled: the last buffer may come with data in it.
-                        if kernel.once || matches!(event, Event::LastBytes) {
+                        if kernel.once || matches!(event, Event::LastBytes(_)) {
                             kernel.over();
-                            kernel.ask(reception.handle_received_last());
+                            kernel.ask(reception.handle_received_last(missing));
                         } else {
-                            kernel.ask(reception.handle_received(turn));
+                            kernel.ask(reception.handle_received(turn, missing));
                         }
                     }
                     Event::NoBuffer if kernel.armed => {
@@ -270,6 +311,9 @@ mod tests {
                     _ => {}
                 }
                 prop_assert!(kernel.queued <= 1, "a socket stands in the queue once");
+                if missing >= LARGE_BYTES_MIN && kernel.armed && !kernel.once {
+                    prop_assert!(kernel.cancelling, "what is large does not go on through buffers");
+                }
                 prop_assert_eq!(reception.is_busy(), kernel.armed || kernel.queued > 0);
                 if paused && kernel.armed && !over {
                     prop_assert!(kernel.cancelling, "a paused socket is on its way to rest");
@@ -286,7 +330,7 @@ mod tests {
         let mut reception = Reception::default();
         assert_eq!(reception.start(), Want::Receive);
         assert_eq!(reception.pause(), Want::Cancel);
-        assert_eq!(reception.handle_received_last(), Want::Nothing);
+        assert_eq!(reception.handle_received_last(0), Want::Nothing);
         assert_eq!(reception.resume(), Want::Receive);
         assert_eq!(reception.pause(), Want::Cancel, "the next pause must cancel again");
     }
@@ -299,9 +343,44 @@ mod tests {
         for _ in 0..MODEST_RECEIVES {
             assert_eq!(want, Want::Turn);
             assert!(reception.handle_turn());
-            want = reception.handle_received_last();
+            want = reception.handle_received_last(0);
         }
         assert_eq!(want, Want::Receive);
+    }
+
+    #[test]
+    fn what_is_missing_of_something_large_is_received_into_its_own_memory() {
+        let mut reception = Reception::default();
+        assert_eq!(reception.start(), Want::Receive);
+        assert_eq!(reception.handle_received(Turn::default(), LARGE_BYTES_MIN), Want::Cancel);
+        assert_eq!(
+            reception.handle_received(Turn::default(), LARGE_BYTES_MIN),
+            Want::Nothing,
+            "once is enough"
+        );
+        assert_eq!(reception.handle_stopped(Stop::Interrupted), Want::Fill);
+        assert_eq!(reception.handle_received_last(REST_BYTES_MIN), Want::Fill);
+        assert_eq!(reception.handle_received_last(REST_BYTES_MIN - 1), Want::ReceiveOnce);
+        // More of the kind may follow, but if none does it is received from as before.
+        let wants: Vec<Want> = (0..SINGLE_RECEIVES).map(|_| reception.handle_received_last(0)).collect();
+        assert_eq!(wants.last(), Some(&Want::Receive));
+    }
+
+    #[test]
+    fn what_just_takes_two_buffers_goes_on_through_buffers() {
+        let mut reception = Reception::default();
+        assert_eq!(reception.start(), Want::Receive);
+        assert_eq!(reception.handle_received(Turn::default(), LARGE_BYTES_MIN - 1), Want::Nothing);
+    }
+
+    #[test]
+    fn filling_takes_no_buffer_and_waits_for_no_turn() {
+        let mut reception = Reception::default();
+        assert_eq!(reception.start(), Want::Receive);
+        assert_eq!(reception.handle_stopped(Stop::Starved), Want::Turn);
+        assert!(reception.handle_turn());
+        assert_eq!(reception.handle_received_last(LARGE_BYTES_MIN), Want::Fill);
+        assert_eq!(reception.handle_received_last(0), Want::Turn);
     }
 
     #[test]

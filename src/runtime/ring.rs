@@ -14,7 +14,7 @@
 #![expect(unsafe_code, reason = "the kernel's interface is made of pointers; this file is its border")]
 
 use std::alloc::{Layout, alloc_zeroed};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr::NonNull;
@@ -25,7 +25,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use slab::Slab;
 
 use super::descriptors::Descriptors;
-use crate::protocol::Segment;
+use crate::protocol::{Room, Segment};
 use crate::values::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
 
 /// Requests to the kernel that fit into one batch; a fuller batch is submitted in steps.
@@ -44,6 +44,8 @@ pub enum Completion {
     Accepted { listener: Token, socket: io::Result<OwnedFd>, ended: bool },
     /// Bytes have come in. `ended`: receiving must be armed again.
     Received { socket: Token, buffer: ReceivedBuffer, ended: bool },
+    /// So many bytes have come into the room that was made for them, none at the end of the stream; its buffer comes back.
+    Filled { socket: Token, buffer: Vec<u8>, result: io::Result<usize> },
     /// The other side sends no more.
     EndOfStream { socket: Token },
     /// Receiving has stopped, for want of buffers, because it was cancelled, or because the socket failed.
@@ -112,6 +114,7 @@ const KIND_WOKEN: u64 = 4;
 const KIND_SILENT: u64 = 5;
 const KIND_BELL: u64 = 6;
 const KIND_CANCEL: u64 = 7;
+const KIND_FILL: u64 = 8;
 
 fn tag(kind: u64, value: u64) -> u64 {
     kind << KIND_SHIFT | value
@@ -122,6 +125,8 @@ pub struct Ring {
     kernel: IoUring,
     buffers: ReceiveBuffers,
     borrowed: Slab<Borrowed>,
+    /// What is being received into, one of a socket.
+    rooms: HashMap<Token, Room>,
     descriptors: Descriptors,
     /// What found no room: a few requests for each socket at most, as each has one of a kind under way.
     unsubmitted: VecDeque<squeue::Entry>,
@@ -155,6 +160,7 @@ impl Ring {
             kernel: ring,
             buffers,
             borrowed: Slab::new(),
+            rooms: HashMap::new(),
             descriptors: Descriptors::default(),
             unsubmitted: VecDeque::new(),
             wait_handle,
@@ -243,9 +249,21 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_RECEIVE, u64::from(socket))));
     }
 
-    /// Stops receiving; `ReceiveStopped` says when.
+    /// Receives once, into a room, and gives it back with the completion.
+    pub fn receive_into(&mut self, socket: Token, mut room: Room) {
+        let fd = Fd(self.descriptors.begin(socket));
+        let free = &mut room.buffer.spare_capacity_mut()[..room.bytes];
+        let entry = opcode::Recv::new(fd, free.as_mut_ptr().cast(), free.len() as u32).build();
+        // The bytes are on the heap, so moving the room does not move them.
+        let before = self.rooms.insert(socket, room);
+        debug_assert!(before.is_none(), "one receive of a socket is under way");
+        self.push(entry.user_data(tag(KIND_FILL, u64::from(socket))));
+    }
+
+    /// Stops receiving; `ReceiveStopped` or `Filled` says when.
     pub fn cancel_receive(&mut self, socket: Token) {
-        self.cancel(socket, tag(KIND_RECEIVE, u64::from(socket)));
+        let kind = if self.rooms.contains_key(&socket) { KIND_FILL } else { KIND_RECEIVE };
+        self.cancel(socket, tag(kind, u64::from(socket)));
     }
 
     /// Stops accepting; `Accepted` says when.
@@ -391,13 +409,13 @@ impl Ring {
 
     /// Moves what has completed into `completions`.
     pub fn reap(&mut self, completions: &mut Vec<Completion>) {
-        let Self { kernel, borrowed, buffers, descriptors, .. } = self;
+        let Self { kernel, borrowed, rooms, buffers, descriptors, .. } = self;
         let mut deaf = false;
         completions.extend(kernel.completion().filter_map(|entry| {
             if entry.user_data() == tag(KIND_BELL, 0) {
                 deaf |= !cqueue::more(entry.flags());
             }
-            let completion = interpret(&entry, borrowed);
+            let completion = interpret(&entry, borrowed, rooms);
             // What the bell was sent does not matter, and some kernels spend a buffer on an end.
             if let Some(id) = cqueue::buffer_select(entry.flags())
                 && !matches!(completion, Some(Completion::Received { .. }))
@@ -469,6 +487,7 @@ fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<To
         Some(
             Completion::Accepted { listener: token, .. }
             | Completion::Received { socket: token, .. }
+            | Completion::Filled { socket: token, .. }
             | Completion::EndOfStream { socket: token }
             | Completion::ReceiveStopped { socket: token, .. }
             | Completion::Sent { socket: token, .. }
@@ -481,13 +500,18 @@ fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<To
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel may still read what is being sent: it is let go of only by a ring that is gone, and a ring is
+        // The kernel may still read what is being sent, and write to what is being received into: that is let go of only by a ring that is gone, and a ring is
         // torn down in the background. What is left is a bounded leak at the end of the process.
         std::mem::forget(std::mem::take(&mut self.borrowed));
+        std::mem::forget(std::mem::take(&mut self.rooms));
     }
 }
 
-fn interpret(entry: &cqueue::Entry, borrowed: &mut Slab<Borrowed>) -> Option<Completion> {
+fn interpret(
+    entry: &cqueue::Entry,
+    borrowed: &mut Slab<Borrowed>,
+    rooms: &mut HashMap<Token, Room>,
+) -> Option<Completion> {
     let (kind, value) = (entry.user_data() >> KIND_SHIFT, entry.user_data() & ((1 << KIND_SHIFT) - 1));
     let ended = !cqueue::more(entry.flags());
     let result = if entry.result() < 0 {
@@ -509,6 +533,14 @@ fn interpret(entry: &cqueue::Entry, borrowed: &mut Slab<Borrowed>) -> Option<Com
             (Ok(_), _) => Completion::EndOfStream { socket: value as Token },
             (Err(error), _) => Completion::ReceiveStopped { socket: value as Token, error },
         },
+        KIND_FILL => {
+            let Room { mut buffer, bytes } = rooms.remove(&(value as Token))?;
+            let result = result.map(|received| (received as usize).min(bytes));
+            let filled = buffer.len() + result.as_ref().map_or(0, |received| *received);
+            // SAFETY: the kernel has written that many bytes behind the buffer's, where there was memory for them.
+            unsafe { buffer.set_len(filled) };
+            Completion::Filled { socket: value as Token, buffer, result }
+        }
         KIND_BORROWED => match borrowed.remove(value as usize) {
             Borrowed::Sending { socket, segment, .. } => {
                 Completion::Sent { socket, segment, result: result.map(|sent| sent as usize) }
@@ -698,6 +730,44 @@ mod tests {
         };
         assert_eq!(end, Some(io::ErrorKind::ConnectionReset));
         assert!(read < bytes);
+    }
+
+    #[test]
+    fn a_room_is_filled_behind_what_it_holds_and_no_further() {
+        let (mut ring, _rope) = ring();
+        let (mut peer, own) = UnixStream::pair().expect("a pair");
+        let token = ring.adopt(own.into());
+        peer.write_all(b"behindmore").expect("a socket buffer");
+        let mut buffer = b"before".to_vec();
+        buffer.reserve(100);
+        ring.receive_into(token, Room { buffer, bytes: 6 });
+        let found = completions(&mut ring, 1).pop().expect("one");
+        let Completion::Filled { buffer, result: Ok(6), .. } = found else { panic!("{found:?}") };
+        assert_eq!(buffer, b"beforebehind");
+        ring.receive_once(token);
+        let found = completions(&mut ring, 1).pop().expect("one");
+        let Completion::Received { buffer, .. } = found else { panic!("{found:?}") };
+        assert_eq!(ring.bytes(&buffer), b"more");
+        ring.give_back(buffer);
+    }
+
+    #[test]
+    fn a_room_comes_back_when_receiving_is_cancelled_or_at_the_end() {
+        let (mut ring, _rope) = ring();
+        let (peer, own) = UnixStream::pair().expect("a pair");
+        let token = ring.adopt(own.into());
+        let room = || Room { buffer: Vec::with_capacity(64), bytes: 64 };
+        ring.receive_into(token, room());
+        ring.submit().expect("a working ring");
+        ring.cancel_receive(token);
+        let found = completions(&mut ring, 1).pop().expect("one");
+        let Completion::Filled { result: Err(error), .. } = found else { panic!("{found:?}") };
+        assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+        ring.receive_into(token, room());
+        drop(peer);
+        let found = completions(&mut ring, 1).pop().expect("one");
+        assert!(matches!(found, Completion::Filled { result: Ok(0), .. }), "{found:?}");
+        assert!(ring.rooms.is_empty());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::mesh::{Departure, Mesh};
 use super::messages::{Mailbox, ToControl, ToShard};
 use super::park::{Parking, SHALLOW_SLEEP};
 use crate::control::{EventLoopFigures, ShardReport};
-use crate::protocol::Segment;
+use crate::protocol::{Room, Segment};
 use crate::shard::{Address, Shard};
 use crate::values::time::Now;
 use crate::values::{Action, Loss, Owner};
@@ -110,11 +110,27 @@ impl Application for Guarded {
         }
     }
 
-    fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) {
+    fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) -> usize {
         match owner {
             Owner::Client(id) => self.shard.handle_client_bytes(id, bytes, now),
             Owner::Link(connection, generation) => {
-                self.shard.handle_link_bytes(connection, generation, bytes, now);
+                self.shard.handle_link_bytes(connection, generation, bytes, now)
+            }
+        }
+    }
+
+    fn lend_room(&mut self, owner: Owner) -> Option<Room> {
+        match owner {
+            Owner::Client(id) => self.shard.lend_client_room(id),
+            Owner::Link(connection, generation) => self.shard.lend_link_room(connection, generation),
+        }
+    }
+
+    fn handle_filled(&mut self, owner: Owner, buffer: Vec<u8>, received: usize, now: Now) -> usize {
+        match owner {
+            Owner::Client(id) => self.shard.handle_client_filled(id, buffer, received, now),
+            Owner::Link(connection, generation) => {
+                self.shard.handle_link_filled(connection, generation, buffer, received, now)
             }
         }
     }

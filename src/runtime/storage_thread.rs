@@ -35,10 +35,11 @@ impl Application for Served {
 
     fn handle_connected(&mut self, _owner: Owner, _now: Now) {}
 
-    fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) {
+    fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) -> usize {
         if let Owner::Client(id) = owner {
             self.0.handle_client_bytes(id, bytes, now);
         }
+        0
     }
 
     fn handle_end(&mut self, owner: Owner, _now: Now) {

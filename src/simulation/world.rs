@@ -17,7 +17,7 @@ use super::{Summary, Voice};
 use crate::config::Quotas;
 use crate::control::pool::Rhythm;
 use crate::control::reconciliation::Reconciliation;
-use crate::protocol::{Segment, encode};
+use crate::protocol::{Room, Segment, encode};
 use crate::routing::{Topology, slot_of};
 use crate::shard::{
     AdmissionSettings, BackendSettings, Batch, ClientLimits, Counter, Question, ReplyTo, Shard, ShardSettings,
@@ -124,6 +124,8 @@ pub(super) struct World {
     segments: usize,
     /// Of clients that do not read.
     stuck_segments: BTreeMap<SocketId, Segment>,
+    /// What shards have lent for what is missing of large messages.
+    rooms: BTreeMap<SocketId, Room>,
     history: History,
     random: Random,
     trace: Trace,
@@ -142,6 +144,16 @@ fn quotas_of(plan: &Plan) -> Quotas {
 }
 
 type Checked = Result<(), String>;
+
+/// A shard gets back what it has lent.
+fn filled(shard: &mut Shard, owner: Owner, buffer: Vec<u8>, received: usize, now: Now) -> usize {
+    match owner {
+        Owner::Client(id) => shard.handle_client_filled(id, buffer, received, now),
+        Owner::Link(connection, generation) => {
+            shard.handle_link_filled(connection, generation, buffer, received, now)
+        }
+    }
+}
 
 impl World {
     pub fn new(seed: u64, steps: u64, voice: Voice) -> Self {
@@ -204,6 +216,7 @@ impl World {
             by_owner: HashMap::new(),
             segments: 0,
             stuck_segments: BTreeMap::new(),
+            rooms: BTreeMap::new(),
             history: History::default(),
             random,
             trace: Trace::new(),
@@ -428,21 +441,19 @@ impl World {
                     core.handle_link_connected(connection, generation, now);
                 }
             }
-            Input::Bytes(socket, bytes) => match self.sockets[socket.0].owner {
-                Some(Owner::Client(id)) => core.handle_client_bytes(id, &bytes, now),
-                Some(Owner::Link(connection, generation)) => {
-                    core.handle_link_bytes(connection, generation, &bytes, now);
+            Input::Bytes(socket, bytes) => self.bytes_come(shard, socket, &bytes, now),
+            Input::End(socket) => {
+                self.take_room_back(shard, socket, now);
+                let core = &mut self.cores[shard].shard;
+                match self.sockets[socket.0].owner {
+                    Some(Owner::Client(id)) => core.handle_client_end(id),
+                    Some(Owner::Link(connection, generation)) => {
+                        core.handle_link_lost(connection, generation, Loss::ByPeer, now);
+                        self.close(shard, socket, now);
+                    }
+                    None => unreachable!("accepting came first"),
                 }
-                None => unreachable!("accepting came first"),
-            },
-            Input::End(socket) => match self.sockets[socket.0].owner {
-                Some(Owner::Client(id)) => core.handle_client_end(id),
-                Some(Owner::Link(connection, generation)) => {
-                    core.handle_link_lost(connection, generation, Loss::ByPeer, now);
-                    self.close(shard, socket, now);
-                }
-                None => unreachable!("accepting came first"),
-            },
+            }
             Input::Lost(socket) => {
                 match self.sockets[socket.0].owner {
                     Some(Owner::Client(id)) => core.handle_client_lost(id),
@@ -464,6 +475,44 @@ impl World {
             Input::Answer(to, reply) => core.handle_answer(to, &reply, now),
             Input::Grants(grants) => core.handle_grants(&grants, now),
             Input::Drain => core.handle_drain(),
+        }
+    }
+
+    /// Bytes reach a shard: into the room that it has lent, if it has.
+    fn bytes_come(&mut self, shard: usize, socket: SocketId, mut bytes: &[u8], now: Now) {
+        let owner = self.sockets[socket.0].owner.expect("accepting came first");
+        while !bytes.is_empty() {
+            let core = &mut self.cores[shard].shard;
+            let missing = if let Some(mut room) = self.rooms.remove(&socket) {
+                let (here, rest) = bytes.split_at(room.bytes.min(bytes.len()));
+                room.buffer.extend_from_slice(here);
+                bytes = rest;
+                filled(core, owner, room.buffer, here.len(), now)
+            } else {
+                let here = std::mem::take(&mut bytes);
+                match owner {
+                    Owner::Client(id) => core.handle_client_bytes(id, here, now),
+                    Owner::Link(connection, generation) => {
+                        core.handle_link_bytes(connection, generation, here, now)
+                    }
+                }
+            };
+            if missing > 0 && self.random.per_mille(700) {
+                let room = match owner {
+                    Owner::Client(id) => core.lend_client_room(id),
+                    Owner::Link(connection, generation) => core.lend_link_room(connection, generation),
+                };
+                self.rooms.extend(room.map(|room| (socket, room)));
+            }
+        }
+    }
+
+    /// Nothing came into the room that a shard has lent.
+    fn take_room_back(&mut self, shard: usize, socket: SocketId, now: Now) {
+        if let Some(room) = self.rooms.remove(&socket)
+            && let Some(owner) = self.sockets[socket.0].owner
+        {
+            filled(&mut self.cores[shard].shard, owner, room.buffer, 0, now);
         }
     }
 
@@ -490,6 +539,9 @@ impl World {
                     && std::mem::replace(&mut self.sockets[socket.0].paused, true)
                 {
                     return Err("a socket is paused twice".into());
+                }
+                if let Some(socket) = self.by_owner.get(&(shard, owner)).copied() {
+                    self.take_room_back(shard, socket, now);
                 }
             }
             Action::ResumeReading(owner) => {
@@ -528,6 +580,7 @@ impl World {
         let (peer, owner) = (known.peer, known.owner.expect("only open sockets are closed"));
         self.by_owner.remove(&(shard, owner));
         self.cores[shard].unread.remove(&socket);
+        self.rooms.remove(&socket);
         if let Some(segment) = self.stuck_segments.remove(&socket) {
             self.segments -= 1;
             self.cores[shard].shard.handle_transmitted(owner, segment, now);

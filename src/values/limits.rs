@@ -32,8 +32,8 @@ pub const OPTIONS_MAX: usize = 16;
 pub const PREFIXES_NAMED_MAX: usize = 3;
 /// Buffers of one core that sockets are received into, and the size of each.
 pub const RECEIVE_BUFFERS: u16 = 256;
-/// One socket's turn: what is received at once.
-pub const RECEIVE_BUFFER_BYTES: usize = 16 * 1024;
+/// One socket's turn: what is received at once. A value of 16 KiB fits with what is around it.
+pub const RECEIVE_BUFFER_BYTES: usize = 20 * 1024;
 /// Shards of one process.
 pub const SHARDS_MAX: usize = 256;
 /// Backends of one process.
@@ -125,6 +125,7 @@ pub const REPLY_BYTES_CEILING: usize = 2 * 1024 * 1024 * 1024;
 
 const _: () = assert!(SLOTS.is_power_of_two());
 const _: () = assert!(INLINE_BYTES_MAX > COPY_BYTES_MAX);
+const _: () = assert!(RECEIVE_BUFFER_BYTES > COPY_BYTES_MAX, "what is copied comes whole");
 const _: () =
     assert!(REQUEST_BYTES_CEILING < u32::MAX as usize, "offsets inside a request are kept in 32 bits");
 const _: () = assert!(REPLY_BYTES_CEILING < u32::MAX as usize, "lengths of replies are kept in 32 bits");

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::link::{Link, LinkState, Pending, Purpose};
 use super::{Back, Replies};
-use crate::protocol::{Protocol, Scanned};
+use crate::protocol::{Protocol, Scanned, room};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
@@ -116,17 +116,31 @@ impl Back {
             };
             let (end, rest) = chunk.split_at(scanned.end);
             chunk = rest;
-            let Some(pending) = link.pending.pop_front() else {
-                return self.drop_link(env, connection, "unexpected-reply", replies, now);
-            };
-            self.in_flight -= 1;
-            env.counters.add(Counter::RepliesReceived, 1);
-            match pending.purpose {
-                Purpose::Answer(to) => {
-                    self.take_reply(env, connection, (to, pending), end, &scanned, replies, now);
-                }
-                Purpose::Step | Purpose::Fence => self.take_no_reply(env, connection, pending.purpose),
+            self.take_whole(env, connection, end, &scanned, replies, now);
+        }
+    }
+
+    /// A reply is whole: this is the end of it, behind what was kept.
+    #[inline]
+    pub(super) fn take_whole(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        end: &[u8],
+        scanned: &Scanned,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let Some(pending) = self.links[connection.0 as usize].pending.pop_front() else {
+            return self.drop_link(env, connection, "unexpected-reply", replies, now);
+        };
+        self.in_flight -= 1;
+        env.counters.add(Counter::RepliesReceived, 1);
+        match pending.purpose {
+            Purpose::Answer(to) => {
+                self.take_reply(env, connection, (to, pending), end, scanned, replies, now);
             }
+            Purpose::Step | Purpose::Fence => self.take_no_reply(env, connection, pending.purpose),
         }
     }
 
@@ -203,9 +217,12 @@ impl Back {
             link.partial = Vec::new();
             return;
         }
-        if link.partial.capacity() == 0 {
+        let missing = usize::try_from(link.scanner.missing()).unwrap_or(usize::MAX);
+        // What is large is handed on as it is, so it takes no buffer that is wanted back.
+        if link.partial.capacity() == 0 && missing <= COPY_BYTES_MAX {
             link.partial = env.pool.take();
         }
+        room::expect(&mut link.partial, chunk.len(), missing.min(env.settings.reply_bytes_max));
         link.partial.extend_from_slice(chunk);
     }
 

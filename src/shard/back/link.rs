@@ -144,6 +144,12 @@ impl Link {
         }
     }
 
+    /// Bytes that are known to be missing of the reply that is coming.
+    pub fn missing(&self) -> usize {
+        let wanted = !self.partial.is_empty() && self.let_go == 0 && self.greetings.is_empty();
+        if wanted { usize::try_from(self.scanner.missing()).unwrap_or(usize::MAX) } else { 0 }
+    }
+
     /// Since when the store owes something, if it does. What stands behind much else is not owed from when it was sent, but from the
     /// reply before it.
     pub fn owes_since(&self) -> Option<Timestamp> {

@@ -5,11 +5,13 @@
 //! | one connection | `link.rs` |
 //! | what is said first on it | `greeting.rs` |
 //! | requests out, replies in | `forward.rs` |
+//! | the rest of a large reply, in room made for it | `room.rs` |
 //! | how long that took | `service_time.rs` |
 
 mod forward;
 mod greeting;
 mod link;
+mod room;
 mod service_time;
 
 use std::collections::VecDeque;

@@ -28,10 +28,13 @@ impl Shard {
         self.gate.decide_in_shadow(&mut self.env, now);
     }
 
-    pub(super) fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) {
-        let Some(mut decoder) = self.front.begin_decoding(id) else { return };
+    /// Takes on what it can. How many bytes are known to be missing of the request that is coming, if they may.
+    pub(super) fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
+        let Some(mut decoder) = self.front.begin_decoding(id) else { return 0 };
         let progress = self.decode_with(id, &mut decoder, chunk, now);
+        let missing = if progress == Progress::Done { decoder.missing() } else { 0 };
         self.front.end_decoding(&mut self.env, id, decoder, progress);
+        missing
     }
 
     fn decode_with(

@@ -3,7 +3,7 @@
 //!
 //! | what happens to a request | file |
 //! |---|---|
-//! | its bytes become a request | `decode.rs` |
+//! | its bytes become a request, the rest of a large one in room made for it | `decode.rs`, `rooms.rs` |
 //! | may its client do that | `permit.rs` |
 //! | where does it go | `destination.rs` |
 //! | it is admitted, and sent there | `carry_out.rs`, `split.rs` |
@@ -22,6 +22,7 @@ mod local;
 mod permit;
 mod qos;
 mod replies;
+mod rooms;
 mod split;
 mod transaction;
 mod upkeep;
@@ -156,12 +157,10 @@ impl Shard {
         id
     }
 
-    /// Bytes from a client.
-    pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) {
+    /// Bytes from a client. How many more are known to be missing of its request, if they may come now.
+    pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
         self.env.counters.add(Counter::ClientBytesReceived, chunk.len() as u64);
-        if self.front.hear(id, now) {
-            self.decode(id, chunk, now);
-        }
+        if self.front.hear(id, now) { self.decode(id, chunk, now) } else { 0 }
     }
 
     /// The client will send no more, but may still read.
@@ -200,10 +199,17 @@ impl Shard {
         back.handle_lost(env, (connection, generation), loss, &mut replies, now);
     }
 
-    /// Bytes from a backend.
-    pub fn handle_link_bytes(&mut self, connection: ConnectionId, generation: u32, chunk: &[u8], now: Now) {
+    /// Bytes from a backend. How many more are known to be missing of the reply that is coming.
+    pub fn handle_link_bytes(
+        &mut self,
+        connection: ConnectionId,
+        generation: u32,
+        chunk: &[u8],
+        now: Now,
+    ) -> usize {
         let (env, back, mut replies) = self.towards_clients();
         back.handle_bytes(env, (connection, generation), chunk, &mut replies, now);
+        self.back.missing((connection, generation))
     }
 
     /// A batch from another shard.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | one client, and all of them | `client.rs`, `clients.rs` |
 //! | who it is, and on what terms | `identity.rs`, `handshake.rs`, `wishes.rs` |
+//! | the rest of a large request, in room made for it | `room.rs` |
 //! | may its next request be taken on | `turns.rs`, `held.rs`, `track.rs`, `pauses.rs` |
 //! | what it has queued since `MULTI` | `transaction.rs` |
 //! | its answers | `answer.rs`, `order.rs`, `stored.rs`, `gather.rs`, `cursor.rs` |
@@ -28,6 +29,7 @@ mod memory;
 mod order;
 mod pause;
 mod pauses;
+mod room;
 mod seats;
 mod stored;
 mod track;

@@ -332,7 +332,9 @@ fn a_core_that_is_behind_is_waited_for_by_so_much_only() {
     let fits = limits::BATCH_BYTES_MAX / (1 << 20);
     for _ in 0..fits + 10 {
         // Nothing is handed over before the turn ends.
-        large.chunks(100_000).for_each(|piece| rig.shards[shard].handle_client_bytes(id, piece, rig.now));
+        for piece in large.chunks(100_000) {
+            rig.shards[shard].handle_client_bytes(id, piece, rig.now);
+        }
     }
     let handed_over = rig.counted(Counter::RequestsHandedOver) as usize;
     assert!((fits - 1..=fits + 1).contains(&handed_over), "{handed_over}");

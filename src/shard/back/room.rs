@@ -1,0 +1,48 @@
+//! Room for what is missing of a backend's reply.
+
+use super::{Back, Replies};
+use crate::protocol::Room;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::values::ConnectionId;
+use crate::values::time::Now;
+
+impl Back {
+    /// Bytes that are known to be missing of the reply that is coming.
+    pub fn missing(&mut self, (connection, generation): (ConnectionId, u32)) -> usize {
+        self.current_link(connection, generation).map_or(0, |link| link.missing())
+    }
+
+    /// Lends what has come of a reply, with room behind it, but not beyond the largest reply.
+    pub fn lend_room(&mut self, env: &Env, (connection, generation): (ConnectionId, u32)) -> Option<Room> {
+        let bytes_max = env.settings.reply_bytes_max;
+        let link = self.current_link(connection, generation)?;
+        let missing = link.missing().min(bytes_max.saturating_sub(link.partial.len()));
+        Room::in_buffer(&mut link.partial, missing)
+    }
+
+    /// Takes the buffer back that was lent, with so many bytes received into it.
+    pub fn handle_filled(
+        &mut self,
+        env: &mut Env,
+        (connection, generation): (ConnectionId, u32),
+        (buffer, received): (Vec<u8>, usize),
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        env.counters.add(Counter::BackendBytesReceived, received as u64);
+        let Some(link) = self.current_link(connection, generation) else { return };
+        let before = buffer.len() - received;
+        link.partial = buffer;
+        if received == 0 {
+            return;
+        }
+        link.heard_at = now.monotonic;
+        let Ok(scanned) = link.scanner.scan(&link.partial[before..]) else {
+            return self.drop_link(env, connection, "malformed-reply", replies, now);
+        };
+        let Some(scanned) = scanned else { return };
+        debug_assert_eq!(scanned.end, received, "no more is received than is missing");
+        self.take_whole(env, connection, &[], &scanned, replies, now);
+    }
+}
