@@ -45,8 +45,9 @@ impl Back {
             Message::Shared(bytes) => link.output.append_shared(&mut env.pool, bytes),
         }
         let (class, sent_at) = (envelope.nature.class, now.monotonic);
-        for _ in 1..requests {
-            link.pending.push_back(Pending { purpose: Purpose::Step, class, sent_at });
+        if requests > 1 {
+            let purpose = Purpose::Steps(requests as u32 - 1);
+            link.pending.push_back(Pending { purpose, class, sent_at });
         }
         link.pending.push_back(Pending { purpose: Purpose::Answer(envelope.reply_to), class, sent_at });
         self.in_flight += requests;
@@ -140,7 +141,7 @@ impl Back {
             Purpose::Answer(to) => {
                 self.take_reply(env, connection, (to, pending), end, scanned, replies, now);
             }
-            Purpose::Step | Purpose::Fence => self.take_no_reply(env, connection, pending.purpose),
+            Purpose::Steps(_) | Purpose::Fence => self.take_no_reply(env, connection, pending),
         }
     }
 
@@ -195,13 +196,19 @@ impl Back {
     }
 
     /// One whole reply that was asked for by weir itself.
-    fn take_no_reply(&mut self, env: &mut Env, connection: ConnectionId, purpose: Purpose) {
+    fn take_no_reply(&mut self, env: &mut Env, connection: ConnectionId, pending: Pending) {
         let link = &mut self.links[connection.0 as usize];
         link.let_go = 0;
         env.pool.give(std::mem::take(&mut link.partial));
-        if purpose == Purpose::Fence {
-            let (origin, sequence) = link.fences.pop_front().expect("each in the stream is noted");
-            self.lift_fence(origin, sequence);
+        match pending.purpose {
+            Purpose::Steps(left) if left > 1 => {
+                link.pending.push_front(Pending { purpose: Purpose::Steps(left - 1), ..pending });
+            }
+            Purpose::Steps(_) | Purpose::Answer(_) => {}
+            Purpose::Fence => {
+                let (origin, sequence) = link.fences.pop_front().expect("each in the stream is noted");
+                self.lift_fence(origin, sequence);
+            }
         }
     }
 
@@ -263,7 +270,7 @@ impl Back {
         let retry_after = link.pause_left(now.monotonic).max(RETRY_AFTER_LOSS);
         let backend = link.backend;
         let mut pending = std::mem::take(&mut link.pending);
-        self.in_flight -= pending.len();
+        self.in_flight -= pending.iter().map(Pending::replies).sum::<usize>();
         let mut text = env.pool.take();
         Refusal::Unavailable { backend: env.backend_name(backend), reason, retry_after }.encode(&mut text);
         for pending in pending.drain(..) {

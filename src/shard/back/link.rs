@@ -41,8 +41,8 @@ pub enum LinkState {
 pub enum Purpose {
     /// A client's.
     Answer(ReplyTo),
-    /// Nobody's: a step of a block of which only the last reply counts.
-    Step,
+    /// Nobody's: as many replies to a block of which only the one behind them counts.
+    Steps(u32),
     /// Nobody's: a fence, the oldest of those in the stream.
     Fence,
 }
@@ -64,6 +64,16 @@ pub struct Pending {
     /// Of the command.
     pub class: Class,
     pub sent_at: Timestamp,
+}
+
+impl Pending {
+    /// How many replies it stands for.
+    pub const fn replies(&self) -> usize {
+        match self.purpose {
+            Purpose::Steps(left) => left as usize,
+            Purpose::Answer(_) | Purpose::Fence => 1,
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -35,6 +35,8 @@ use super::env::Env;
 use super::front::client_filter::{ClientsAsked, ClientsTold};
 use super::front::{Address, Front};
 use super::gate::{Gate, UserFigures};
+use super::message::Message;
+use super::outcome::Outcome;
 use super::post::{Batch, Post};
 use super::question::Question;
 use super::request::ReplyTo;
@@ -61,8 +63,8 @@ pub struct Shard {
     post: Post,
     /// What is looked after now and then.
     upkeep: Upkeep,
-    /// When the turn that is being ended was; what is polled is polled then.
-    turn_started: Timestamp,
+    /// The turn that is being ended; what is polled is polled then.
+    turn: Now,
 }
 
 impl Shard {
@@ -74,7 +76,7 @@ impl Shard {
             back: Back::new(&settings),
             post: Post::new(settings.topology.shards()),
             upkeep: Upkeep::default(),
-            turn_started: Timestamp::ZERO,
+            turn: Now::default(),
             env: Env::new(settings, quotas),
         }
     }
@@ -273,7 +275,7 @@ impl Shard {
 
     /// The end of a turn: what was put off until now is done. Call before the `poll_*`.
     pub fn handle_turn_end(&mut self, now: Now) {
-        self.turn_started = now.monotonic;
+        self.turn = now;
         self.front.end_pauses(&self.env.quotas, now);
         for _ in 0..self.front.waiting_for_turn() {
             if let Some(id) = self.front.take_next_turn() {
@@ -315,7 +317,15 @@ impl Shard {
 
     /// What only the control executor knows, if anything is asked; the reply comes back through `handle_answer`.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
-        self.front.poll_question()
+        loop {
+            let (to, question) = self.front.poll_question()?;
+            if self.front.find(to.client_id()).is_some() {
+                return Some((to, question));
+            }
+            // Whoever asked has left: it is not answered, and costs nothing.
+            self.front.handle_question_answered();
+            self.give_back(to, Outcome::Refused, Message::Small(&[]), self.turn);
+        }
     }
 
     /// Bytes that should go out, if any. The socket gives the segment back through `handle_transmitted`, and there is
@@ -324,9 +334,9 @@ impl Shard {
         if let Some(to_backend) = self.back.poll_transmit() {
             return Some(to_backend);
         }
-        let to_client = self.front.poll_transmit(self.turn_started)?;
+        let to_client = self.front.poll_transmit(self.turn.monotonic)?;
         // The turn has ended, but someone must look whether this client takes it.
-        self.upkeep.plan_housekeeping(self.turn_started);
+        self.upkeep.plan_housekeeping(self.turn.monotonic);
         Some(to_client)
     }
 
@@ -344,7 +354,7 @@ impl Shard {
 
     /// When `handle_turn_end` should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let next_turn = self.is_busy().then_some(self.turn_started);
+        let next_turn = self.is_busy().then_some(self.turn.monotonic);
         let upkeep = self.upkeep.poll_deadline();
         [upkeep, self.gate.poll_deadline(), next_turn, self.front.pause_ends()].into_iter().flatten().min()
     }

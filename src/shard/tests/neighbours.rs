@@ -374,3 +374,18 @@ fn questions_have_a_bound_and_wait_where_they_were_asked() {
         "nothing is lost, and never more at once"
     );
 }
+
+#[test]
+fn questions_of_those_who_have_left_are_not_asked() {
+    let mut rig = Rig::new(1, 1);
+    let clients: Vec<usize> = (0..300).map(|_| rig.client(0)).collect();
+    for client in &clients {
+        rig.send(*client, &[&["INFO"]]);
+        let (shard, id) = rig.clients[*client];
+        if client % 100 != 7 {
+            rig.shards[shard].handle_client_lost(id);
+        }
+    }
+    let asked = std::iter::from_fn(|| rig.shards[0].poll_question()).count();
+    assert_eq!((asked, rig.shards[0].requests_departed()), (3, 0));
+}

@@ -113,3 +113,27 @@ fn what_administrators_ask_of_stores_goes_to_all_of_them() {
     rig.send(client, &[&["CONFIG", "GET", "save"]]);
     assert_eq!(rig.told(client), "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
 }
+
+#[test]
+fn a_block_owes_a_reply_for_each_request_until_its_connection_is_lost() {
+    for answered in [0, 1, 700] {
+        let mut rig = Rig::new(1, 1);
+        let client = rig.client(0);
+        rig.send(client, &[&["MULTI"]]);
+        for _ in 0..4 {
+            rig.send(client, &[&["SET", "k", "v"][..]; 250]);
+        }
+        rig.send(client, &[&["EXEC"], &["GET", "k"]]);
+        rig.told(client);
+        assert_eq!(rig.owed(), 1_002, "MULTI, what was queued, EXEC; what came later waits");
+        (0..answered).for_each(|_| rig.answer_next("+QUEUED\r\n"));
+        assert_eq!(rig.owed(), 1_002 - answered);
+        rig.lose("EXEC");
+        assert_eq!(
+            rig.told(client),
+            "-UNAVAILABLE backend=store0 reason=connection-lost retry_after_ms=50\r\n"
+        );
+        rig.answer_first("GET", "$1\r\nv\r\n");
+        assert_eq!((rig.told(client).as_str(), rig.owed()), ("$1\r\nv\r\n", 0));
+    }
+}
