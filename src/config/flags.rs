@@ -222,7 +222,7 @@ pub struct Flags {
     #[arg(value_parser = duration, default_value = "0")]
     pub idle_timeout: Duration,
 
-    /// Clients that read nothing for so long, though replies wait for them, are closed
+    /// Clients that read less than 1 MiB in so long, though more waits for them, are closed
     #[arg(long, env = "WEIR_SEND_TIMEOUT", value_name = "DURATION", help_heading = TIMEOUTS)]
     #[arg(value_parser = positive_duration, default_value = "30s")]
     pub send_timeout: Duration,

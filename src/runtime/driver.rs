@@ -45,6 +45,8 @@ pub(super) trait Application {
     fn note_not_accepted(&mut self, _error: &io::Error) {}
     /// The socket failed, or could not be connected.
     fn handle_lost(&mut self, owner: Owner, loss: Loss, now: Now);
+    /// The other side takes what is sent to it, and there is more of it.
+    fn handle_sending(&mut self, _owner: Owner, _now: Now) {}
     fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now);
     fn poll_action(&mut self) -> Option<Action>;
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
@@ -357,6 +359,7 @@ impl Driver {
         let (owner, closing) = (socket.owner, socket.closing);
         match result {
             Ok(progress) if !closing && sent < length && *progress > 0 => {
+                application.handle_sending(owner, now);
                 return self.send(token, segment, sent);
             }
             // Nothing was lost, and the rest is sent.

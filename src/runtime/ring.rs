@@ -28,6 +28,8 @@ use super::descriptors::Descriptors;
 use crate::protocol::{Room, Segment};
 use crate::values::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
 
+/// One send takes no more, so that it shows now and then that the other side takes something.
+const SEND_BYTES_MAX: usize = 1 << 20;
 /// Requests to the kernel that fit into one batch; a fuller batch is submitted in steps.
 const SUBMISSIONS: u32 = 1024;
 /// Completions that fit before the kernel must keep them aside.
@@ -84,9 +86,12 @@ impl Places {
     /// Those of what is left of a segment, which must not change while they are in use.
     fn of(segment: &Segment, mut sent: usize) -> Self {
         let mut pieces = Vec::new();
+        let mut room = SEND_BYTES_MAX;
         for piece in segment.pieces() {
             let left = &piece[sent.min(piece.len())..];
             sent -= piece.len() - left.len();
+            let left = &left[..left.len().min(room)];
+            room -= left.len();
             if !left.is_empty() {
                 pieces.push(libc::iovec { iov_base: left.as_ptr().cast_mut().cast(), iov_len: left.len() });
             }
@@ -288,7 +293,7 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_CANCEL, u64::from(token))));
     }
 
-    /// Sends a segment from `sent` on, and gives it back with the completion.
+    /// Sends a segment from `sent` on, or a part of it, and gives it back with the completion.
     pub fn send(&mut self, socket: Token, segment: Segment, sent: usize) {
         let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
         let fd = Fd(self.descriptors.begin(socket));
@@ -299,6 +304,7 @@ impl Ring {
             (opcode::SendMsg::new(fd, header).flags(flags as u32).build(), Some(places))
         } else {
             let bytes = &segment.pieces().next().expect("one piece")[sent..];
+            let bytes = &bytes[..bytes.len().min(SEND_BYTES_MAX)];
             (opcode::Send::new(fd, bytes.as_ptr(), bytes.len() as u32).flags(flags).build(), None)
         };
         let place = self.borrowed.insert(Borrowed::Sending { socket, segment, _places: places });
@@ -771,6 +777,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_large_is_sent_in_parts() {
+        let large = || bytes::Bytes::from(vec![b'x'; SEND_BYTES_MAX + 7]);
+        let several = vec![Segment::Shared(large()), Segment::Shared(large())];
+        for (segment, sends) in [(Segment::Shared(large()), 2), (Segment::Several(several), 3)] {
+            let (mut ring, _rope) = ring();
+            let (mut peer, own) = UnixStream::pair().expect("a pair");
+            let reader = std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()));
+            let token = ring.adopt(own.into());
+            let length = segment.len();
+            let (mut segment, mut sent, mut completed) = (segment, 0, 0);
+            while sent < length {
+                ring.send(token, segment, sent);
+                let found = completions(&mut ring, 1).pop().expect("one");
+                let Completion::Sent { segment: back, result: Ok(part), .. } = found else {
+                    panic!("{found:?}")
+                };
+                assert!(part <= SEND_BYTES_MAX);
+                (segment, sent, completed) = (back, sent + part, completed + 1);
+            }
+            assert_eq!((sent, completed), (length, sends));
+            ring.shut_down(token);
+            assert_eq!(reader.join().expect("it reads").expect("until the end"), length as u64);
+        }
+    }
+
+    #[test]
     fn one_buffer_at_a_time_ends_with_each() {
         let (mut ring, _rope) = ring();
         let (mut peer, own) = UnixStream::pair().expect("a pair");
@@ -791,9 +823,15 @@ mod tests {
         let (mut peer, own) = UnixStream::pair().expect("a pair");
         let token = ring.adopt(own.into());
         // More than a socket's buffer takes at once.
-        let pieces = [vec![b'a'; 3], vec![b'b'; 1 << 20], Vec::new(), vec![b'c'; 5], vec![b'd'; 1 << 20]];
+        let pieces = [
+            vec![b'a'; 3],
+            vec![b'b'; SEND_BYTES_MAX / 2 - 8],
+            Vec::new(),
+            vec![b'c'; 5],
+            vec![b'd'; SEND_BYTES_MAX / 2 - 8],
+        ];
         let whole = pieces.concat();
-        for sent in [0, 2, 3, 1000, 3 + (1 << 20), whole.len() - 1] {
+        for sent in [0, 2, 3, 1000, 3 + SEND_BYTES_MAX / 2 - 8, whole.len() - 1] {
             let pieces = pieces.iter().map(|piece| Segment::Shared(piece.clone().into())).collect();
             ring.send(token, Segment::Several(pieces), sent);
             ring.submit().expect("a working ring");

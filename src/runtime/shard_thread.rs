@@ -151,6 +151,10 @@ impl Application for Guarded {
         }
     }
 
+    fn handle_sending(&mut self, owner: Owner, now: Now) {
+        self.shard.handle_sending(owner, now);
+    }
+
     fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
         self.shard.handle_transmitted(owner, segment, now);
     }

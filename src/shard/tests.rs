@@ -320,6 +320,22 @@ fn a_client_that_takes_nothing_is_closed_though_nothing_else_happens() {
 }
 
 #[test]
+fn a_client_that_takes_little_at_a_time_is_not_closed() {
+    let mut rig = Rig::with(1, 1, |settings| settings.send_timeout = Duration::from_secs(2));
+    rig.reading = Reading::Never;
+    let client = rig.client(0);
+    rig.send(client, &[&["PING"]]);
+    for _ in 0..5 {
+        rig.wait(Duration::from_millis(1_500));
+        let (shard, id) = rig.clients[client];
+        rig.shards[shard].handle_sending(Owner::Client(id), rig.now);
+        assert_eq!(rig.shards[0].clients_open(), 1);
+    }
+    rig.wait(Duration::from_secs(3));
+    assert_eq!(rig.shards[0].clients_open(), 0, "it has stopped");
+}
+
+#[test]
 fn a_client_that_waits_for_a_slow_store_is_not_idle() {
     let mut rig = Rig::with(1, 1, |settings| settings.idle_timeout = Some(Duration::from_secs(2)));
     let client = rig.client(0);

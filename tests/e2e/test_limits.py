@@ -313,6 +313,25 @@ def test_a_client_that_does_not_read_costs_bounded_memory_and_is_closed(servers)
         assert good.ok("STRLEN", "megabyte") == MEBIBYTE
 
 
+@pytest.mark.weir_only
+def test_a_client_that_reads_slowly_gets_its_reply_whole(servers):
+    """A reply of 16 MiB that takes longer to read than a client may read nothing."""
+    weir = servers.weir(servers.redis(), flags=["--shards", "1", "--send-timeout", "2s"])
+    with weir.connect() as good:
+        good.ok("SET", "large", b"l" * (16 * MEBIBYTE))
+    with weir.connect(receive_buffer=64 * 1024) as slow:
+        slow.send_raw(encode("GET", "large"))
+        begun, received, whole = time.monotonic(), 0, 16 * MEBIBYTE + len(b"$16777216\r\n\r\n")
+        while received < whole:
+            part = slow.socket.recv(min(256 * 1024, whole - received))
+            assert part, f"closed after {received} bytes"
+            received += len(part)
+            # A pace of 4 MiB a second, whatever comes at once: the reply takes 4 seconds.
+            time.sleep(max(0.0, begun + received / (4 * MEBIBYTE) - time.monotonic()))
+        assert time.monotonic() - begun > 3
+        assert slow.ok("PING") == b"PONG"
+
+
 def is_closed(connection: Connection) -> bool:
     """Whether the peer has reset or closed, told without reading: sending fails."""
     connection.socket.settimeout(0)

@@ -253,6 +253,13 @@ impl Shard {
         self.front.handle_drain(&mut self.env);
     }
 
+    /// A socket has taken a part of a segment: whoever reads slowly is not one that does not read.
+    pub fn handle_sending(&mut self, owner: Owner, now: Now) {
+        if let Owner::Client(id) = owner {
+            self.front.handle_sending(id, now);
+        }
+    }
+
     /// A socket is done with a segment: it was sent whole, or the socket is closed.
     pub fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
         self.env.pool.give_segment(segment);

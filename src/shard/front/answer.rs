@@ -212,6 +212,15 @@ impl Front {
         None
     }
 
+    /// A client takes what is sent to it, and there is more of it.
+    pub fn handle_sending(&mut self, id: ClientId, now: Now) {
+        if let Some(client) = self.clients.get(id)
+            && client.sending_since.is_some()
+        {
+            client.sending_since = Some(now.monotonic);
+        }
+    }
+
     /// A socket is done with a segment.
     pub fn handle_transmitted(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let Some(client) = self.clients.get(id) else { return };

@@ -73,7 +73,7 @@ pub struct Client {
     /// The held request waits for a pool of quotas to answer.
     pub(super) waits_for_quota: bool,
     pub(super) ending: Ending,
-    /// Since when a segment is with the socket.
+    /// Since when a segment is with the socket, or when the client took a part of it last.
     pub(super) sending_since: Option<Timestamp>,
     pub(super) last_heard: Timestamp,
     pub(super) reading_paused: bool,
