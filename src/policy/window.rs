@@ -264,10 +264,8 @@ impl Window {
             self.learn(at, first);
         }
         if count >= SAMPLES_LEAST && took >= ROUND_LEAST.max(ROUND_MEDIANS * self.median) {
-            let is_grave = count < SAMPLES_GRAVE
-                && !matches!(self.trial, Trial::Cut { .. } | Trial::Probe { .. })
-                && self.size >= 4.0
-                && self.is_limited;
+            let is_grave =
+                count < SAMPLES_GRAVE && self.trial == Trial::None && self.size >= 4.0 && self.is_limited;
             if is_grave {
                 // Before something grave is decided, some more.
                 let low = median_of(&mut self.seen, |seen| seen.low);

@@ -506,8 +506,8 @@ fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<To
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel may still read what is being sent, and write to what is being received into: that is let go of only by a ring that is gone, and a ring is
-        // torn down in the background. What is left is a bounded leak at the end of the process.
+        // The kernel may still read what is being sent, and write to what is being received into: that is let go of only by a
+        // ring that is gone, and a ring is torn down in the background. What is left is a bounded leak at the end of the process.
         std::mem::forget(std::mem::take(&mut self.borrowed));
         std::mem::forget(std::mem::take(&mut self.rooms));
     }

@@ -59,7 +59,7 @@ impl Shard {
         let (arguments, nature) = (&request.arguments, Nature::of(command));
         let message = Message::new(arguments.frame(), request.shared);
         match (destination, command) {
-            (Destination::Home { slot, backend, .. } | Destination::Alone { slot, backend }, _) => {
+            (Destination::Alone { slot, backend }, _) => {
                 let envelope = self.envelope_alone(id, (slot, backend), (Rewrite::AsItCame, charge), nature);
                 self.send_from_here(&envelope, message, 1, now);
             }
@@ -81,6 +81,7 @@ impl Shard {
             (Destination::Weir(local), Some(command)) => {
                 self.answer_locally(id, command, local, charge, request, now);
             }
+            (Destination::Home { .. }, _) => unreachable!("seen to by who calls this"),
             (Destination::Parts(_) | Destination::Weir(_), None) => {
                 unreachable!("what is in no table goes alone")
             }
@@ -132,7 +133,7 @@ impl Shard {
             LocalCommand::Exec => client
                 .transaction()
                 .and_then(|transaction| transaction.asked())
-                .map(|asked| (asked, Class::Multi)),
+                .map(|asked| (asked, Nature::TRANSACTION.class)),
             _ if local.is_priced() => Some((asked(command, arguments), Nature::of(command).class)),
             _ => None,
         };

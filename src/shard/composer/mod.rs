@@ -42,7 +42,7 @@ use super::question::Question;
 use super::request::ReplyTo;
 use super::settings::ShardSettings;
 use crate::config::Quotas;
-use crate::protocol::{Segment, encode};
+use crate::protocol::Segment;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, StoreVersion, Timestamp};
@@ -150,11 +150,9 @@ impl Shard {
     pub fn handle_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
         self.env.counters.add(Counter::ClientsRefused, 1);
         let id = self.handle_client_opened(now);
-        self.front.answer_now(&mut self.env, id, |out, _| {
-            let text =
-                format!("OVERLOADED reason=clients limit={clients_max} (--max-clients) retry_after_ms=1000");
-            encode::error(out, &text);
-        });
+        let text =
+            format!("OVERLOADED reason=clients limit={clients_max} (--max-clients) retry_after_ms=1000");
+        self.answer_error(id, &text);
         self.front.stop_listening(&mut self.env, id);
         id
     }
@@ -299,10 +297,10 @@ impl Shard {
             self.env.counters.add(Counter::QuotaPoolsSilent, 1);
             self.resume_waiting(now);
         }
-        if self.upkeep.is_house_kept(now) {
+        if self.upkeep.take_housekeeping(now) {
             self.keep_house(now);
         }
-        if self.is_to_be_looked_after() {
+        if !self.upkeep.is_housekeeping_planned() && self.is_to_be_looked_after() {
             self.upkeep.plan_housekeeping(now.monotonic);
         }
         self.tidy_if_due(now);
@@ -396,7 +394,7 @@ impl Shard {
 
     /// Gives memory back after a burst: buffers that nobody needed for a while, and lists that were long once.
     fn tidy_if_due(&mut self, now: Now) {
-        if let Some(idle_since) = self.upkeep.is_tidied(&self.env.counters, now) {
+        if let Some(idle_since) = self.upkeep.take_tidying(&self.env.counters, now) {
             let buffers = self.env.pool.tidy();
             let batches = self.post.tidy();
             self.back.tidy();

@@ -26,13 +26,18 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Is it time for housekeeping? It is done then.
-    pub fn is_house_kept(&mut self, now: Now) -> bool {
+    /// Is it time for housekeeping? Whoever asks does it then.
+    pub fn take_housekeeping(&mut self, now: Now) -> bool {
         let is_due = self.housekeeping_at.is_some_and(|at| at <= now.monotonic);
         if is_due {
             self.housekeeping_at = None;
         }
         is_due
+    }
+
+    /// Is it known when the next housekeeping is?
+    pub fn is_housekeeping_planned(&self) -> bool {
+        self.housekeeping_at.is_some()
     }
 
     /// There is something to look at.
@@ -47,8 +52,8 @@ impl Upkeep {
         }
     }
 
-    /// Is it time to tidy? It is done then: what is of clients that have been idle since then may go.
-    pub fn is_tidied(&mut self, counters: &Counters, now: Now) -> Option<Timestamp> {
+    /// Is it time to tidy? Whoever asks does it then: what is of clients that have been idle since then may go.
+    pub fn take_tidying(&mut self, counters: &Counters, now: Now) -> Option<Timestamp> {
         if self.tidy_at.is_none_or(|at| at > now.monotonic) {
             return None;
         }
