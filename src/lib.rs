@@ -1,6 +1,7 @@
 //! weir: traffic management between Redis-protocol clients and a shared key-value store. See ARCHITECTURE.md.
 
 pub mod calibration;
+pub mod client;
 pub mod config;
 pub mod control;
 pub mod load;

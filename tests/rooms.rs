@@ -12,6 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("routing", &["values"]),
     ("policy", &["values"]),
     ("storage", &["values", "protocol"]),
+    ("client", &["values", "protocol"]),
     ("load", &["values", "protocol"]),
     ("calibration", &["values", "protocol", "policy", "load"]),
     ("shard", &["values", "config", "protocol", "routing", "policy"]),

@@ -1,0 +1,108 @@
+//! What became of a request, as far as a client acts on it.
+
+use std::time::Duration;
+
+/// What a reply says is believed up to here: a slip of somebody's must not keep a client away for good.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+
+/// Why weir did not let a request through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A quota is used up.
+    Throttled,
+    /// There is not enough for all.
+    Overloaded,
+    /// Its store is out of reach, or was lost before it answered.
+    Unavailable,
+    /// It could not be answered in time.
+    Deadline,
+}
+
+impl Refusal {
+    /// By the word that an error reply begins with; none if that is no refusal of weir's.
+    pub fn named(word: &[u8]) -> Option<Self> {
+        match word {
+            b"THROTTLED" => Some(Self::Throttled),
+            b"OVERLOADED" => Some(Self::Overloaded),
+            b"UNAVAILABLE" => Some(Self::Unavailable),
+            b"DEADLINE" => Some(Self::Deadline),
+            _ => None,
+        }
+    }
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The store took it on: a reply, or an error of its own.
+    Answered,
+    /// weir refused it, and may have said when to come back.
+    Refused(Refusal, Option<Duration>),
+    /// There was no reply within the timeout.
+    TimedOut,
+    /// Its connection was lost.
+    Lost,
+}
+
+impl Outcome {
+    /// From the text of an error reply, without the `-` before it:
+    /// `OVERLOADED reason=queue backend=10.0.0.5:6379 retry_after_ms=12`.
+    pub fn of_error(text: &[u8]) -> Self {
+        let mut words = text.split(u8::is_ascii_whitespace);
+        match words.next().and_then(Refusal::named) {
+            Some(refusal) => Self::Refused(refusal, words.find_map(retry_after)),
+            None => Self::Answered,
+        }
+    }
+
+    /// How long to stay away, if that was said.
+    pub const fn retry_after(self) -> Option<Duration> {
+        if let Self::Refused(_, retry_after) = self { retry_after } else { None }
+    }
+}
+
+fn retry_after(word: &[u8]) -> Option<Duration> {
+    let digits = word.strip_prefix(b"retry_after_ms=")?;
+    std::str::from_utf8(digits)
+        .ok()?
+        .parse()
+        .ok()
+        .map(|millis| Duration::from_millis(millis).min(RETRY_AFTER_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_replies() {
+        let refused =
+            |refusal, millis: Option<u64>| Outcome::Refused(refusal, millis.map(Duration::from_millis));
+        for (text, outcome) in [
+            (
+                "THROTTLED scope=tenant name=acme limit=5000 remaining=0 retry_after_ms=37",
+                refused(Refusal::Throttled, Some(37)),
+            ),
+            (
+                "OVERLOADED reason=queue backend=10.0.0.5:6379 retry_after_ms=12\r\n",
+                refused(Refusal::Overloaded, Some(12)),
+            ),
+            (
+                "UNAVAILABLE backend=a:1 reason=ejected retry_after_ms=900",
+                refused(Refusal::Unavailable, Some(900)),
+            ),
+            ("DEADLINE stage=queue waited_ms=20", refused(Refusal::Deadline, None)),
+            ("OVERLOADED retry_after_ms=soon", refused(Refusal::Overloaded, None)),
+            ("OVERLOADED retry_after_ms=-1", refused(Refusal::Overloaded, None)),
+            ("OVERLOADED retry_after_ms=99999999999999999999999", refused(Refusal::Overloaded, None)),
+            ("OVERLOADEDX retry_after_ms=1", Outcome::Answered),
+            ("LOADING Redis is loading", Outcome::Answered),
+            ("", Outcome::Answered),
+        ] {
+            assert_eq!(Outcome::of_error(text.as_bytes()), outcome, "{text}");
+        }
+        let never = Outcome::of_error(format!("UNAVAILABLE retry_after_ms={}", u64::MAX).as_bytes());
+        assert_eq!(never.retry_after(), Some(RETRY_AFTER_MAX));
+        assert_eq!(Outcome::TimedOut.retry_after(), None);
+    }
+}
