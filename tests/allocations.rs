@@ -13,7 +13,9 @@ use std::time::Duration;
 use weir::config::Quotas;
 use weir::protocol::{Segment, encode};
 use weir::routing::{Topology, slot_of};
-use weir::shard::{AdmissionSettings, BackendSettings, ClientLimits, Counter, Shard, ShardSettings};
+use weir::shard::{
+    AdmissionSettings, BackendSettings, ClientLimits, Counter, OverloadSettings, Shard, ShardSettings,
+};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, Demand, Grant, Owner, ShardId, Timestamp, UNIT};
 
@@ -166,6 +168,7 @@ impl Bench {
         let backends: Arc<[BackendSettings]> = (0..BACKENDS)
             .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
             .collect();
+        let overload = OverloadSettings::new(SHARDS, BACKENDS);
         let settings = |id| ShardSettings {
             id: ShardId(id),
             topology,
@@ -182,6 +185,7 @@ impl Bench {
             connect_timeout: Duration::from_secs(1),
             seed: 1,
             clients: ClientLimits::default(),
+            overload: overload.clone(),
             admission: AdmissionSettings::default(),
         };
         let mut shards: Vec<Shard> =

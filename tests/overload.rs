@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use weir::policy::queue::{Circumstances, Queue, Refused, Waiting};
+use weir::policy::queue::{Circumstances, Held, Queue, Refused, Taken, Waiting, lateness};
 use weir::policy::window::{Board, Record, Sample, Window};
 use weir::values::random::Random;
 use weir::values::{TenantId, Tier, Timestamp, UNIT};
@@ -198,7 +198,7 @@ impl World {
     ) -> Self {
         let core = || Core {
             window: Window::new(cores),
-            queue: Queue::new(Timestamp::ZERO),
+            queue: Queue::new(Held { requests: 8192, bytes: usize::MAX }, Timestamp::ZERO),
             inbox: Vec::new(),
             turn_at: u64::MAX,
             version: 0,
@@ -382,13 +382,16 @@ impl World {
         let now = Timestamp::from_nanos(self.now);
         let own = &mut self.cores[core];
         own.turn_at = u64::MAX;
+        let planned = own.planned.take().map_or(Timestamp::MAX, Timestamp::from_nanos);
+        let late = lateness(planned, now);
+        own.queue.handle_late(late);
         let circumstances = Circumstances {
-            planned: own.planned.take().map(Timestamp::from_nanos),
+            late,
             in_flight: own.in_flight,
             median: own.window.median(),
             is_growing: own.window.is_growing(),
         };
-        let late = own.queue.handle_turn(now, &circumstances);
+        own.queue.handle_turn(now, &circumstances);
         let patience = STALLED.max(4 * own.window.median().as_nanos() as u64);
         own.is_stalled |= own.in_flight > 0 && own.queue.silence(now).as_nanos() as u64 > patience;
         let items = std::mem::take(&mut own.inbox);
@@ -434,9 +437,11 @@ impl World {
             late,
             in_flight: own.in_flight + 1,
             depth: one.depth,
+            kind: 0,
             is_costly: one.is_costly || one.behind_costly,
         };
-        own.window.handle_reply(&sample, now, &mut Shared { records: &mut self.records, own: core });
+        let records = &mut self.records;
+        own.window.handle_reply(&sample, now, || Shared { records, own: core });
         self.answer(request, End::Served);
         let own = &mut self.cores[core];
         while own.sent.front().is_some_and(|first| self.requests[*first].answered) {
@@ -467,6 +472,7 @@ impl World {
                 tenant: TenantId(0),
                 tier: self.groups[one.group].tier,
                 cost: UNIT,
+                bytes: 0,
                 deadline: one.deadline.map(Timestamp::from_nanos),
             };
             own.queue.push(waiting, Timestamp::from_nanos(self.now)).err()
@@ -480,7 +486,7 @@ impl World {
         let base = self.cores[core].window.base().as_nanos() as u64;
         while !self.cores[core].is_stalled && self.cores[core].in_flight < self.cores[core].window.size() {
             let own = &mut self.cores[core];
-            let Some(request) = own.queue.take() else { return };
+            let Some(Taken { item: request, .. }) = own.queue.take(|_| true) else { return };
             let one = &mut self.requests[request];
             if one.deadline.is_some_and(|deadline| self.now + base > deadline) {
                 self.answer(request, End::Refused(Refused::Deadline));
@@ -508,8 +514,8 @@ impl World {
         let own = &mut self.cores[core];
         let (base, is_stalled) = (own.window.base(), own.is_stalled);
         let mut refused = Vec::new();
-        own.queue.expire(Timestamp::from_nanos(self.now), base, is_stalled, |request, why| {
-            refused.push((request, why));
+        own.queue.expire(Timestamp::from_nanos(self.now), base, (is_stalled, true), |taken, why| {
+            refused.push((taken.item, why));
         });
         for (request, why) in refused {
             self.answer(request, End::Refused(why));

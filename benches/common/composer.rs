@@ -9,7 +9,9 @@ use weir::control::pool::Rhythm;
 use weir::control::reconciliation::Reconciliation;
 use weir::protocol::encode;
 use weir::routing::Topology;
-use weir::shard::{AdmissionSettings, BackendSettings, ClientLimits, Limiter, Shard, ShardSettings};
+use weir::shard::{
+    AdmissionSettings, BackendSettings, ClientLimits, Limiter, OverloadSettings, Shard, ShardSettings,
+};
 use weir::values::allowance::lease_of;
 use weir::values::time::Now;
 use weir::values::{Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, Timestamp, UNIT};
@@ -34,6 +36,7 @@ impl Composer {
         let topology = Topology::new(shards, 1);
         let admission = AdmissionSettings { limiter, ..AdmissionSettings::default() };
         let period = admission.period;
+        let overload = OverloadSettings::new(shards, 1);
         let settings = |id| ShardSettings {
             id: ShardId(id),
             topology,
@@ -50,6 +53,7 @@ impl Composer {
             connect_timeout: Duration::from_secs(1),
             seed: 1,
             clients: ClientLimits::default(),
+            overload: overload.clone(),
             admission: admission.clone(),
         };
         let quotas = Arc::new(quotas);

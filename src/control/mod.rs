@@ -1,5 +1,6 @@
 //! Decisions across cores, and what is known of all of them together. Pure.
 
+mod bulkhead_series;
 pub mod client_rounds;
 pub mod exposition;
 pub mod http;

@@ -1,5 +1,6 @@
 //! What the admin port shows.
 
+use super::bulkhead_series::write_bulkheads;
 use super::exposition::{CONTENT_TYPE, Exposition, Kind};
 use super::http::{Response, Route, Status};
 use super::quota_page::quotas_page;
@@ -59,6 +60,7 @@ fn metrics(view: View<'_>, totals: &Totals) -> String {
     write_shard_gauges(&mut page, totals);
     write_counters(&mut page, totals);
     write_service_times(&mut page, totals);
+    write_bulkheads(&mut page, &view.facts.backends, totals);
     write_engine(&mut page, totals);
     page.finish()
 }

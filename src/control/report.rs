@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::QuotaHistory;
-use crate::shard::{Counters, ServiceTimes, Shard, UserFigures};
+use crate::shard::{BulkheadFigures, Counters, Pressures, ServiceTimes, Shard, UserFigures};
 use crate::storage::EngineStatistics;
 use crate::values::StoreVersion;
 
@@ -20,6 +20,10 @@ pub struct ShardReport {
     pub links_open: usize,
     /// How long backends took.
     pub service_times: ServiceTimes,
+    /// How it stands before each backend, by backend and track.
+    pub bulkheads: Vec<BulkheadFigures>,
+    /// What it has refused under pressure.
+    pub pressures: Pressures,
     /// Users whose quotas it keeps account of.
     pub users: UserFigures,
     /// How often it was awake, and woke others.
@@ -46,6 +50,8 @@ impl ShardReport {
             replies_owed: shard.replies_in_flight(),
             links_open: shard.links_open(),
             service_times: shard.service_times().clone(),
+            bulkheads: shard.bulkheads().collect(),
+            pressures: shard.pressures().clone(),
             users: shard.users(),
             event_loop,
         }

@@ -20,8 +20,11 @@ use slab::Slab;
 
 use crate::values::{MicroUnits, TenantId, Tier, Timestamp, UNIT};
 
-/// No more than so many wait.
-const WAITING_MAX: usize = 8192;
+/// What of one connection may wait, before its core is told to take on no more of it; and how little, before it may again.
+const LONG: Held = Held { requests: 64, bytes: 1 << 20 };
+const EASED: Held = Held { requests: 32, bytes: 1 << 19 };
+/// Too much waits from a limit on until this part of it is gone.
+const RELIEVED: usize = 4;
 /// One in so many is taken from the least important tier that has any, so that none is forgotten.
 const FROM_BELOW: u32 = 100;
 /// What a tenant may take in a turn, and how many turns the dearest request costs it.
@@ -59,8 +62,46 @@ pub struct Waiting<T> {
     pub tier: Tier,
     /// What it counts for in its tenant's turn.
     pub cost: MicroUnits,
+    /// What its message takes.
+    pub bytes: usize,
     /// No use in answering later.
     pub deadline: Option<Timestamp>,
+}
+
+/// A request that waits no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken<T> {
+    /// What was given.
+    pub item: T,
+    /// So much of its connection waited that no more was taken on, and now little does.
+    pub is_eased: bool,
+    /// It waited for longer than it may.
+    pub is_old: bool,
+}
+
+/// Limits of what waits, or how much does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Requests.
+    pub requests: usize,
+    /// What their messages take.
+    pub bytes: usize,
+}
+
+impl Held {
+    fn is_above(self, limit: Self) -> bool {
+        self.requests >= limit.requests || self.bytes >= limit.bytes
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        self.requests -= 1;
+        self.bytes -= bytes;
+    }
 }
 
 /// Why a request is not served.
@@ -77,8 +118,8 @@ pub enum Refused {
 /// What a core knows of its backend at the beginning of a turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
-    /// When this turn should have been, if it was planned.
-    pub planned: Option<Timestamp>,
+    /// How much later than planned this turn is.
+    pub late: Duration,
     /// Requests in flight.
     pub in_flight: usize,
     /// What a reply usually takes.
@@ -127,6 +168,9 @@ struct Chain {
     last: u32,
     tier: usize,
     tenant: TenantId,
+    held: Held,
+    /// Its core was told to take on no more of it.
+    is_long: bool,
 }
 
 #[derive(Debug, Default)]
@@ -162,11 +206,23 @@ pub struct Queue<T> {
     progress: Timestamp,
     pause_left: Duration,
     taken: u32,
+    held: Held,
+    limit: Held,
+    /// The earliest deadline, or an earlier moment.
+    soonest: Timestamp,
+    /// More than the limit waited, and not much less does.
+    is_full: bool,
+}
+
+/// How much later a turn is than it was planned for, where that is worth a mention.
+pub fn lateness(planned: Timestamp, now: Timestamp) -> Duration {
+    let late = now.since(planned);
+    if late > LATE { late } else { Duration::ZERO }
 }
 
 impl<T: Copy> Queue<T> {
-    /// Nothing waits.
-    pub fn new(now: Timestamp) -> Self {
+    /// Nothing waits, and no more than that ever will.
+    pub fn new(limit: Held, now: Timestamp) -> Self {
         Self {
             nodes: Slab::new(),
             chains: HashMap::new(),
@@ -176,6 +232,10 @@ impl<T: Copy> Queue<T> {
             progress: now,
             pause_left: PAUSE,
             taken: 0,
+            held: Held::default(),
+            limit,
+            soonest: Timestamp::MAX,
+            is_full: false,
         }
     }
 
@@ -187,6 +247,34 @@ impl<T: Copy> Queue<T> {
     /// Does nothing wait?
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
+    }
+
+    /// What waits, and what it takes.
+    pub fn held(&self) -> Held {
+        self.held
+    }
+
+    /// How old the oldest is, by the queue's clock.
+    pub fn age(&self) -> Duration {
+        let oldest = |queue: &TierQueue| self.nodes.get(queue.list.first as usize).map(|node| node.clock);
+        let clock = self.tiers.iter().filter_map(oldest).min();
+        clock.map_or(Duration::ZERO, |clock| self.clock.saturating_sub(clock))
+    }
+
+    /// Do requests of more than one tenant wait?
+    pub fn has_rivals(&self) -> bool {
+        let mut tenants = self.tiers.iter().flat_map(|queue| &queue.turns);
+        tenants.next().is_some_and(|first| tenants.any(|other| other != first))
+    }
+
+    /// Is more asked of any tier than can be done?
+    pub fn is_any_over(&self) -> bool {
+        self.tiers.iter().any(|queue| queue.over_since.is_some())
+    }
+
+    /// Does something of this importance, or of more, wait?
+    pub fn has_any_of(&self, tier: Tier) -> bool {
+        self.tiers[..=tier as usize].iter().any(|queue| queue.list.length > 0)
     }
 
     /// Is more asked of a tier than can be done?
@@ -204,14 +292,16 @@ impl<T: Copy> Queue<T> {
         self.progress = now;
     }
 
-    /// A turn begins: the clock goes on, but for what the backend cannot be blamed for. How late this core is.
-    pub fn handle_turn(&mut self, now: Timestamp, circumstances: &Circumstances) -> Duration {
-        let mut passed = now.since(self.turned_at);
-        self.turned_at = now;
-        let late = circumstances.planned.map_or(Duration::ZERO, |planned| now.since(planned));
-        let late = if late > LATE { late } else { Duration::ZERO };
+    /// This core did not run for so long: that is not the backend's silence.
+    pub fn handle_late(&mut self, late: Duration) {
         self.progress = self.progress.after(late);
-        passed = passed.saturating_sub(late);
+    }
+
+    /// A turn begins: the clock goes on, but for what the backend cannot be blamed for.
+    pub fn handle_turn(&mut self, now: Timestamp, circumstances: &Circumstances) {
+        let passed = now.since(self.turned_at);
+        self.turned_at = now;
+        let mut passed = passed.saturating_sub(circumstances.late);
         let silent = SILENT.max(2 * circumstances.median);
         if !self.is_empty() && circumstances.is_growing && !self.pause_left.is_zero() {
             self.pause_left = self.pause_left.saturating_sub(passed);
@@ -221,13 +311,35 @@ impl<T: Copy> Queue<T> {
             passed = Duration::ZERO;
         }
         self.clock += passed;
-        late
     }
 
-    /// One more waits. Refused at once if there is no room for it.
-    pub fn push(&mut self, waiting: Waiting<T>, now: Timestamp) -> Result<(), Refused> {
-        if self.nodes.len() >= WAITING_MAX {
+    /// Is there no room for one more? The limit was reached, and what waits has not become much less since.
+    pub fn is_full(&mut self) -> bool {
+        let Held { requests, bytes } = self.limit;
+        let is_above = if self.is_full {
+            let (requests, bytes) = (requests - requests / RELIEVED, bytes - bytes / RELIEVED);
+            self.held.is_above(Held { requests, bytes })
+        } else {
+            self.held.is_above(self.limit)
+        };
+        self.is_full = is_above;
+        is_above
+    }
+
+    /// Of what matters less than that, what came last: whoever matters more may have its place.
+    pub fn displace(&mut self, tier: Tier) -> Option<Taken<T>> {
+        let lowest = (0..TIERS).rev().find(|tier| self.tiers[*tier].list.length > 0)?;
+        (lowest > tier as usize).then(|| self.remove(self.tiers[lowest].list.last))
+    }
+
+    /// One more waits. Refused at once if there is no room for it. Whether so much of its connection waits from now on that no more
+    /// of it should be taken on.
+    pub fn push(&mut self, waiting: Waiting<T>, now: Timestamp) -> Result<bool, Refused> {
+        if self.held.is_above(self.limit) {
             return Err(Refused::Overloaded);
+        }
+        if self.nodes.is_empty() {
+            self.wake(now);
         }
         let chain = self.chains.get(&waiting.connection).copied();
         let (tier, tenant) =
@@ -241,8 +353,12 @@ impl<T: Copy> Queue<T> {
             self.chains.entry(waiting.connection).and_modify(|chain| chain.last = index);
         } else {
             self.tiers[tier].connections += 1;
-            self.chains.insert(waiting.connection, Chain { first: index, last: index, tier, tenant });
+            let held = Held::default();
+            let chain = Chain { first: index, last: index, tier, tenant, held, is_long: false };
+            self.chains.insert(waiting.connection, chain);
         }
+        self.held.add(waiting.bytes);
+        self.soonest = self.soonest.min(waiting.deadline.unwrap_or(Timestamp::MAX));
         let queue = &mut self.tiers[tier];
         append(&mut self.nodes, &mut queue.list, index, in_tier);
         let share = queue.tenants.entry(tenant).or_default();
@@ -250,24 +366,48 @@ impl<T: Copy> Queue<T> {
             queue.turns.push_back(tenant);
         }
         append(&mut self.nodes, &mut share.list, index, of_tenant);
-        Ok(())
+        let chain = self.chains.get_mut(&waiting.connection).expect("just seen to");
+        chain.held.add(waiting.bytes);
+        let becomes_long = !chain.is_long && chain.held.is_above(LONG);
+        chain.is_long |= becomes_long;
+        Ok(becomes_long)
     }
 
-    /// The next one that is to be sent.
-    pub fn take(&mut self) -> Option<T> {
+    /// Nothing waited for a while, in which nobody looked: every tier was empty all along.
+    fn wake(&mut self, now: Timestamp) {
+        self.clock += now.since(self.turned_at);
+        self.turned_at = now;
+        for queue in &mut self.tiers {
+            queue.handle_idle(self.clock);
+        }
+        self.pause_left = PAUSE;
+    }
+
+    /// The next one that is to be sent, of those whose tenants may have more in flight.
+    pub fn take(&mut self, may: impl Fn(TenantId) -> bool) -> Option<Taken<T>> {
         self.taken = self.taken.wrapping_add(1);
-        let has_any = |tier: &usize| self.tiers[*tier].list.length > 0;
         let is_from_below = self.taken.is_multiple_of(FROM_BELOW);
-        let tier = if is_from_below { (0..TIERS).rev().find(has_any) } else { (0..TIERS).find(has_any) }?;
-        let index = self.next_of(tier);
-        Some(self.remove(index).item)
+        for place in 0..TIERS {
+            let tier = if is_from_below { TIERS - 1 - place } else { place };
+            if let Some(index) = self.next_of(tier, &may) {
+                return Some(self.remove(index));
+            }
+        }
+        None
     }
 
-    /// Whose turn it is in a tier that is not empty.
-    fn next_of(&mut self, tier: usize) -> u32 {
+    /// Whose turn it is in a tier, if anybody's.
+    fn next_of(&mut self, tier: usize, may: &impl Fn(TenantId) -> bool) -> Option<u32> {
         let queue = &mut self.tiers[tier];
+        let mut allowed = queue.turns.iter().filter(|tenant| may(**tenant));
+        allowed.next()?;
+        let is_only_one = allowed.next().is_none();
         loop {
-            let tenant = *queue.turns.front().expect("who waits has turns");
+            let tenant = *queue.turns.front().expect("somebody has turns");
+            if !may(tenant) {
+                queue.turns.rotate_left(1);
+                continue;
+            }
             let share = queue.tenants.get_mut(&tenant).expect("who has turns has a share");
             let index = if queue.over_since.is_some() {
                 let newest = &self.nodes[share.list.last as usize].waiting;
@@ -276,45 +416,58 @@ impl<T: Copy> Queue<T> {
                 share.list.first
             };
             let cost = self.nodes[index as usize].waiting.cost.min(TURNS_MAX * TURN);
-            if queue.turns.len() == 1 || cost <= share.deficit {
+            if is_only_one || cost <= share.deficit {
                 share.deficit = share.deficit.saturating_sub(cost);
-                return index;
+                return Some(index);
             }
             share.deficit += TURN;
             queue.turns.rotate_left(1);
         }
     }
 
-    /// Refuses what waits for too long, or could not be answered in time. `base` is what a reply takes at best.
+    /// Refuses what could not be answered in time, and what waits for too long: for the queue's own reasons only if those are
+    /// obeyed. `base` is what a reply takes at best.
     pub fn expire(
         &mut self,
         now: Timestamp,
         base: Duration,
-        is_stalled: bool,
-        mut refuse: impl FnMut(T, Refused),
+        (is_stalled, is_obeyed): (bool, bool),
+        mut refuse: impl FnMut(Taken<T>, Refused),
     ) {
         for tier in 0..TIERS {
             while self.tiers[tier].list.length > 0 {
-                let queue = &self.tiers[tier];
-                let oldest = &self.nodes[queue.list.first as usize];
-                let age = self.clock.saturating_sub(oldest.clock);
-                let real_age = now.since(oldest.came);
-                let is_late = oldest.waiting.deadline.is_some_and(|deadline| now.after(base) > deadline);
-                let is_over = queue.over_since.is_some() && age > AGE_OVER && queue.list.length > 1;
-                let is_old = age > INTERVAL && queue.connections > 1;
-                let why = if is_late {
-                    Refused::Deadline
-                } else if is_stalled && real_age > INTERVAL {
+                let index = self.tiers[tier].list.first;
+                let real_age = now.since(self.nodes[index as usize].came);
+                let why = if is_stalled && real_age > INTERVAL {
                     Refused::Stalled
-                } else if is_over || is_old || real_age > AGE_MAX {
+                } else if real_age > AGE_MAX || is_obeyed && self.is_old(index) {
                     Refused::Overloaded
                 } else {
                     break;
                 };
-                let index = queue.list.first;
-                refuse(self.remove(index).item, why);
+                refuse(self.remove(index), why);
             }
         }
+        let too_soon = now.after(base);
+        if too_soon <= self.soonest {
+            return;
+        }
+        let is_late = |node: &Node<T>| node.waiting.deadline.is_some_and(|deadline| deadline < too_soon);
+        let mut late: Vec<_> = self.nodes.iter().filter(|(_, node)| is_late(node)).collect();
+        late.sort_unstable_by_key(|(_, node)| node.came);
+        let late: Vec<u32> = late.into_iter().map(|(index, _)| index as u32).collect();
+        late.into_iter().for_each(|index| refuse(self.remove(index), Refused::Deadline));
+        let deadlines = self.nodes.iter().filter_map(|(_, node)| node.waiting.deadline);
+        self.soonest = deadlines.min().unwrap_or(Timestamp::MAX);
+    }
+
+    /// Has one waited for too long, for what is asked of its tier?
+    fn is_old(&self, index: u32) -> bool {
+        let node = &self.nodes[index as usize];
+        let queue = &self.tiers[self.chains[&node.waiting.connection].tier];
+        let age = self.clock.saturating_sub(node.clock);
+        let is_over = queue.over_since.is_some() && age > AGE_OVER && queue.list.length > 1;
+        is_over || age > INTERVAL && queue.connections > 1
     }
 
     /// The end of a turn: which tiers are over.
@@ -328,10 +481,11 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    fn remove(&mut self, index: u32) -> Waiting<T> {
+    /// Takes one out.
+    fn remove(&mut self, index: u32) -> Taken<T> {
+        let is_old = self.is_old(index);
         let connection = self.nodes[index as usize].waiting.connection;
-        let chain = self.chains[&connection];
-        debug_assert_eq!(chain.first, index, "nothing of a connection overtakes");
+        let chain = self.chains.get_mut(&connection).expect("who waits has a chain");
         let queue = &mut self.tiers[chain.tier];
         let share = queue.tenants.get_mut(&chain.tenant).expect("who waits has a share");
         unlink(&mut self.nodes, &mut queue.list, index, in_tier);
@@ -344,18 +498,40 @@ impl<T: Copy> Queue<T> {
                 queue.turns.retain(|tenant| *tenant != chain.tenant);
             }
         }
-        let node = self.nodes.remove(index as usize);
-        if node.behind == NONE {
+        let Node { waiting, behind, .. } = self.nodes.remove(index as usize);
+        self.held.remove(waiting.bytes);
+        chain.held.remove(waiting.bytes);
+        let is_eased = chain.is_long && !chain.held.is_above(EASED);
+        chain.is_long &= !is_eased;
+        if chain.first == chain.last {
             queue.connections -= 1;
             self.chains.remove(&connection);
+        } else if chain.first == index {
+            chain.first = behind;
         } else {
-            self.chains.insert(connection, Chain { first: node.behind, ..chain });
+            let mut before = chain.first;
+            while self.nodes[before as usize].behind != index {
+                before = self.nodes[before as usize].behind;
+            }
+            self.nodes[before as usize].behind = behind;
+            if chain.last == index {
+                chain.last = before;
+            }
         }
-        node.waiting
+        Taken { item: waiting.item, is_eased, is_old }
     }
 }
 
 impl TierQueue {
+    /// It was empty all along since it was judged last.
+    fn handle_idle(&mut self, clock: Duration) {
+        (self.empty_at, self.seen) = (clock, (clock, 0));
+        self.empty_turns += 2;
+        if self.over_since.is_some_and(|since| clock.saturating_sub(since) >= INTERVAL) {
+            (self.over_since, self.empty_turns) = (None, 0);
+        }
+    }
+
     fn judge(&mut self, clock: Duration) {
         let waiting = self.list.length;
         if waiting == 0 {

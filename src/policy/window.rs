@@ -11,9 +11,10 @@
 //! | the base creeps up under load | from time to time all cores let little in flight for a moment, and look again |
 //! | a core was late | that time is not the backend's, and is taken off the sample |
 //! | replies from before a change of the window | do not count for the round after it |
+//! | some kinds of requests always take longer | each kind has a base of its own, and counts by what it took beyond that |
 //! | what is not used | is forgotten: a window is at most twice what was in flight lately |
 //!
-//! Tried with the queue (`queue.rs`) in virtual time, in `tests/overload.rs`. The composer does not use them yet.
+//! Tried with the queue (`queue.rs`) in virtual time, in `tests/overload.rs`.
 
 use std::time::Duration;
 
@@ -59,6 +60,11 @@ const UNUSED: f64 = 5.0;
 /// With so few cores short of room, one that has hardly anything in flight and still waits knows that the backend is slow.
 const ALONE: usize = 8;
 
+/// Kinds of requests that are told apart.
+pub const KINDS: usize = 16;
+/// How much of what came before counts in the mix of kinds, each round.
+const MIX_KEPT: f64 = 0.9;
+
 /// A reply, as the window looks at it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
@@ -70,6 +76,8 @@ pub struct Sample {
     pub in_flight: usize,
     /// What was in flight when it was sent, itself included.
     pub depth: u32,
+    /// Requests of one kind take about as long as each other: which one, below [`KINDS`].
+    pub kind: usize,
     /// It says nothing of what others take: its class costs much, or such a request stood before it.
     pub is_costly: bool,
 }
@@ -118,12 +126,89 @@ enum Trial {
     },
 }
 
-/// Seconds: what was measured, what of it is the backend's, and how much was in flight.
+/// What of a reply's time is the backend's, in seconds, as if it were of the usual mix of kinds; and how much was in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    raw: f64,
     low: f64,
     depth: f64,
+}
+
+/// What replies of one kind take when little waits at the backend.
+#[derive(Clone, Debug)]
+struct Floor {
+    /// The least in this period, and in the one before; in seconds.
+    newer: f64,
+    older: f64,
+    /// The replies of which the next median is made, and how many it takes.
+    block: Vec<f64>,
+    block_wanted: usize,
+    /// The lesser of the two; nothing is known yet at zero.
+    base: f64,
+    /// Its part in the mix, as far as was seen lately; and in this round.
+    weight: f64,
+    seen: u32,
+}
+
+impl Default for Floor {
+    fn default() -> Self {
+        Self {
+            newer: f64::INFINITY,
+            older: f64::INFINITY,
+            block: Vec::new(),
+            block_wanted: BLOCK_FIRST,
+            base: 0.0,
+            weight: 0.0,
+            seen: 0,
+        }
+    }
+}
+
+impl Floor {
+    fn is_known(&self) -> bool {
+        self.base > 0.0
+    }
+
+    fn add(&mut self, raw: f64, is_probe: bool) {
+        self.seen += 1;
+        if self.block.len() < 2 * BLOCK {
+            self.block.push(raw);
+        }
+        // The first replies of a kind; or of a backend that was idle.
+        if !self.is_known() && self.block.len() == SAMPLES_LEAST {
+            let first = median_of(&mut self.block, |seconds| *seconds);
+            self.learn(first);
+        } else if self.block.len() >= self.block_wanted && !is_probe {
+            self.learn_block();
+        }
+    }
+
+    fn learn_block(&mut self) {
+        let median = median_of(&mut self.block, |seconds| *seconds);
+        self.block.clear();
+        self.learn(median);
+    }
+
+    /// A median of a block of replies.
+    fn learn(&mut self, median: f64) {
+        if self.block_wanted < BLOCK {
+            (self.older, self.block_wanted) = (f64::INFINITY, self.block_wanted * 2);
+            // What is much more is load, and no chance.
+            if median < 1.5 * self.newer {
+                self.newer = median;
+            }
+        }
+        self.newer = self.newer.min(median);
+        self.base = self.older.min(self.newer);
+    }
+
+    fn end_period(&mut self) {
+        (self.older, self.newer) = (self.newer, f64::INFINITY);
+    }
+
+    fn set(&mut self, base: f64) {
+        (self.older, self.newer, self.base) = (base, base, base);
+        self.block.clear();
+    }
 }
 
 /// The window of one core at one backend.
@@ -134,9 +219,10 @@ pub struct Window {
     /// The round.
     started: f64,
     seen: Vec<Seen>,
-    /// Of how many replies each one that was kept stands, and how many are to be passed over.
+    /// Of how many replies each one that was kept stands, and how many are to be passed over, but not beyond a moment.
     stride: u32,
     skip: u32,
+    skip_until: Timestamp,
     is_limited: bool,
     was_limited: bool,
     /// Fewer have to be in flight before replies count again.
@@ -147,14 +233,11 @@ pub struct Window {
     floor: u32,
     median: f64,
     is_growing: bool,
-    /// The base: this core's own in this period and the one before, and that of all.
-    newer: f64,
-    older: f64,
+    /// The base, by kinds; that of the mix of them as this core saw it, and that of all cores.
+    floors: [Floor; KINDS],
     period_ends: f64,
     own_base: f64,
     base: f64,
-    block: Vec<f64>,
-    block_wanted: usize,
     probe_at: f64,
     probe_every: f64,
     /// Those of all cores, while they are compared.
@@ -176,6 +259,7 @@ impl Window {
             seen: Vec::with_capacity(SAMPLES_KEPT),
             stride: 1,
             skip: 0,
+            skip_until: Timestamp::ZERO,
             is_limited: false,
             was_limited: false,
             is_draining: false,
@@ -184,13 +268,10 @@ impl Window {
             floor: 0,
             median: 0.0,
             is_growing: true,
-            newer: f64::INFINITY,
-            older: f64::INFINITY,
+            floors: std::array::from_fn(|_| Floor::default()),
             period_ends: BASE_PERIOD,
             own_base: 0.0,
             base: 0.0,
-            block: Vec::with_capacity(4 * BLOCK),
-            block_wanted: BLOCK_FIRST,
             probe_at: PROBE_LEAST,
             probe_every: PROBE_LEAST / 2.0,
             bases: Vec::with_capacity(usize::from(shards)),
@@ -208,6 +289,11 @@ impl Window {
     /// What a reply takes when little waits at the backend. Nothing is known yet at zero.
     pub fn base(&self) -> Duration {
         Duration::from_secs_f64(self.base)
+    }
+
+    /// The same in nanoseconds.
+    pub fn base_nanos(&self) -> u64 {
+        (self.base * 1e9) as u64
     }
 
     /// What replies took in the last round.
@@ -232,8 +318,24 @@ impl Window {
         self.begin_round(seconds(now));
     }
 
-    /// A reply has come. At the end of a round, what the others should know is told to them, and what they told is asked.
-    pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, others: &mut impl Board) {
+    /// A reply has come. At the end of a round, what the others should know is told to them, and what they told is asked. Whether
+    /// the window may have changed.
+    #[inline]
+    pub fn handle_reply<B: Board>(
+        &mut self,
+        sample: &Sample,
+        now: Timestamp,
+        others: impl FnOnce() -> B,
+    ) -> bool {
+        if self.skip > 0 && now < self.skip_until {
+            self.skip -= 1;
+            return false;
+        }
+        self.look_at(sample, now, &mut others());
+        true
+    }
+
+    fn look_at(&mut self, sample: &Sample, now: Timestamp, others: &mut impl Board) {
         let at = seconds(now);
         self.peak = self.peak.max(sample.in_flight);
         if at >= self.probe_at {
@@ -250,19 +352,21 @@ impl Window {
         if sent_at < self.started || sample.is_costly {
             return;
         }
-        if self.skip > 0 {
-            self.skip -= 1;
-        } else {
-            let raw = at - sent_at;
-            let low = (raw - sample.late.as_secs_f64()).max(0.0);
-            self.keep(Seen { raw, low, depth: f64::from(sample.depth) });
+        let raw = (at - sent_at).max(0.0);
+        let is_probe = matches!(self.trial, Trial::Probe { .. });
+        let floor = &mut self.floors[sample.kind % KINDS];
+        floor.add(raw, is_probe);
+        if !floor.is_known() {
+            return;
         }
+        let usual = floor.base;
+        if self.base == 0.0 {
+            self.mix();
+            self.base = self.own_base;
+        }
+        let low = (raw - sample.late.as_secs_f64() - usual + self.own_base).max(0.0);
+        self.keep(Seen { low, depth: f64::from(sample.depth) });
         let (count, took) = (self.seen.len(), at - self.started);
-        // The first replies of a backend that was idle.
-        if self.base == 0.0 && count == SAMPLES_LEAST {
-            let first = median_of(&mut self.seen, |seen| seen.raw);
-            self.learn(at, first);
-        }
         if count >= SAMPLES_LEAST && took >= ROUND_LEAST.max(ROUND_MEDIANS * self.median) {
             let is_grave =
                 count < SAMPLES_GRAVE && self.trial == Trial::None && self.size >= 4.0 && self.is_limited;
@@ -288,6 +392,10 @@ impl Window {
         }
         self.seen.push(seen);
         self.skip = self.stride - 1;
+        if self.skip > 0 {
+            let ends = self.started + ROUND_LEAST.max(ROUND_MEDIANS * self.median);
+            self.skip_until = Timestamp::from_nanos((ends * 1e9) as u64);
+        }
     }
 
     /// What replies may take before the window is too large for the backend.
@@ -308,34 +416,32 @@ impl Window {
         self.probe_every = PROBE_MOST.min((2.0 * self.probe_every).max(wanted));
         self.probe_at = next_multiple(self.probe_every, at);
         if (self.is_limited || self.was_limited) && self.size >= 2.0 && self.trial == Trial::None {
-            self.block.clear();
+            self.floors.iter_mut().for_each(|floor| floor.block.clear());
             self.trial = Trial::Probe { window: self.size, until: at + PROBE_LASTS.max(2.0 * self.median) };
             (self.size, self.is_draining) = (LEAST.max(self.size * PROBE_PART), true);
         }
     }
 
-    /// A median of a block of replies.
-    fn learn(&mut self, at: f64, median: f64) {
-        if at >= self.period_ends {
-            (self.older, self.newer, self.period_ends) = (self.newer, f64::INFINITY, at + BASE_PERIOD);
+    /// What the mix of kinds takes that was seen lately.
+    fn mix(&mut self) {
+        let (mut weights, mut sum) = (0.0, 0.0);
+        for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
+            floor.weight = MIX_KEPT * floor.weight + f64::from(std::mem::take(&mut floor.seen));
+            weights += floor.weight;
+            sum += floor.weight * floor.base;
         }
-        if self.block_wanted < BLOCK {
-            (self.older, self.block_wanted) = (f64::INFINITY, self.block_wanted * 2);
-            // What is much more is load, and no chance.
-            if median < 1.5 * self.newer {
-                self.newer = median;
-            }
-        }
-        self.newer = self.newer.min(median);
-        self.own_base = self.older.min(self.newer);
-        if self.base == 0.0 {
-            self.base = self.own_base;
+        if weights > 0.0 {
+            self.own_base = sum / weights;
         }
     }
 
     /// The backend is slow, and not crowded: what it takes now is what it takes.
     fn learn_anew(&mut self, at: f64, median: f64) {
-        (self.older, self.newer, self.base, self.own_base) = (median, median, median, median);
+        let times = if self.own_base > 0.0 { median / self.own_base } else { 1.0 };
+        for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
+            floor.set(floor.base * times);
+        }
+        (self.base, self.own_base) = (median, median);
         self.probe_every = PROBE_MOST.min(power_of_two_above((40.0 * median).max(1.0)));
         self.probe_at = next_multiple(self.probe_every, at);
     }
@@ -365,7 +471,14 @@ impl Window {
     fn end_round(&mut self, now: Timestamp, others: &mut impl Board) {
         let at = seconds(now);
         let (limited, before) = (self.is_limited, self.size);
+        if at >= self.period_ends {
+            self.floors.iter_mut().for_each(Floor::end_period);
+            self.period_ends = at + BASE_PERIOD;
+        }
         let own = median_of(&mut self.seen, |seen| seen.low);
+        let of_mix = self.own_base;
+        self.mix();
+        let own = own - of_mix + self.own_base;
         others.tell(Record {
             at: now,
             median: own,
@@ -377,12 +490,6 @@ impl Window {
         let common = self.common(others, now, 0.2 + 3.0 * own);
         self.median = common.median;
         self.base = common.base;
-        let room_in_block = self.block.capacity() - self.block.len();
-        self.block.extend(self.seen.iter().map(|seen| seen.raw).take(room_in_block));
-        let is_probe = matches!(self.trial, Trial::Probe { .. });
-        if self.block.len() >= self.block_wanted && !is_probe {
-            self.learn_block(at);
-        }
         match self.trial {
             Trial::Probe { window, until } => self.end_probe_round(at, window, until),
             Trial::Cut { window, median, rounds } => self.end_cut_round(at, (window, median, rounds)),
@@ -409,7 +516,7 @@ impl Window {
             }
             if record.at >= oldest && record.samples > 0 {
                 samples += f64::from(record.samples);
-                sum += record.median * f64::from(record.samples);
+                sum += (record.median - record.base) * f64::from(record.samples);
                 if record.is_limited {
                     windows += record.window;
                     fresh_limited += 1.0;
@@ -417,24 +524,23 @@ impl Window {
             }
         }
         let window = if fresh_limited > 0.0 { windows / fresh_limited } else { 0.0 };
-        let median = if samples > 0.0 { sum / samples } else { 0.0 };
-        Common { median, base: median_of(&mut self.bases, |base| *base), window, limited }
-    }
-
-    fn learn_block(&mut self, at: f64) {
-        let block = median_of(&mut self.block, |seconds| *seconds);
-        self.block.clear();
-        self.learn(at, block);
+        let base = median_of(&mut self.bases, |base| *base);
+        // What replies took beyond the base of those who saw them: mixes of kinds differ.
+        let median = if samples > 0.0 { base + sum / samples } else { 0.0 };
+        Common { median, base, window, limited }
     }
 
     /// Rounds at a part of the window: what they saw is learnt.
     fn end_probe_round(&mut self, at: f64, window: f64, until: f64) {
-        let is_enough = self.block.len() >= 8;
+        let seen: usize = self.floors.iter().map(|floor| floor.block.len()).sum();
+        let is_enough = seen >= 8;
         if (at >= until && is_enough) || at >= until + 1.0 {
-            if is_enough {
-                self.learn_block(at);
+            for floor in &mut self.floors {
+                if is_enough && floor.block.len() >= SAMPLES_LEAST {
+                    floor.learn_block();
+                }
+                floor.block.clear();
             }
-            self.block.clear();
             (self.size, self.trial) = (window, Trial::None);
         }
     }
@@ -536,6 +642,16 @@ pub trait Board {
     fn records(&self) -> impl Iterator<Item = Record>;
 }
 
+impl<B: Board> Board for &mut B {
+    fn tell(&mut self, record: Record) {
+        (**self).tell(record);
+    }
+
+    fn records(&self) -> impl Iterator<Item = Record> {
+        (**self).records()
+    }
+}
+
 /// The middle one by a key, or the upper one of two; nothing of nothing. Changes their order.
 fn median_of<T>(values: &mut [T], key: impl Fn(&T) -> f64) -> f64 {
     if values.is_empty() {
@@ -598,9 +714,10 @@ mod tests {
                 late: Duration::ZERO,
                 in_flight: in_flight.len() + 1,
                 depth,
+                kind: 0,
                 is_costly: false,
             };
-            window.handle_reply(&sample, at(now), &mut board);
+            window.handle_reply(&sample, at(now), || &mut board);
         }
         now
     }
@@ -638,9 +755,15 @@ mod tests {
                 let now = Timestamp::from_millis(1_000 + number * 60);
                 let took = Duration::from_millis(1 + lateness);
                 let late = Duration::from_millis(lateness);
-                let sample =
-                    Sample { sent_at: now.before(took), late, in_flight: 4, depth: 4, is_costly: false };
-                window.handle_reply(&sample, now, &mut board);
+                let sample = Sample {
+                    sent_at: now.before(took),
+                    late,
+                    in_flight: 4,
+                    depth: 4,
+                    kind: 0,
+                    is_costly: false,
+                };
+                window.handle_reply(&sample, now, || &mut board);
             }
         }
         assert_eq!(punctual.median(), late.median());
@@ -658,9 +781,15 @@ mod tests {
         for costly in [true, false] {
             for number in 0..100 {
                 let sent_at = now.before(Duration::from_secs(if costly { 0 } else { 5 }));
-                let sample =
-                    Sample { sent_at, late: Duration::ZERO, in_flight: 3, depth: 3, is_costly: costly };
-                window.handle_reply(&sample, now.after(Duration::from_millis(number)), &mut board);
+                let sample = Sample {
+                    sent_at,
+                    late: Duration::ZERO,
+                    in_flight: 3,
+                    depth: 3,
+                    kind: 0,
+                    is_costly: costly,
+                };
+                window.handle_reply(&sample, now.after(Duration::from_millis(number)), || &mut board);
             }
         }
         assert_eq!((window.base(), window.median()), before);
@@ -682,9 +811,10 @@ mod tests {
                 late: Duration::ZERO,
                 in_flight: 2,
                 depth: 2,
+                kind: 0,
                 is_costly: false,
             };
-            window.handle_reply(&sample, at, &mut board);
+            window.handle_reply(&sample, at, || &mut board);
         }
         assert!(window.size() <= 64, "{} of {large}", window.size());
     }

@@ -34,7 +34,9 @@ use crate::control::{ProcessFacts, Versions};
 use crate::policy::fixed_window::FixedWindows;
 use crate::policy::seats::Seats;
 use crate::routing::Topology;
-use crate::shard::{AdmissionSettings, BackendSettings, ClientLimits, Limiter, Shard, ShardSettings};
+use crate::shard::{
+    AdmissionSettings, BackendSettings, ClientLimits, Limiter, Mode, OverloadSettings, Shard, ShardSettings,
+};
 use crate::storage::script::Script;
 use crate::storage::{Engine, EngineLimits, Service};
 use crate::values::allowance::lease_of;
@@ -91,12 +93,13 @@ pub fn run(config: &Config) -> Result<(), String> {
     let door = Door::new(config.clients_max, config.clients_bytes_max);
     let seats = Seats::new(config.tenant_clients_max as u32);
     let admission = admission_settings(config);
+    let overload = overload_settings(config, cpus.len(), backends.len());
     let mut mailboxes = Vec::new();
     for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(listeners) {
         let (mailbox, letters, bell) = mailbox::<ToShard>()?;
         mailboxes.push(mailbox);
         let parts = Parts {
-            settings: shard_settings(config, index, cpus.len(), &backends, &admission, &seats),
+            settings: shard_settings(config, index, cpus.len(), &backends, &admission, &seats, &overload),
             quotas: Arc::clone(&quotas),
             listeners,
             mesh,
@@ -407,6 +410,7 @@ fn shard_settings(
     backends: &Arc<[BackendSettings]>,
     admission: &AdmissionSettings,
     seats: &Seats,
+    overload: &OverloadSettings,
 ) -> ShardSettings {
     ShardSettings {
         id: ShardId(index as u16),
@@ -429,6 +433,27 @@ fn shard_settings(
             bytes_max: config.clients_bytes_max,
             seats: seats.clone(),
         },
+        overload: overload.clone(),
+    }
+}
+
+/// How far a layer goes.
+fn mode_of(config: &Config, layer: Layer) -> Mode {
+    if config.disabled.contains(&layer) {
+        Mode::Off
+    } else if config.shadowed.contains(&layer) {
+        Mode::Shadow
+    } else {
+        Mode::On
+    }
+}
+
+fn overload_settings(config: &Config, shards: usize, backends: usize) -> OverloadSettings {
+    OverloadSettings {
+        window: mode_of(config, Layer::Window),
+        queue: mode_of(config, Layer::Queue),
+        shed: mode_of(config, Layer::Shed),
+        ..OverloadSettings::new(shards as u16, backends as u16)
     }
 }
 

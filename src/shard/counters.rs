@@ -1,5 +1,7 @@
 //! What a shard counts. One place: the name here is the name that is shown.
 
+use crate::values::Tier;
+
 /// The things counted, all of them ever growing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -21,9 +23,15 @@ pub enum Counter {
     RequestsHeld,
     AnsweredHere,
     AnswerBytes,
+    RequestsQueued,
+    RequestsExpired,
+    RequestsAbandoned,
+    WaitedInShadow,
+    ExpiredInShadow,
     RefusedUnavailable,
     RefusedOverloaded,
     RefusedThrottled,
+    RefusedDeadline,
     RefusedPermission,
     LoginsFailed,
     ThrottledInShadow,
@@ -44,7 +52,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 36] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 42] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -91,9 +99,40 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 36] = [
     ),
     (Counter::AnsweredHere, "weir_requests_answered_here_total", "", "Requests that weir answered itself."),
     (Counter::AnswerBytes, "weir_answer_bytes_total", "", "Bytes of such answers."),
+    (
+        Counter::RequestsQueued,
+        "weir_requests_queued_total",
+        "",
+        "Requests that waited for room in the window of their backend.",
+    ),
+    (
+        Counter::RequestsExpired,
+        "weir_requests_expired_total",
+        "",
+        "Those of them that were refused, because they waited for too long or too late.",
+    ),
+    (
+        Counter::RequestsAbandoned,
+        "weir_requests_abandoned_total",
+        "",
+        "Requests in flight that were answered before their backend had, at their deadline or because it stood still.",
+    ),
+    (
+        Counter::WaitedInShadow,
+        "weir_shadow_waits_total",
+        "layer=\"window\"",
+        "Requests that would have waited or been refused, had --shadow not let them pass.",
+    ),
+    (
+        Counter::ExpiredInShadow,
+        "weir_shadow_refusals_total",
+        "reason=\"overloaded\"",
+        "Requests that would have been refused, had --shadow not let them pass.",
+    ),
     (Counter::RefusedUnavailable, "weir_refusals_total", "reason=\"unavailable\"", REFUSALS),
     (Counter::RefusedOverloaded, "weir_refusals_total", "reason=\"overloaded\"", REFUSALS),
     (Counter::RefusedThrottled, "weir_refusals_total", "reason=\"throttled\"", REFUSALS),
+    (Counter::RefusedDeadline, "weir_refusals_total", "reason=\"deadline\"", REFUSALS),
     (Counter::RefusedPermission, "weir_refusals_total", "reason=\"permission\"", REFUSALS),
     (Counter::LoginsFailed, "weir_logins_failed_total", "", "Attempts to log in with what is no password."),
     (
@@ -173,6 +212,53 @@ impl Counters {
         for (sum, value) in self.0.iter_mut().zip(other.0) {
             *sum += value;
         }
+    }
+}
+
+/// Why a request was refused that its backend could not have answered in time, or at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pressure {
+    /// The window was full, and nothing may wait.
+    Window,
+    /// Too much waited, or it waited for too long.
+    Queue,
+    /// The backend stood still.
+    Stalled,
+    /// Its deadline.
+    Deadline,
+    /// The backend had become slow, and others matter more.
+    Latency,
+}
+
+impl Pressure {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Window, Self::Queue, Self::Stalled, Self::Deadline, Self::Latency];
+
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Window => "window",
+            Self::Queue => "queue",
+            Self::Stalled => "stalled",
+            Self::Deadline => "deadline",
+            Self::Latency => "latency",
+        }
+    }
+}
+
+/// Requests refused under pressure, by reason and by how much they mattered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pressures([[u64; Tier::ALL.len()]; Pressure::ALL.len()]);
+
+impl Pressures {
+    /// Counts one.
+    pub fn add(&mut self, pressure: Pressure, tier: Tier) {
+        self.0[pressure as usize][tier as usize] += 1;
+    }
+
+    /// How many so far.
+    pub fn get(&self, pressure: Pressure, tier: Tier) -> u64 {
+        self.0[pressure as usize][tier as usize]
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::counters::Counters;
+use super::counters::{Counters, Pressures};
 use super::settings::ShardSettings;
 use crate::config::Quotas;
 use crate::protocol::BufferPool;
@@ -24,6 +24,8 @@ pub struct Env {
     pub pool: BufferPool,
     /// What was counted so far.
     pub counters: Counters,
+    /// What was refused under pressure.
+    pub pressures: Pressures,
     /// What is to be done in the world.
     pub actions: VecDeque<Action>,
     random: Random,
@@ -34,7 +36,15 @@ impl Env {
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
         let pool = BufferPool::new(SPARE_BUFFERS_MAX);
         let random = Random::new(settings.seed);
-        Self { settings, quotas, pool, counters: Counters::default(), actions: VecDeque::new(), random }
+        Self {
+            settings,
+            quotas,
+            pool,
+            counters: Counters::default(),
+            pressures: Pressures::default(),
+            actions: VecDeque::new(),
+            random,
+        }
     }
 
     /// A backend's address, as refusals and metrics name it.

@@ -21,6 +21,7 @@
 //! What passes between them are plain values: `request.rs`, `message.rs`, `outcome.rs`, `refusal.rs`, `question.rs`, `fence.rs`.
 
 mod back;
+mod board;
 mod composer;
 mod counters;
 mod env;
@@ -28,16 +29,19 @@ mod fence;
 mod front;
 mod gate;
 mod message;
+mod note;
 mod outcome;
 mod post;
 mod question;
 mod refusal;
 mod request;
 mod settings;
+mod stored;
 
-pub use back::ServiceTimes;
+pub use back::{BulkheadFigures, ServiceTimes};
+pub use board::Noticeboard;
 pub use composer::Shard;
-pub use counters::{COUNTERS, Counter, Counters};
+pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
 pub use front::client_filter::{ClientsAsked, ClientsTold};
 pub use front::{Address, Identity};
 pub use gate::{
@@ -47,9 +51,12 @@ pub use message::Message;
 pub use outcome::Outcome;
 pub use post::Batch;
 pub use question::{Question, ScopeLimit};
-pub use refusal::Refusal;
+pub use refusal::{Refusal, Stage};
 pub use request::{Asker, Envelope, Nature, ReplyTo, Route, Track};
-pub use settings::{AdmissionSettings, BackendSettings, ClientLimits, Limiter, ShardSettings};
+pub use settings::{
+    AdmissionSettings, BULKHEADS, BackendSettings, ClientLimits, Limiter, Mode, OverloadSettings,
+    ShardSettings,
+};
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::counters::Counter;
+use super::counters::{Counter, Pressure};
 use crate::protocol::encode;
 
 /// Why weir itself did not let a request through.
@@ -41,7 +41,28 @@ pub enum Refusal<'a> {
         /// When a new attempt makes sense.
         retry_after: Duration,
     },
+    /// The backend stands still with the request in flight. A write may be carried out yet.
+    Abandoned {
+        /// The backend's address.
+        backend: &'a str,
+        /// It was a write.
+        may_have_happened: bool,
+        /// When a new attempt makes sense.
+        retry_after: Duration,
+    },
+    /// Nobody has a use for an answer any more.
+    TooLate {
+        /// Where the request was then.
+        stage: Stage,
+        /// For how long it had waited there.
+        waited: Duration,
+        /// It was a write, and had been sent.
+        may_have_happened: bool,
+    },
 }
+
+/// What is said of a write that was sent and not answered.
+const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
 
 /// Why a request was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,16 +73,64 @@ pub enum NotSent {
     Full,
     /// Too much waits for the core that the key is at home on.
     CoreFull,
+    /// As much is in flight at the backend as may be, and nothing waits for it.
+    Window(Duration),
+    /// Too much waits for the backend, or it would have waited for too long.
+    Queue(Duration),
+    /// The backend stands still.
+    Stalled(Duration),
+    /// It could not be answered in time; where it was then, and for how long it had waited.
+    TooLate(Stage, Duration),
+}
+
+/// How far a request had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It had just come, or waited for earlier ones of its connection.
+    Arrival,
+    /// It waited for room at its backend.
+    Queue,
+    /// It was with the backend.
+    Backend,
+}
+
+impl Stage {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Arrival => "arrival",
+            Self::Queue => "queue",
+            Self::Backend => "backend",
+        }
+    }
 }
 
 /// When to come back after something had no room.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(10);
 
 impl NotSent {
+    /// Under which pressure it was refused, if any.
+    pub const fn pressure(self) -> Option<Pressure> {
+        match self {
+            Self::Down(_) | Self::CoreFull => None,
+            Self::Full | Self::Queue(_) => Some(Pressure::Queue),
+            Self::Window(_) => Some(Pressure::Window),
+            Self::Stalled(_) => Some(Pressure::Stalled),
+            Self::TooLate(..) => Some(Pressure::Deadline),
+        }
+    }
+
     /// The same as its client is told, and what counts it.
     pub fn refusal(self, backend: &str) -> (Counter, Refusal<'_>) {
-        let full = |reason| Refusal::Overloaded { reason, backend, retry_after: RETRY_WHEN_FULL };
+        let overloaded = |reason, retry_after| Refusal::Overloaded { reason, backend, retry_after };
+        let full = |reason| overloaded(reason, RETRY_WHEN_FULL);
         match self {
+            Self::Window(retry_after) => (Counter::RefusedOverloaded, overloaded("window", retry_after)),
+            Self::Queue(retry_after) => (Counter::RefusedOverloaded, overloaded("queue", retry_after)),
+            Self::Stalled(retry_after) => (Counter::RefusedOverloaded, overloaded("stalled", retry_after)),
+            Self::TooLate(stage, waited) => {
+                (Counter::RefusedDeadline, Refusal::TooLate { stage, waited, may_have_happened: false })
+            }
             Self::Down(retry_after) => (
                 Counter::RefusedUnavailable,
                 Refusal::Unavailable { backend, reason: "connect-failed", retry_after },
@@ -79,21 +148,43 @@ impl Refusal<'_> {
         if let Self::Throttled { scope, tenant, user, limit, remaining, retry_after } = *self {
             return throttled(out, [scope, tenant], user, [limit, remaining], retry_after);
         }
-        let written = match self {
+        let unsure = |it_may: bool| if it_may { MAY_HAVE_HAPPENED } else { "" };
+        let written = match *self {
             Self::Throttled { .. } => unreachable!("worded above"),
             Self::Unavailable { backend, reason, retry_after } => write!(
                 out,
                 "-UNAVAILABLE backend={backend} reason={reason} retry_after_ms={}\r\n",
                 retry_after.as_millis()
             ),
-            Self::Overloaded { reason, backend, retry_after } => write!(
+            Self::Overloaded { reason, backend, retry_after } => {
+                overloaded(out, reason, backend, retry_after);
+                Ok(())
+            }
+            Self::Abandoned { backend, may_have_happened, retry_after } => write!(
                 out,
-                "-OVERLOADED reason={reason} backend={backend} retry_after_ms={}\r\n",
-                retry_after.as_millis()
+                "-OVERLOADED reason=stalled backend={backend} retry_after_ms={}{}\r\n",
+                retry_after.as_millis(),
+                unsure(may_have_happened)
+            ),
+            Self::TooLate { stage, waited, may_have_happened } => write!(
+                out,
+                "-DEADLINE stage={} waited_ms={}{}\r\n",
+                stage.name(),
+                waited.as_millis(),
+                unsure(may_have_happened)
             ),
         };
         written.expect("writing to a vector does not fail");
     }
+}
+
+/// The same under too much load.
+fn overloaded(out: &mut Vec<u8>, reason: &str, backend: &str, retry_after: Duration) {
+    for text in ["-OVERLOADED reason=", reason, " backend=", backend, " retry_after_ms="] {
+        out.extend_from_slice(text.as_bytes());
+    }
+    encode::decimal(out, retry_after.as_millis() as i64);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Under a flood these are most of what weir says, so they are put together without the machinery of formatting.

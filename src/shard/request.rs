@@ -3,7 +3,7 @@
 
 use crate::protocol::Protocol;
 use crate::protocol::command::{Class, Command, Effect};
-use crate::values::{BackendId, ClientId, ShardId, TenantId};
+use crate::values::{BackendId, ClientId, ShardId, TenantId, Tier, Timestamp};
 
 /// Where the reply to a request belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,11 @@ impl ReplyTo {
     #[inline]
     pub fn client_id(self) -> ClientId {
         ClientId { index: self.client, generation: self.generation }
+    }
+
+    /// Tells its connection from all others that have requests under way, on whichever shard.
+    pub fn connection(self) -> u64 {
+        u64::from(self.shard.0) << 48 | u64::from(self.client) << 16 | u64::from(self.generation as u16)
     }
 }
 
@@ -100,4 +105,29 @@ pub struct Envelope {
     pub asker: Option<Asker>,
     /// What it is.
     pub nature: Nature,
+    /// How much it matters.
+    pub tier: Tier,
+    /// What was taken for it, in about thousandths of a request unit.
+    pub weight: u32,
+    /// No use in answering later; the end of time where it always is.
+    pub deadline: Timestamp,
+}
+
+/// Who asks where nobody is known.
+const NOBODY: TenantId = TenantId(u16::MAX);
+
+/// Who is told that a request goes no further, which backend it was for, and how much it mattered.
+pub type Addressee = (ReplyTo, BackendId, Tier);
+
+impl Envelope {
+    /// Who is told if it goes no further.
+    pub fn addressee(&self) -> Addressee {
+        (self.reply_to, self.route.backend, self.tier)
+    }
+
+    /// Whose turn it takes among others.
+    #[inline]
+    pub fn tenant(&self) -> TenantId {
+        self.asker.map_or(NOBODY, |asker| asker.tenant)
+    }
 }

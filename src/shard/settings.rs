@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::board::Noticeboard;
 use crate::policy::fixed_window::FixedWindows;
+use crate::policy::queue::Held;
 use crate::policy::seats::Seats;
 use crate::routing::Topology;
 use crate::values::{MicroUnits, ShardId, Weights};
@@ -52,7 +54,57 @@ pub struct ShardSettings {
     pub admission: AdmissionSettings,
     /// What clients may hold.
     pub clients: ClientLimits,
+    /// What stands before backends.
+    pub overload: OverloadSettings,
 }
+
+/// How far a layer goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It is not there.
+    Off,
+    /// It decides and counts, and is not obeyed.
+    Shadow,
+    /// It is obeyed.
+    #[default]
+    On,
+}
+
+/// What a shard is told about windows, queues and shedding.
+#[derive(Clone, Debug)]
+pub struct OverloadSettings {
+    /// How many requests are in flight at once.
+    pub window: Mode,
+    /// What waits for that, and for how long.
+    pub queue: Mode,
+    /// Deadlines, and what is refused or dearer by its tier when stores become slow.
+    pub shed: Mode,
+    /// What may wait before each backend, for this core.
+    pub queue_limit: Held,
+    /// What cores tell each other.
+    pub board: Arc<Noticeboard>,
+}
+
+impl OverloadSettings {
+    /// All of it, for so many cores and backends.
+    pub fn new(shards: u16, backends: u16) -> Self {
+        Self {
+            window: Mode::On,
+            queue: Mode::On,
+            shed: Mode::On,
+            queue_limit: Held { requests: 8192, bytes: 64 << 20 },
+            board: Arc::new(Noticeboard::new(shards, usize::from(backends) * BULKHEADS)),
+        }
+    }
+
+    /// None of it.
+    pub fn off() -> Self {
+        Self { window: Mode::Off, queue: Mode::Off, shed: Mode::Off, ..Self::new(1, 0) }
+    }
+}
+
+/// Bulkheads before one backend: one for each track.
+pub const BULKHEADS: usize = 2;
 
 /// How requests are admitted.
 #[derive(Clone, Debug)]

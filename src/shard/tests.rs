@@ -691,6 +691,8 @@ impl Rig {
                     connect_timeout: Duration::from_secs(1),
                     seed: 1,
                     clients: ClientLimits::default(),
+                    // What comes of that has tests of its own.
+                    overload: OverloadSettings::off(),
                     admission: AdmissionSettings::default(),
                 };
                 change(&mut settings);

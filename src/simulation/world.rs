@@ -20,7 +20,8 @@ use crate::control::reconciliation::Reconciliation;
 use crate::protocol::{Room, Segment, encode};
 use crate::routing::{Topology, slot_of};
 use crate::shard::{
-    AdmissionSettings, BackendSettings, Batch, ClientLimits, Counter, Question, ReplyTo, Shard, ShardSettings,
+    AdmissionSettings, BackendSettings, Batch, ClientLimits, Counter, OverloadSettings, Question, ReplyTo,
+    Shard, ShardSettings,
 };
 use crate::values::Random;
 use crate::values::allowance::Report;
@@ -165,6 +166,7 @@ impl World {
             .collect();
         let quotas = Arc::new(quotas_of(&plan));
         let rhythm = Rhythm { period: PERIOD, lease: PERIOD * 5 };
+        let overload = OverloadSettings::new(plan.shards, plan.backends);
         let cores = (0..plan.shards)
             .map(|index| {
                 let settings = ShardSettings {
@@ -183,6 +185,7 @@ impl World {
                     connect_timeout: CONNECT_TIMEOUT,
                     seed: random.bits(),
                     clients: ClientLimits::default(),
+                    overload: overload.clone(),
                     admission: AdmissionSettings { period: PERIOD, ..AdmissionSettings::default() },
                 };
                 Core {

@@ -8,7 +8,7 @@ use weir::control::http::{self, Received};
 use weir::control::{Meter, ProcessFacts, Totals, Versions, View, page};
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, reply};
 use weir::routing::Topology;
-use weir::shard::{AdmissionSettings, BackendSettings, ClientLimits, Shard, ShardSettings};
+use weir::shard::{AdmissionSettings, BackendSettings, ClientLimits, OverloadSettings, Shard, ShardSettings};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp, UNIT};
 
@@ -223,6 +223,7 @@ impl House {
         let backends: Arc<[BackendSettings]> = (0..BACKENDS)
             .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
             .collect();
+        let overload = OverloadSettings::new(SHARDS, BACKENDS);
         let settings = |id| ShardSettings {
             id: ShardId(id),
             topology,
@@ -239,6 +240,7 @@ impl House {
             connect_timeout: Duration::from_secs(1),
             seed: 1,
             clients: ClientLimits::default(),
+            overload: overload.clone(),
             admission: AdmissionSettings::default(),
         };
         let mut shards: Vec<Shard> =

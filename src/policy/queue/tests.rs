@@ -9,12 +9,22 @@ fn at(millis: u64) -> Timestamp {
 }
 
 fn request(number: u32, connection: u64, tenant: u16, tier: Tier) -> Waiting<u32> {
-    Waiting { item: number, connection, tenant: TenantId(tenant), tier, cost: UNIT, deadline: None }
+    Waiting { item: number, connection, tenant: TenantId(tenant), tier, cost: UNIT, bytes: 1, deadline: None }
+}
+
+const LIMIT: Held = Held { requests: 8192, bytes: usize::MAX };
+
+fn queue() -> Queue<u32> {
+    Queue::new(LIMIT, at(0))
+}
+
+fn take(queue: &mut Queue<u32>) -> Option<u32> {
+    queue.take(|_| true).map(|taken| taken.item)
 }
 
 /// A backend that is well, and a core that is punctual.
 const CALM: Circumstances =
-    Circumstances { planned: None, in_flight: 1, median: Duration::from_millis(1), is_growing: false };
+    Circumstances { late: Duration::ZERO, in_flight: 1, median: Duration::from_millis(1), is_growing: false };
 
 /// Lets time pass in turns of a millisecond, in which the backend answers.
 fn pass(queue: &mut Queue<u32>, from: u64, millis: u64) -> u64 {
@@ -28,18 +38,19 @@ fn pass(queue: &mut Queue<u32>, from: u64, millis: u64) -> u64 {
 
 fn refused(queue: &mut Queue<u32>, now: u64) -> Vec<(u32, Refused)> {
     let mut refused = Vec::new();
-    queue.expire(at(now), Duration::from_millis(1), false, |item, why| refused.push((item, why)));
+    queue
+        .expire(at(now), Duration::from_millis(1), (false, true), |item, why| refused.push((item.item, why)));
     refused
 }
 
 #[test]
 fn the_most_important_tier_first_and_none_forgotten() {
-    let mut queue = Queue::new(at(0));
+    let mut queue = queue();
     for number in 0..400 {
         let tier = Tier::ALL[number as usize % 4];
         queue.push(request(number, u64::from(number), 0, tier), at(0)).expect("there is room");
     }
-    let taken: Vec<u32> = std::iter::from_fn(|| queue.take()).collect();
+    let taken: Vec<u32> = std::iter::from_fn(|| take(&mut queue)).collect();
     let from_below = taken[..100].iter().filter(|number| **number % 4 == 3).count();
     assert_eq!(from_below, 1, "one in a hundred is of the least important tier");
     assert!(taken[..99].iter().all(|number| number % 4 == 0));
@@ -48,7 +59,7 @@ fn the_most_important_tier_first_and_none_forgotten() {
 
 #[test]
 fn tenants_have_as_much_each_however_dear_their_requests_and_however_many_wait() {
-    let mut queue = Queue::new(at(0));
+    let mut queue = queue();
     let costs = [UNIT, 10 * UNIT, 40 * UNIT];
     let mut number = 0;
     for (tenant, (cost, count)) in costs.into_iter().zip([4_000, 400, 100]).enumerate() {
@@ -63,7 +74,7 @@ fn tenants_have_as_much_each_however_dear_their_requests_and_however_many_wait()
     assert_eq!(queue.len(), number);
     let mut units = [0_u64; 3];
     while units.iter().sum::<u64>() < 6_000 * UNIT {
-        let tenant = queue.take().expect("more waits") as usize;
+        let tenant = take(&mut queue).expect("more waits") as usize;
         units[tenant] += costs[tenant];
     }
     for had in units {
@@ -73,7 +84,7 @@ fn tenants_have_as_much_each_however_dear_their_requests_and_however_many_wait()
 
 #[test]
 fn a_tier_that_never_is_empty_is_over_and_serves_the_newest_until_it_is_not() {
-    let mut queue = Queue::new(at(0));
+    let mut queue = queue();
     let mut now = 0;
     let mut number = 0;
     while !queue.is_over(Tier::Standard) {
@@ -83,33 +94,35 @@ fn a_tier_that_never_is_empty_is_over_and_serves_the_newest_until_it_is_not() {
                 .expect("there is room");
             number += 1;
         }
-        queue.take();
+        take(&mut queue);
         now = pass(&mut queue, now, 1);
         assert!(now < 200, "it is over after a while");
     }
     assert!(now >= 100, "and not at once: {now} ms");
     let told = refused(&mut queue, now);
     assert!(told.len() > 100 && told.iter().all(|(_, why)| *why == Refused::Overloaded));
-    assert_eq!(queue.take(), Some(number - 1), "the newest is served");
+    assert_eq!(take(&mut queue), Some(number - 1), "the newest is served");
     assert!(!queue.is_over(Tier::Critical));
-    while queue.take().is_some() {}
+    while take(&mut queue).is_some() {}
     pass(&mut queue, now, 150);
     assert!(!queue.is_over(Tier::Standard), "nothing waits any more");
 }
 
 #[test]
 fn what_this_core_did_not_run_for_makes_nothing_old() {
-    let mut queue = Queue::new(at(0));
+    let mut queue = queue();
     for number in 0..100 {
         queue.push(request(number, u64::from(number), 0, Tier::Standard), at(0)).expect("there is room");
     }
     // It was to run after 5 ms each time, and did after 50.
     let mut now = 0;
     for _ in 0..10 {
-        let planned = Some(at(now + 5));
+        let planned = at(now + 5);
         now += 50;
-        let late = queue.handle_turn(at(now), &Circumstances { planned, ..CALM });
+        let late = lateness(planned, at(now));
         assert_eq!(late, Duration::from_millis(45));
+        queue.handle_late(late);
+        queue.handle_turn(at(now), &Circumstances { late, ..CALM });
         queue.handle_progress(at(now));
         queue.handle_turn_end();
     }
@@ -122,7 +135,7 @@ fn what_this_core_did_not_run_for_makes_nothing_old() {
 fn a_window_that_grows_and_a_backend_that_is_silent_make_nothing_old() {
     for circumstances in [Circumstances { is_growing: true, ..CALM }, Circumstances { in_flight: 5, ..CALM }]
     {
-        let mut queue = Queue::new(at(0));
+        let mut queue = queue();
         for number in 0..100 {
             queue.push(request(number, u64::from(number), 0, Tier::Standard), at(0)).expect("there is room");
         }
@@ -138,32 +151,81 @@ fn a_window_that_grows_and_a_backend_that_is_silent_make_nothing_old() {
 
 #[test]
 fn what_could_not_be_answered_in_time_and_what_waits_for_a_stalled_backend_is_refused() {
-    let mut queue = Queue::new(at(0));
+    let mut queue = queue();
     for number in 0..10 {
         let deadline = (number % 2 == 0).then_some(at(20));
         let waiting = Waiting { deadline, ..request(number, u64::from(number), 0, Tier::Batch) };
         queue.push(waiting, at(0)).expect("there is room");
     }
     assert_eq!(refused(&mut queue, 18), []);
+    // Not when they are the oldest: at once, while those before them have time left.
+    let late: Vec<(u32, Refused)> = (0..10).step_by(2).map(|number| (number, Refused::Deadline)).collect();
+    assert_eq!(refused(&mut queue, 20), late);
     let mut told = Vec::new();
-    queue.expire(at(101), Duration::from_millis(1), true, |item, why| told.push((item, why)));
-    let expected = |number| if number % 2 == 0 { Refused::Deadline } else { Refused::Stalled };
-    assert_eq!(told, (0..10).map(|number| (number, expected(number))).collect::<Vec<_>>());
+    queue.expire(at(101), Duration::from_millis(1), (true, true), |taken, why| told.push((taken.item, why)));
+    assert_eq!(told, (1..10).step_by(2).map(|number| (number, Refused::Stalled)).collect::<Vec<_>>());
 }
 
 #[test]
-fn no_more_waits_than_may() {
-    let mut queue = Queue::new(at(0));
-    for number in 0..WAITING_MAX as u32 {
-        queue.push(request(number, 1, 0, Tier::Standard), at(0)).expect("there is room");
+fn no_more_waits_than_may_and_none_comes_until_it_is_much_less() {
+    for limit in [Held { requests: 100, bytes: usize::MAX }, Held { requests: usize::MAX, bytes: 100 }] {
+        let mut queue = Queue::new(limit, at(0));
+        for number in 0..100 {
+            assert!(!queue.is_full());
+            let tier = if number < 50 { Tier::Standard } else { Tier::Batch };
+            queue.push(request(number, u64::from(number), 0, tier), at(0)).expect("there is room");
+        }
+        assert_eq!(queue.push(request(0, 1, 0, Tier::Critical), at(0)), Err(Refused::Overloaded));
+        assert!(queue.is_full());
+        assert_eq!(queue.displace(Tier::Batch), None, "nobody matters less");
+        let displaced = queue.displace(Tier::Standard).map(|taken| taken.item);
+        assert_eq!(displaced, Some(99), "the last to come of those who matter least");
+        queue.push(request(100, 100, 0, Tier::Critical), at(0)).expect("its place is free");
+        for left in (76..=100).rev() {
+            assert!(queue.is_full(), "{left}");
+            take(&mut queue);
+        }
+        take(&mut queue);
+        assert!(!queue.is_full());
     }
-    assert_eq!(queue.push(request(0, 1, 0, Tier::Critical), at(0)), Err(Refused::Overloaded));
+}
+
+#[test]
+fn of_one_connection_only_so_much_is_taken_on() {
+    for bytes in [1, 64 * 1024] {
+        let mut queue = queue();
+        let most = if bytes == 1 { 64 } else { 16 };
+        for number in 0..most {
+            let one = Waiting { bytes, ..request(number, 1, 0, Tier::Standard) };
+            assert_eq!(queue.push(one, at(0)), Ok(number + 1 == most), "{number}");
+        }
+        queue.push(request(1_000, 2, 0, Tier::Standard), at(0)).expect("there is room");
+        let eased = std::iter::from_fn(|| queue.take(|_| true)).position(|taken| taken.is_eased);
+        assert_eq!(eased, Some(most as usize / 2), "once half of it is gone");
+    }
+}
+
+#[test]
+fn who_has_too_much_in_flight_leaves_room_to_others() {
+    let mut queue = queue();
+    for number in 0..20 {
+        let tier = if number % 2 == 0 { Tier::Standard } else { Tier::Batch };
+        queue
+            .push(request(number, u64::from(number), number as u16 % 2, tier), at(0))
+            .expect("there is room");
+    }
+    assert!(queue.has_rivals());
+    let others: Vec<u32> =
+        std::iter::from_fn(|| queue.take(|tenant| tenant.0 == 1)).map(|taken| taken.item).collect();
+    assert_eq!(others, (1..20).step_by(2).collect::<Vec<_>>());
+    assert!(!queue.has_rivals() && queue.len() == 10);
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Push { connection: u64, tenant: u16, tier: usize, cost: u64 },
     Take,
+    Displace,
     Pass(u64),
     Expire,
 }
@@ -173,6 +235,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..6_u64, 0..3_u16, 0..4_usize, 1..60_u64)
             .prop_map(|(connection, tenant, tier, cost)| Step::Push { connection, tenant, tier, cost }),
         3 => Just(Step::Take),
+        1 => Just(Step::Displace),
         1 => (1..40_u64).prop_map(Step::Pass),
         1 => Just(Step::Expire),
     ]
@@ -182,7 +245,7 @@ proptest! {
     /// Beside a plain list for each connection: nothing is lost, nothing comes twice, nothing overtakes.
     #[test]
     fn every_request_leaves_once_and_in_the_order_of_its_connection(steps in prop::collection::vec(step(), 1..300)) {
-        let mut queue = Queue::new(at(0));
+        let mut queue = queue();
         let mut waiting: BTreeMap<u64, VecDeque<u32>> = BTreeMap::new();
         let connection_of = |number: u32| u64::from(number % 6);
         let (mut now, mut number) = (0, 0);
@@ -195,11 +258,17 @@ proptest! {
                     waiting.entry(connection).or_default().push_back(number);
                 }
                 Step::Take => {
-                    let taken = queue.take();
+                    let taken = take(&mut queue);
                     prop_assert_eq!(taken.is_none(), waiting.values().all(VecDeque::is_empty));
                     if let Some(number) = taken {
                         let own = waiting.get_mut(&connection_of(number)).and_then(VecDeque::pop_front);
                         prop_assert_eq!(own, Some(number));
+                    }
+                }
+                Step::Displace => {
+                    if let Some(taken) = queue.displace(Tier::Critical) {
+                        let own = waiting.get_mut(&connection_of(taken.item)).and_then(VecDeque::pop_back);
+                        prop_assert_eq!(own, Some(taken.item));
                     }
                 }
                 Step::Pass(millis) => now = pass(&mut queue, now, millis),

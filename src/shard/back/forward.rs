@@ -6,23 +6,26 @@ use bytes::Bytes;
 
 use super::link::{Link, LinkState, Pending, Purpose};
 use super::{Back, Replies};
+use crate::policy::window::{KINDS, Sample};
+use crate::protocol::command::{Class, Effect};
 use crate::protocol::{Protocol, Scanned, room};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
+use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::refusal::{NotSent, Refusal};
 use crate::shard::request::{Envelope, ReplyTo, Route, Track};
-use crate::shard::settings::ShardSettings;
-use crate::values::limits::{self, COPY_BYTES_MAX};
+use crate::shard::settings::{BULKHEADS, ShardSettings};
+use crate::values::limits::{COMMAND_CLASSES, COPY_BYTES_MAX};
 use crate::values::time::Now;
-use crate::values::{Action, ConnectionId, Loss, Owner};
+use crate::values::{Action, ConnectionId, Loss, Owner, Timestamp};
 
 /// When to come back after a connection was lost with requests on it.
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
 impl Back {
-    /// Sends a request, or a block of them of which only the last one's reply counts.
+    /// Sends a request, or a block of them of which only the last one's reply counts; or has it wait for its turn.
     #[inline]
     pub fn send(
         &mut self,
@@ -32,24 +35,67 @@ impl Back {
         requests: usize,
         now: Now,
     ) -> Result<(), NotSent> {
-        let connection = link_for(&env.settings, envelope.route);
+        if !self.obeys_deadlines && envelope.deadline != Timestamp::MAX {
+            let envelope = Envelope { deadline: Timestamp::MAX, ..*envelope };
+            return self.send(env, &envelope, message, requests, now);
+        }
+        let bulkhead = &self.bulkheads[bulkhead_for(envelope.route)];
+        if bulkhead.has_room(envelope.deadline, now.monotonic) {
+            match self.put_on_link(env, envelope, message, requests, now) {
+                Err(NotSent::Full) if self.may_wait => {}
+                sent_or_not => return sent_or_not,
+            }
+        }
+        self.send_later(env, envelope, message, requests, now)
+    }
+
+    /// Sends a request over its link.
+    #[inline]
+    pub(super) fn put_on_link(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) -> Result<(), NotSent> {
+        let Envelope { route, nature, deadline, reply_to, tier, .. } = *envelope;
+        let connection = link_for(&env.settings, route);
         self.make_ready(env, connection, now)?;
         if self.links[connection.0 as usize].fenced < self.fences.count() {
             self.fence_off(env, connection, now);
         }
         env.counters.add(Counter::RequestsForwarded, 1);
-        env.counters.add(Counter::RequestsHeavy, u64::from(envelope.route.track == Track::Heavy));
+        env.counters.add(Counter::RequestsHeavy, u64::from(route.track == Track::Heavy));
         let link = &mut self.links[connection.0 as usize];
         match message {
             Message::Small(bytes) => link.output.append(&mut env.pool, bytes),
             Message::Shared(bytes) => link.output.append_shared(&mut env.pool, bytes),
         }
-        let (class, sent_at) = (envelope.nature.class, now.monotonic);
         if requests > 1 {
-            let purpose = Purpose::Steps(requests as u32 - 1);
-            link.pending.push_back(Pending { purpose, class, sent_at });
+            let steps = Purpose::Steps(requests as u32 - 1);
+            link.pending.push_back(Pending::uncounted(steps, now.monotonic));
         }
-        link.pending.push_back(Pending { purpose: Purpose::Answer(envelope.reply_to), class, sent_at });
+        let tenant = envelope.tenant();
+        let depth = self.bulkheads[link.bulkhead].handle_sent(tenant, now.monotonic);
+        // What always costs much has a bulkhead of its own, and is what is usual there.
+        let is_costly =
+            is_costly(nature.class) && route.track == Track::Usual || link.state != LinkState::Open;
+        let is_behind_costly = link.costly_ahead > 0;
+        link.costly_ahead += u32::from(is_costly);
+        link.pending.push_back(Pending {
+            purpose: Purpose::Answer(reply_to),
+            class: nature.class,
+            effect: nature.effect,
+            is_costly,
+            is_behind_costly,
+            tenant,
+            tier,
+            depth,
+            sent_at: now.monotonic,
+            deadline,
+        });
+        self.early_at = self.early_at.min(deadline);
         self.in_flight += requests;
         self.list_to_send(connection);
         Ok(())
@@ -64,9 +110,7 @@ impl Back {
             }
             LinkState::Closed | LinkState::BackingOff { .. } => self.open_link(env, connection, now),
             LinkState::Opening { .. } | LinkState::Greeting { .. } | LinkState::Open => {
-                let full = link.pending.len() >= limits::LINK_PENDING_MAX
-                    || link.output.len() >= limits::LINK_OUTPUT_BYTES_MAX;
-                if full {
+                if !link.has_room() {
                     return Err(NotSent::Full);
                 }
             }
@@ -102,9 +146,14 @@ impl Back {
         now: Now,
     ) {
         env.counters.add(Counter::BackendBytesReceived, chunk.len() as u64);
+        self.begin_turn(now);
+        let late = self.late;
         let Some(link) = self.current_link(connection, generation) else { return };
         link.heard_at = now.monotonic;
-        if !link.greetings.is_empty() {
+        if link.greetings.is_empty() {
+            let bulkhead = link.bulkhead;
+            self.bulkheads[bulkhead].handle_progress(late, now.monotonic);
+        } else {
             chunk = self.take_greetings(env, (connection, generation), chunk, replies, now);
         }
         while !chunk.is_empty() {
@@ -137,12 +186,38 @@ impl Back {
         };
         self.in_flight -= 1;
         env.counters.add(Counter::RepliesReceived, 1);
+        if pending.is_counted() {
+            self.leave_window(env, connection, &pending, now);
+        }
         match pending.purpose {
             Purpose::Answer(to) => {
                 self.take_reply(env, connection, (to, pending), end, scanned, replies, now);
             }
+            Purpose::Abandoned(to) => {
+                self.take_no_reply(env, connection, pending);
+                replies.note(env, to, Note::Settled);
+            }
             Purpose::Steps(_) | Purpose::Fence => self.take_no_reply(env, connection, pending),
         }
+    }
+
+    /// A reply makes room in the window, and tells how it stands with the backend.
+    #[inline]
+    fn leave_window(&mut self, env: &Env, connection: ConnectionId, pending: &Pending, now: Now) {
+        let link = &mut self.links[connection.0 as usize];
+        link.costly_ahead -= u32::from(pending.is_costly);
+        let bulkhead = &mut self.bulkheads[link.bulkhead];
+        let sample = Sample {
+            sent_at: pending.sent_at,
+            late: self.late,
+            in_flight: bulkhead.handle_over(pending.tenant),
+            depth: pending.depth,
+            kind: pending.class.index() * 2 + usize::from(pending.effect == Effect::Write),
+            is_costly: pending.is_costly || pending.is_behind_costly,
+        };
+        let settings = &env.settings;
+        let section = || settings.overload.board.of(settings.id, link.bulkhead);
+        bulkhead.handle_reply(&sample, now.monotonic, section);
     }
 
     /// One whole reply that somebody waits for.
@@ -204,7 +279,7 @@ impl Back {
             Purpose::Steps(left) if left > 1 => {
                 link.pending.push_front(Pending { purpose: Purpose::Steps(left - 1), ..pending });
             }
-            Purpose::Steps(_) | Purpose::Answer(_) => {}
+            Purpose::Steps(_) | Purpose::Answer(_) | Purpose::Abandoned(_) => {}
             Purpose::Fence => {
                 let (origin, sequence) = link.fences.pop_front().expect("each in the stream is noted");
                 self.lift_fence(origin, sequence);
@@ -271,12 +346,22 @@ impl Back {
         let backend = link.backend;
         let mut pending = std::mem::take(&mut link.pending);
         self.in_flight -= pending.iter().map(Pending::replies).sum::<usize>();
+        let bulkhead = link.bulkhead;
+        link.costly_ahead = 0;
+        for lost in pending.iter().filter(|lost| lost.is_counted()) {
+            self.bulkheads[bulkhead].handle_over(lost.tenant);
+        }
+        self.bulkheads[bulkhead].handle_none_in_flight(now.monotonic);
         let mut text = env.pool.take();
         Refusal::Unavailable { backend: env.backend_name(backend), reason, retry_after }.encode(&mut text);
         for pending in pending.drain(..) {
-            if let Purpose::Answer(to) = pending.purpose {
-                env.counters.add(Counter::RefusedUnavailable, 1);
-                replies.reply(env, to, outcome, Message::Small(&text), now);
+            match pending.purpose {
+                Purpose::Answer(to) => {
+                    env.counters.add(Counter::RefusedUnavailable, 1);
+                    replies.reply(env, to, outcome, Message::Small(&text), now);
+                }
+                Purpose::Abandoned(to) => replies.note(env, to, Note::Settled),
+                Purpose::Steps(_) | Purpose::Fence => {}
             }
         }
         env.pool.give(text);
@@ -325,4 +410,17 @@ fn link_for(settings: &ShardSettings, route: Route) -> ConnectionId {
         Protocol::Resp3 => 1,
     };
     ConnectionId((u32::from(route.backend.0) * 2 + dialect) * per_backend + u32::from(lane))
+}
+
+/// Through which bulkhead a request passes.
+#[inline]
+pub(super) const fn bulkhead_for(route: Route) -> usize {
+    route.backend.0 as usize * BULKHEADS + route.track as usize
+}
+
+const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind");
+
+/// Such requests take as long as what they look at is large: how long says nothing of the backend.
+const fn is_costly(class: Class) -> bool {
+    matches!(class, Class::Range | Class::Scan | Class::Script)
 }

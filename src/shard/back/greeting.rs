@@ -2,7 +2,6 @@
 
 use super::link::{Greeting, LinkState, Pending, Purpose};
 use super::{Back, Replies};
-use crate::protocol::command::Class;
 use crate::protocol::{Protocol, encode};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
@@ -126,11 +125,7 @@ impl Back {
         for fence in self.fences.at(link.backend, seen) {
             encode_fence(link.output.buffer(&mut env.pool), fence);
             link.fences.push_back((fence.origin, fence.sequence));
-            link.pending.push_back(Pending {
-                purpose: Purpose::Fence,
-                class: Class::Control,
-                sent_at: now.monotonic,
-            });
+            link.pending.push_back(Pending::uncounted(Purpose::Fence, now.monotonic));
             self.in_flight += 1;
         }
     }

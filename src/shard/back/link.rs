@@ -15,11 +15,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::protocol::command::Class;
+use crate::protocol::command::{Class, Effect};
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner};
 use crate::shard::fence::StoreClient;
 use crate::shard::request::ReplyTo;
-use crate::values::{BackendId, ShardId, Timestamp};
+use crate::values::limits::{LINK_OUTPUT_BYTES_MAX, LINK_PENDING_MAX};
+use crate::values::{BackendId, ShardId, TenantId, Tier, Timestamp};
 
 /// Where the connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub enum LinkState {
 pub enum Purpose {
     /// A client's.
     Answer(ReplyTo),
+    /// A client's that was answered without it.
+    Abandoned(ReplyTo),
     /// Nobody's: as many replies to a block of which only the one behind them counts.
     Steps(u32),
     /// Nobody's: a fence, the oldest of those in the stream.
@@ -63,16 +66,49 @@ pub struct Pending {
     pub purpose: Purpose,
     /// Of the command.
     pub class: Class,
+    pub effect: Effect,
+    /// How long it takes says nothing of what others take: it costs much, or the connection was not there yet.
+    pub is_costly: bool,
+    /// Such a one stood before it.
+    pub is_behind_costly: bool,
+    pub tenant: TenantId,
+    pub tier: Tier,
+    /// What was in flight at the bulkhead once it was sent.
+    pub depth: u32,
     pub sent_at: Timestamp,
+    /// No use in answering later.
+    pub deadline: Timestamp,
 }
 
 impl Pending {
+    /// One that no client waits for.
+    pub const fn uncounted(purpose: Purpose, sent_at: Timestamp) -> Self {
+        Self {
+            purpose,
+            class: Class::Control,
+            effect: Effect::None,
+            is_costly: false,
+            is_behind_costly: false,
+            tenant: TenantId(0),
+            tier: Tier::Standard,
+            depth: 0,
+            sent_at,
+            deadline: Timestamp::MAX,
+        }
+    }
+
     /// How many replies it stands for.
     pub const fn replies(&self) -> usize {
         match self.purpose {
             Purpose::Steps(left) => left as usize,
-            Purpose::Answer(_) | Purpose::Fence => 1,
+            Purpose::Answer(_) | Purpose::Abandoned(_) | Purpose::Fence => 1,
         }
+    }
+
+    /// Is it one of those that the window counts: a client's, whether it still waits or not?
+    #[inline]
+    pub const fn is_counted(&self) -> bool {
+        matches!(self.purpose, Purpose::Answer(_) | Purpose::Abandoned(_))
     }
 }
 
@@ -80,6 +116,8 @@ impl Pending {
 pub struct Link {
     pub backend: BackendId,
     pub protocol: Protocol,
+    /// Through which of them its requests pass.
+    pub bulkhead: usize,
     pub state: LinkState,
     /// Counts sockets, so that an event of an old one is not taken for the new one's.
     pub generation: u32,
@@ -97,6 +135,8 @@ pub struct Link {
     pub sending: bool,
     pub listed_to_send: bool,
     pub pending: VecDeque<Pending>,
+    /// How many of those are costly.
+    pub costly_ahead: u32,
     pub scanner: ReplyScanner,
     /// When bytes came last.
     pub heard_at: Timestamp,
@@ -111,10 +151,11 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 impl Link {
-    pub fn new(backend: BackendId, protocol: Protocol) -> Self {
+    pub fn new(backend: BackendId, protocol: Protocol, bulkhead: usize) -> Self {
         Self {
             backend,
             protocol,
+            bulkhead,
             state: LinkState::Closed,
             generation: 0,
             attempts: 0,
@@ -127,6 +168,7 @@ impl Link {
             sending: false,
             listed_to_send: false,
             pending: VecDeque::new(),
+            costly_ahead: 0,
             scanner: ReplyScanner::default(),
             heard_at: Timestamp::ZERO,
             partial: Vec::new(),
@@ -152,6 +194,11 @@ impl Link {
             LinkState::Open => !self.output.is_empty(),
             _ => false,
         }
+    }
+
+    /// May more go out, as far as what has yet to leave goes?
+    pub fn has_room(&self) -> bool {
+        self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX
     }
 
     /// Bytes that are known to be missing of the reply that is coming.
@@ -223,7 +270,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_and_stay_bounded() {
-        let mut link = Link::new(BackendId(0), Protocol::Resp2);
+        let mut link = Link::new(BackendId(0), Protocol::Resp2, 0);
         let mut pauses = Vec::new();
         for _ in 0..12 {
             link.state = LinkState::Opening { since: Timestamp::ZERO };
@@ -237,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_link_that_worked_is_tried_again_at_once() {
-        let mut link = Link::new(BackendId(0), Protocol::Resp2);
+        let mut link = Link::new(BackendId(0), Protocol::Resp2, 0);
         link.state = LinkState::Opening { since: Timestamp::ZERO };
         link.lost(Timestamp::ZERO, 0);
         link.opened();

@@ -7,33 +7,47 @@
 //! | requests out, replies in | `forward.rs` |
 //! | the rest of a large reply, in room made for it | `room.rs` |
 //! | how long that took | `service_time.rs` |
+//! | how much may be in flight, and what waits for that | `bulkhead.rs`, `waiting.rs` |
+//! | what is answered before its backend has | `early.rs` |
 
+mod bulkhead;
+mod early;
 mod forward;
 mod greeting;
 mod link;
 mod room;
 mod service_time;
+mod waiting;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
+pub use bulkhead::Figures as BulkheadFigures;
 pub use service_time::ServiceTimes;
+pub use waiting::turn_away;
 
 use super::env::Env;
 use super::fence::{Fence, Fences};
 use super::message::Message;
+use super::note::Note;
 use super::outcome::Outcome;
-use super::request::ReplyTo;
-use super::settings::ShardSettings;
+use super::refusal::NotSent;
+use super::request::{Addressee, ReplyTo, Route, Track};
+use super::settings::{Mode, ShardSettings};
 use crate::policy::baseline::Baseline;
 use crate::protocol::{Protocol, Segment};
 use crate::values::time::Now;
-use crate::values::{ConnectionId, Owner, ShardId, shorten};
+use crate::values::{ConnectionId, Owner, ShardId, Timestamp, shorten};
+use bulkhead::Bulkhead;
+use forward::bulkhead_for;
 use link::{Link, LinkState};
 
 /// Where replies go.
 pub trait Replies {
     /// One reply, to a request of whichever core.
     fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now);
+    /// Something about the connection of a request.
+    fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);
 }
 
 /// Connections of one core to all backends.
@@ -47,6 +61,23 @@ pub struct Back {
     /// Replies that backends owe, over all links.
     in_flight: usize,
     to_send: VecDeque<ConnectionId>,
+    /// By backend, and by track.
+    bulkheads: Vec<Bulkhead>,
+    /// Those that are looked after at the end of each turn.
+    listed: Vec<usize>,
+    /// What had to make way, and has yet to be told; and what is to be told about connections.
+    turned_away: Vec<(Addressee, NotSent)>,
+    notes: Vec<(ReplyTo, Note)>,
+    /// What there is no room for may wait.
+    may_wait: bool,
+    /// What nobody would have a use for is not sent, and not waited for.
+    obeys_deadlines: bool,
+    /// When this turn was to be, and how much later it is.
+    planned: Timestamp,
+    turned_at: Timestamp,
+    late: Duration,
+    /// When to look for requests in flight that nobody has a use for any more.
+    early_at: Timestamp,
     service_times: ServiceTimes,
     /// What is usual, per backend.
     baselines: Vec<Baseline>,
@@ -60,9 +91,18 @@ impl Back {
             .all_backends()
             .flat_map(|backend| [Protocol::Resp2, Protocol::Resp3].map(|protocol| (backend, protocol)))
             .flat_map(|(backend, protocol)| {
-                let links = settings.links_per_backend + settings.heavy_links;
-                (0..links).map(move |_| Link::new(backend, protocol))
+                let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
+                let tracks = (0..usual).map(|_| Track::Usual).chain((0..heavy).map(|_| Track::Heavy));
+                tracks.map(move |track| {
+                    let route = Route { slot: 0, backend, protocol, track };
+                    Link::new(backend, protocol, bulkhead_for(route))
+                })
             })
+            .collect();
+        let overload = &settings.overload;
+        let bulkheads = topology.all_backends().flat_map(|_| [Track::Usual, Track::Heavy]);
+        let bulkheads = bulkheads
+            .map(|track| Bulkhead::new(topology.shards(), overload, track == Track::Heavy))
             .collect();
         Self {
             links,
@@ -70,6 +110,16 @@ impl Back {
             lifted: Vec::new(),
             in_flight: 0,
             to_send: VecDeque::new(),
+            bulkheads,
+            listed: Vec::new(),
+            turned_away: Vec::new(),
+            notes: Vec::new(),
+            may_wait: overload.window == Mode::On && overload.queue != Mode::Off,
+            obeys_deadlines: overload.shed == Mode::On,
+            planned: Timestamp::MAX,
+            turned_at: Timestamp::ZERO,
+            late: Duration::ZERO,
+            early_at: Timestamp::MAX,
             service_times: ServiceTimes::default(),
             baselines: topology.all_backends().map(|_| Baseline::default()).collect(),
         }

@@ -38,6 +38,10 @@ impl Back {
             return;
         }
         link.heard_at = now.monotonic;
+        let bulkhead = link.bulkhead;
+        self.begin_turn(now);
+        self.bulkheads[bulkhead].handle_progress(self.late, now.monotonic);
+        let link = &mut self.links[connection.0 as usize];
         let Ok(scanned) = link.scanner.scan(&link.partial[before..]) else {
             return self.drop_link(env, connection, "malformed-reply", replies, now);
         };

@@ -1,5 +1,7 @@
 //! A request is admitted, here and nowhere else, and sent where it goes.
 
+use std::time::Duration;
+
 use super::Shard;
 use super::destination::Destination;
 use crate::policy::price::Asked;
@@ -13,6 +15,9 @@ use crate::shard::refusal::{NotSent, Refusal};
 use crate::shard::request::{Envelope, Nature, ReplyTo};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, ShardId};
+
+/// When to come back after something that may be carried out yet.
+const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
 
 /// The request goes no further now: it was answered, or it waits.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +34,11 @@ impl Shard {
         request: Request<'_>,
         now: Now,
     ) {
-        if destination.is_alone() && self.front.client(id).unanswered() > 0 {
+        let (client, is_alone) = (self.front.client(id), destination.is_alone());
+        if client.is_unsettled(is_alone) && destination.reaches_stores() {
+            return self.refuse_unsettled(id, destination);
+        }
+        if is_alone && client.unanswered() > 0 {
             return self.front.hold_for_replies(&mut self.env, id, &request.arguments);
         }
         let Ok(charge) = self.admit(id, command, destination, &request.arguments, now) else { return };
@@ -38,10 +47,9 @@ impl Shard {
         };
         // Every request comes by here: its client is looked up once.
         let client = self.front.client(id);
-        let (route, asker) = (client.route_to(slot, backend), client.asker());
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
         let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
-        let envelope = Envelope { reply_to, route, asker, nature: Nature::of(command) };
+        let envelope = client.envelope(reply_to, (slot, backend), Nature::of(command), charge.as_ref());
         self.dispatch(home, &envelope, Message::new(request.arguments.frame(), request.shared), now);
     }
 
@@ -197,7 +205,20 @@ impl Shard {
         let sequence = client.expect_reply(rewrite, charge);
         client.hold_back_later();
         let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
-        Envelope { reply_to, route: client.route_to(slot, backend), asker: client.asker(), nature }
+        client.envelope(reply_to, (slot, backend), nature, charge.as_ref())
+    }
+
+    /// A request that could overtake what a store may carry out yet, though its client was answered.
+    #[cold]
+    fn refuse_unsettled(&mut self, id: ClientId, destination: Destination) {
+        let backend = destination.backend().unwrap_or(BackendId(0));
+        self.front.client(id).take_transaction();
+        let mut text = self.env.pool.take();
+        let (counter, refusal) = NotSent::Stalled(RETRY_UNSETTLED).refusal(self.env.backend_name(backend));
+        refusal.encode(&mut text);
+        self.env.counters.add(counter, 1);
+        self.front.answer_now(&mut self.env, id, |out, _| out.extend_from_slice(&text));
+        self.env.pool.give(text);
     }
 
     /// Sends a request from here if this core is the key's home, else hands it over.
@@ -208,7 +229,7 @@ impl Shard {
         } else if self.post.push_request(home, envelope, message) {
             self.env.counters.add(Counter::RequestsHandedOver, 1);
         } else {
-            self.refuse(envelope.reply_to, envelope.route.backend, NotSent::CoreFull, now);
+            self.refuse(envelope, NotSent::CoreFull, now);
         }
     }
 
@@ -222,7 +243,7 @@ impl Shard {
         now: Now,
     ) {
         if let Err(why) = self.back.send(&mut self.env, envelope, message, requests, now) {
-            self.refuse(envelope.reply_to, envelope.route.backend, why, now);
+            self.refuse(envelope, why, now);
         }
     }
 

@@ -13,7 +13,9 @@ impl Shard {
     pub(super) fn resume(&mut self, id: ClientId, now: Now) {
         if let Some(held) = self.front.take_up(id) {
             let arguments = Arguments::new(&held.frame, &held.places);
+            let newest = self.front.begin_held(id, held.came);
             self.handle_request_as(id, &held.identity, Request { arguments, shared: None }, now);
+            self.front.end_held(id, newest);
         }
         self.decode(id, &[], now);
     }

@@ -38,6 +38,23 @@ impl Destination {
     }
 }
 
+impl Destination {
+    /// Does weir need a store for it, or what was told of one?
+    pub fn reaches_stores(self) -> bool {
+        !matches!(self, Self::Weir(local) if local != LocalCommand::Exec && !self.is_alone())
+    }
+
+    /// The only backend that it goes to.
+    pub fn backend(self) -> Option<BackendId> {
+        match self {
+            Self::Home { backend, .. } | Self::Alone { backend, .. } | Self::Scan { backend, .. } => {
+                Some(backend)
+            }
+            Self::Parts(_) | Self::Stores(_) | Self::Weir(_) => None,
+        }
+    }
+}
+
 /// Where the keys of a request live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {

@@ -29,8 +29,8 @@ mod upkeep;
 
 use std::sync::Arc;
 
-use super::back::{Back, ServiceTimes};
-use super::counters::{Counter, Counters};
+use super::back::{Back, BulkheadFigures, ServiceTimes};
+use super::counters::{Counter, Counters, Pressures};
 use super::env::Env;
 use super::front::client_filter::{ClientsAsked, ClientsTold};
 use super::front::{Address, Front};
@@ -91,6 +91,11 @@ impl Shard {
         &self.env.counters
     }
 
+    /// What it has refused under pressure.
+    pub fn pressures(&self) -> &Pressures {
+        &self.env.pressures
+    }
+
     /// Clients that are connected.
     pub fn clients_open(&self) -> usize {
         self.front.len()
@@ -119,6 +124,16 @@ impl Shard {
     /// Replies that backends owe.
     pub fn replies_in_flight(&self) -> usize {
         self.back.in_flight()
+    }
+
+    /// How it stands with the bulkheads of each backend: one for each track.
+    pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
+        self.back.bulkheads()
+    }
+
+    /// Requests that wait for room at their backends.
+    pub fn requests_waiting(&self) -> usize {
+        self.back.waiting()
     }
 
     /// Requests in flight whose clients have left.
@@ -223,6 +238,9 @@ impl Shard {
         for (to, outcome, message) in batch.replies() {
             self.give_back(to, outcome, message, now);
         }
+        for (to, note) in batch.notes() {
+            self.front.handle_note(to, note);
+        }
         batch.clear();
         self.post.recycle(batch);
     }
@@ -281,6 +299,8 @@ impl Shard {
     /// The end of a turn: what was put off until now is done. Call before the `poll_*`.
     pub fn handle_turn_end(&mut self, now: Now) {
         self.turn = now;
+        let (env, back, mut replies) = self.towards_clients();
+        back.handle_turn_end(env, &mut replies, now);
         self.front.end_pauses(&self.env.quotas, now);
         for _ in 0..self.front.waiting_for_turn() {
             if let Some(id) = self.front.take_next_turn() {
@@ -308,6 +328,7 @@ impl Shard {
             self.post.tell_lifted(self.env.settings.id, sequence);
         }
         self.front.begin_turn();
+        self.back.plan(self.poll_deadline());
     }
 
     /// Do clients wait for their next turn, with requests that are here already?
@@ -361,7 +382,10 @@ impl Shard {
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let next_turn = self.is_busy().then_some(self.turn.monotonic);
         let upkeep = self.upkeep.poll_deadline();
-        [upkeep, self.gate.poll_deadline(), next_turn, self.front.pause_ends()].into_iter().flatten().min()
+        [upkeep, self.gate.poll_deadline(), self.back.poll_deadline(), next_turn, self.front.pause_ends()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Was memory given back, so that the system may have it?
@@ -385,6 +409,7 @@ impl Shard {
     fn keep_house(&mut self, now: Now) {
         let (env, back, mut replies) = self.towards_clients();
         back.give_up_on_silent(env, &mut replies, now);
+        back.look_for_stalls(now);
         self.front.close_stuck(&mut self.env, now);
         self.front.close_strangers(&mut self.env, now);
         if self.front.holds_much(&self.env) {

@@ -1,16 +1,16 @@
 //! What comes back: to a client of this core, or into the batch for the core that has it.
 
 use super::Shard;
-use crate::shard::back::{Back, Replies};
+use crate::shard::back::{Back, Replies, turn_away};
 use crate::shard::env::Env;
 use crate::shard::front::Front;
 use crate::shard::gate::{Charge, Gate, Settlement};
 use crate::shard::message::Message;
+use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::post::Post;
 use crate::shard::refusal::NotSent;
-use crate::shard::request::ReplyTo;
-use crate::values::BackendId;
+use crate::shard::request::{Envelope, ReplyTo};
 use crate::values::time::Now;
 
 /// The stages that a reply passes.
@@ -30,6 +30,14 @@ impl Replies for TowardsClients<'_> {
             self.post.push_reply(to, outcome, message);
         }
     }
+
+    fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note) {
+        if to.shard == env.settings.id {
+            self.front.handle_note(to, note);
+        } else {
+            self.post.push_note(to, note);
+        }
+    }
 }
 
 impl Shard {
@@ -46,13 +54,9 @@ impl Shard {
     }
 
     /// A request was not sent: its client is told why.
-    pub(super) fn refuse(&mut self, to: ReplyTo, backend: BackendId, why: NotSent, now: Now) {
-        let mut text = self.env.pool.take();
-        let (counter, refusal) = why.refusal(self.env.backend_name(backend));
-        refusal.encode(&mut text);
-        self.env.counters.add(counter, 1);
-        self.give_back(to, Outcome::Refused, Message::Small(&text), now);
-        self.env.pool.give(text);
+    pub(super) fn refuse(&mut self, envelope: &Envelope, why: NotSent, now: Now) {
+        let (env, _, mut replies) = self.towards_clients();
+        turn_away(env, &mut replies, envelope.addressee(), why, now);
     }
 
     /// An answer of the control executor to a question.

@@ -155,7 +155,7 @@ impl Shard {
         let sequence = self.front.expect_parts(id, join, parts, charge);
         let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
         let client = self.front.client(id);
-        Envelope { reply_to, route: client.route_to(0, BackendId(0)), asker: client.asker(), nature }
+        client.envelope(reply_to, (0, BackendId(0)), nature, charge.as_ref())
     }
 }
 

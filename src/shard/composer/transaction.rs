@@ -4,7 +4,7 @@ use super::Shard;
 use super::destination::{CROSS_SLOT, Placement};
 use crate::protocol::command::{Command, Handling, LocalCommand};
 use crate::protocol::{Arguments, Request, encode};
-use crate::shard::front::{HeldRequest, LocalRequest, NotQueued, Rewrite, Splice};
+use crate::shard::front::{LocalRequest, NotQueued, Rewrite, Splice};
 use crate::shard::gate::{Charge, Settlement, asked};
 use crate::shard::message::Message;
 use crate::shard::request::Nature;
@@ -123,7 +123,7 @@ impl Shard {
         let asked = asked(Some(command), arguments);
         let bytes_max = self.env.settings.request_bytes_max;
         let client = self.front.client(id);
-        let request = HeldRequest::new(arguments, client.identity());
+        let request = client.held(arguments);
         let transaction = client.transaction().expect("only called inside a transaction");
         let price = (&asked, self.gate.weights());
         let queued = transaction.queue_local((command, local), request, price, bytes_max);

@@ -6,9 +6,9 @@ use super::order::{Order, Rewrite};
 use super::pause::Paused;
 use super::track::Tracks;
 use super::transaction::{Splice, Transaction};
-use crate::protocol::{Protocol, RequestDecoder};
+use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::gate::{Charge, Payer};
-use crate::shard::request::{Asker, Route, Track};
+use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Track};
 use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN};
 use crate::values::{BackendId, TenantId, Timestamp};
 
@@ -72,6 +72,14 @@ pub struct Client {
     pub(super) held_request: Option<Box<HeldRequest>>,
     /// The held request waits for a pool of quotas to answer.
     pub(super) waits_for_quota: bool,
+    /// Requests of it that were answered without their backend, which may carry them out yet.
+    pub(super) unsettled: u32,
+    /// One of those was to be over before anything else began.
+    pub(super) is_unsettled_alone: bool,
+    /// Queues in which so much of it waits that no more is taken on.
+    pub(super) congested: u16,
+    /// When bytes of it came last.
+    pub(super) came: Timestamp,
     pub(super) ending: Ending,
     /// Since when a segment is with the socket, or when the client took a part of it last.
     pub(super) sending_since: Option<Timestamp>,
@@ -114,6 +122,10 @@ impl Client {
             barrier: false,
             held_request: None,
             waits_for_quota: false,
+            unsettled: 0,
+            is_unsettled_alone: false,
+            congested: 0,
+            came: now,
             ending: Ending::Open,
             sending_since: None,
             last_heard: now,
@@ -169,6 +181,8 @@ impl Client {
     /// Puts the next request on its track. False while it must wait for what is in flight.
     #[inline]
     pub fn take_track(&mut self, wanted: Track) -> bool {
+        // What may be carried out yet must not be overtaken.
+        let wanted = if self.unsettled > 0 { self.tracks.current() } else { wanted };
         let (first, next) = self.order.sequences();
         self.tracks.choose_and_take(wanted, first, next)
     }
@@ -177,6 +191,42 @@ impl Client {
     #[inline]
     pub fn route_to(&self, slot: u16, backend: BackendId) -> Route {
         Route { slot, backend, protocol: self.protocol, track: self.tracks.current() }
+    }
+
+    /// What travels with a request that takes a place of this client in the order of replies.
+    pub fn envelope(
+        &self,
+        reply_to: ReplyTo,
+        (slot, backend): (u16, BackendId),
+        nature: Nature,
+        charge: Option<&Charge>,
+    ) -> Envelope {
+        Envelope {
+            reply_to,
+            route: self.route_to(slot, backend),
+            asker: self.asker(),
+            nature,
+            tier: self.identity.tier,
+            weight: charge.map_or(0, Charge::weight),
+            deadline: self.deadline(),
+        }
+    }
+
+    /// Until when an answer to the request that is being looked at is of use.
+    #[inline]
+    pub fn deadline(&self) -> Timestamp {
+        self.identity.deadline.map_or(Timestamp::MAX, |deadline| self.came.after(deadline))
+    }
+
+    /// May something that was answered be carried out yet, and must nothing that goes another way overtake it?
+    #[inline]
+    pub fn is_unsettled(&self, is_alone: bool) -> bool {
+        self.unsettled > 0 && (is_alone || self.is_unsettled_alone)
+    }
+
+    /// A request of it, to be looked at later.
+    pub fn held(&self, arguments: &Arguments<'_>) -> HeldRequest {
+        HeldRequest::new(arguments, &self.identity, self.came)
     }
 
     /// Does it queue requests since `MULTI`?
@@ -243,6 +293,7 @@ impl Client {
     #[inline]
     pub(super) fn must_wait(&self) -> bool {
         self.barrier
+            || self.congested > 0
             || self.waits_for_quota
             || self.waits_by_order
             || self.turn_left == 0

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use slab::Slab;
 
-use super::stored::Stored;
 use crate::protocol::reply::{self, Elements};
 use crate::protocol::{BufferPool, Protocol, encode};
 use crate::shard::gate::Settlement;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
+use crate::shard::stored::Stored;
 
 /// How parts become one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use super::identity::Identity;
 use crate::protocol::{Argument, Arguments};
+use crate::values::Timestamp;
 
 /// A request that may not start before all earlier ones of its connection are answered.
 #[derive(Debug)]
@@ -12,15 +13,18 @@ pub struct HeldRequest {
     pub places: Vec<Argument>,
     /// On whose terms it is to run.
     pub identity: Identity,
+    /// When it came.
+    pub came: Timestamp,
 }
 
 impl HeldRequest {
     /// Keeps a request.
-    pub fn new(arguments: &Arguments<'_>, identity: &Identity) -> Self {
+    pub fn new(arguments: &Arguments<'_>, identity: &Identity, came: Timestamp) -> Self {
         Self {
             frame: arguments.frame().to_vec(),
             places: arguments.places().to_vec(),
             identity: identity.clone(),
+            came,
         }
     }
 

@@ -31,7 +31,6 @@ mod pause;
 mod pauses;
 mod room;
 mod seats;
-mod stored;
 mod track;
 mod transaction;
 mod turns;
@@ -40,7 +39,6 @@ mod wishes;
 pub use client::{Address, Client};
 pub use cursor::split_cursor;
 pub use gather::Join;
-pub use held::HeldRequest;
 pub use identity::Identity;
 pub use order::Rewrite;
 pub use seats::no_seat_left;
@@ -213,6 +211,18 @@ impl Front {
             && client.identity == *identity
         {
             client.identity = own;
+        }
+    }
+
+    /// A request that was held came earlier than what came last. Gives back when that was, for `end_held`.
+    pub fn begin_held(&mut self, id: ClientId, came: Timestamp) -> Timestamp {
+        std::mem::replace(&mut self.clients.at(id).came, came)
+    }
+
+    /// What comes next is not that old.
+    pub fn end_held(&mut self, id: ClientId, newest: Timestamp) {
+        if let Some(client) = self.clients.get(id) {
+            client.came = newest;
         }
     }
 

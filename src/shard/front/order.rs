@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::stored::Stored;
 use crate::protocol::{BufferPool, Output};
 use crate::shard::gate::Charge;
 use crate::shard::message::Message;
+use crate::shard::stored::Stored;
 use crate::values::shorten;
 
 /// What must be done to a reply before it is the client's.

@@ -8,6 +8,8 @@ use super::held::HeldRequest;
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
+use crate::shard::note::Note;
+use crate::shard::request::ReplyTo;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, limits};
 
@@ -38,7 +40,7 @@ impl Front {
     /// Bytes have come from a client. False if nobody listens to it any more.
     pub fn hear(&mut self, id: ClientId, now: Now) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
-        client.last_heard = now.monotonic;
+        (client.last_heard, client.came) = (now.monotonic, now.monotonic);
         client.ending != Ending::Deaf
     }
 
@@ -122,13 +124,30 @@ impl Front {
     fn hold(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         let client = self.clients.at(id);
         debug_assert!(client.held_request.is_none());
-        client.held_request = Some(Box::new(HeldRequest::new(arguments, &client.identity)));
+        client.held_request = Some(Box::new(client.held(arguments)));
     }
 
     /// A pool has answered for a client. False if it has left.
     pub fn end_wait_for_grant(&mut self, id: ClientId) -> bool {
         let client = self.clients.get(id);
         client.map(|client| client.waits_for_quota = false).is_some()
+    }
+
+    /// Another core, or this one, tells something about a connection.
+    pub fn handle_note(&mut self, to: ReplyTo, note: Note) {
+        let id = to.client_id();
+        let Some(client) = self.clients.get(id) else { return };
+        match note {
+            Note::Settled => {
+                client.unsettled = client.unsettled.saturating_sub(1);
+                client.is_unsettled_alone &= client.unsettled > 0;
+            }
+            Note::Long => client.congested = client.congested.saturating_add(1),
+            Note::Eased => {
+                client.congested = client.congested.saturating_sub(1);
+                self.list_to_resume(id);
+            }
+        }
     }
 
     /// Puts a client whose obstacle may be gone on the list for the end of the turn.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::shard::fence::Fence;
 use crate::shard::message::Message;
+use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::request::{Envelope, ReplyTo};
 use crate::values::ShardId;
@@ -45,6 +46,8 @@ pub struct Batch {
     shared: Vec<Bytes>,
     /// Bytes of those.
     shared_bytes: usize,
+    /// What is told about connections, besides replies.
+    notes: Vec<(ReplyTo, Note)>,
     /// What may be overtaken by nothing that comes with or after this batch.
     fences: Vec<Fence>,
     /// Fences that stand no more, by origin and sequence.
@@ -59,6 +62,7 @@ impl Batch {
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
             && self.replies.is_empty()
+            && self.notes.is_empty()
             && self.fences.is_empty()
             && self.lifted.is_empty()
     }
@@ -85,6 +89,11 @@ impl Batch {
         let place = place(&mut self.reply_bytes, &mut self.shared, message);
         self.shared_bytes += message.shared_bytes();
         self.replies.push(ReplyEntry { to, outcome, place });
+    }
+
+    /// Adds a note. It comes behind all replies of the batch.
+    pub fn push_note(&mut self, to: ReplyTo, note: Note) {
+        self.notes.push((to, note));
     }
 
     /// Adds a fence. It comes before all messages of the batch.
@@ -118,10 +127,16 @@ impl Batch {
         })
     }
 
+    /// The notes in the order they were added.
+    pub fn notes(&self) -> impl Iterator<Item = (ReplyTo, Note)> {
+        self.notes.iter().copied()
+    }
+
     /// Empties it for its next use.
     pub fn clear(&mut self) {
         self.requests.clear();
         self.replies.clear();
+        self.notes.clear();
         self.shared.clear();
         self.shared_bytes = 0;
         self.fences.clear();
@@ -164,7 +179,7 @@ mod tests {
     use crate::protocol::command::{Class, Effect};
     use crate::shard::request::{Asker, Nature, Route, Track};
     use crate::values::limits::COPY_BYTES_MAX;
-    use crate::values::{BackendId, TenantId};
+    use crate::values::{BackendId, TenantId, Tier, Timestamp};
 
     #[test]
     fn messages_come_out_as_they_went_in() {
@@ -174,7 +189,15 @@ mod tests {
         let route = Route { slot: 7, backend: BackendId(0), protocol: Protocol::Resp3, track: Track::Heavy };
         let asker = Some(Asker { tenant: TenantId(4), version: 1 });
         let nature = Nature { class: Class::Point, effect: Effect::Read };
-        let request = |sequence| Envelope { reply_to: to(sequence), route, asker, nature };
+        let request = |sequence| Envelope {
+            reply_to: to(sequence),
+            route,
+            asker,
+            nature,
+            tier: Tier::Standard,
+            weight: 1_000,
+            deadline: Timestamp::MAX,
+        };
         batch.push_request(&request(1), Message::Small(b"one"));
         batch.push_reply(to(9), Outcome::Refused, Message::Shared(&large));
         batch.push_request(&request(2), Message::Shared(&large));

@@ -8,6 +8,7 @@ pub use batch::Batch;
 
 use super::fence::Fences;
 use super::message::Message;
+use super::note::Note;
 use super::outcome::Outcome;
 use super::request::{Envelope, ReplyTo};
 use crate::values::{ShardId, Spares};
@@ -50,6 +51,11 @@ impl Post {
     #[inline]
     pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
         self.batch_for(to.shard).push_reply(to, outcome, message);
+    }
+
+    /// Tells the shard that has a client something about it.
+    pub fn push_note(&mut self, to: ReplyTo, note: Note) {
+        self.batch_for(to.shard).push_note(to, note);
     }
 
     /// Tells all others that a fence of this shard's own stands no more.

@@ -29,6 +29,14 @@ pub enum Bill {
     Nothing,
 }
 
+impl Charge {
+    /// What was taken, in about thousandths of a request unit.
+    #[inline]
+    pub fn weight(&self) -> u32 {
+        (self.taken.micro() >> 10).min(u64::from(u32::MAX)) as u32
+    }
+}
+
 // One stands beside each request that waits for its reply.
 const _: () = assert!(size_of::<Option<Charge>>() <= 56);
 

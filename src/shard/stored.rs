@@ -1,11 +1,11 @@
-//! Replies, and parts of replies, that came before their turn.
+//! Messages that wait: replies that came before their turn, requests for which there is no room yet.
 
 use bytes::Bytes;
 
 use crate::protocol::{BufferPool, Output};
 use crate::shard::message::Message;
 
-/// A reply that came before its turn.
+/// A message that waits.
 #[derive(Debug)]
 pub enum Stored {
     /// Short enough to be kept in place.
@@ -47,6 +47,14 @@ impl Stored {
             Self::Short { length, bytes } => &bytes[..usize::from(*length)],
             Self::Pooled(bytes) => bytes,
             Self::Shared(bytes) => bytes,
+        }
+    }
+
+    /// The message as it was.
+    pub fn message(&self) -> Message<'_> {
+        match self {
+            Self::Shared(bytes) => Message::Shared(bytes),
+            other => Message::Small(other.bytes()),
         }
     }
 

@@ -1,0 +1,379 @@
+//! What stands before one backend for requests of one kind: a window of those in flight, and a queue before it. One slow backend
+//! fills its own, and nothing else.
+//!
+//! ```text
+//!   request ── room in the window, and nobody waits? ──────────────────────────────> link
+//!       └─ else: hopeless, stalled, full? told at once ── queue ── room again ──────> link
+//!                                                            └─ too old, too late: told at once
+//! ```
+//!
+//! A bulkhead that has nothing waiting costs a comparison and a count. One that has is looked after at the end of every turn, at
+//! least every few milliseconds.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::policy::queue::{Circumstances, Held, Queue, Refused, Taken, Waiting};
+use crate::policy::window::{Sample, Window};
+use crate::shard::board::{Load, Section};
+use crate::shard::request::Envelope;
+use crate::shard::settings::{Mode, OverloadSettings};
+use crate::shard::stored::Stored;
+use crate::values::{TenantId, Tier, Timestamp, UNIT};
+
+/// A backend that is silent for so long, or for as many medians, has stalled.
+const STALLED: Duration = Duration::from_millis(250);
+const STALLED_MEDIANS: u32 = 4;
+/// When to come back to a backend that has stalled.
+const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// And to one that is asked too much: later where more is asked than it can do for some time.
+const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+const RETRY_OVER: Duration = Duration::from_millis(100);
+/// One in so many of a window's places is for what is critical.
+const RESERVED: u32 = 10;
+
+/// A request that waits.
+#[derive(Debug)]
+pub struct Parked {
+    pub envelope: Envelope,
+    pub message: Stored,
+    /// Of how many requests its message is made.
+    pub requests: usize,
+    pub came: Timestamp,
+}
+
+/// One backend's, for requests of one kind.
+#[derive(Debug)]
+pub struct Bulkhead {
+    window: Window,
+    mode: Mode,
+    queue: Queue<u32>,
+    is_queue_obeyed: bool,
+    parked: Slab<Parked>,
+    in_flight: u32,
+    /// With as many in flight, whoever comes is looked at more closely.
+    limit: u32,
+    /// What a reply takes at best, in nanoseconds.
+    base_nanos: u64,
+    /// It is what costs much: it may take long, and that is no stall.
+    is_patient: bool,
+    is_stalled: bool,
+    /// It is looked after at the end of each turn.
+    pub is_listed: bool,
+    /// How many each tenant has in flight, while requests wait.
+    tenants: HashMap<TenantId, u32>,
+}
+
+impl Bulkhead {
+    pub fn new(shards: u16, settings: &OverloadSettings, is_patient: bool) -> Self {
+        let mut bulkhead = Self {
+            window: Window::new(shards),
+            mode: settings.window,
+            queue: Queue::new(settings.queue_limit, Timestamp::ZERO),
+            is_queue_obeyed: settings.queue == Mode::On,
+            parked: Slab::new(),
+            in_flight: 0,
+            limit: u32::MAX,
+            base_nanos: 0,
+            is_patient,
+            is_stalled: false,
+            is_listed: false,
+            tenants: HashMap::new(),
+        };
+        bulkhead.set_limit();
+        bulkhead
+    }
+
+    /// May a request go on as it comes?
+    #[inline]
+    pub fn has_room(&self, deadline: Timestamp, now: Timestamp) -> bool {
+        self.in_flight < self.limit && !self.is_hopeless(deadline, now)
+    }
+
+    /// Could it not be answered in time?
+    #[inline]
+    pub fn is_hopeless(&self, deadline: Timestamp, now: Timestamp) -> bool {
+        now.as_nanos() + self.base_nanos > deadline.as_nanos()
+    }
+
+    /// One more is in flight. How many that are.
+    #[inline]
+    pub fn handle_sent(&mut self, tenant: TenantId, now: Timestamp) -> u32 {
+        if self.in_flight == 0 {
+            self.queue.handle_progress(now);
+        }
+        self.in_flight += 1;
+        if self.is_listed {
+            *self.tenants.entry(tenant).or_default() += 1;
+        }
+        self.in_flight
+    }
+
+    /// One that was in flight is not any more. How many were, with it.
+    #[inline]
+    pub fn handle_over(&mut self, tenant: TenantId) -> usize {
+        let before = self.in_flight as usize;
+        self.in_flight -= 1;
+        if self.is_listed
+            && let Some(count) = self.tenants.get_mut(&tenant)
+        {
+            *count = count.saturating_sub(1);
+        }
+        before
+    }
+
+    /// The connections were lost: nothing is in flight that a stalled backend could answer.
+    pub fn handle_none_in_flight(&mut self, now: Timestamp) {
+        if self.in_flight == 0 && self.is_stalled {
+            self.end_stall(now);
+        }
+    }
+
+    /// Its reply has come.
+    #[inline]
+    pub fn handle_reply<'a>(&mut self, sample: &Sample, now: Timestamp, board: impl FnOnce() -> Section<'a>) {
+        if self.mode != Mode::Off && self.window.handle_reply(sample, now, board) {
+            self.base_nanos = self.window.base_nanos();
+            self.set_limit();
+        }
+    }
+
+    /// The backend gives a sign.
+    #[inline]
+    pub fn handle_progress(&mut self, late: Duration, now: Timestamp) {
+        if self.is_listed {
+            self.handle_look(now);
+            self.begin_turn(late, now);
+        }
+        if self.is_stalled {
+            self.end_stall(now);
+        }
+        self.queue.handle_progress(now);
+    }
+
+    fn end_stall(&mut self, now: Timestamp) {
+        self.is_stalled = false;
+        self.window.handle_stall_end(now);
+        self.set_limit();
+    }
+
+    /// This core did not run for so long.
+    pub fn handle_late(&mut self, late: Duration) {
+        self.queue.handle_late(late);
+    }
+
+    /// Whether the backend has just been found to stand still.
+    pub fn handle_look(&mut self, now: Timestamp) -> bool {
+        let patience = STALLED.max(STALLED_MEDIANS * self.window.median());
+        let has_stalled = self.mode == Mode::On
+            && !self.is_patient
+            && !self.is_stalled
+            && self.in_flight > 0
+            && self.queue.silence(now) > patience;
+        if has_stalled {
+            self.is_stalled = true;
+            self.set_limit();
+        }
+        has_stalled
+    }
+
+    /// Is the backend silent?
+    pub fn is_stalled(&self) -> bool {
+        self.is_stalled
+    }
+
+    /// The clock of what waits goes on. Nothing if that was done in this turn.
+    pub fn begin_turn(&mut self, late: Duration, now: Timestamp) {
+        let circumstances = Circumstances {
+            late,
+            in_flight: self.in_flight as usize,
+            median: self.window.median(),
+            is_growing: self.window.is_growing(),
+        };
+        self.queue.handle_turn(now, &circumstances);
+    }
+
+    /// A request for which there is no room as it comes: why it goes no further, or nothing if it goes on at once.
+    pub fn judge(&self, envelope: &Envelope, now: Timestamp) -> Verdict {
+        if self.is_hopeless(envelope.deadline, now) {
+            Verdict::TooLate
+        } else if self.is_stalled {
+            Verdict::Stalled(self.retry_stalled(now))
+        } else if self.mode == Mode::Shadow {
+            Verdict::PassesInShadow
+        } else if envelope.tier == Tier::Critical
+            && (self.in_flight as usize) < self.window.size()
+            && !self.queue.has_any_of(Tier::Critical)
+        {
+            Verdict::Passes
+        } else {
+            Verdict::Waits
+        }
+    }
+
+    /// When it makes sense to ask a backend again that has stalled.
+    pub fn retry_stalled(&self, now: Timestamp) -> Duration {
+        self.queue.silence(now).clamp(RETRY_STALLED.0, RETRY_STALLED.1)
+    }
+
+    /// When what waits now will have been served.
+    pub fn retry_full(&self) -> Duration {
+        let places = self.window.size().max(1) as f64;
+        let wait = self.window.median().mul_f64((self.queue.len() as f64 / places).min(1e6));
+        let least = if self.queue.is_any_over() { RETRY_OVER } else { RETRY_FULL.0 };
+        wait.clamp(least, RETRY_FULL.1)
+    }
+
+    /// Is there no room for one more to wait?
+    pub fn is_full(&mut self) -> bool {
+        self.queue.is_full()
+    }
+
+    /// Takes the place of something that matters less, if anything does.
+    pub fn displace(&mut self, tier: Tier) -> Option<(Parked, bool)> {
+        self.queue.displace(tier).map(|taken| self.unpark(taken))
+    }
+
+    /// It waits. Whether no more of its connection should be taken on; or it is given back, where there is no room.
+    pub fn park(&mut self, parked: Parked, late: Duration, now: Timestamp) -> Result<bool, Parked> {
+        if !self.queue.is_empty() {
+            self.begin_turn(late, now);
+        }
+        let (envelope, bytes) = (parked.envelope, parked.message.len());
+        let index = self.parked.insert(parked);
+        let waiting = Waiting {
+            item: index as u32,
+            connection: envelope.reply_to.connection(),
+            tenant: envelope.tenant(),
+            tier: envelope.tier,
+            cost: u64::from(envelope.weight).max(1) * (UNIT / 1_000),
+            bytes,
+            deadline: (envelope.deadline != Timestamp::MAX).then_some(envelope.deadline),
+        };
+        let pushed = self.queue.push(waiting, now);
+        self.set_limit();
+        pushed.map_err(|_| self.parked.remove(index))
+    }
+
+    /// Does nothing wait?
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// What is in flight is counted by tenants from now on.
+    pub fn count_tenants(&mut self, in_flight: impl Iterator<Item = TenantId>) {
+        self.tenants.clear();
+        in_flight.for_each(|tenant| *self.tenants.entry(tenant).or_default() += 1);
+    }
+
+    /// What waits for too long, or too late, is told so.
+    pub fn expire(&mut self, now: Timestamp, mut refuse: impl FnMut((Parked, bool), Refused)) {
+        let Self { queue, parked, is_stalled, is_queue_obeyed, base_nanos, .. } = self;
+        queue.expire(
+            now,
+            Duration::from_nanos(*base_nanos),
+            (*is_stalled, *is_queue_obeyed),
+            |taken, why| {
+                refuse((parked.remove(taken.item as usize), taken.is_eased), why);
+            },
+        );
+    }
+
+    /// The next one that is sent, if there is room for it, whether that eases its connection, and whether it waited for too long.
+    pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
+        let size = self.window.size() as u32;
+        let size = if self.queue.has_any_of(Tier::Critical) { size } else { size - size / RESERVED };
+        if self.is_stalled || self.in_flight >= size {
+            return None;
+        }
+        let half = (size / 2).max(1);
+        let has_rivals = self.queue.has_rivals();
+        let tenants = &self.tenants;
+        let may = |tenant: TenantId| !has_rivals || tenants.get(&tenant).is_none_or(|count| *count < half);
+        let taken = self.queue.take(may)?;
+        Some((self.unpark(taken), taken.is_old))
+    }
+
+    fn unpark(&mut self, taken: Taken<u32>) -> (Parked, bool) {
+        (self.parked.remove(taken.item as usize), taken.is_eased)
+    }
+
+    /// The end of a turn. Whether it need not be looked after any more.
+    pub fn end_turn(&mut self, board: Section<'_>) -> bool {
+        if !self.queue.is_empty()
+            && !self.is_stalled
+            && self.in_flight as usize >= self.window.size() * 9 / 10
+        {
+            self.window.handle_limited();
+        }
+        self.queue.handle_turn_end();
+        self.set_limit();
+        let is_calm = self.queue.is_empty() && !self.is_stalled;
+        if is_calm {
+            self.is_listed = false;
+            self.parked.shrink_to_fit();
+            self.tenants.clear();
+        }
+        board.tell_load(Load { waiting: self.queue.len() as u32, in_flight: self.in_flight });
+        is_calm
+    }
+
+    fn set_limit(&mut self) {
+        let size = self.window.size() as u32;
+        self.limit = match self.mode {
+            Mode::Off => u32::MAX,
+            Mode::Shadow => size,
+            Mode::On if self.is_stalled || !self.queue.is_empty() => 0,
+            Mode::On => size - size / RESERVED,
+        };
+    }
+
+    /// In flight, the window, what waits and for how long, and what replies take at best and in the mean.
+    pub fn figures(&self) -> Figures {
+        Figures {
+            in_flight: self.in_flight as usize,
+            window: self.window.size(),
+            held: self.queue.held(),
+            age: self.queue.age(),
+            base: self.window.base(),
+            median: self.window.median(),
+            is_stalled: self.is_stalled,
+        }
+    }
+}
+
+/// What becomes of a request for which there is no room as it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on.
+    Passes,
+    /// The same, though it should have waited.
+    PassesInShadow,
+    /// It waits, if it may.
+    Waits,
+    /// It could not be answered in time.
+    TooLate,
+    /// The backend stands still; when to come back.
+    Stalled(Duration),
+}
+
+/// How it stands with one bulkhead.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Requests in flight.
+    pub in_flight: usize,
+    /// How many there may be.
+    pub window: usize,
+    /// What waits.
+    pub held: Held,
+    /// For how long the oldest has.
+    pub age: Duration,
+    /// What a reply takes when little waits at the backend, and in the mean of late.
+    pub base: Duration,
+    /// The median of what replies took in the last round.
+    pub median: Duration,
+    /// The backend gives no sign.
+    pub is_stalled: bool,
+}

@@ -1,0 +1,98 @@
+//! Requests in flight that are answered before their backend has: at their deadline, or when it has stood still for a while. The
+//! backend may carry them out yet, so their entries stay, and swallow the replies.
+
+use std::time::Duration;
+
+use super::link::{Pending, Purpose};
+use super::{Back, Replies};
+use crate::protocol::command::Effect;
+use crate::shard::counters::{Counter, Pressure};
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
+use crate::shard::refusal::{Refusal, Stage};
+use crate::shard::request::ReplyTo;
+use crate::values::time::Now;
+use crate::values::{Tier, Timestamp};
+
+/// What is in flight at a backend that stands still is answered after so long.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// All that is in flight is looked at no more often than this.
+const LOOKS_APART: Duration = Duration::from_millis(1);
+
+impl Back {
+    pub(super) fn answer_early(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
+        let mut next = Timestamp::MAX;
+        let mut given_up: Vec<(ReplyTo, Given)> = Vec::new();
+        for link in &mut self.links {
+            let bulkhead = &self.bulkheads[link.bulkhead];
+            let is_stalled = bulkhead.is_stalled();
+            given_up.clear();
+            for pending in &mut link.pending {
+                let Purpose::Answer(to) = pending.purpose else { continue };
+                let patient_until = if is_stalled { pending.sent_at.after(PATIENCE) } else { Timestamp::MAX };
+                let until = pending.deadline.min(patient_until);
+                if until > now.monotonic {
+                    next = next.min(until);
+                    continue;
+                }
+                given_up.push((to, Given::of(pending, now.monotonic)));
+                pending.purpose = Purpose::Abandoned(to);
+            }
+            if given_up.is_empty() {
+                continue;
+            }
+            let retry_after = bulkhead.retry_stalled(now.monotonic);
+            let backend = link.backend;
+            let mut text = env.pool.take();
+            for (to, given) in given_up.drain(..) {
+                text.clear();
+                let (counter, refusal) = given.refusal(env.backend_name(backend), retry_after);
+                refusal.encode(&mut text);
+                env.counters.add(counter, 1);
+                env.pressures.add(given.pressure(), given.tier);
+                env.counters.add(Counter::RequestsAbandoned, 1);
+                replies.reply(env, to, Outcome::Abandoned, Message::Small(&text), now);
+            }
+            env.pool.give(text);
+        }
+        self.early_at = next.max(now.monotonic.after(LOOKS_APART));
+        if next == Timestamp::MAX {
+            self.early_at = next;
+        }
+    }
+}
+
+/// A request that nobody waits for any more.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    is_late: bool,
+    was_write: bool,
+    tier: Tier,
+    waited: Duration,
+}
+
+impl Given {
+    fn of(pending: &Pending, now: Timestamp) -> Self {
+        Self {
+            is_late: pending.deadline <= now,
+            was_write: pending.effect == Effect::Write,
+            tier: pending.tier,
+            waited: now.since(pending.sent_at),
+        }
+    }
+
+    const fn pressure(self) -> Pressure {
+        if self.is_late { Pressure::Deadline } else { Pressure::Stalled }
+    }
+
+    fn refusal(self, backend: &str, retry_after: Duration) -> (Counter, Refusal<'_>) {
+        let Self { waited, was_write: may_have_happened, .. } = self;
+        if self.is_late {
+            let refusal = Refusal::TooLate { stage: Stage::Backend, waited, may_have_happened };
+            (Counter::RefusedDeadline, refusal)
+        } else {
+            (Counter::RefusedOverloaded, Refusal::Abandoned { backend, may_have_happened, retry_after })
+        }
+    }
+}

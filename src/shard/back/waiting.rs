@@ -1,0 +1,244 @@
+//! Requests for which there is no room: they wait, or are told at once why not. At the end of every turn those that waited go on as
+//! far as there is room again.
+
+use std::time::Duration;
+
+use super::bulkhead::{Bulkhead, Parked, Verdict};
+use super::forward::bulkhead_for;
+use super::link::Link;
+use super::{Back, BulkheadFigures, Replies};
+use crate::policy::queue::{Refused, lateness};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::note::Note;
+use crate::shard::outcome::Outcome;
+use crate::shard::refusal::{NotSent, Stage};
+use crate::shard::request::{Addressee, Envelope};
+use crate::shard::settings::Mode;
+use crate::shard::stored::Stored;
+use crate::values::Timestamp;
+use crate::values::time::Now;
+
+/// While something waits, it is looked after this often at least.
+const HEARTBEAT: Duration = Duration::from_millis(5);
+
+impl Back {
+    /// A request for which there is no room as it comes.
+    #[cold]
+    pub(super) fn send_later(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) -> Result<(), NotSent> {
+        self.begin_turn(now);
+        let index = bulkhead_for(envelope.route);
+        let bulkhead = &mut self.bulkheads[index];
+        match bulkhead.judge(envelope, now.monotonic) {
+            Verdict::TooLate => return Err(NotSent::TooLate(Stage::Arrival, Duration::ZERO)),
+            Verdict::Stalled(retry_after) => return Err(NotSent::Stalled(retry_after)),
+            Verdict::PassesInShadow => {
+                env.counters.add(Counter::WaitedInShadow, 1);
+                return self.put_on_link(env, envelope, message, requests, now);
+            }
+            Verdict::Passes => return self.put_on_link(env, envelope, message, requests, now),
+            Verdict::Waits if self.may_wait => {}
+            Verdict::Waits => return Err(NotSent::Window(bulkhead.retry_full())),
+        }
+        if bulkhead.is_full() {
+            // Whoever matters less makes way.
+            let Some((parked, is_eased)) = bulkhead.displace(envelope.tier) else {
+                return Err(NotSent::Queue(bulkhead.retry_full()));
+            };
+            let why = NotSent::Queue(bulkhead.retry_full());
+            let to = parked.envelope.reply_to;
+            self.turned_away.push((parked.envelope.addressee(), why));
+            self.notes.extend(is_eased.then_some((to, Note::Eased)));
+            parked.message.release(&mut env.pool);
+        }
+        if self.bulkheads[index].is_empty() {
+            self.list(index);
+        }
+        env.counters.add(Counter::RequestsQueued, 1);
+        let message = Stored::new(message, &mut env.pool);
+        let parked = Parked { envelope: *envelope, message, requests, came: now.monotonic };
+        let bulkhead = &mut self.bulkheads[index];
+        match bulkhead.park(parked, self.late, now.monotonic) {
+            Ok(is_long) => {
+                self.notes.extend(is_long.then_some((envelope.reply_to, Note::Long)));
+                Ok(())
+            }
+            Err(parked) => {
+                parked.message.release(&mut env.pool);
+                Err(NotSent::Queue(bulkhead.retry_full()))
+            }
+        }
+    }
+
+    /// A bulkhead is looked after from now on.
+    fn list(&mut self, index: usize) {
+        let bulkhead = &mut self.bulkheads[index];
+        if !bulkhead.is_listed {
+            bulkhead.is_listed = true;
+            let links = self.links.iter().filter(|link| link.bulkhead == index);
+            let counted = links.flat_map(|link| &link.pending).filter(|pending| pending.is_counted());
+            bulkhead.count_tenants(counted.map(|pending| pending.tenant));
+            self.listed.push(index);
+        }
+    }
+
+    /// How much later than planned this turn is: no backend is to blame for that.
+    #[inline]
+    pub(super) fn begin_turn(&mut self, now: Now) {
+        if now.monotonic <= self.turned_at {
+            return;
+        }
+        self.turned_at = now.monotonic;
+        self.late = lateness(std::mem::replace(&mut self.planned, Timestamp::MAX), now.monotonic);
+        if !self.late.is_zero() {
+            self.bulkheads.iter_mut().for_each(|bulkhead| bulkhead.handle_late(self.late));
+        }
+    }
+
+    /// When the next turn should be at the latest.
+    pub fn plan(&mut self, next: Option<Timestamp>) {
+        self.planned = next.unwrap_or(Timestamp::MAX);
+    }
+
+    /// When `handle_turn_end` should be called at the latest.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        let heartbeat = (!self.listed.is_empty()).then(|| self.turned_at.after(HEARTBEAT));
+        let early = (self.early_at != Timestamp::MAX).then_some(self.early_at);
+        heartbeat.into_iter().chain(early).min()
+    }
+
+    /// The end of a turn: what waited goes on, or is told that it will not.
+    pub fn handle_turn_end(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
+        self.begin_turn(now);
+        if now.monotonic >= self.early_at {
+            self.answer_early(env, replies, now);
+        }
+        if self.listed.is_empty() {
+            return;
+        }
+        for (to, why) in std::mem::take(&mut self.turned_away) {
+            turn_away(env, replies, to, why, now);
+        }
+        for (to, note) in std::mem::take(&mut self.notes) {
+            replies.note(env, to, note);
+        }
+        let mut place = 0;
+        while let Some(index) = self.listed.get(place).copied() {
+            let is_calm = self.look_after(env, index, replies, now);
+            if is_calm {
+                self.listed.swap_remove(place);
+            } else {
+                place += 1;
+            }
+        }
+    }
+
+    fn look_after(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) -> bool {
+        let late = self.late;
+        let bulkhead = &mut self.bulkheads[index];
+        bulkhead.begin_turn(late, now.monotonic);
+        if bulkhead.handle_look(now.monotonic) {
+            self.early_at = now.monotonic;
+        }
+        let (stalled, full) = (bulkhead.retry_stalled(now.monotonic), bulkhead.retry_full());
+        let Env { pool, counters, settings, .. } = &mut *env;
+        let mut refused = Vec::new();
+        bulkhead.expire(now.monotonic, |(parked, is_eased), why| {
+            let waited = now.monotonic.since(parked.came);
+            let why = match why {
+                Refused::Deadline => NotSent::TooLate(Stage::Queue, waited),
+                Refused::Overloaded => NotSent::Queue(full),
+                Refused::Stalled => NotSent::Stalled(stalled),
+            };
+            counters.add(Counter::RequestsExpired, 1);
+            refused.push((parked.envelope.addressee(), is_eased, why));
+            parked.message.release(pool);
+        });
+        let is_shadow = settings.overload.queue == Mode::Shadow;
+        for (to, is_eased, why) in refused {
+            turn_away(env, replies, to, why, now);
+            if is_eased {
+                replies.note(env, to.0, Note::Eased);
+            }
+        }
+        while self.has_room_on_links(index)
+            && let Some(((parked, is_eased), is_old)) = self.bulkheads[index].take()
+        {
+            if is_old && is_shadow {
+                env.counters.add(Counter::ExpiredInShadow, 1);
+            }
+            self.go_on(env, parked, is_eased, replies, now);
+        }
+        let settings = &env.settings;
+        self.bulkheads[index].end_turn(settings.overload.board.of(settings.id, index))
+    }
+
+    /// What waited is sent, now that there is room for it.
+    fn go_on(&mut self, env: &mut Env, parked: Parked, is_eased: bool, replies: &mut impl Replies, now: Now) {
+        let Parked { envelope, message, requests, came } = parked;
+        let to = envelope.addressee();
+        if self.bulkheads[bulkhead_for(envelope.route)].is_hopeless(envelope.deadline, now.monotonic) {
+            let why = NotSent::TooLate(Stage::Queue, now.monotonic.since(came));
+            turn_away(env, replies, to, why, now);
+        } else if let Err(why) = self.put_on_link(env, &envelope, message.message(), requests, now) {
+            turn_away(env, replies, to, why, now);
+        }
+        message.release(&mut env.pool);
+        if is_eased {
+            replies.note(env, to.0, Note::Eased);
+        }
+    }
+
+    /// Is there room for more bytes on the connections of a bulkhead?
+    fn has_room_on_links(&self, index: usize) -> bool {
+        self.links.iter().filter(|link| link.bulkhead == index).all(Link::has_room)
+    }
+
+    /// Looks for backends that stand still with requests in flight.
+    pub fn look_for_stalls(&mut self, now: Now) {
+        self.begin_turn(now);
+        for index in 0..self.bulkheads.len() {
+            if self.bulkheads[index].handle_look(now.monotonic) {
+                self.early_at = now.monotonic;
+                self.list(index);
+            }
+        }
+    }
+
+    /// How it stands with the bulkheads of each backend, in the order of backends and tracks.
+    pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
+        self.bulkheads.iter().map(Bulkhead::figures)
+    }
+
+    /// Requests that wait for room.
+    pub fn waiting(&self) -> usize {
+        self.listed.iter().map(|index| self.bulkheads[*index].figures().held.requests).sum()
+    }
+}
+
+/// A request is not sent: its client is told why.
+pub fn turn_away(
+    env: &mut Env,
+    replies: &mut impl Replies,
+    (to, backend, tier): Addressee,
+    why: NotSent,
+    now: Now,
+) {
+    if let Some(pressure) = why.pressure() {
+        env.pressures.add(pressure, tier);
+    }
+    let mut text = env.pool.take();
+    let (counter, refusal) = why.refusal(env.backend_name(backend));
+    refusal.encode(&mut text);
+    env.counters.add(counter, 1);
+    replies.reply(env, to, Outcome::Refused, Message::Small(&text), now);
+    env.pool.give(text);
+}

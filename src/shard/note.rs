@@ -1,0 +1,12 @@
+//! What the core that sends a request tells the one that has its client, besides the reply.
+
+/// About one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A request that was answered without its backend is over there, too: nothing can be overtaken by it any more.
+    Settled,
+    /// So much of the connection waits that no more of it should be taken on.
+    Long,
+    /// And now little does.
+    Eased,
+}
