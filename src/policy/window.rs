@@ -288,7 +288,7 @@ impl Window {
 
     /// What a reply takes when little waits at the backend. Nothing is known yet at zero.
     pub fn base(&self) -> Duration {
-        Duration::from_secs_f64(self.base)
+        duration(self.base)
     }
 
     /// The same in nanoseconds.
@@ -298,7 +298,7 @@ impl Window {
 
     /// What replies took in the last round.
     pub fn median(&self) -> Duration {
-        Duration::from_secs_f64(self.median)
+        duration(self.median)
     }
 
     /// Is it still being found out how much the backend takes? Whoever waits then waits for that.
@@ -478,7 +478,7 @@ impl Window {
         let own = median_of(&mut self.seen, |seen| seen.low);
         let of_mix = self.own_base;
         self.mix();
-        let own = own - of_mix + self.own_base;
+        let own = (own - of_mix + self.own_base).max(0.0);
         others.tell(Record {
             at: now,
             median: own,
@@ -503,7 +503,7 @@ impl Window {
 
     /// What all cores know together.
     fn common(&mut self, board: &impl Board, now: Timestamp, within: f64) -> Common {
-        let oldest = now.before(Duration::from_secs_f64(within));
+        let oldest = now.before(duration(within));
         let (mut samples, mut sum) = (0.0, 0.0);
         let (mut windows, mut fresh_limited, mut limited) = (0.0, 0.0, 0);
         self.bases.clear();
@@ -526,7 +526,7 @@ impl Window {
         let window = if fresh_limited > 0.0 { windows / fresh_limited } else { 0.0 };
         let base = median_of(&mut self.bases, |base| *base);
         // What replies took beyond the base of those who saw them: mixes of kinds differ.
-        let median = if samples > 0.0 { base + sum / samples } else { 0.0 };
+        let median = if samples > 0.0 { (base + sum / samples).max(0.0) } else { 0.0 };
         Common { median, base, window, limited }
     }
 
@@ -659,6 +659,11 @@ fn median_of<T>(values: &mut [T], key: impl Fn(&T) -> f64) -> f64 {
     }
     let middle = values.len() / 2;
     key(values.select_nth_unstable_by(middle, |one, other| key(one).total_cmp(&key(other))).1)
+}
+
+/// Of so many seconds; none where that is no length of time.
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 fn seconds(at: Timestamp) -> f64 {
@@ -794,6 +799,39 @@ mod tests {
         }
         assert_eq!((window.base(), window.median()), before);
         assert!(window.size() <= 64);
+    }
+
+    proptest::proptest! {
+        /// Times that cannot be, clocks that step, cores that say they were later than they can have been.
+        #[test]
+        fn absurd_samples_break_nothing(steps in proptest::collection::vec(
+            (0..4_u8, 0..u64::MAX, 0..u64::MAX, 0..2_000_000_u64, 0..5_000_usize, 0..20_usize), 1..400)) {
+            let mut window = Window::new(3);
+            let mut board = Alone::default();
+            let mut now = 1_000_000_000_u64;
+            for (what, absurd, other, micros, depth, kind) in steps {
+                let (sent_at, late) = match what {
+                    0 => (now.saturating_sub(micros * 1_000), 0),
+                    1 => (now.saturating_sub(micros * 1_000), micros * 500),
+                    2 => (absurd, other),
+                    _ => { now = now.wrapping_add(absurd % 10_000_000_000); (now, other) }
+                };
+                let sample = Sample {
+                    sent_at: Timestamp::from_nanos(sent_at),
+                    late: Duration::from_nanos(late),
+                    in_flight: depth + 1,
+                    depth: depth as u32,
+                    kind,
+                    is_costly: absurd % 7 == 0,
+                };
+                if absurd % 2 == 0 { window.handle_limited(); }
+                if absurd % 11 == 0 { window.handle_stall_end(Timestamp::from_nanos(now)); }
+                window.handle_reply(&sample, Timestamp::from_nanos(now), || &mut board);
+                now += micros;
+                proptest::prop_assert!((1..=4096).contains(&window.size()));
+                let _ = (window.base(), window.median(), window.base_nanos());
+            }
+        }
     }
 
     #[test]

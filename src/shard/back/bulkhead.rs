@@ -221,7 +221,8 @@ impl Bulkhead {
     /// When what waits now will have been served.
     pub fn retry_full(&self) -> Duration {
         let places = self.window.size().max(1) as f64;
-        let wait = self.window.median().mul_f64((self.queue.len() as f64 / places).min(1e6));
+        let wait =
+            self.window.median().min(RETRY_FULL.1).mul_f64((self.queue.len() as f64 / places).min(1e6));
         let least = if self.queue.is_any_over() { RETRY_OVER } else { RETRY_FULL.0 };
         wait.clamp(least, RETRY_FULL.1)
     }
