@@ -440,8 +440,9 @@ impl World {
             kind: 0,
             is_costly: one.is_costly || one.behind_costly,
         };
-        let records = &mut self.records;
-        own.window.handle_reply(&sample, now, || Shared { records, own: core });
+        if own.window.wants(sample.sent_at, now) {
+            own.window.handle_reply(&sample, now, &mut Shared { records: &mut self.records, own: core });
+        }
         self.answer(request, End::Served);
         let own = &mut self.cores[core];
         while own.sent.front().is_some_and(|first| self.requests[*first].answered) {

@@ -38,7 +38,9 @@ const ROUND_MEDIANS: f64 = 1.5;
 const SAMPLES_LEAST: usize = 3;
 const SAMPLES_GRAVE: usize = 9;
 /// Samples that are kept of a round. Of more, every second one, and so on.
-const SAMPLES_KEPT: usize = 128;
+const SAMPLES_KEPT: usize = 64;
+/// From so many on, replies that came together to what was sent together count as one.
+const SAMPLES_APART: usize = 16;
 /// The base is the least median of blocks of replies over one to two of these, in seconds.
 const BASE_PERIOD: f64 = 10.0;
 /// Replies in a block. The first blocks are smaller, and provisional.
@@ -223,6 +225,8 @@ pub struct Window {
     stride: u32,
     skip: u32,
     skip_until: Timestamp,
+    /// When the last one that was looked at came, and when its request was sent.
+    looked_at: (Timestamp, Timestamp),
     is_limited: bool,
     was_limited: bool,
     /// Fewer have to be in flight before replies count again.
@@ -260,6 +264,7 @@ impl Window {
             stride: 1,
             skip: 0,
             skip_until: Timestamp::ZERO,
+            looked_at: (Timestamp::ZERO, Timestamp::ZERO),
             is_limited: false,
             was_limited: false,
             is_draining: false,
@@ -318,24 +323,19 @@ impl Window {
         self.begin_round(seconds(now));
     }
 
-    /// A reply has come. At the end of a round, what the others should know is told to them, and what they told is asked. Whether
-    /// the window may have changed.
+    /// Is this reply one of those to look at? Where there are many they are as good as all.
     #[inline]
-    pub fn handle_reply<B: Board>(
-        &mut self,
-        sample: &Sample,
-        now: Timestamp,
-        others: impl FnOnce() -> B,
-    ) -> bool {
+    pub fn wants(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
         if self.skip > 0 && now < self.skip_until {
             self.skip -= 1;
             return false;
         }
-        self.look_at(sample, now, &mut others());
-        true
+        (now, sent_at) != self.looked_at || self.seen.len() < SAMPLES_APART
     }
 
-    fn look_at(&mut self, sample: &Sample, now: Timestamp, others: &mut impl Board) {
+    /// A reply that is looked at. At the end of a round, what the others should know is told to them, and what they told is asked.
+    pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, others: &mut impl Board) {
+        self.looked_at = (now, sample.sent_at);
         let at = seconds(now);
         self.peak = self.peak.max(sample.in_flight);
         if at >= self.probe_at {
@@ -352,7 +352,8 @@ impl Window {
         if sent_at < self.started || sample.is_costly {
             return;
         }
-        let raw = (at - sent_at).max(0.0);
+        // A clock that did not move in between says that it took no time: it took some.
+        let raw = (at - sent_at).max(1e-9);
         let is_probe = matches!(self.trial, Trial::Probe { .. });
         let floor = &mut self.floors[sample.kind % KINDS];
         floor.add(raw, is_probe);
@@ -642,16 +643,6 @@ pub trait Board {
     fn records(&self) -> impl Iterator<Item = Record>;
 }
 
-impl<B: Board> Board for &mut B {
-    fn tell(&mut self, record: Record) {
-        (**self).tell(record);
-    }
-
-    fn records(&self) -> impl Iterator<Item = Record> {
-        (**self).records()
-    }
-}
-
 /// The middle one by a key, or the upper one of two; nothing of nothing. Changes their order.
 fn median_of<T>(values: &mut [T], key: impl Fn(&T) -> f64) -> f64 {
     if values.is_empty() {
@@ -722,7 +713,7 @@ mod tests {
                 kind: 0,
                 is_costly: false,
             };
-            window.handle_reply(&sample, at(now), || &mut board);
+            window.handle_reply(&sample, at(now), &mut board);
         }
         now
     }
@@ -768,7 +759,7 @@ mod tests {
                     kind: 0,
                     is_costly: false,
                 };
-                window.handle_reply(&sample, now, || &mut board);
+                window.handle_reply(&sample, now, &mut board);
             }
         }
         assert_eq!(punctual.median(), late.median());
@@ -794,7 +785,7 @@ mod tests {
                     kind: 0,
                     is_costly: costly,
                 };
-                window.handle_reply(&sample, now.after(Duration::from_millis(number)), || &mut board);
+                window.handle_reply(&sample, now.after(Duration::from_millis(number)), &mut board);
             }
         }
         assert_eq!((window.base(), window.median()), before);
@@ -826,7 +817,7 @@ mod tests {
                 };
                 if absurd % 2 == 0 { window.handle_limited(); }
                 if absurd % 11 == 0 { window.handle_stall_end(Timestamp::from_nanos(now)); }
-                window.handle_reply(&sample, Timestamp::from_nanos(now), || &mut board);
+                window.handle_reply(&sample, Timestamp::from_nanos(now), &mut board);
                 now += micros;
                 proptest::prop_assert!((1..=4096).contains(&window.size()));
                 let _ = (window.base(), window.median(), window.base_nanos());
@@ -852,7 +843,7 @@ mod tests {
                 kind: 0,
                 is_costly: false,
             };
-            window.handle_reply(&sample, at, || &mut board);
+            window.handle_reply(&sample, at, &mut board);
         }
         assert!(window.size() <= 64, "{} of {large}", window.size());
     }

@@ -3,6 +3,8 @@
 /// About one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
+    /// A request is about to be answered without its backend, which may carry it out yet.
+    Unsettled,
     /// A request that was answered without its backend is over there, too: nothing can be overtaken by it any more.
     Settled,
     /// So much of the connection waits that no more of it should be taken on.

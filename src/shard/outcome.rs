@@ -16,8 +16,6 @@ pub enum Outcome {
     },
     /// It was sent to a backend, and what became of it nobody knows: it costs what it was estimated at.
     Lost,
-    /// Its client is answered without the backend, which has it and may carry it out yet: it costs what it was estimated at.
-    Abandoned,
     /// It was refused after it had been admitted, and was sent to no backend: it costs nothing.
     Refused,
 }

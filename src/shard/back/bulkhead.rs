@@ -106,9 +106,21 @@ impl Bulkhead {
         }
         self.in_flight += 1;
         if self.is_listed {
-            *self.tenants.entry(tenant).or_default() += 1;
+            self.count_tenant(tenant);
         }
         self.in_flight
+    }
+
+    #[cold]
+    fn count_tenant(&mut self, tenant: TenantId) {
+        *self.tenants.entry(tenant).or_default() += 1;
+    }
+
+    #[cold]
+    fn discount_tenant(&mut self, tenant: TenantId) {
+        if let Some(count) = self.tenants.get_mut(&tenant) {
+            *count = count.saturating_sub(1);
+        }
     }
 
     /// One that was in flight is not any more. How many were, with it.
@@ -116,10 +128,8 @@ impl Bulkhead {
     pub fn handle_over(&mut self, tenant: TenantId) -> usize {
         let before = self.in_flight as usize;
         self.in_flight -= 1;
-        if self.is_listed
-            && let Some(count) = self.tenants.get_mut(&tenant)
-        {
-            *count = count.saturating_sub(1);
+        if self.is_listed {
+            self.discount_tenant(tenant);
         }
         before
     }
@@ -131,13 +141,18 @@ impl Bulkhead {
         }
     }
 
-    /// Its reply has come.
+    /// Should the reply to what was sent then be looked at more closely?
     #[inline]
-    pub fn handle_reply<'a>(&mut self, sample: &Sample, now: Timestamp, board: impl FnOnce() -> Section<'a>) {
-        if self.mode != Mode::Off && self.window.handle_reply(sample, now, board) {
-            self.base_nanos = self.window.base_nanos();
-            self.set_limit();
-        }
+    pub fn wants(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
+        self.mode != Mode::Off && self.window.wants(sent_at, now)
+    }
+
+    /// A reply that is looked at.
+    #[inline(never)]
+    pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
+        self.window.handle_reply(sample, now, &mut board);
+        self.base_nanos = self.window.base_nanos();
+        self.set_limit();
     }
 
     /// The backend gives a sign.

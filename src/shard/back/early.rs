@@ -9,6 +9,7 @@ use crate::protocol::command::Effect;
 use crate::shard::counters::{Counter, Pressure};
 use crate::shard::env::Env;
 use crate::shard::message::Message;
+use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::refusal::{Refusal, Stage};
 use crate::shard::request::ReplyTo;
@@ -31,7 +32,8 @@ impl Back {
             for pending in &mut link.pending {
                 let Purpose::Answer(to) = pending.purpose else { continue };
                 let patient_until = if is_stalled { pending.sent_at.after(PATIENCE) } else { Timestamp::MAX };
-                let until = pending.deadline.min(patient_until);
+                let deadline = if self.obeys_deadlines { pending.deadline() } else { Timestamp::MAX };
+                let until = deadline.min(patient_until);
                 if until > now.monotonic {
                     next = next.min(until);
                     continue;
@@ -52,7 +54,9 @@ impl Back {
                 env.counters.add(counter, 1);
                 env.pressures.add(given.pressure(), given.tier);
                 env.counters.add(Counter::RequestsAbandoned, 1);
-                replies.reply(env, to, Outcome::Abandoned, Message::Small(&text), now);
+                // It costs what it was estimated at, like one whose connection was lost.
+                replies.note(env, to, Note::Unsettled);
+                replies.reply(env, to, Outcome::Lost, Message::Small(&text), now);
             }
             env.pool.give(text);
         }
@@ -75,7 +79,7 @@ struct Given {
 impl Given {
     fn of(pending: &Pending, now: Timestamp) -> Self {
         Self {
-            is_late: pending.deadline <= now,
+            is_late: pending.deadline() <= now,
             was_write: pending.effect == Effect::Write,
             tier: pending.tier,
             waited: now.since(pending.sent_at),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::link::{Link, LinkState, Pending, Purpose};
+use super::link::{Link, LinkState, Odd, Pending, Purpose};
 use super::{Back, Replies};
 use crate::policy::window::{KINDS, Sample};
 use crate::protocol::command::{Class, Effect};
@@ -19,7 +19,7 @@ use crate::shard::request::{Envelope, ReplyTo, Route, Track};
 use crate::shard::settings::{BULKHEADS, ShardSettings};
 use crate::values::limits::{COMMAND_CLASSES, COPY_BYTES_MAX};
 use crate::values::time::Now;
-use crate::values::{Action, ConnectionId, Loss, Owner, Timestamp};
+use crate::values::{Action, ConnectionId, Loss, Owner};
 
 /// When to come back after a connection was lost with requests on it.
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
@@ -35,22 +35,17 @@ impl Back {
         requests: usize,
         now: Now,
     ) -> Result<(), NotSent> {
-        if !self.obeys_deadlines && envelope.deadline != Timestamp::MAX {
-            let envelope = Envelope { deadline: Timestamp::MAX, ..*envelope };
-            return self.send(env, &envelope, message, requests, now);
-        }
         let bulkhead = &self.bulkheads[bulkhead_for(envelope.route)];
         if bulkhead.has_room(envelope.deadline, now.monotonic) {
-            match self.put_on_link(env, envelope, message, requests, now) {
-                Err(NotSent::Full) if self.may_wait => {}
-                sent_or_not => return sent_or_not,
-            }
+            self.put_on_link(env, envelope, message, requests, now)
+        } else {
+            self.send_later(env, envelope, message, requests, now)
         }
-        self.send_later(env, envelope, message, requests, now)
     }
 
     /// Sends a request over its link.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
+    #[inline(always)]
     pub(super) fn put_on_link(
         &mut self,
         env: &mut Env,
@@ -59,14 +54,16 @@ impl Back {
         requests: usize,
         now: Now,
     ) -> Result<(), NotSent> {
-        let Envelope { route, nature, deadline, reply_to, tier, .. } = *envelope;
+        let Envelope { route, nature, deadline, .. } = *envelope;
         let connection = link_for(&env.settings, route);
         self.make_ready(env, connection, now)?;
         if self.links[connection.0 as usize].fenced < self.fences.count() {
             self.fence_off(env, connection, now);
         }
         env.counters.add(Counter::RequestsForwarded, 1);
-        env.counters.add(Counter::RequestsHeavy, u64::from(route.track == Track::Heavy));
+        if route.track == Track::Heavy {
+            env.counters.add(Counter::RequestsHeavy, 1);
+        }
         let link = &mut self.links[connection.0 as usize];
         match message {
             Message::Small(bytes) => link.output.append(&mut env.pool, bytes),
@@ -76,26 +73,22 @@ impl Back {
             let steps = Purpose::Steps(requests as u32 - 1);
             link.pending.push_back(Pending::uncounted(steps, now.monotonic));
         }
-        let tenant = envelope.tenant();
-        let depth = self.bulkheads[link.bulkhead].handle_sent(tenant, now.monotonic);
+        let depth = self.bulkheads[link.bulkhead].handle_sent(envelope.tenant(), now.monotonic);
         // What always costs much has a bulkhead of its own, and is what is usual there.
         let is_costly =
             is_costly(nature.class) && route.track == Track::Usual || link.state != LinkState::Open;
-        let is_behind_costly = link.costly_ahead > 0;
-        link.costly_ahead += u32::from(is_costly);
-        link.pending.push_back(Pending {
-            purpose: Purpose::Answer(reply_to),
-            class: nature.class,
-            effect: nature.effect,
-            is_costly,
-            is_behind_costly,
-            tenant,
-            tier,
-            depth,
-            sent_at: now.monotonic,
-            deadline,
-        });
-        self.early_at = self.early_at.min(deadline);
+        let odd = if is_costly {
+            link.costly_ahead += 1;
+            Odd::Costly
+        } else if link.costly_ahead > 0 {
+            Odd::Behind
+        } else {
+            Odd::No
+        };
+        link.pending.push_back(Pending::answer(envelope, (depth, odd), now.monotonic));
+        if deadline < self.early_at {
+            self.early_at = deadline;
+        }
         self.in_flight += requests;
         self.list_to_send(connection);
         Ok(())
@@ -186,14 +179,13 @@ impl Back {
         };
         self.in_flight -= 1;
         env.counters.add(Counter::RepliesReceived, 1);
-        if pending.is_counted() {
-            self.leave_window(env, connection, &pending, now);
-        }
         match pending.purpose {
             Purpose::Answer(to) => {
+                self.leave_window(env, connection, &pending, now);
                 self.take_reply(env, connection, (to, pending), end, scanned, replies, now);
             }
             Purpose::Abandoned(to) => {
+                self.leave_window(env, connection, &pending, now);
                 self.take_no_reply(env, connection, pending);
                 replies.note(env, to, Note::Settled);
             }
@@ -202,22 +194,33 @@ impl Back {
     }
 
     /// A reply makes room in the window, and tells how it stands with the backend.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
+    #[inline(always)]
     fn leave_window(&mut self, env: &Env, connection: ConnectionId, pending: &Pending, now: Now) {
         let link = &mut self.links[connection.0 as usize];
-        link.costly_ahead -= u32::from(pending.is_costly);
+        if pending.odd == Odd::Costly {
+            link.costly_ahead -= 1;
+        }
         let bulkhead = &mut self.bulkheads[link.bulkhead];
+        let in_flight = bulkhead.handle_over(pending.tenant);
+        if bulkhead.wants(pending.sent_at, now.monotonic) {
+            let index = link.bulkhead;
+            self.look_at(env, index, (pending, in_flight), now);
+        }
+    }
+
+    #[cold]
+    fn look_at(&mut self, env: &Env, index: usize, (pending, in_flight): (&Pending, usize), now: Now) {
         let sample = Sample {
             sent_at: pending.sent_at,
             late: self.late,
-            in_flight: bulkhead.handle_over(pending.tenant),
-            depth: pending.depth,
+            in_flight,
+            depth: u32::from(pending.depth),
             kind: pending.class.index() * 2 + usize::from(pending.effect == Effect::Write),
-            is_costly: pending.is_costly || pending.is_behind_costly,
+            is_costly: pending.odd != Odd::No,
         };
-        let settings = &env.settings;
-        let section = || settings.overload.board.of(settings.id, link.bulkhead);
-        bulkhead.handle_reply(&sample, now.monotonic, section);
+        let section = env.settings.overload.board.of(env.settings.id, index);
+        self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
     }
 
     /// One whole reply that somebody waits for.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner};
 use crate::shard::fence::StoreClient;
-use crate::shard::request::ReplyTo;
+use crate::shard::request::{Envelope, ReplyTo};
 use crate::values::limits::{LINK_OUTPUT_BYTES_MAX, LINK_PENDING_MAX};
 use crate::values::{BackendId, ShardId, TenantId, Tier, Timestamp};
 
@@ -61,23 +61,35 @@ pub enum Greeting {
     Fence(ShardId, u64),
 }
 
+/// A reply that is to come. One stands for each request in flight, so it is small.
 #[derive(Clone, Copy, Debug)]
 pub struct Pending {
     pub purpose: Purpose,
     /// Of the command.
     pub class: Class,
     pub effect: Effect,
-    /// How long it takes says nothing of what others take: it costs much, or the connection was not there yet.
-    pub is_costly: bool,
-    /// Such a one stood before it.
-    pub is_behind_costly: bool,
-    pub tenant: TenantId,
     pub tier: Tier,
-    /// What was in flight at the bulkhead once it was sent.
-    pub depth: u32,
+    /// How long it takes says nothing of what others take.
+    pub odd: Odd,
+    pub tenant: TenantId,
+    /// What was in flight at the bulkhead once it was sent, as far as this holds that many.
+    pub depth: u16,
+    /// How many milliseconds after it was sent nobody has a use for an answer any more, if ever.
+    pub useful_ms: u32,
     pub sent_at: Timestamp,
-    /// No use in answering later.
-    pub deadline: Timestamp,
+}
+
+const _: () = assert!(size_of::<Pending>() <= 40);
+
+/// Why a reply is not like others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Odd {
+    /// It is.
+    No,
+    /// Its request costs much, or was sent before the connection was there.
+    Costly,
+    /// One of those stood before it.
+    Behind,
 }
 
 impl Pending {
@@ -87,13 +99,42 @@ impl Pending {
             purpose,
             class: Class::Control,
             effect: Effect::None,
-            is_costly: false,
-            is_behind_costly: false,
-            tenant: TenantId(0),
             tier: Tier::Standard,
+            odd: Odd::No,
+            tenant: TenantId(0),
             depth: 0,
+            useful_ms: u32::MAX,
             sent_at,
-            deadline: Timestamp::MAX,
+        }
+    }
+
+    /// The reply to a client's request.
+    #[inline]
+    pub fn answer(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
+        let useful_ms = if envelope.deadline == Timestamp::MAX {
+            u32::MAX
+        } else {
+            envelope.deadline.since(sent_at).as_millis().min(u128::from(u32::MAX)) as u32
+        };
+        Self {
+            purpose: Purpose::Answer(envelope.reply_to),
+            class: envelope.nature.class,
+            effect: envelope.nature.effect,
+            tier: envelope.tier,
+            odd,
+            tenant: envelope.tenant(),
+            depth: depth.min(u32::from(u16::MAX)) as u16,
+            useful_ms,
+            sent_at,
+        }
+    }
+
+    /// When nobody has a use for an answer any more.
+    pub fn deadline(&self) -> Timestamp {
+        if self.useful_ms == u32::MAX {
+            Timestamp::MAX
+        } else {
+            self.sent_at.after(Duration::from_millis(u64::from(self.useful_ms)))
         }
     }
 

@@ -34,17 +34,21 @@ impl Back {
         requests: usize,
         now: Now,
     ) -> Result<(), NotSent> {
+        if !self.obeys_deadlines && envelope.deadline != Timestamp::MAX {
+            let envelope = Envelope { deadline: Timestamp::MAX, ..*envelope };
+            return self.send(env, &envelope, message, requests, now);
+        }
         self.begin_turn(now);
         let index = bulkhead_for(envelope.route);
         let bulkhead = &mut self.bulkheads[index];
         match bulkhead.judge(envelope, now.monotonic) {
             Verdict::TooLate => return Err(NotSent::TooLate(Stage::Arrival, Duration::ZERO)),
             Verdict::Stalled(retry_after) => return Err(NotSent::Stalled(retry_after)),
+            Verdict::Passes => return self.send_now(env, envelope, message, requests, now),
             Verdict::PassesInShadow => {
                 env.counters.add(Counter::WaitedInShadow, 1);
-                return self.put_on_link(env, envelope, message, requests, now);
+                return self.send_now(env, envelope, message, requests, now);
             }
-            Verdict::Passes => return self.put_on_link(env, envelope, message, requests, now),
             Verdict::Waits if self.may_wait => {}
             Verdict::Waits => return Err(NotSent::Window(bulkhead.retry_full())),
         }
@@ -78,6 +82,19 @@ impl Back {
         }
     }
 
+    /// Sends what does not come straight from its client.
+    #[cold]
+    fn send_now(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) -> Result<(), NotSent> {
+        self.put_on_link(env, envelope, message, requests, now)
+    }
+
     /// A bulkhead is looked after from now on.
     fn list(&mut self, index: usize) {
         let bulkhead = &mut self.bulkheads[index];
@@ -97,33 +114,48 @@ impl Back {
             return;
         }
         self.turned_at = now.monotonic;
-        self.late = lateness(std::mem::replace(&mut self.planned, Timestamp::MAX), now.monotonic);
-        if !self.late.is_zero() {
+        self.late = Duration::ZERO;
+        if self.planned < now.monotonic {
+            self.late = lateness(self.planned, now.monotonic);
+            self.planned = Timestamp::MAX;
             self.bulkheads.iter_mut().for_each(|bulkhead| bulkhead.handle_late(self.late));
         }
     }
 
-    /// When the next turn should be at the latest.
+    /// When the next turn should be at the latest, for this stage or another.
+    #[inline]
     pub fn plan(&mut self, next: Option<Timestamp>) {
-        self.planned = next.unwrap_or(Timestamp::MAX);
+        self.planned = next.unwrap_or(Timestamp::MAX).min(self.next_look());
     }
 
     /// When `handle_turn_end` should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let heartbeat = (!self.listed.is_empty()).then(|| self.turned_at.after(HEARTBEAT));
-        let early = (self.early_at != Timestamp::MAX).then_some(self.early_at);
-        heartbeat.into_iter().chain(early).min()
+        let next = self.next_look();
+        (next != Timestamp::MAX).then_some(next)
+    }
+
+    fn next_look(&self) -> Timestamp {
+        if self.listed.is_empty() {
+            self.early_at
+        } else {
+            self.early_at.min(self.turned_at.after(HEARTBEAT))
+        }
     }
 
     /// The end of a turn: what waited goes on, or is told that it will not.
+    #[inline]
     pub fn handle_turn_end(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         self.begin_turn(now);
         if now.monotonic >= self.early_at {
             self.answer_early(env, replies, now);
         }
-        if self.listed.is_empty() {
-            return;
+        if !self.listed.is_empty() {
+            self.look_after_all(env, replies, now);
         }
+    }
+
+    #[inline(never)]
+    fn look_after_all(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         for (to, why) in std::mem::take(&mut self.turned_away) {
             turn_away(env, replies, to, why, now);
         }
@@ -188,7 +220,7 @@ impl Back {
         if self.bulkheads[bulkhead_for(envelope.route)].is_hopeless(envelope.deadline, now.monotonic) {
             let why = NotSent::TooLate(Stage::Queue, now.monotonic.since(came));
             turn_away(env, replies, to, why, now);
-        } else if let Err(why) = self.put_on_link(env, &envelope, message.message(), requests, now) {
+        } else if let Err(why) = self.send_now(env, &envelope, message.message(), requests, now) {
             turn_away(env, replies, to, why, now);
         }
         message.release(&mut env.pool);

@@ -235,11 +235,11 @@ impl Shard {
         for (envelope, message) in batch.requests() {
             self.send_from_here(envelope, message, 1, now);
         }
-        for (to, outcome, message) in batch.replies() {
-            self.give_back(to, outcome, message, now);
-        }
         for (to, note) in batch.notes() {
             self.front.handle_note(to, note);
+        }
+        for (to, outcome, message) in batch.replies() {
+            self.give_back(to, outcome, message, now);
         }
         batch.clear();
         self.post.recycle(batch);
@@ -328,7 +328,8 @@ impl Shard {
             self.post.tell_lifted(self.env.settings.id, sequence);
         }
         self.front.begin_turn();
-        self.back.plan(self.poll_deadline());
+        let next_turn = self.is_busy().then_some(now.monotonic);
+        self.back.plan(next_turn.or_else(|| self.upkeep.poll_deadline()));
     }
 
     /// Do clients wait for their next turn, with requests that are here already?

@@ -74,7 +74,10 @@ impl Upkeep {
 
     /// What is due next, and when.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        [self.housekeeping_at, self.tidy_at].into_iter().flatten().min()
+        match (self.housekeeping_at, self.tidy_at) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
     }
 }
 

@@ -101,10 +101,6 @@ impl Front {
             }
             return;
         };
-        if outcome == Outcome::Abandoned {
-            client.unsettled += 1;
-            client.is_unsettled_alone |= client.barrier;
-        }
         let mut settle = |charge: Option<&Charge>, settlement: &Settlement| {
             if let Some(charge) = charge {
                 settle(charge, settlement);

@@ -181,8 +181,6 @@ impl Client {
     /// Puts the next request on its track. False while it must wait for what is in flight.
     #[inline]
     pub fn take_track(&mut self, wanted: Track) -> bool {
-        // What may be carried out yet must not be overtaken.
-        let wanted = if self.unsettled > 0 { self.tracks.current() } else { wanted };
         let (first, next) = self.order.sequences();
         self.tracks.choose_and_take(wanted, first, next)
     }
@@ -263,6 +261,20 @@ impl Client {
     #[inline]
     pub fn must_not_write(&self) -> bool {
         self.paused == Paused::Writes
+    }
+
+    /// A request was answered that may be carried out yet.
+    pub(super) fn handle_unsettled(&mut self) {
+        self.unsettled += 1;
+        self.is_unsettled_alone |= self.barrier;
+        self.tracks.pin(true);
+    }
+
+    /// Such a one is over.
+    pub(super) fn handle_settled(&mut self) {
+        self.unsettled = self.unsettled.saturating_sub(1);
+        self.is_unsettled_alone &= self.unsettled > 0;
+        self.tracks.pin(self.unsettled > 0);
     }
 
     /// Later requests of the connection wait until the one just sent is answered.

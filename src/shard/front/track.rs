@@ -17,12 +17,19 @@ pub struct Tracks {
     current: Track,
     /// The number of the last request that cost much.
     heavy: u32,
+    /// Something on the current track may be carried out yet, though it is answered: all that follows takes that one too.
+    is_pinned: bool,
 }
 
 impl Tracks {
     /// The track of what was sent last.
     pub const fn current(self) -> Track {
         self.current
+    }
+
+    /// From now on all take the current track, or any again.
+    pub const fn pin(&mut self, is_pinned: bool) {
+        self.is_pinned = is_pinned;
     }
 
     /// Puts the request with the number `next` on a track, where `first` is the oldest that has not been answered. False while it
@@ -37,7 +44,13 @@ impl Tracks {
     /// The track for a request with the number `next`, where `first` is the oldest that has not been answered. None while
     /// it must wait.
     fn choose(self, wanted: Track, first: u32, next: u32) -> Option<Track> {
-        if first == next || wanted == self.current {
+        if wanted == self.current {
+            return Some(wanted);
+        }
+        if self.is_pinned {
+            return Some(self.current);
+        }
+        if first == next {
             return Some(wanted);
         }
         let heavy_under_way = self.heavy.wrapping_sub(first) < next.wrapping_sub(first);

@@ -138,10 +138,8 @@ impl Front {
         let id = to.client_id();
         let Some(client) = self.clients.get(id) else { return };
         match note {
-            Note::Settled => {
-                client.unsettled = client.unsettled.saturating_sub(1);
-                client.is_unsettled_alone &= client.unsettled > 0;
-            }
+            Note::Unsettled => client.handle_unsettled(),
+            Note::Settled => client.handle_settled(),
             Note::Long => client.congested = client.congested.saturating_add(1),
             Note::Eased => {
                 client.congested = client.congested.saturating_sub(1);

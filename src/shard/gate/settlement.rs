@@ -37,7 +37,7 @@ impl Settlement {
                 measured.took_micros = measured.took_micros.max(u64::from(took_micros));
                 measured.slowness_micros = measured.slowness_micros.max(u64::from(slowness_micros));
             }
-            Outcome::Lost | Outcome::Abandoned => self.lost = self.lost.saturating_add(1),
+            Outcome::Lost => self.lost = self.lost.saturating_add(1),
             Outcome::Refused => {}
         }
     }

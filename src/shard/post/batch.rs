@@ -91,7 +91,7 @@ impl Batch {
         self.replies.push(ReplyEntry { to, outcome, place });
     }
 
-    /// Adds a note. It comes behind all replies of the batch.
+    /// Adds a note. It comes before all replies of the batch.
     pub fn push_note(&mut self, to: ReplyTo, note: Note) {
         self.notes.push((to, note));
     }
