@@ -2,14 +2,15 @@
 //! old refused while it is still worth being told.
 //!
 //! ```text
-//!   tier ──> tenants, by turns (deficit round robin, in request units) ──> connections, the oldest request first
+//!   tier ──> tenants, by turns (deficit round robin, in request units) ──> connections, by turns
 //!                                                                    └─ in overload: the newest connection first
 //! ```
 //!
 //! Requests of one connection never overtake each other: a later one waits in the tier and with the tenant of those before it.
 //!
 //! Ages are of a clock that stands still for what the backend cannot be blamed for ([`Queue::handle_turn`]), so that a queue of which
-//! nobody took anything because this core did not run is not old. Over a time in which a tier never was empty, and is not about to be,
+//! nobody took anything because this core did not run is not old; and what waits behind others of its own connection ages only once it
+//! is the next of them, unless more is asked than can be done. Over a time in which a tier never was empty, and is not about to be,
 //! it is *over*: then requests are refused after a few milliseconds instead of a tenth of a second, and the newest are served
 //! first, because somebody still waits for them.
 
@@ -30,15 +31,21 @@ const FROM_BELOW: u32 = 100;
 /// What a tenant may take in a turn, and how many turns the dearest request costs it.
 const TURN: MicroUnits = 8 * UNIT;
 const TURNS_MAX: u64 = 16;
-/// A tier in which requests waited all along for so long is over.
+/// A tier in which requests waited all along for so long is over: longer than a few costly ones may keep the backend busy.
+const STANDING: Duration = Duration::from_millis(150);
+/// It is looked at over and over again in intervals.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// And if it hardly became shorter in half of that; or, however much it did, after four of them.
 const SHORTER: f64 = 0.9;
 const INTERVALS_MOST: f64 = 4.0;
+/// What is the next of its connection may be so for this long, where it is not the only one.
+const AGE_CALM: Duration = Duration::from_millis(150);
 /// What waits in a tier that is over may be as old as this.
 const AGE_OVER: Duration = Duration::from_millis(5);
-/// Nothing waits longer than this, whatever the reason.
+/// Nothing is the next of its connection for longer than this, whatever the reason.
 const AGE_MAX: Duration = Duration::from_secs(2);
+/// What waits for too long is looked for no more often than this, where it takes a look at every connection.
+const LOOKS_APART: Duration = Duration::from_millis(5);
 /// A core is late if it is so much later than planned.
 const LATE: Duration = Duration::from_millis(1);
 /// A backend is silent after so long, or after two medians.
@@ -141,6 +148,13 @@ struct Node<T> {
     behind: u32,
 }
 
+/// A moment, and what the queue's clock said then.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    at: Timestamp,
+    clock: Duration,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Links {
     before: u32,
@@ -164,6 +178,7 @@ impl Default for List {
 /// What of a connection waits: all of it in one tier, with one tenant.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
+    connection: u64,
     first: u32,
     last: u32,
     tier: usize,
@@ -171,11 +186,17 @@ struct Chain {
     held: Held,
     /// Its core was told to take on no more of it.
     is_long: bool,
+    /// Since when the first is the first.
+    since: Moment,
+    /// Neighbours among those of the tenant that wait for their turn.
+    in_ring: Links,
 }
 
 #[derive(Debug, Default)]
 struct Share {
     list: List,
+    /// Its connections, the one whose turn it is first.
+    ring: List,
     /// What is left of its turn.
     deficit: MicroUnits,
 }
@@ -198,7 +219,9 @@ struct TierQueue {
 #[derive(Debug)]
 pub struct Queue<T> {
     nodes: Slab<Node<T>>,
-    chains: HashMap<u64, Chain>,
+    chains: Slab<Chain>,
+    /// The chain of each connection of which something waits.
+    chain_of: HashMap<u64, u32>,
     tiers: [TierQueue; TIERS],
     clock: Duration,
     turned_at: Timestamp,
@@ -210,6 +233,8 @@ pub struct Queue<T> {
     limit: Held,
     /// The earliest deadline, or an earlier moment.
     soonest: Timestamp,
+    /// When what waits for too long is looked for again, connection by connection.
+    look_at: Timestamp,
     /// More than the limit waited, and not much less does.
     is_full: bool,
 }
@@ -225,7 +250,8 @@ impl<T: Copy> Queue<T> {
     pub fn new(limit: Held, now: Timestamp) -> Self {
         Self {
             nodes: Slab::new(),
-            chains: HashMap::new(),
+            chains: Slab::new(),
+            chain_of: HashMap::new(),
             tiers: std::array::from_fn(|_| TierQueue::default()),
             clock: Duration::ZERO,
             turned_at: now,
@@ -235,6 +261,7 @@ impl<T: Copy> Queue<T> {
             held: Held::default(),
             limit,
             soonest: Timestamp::MAX,
+            look_at: Timestamp::ZERO,
             is_full: false,
         }
     }
@@ -341,36 +368,63 @@ impl<T: Copy> Queue<T> {
         if self.nodes.is_empty() {
             self.wake(now);
         }
-        let chain = self.chains.get(&waiting.connection).copied();
-        let (tier, tenant) =
-            chain.map_or((waiting.tier as usize, waiting.tenant), |chain| (chain.tier, chain.tenant));
+        let moment = Moment { at: now, clock: self.clock };
         let alone = Links { before: NONE, after: NONE };
         let node =
             Node { waiting, came: now, clock: self.clock, in_tier: alone, of_tenant: alone, behind: NONE };
         let index = self.nodes.insert(node) as u32;
-        if let Some(Chain { last, .. }) = chain {
-            self.nodes[last as usize].behind = index;
-            self.chains.entry(waiting.connection).and_modify(|chain| chain.last = index);
-        } else {
-            self.tiers[tier].connections += 1;
-            let held = Held::default();
-            let chain = Chain { first: index, last: index, tier, tenant, held, is_long: false };
-            self.chains.insert(waiting.connection, chain);
-        }
+        let chain = match self.chain_of.get(&waiting.connection) {
+            Some(chain) => {
+                let last = std::mem::replace(&mut self.chains[*chain as usize].last, index);
+                self.nodes[last as usize].behind = index;
+                *chain
+            }
+            None => self.begin_chain(&waiting, index, moment),
+        };
         self.held.add(waiting.bytes);
         self.soonest = self.soonest.min(waiting.deadline.unwrap_or(Timestamp::MAX));
-        let queue = &mut self.tiers[tier];
-        append(&mut self.nodes, &mut queue.list, index, in_tier);
-        let share = queue.tenants.entry(tenant).or_default();
-        if share.list.length == 0 {
-            queue.turns.push_back(tenant);
-        }
-        append(&mut self.nodes, &mut share.list, index, of_tenant);
-        let chain = self.chains.get_mut(&waiting.connection).expect("just seen to");
+        let chain = &mut self.chains[chain as usize];
         chain.held.add(waiting.bytes);
         let becomes_long = !chain.is_long && chain.held.is_above(LONG);
         chain.is_long |= becomes_long;
+        let queue = &mut self.tiers[chain.tier];
+        append(&mut self.nodes, &mut queue.list, index, in_tier);
+        let share = queue.tenants.get_mut(&chain.tenant).expect("who waits has a share");
+        append(&mut self.nodes, &mut share.list, index, of_tenant);
         Ok(becomes_long)
+    }
+
+    /// The first of its connection: that waits for turns among its tenant's from now on.
+    fn begin_chain(&mut self, waiting: &Waiting<T>, index: u32, since: Moment) -> u32 {
+        let Waiting { connection, tenant, .. } = *waiting;
+        let tier = waiting.tier as usize;
+        let in_ring = Links { before: NONE, after: NONE };
+        let held = Held::default();
+        let chain = Chain {
+            connection,
+            first: index,
+            last: index,
+            tier,
+            tenant,
+            held,
+            is_long: false,
+            since,
+            in_ring,
+        };
+        let chain = self.chains.insert(chain) as u32;
+        self.chain_of.insert(connection, chain);
+        let queue = &mut self.tiers[tier];
+        queue.connections += 1;
+        let share = queue.tenants.entry(tenant).or_default();
+        if share.ring.length == 0 {
+            queue.turns.push_back(tenant);
+        }
+        append(&mut self.chains, &mut share.ring, chain, in_ring_of);
+        chain
+    }
+
+    fn chain(&self, connection: u64) -> &Chain {
+        &self.chains[self.chain_of[&connection] as usize]
     }
 
     /// Nothing waited for a while, in which nobody looked: every tier was empty all along.
@@ -411,9 +465,9 @@ impl<T: Copy> Queue<T> {
             let share = queue.tenants.get_mut(&tenant).expect("who has turns has a share");
             let index = if queue.over_since.is_some() {
                 let newest = &self.nodes[share.list.last as usize].waiting;
-                self.chains[&newest.connection].first
+                self.chains[self.chain_of[&newest.connection] as usize].first
             } else {
-                share.list.first
+                self.chains[share.ring.first as usize].first
             };
             let cost = self.nodes[index as usize].waiting.cost.min(TURNS_MAX * TURN);
             if is_only_one || cost <= share.deficit {
@@ -435,18 +489,26 @@ impl<T: Copy> Queue<T> {
         mut refuse: impl FnMut(Taken<T>, Refused),
     ) {
         for tier in 0..TIERS {
-            while self.tiers[tier].list.length > 0 {
-                let index = self.tiers[tier].list.first;
-                let real_age = now.since(self.nodes[index as usize].came);
-                let why = if is_stalled && real_age > INTERVAL {
+            // The first of all is the first of its connection as well.
+            while let Some(node) = self.nodes.get(self.tiers[tier].list.first as usize) {
+                let why = if is_stalled && now.since(node.came) > INTERVAL {
                     Refused::Stalled
-                } else if real_age > AGE_MAX || is_obeyed && self.is_old(index) {
+                } else if is_obeyed && self.is_too_old_in_overload(node) {
                     Refused::Overloaded
                 } else {
                     break;
                 };
+                let index = self.tiers[tier].list.first;
                 refuse(self.remove(index), why);
             }
+        }
+        if now >= self.look_at && !self.nodes.is_empty() {
+            self.look_at = now.after(LOOKS_APART);
+            let is_old =
+                |chain: &Chain| now.since(chain.since.at) > AGE_MAX || is_obeyed && self.is_too_old(chain);
+            let old: Vec<u32> =
+                self.chains.iter().filter(|(_, chain)| is_old(chain)).map(|(_, chain)| chain.first).collect();
+            old.into_iter().for_each(|index| refuse(self.remove(index), Refused::Overloaded));
         }
         let too_soon = now.after(base);
         if too_soon <= self.soonest {
@@ -461,13 +523,17 @@ impl<T: Copy> Queue<T> {
         self.soonest = deadlines.min().unwrap_or(Timestamp::MAX);
     }
 
-    /// Has one waited for too long, for what is asked of its tier?
-    fn is_old(&self, index: u32) -> bool {
-        let node = &self.nodes[index as usize];
-        let queue = &self.tiers[self.chains[&node.waiting.connection].tier];
-        let age = self.clock.saturating_sub(node.clock);
-        let is_over = queue.over_since.is_some() && age > AGE_OVER && queue.list.length > 1;
-        is_over || age > INTERVAL && queue.connections > 1
+    /// Has one waited for too long, in a tier of which more is asked than can be done?
+    fn is_too_old_in_overload(&self, node: &Node<T>) -> bool {
+        let queue = &self.tiers[self.chain(node.waiting.connection).tier];
+        queue.over_since.is_some()
+            && queue.list.length > 1
+            && self.clock.saturating_sub(node.clock) > AGE_OVER
+    }
+
+    /// Has the first of a connection been that for too long, while others wait as well?
+    fn is_too_old(&self, chain: &Chain) -> bool {
+        self.tiers[chain.tier].connections > 1 && self.clock.saturating_sub(chain.since.clock) > AGE_CALM
     }
 
     /// The end of a turn: which tiers are over.
@@ -483,13 +549,21 @@ impl<T: Copy> Queue<T> {
 
     /// Takes one out.
     fn remove(&mut self, index: u32) -> Taken<T> {
-        let is_old = self.is_old(index);
-        let connection = self.nodes[index as usize].waiting.connection;
-        let chain = self.chains.get_mut(&connection).expect("who waits has a chain");
+        let node = &self.nodes[index as usize];
+        let place = self.chain_of[&node.waiting.connection];
+        let chain = self.chains[place as usize];
+        let is_old = self.is_too_old_in_overload(node) || chain.first == index && self.is_too_old(&chain);
         let queue = &mut self.tiers[chain.tier];
         let share = queue.tenants.get_mut(&chain.tenant).expect("who waits has a share");
         unlink(&mut self.nodes, &mut queue.list, index, in_tier);
         unlink(&mut self.nodes, &mut share.list, index, of_tenant);
+        if chain.first == index {
+            // Its turn is over.
+            unlink(&mut self.chains, &mut share.ring, place, in_ring_of);
+            if chain.last != index {
+                append(&mut self.chains, &mut share.ring, place, in_ring_of);
+            }
+        }
         if share.list.length == 0 {
             queue.tenants.remove(&chain.tenant);
             if queue.turns.front() == Some(&chain.tenant) {
@@ -500,14 +574,19 @@ impl<T: Copy> Queue<T> {
         }
         let Node { waiting, behind, .. } = self.nodes.remove(index as usize);
         self.held.remove(waiting.bytes);
+        if chain.first == chain.last {
+            queue.connections -= 1;
+            self.chains.remove(place as usize);
+            self.chain_of.remove(&chain.connection);
+            return Taken { item: waiting.item, is_eased: chain.is_long, is_old };
+        }
+        let chain = &mut self.chains[place as usize];
         chain.held.remove(waiting.bytes);
         let is_eased = chain.is_long && !chain.held.is_above(EASED);
         chain.is_long &= !is_eased;
-        if chain.first == chain.last {
-            queue.connections -= 1;
-            self.chains.remove(&connection);
-        } else if chain.first == index {
+        if chain.first == index {
             chain.first = behind;
+            chain.since = Moment { at: self.turned_at, clock: self.clock };
         } else {
             let mut before = chain.first;
             while self.nodes[before as usize].behind != index {
@@ -534,7 +613,8 @@ impl TierQueue {
 
     fn judge(&mut self, clock: Duration) {
         let waiting = self.list.length;
-        if waiting == 0 {
+        // One connection alone asks for no more than it wants to wait for.
+        if self.connections <= 1 {
             self.empty_at = clock;
         }
         if let Some(since) = self.over_since {
@@ -549,7 +629,7 @@ impl TierQueue {
             let (all_along, before) = (clock.saturating_sub(self.empty_at), self.seen.1);
             self.seen = (clock, waiting);
             let hardly_shorter = waiting as f64 > SHORTER * before as f64;
-            let is_over = all_along >= INTERVAL
+            let is_over = all_along >= STANDING
                 && self.connections > 1
                 && (hardly_shorter || all_along >= INTERVAL.mul_f64(INTERVALS_MOST));
             if is_over {
@@ -567,25 +647,29 @@ fn of_tenant<T>(node: &mut Node<T>) -> &mut Links {
     &mut node.of_tenant
 }
 
-fn append<T>(nodes: &mut Slab<Node<T>>, list: &mut List, index: u32, of: fn(&mut Node<T>) -> &mut Links) {
-    *of(&mut nodes[index as usize]) = Links { before: list.last, after: NONE };
+fn in_ring_of(chain: &mut Chain) -> &mut Links {
+    &mut chain.in_ring
+}
+
+fn append<T>(items: &mut Slab<T>, list: &mut List, index: u32, of: fn(&mut T) -> &mut Links) {
+    *of(&mut items[index as usize]) = Links { before: list.last, after: NONE };
     match list.last {
         NONE => list.first = index,
-        last => of(&mut nodes[last as usize]).after = index,
+        last => of(&mut items[last as usize]).after = index,
     }
     list.last = index;
     list.length += 1;
 }
 
-fn unlink<T>(nodes: &mut Slab<Node<T>>, list: &mut List, index: u32, of: fn(&mut Node<T>) -> &mut Links) {
-    let Links { before, after } = *of(&mut nodes[index as usize]);
+fn unlink<T>(items: &mut Slab<T>, list: &mut List, index: u32, of: fn(&mut T) -> &mut Links) {
+    let Links { before, after } = *of(&mut items[index as usize]);
     match before {
         NONE => list.first = after,
-        before => of(&mut nodes[before as usize]).after = after,
+        before => of(&mut items[before as usize]).after = after,
     }
     match after {
         NONE => list.last = before,
-        after => of(&mut nodes[after as usize]).before = before,
+        after => of(&mut items[after as usize]).before = before,
     }
     list.length -= 1;
 }

@@ -201,7 +201,8 @@ fn of_one_connection_only_so_much_is_taken_on() {
         }
         queue.push(request(1_000, 2, 0, Tier::Standard), at(0)).expect("there is room");
         let eased = std::iter::from_fn(|| queue.take(|_| true)).position(|taken| taken.is_eased);
-        assert_eq!(eased, Some(most as usize / 2), "once half of it is gone");
+        // The other one has its turn meanwhile.
+        assert_eq!(eased, Some(most as usize / 2 + 1), "once half of it is gone");
     }
 }
 
