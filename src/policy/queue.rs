@@ -225,6 +225,8 @@ pub struct Queue<T> {
     tiers: [TierQueue; TIERS],
     clock: Duration,
     turned_at: Timestamp,
+    /// For how long this core did not run when it was to, all in all: that is taken off every moment here.
+    away: Duration,
     /// When the backend last gave a sign, less the time in which this core did not run.
     progress: Timestamp,
     pause_left: Duration,
@@ -255,6 +257,7 @@ impl<T: Copy> Queue<T> {
             tiers: std::array::from_fn(|_| TierQueue::default()),
             clock: Duration::ZERO,
             turned_at: now,
+            away: Duration::ZERO,
             progress: now,
             pause_left: PAUSE,
             taken: 0,
@@ -322,6 +325,7 @@ impl<T: Copy> Queue<T> {
     /// This core did not run for so long: that is not the backend's silence.
     pub fn handle_late(&mut self, late: Duration) {
         self.progress = self.progress.after(late);
+        self.away += late;
     }
 
     /// A turn begins: the clock goes on, but for what the backend cannot be blamed for.
@@ -368,10 +372,11 @@ impl<T: Copy> Queue<T> {
         if self.nodes.is_empty() {
             self.wake(now);
         }
-        let moment = Moment { at: now, clock: self.clock };
+        let here = now.before(self.away);
+        let moment = Moment { at: here, clock: self.clock };
         let alone = Links { before: NONE, after: NONE };
         let node =
-            Node { waiting, came: now, clock: self.clock, in_tier: alone, of_tenant: alone, behind: NONE };
+            Node { waiting, came: here, clock: self.clock, in_tier: alone, of_tenant: alone, behind: NONE };
         let index = self.nodes.insert(node) as u32;
         let chain = match self.chain_of.get(&waiting.connection) {
             Some(chain) => {
@@ -488,10 +493,11 @@ impl<T: Copy> Queue<T> {
         (is_stalled, is_obeyed): (bool, bool),
         mut refuse: impl FnMut(Taken<T>, Refused),
     ) {
+        let here = now.before(self.away);
         for tier in 0..TIERS {
             // The first of all is the first of its connection as well.
             while let Some(node) = self.nodes.get(self.tiers[tier].list.first as usize) {
-                let why = if is_stalled && now.since(node.came) > INTERVAL {
+                let why = if is_stalled && here.since(node.came) > INTERVAL {
                     Refused::Stalled
                 } else if is_obeyed && self.is_too_old_in_overload(node) {
                     Refused::Overloaded
@@ -505,7 +511,7 @@ impl<T: Copy> Queue<T> {
         if now >= self.look_at && !self.nodes.is_empty() {
             self.look_at = now.after(LOOKS_APART);
             let is_old =
-                |chain: &Chain| now.since(chain.since.at) > AGE_MAX || is_obeyed && self.is_too_old(chain);
+                |chain: &Chain| here.since(chain.since.at) > AGE_MAX || is_obeyed && self.is_too_old(chain);
             let old: Vec<u32> =
                 self.chains.iter().filter(|(_, chain)| is_old(chain)).map(|(_, chain)| chain.first).collect();
             old.into_iter().for_each(|index| refuse(self.remove(index), Refused::Overloaded));
@@ -586,7 +592,7 @@ impl<T: Copy> Queue<T> {
         chain.is_long &= !is_eased;
         if chain.first == index {
             chain.first = behind;
-            chain.since = Moment { at: self.turned_at, clock: self.clock };
+            chain.since = Moment { at: self.turned_at.before(self.away), clock: self.clock };
         } else {
             let mut before = chain.first;
             while self.nodes[before as usize].behind != index {

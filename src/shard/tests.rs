@@ -5,6 +5,7 @@ mod clients;
 mod fences;
 mod holdings;
 mod neighbours;
+mod overload;
 mod rooms;
 mod track;
 mod transactions;

@@ -1,0 +1,216 @@
+//! Windows, queues, stalls and deadlines, as clients meet them.
+
+use super::*;
+
+/// How many requests one core alone has in flight at a backend of which it knows nothing; the rest of 64 is for what is critical.
+const AT_ONCE: usize = 58;
+
+fn crowded(shards: u16, backends: u16, change: impl Fn(&mut OverloadSettings)) -> Rig {
+    let mut overload = OverloadSettings::new(shards, backends);
+    change(&mut overload);
+    Rig::with(shards, backends, |settings| settings.overload = overload.clone())
+}
+
+/// `GET`s of keys that live there, numbered.
+fn gets(rig: &Rig, home: u16, numbers: std::ops::Range<usize>) -> Vec<u8> {
+    let key = rig.key(home, 0);
+    numbers.flat_map(|number| request(&["GET", &format!("{{{key}}}:{number}:")])).collect()
+}
+
+fn number_of(frame: &str) -> usize {
+    frame.split(':').nth(1).and_then(|number| number.parse().ok()).expect("a numbered key")
+}
+
+fn waiting(rig: &Rig) -> usize {
+    rig.shards.iter().map(Shard::requests_waiting).sum()
+}
+
+fn replies(text: &str) -> Vec<&str> {
+    text.split_terminator("\r\n").filter(|line| !line.starts_with('$') || *line == "$-1").collect()
+}
+
+/// Answers whatever is in flight, one after the other, until nothing is.
+fn serve_all(rig: &mut Rig) -> Vec<usize> {
+    let mut served = Vec::new();
+    while let Some(sent) = rig.at_stores.first() {
+        served.push(number_of(&sent.frame));
+        rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(100));
+        rig.answer_next("$-1\r\n");
+    }
+    served
+}
+
+#[test]
+fn what_there_is_no_room_for_waits_and_goes_on_in_the_order_sent() {
+    for (shards, home) in [(1, 0), (2, 0), (2, 1)] {
+        let mut rig = crowded(shards, 1, |_| {});
+        let client = rig.client(0);
+        let bytes = gets(&rig, home, 0..2_000);
+        rig.raw(client, &bytes);
+        let first = if shards == 1 { AT_ONCE } else { 32 - 3 };
+        assert_eq!(rig.at_stores.len(), first);
+        let most = 64 + limits::REQUESTS_PER_TURN as usize;
+        assert!((64..=most).contains(&waiting(&rig)), "no more is taken on of who waits: {}", waiting(&rig));
+        assert_eq!(serve_all(&mut rig), (0..2_000).collect::<Vec<_>>());
+        assert_eq!(replies(&rig.told(client)), ["$-1"; 2_000]);
+        assert_eq!((waiting(&rig), rig.owed()), (0, 0));
+    }
+}
+
+#[test]
+fn who_matters_less_makes_way_and_who_comes_too_late_is_told_when_to_come_back() {
+    let mut rig = crowded(1, 1, |overload| overload.queue_limit.requests = 10);
+    let [filler, lesser, standard] = [0; 3].map(|_| rig.client(0));
+    let bytes = gets(&rig, 0, 0..AT_ONCE);
+    rig.raw(filler, &bytes);
+    rig.send(lesser, &[&["QOS", "SET", "TIER", "batch"]]);
+    assert_eq!(rig.told(lesser), "+OK\r\n");
+    let bytes = gets(&rig, 0, 100..112);
+    rig.raw(lesser, &bytes);
+    assert_eq!(waiting(&rig), 10);
+    let refused = "-OVERLOADED reason=queue backend=store0 retry_after_ms=10";
+    let bytes = gets(&rig, 0, 200..203);
+    rig.raw(standard, &bytes);
+    assert_eq!(waiting(&rig), 10, "three have made way");
+    let order = serve_all(&mut rig);
+    let after: Vec<usize> = order.into_iter().skip(AT_ONCE).collect();
+    assert_eq!(after, [200, 201, 202, 100, 101, 102, 103, 104, 105, 106]);
+    let lesser = rig.told(lesser);
+    let lesser = replies(&lesser);
+    assert_eq!(lesser[..7], ["$-1"; 7]);
+    assert_eq!(lesser[7..], [refused; 5], "three that had waited, and two that came last");
+    let told = rig.shards[0].pressures().get(Pressure::Queue, crate::values::Tier::Batch);
+    assert_eq!(told, 5);
+}
+
+#[test]
+fn without_a_queue_it_is_refused_and_without_a_window_it_goes_on() {
+    let mut rig = crowded(1, 1, |overload| overload.queue = Mode::Off);
+    let client = rig.client(0);
+    let bytes = gets(&rig, 0, 0..AT_ONCE + 2);
+    rig.raw(client, &bytes);
+    serve_all(&mut rig);
+    let told = rig.told(client);
+    let refused = "-OVERLOADED reason=window backend=store0 retry_after_ms=10";
+    assert_eq!(replies(&told)[AT_ONCE..], [refused; 2]);
+    for mode in [Mode::Off, Mode::Shadow] {
+        let mut rig = crowded(1, 1, |overload| overload.window = mode);
+        let client = rig.client(0);
+        let bytes = gets(&rig, 0, 0..200);
+        rig.raw(client, &bytes);
+        assert_eq!(rig.at_stores.len(), 200);
+        let would_wait = rig.shards[0].counters().get(Counter::WaitedInShadow);
+        assert_eq!(would_wait > 100, mode == Mode::Shadow);
+    }
+}
+
+#[test]
+fn a_backend_that_stands_still_keeps_nobody_waiting_and_nothing_overtakes_what_it_may_do_yet() {
+    for (shards, home) in [(1, 0), (2, 1)] {
+        let mut rig = crowded(shards, 1, |_| {});
+        let [client, other] = [rig.client(0), rig.client(0)];
+        let key = rig.key(home, 0);
+        rig.send(client, &[&["SET", &key, "1"], &["GET", &key]]);
+        rig.wait(Duration::from_millis(400));
+        assert_eq!(rig.told(client), "", "there is hope yet");
+        rig.send(other, &[&["GET", &key]]);
+        assert!(rig.told(other).starts_with("-OVERLOADED reason=stalled backend=store0 retry_after_ms="));
+        rig.wait(Duration::from_millis(700));
+        let told = rig.told(client);
+        let told = replies(&told);
+        let unsure = " (it may have happened)";
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told.iter().all(|line| line.starts_with("-OVERLOADED reason=stalled backend=store0 ")));
+        assert!(told[0].ends_with(unsure) && !told[1].ends_with(unsure), "{told:?}");
+        // The store would do that over another connection.
+        rig.send(client, &[&["MULTI"], &["GET", &key], &["EXEC"]]);
+        let told = rig.told(client);
+        assert!(told.contains("-OVERLOADED reason=stalled"), "{told}");
+        assert_eq!(rig.at_stores.len(), 2);
+        rig.answer_next("+OK\r\n");
+        rig.answer_next("$1\r\n1\r\n");
+        assert_eq!(rig.told(client), "", "it was told already");
+        rig.send(client, &[&["MULTI"], &["GET", &key], &["EXEC"]]);
+        assert_eq!(rig.words_at_stores(), ["MULTI", "GET", "EXEC"], "all of it is settled");
+        rig.send(other, &[&["GET", &key]]);
+        assert_eq!(rig.words_at_stores().len(), 4);
+        assert_eq!(rig.told(other), "");
+    }
+}
+
+#[test]
+fn a_connection_that_is_lost_after_all_settles_what_was_answered() {
+    let mut rig = crowded(1, 1, |_| {});
+    let client = rig.client(0);
+    rig.send(client, &[&["SET", "a", "1"]]);
+    rig.wait(Duration::from_millis(1_300));
+    assert!(rig.told(client).contains("(it may have happened)"));
+    rig.lose("SET");
+    assert_eq!(rig.told(client), "");
+    rig.send(client, &[&["MULTI"], &["GET", "a"], &["EXEC"], &["GET", "a"]]);
+    rig.wait(Duration::from_millis(100));
+    assert_eq!(rig.words_at_stores(), ["MULTI", "GET", "EXEC"]);
+    assert_eq!(rig.owed(), 3);
+}
+
+#[test]
+fn nobody_waits_beyond_a_deadline_wherever_the_request_is_then() {
+    let mut rig = crowded(1, 2, |_| {});
+    let [client, filler] = [rig.client(0), rig.client(0)];
+    let [key, _] = [rig.key(0, 0), rig.key(0, 1)];
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "50"]]);
+    rig.told(client);
+    // In flight.
+    rig.send(client, &[&["SET", &key, "1"]]);
+    rig.wait(Duration::from_millis(49));
+    assert_eq!(rig.told(client), "");
+    rig.wait(Duration::from_millis(10));
+    assert_eq!(rig.told(client), "-DEADLINE stage=backend waited_ms=50 (it may have happened)\r\n");
+    // Later ones of the same key go on, behind it.
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["SET", "GET"]);
+    rig.answer_next("+OK\r\n");
+    rig.answer_next("$1\r\n1\r\n");
+    assert_eq!(rig.told(client), "$1\r\n1\r\n");
+    // In the queue.
+    let bytes = gets(&rig, 0, 0..AT_ONCE + 20);
+    rig.raw(filler, &bytes);
+    rig.send(client, &[&["GET", &key]]);
+    rig.wait(Duration::from_millis(60));
+    let told = rig.told(client);
+    assert!(told.starts_with("-DEADLINE stage=queue waited_ms=5"), "{told}");
+    serve_all(&mut rig);
+    // Held back by an earlier one of its connection, which has all the time it wants.
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "100000"], &["DBSIZE"]]);
+    rig.send(client, &[&["QOS", "CALL", "DEADLINE", "50", "DBSIZE"]]);
+    rig.wait(Duration::from_millis(100));
+    rig.answer_first("DBSIZE", ":1\r\n");
+    rig.answer_first("DBSIZE", ":1\r\n");
+    let told = rig.told(client);
+    assert!(told.starts_with("+OK\r\n:2\r\n") && told.contains("-DEADLINE stage=arrival"), "{told}");
+    assert_eq!(rig.at_stores.len(), 0);
+}
+
+#[test]
+fn without_shedding_deadlines_are_no_ones_business() {
+    let mut rig = crowded(1, 1, |overload| overload.shed = Mode::Off);
+    let client = rig.client(0);
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "50"], &["GET", "a"]]);
+    rig.wait(Duration::from_millis(90));
+    rig.answer_next("$1\r\n1\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n$1\r\n1\r\n");
+}
+
+#[test]
+fn a_core_that_stands_still_refuses_nobody_for_it() {
+    let mut rig = crowded(1, 1, |_| {});
+    let client = rig.client(0);
+    let bytes = gets(&rig, 0, 0..AT_ONCE + 50);
+    rig.raw(client, &bytes);
+    for _ in 0..AT_ONCE + 50 {
+        // No turn for ten seconds, though some were planned; and then a reply and the turn at once.
+        rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(10));
+        rig.answer_next("$-1\r\n");
+    }
+    assert_eq!(replies(&rig.told(client)), ["$-1"; AT_ONCE + 50]);
+}
