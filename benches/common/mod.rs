@@ -8,11 +8,12 @@ use std::hint::black_box;
 use composer::Composer;
 use ledger::{Ledger, Level, Row};
 use weir::config::Quotas;
+use weir::policy::latency_ratio::{Company, LatencyRatio};
 use weir::protocol::command;
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, encode};
 use weir::routing::{Topology, slot_of};
 use weir::shard::Limiter;
-use weir::values::ShardId;
+use weir::values::{ShardId, Timestamp};
 
 /// Something to be measured: one run handles this many requests.
 pub struct Case {
@@ -33,6 +34,8 @@ pub fn cases() -> Vec<Case> {
         case("settle under three limits", 1, settle(Row::One)),
         case("settle, 16 of a user in a row", 1, settle(Row::Sixteen)),
         case("refuse under three limits", 1, refuse()),
+        case("a reply's time, 1,000/s", 1, reply_time(1)),
+        case("replies' times, 400,000/s", 400, reply_time(400)),
     ];
     for (name, pipeline) in [("GET, P=1", 1), ("GET, P=16", 16), ("GET, P=64", 64)] {
         cases.push(case(name, pipeline, composed(1, &get(pipeline, 0), &VALUE_REPLY)));
@@ -105,6 +108,21 @@ fn scan() -> impl FnMut() {
 fn admit(in_a_row: Row) -> impl FnMut() {
     let mut ledger = Ledger::new(&ample(), Level::Full, in_a_row);
     move || black_box(&mut ledger).admit()
+}
+
+/// What a backend's replies of a millisecond took, for its latency ratio, ticks included.
+fn reply_time(replies: u64) -> impl FnMut() {
+    let mut ratio = LatencyRatio::new([0.7, 0.5, 0.3], Timestamp::ZERO);
+    let mut millis = 0;
+    move || {
+        for number in 0..replies {
+            black_box(&mut ratio).record(0, black_box(900 + number));
+        }
+        millis += 1;
+        if millis % 100 == 0 {
+            black_box(ratio.handle_tick(Timestamp::from_millis(millis), Company::default()));
+        }
+    }
 }
 
 /// What a reply cost, more or less than was taken, into the same three buckets and the books.

@@ -6,6 +6,7 @@
 //! | what a request costs | `price.rs` |
 //! | what such requests cost lately | `estimate.rs` |
 //! | how slow is slow, for a class of commands | `baseline.rs` |
+//! | is a backend slower than it used to be, and what is held back for it | `latency_ratio.rs` |
 //! | how much is left of a quota | `bucket.rs` |
 //! | may this core spend some of it now | `slice.rs` |
 //! | whose bucket is this | `bucket_table.rs` |
@@ -16,6 +17,7 @@ pub mod bucket;
 pub mod bucket_table;
 pub mod estimate;
 pub mod fixed_window;
+pub mod latency_ratio;
 pub mod price;
 pub mod queue;
 pub mod seats;
