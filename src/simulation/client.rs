@@ -54,6 +54,8 @@ pub(super) struct Client {
     pub leaving: Leaving,
     /// Every reply that is still to come, in order.
     asked: VecDeque<Asked>,
+    /// The dialect of the last reply.
+    spoken: Protocol,
     writer: Writer,
     bursts_left: u64,
     burst_most: u64,
@@ -90,6 +92,7 @@ impl Client {
             stage: Stage::Talking,
             leaving,
             asked: VecDeque::new(),
+            spoken: Protocol::Resp2,
             writer: Writer {
                 client: number,
                 random,
@@ -214,9 +217,12 @@ impl Client {
         };
         self.replies += 1;
         match asked.judge(reply, step, history, allowed)? {
-            Judged::Answer => {}
+            Judged::Answer => self.spoken = asked.protocol,
             Judged::Refusal => {
                 self.refusals += 1;
+                if asked.chooses_dialect() {
+                    self.keep_dialect();
+                }
                 if matches!(asked.expected, Expected::Scanned) {
                     self.walk = None;
                 }
@@ -232,6 +238,18 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// What was to change the dialect was refused: replies are in the old one until another request changes it.
+    fn keep_dialect(&mut self) {
+        let later = self.asked.iter().position(Asked::chooses_dialect);
+        self.asked
+            .iter_mut()
+            .take(later.unwrap_or(usize::MAX))
+            .for_each(|asked| asked.keep_dialect(self.spoken));
+        if later.is_none() {
+            self.writer.protocol = self.spoken;
+        }
     }
 
     /// Keys that are never deleted, and were there when the walk began, must have been met.

@@ -16,6 +16,9 @@ pub(super) enum Expected {
     Told(Vec<u8>),
     /// Weir's own error that begins so.
     OwnError(&'static str),
+    /// The reply to an `EXEC` with nothing to carry out, or of a block that is spoilt: it begins so. Weir needs no store for that, but says
+    /// nothing of the kind while earlier requests of the connection may be carried out yet.
+    NoBlock(&'static str),
     /// `OK` to these writes.
     Ok(Vec<usize>),
     /// The length after an append.
@@ -38,8 +41,11 @@ pub(super) enum Expected {
     Number(i64),
     /// `OK`, or that there is no such key.
     Renamed,
-    /// The dialect is told.
+    /// The dialect is told. What comes later is in that one, unless weir refuses, because an earlier request of the connection may be
+    /// carried out yet in the other.
     Hello,
+    /// The same for the first dialect, to which `RESET` goes back.
+    Reset,
     /// A cursor and keys.
     Scanned,
     /// An error of the store that begins so.
@@ -99,8 +105,9 @@ impl Asked {
         allowed: Allowed,
     ) -> Result<Judged, String> {
         if let Some(fate) = refusal(reply, allowed)? {
-            use Expected::{Block, Exactly, Hello, Log, OneOf, OwnError, Scanned, Told, Value, Values};
-            if matches!(self.expected, Exactly(_) | Hello)
+            use Expected::{Block, Exactly, Log, OneOf, OwnError, Scanned, Told, Value, Values};
+            if matches!(self.expected, Exactly(_))
+                || (self.chooses_dialect() && !reply.starts_with(STALLED))
                 || (matches!(self.expected, OwnError(_) | Told(_)) && !reply.starts_with(THROTTLED))
             {
                 return Err("weir answers this by itself".into());
@@ -115,7 +122,7 @@ impl Asked {
         }
         match &self.expected {
             Expected::Exactly(bytes) | Expected::Told(bytes) => same(reply, bytes)?,
-            Expected::OwnError(prefix) | Expected::StoreError(prefix) => {
+            Expected::OwnError(prefix) | Expected::NoBlock(prefix) | Expected::StoreError(prefix) => {
                 if !reply.starts_with(prefix.as_bytes()) {
                     return Err(format!("expected {prefix}"));
                 }
@@ -169,10 +176,24 @@ impl Asked {
                 }
             }
             Expected::Hello => self.check_hello(reply)?,
+            Expected::Reset => same(reply, b"+RESET\r\n")?,
             Expected::Scanned => return page(reply),
             Expected::Block(inner) => return self.judge_block(inner, reply, step, history, allowed),
         }
         Ok(Judged::Answer)
+    }
+
+    /// Are later replies in the dialect that it asks for?
+    pub fn chooses_dialect(&self) -> bool {
+        matches!(self.expected, Expected::Hello | Expected::Reset)
+    }
+
+    /// The dialect stays as it was, because what should have changed it was refused.
+    pub fn keep_dialect(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+        if let Expected::Block(inner) = &mut self.expected {
+            inner.iter_mut().for_each(|asked| asked.keep_dialect(protocol));
+        }
     }
 
     /// The client is told that it was not done, or it has left and is told nothing.
@@ -286,6 +307,9 @@ impl Asked {
     }
 }
 
+/// What is said of a write that was sent, and is answered before its store has.
+const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
+const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
@@ -298,7 +322,9 @@ fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
         return if allowed.throttling { Ok(Some(Fate::Never)) } else { Err("there is no quota".into()) };
     }
     let contains = |text: &str| reply.windows(text.len()).any(|window| window == text.as_bytes());
-    let fate = if reply.starts_with(b"-LOADING ") || reply.starts_with(b"-OVERLOADED ") {
+    let fate = if contains(MAY_HAVE_HAPPENED) {
+        Fate::Unknown
+    } else if [&b"-LOADING "[..], b"-OVERLOADED ", b"-DEADLINE "].iter().any(|word| reply.starts_with(word)) {
         Fate::Never
     } else if reply.starts_with(b"-UNAVAILABLE ") {
         let never_sent = contains("reason=connect-failed") || contains("reason=connect-timeout");

@@ -236,14 +236,14 @@ impl Writer {
             let asked = Expected::OwnError("-ERR BLPOP is not supported");
             self.ask(burst, step, &[b"BLPOP", b"x", b"0"], asked);
             Self::abandon(&inner.asked, history);
-            return self.ask(burst, step, &[b"EXEC"], Expected::OwnError("-EXECABORT"));
+            return self.ask(burst, step, &[b"EXEC"], Expected::NoBlock("-EXECABORT"));
         }
         if self.random.per_mille(100) {
             Self::abandon(&inner.asked, history);
             return self.ask(burst, step, &[b"DISCARD"], Expected::Exactly(b"+OK\r\n".to_vec()));
         }
         if inner.asked.is_empty() {
-            return self.ask(burst, step, &[b"EXEC"], Expected::Exactly(b"*0\r\n".to_vec()));
+            return self.ask(burst, step, &[b"EXEC"], Expected::NoBlock("*0\r\n"));
         }
         self.ask(burst, step, &[b"EXEC"], Expected::Block(inner.asked));
     }
@@ -257,9 +257,8 @@ impl Writer {
 
     fn hello(&mut self, burst: &mut Burst, step: u64) {
         if self.random.per_mille(200) {
-            self.ask(burst, step, &[b"RESET"], Expected::Exactly(b"+RESET\r\n".to_vec()));
             self.protocol = Protocol::Resp2;
-            return;
+            return self.ask(burst, step, &[b"RESET"], Expected::Reset);
         }
         let sent = self.next(step);
         let version: &[u8] = if self.random.per_mille(500) { b"3" } else { b"2" };
@@ -291,7 +290,7 @@ impl Writer {
                 Expected::OwnError("-ERR WATCH is not supported"),
             ),
             2 => self.ask(burst, step, &[b"GET"], Expected::OwnError("-ERR wrong number of arguments")),
-            3 => self.ask(burst, step, &[b"EXEC"], Expected::OwnError("-ERR EXEC without MULTI")),
+            3 => self.ask(burst, step, &[b"EXEC"], Expected::NoBlock("-ERR EXEC without MULTI")),
             _ => self.ask(
                 burst,
                 step,
