@@ -389,7 +389,7 @@ impl Window {
                 index += 1;
                 index % 2 == 1
             });
-            self.stride *= 2;
+            self.stride = self.stride.saturating_mul(2);
         }
         self.seen.push(seen);
         self.skip = self.stride - 1;
