@@ -273,4 +273,15 @@ mod tests {
             assert!(name.starts_with("weir_") && name.ends_with("_total") && help.ends_with('.'), "{name}");
         }
     }
+
+    /// The metrics page begins a family once.
+    #[test]
+    fn counters_of_one_family_stand_side_by_side() {
+        let mut families: Vec<&str> =
+            COUNTERS.chunk_by(|one, other| one.1 == other.1).map(|rows| rows[0].1).collect();
+        let all = families.len();
+        families.sort_unstable();
+        families.dedup();
+        assert_eq!(families.len(), all);
+    }
 }
