@@ -13,7 +13,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("policy", &["values"]),
     ("storage", &["values", "protocol"]),
     ("client", &["values", "protocol"]),
-    ("load", &["values", "protocol"]),
+    ("load", &["values", "protocol", "client"]),
     ("calibration", &["values", "protocol", "policy", "load"]),
     ("shard", &["values", "config", "protocol", "routing", "policy"]),
     ("control", &["values", "config", "protocol", "routing", "policy", "shard", "storage"]),

@@ -8,7 +8,8 @@ from .expression import Kind, Line, Measure, Value, Wrong, seconds
 
 # What weir-load counts, and sums of it.
 COUNTS = (
-    "offered", "sent", "served", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts", "retries", "lost",
+    "offered", "sent", "served", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts",
+    "refused_by_client", "retries", "lost",
 )  # fmt: skip
 SUMS = {
     "refused": ("throttled", "overloaded", "deadline", "unavailable"),

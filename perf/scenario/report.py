@@ -90,15 +90,15 @@ def clients(outcome: Outcome) -> list[str]:
     if outcome.load is None:
         return ["Nothing: weir-load left no report."]
     lines = [
-        "| group | phase | offered/s | served | refused | failed | p50 | p99 | max |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| group | phase | offered/s | served | refused | by the client | failed | p50 | p99 | max |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in groups(outcome.load):
         share = lambda count, row=row: f"{count / row['offered']:.1%}" if row["offered"] else ""  # noqa: E731
         latency = " | ".join("" if (ms := row["latency_ms"][p]) is None else f"{ms:.1f} ms" for p in ("p50", "p99", "max"))
         lines.append(
             f"| {row['group']} | {row['phase']} | {row['offered'] / row['seconds']:,.0f} | {share(row['served'])} "
-            f"| {share(row['refused'])} | {share(row['failed'])} | {latency} |"
+            f"| {share(row['refused'])} | {share(row['refused_by_client'])} | {share(row['failed'])} | {latency} |"
         )
     return lines
 
@@ -117,6 +117,7 @@ def groups(load: dict) -> list[dict]:
                     "offered": counts["offered"],
                     "served": counts["served"],
                     "refused": sum(counts[word] for word in ("throttled", "overloaded", "deadline", "unavailable")),
+                    "refused_by_client": counts["refused_by_client"],
                     "failed": counts["errors"] + counts["timeouts"],
                     "latency_ms": phase["latency_ms"],
                 }

@@ -1,5 +1,5 @@
 //! A client that helps a crowded target instead of burying it: timeouts, retries within a budget, throttling of its
-//! own, a breaker, and deadlines that are sent along.
+//! own, a breaker, and deadlines that are sent along. `weir-load --client smart` is made of it.
 //!
 //! It only decides. Connections, clock and timers are the caller's, so it fits around any Redis client: ask before a
 //! request is sent, tell how each attempt ended, and do what the answers say. It takes less than a kilobyte, and

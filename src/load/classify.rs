@@ -1,5 +1,7 @@
 //! What became of a request, told from the first bytes of its reply.
 
+use crate::client::Refusal;
+
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -13,10 +15,14 @@ pub enum Ending {
     Deadline,
     /// Its store is out of reach.
     Unavailable,
-    /// Any other error reply, or a lost connection.
+    /// Any other error reply.
     Error,
+    /// Its connection was lost: an error without a reply.
+    Lost,
     /// It waited too long, or was never sent.
     Timeout,
+    /// Its client did not send it, so as to spare the target.
+    RefusedByClient,
 }
 
 /// From the bytes a reply starts with; as many as make its first word.
@@ -24,26 +30,30 @@ pub fn classify(head: &[u8]) -> Ending {
     if head.first() != Some(&b'-') && head.first() != Some(&b'!') {
         return Ending::Served;
     }
-    match first_word(head) {
-        b"THROTTLED" => Ending::Throttled,
-        b"OVERLOADED" => Ending::Overloaded,
-        b"DEADLINE" => Ending::Deadline,
-        b"UNAVAILABLE" => Ending::Unavailable,
-        _ => Ending::Error,
+    match Refusal::named(first_word(head)) {
+        Some(Refusal::Throttled) => Ending::Throttled,
+        Some(Refusal::Overloaded) => Ending::Overloaded,
+        Some(Refusal::Deadline) => Ending::Deadline,
+        Some(Refusal::Unavailable) => Ending::Unavailable,
+        None => Ending::Error,
     }
 }
 
-/// The word that says what kind of error an error reply is.
-pub fn first_word(head: &[u8]) -> &[u8] {
-    let text = match head {
+/// What an error reply says.
+pub fn error_text(head: &[u8]) -> &[u8] {
+    match head {
         [b'-', text @ ..] => text,
         // A long error of RESP3: its length stands on a line of its own.
         [b'!', rest @ ..] => {
             rest.iter().position(|byte| *byte == b'\n').map_or(&[][..], |newline| &rest[newline + 1..])
         }
         other => other,
-    };
-    text.split(u8::is_ascii_whitespace).next().unwrap_or_default()
+    }
+}
+
+/// The word that says what kind of error an error reply is.
+pub fn first_word(head: &[u8]) -> &[u8] {
+    error_text(head).split(u8::is_ascii_whitespace).next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,14 +3,17 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::classify::{Ending, classify, first_word};
+use super::classify::{Ending, classify, error_text, first_word};
 use super::template::Draw;
+use crate::client::Sent;
 use crate::protocol::reply::MalformedReply;
 use crate::protocol::{BufferPool, Output, ReplyScanner, Segment};
 use crate::values::Timestamp;
 
 /// The first bytes of a reply are kept when it comes in pieces: enough to tell what it is.
-const HEAD_BYTES: usize = 128;
+const HEAD_BYTES: usize = 512;
+/// So much of it stands in a complaint.
+const SHOWN_BYTES: usize = 128;
 /// Requests that were given up may still be answered. No more are sent when so many wait.
 const PENDING_MAX: usize = 65_536;
 const REST_MIN: Duration = Duration::from_millis(50);
@@ -25,6 +28,8 @@ pub(super) struct Request {
     pub phase: u16,
     /// How often it was sent before.
     pub attempt: u8,
+    /// Its attempt, as a smart client knows it.
+    pub sent: Option<Sent>,
     /// Belongs to the set-up command with this number.
     pub setup: Option<u16>,
 }
@@ -151,15 +156,21 @@ impl Connection {
         } else {
             classify(reply)
         };
-        if ending == Ending::Error && !midway {
+        if ending != Ending::Served && !midway {
             self.keep_head(reply);
         }
         Ok(Some((scanned.end, ending)))
     }
 
-    /// The text of the error reply that was scanned last.
+    /// What the error reply that was scanned last says.
+    pub fn error(&self) -> &[u8] {
+        error_text(&self.head)
+    }
+
+    /// The same for people, cut short.
     pub fn error_text(&self) -> String {
-        String::from_utf8_lossy(self.head.strip_prefix(b"-").unwrap_or(&self.head)).trim_end().to_owned()
+        let shown = &self.error()[..self.error().len().min(SHOWN_BYTES)];
+        String::from_utf8_lossy(shown).trim_end().to_owned()
     }
 
     /// The word that says what kind of error that was.
@@ -229,7 +240,7 @@ mod tests {
 
     fn request(sequence: u64) -> Request {
         let draw = Draw { seed: 0, sequence };
-        Request { intended: Timestamp::ZERO, draw, phase: 0, attempt: 0, setup: None }
+        Request { intended: Timestamp::ZERO, draw, phase: 0, attempt: 0, sent: None, setup: None }
     }
 
     fn ready() -> Connection {
@@ -246,6 +257,9 @@ mod tests {
         }
         assert_eq!(connection.scan(b"ope\r\n+OK\r\n"), Ok(Some((5, Ending::Throttled))));
         assert_eq!(connection.scan(b"+OK\r\n"), Ok(Some((5, Ending::Served))));
+        assert_eq!(connection.scan(b"-ERR no such thing\r\n"), Ok(Some((20, Ending::Error))));
+        assert_eq!(connection.scan(b"-OVERLOADED retry_after_ms=5\r\n"), Ok(Some((30, Ending::Overloaded))));
+        assert_eq!(connection.error(), b"OVERLOADED retry_after_ms=5\r\n");
         assert_eq!(connection.scan(b"-ERR no such thing\r\n"), Ok(Some((20, Ending::Error))));
         assert_eq!(
             (connection.error_text().as_str(), &*connection.error_kind()),

@@ -3,13 +3,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::again::{Again, Repeat};
 use super::classify::Ending;
 use super::connection::{Connection, Request};
 use super::plan::GroupPlan;
 use super::rate::Rate;
 use super::schedule::{Arrivals, Schedule};
+use super::smart::{Smart, outcome};
 use super::statistics::Tally;
 use super::template::Draw;
+use crate::client::{Decision, call_within};
 use crate::protocol::BufferPool;
 use crate::values::Random;
 use crate::values::Timestamp;
@@ -20,8 +23,9 @@ pub(super) struct Group {
     schedule: Schedule,
     /// The same, for counting what is offered at its time, sent or not.
     offered: Schedule,
-    /// Repetitions; at most as many as connections may hold.
-    again: VecDeque<Request>,
+    again: Again,
+    /// Unless the clients are naive.
+    smart: Option<Smart>,
     /// Connections that may have room.
     free: VecDeque<u32>,
     /// Due requests found no room.
@@ -36,10 +40,12 @@ pub(super) struct Group {
     sequence_step: u64,
     random: Random,
     scratch: Vec<u8>,
+    /// A request that something is put before.
+    inner: Vec<u8>,
 }
 
 impl Group {
-    pub fn new(plan: GroupPlan, (thread, threads): (usize, usize), mut random: Random) -> Self {
+    pub fn new(mut plan: GroupPlan, (thread, threads): (usize, usize), mut random: Random) -> Self {
         let phases: Vec<(Rate, Duration)> =
             plan.phases.iter().map(|phase| (phase.rate.clone(), phase.duration)).collect();
         let schedule = Schedule::new(&phases, plan.arrivals, (thread, threads), Random::new(random.bits()));
@@ -51,10 +57,12 @@ impl Group {
                 end
             })
             .collect();
+        plan.timeout = plan.timeout.or(plan.client.timeout());
         Self {
             offered: schedule.clone(),
             schedule,
-            again: VecDeque::new(),
+            again: Again::default(),
+            smart: Smart::new(&plan, &mut random),
             free: VecDeque::new(),
             blocked: false,
             closing: false,
@@ -65,6 +73,7 @@ impl Group {
             sequence_step: threads as u64,
             random,
             scratch: Vec::new(),
+            inner: Vec::new(),
             plan,
         }
     }
@@ -118,6 +127,7 @@ impl Group {
         }
         self.next_pump = now.after(tick);
         self.blocked = false;
+        self.drop_due(start, now);
         if !self.has_due(start, now) {
             return;
         }
@@ -127,8 +137,7 @@ impl Group {
             while wrote < room
                 && let Some(request) = self.next_request(start, now)
             {
-                let out = connection.output.buffer(pool);
-                self.plan.phases[usize::from(request.phase)].mix.write(out, &mut self.scratch, request.draw);
+                self.write(connection.output.buffer(pool), &request);
                 connection.push(request, now);
                 wrote += 1;
             }
@@ -144,16 +153,58 @@ impl Group {
         self.blocked = true;
     }
 
-    fn has_due(&self, start: Timestamp, now: Timestamp) -> bool {
-        let scheduled = || self.schedule.peek().is_some_and(|due| start.after(offset(due.at)) <= now);
-        !self.again.is_empty() || self.plan.arrivals == Arrivals::Closed || scheduled()
+    fn write(&mut self, out: &mut Vec<u8>, request: &Request) {
+        let mix = &self.plan.phases[usize::from(request.phase)].mix;
+        if let Some(rest) = request.sent.and_then(|sent| sent.rest()) {
+            self.inner.clear();
+            mix.write(&mut self.inner, &mut self.scratch, request.draw);
+            call_within(out, &self.inner, rest);
+        } else {
+            mix.write(out, &mut self.scratch, request.draw);
+        }
     }
 
-    fn next_request(&mut self, start: Timestamp, now: Timestamp) -> Option<Request> {
-        if let Some(request) = self.again.pop_front() {
-            self.tallies[usize::from(request.phase)].counts.retries += 1;
-            return Some(request);
+    /// What smart clients do not send needs no room.
+    fn drop_due(&mut self, start: Timestamp, now: Timestamp) {
+        let Some(smart) = &self.smart else { return };
+        let is_open = smart.client.open_until(now).is_some();
+        let patience = if is_open { Duration::ZERO } else { smart.patience };
+        let ending = if is_open { Ending::RefusedByClient } else { Ending::Timeout };
+        let Some(until) = now.since(start).checked_sub(patience) else { return };
+        while let Some(due) = self.schedule.take_due(Timestamp::ZERO.after(until)) {
+            // The same requests are drawn, whatever becomes of them.
+            self.draw();
+            self.finish_due(start.after(offset(due.at)), due.phase, ending, now);
         }
+    }
+
+    /// A request that was due and never sent has ended.
+    fn finish_due(&mut self, intended: Timestamp, phase: u16, ending: Ending, now: Timestamp) {
+        self.tallies[usize::from(phase)].record(ending, now.since(intended));
+    }
+
+    fn has_due(&self, start: Timestamp, now: Timestamp) -> bool {
+        let scheduled = || self.schedule.peek().is_some_and(|due| start.after(offset(due.at)) <= now);
+        let repeated = self.again.next_at().is_some_and(|at| at <= now);
+        repeated || self.plan.arrivals == Arrivals::Closed || scheduled()
+    }
+
+    /// The next request that is due, and that its client sends.
+    fn next_request(&mut self, start: Timestamp, now: Timestamp) -> Option<Request> {
+        loop {
+            let request = if let Some(repeat) = self.again.pop_due(now) {
+                self.repeat(repeat, now)
+            } else {
+                let request = self.take_due(start, now)?;
+                self.begin(request, now)
+            };
+            if request.is_some() {
+                return request;
+            }
+        }
+    }
+
+    fn take_due(&mut self, start: Timestamp, now: Timestamp) -> Option<Request> {
         let since_start = Timestamp::from_nanos(now.since(start).as_nanos() as u64);
         let (intended, phase) = if self.plan.arrivals == Arrivals::Closed {
             let phase = self.phase_ends.partition_point(|end| *end <= since_start);
@@ -163,8 +214,40 @@ impl Group {
             let due = self.schedule.take_due(since_start)?;
             (start.after(offset(due.at)), due.phase)
         };
-        self.tallies[usize::from(phase)].counts.sent += 1;
-        Some(Request { intended, draw: self.draw(), phase, attempt: 0, setup: None })
+        Some(Request { intended, draw: self.draw(), phase, attempt: 0, sent: None, setup: None })
+    }
+
+    /// A new request, if its client sends it.
+    fn begin(&mut self, request: Request, now: Timestamp) -> Option<Request> {
+        let mut sent = None;
+        if let Some(smart) = &mut self.smart {
+            let repeats = self.plan.phases[usize::from(request.phase)].mix.repeats(request.draw);
+            match smart.client.may_send(repeats, now) {
+                Decision::Send(attempt) => sent = Some(attempt),
+                Decision::Refused(_) => {
+                    self.finish(&request, Ending::RefusedByClient, now);
+                    return None;
+                }
+            }
+        }
+        self.tallies[usize::from(request.phase)].counts.sent += 1;
+        Some(Request { sent, ..request })
+    }
+
+    /// A request that was sent before, if its client sends it again. If not, its last attempt was its end.
+    fn repeat(&mut self, repeat: Repeat, now: Timestamp) -> Option<Request> {
+        let mut sent = None;
+        if let (Some(smart), Some(retry)) = (&mut self.smart, repeat.retry) {
+            match smart.client.may_repeat(retry, now) {
+                Decision::Send(attempt) => sent = Some(attempt),
+                Decision::Refused(_) => {
+                    self.finish(&repeat.request, repeat.ending, now);
+                    return None;
+                }
+            }
+        }
+        self.tallies[usize::from(repeat.request.phase)].counts.retries += 1;
+        Some(Request { sent, attempt: repeat.request.attempt + 1, ..repeat.request })
     }
 
     fn draw(&mut self) -> Draw {
@@ -173,35 +256,40 @@ impl Group {
         draw
     }
 
-    /// A request was answered, failed or given up: that is its end, or it is repeated.
-    pub fn settle(&mut self, request: Request, ending: Ending, now: Timestamp) {
-        if ending != Ending::Served && self.may_repeat(request) {
-            self.again.push_back(Request { attempt: request.attempt + 1, ..request });
-            // Naive clients do not wait.
-            self.next_pump = Timestamp::ZERO;
-            return;
+    /// An attempt was answered, failed or given up: that is the end of its request, or it is repeated. `text` is what an
+    /// error reply says.
+    pub fn settle(&mut self, request: Request, ending: Ending, text: &[u8], now: Timestamp) {
+        if ending == Ending::Lost {
+            self.note_kind(request.phase, "connection lost");
         }
-        self.tallies[usize::from(request.phase)].record(ending, now.since(request.intended));
+        let repeat = |retry| Repeat { request, ending, retry };
+        let again = match &mut self.smart {
+            // Naive clients do not wait.
+            None => {
+                let repeats = ending != Ending::Served && request.attempt < self.plan.retries;
+                repeats.then(|| (Timestamp::ZERO, repeat(None)))
+            }
+            Some(smart) => {
+                let retry = smart.handle(&request, outcome(ending, text), now);
+                retry.map(|retry| (retry.at(), repeat(Some(retry))))
+            }
+        };
+        match again.filter(|_| !self.closing) {
+            Some((at, repeat)) => {
+                self.again.push(at, repeat);
+                self.next_pump = self.next_pump.min(at);
+            }
+            None => self.finish(&request, ending, now),
+        }
     }
 
-    fn may_repeat(&self, request: Request) -> bool {
-        !self.closing && request.attempt < self.plan.retries
+    fn finish(&mut self, request: &Request, ending: Ending, now: Timestamp) {
+        self.tallies[usize::from(request.phase)].record(ending, now.since(request.intended));
     }
 
     /// No more requests will be due.
     pub fn handle_closing(&mut self) {
         self.closing = true;
-    }
-
-    /// The connection of a request was lost.
-    pub fn settle_lost(&mut self, request: Request, now: Timestamp) {
-        let repeats = self.may_repeat(request);
-        let tally = &mut self.tallies[usize::from(request.phase)];
-        tally.note_kind("connection lost");
-        if !repeats {
-            tally.counts.lost += 1;
-        }
-        self.settle(request, Ending::Error, now);
     }
 
     /// What kind of error a request met.
@@ -214,15 +302,14 @@ impl Group {
         if self.blocked {
             return None;
         }
-        if !self.again.is_empty() {
-            return Some(self.next_pump);
-        }
-        self.schedule.peek().map(|due| start.after(offset(due.at)).max(self.next_pump))
+        let due = self.schedule.peek().map(|due| start.after(offset(due.at)));
+        let next = [due, self.again.next_at()].into_iter().flatten().min();
+        next.map(|at| at.max(self.next_pump))
     }
 
     /// Is there nothing left to send?
     pub fn is_spent(&self) -> bool {
-        self.schedule.peek().is_none() && self.again.is_empty()
+        self.schedule.peek().is_none() && self.again.next_at().is_none()
     }
 
     /// Counts what has been due up to that time since the start.
@@ -236,17 +323,16 @@ impl Group {
     pub fn end(&mut self, start: Timestamp, until: Timestamp, now: Timestamp) {
         self.count_offered(until);
         while let Some(due) = self.schedule.take_due(until) {
-            let took = now.since(start.after(offset(due.at)));
-            self.tallies[usize::from(due.phase)].record(Ending::Timeout, took);
+            self.finish_due(start.after(offset(due.at)), due.phase, Ending::Timeout, now);
         }
-        for request in std::mem::take(&mut self.again) {
-            self.tallies[usize::from(request.phase)].record(Ending::Timeout, now.since(request.intended));
+        for repeat in self.again.drain() {
+            self.finish(&repeat.request, repeat.ending, now);
         }
     }
 
     /// A sent request will not be answered any more.
     pub fn end_request(&mut self, request: Request, now: Timestamp) {
-        self.tallies[usize::from(request.phase)].record(Ending::Timeout, now.since(request.intended));
+        self.finish(&request, Ending::Timeout, now);
     }
 
     /// What was tallied since the last time.

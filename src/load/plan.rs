@@ -1,10 +1,12 @@
 //! What is to be done, checked: the scenario as the generator sees it.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::rate::Rate;
 use super::schedule::Arrivals;
 use super::template::{Mix, Template};
+use crate::client::Policy;
 use crate::values::Tier;
 
 /// A whole run.
@@ -46,6 +48,46 @@ pub struct SetupPlan {
     pub group: usize,
 }
 
+/// What clients do when they are refused, or not answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientKind {
+    /// They repeat at once, whatever was said.
+    #[default]
+    Naive,
+    /// Those of [`crate::client`].
+    Smart,
+}
+
+impl ClientKind {
+    /// How often a request is repeated unless the plan says otherwise.
+    pub fn retries(self) -> u8 {
+        match self {
+            Self::Naive => 0,
+            Self::Smart => Policy::default().retries,
+        }
+    }
+
+    /// After how long it is given up unless the plan says otherwise.
+    pub fn timeout(self) -> Option<Duration> {
+        match self {
+            Self::Naive => None,
+            Self::Smart => Some(Policy::default().timeout),
+        }
+    }
+}
+
+impl FromStr for ClientKind {
+    type Err = &'static str;
+
+    fn from_str(word: &str) -> Result<Self, &'static str> {
+        match word {
+            "naive" => Ok(Self::Naive),
+            "smart" => Ok(Self::Smart),
+            _ => Err("naive or smart is wanted"),
+        }
+    }
+}
+
 /// Clients that behave alike.
 #[derive(Clone, Debug)]
 pub struct GroupPlan {
@@ -61,7 +103,10 @@ pub struct GroupPlan {
     pub arrivals: Arrivals,
     /// One after the other.
     pub phases: Vec<PhasePlan>,
-    /// How often a refused, failed or timed out request is repeated, at once.
+    /// What they do about refusals and silence.
+    pub client: ClientKind,
+    /// How often a request is repeated at most: by naive clients one that was refused, failed or timed out, by smart ones
+    /// one that only reads and was not answered.
     pub retries: u8,
     /// After how long an unanswered request is given up.
     pub timeout: Option<Duration>,

@@ -303,7 +303,7 @@ impl Run {
                 if ending == Ending::Error {
                     group.note_kind(request.phase, &connection.error_kind());
                 }
-                group.settle(request, ending, now);
+                group.settle(request, ending, connection.error(), now);
             }
             Answered::GivenUp => {}
             Answered::Nothing => {
@@ -328,7 +328,7 @@ impl Run {
                 self.setup.handle_refused(command, "the connection was lost".to_owned());
                 self.setup.handle_answered();
             } else {
-                group.settle_lost(request, now);
+                group.settle(request, Ending::Lost, b"", now);
             }
         }
     }
@@ -365,7 +365,7 @@ impl Run {
         let before = Timestamp::from_nanos(now.as_nanos().saturating_sub(timeout.as_nanos() as u64));
         while let Some(request) = connection.give_up(before) {
             if request.setup.is_none() {
-                group.settle(request, Ending::Timeout, now);
+                group.settle(request, Ending::Timeout, b"", now);
             }
         }
         self.offer(index as u32);
@@ -477,7 +477,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::load::plan::{GroupPlan, Identity, PhasePlan, SetupPlan};
+    use crate::load::plan::{ClientKind, GroupPlan, Identity, PhasePlan, SetupPlan};
     use crate::load::rate::Rate;
     use crate::load::schedule::Arrivals;
     use crate::load::statistics::{Counts, Tally};
@@ -501,6 +501,7 @@ mod tests {
             pipeline: 2,
             arrivals: Arrivals::Even,
             phases: vec![phase],
+            client: ClientKind::Naive,
             retries: 0,
             timeout: None,
         };
@@ -525,8 +526,11 @@ mod tests {
         decoders: BTreeMap<(u32, u32), RequestDecoder>,
         reply: &'static [u8],
         requests: u64,
+        /// Of those, the ones that come with a deadline of their own.
+        calls: u64,
         total: Tally,
         seconds: u32,
+        refuses_connections: bool,
     }
 
     impl World {
@@ -538,8 +542,10 @@ mod tests {
                 decoders: BTreeMap::new(),
                 reply: b"+OK\r\n",
                 requests: 0,
+                calls: 0,
                 total: Tally::default(),
                 seconds: 0,
+                refuses_connections: false,
             }
         }
 
@@ -552,6 +558,10 @@ mod tests {
             while let Some(action) = self.run.poll_action() {
                 match action {
                     Action::Connect { owner: Owner::Link(id, generation), .. } => {
+                        if self.refuses_connections {
+                            self.run.handle_lost(id, generation, self.now);
+                            continue;
+                        }
                         self.decoders.insert((id.0, generation), RequestDecoder::default());
                         self.run.handle_connected(id, generation);
                     }
@@ -562,11 +572,12 @@ mod tests {
             while let Some((Owner::Link(id, generation), segment)) = self.run.poll_transmit() {
                 if let Some(decoder) = self.decoders.get_mut(&(id.0, generation)) {
                     let mut at = 0;
-                    while let Ok(Some(_)) =
+                    while let Ok(Some(request)) =
                         decoder.next(&segment.bytes(), &mut at, &RequestLimits::trusted(65_536))
                     {
                         *self.asked.entry((id.0, generation)).or_default() += 1;
                         self.requests += 1;
+                        self.calls += u64::from(request.arguments.get(1) == Some(b"CALL"));
                     }
                 }
                 self.run.handle_transmitted(id, generation, segment);
@@ -641,6 +652,78 @@ mod tests {
         assert_eq!((counts.offered, counts.overloaded), (200, 200));
         assert!((390..=400).contains(&counts.retries), "{counts:?}");
         assert_eq!(world.requests, counts.sent + counts.retries);
+    }
+
+    fn smart(rate: f64, seconds: u64) -> Plan {
+        let mut plan = plan(rate, seconds);
+        plan.groups[0].client = ClientKind::Smart;
+        plan.groups[0].retries = 2;
+        plan
+    }
+
+    #[test]
+    fn smart_clients_repeat_no_refusal_and_spare_a_target_that_refuses_everything() {
+        let mut world = World::new(smart(1_000.0, 3));
+        world.reply = b"-OVERLOADED reason=stalled backend=a:1 retry_after_ms=100\r\n";
+        let counts = world.run_to_end(|_| false);
+        assert_eq!((counts.offered, counts.retries), (3_000, 0));
+        assert_eq!(counts.overloaded + counts.refused_by_client, 3_000);
+        assert_eq!((counts.sent, world.requests), (counts.overloaded, counts.overloaded));
+        assert!((20..60).contains(&counts.sent), "{counts:?}");
+    }
+
+    #[test]
+    fn smart_clients_repeat_what_only_reads_with_the_rest_of_its_deadline() {
+        let mut plan = smart(100.0, 5);
+        plan.groups[0].timeout = Some(Duration::from_millis(100));
+        plan.groups[0].identity.deadline = Some(Duration::from_millis(500));
+        plan.groups[0].pipeline = 16;
+        // A few requests stay unanswered: too few for the breaker.
+        let is_stalled = |millisecond| (3_000..3_150).contains(&millisecond);
+        let mut world = World::new(plan.clone());
+        let counts = world.run_to_end(is_stalled);
+        assert!(counts.retries > 0 && counts.retries <= 12, "{counts:?}");
+        assert_eq!((world.calls, counts.refused_by_client), (counts.retries, 0));
+        assert!(counts.served >= 495, "{counts:?}");
+        plan.groups[0].phases[0].mix = Mix::single(Template::parse("SET key:{seq} 1").expect("a command"));
+        let counts = World::new(plan).run_to_end(is_stalled);
+        assert!(counts.retries == 0 && counts.timeouts > 0, "{counts:?}");
+    }
+
+    #[test]
+    fn smart_clients_are_back_soon_after_a_stall() {
+        let mut plan = smart(1_000.0, 6);
+        plan.groups[0].timeout = Some(Duration::from_millis(50));
+        plan.groups[0].pipeline = 100;
+        let mut world = World::new(plan);
+        let counts = world.run_to_end(|millisecond| (2_000..4_000).contains(&millisecond));
+        // What is due until the breaker opens, probes, and at most one pause and a half after the end.
+        assert!(counts.timeouts < 500, "{counts:?}");
+        assert!(counts.served > 3_200, "{counts:?}");
+        assert!(counts.sent + counts.retries < counts.served + 600, "{counts:?}");
+    }
+
+    #[test]
+    fn smart_clients_do_not_send_what_nobody_waits_for_any_more() {
+        let mut plan = smart(100.0, 3);
+        plan.groups[0].timeout = Some(Duration::from_millis(200));
+        let mut world = World::new(plan);
+        while world.requests < 100 {
+            world.step(false);
+        }
+        // No connection can be made for a second.
+        let before = world.requests;
+        for (index, generation) in world.decoders.keys().copied().collect::<Vec<_>>() {
+            world.run.handle_end(ConnectionId(index), generation, world.now);
+        }
+        world.refuses_connections = true;
+        (0..1_000).for_each(|_| world.step(false));
+        assert_eq!(world.requests, before);
+        world.refuses_connections = false;
+        let counts = world.run_to_end(|_| false);
+        // Of that second and what it takes to connect again, those that came last are sent late.
+        assert!((70..=200).contains(&counts.timeouts), "{counts:?}");
+        assert_eq!(counts.served + counts.timeouts + counts.errors, 300);
     }
 
     #[test]

@@ -76,7 +76,8 @@ impl Setup {
                 let draw = Draw { seed: self.random.bits(), sequence: self.sent };
                 self.mixes[self.at].write(connection.output.buffer(pool), &mut self.scratch, draw);
                 let setup = Some(self.at as u16);
-                connection.push(Request { intended: now, draw, phase: 0, attempt: 0, setup }, now);
+                connection
+                    .push(Request { intended: now, draw, phase: 0, attempt: 0, sent: None, setup }, now);
                 self.sent += 1;
                 self.waiting += 1;
             }

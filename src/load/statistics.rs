@@ -37,6 +37,8 @@ pub struct Counts {
     pub errors: u64,
     /// Not answered in time, or never sent.
     pub timeouts: u64,
+    /// Not sent by a smart client, so as to spare the target.
+    pub refused_by_client: u64,
     /// Sent again.
     pub retries: u64,
     /// Of the errors, those for which there was no reply.
@@ -45,7 +47,7 @@ pub struct Counts {
 
 impl Counts {
     /// Names and values, in the order of the reports: `offered`, and what all of it came to.
-    pub fn entries(&self) -> [(&'static str, u64); 9] {
+    pub fn entries(&self) -> [(&'static str, u64); 10] {
         [
             ("offered", self.offered),
             ("sent", self.sent),
@@ -56,6 +58,7 @@ impl Counts {
             ("unavailable", self.unavailable),
             ("errors", self.errors),
             ("timeouts", self.timeouts),
+            ("refused_by_client", self.refused_by_client),
         ]
     }
 
@@ -71,7 +74,7 @@ impl Counts {
 
     /// Requests whose end is known.
     pub const fn ended(&self) -> u64 {
-        self.served + self.refused() + self.errors + self.timeouts
+        self.served + self.refused() + self.errors + self.timeouts + self.refused_by_client
     }
 
     /// Adds the other's.
@@ -85,6 +88,7 @@ impl Counts {
         self.unavailable += other.unavailable;
         self.errors += other.errors;
         self.timeouts += other.timeouts;
+        self.refused_by_client += other.refused_by_client;
         self.retries += other.retries;
         self.lost += other.lost;
     }
@@ -118,14 +122,16 @@ impl Tally {
     /// A request has ended.
     pub fn record(&mut self, ending: Ending, took: Duration) {
         let counts = &mut self.counts;
+        counts.lost += u64::from(ending == Ending::Lost);
         let count = match ending {
             Ending::Served => &mut counts.served,
             Ending::Throttled => &mut counts.throttled,
             Ending::Overloaded => &mut counts.overloaded,
             Ending::Deadline => &mut counts.deadline,
             Ending::Unavailable => &mut counts.unavailable,
-            Ending::Error => &mut counts.errors,
+            Ending::Error | Ending::Lost => &mut counts.errors,
             Ending::Timeout => &mut counts.timeouts,
+            Ending::RefusedByClient => &mut counts.refused_by_client,
         };
         *count += 1;
         let histogram = if ending == Ending::Served { &mut self.served } else { &mut self.others };
@@ -254,14 +260,17 @@ mod tests {
             Ending::Deadline,
             Ending::Unavailable,
             Ending::Error,
+            Ending::Lost,
             Ending::Timeout,
+            Ending::RefusedByClient,
         ];
         for ending in outcomes {
             tally.record(ending, Duration::from_millis(10));
         }
-        assert_eq!(tally.counts.ended(), 7);
+        assert_eq!(tally.counts.ended(), 9);
+        assert_eq!((tally.counts.errors, tally.counts.lost), (2, 1));
         assert_eq!(tally.counts.refused(), 4);
-        assert_eq!((tally.served.len(), tally.others.len(), tally.all().len()), (1, 6, 7));
+        assert_eq!((tally.served.len(), tally.others.len(), tally.all().len()), (1, 8, 9));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Commands with holes: `SET key:{zipf:100000} {value:64}`. What does not change is encoded once.
 
 use super::keys::Source;
+use crate::client::Repeats;
+use crate::protocol::command::{self, Effect};
 use crate::protocol::encode;
 use crate::values::Random;
 
@@ -32,6 +34,7 @@ enum Piece {
 pub struct Template {
     text: String,
     pieces: Vec<Piece>,
+    repeats: Repeats,
 }
 
 impl Template {
@@ -41,6 +44,9 @@ impl Template {
         if words.is_empty() {
             return Err("a command such as GET key:{zipf:100000} is wanted, and there is none".to_owned());
         }
+        // A container (`OBJECT ENCODING`) has no effect by its first word, so it counts as one that may write.
+        let only_reads = command::find(words[0].as_bytes()).is_some_and(|found| found.effect == Effect::Read);
+        let repeats = if only_reads { Repeats::Harmless } else { Repeats::Harmful };
         let mut fixed = Vec::new();
         encode::array(&mut fixed, words.len());
         let mut pieces = Vec::new();
@@ -58,7 +64,7 @@ impl Template {
         if !fixed.is_empty() {
             pieces.push(Piece::Fixed(fixed));
         }
-        Ok(Self { text: text.to_owned(), pieces })
+        Ok(Self { text: text.to_owned(), pieces, repeats })
     }
 
     /// As it was written.
@@ -184,6 +190,17 @@ impl Mix {
 
     /// Appends the request that this draw means.
     pub fn write(&self, out: &mut Vec<u8>, scratch: &mut Vec<u8>, draw: Draw) {
+        let (template, mut random) = self.choose(draw);
+        template.write(out, scratch, draw.sequence, &mut random);
+    }
+
+    /// What it does if that request is carried out twice.
+    pub fn repeats(&self, draw: Draw) -> Repeats {
+        self.choose(draw).0.repeats
+    }
+
+    /// The command of a draw, and the randomness that is left for its holes.
+    fn choose(&self, draw: Draw) -> (&Template, Random) {
         let mut random = Random::new(draw.seed);
         let template = if self.templates.len() == 1 {
             &self.templates[0]
@@ -191,7 +208,7 @@ impl Mix {
             let place = random.below(*self.reaches.last().expect("a mix has commands"));
             &self.templates[self.reaches.partition_point(|reach| *reach <= place)]
         };
-        template.write(out, scratch, draw.sequence, &mut random);
+        (template, random)
     }
 }
 
@@ -229,6 +246,20 @@ mod tests {
         let (one, other) = (Draw { seed: 1, sequence: 0 }, Draw { seed: 2, sequence: 0 });
         assert_eq!(written(&mix, one), written(&mix, one));
         assert_ne!(written(&mix, one), written(&mix, other));
+    }
+
+    #[test]
+    fn what_only_reads_may_be_repeated() {
+        for (text, repeats) in [
+            ("GET {seq}", Repeats::Harmless),
+            ("zrange z 0 -1", Repeats::Harmless),
+            ("SET a b", Repeats::Harmful),
+            ("EVAL 'return 1' 0", Repeats::Harmful),
+            ("FLUSHALL", Repeats::Harmful),
+            ("NOSUCH a", Repeats::Harmful),
+        ] {
+            assert_eq!(single(text).repeats(Draw::default()), repeats, "{text}");
+        }
     }
 
     #[test]

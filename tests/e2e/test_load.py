@@ -17,7 +17,9 @@ from harness.ports import free_port
 from harness.processes import Server, Storage, binary
 from harness.waiting import until
 
-COUNTS = {"offered", "sent", "served", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts"}
+COUNTS = {
+    "offered", "sent", "served", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts", "refused_by_client",
+}  # fmt: skip
 LATENCIES = {"p50", "p90", "p99", "p99_9", "p99_99", "max"}
 SECONDS_MAX = 90
 
@@ -34,7 +36,7 @@ def run(target: str, folder: Path, *flags: str, code: int = 0) -> dict:
 
 
 def adds_up(counts: dict) -> bool:
-    ends = ("served", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts")
+    ends = COUNTS - {"offered", "sent"}
     return counts["offered"] == sum(counts[end] for end in ends)
 
 
@@ -185,6 +187,24 @@ def test_error_replies_are_told_apart_and_repeated_as_asked(servers, tmp_path):
         assert counts[count] == counts["offered"] == 100 and adds_up(counts), counts
         assert 100 <= report["total"]["sends"]["retries"] <= 200, "those that were refused after the end are not repeated"
         assert report["total"]["latency_ms"]["p50"] is None and report["total"]["latency_all_ms"]["p50"] > 0
+
+
+def test_smart_clients_repeat_no_refusal_and_leave_alone_what_refuses_everything(servers, tmp_path):
+    script, refusal = "return redis.error_reply(ARGV[1])", "OVERLOADED reason=queue backend=a:1 retry_after_ms=50"
+    report = run(address(servers.redis()), tmp_path, "--client", "smart", "--rate", "1000", "--duration", "2s",
+                 "--command", f"EVAL '{script}' 0 '{refusal}'")  # fmt: skip
+    counts = report["total"]["counts"]
+    assert counts["overloaded"] + counts["refused_by_client"] == counts["offered"] == 2000 and adds_up(counts), counts
+    assert report["total"]["sends"]["retries"] == 0
+    # Some twenty until the breaker opens, and a probe now and then; what was under way meanwhile depends on the machine.
+    assert 20 <= counts["overloaded"] == counts["sent"] <= 1000, counts
+
+
+def test_smart_clients_use_a_store_that_is_well_like_any_other(store, tmp_path):
+    flags = ["--rate", "1000", "--duration", "1s", "--timeout", "60s", "--command", "GET a"]
+    report = run(address(store), tmp_path, "--client", "smart", *flags)
+    counts = report["total"]["counts"]
+    assert counts["served"] == counts["sent"] == counts["offered"] == 1000, counts
 
 
 def test_requests_are_given_up_after_their_timeout(servers, tmp_path):

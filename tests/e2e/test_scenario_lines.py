@@ -196,7 +196,8 @@ def test_complaints_say_where_and_what_would_be_right(before: str, after: str, c
 
 
 def tally(offered: int, served: int, p99: float | None = 5.0) -> dict:
-    names = ("sent", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts", "retries", "lost")
+    names = ("sent", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts", "refused_by_client",
+             "retries", "lost")  # fmt: skip
     counts = {**dict.fromkeys(names, 0), "offered": offered, "served": served}
     return {"counts": counts, "latency_ms": {"p99": p99}, "slow": {"over_20ms": served // 10}}
 

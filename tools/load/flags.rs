@@ -10,7 +10,7 @@ use weir::config::units::{duration, positive_duration};
 use weir::load::rate::Rate;
 use weir::load::schedule::Arrivals;
 use weir::load::template::{Mix, Template};
-use weir::load::{GroupPlan, Identity, PhasePlan, Plan, SetupPlan};
+use weir::load::{ClientKind, GroupPlan, Identity, PhasePlan, Plan, SetupPlan};
 
 use super::scenario;
 use super::values::{
@@ -77,10 +77,14 @@ pub struct LoadFlags {
     /// How long weir may take to answer
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub deadline: Option<Duration>,
-    /// How often a request that was refused, failed or timed out is repeated at once [default: 0]
+    /// naive: repeats at once whatever was refused, failed or timed out. smart: repeats only what it may, later, and within
+    /// a budget; throttles itself, and leaves a target alone that takes nothing on [default: naive]
+    #[arg(long, value_name = "KIND", conflicts_with = "closed")]
+    pub client: Option<ClientKind>,
+    /// How often a request is repeated at most [default: 0; 2 with --client smart]
     #[arg(long, value_name = "N", value_parser = number(0, 255))]
     pub retries: Option<u64>,
-    /// After how long an unanswered request is given up [default: at the end of the run]
+    /// After how long an unanswered request is given up [default: at the end of the run; 1s with --client smart]
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub timeout: Option<Duration>,
     /// The target is not weir: leave out AUTH and QOS SET
@@ -88,7 +92,7 @@ pub struct LoadFlags {
     pub plain: bool,
     /// Groups, phases and set-up from a TOML file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "arrivals", "closed", "connections", "pipeline",
-        "command", "setup", "tenant", "user", "tier", "deadline", "retries", "timeout"])]
+        "command", "setup", "tenant", "user", "tier", "deadline", "client", "retries", "timeout"])]
     pub scenario: Option<PathBuf>,
     /// Threads that share connections and rates
     #[arg(long, value_name = "N", value_parser = number(1, THREADS_MAX), default_value = "1")]
@@ -194,6 +198,7 @@ impl LoadFlags {
             mix: Mix::weighted(commands.into_iter().map(|command| (1, command)).collect()),
         };
         let arrivals = if self.closed { Arrivals::Closed } else { self.arrivals.unwrap_or_default() };
+        let client = self.client.unwrap_or_default();
         let group = GroupPlan {
             name: self.tenant.clone().unwrap_or_else(|| "load".to_owned()),
             identity: Identity {
@@ -207,8 +212,9 @@ impl LoadFlags {
             pipeline: self.pipeline.map_or(PIPELINE_DEFAULT, |count| count as usize),
             arrivals,
             phases: vec![phase],
-            retries: self.retries.unwrap_or(0) as u8,
-            timeout: self.timeout,
+            client,
+            retries: self.retries.map_or(client.retries(), |retries| retries as u8),
+            timeout: self.timeout.or(client.timeout()),
         };
         let setup = self.setup.iter().map(|(count, command)| SetupPlan {
             command: command.clone(),
@@ -277,6 +283,8 @@ mod tests {
             "batch",
             "--connections",
             "7",
+            "--client",
+            "smart",
             "--command",
             "GET a",
             "--command",
@@ -289,6 +297,8 @@ mod tests {
         assert_eq!(group.phases[0].rate, Rate::constant(50_000.0));
         assert_eq!(group.phases[0].mix.texts().count(), 2);
         assert_eq!(group.identity.tier, Some(Tier::Batch));
+        assert_eq!((group.client, group.retries), (ClientKind::Smart, 2));
+        assert_eq!(group.timeout, Some(Duration::from_secs(1)));
     }
 
     #[test]
@@ -299,6 +309,8 @@ mod tests {
             (vec!["--duration=10"], "a duration needs a unit"),
             (vec!["--pipeline=0"], "a whole number from 1 to 4096 is wanted"),
             (vec!["--closed", "--rate=5"], "cannot be used with"),
+            (vec!["--closed", "--client=smart"], "cannot be used with"),
+            (vec!["--client=clever"], "naive or smart is wanted"),
             (vec!["--target=nowhere"], "--target nowhere: HOST:PORT such as 127.0.0.1:7379 is wanted"),
             (vec!["--threads=3", "--connections=2"], "--threads 3: group 'load' has only 2 connections"),
             (vec!["--duration=25h"], "--duration 90000s: at most 86400s is wanted"),

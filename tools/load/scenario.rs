@@ -13,7 +13,7 @@ use weir::config::units::positive_duration;
 use weir::load::rate::Rate;
 use weir::load::schedule::Arrivals;
 use weir::load::template::{Mix, Template};
-use weir::load::{GroupPlan, Identity, PhasePlan, SetupPlan};
+use weir::load::{ClientKind, GroupPlan, Identity, PhasePlan, SetupPlan};
 
 use super::values::{
     CONNECTIONS_DEFAULT, CONNECTIONS_MAX, DURATION_DEFAULT, DURATION_MAX, PIPELINE_DEFAULT, PIPELINE_MAX,
@@ -57,6 +57,7 @@ struct GroupEntry {
     rate: Option<RateEntry>,
     command: Option<Text<Template>>,
     commands: Option<Vec<CommandEntry>>,
+    client: Option<Text<ClientKind>>,
     retries: Option<Bounded<0, 255>>,
     timeout: Option<Text<Length>>,
     #[serde(default)]
@@ -258,6 +259,10 @@ fn group(
         (None, Some(Bounded(count))) => (0..count).map(|user| format!("user-{user}")).collect(),
         (None, None) => Vec::new(),
     };
+    let client = entry.client.map_or(ClientKind::Naive, |Text(client)| client);
+    if closed && client == ClientKind::Smart {
+        return Err(at(None, "a closed loop waits for replies already: leave client = \"smart\" or it out"));
+    }
     Ok(GroupPlan {
         name: entry.name,
         identity: Identity {
@@ -271,8 +276,9 @@ fn group(
         pipeline: entry.pipeline.map_or(PIPELINE_DEFAULT, |Bounded(count)| count as usize),
         arrivals,
         phases,
-        retries: entry.retries.map_or(0, |Bounded(count)| count as u8),
-        timeout: entry.timeout.map(|Text(Length(timeout))| timeout),
+        client,
+        retries: entry.retries.map_or(client.retries(), |Bounded(count)| count as u8),
+        timeout: entry.timeout.map(|Text(Length(timeout))| timeout).or(client.timeout()),
     })
 }
 
@@ -387,6 +393,16 @@ commands = [{ weight = 9, command = "ZRANGE board 0 -1" }, { command = "PING" }]
                 format!("{group}rate = 5\ntier = \"gold\"\ncommand = \"PING\""),
                 4,
                 "critical, standard, batch or",
+            ),
+            (
+                format!("{group}rate = 5\nclient = \"clever\"\ncommand = \"PING\""),
+                4,
+                "'clever': naive or smart is wanted",
+            ),
+            (
+                format!("{group}arrivals = \"closed\"\nclient = \"smart\"\ncommand = \"PING\""),
+                1,
+                "a closed loop waits for replies",
             ),
             (format!("{group}rate = 5\ntimeout = \"5\"\ncommand = \"PING\""), 4, "a duration needs a unit"),
             (

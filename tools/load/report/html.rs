@@ -70,8 +70,18 @@ fn head(html: &mut String, report: &Value) {
     }
 }
 
-const COUNTS: [&str; 9] =
-    ["offered", "sent", "served", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts"];
+const COUNTS: [&str; 10] = [
+    "offered",
+    "sent",
+    "served",
+    "throttled",
+    "overloaded",
+    "deadline",
+    "unavailable",
+    "errors",
+    "timeouts",
+    "refused_by_client",
+];
 const LATENCIES: [(&str, &str); 6] = [
     ("p50", "p50 ms"),
     ("p90", "p90"),
@@ -158,7 +168,8 @@ fn plots(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String)]) {
         })
         .collect();
     html.push_str(&plot("latency of served requests, ms", Scale::Logarithmic, &latencies, marks));
-    let refusals = ["throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts"];
+    let refusals =
+        ["throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts", "refused_by_client"];
     html.push_str(&plot("refused and failed, per second", Scale::Linear, &counts(&refusals), marks));
     let open: Vec<Line> = runs
         .iter()
@@ -180,7 +191,7 @@ fn group_plots(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String
         lines.collect()
     };
     let refused = |group: &Value| {
-        let kinds = ["throttled", "overloaded", "deadline", "unavailable"];
+        let kinds = ["throttled", "overloaded", "deadline", "unavailable", "refused_by_client"];
         Some(kinds.iter().filter_map(|kind| group["counts"][kind].as_f64()).sum())
     };
     let served = |group: &Value| group["counts"]["served"].as_f64();

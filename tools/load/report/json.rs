@@ -152,6 +152,7 @@ mod tests {
                     "errors",
                     "offered",
                     "overloaded",
+                    "refused_by_client",
                     "sent",
                     "served",
                     "throttled",

@@ -24,7 +24,7 @@ pub fn progress(second: &Second, colour: bool) -> String {
         second.number + 1,
         counts.offered,
         counts.served,
-        counts.refused(),
+        counts.refused() + counts.refused_by_client,
         second.open,
         millis(p50),
         millis(p99),
@@ -36,8 +36,8 @@ pub fn progress(second: &Second, colour: bool) -> String {
 pub fn summary(results: &Results) -> String {
     let mut text = String::new();
     let heads = [
-        "offered", "served", "/s", "thrott", "overld", "deadln", "unavail", "errors", "timeout", "p50",
-        "p99", "p99.9", "max ms",
+        "offered", "served", "/s", "thrott", "overld", "deadln", "unavail", "client", "errors", "timeout",
+        "p50", "p99", "p99.9", "max ms",
     ];
     let _ = write!(text, "\n{:<NAME_WIDTH$}", "group");
     for (head, width) in heads.iter().zip(WIDTHS) {
@@ -61,7 +61,7 @@ pub fn summary(results: &Results) -> String {
     text
 }
 
-const WIDTHS: [usize; 13] = [9, 9, 8, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
+const WIDTHS: [usize; 14] = [9, 9, 8, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
 
 fn row(name: &str, tally: &Tally, goodput: f64) -> String {
     let counts = &tally.counts;
@@ -76,6 +76,7 @@ fn row(name: &str, tally: &Tally, goodput: f64) -> String {
         counts.overloaded.to_string(),
         counts.deadline.to_string(),
         counts.unavailable.to_string(),
+        counts.refused_by_client.to_string(),
         counts.errors.to_string(),
         counts.timeouts.to_string(),
         millis(p50),
