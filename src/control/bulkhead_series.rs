@@ -52,6 +52,7 @@ pub(super) fn write_bulkheads(page: &mut Exposition, backends: &[String], totals
             }
         }
     }
+    write_levels(page, backends, totals);
     let help = "Requests refused because their backend could not have answered in time, by reason and tier.";
     let mut family = page.family("weir_overload_refusals_total", help, Kind::Counter);
     for pressure in Pressure::ALL {
@@ -59,5 +60,23 @@ pub(super) fn write_bulkheads(page: &mut Exposition, backends: &[String], totals
             let own = totals.shards.iter().map(|report| report.pressures.get(pressure, tier));
             family.sample(&[("reason", pressure.name()), ("tier", tier.name())], own.sum::<u64>());
         }
+    }
+}
+
+fn write_levels(page: &mut Exposition, backends: &[String], totals: &Totals) {
+    let of = |backend: usize| {
+        totals.shards.iter().filter_map(move |report| report.bulkheads.get(backend * BULKHEADS))
+    };
+    let help = "How much a core would hold back of what matters little, 0 to 3: the highest of all cores.";
+    let mut family = page.family("weir_backend_level", help, Kind::Gauge);
+    for (index, backend) in backends.iter().enumerate() {
+        let level = of(index).map(|own| own.level).max().unwrap_or_default();
+        family.sample(&[("backend", backend)], u64::from(level));
+    }
+    let help = "What replies usually take by what they take now (95th percentiles): 1 is steady, the lowest of all cores.";
+    let mut family = page.family("weir_backend_latency_ratio", help, Kind::Gauge);
+    for (index, backend) in backends.iter().enumerate() {
+        let ratio = of(index).filter_map(|own| own.latency_ratio).fold(1.0, f64::min);
+        family.sample(&[("backend", backend)], ratio);
     }
 }

@@ -151,6 +151,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.start_round();
         }
         ToControl::Spent(report) => this.reconcile(&report),
+        ToControl::Line(line) => this.say(log::Kind::Level, &line),
         ToControl::Drained(shard) => {
             this.drained[usize::from(shard.0)] = true;
             if this.drained.iter().all(|drained| *drained) {

@@ -28,9 +28,11 @@ pub(super) enum Kind {
     Refused,
     /// A token was read.
     Token,
+    /// A core holds back more, or less, of what matters little.
+    Level,
 }
 
-const KINDS: usize = 4;
+const KINDS: usize = 5;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {

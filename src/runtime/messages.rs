@@ -9,6 +9,7 @@
 //! | `Report`, `Clients` | one per shard: there is one round of each at a time |
 //! | `Quotas`, `Token`, `Check` | one per file that changed, or was posted: those bodies have a common bound |
 //! | `Reload` | one that is carried out, and one behind it: those that came meanwhile are one |
+//! | `Line` | one per shard, backend and second: a level lasts that long at least |
 //! | `Drain`, `Stop`, `Drained` | one per shard |
 
 use std::fs::File;
@@ -58,6 +59,8 @@ pub(super) enum ToControl {
     Clients(ShardId, ClientsTold),
     /// What was spent of quotas, and by whom.
     Spent(Report),
+    /// Something that whoever looks after weir should read.
+    Line(String),
     /// No client is left, after `Drain`.
     Drained(ShardId),
     Signal(Signal),

@@ -249,6 +249,9 @@ impl<C: Connector> ShardThread<C> {
             while let Some(report) = guarded.shard.poll_report() {
                 control.post(ToControl::Spent(report));
             }
+            while let Some(line) = guarded.shard.poll_line() {
+                control.post(ToControl::Line(line));
+            }
             while let Some((to, question)) = guarded.shard.poll_question() {
                 control.post(ToControl::Ask(to, question));
             }

@@ -2,7 +2,9 @@
 //! nothing waits: a reader that comes while it is written sees some of it old and some of it new, which nobody minds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use crate::policy::latency_ratio::{Level, Told};
 use crate::policy::window::{Board, Record};
 use crate::values::{ShardId, Timestamp};
 
@@ -17,8 +19,9 @@ struct Place {
     window: AtomicU64,
     /// What waits, and what is in flight.
     load: AtomicU64,
-    /// The level of shedding.
+    /// The level that the core would choose for the backend, from how many replies, and when it said so.
     level: AtomicU64,
+    level_at: AtomicU64,
 }
 
 /// What waits at a bulkhead of a core, and what it has in flight, as of when it last said so.
@@ -35,19 +38,28 @@ pub struct Load {
 pub struct Noticeboard {
     places: Box<[Place]>,
     shards: usize,
+    /// Until when what cores say of levels is worth a look.
+    alarmed_until: AtomicU64,
 }
 
 impl Noticeboard {
     /// For so many cores, each with so many bulkheads. Nobody has told anything.
     pub fn new(shards: u16, bulkheads: usize) -> Self {
         let shards = usize::from(shards);
-        Self { places: std::iter::repeat_with(Place::default).take(shards * bulkheads).collect(), shards }
+        let places = std::iter::repeat_with(Place::default).take(shards * bulkheads).collect();
+        Self { places, shards, alarmed_until: AtomicU64::new(0) }
+    }
+
+    /// Has any core chosen a level of late?
+    pub fn is_alarmed(&self, now: Timestamp) -> bool {
+        self.alarmed_until.load(Ordering::Relaxed) > now.as_nanos()
     }
 
     /// The part of it that one core writes of one bulkhead, and reads of all.
     pub fn of(&self, shard: ShardId, bulkhead: usize) -> Section<'_> {
         let first = bulkhead * self.shards;
-        Section { places: &self.places[first..first + self.shards], own: usize::from(shard.0) }
+        let places = &self.places[first..first + self.shards];
+        Section { places, own: usize::from(shard.0), alarmed_until: &self.alarmed_until }
     }
 }
 
@@ -56,7 +68,11 @@ impl Noticeboard {
 pub struct Section<'a> {
     places: &'a [Place],
     own: usize,
+    alarmed_until: &'a AtomicU64,
 }
+
+/// For how long a level that was told is worth a look.
+const ALARM: Duration = Duration::from_secs(3);
 
 impl Section<'_> {
     /// This core's own load, from now on.
@@ -76,14 +92,28 @@ impl Section<'_> {
         self.places[self.own].read()
     }
 
-    /// This core's own level of shedding, from now on.
-    pub fn tell_level(&self, level: u8) {
-        self.places[self.own].level.store(u64::from(level), Ordering::Relaxed);
+    /// The level that this core would choose, from now on.
+    pub fn tell_level(&self, told: Told) {
+        let place = &self.places[self.own];
+        let word = u64::from(told.replies) << 8 | told.level as u64;
+        place.level.store(word, Ordering::Relaxed);
+        place.level_at.store(told.at.as_nanos(), Ordering::Relaxed);
+        if told.level != Level::Steady {
+            self.alarmed_until.fetch_max(told.at.after(ALARM).as_nanos(), Ordering::Relaxed);
+        }
     }
 
-    /// Those of all cores.
-    pub fn levels(&self) -> impl Iterator<Item = u8> {
-        self.places.iter().map(|place| place.level.load(Ordering::Relaxed) as u8)
+    /// What all cores told of levels.
+    pub fn told(&self) -> impl Iterator<Item = Told> {
+        self.places.iter().map(|place| {
+            let word = place.level.load(Ordering::Relaxed);
+            let level = Level::ALL.into_iter().find(|level| *level as u64 == word & 0xff);
+            Told {
+                at: Timestamp::from_nanos(place.level_at.load(Ordering::Relaxed)),
+                level: level.unwrap_or_default(),
+                replies: (word >> 8) as u32,
+            }
+        })
     }
 }
 
@@ -135,10 +165,16 @@ mod tests {
         };
         board.of(ShardId(1), 1).tell(record);
         board.of(ShardId(1), 1).tell_load(Load { waiting: 7, in_flight: u32::MAX });
-        board.of(ShardId(2), 1).tell_level(3);
+        let told = Told { at: Timestamp::from_millis(7), level: Level::Shedding, replies: 5_000 };
+        assert!(!board.is_alarmed(told.at));
+        board.of(ShardId(2), 1).tell_level(told);
+        assert!(board.is_alarmed(told.at) && !board.is_alarmed(told.at.after(ALARM)));
         let seen: Vec<Record> = board.of(ShardId(0), 1).records().collect();
         assert_eq!(seen, [Record::default(), record, Record::default()]);
-        assert_eq!(board.of(ShardId(0), 1).levels().collect::<Vec<_>>(), [0, 0, 3]);
+        assert_eq!(
+            board.of(ShardId(0), 1).told().collect::<Vec<_>>(),
+            [Told::default(), Told::default(), told]
+        );
         assert!(board.of(ShardId(0), 0).records().all(|record| record == Record::default()));
         assert_eq!(board.of(ShardId(1), 1).load(), Load { waiting: 7, in_flight: u32::MAX });
     }

@@ -27,6 +27,7 @@ pub enum Counter {
     RequestsExpired,
     RequestsAbandoned,
     WaitedInShadow,
+    LevelChanges,
     RefusedUnavailable,
     RefusedOverloaded,
     RefusedThrottled,
@@ -52,7 +53,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 42] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 43] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -122,6 +123,12 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 42] = [
         "weir_shadow_waits_total",
         "layer=\"window\"",
         "Requests that would have waited or been refused, had --shadow not let them pass.",
+    ),
+    (
+        Counter::LevelChanges,
+        "weir_level_changes_total",
+        "",
+        "Times a core changed the level at which it would hold back less important work of a backend.",
     ),
     (Counter::RefusedUnavailable, "weir_refusals_total", "reason=\"unavailable\"", REFUSALS),
     (Counter::RefusedOverloaded, "weir_refusals_total", "reason=\"overloaded\"", REFUSALS),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::counters::{Counters, Pressures};
 use super::settings::ShardSettings;
+use super::strain::Strain;
 use crate::config::Quotas;
 use crate::protocol::BufferPool;
 use crate::values::random::Random;
@@ -28,14 +29,22 @@ pub struct Env {
     pub pressures: Pressures,
     /// What is to be done in the world.
     pub actions: VecDeque<Action>,
+    /// How strained backends are.
+    pub strain: Strain,
+    /// Lines for those who look after weir.
+    pub lines: VecDeque<String>,
     random: Random,
 }
+
+/// Lines that wait to be written. There are more only if nobody writes them.
+const LINES_MAX: usize = 64;
 
 impl Env {
     /// Nothing has happened yet.
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
         let pool = BufferPool::new(SPARE_BUFFERS_MAX);
         let random = Random::new(settings.seed);
+        let strain = Strain::new(settings.topology.backends());
         Self {
             settings,
             quotas,
@@ -43,7 +52,16 @@ impl Env {
             counters: Counters::default(),
             pressures: Pressures::default(),
             actions: VecDeque::new(),
+            strain,
+            lines: VecDeque::new(),
             random,
+        }
+    }
+
+    /// Something that whoever looks after weir should read.
+    pub fn say(&mut self, line: String) {
+        if self.lines.len() < LINES_MAX {
+            self.lines.push_back(line);
         }
     }
 

@@ -37,6 +37,7 @@ mod refusal;
 mod request;
 mod settings;
 mod stored;
+mod strain;
 
 pub use back::{BulkheadFigures, ServiceTimes};
 pub use board::Noticeboard;

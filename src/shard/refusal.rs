@@ -79,6 +79,8 @@ pub enum NotSent {
     Queue(Duration),
     /// The backend stands still.
     Stalled(Duration),
+    /// The backend is much slower than it used to be, and others matter more.
+    Strained,
     /// It could not be answered in time; where it was then, and for how long it had waited.
     TooLate(Stage, Duration),
 }
@@ -105,6 +107,8 @@ impl Stage {
     }
 }
 
+/// When to come back to a backend that is too slow for what matters little: levels last for a second at least.
+const RETRY_STRAINED: Duration = Duration::from_secs(1);
 /// When to come back after something had no room.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(10);
 
@@ -116,6 +120,7 @@ impl NotSent {
             Self::Full | Self::Queue(_) => Some(Pressure::Queue),
             Self::Window(_) => Some(Pressure::Window),
             Self::Stalled(_) => Some(Pressure::Stalled),
+            Self::Strained => Some(Pressure::Latency),
             Self::TooLate(..) => Some(Pressure::Deadline),
         }
     }
@@ -128,6 +133,7 @@ impl NotSent {
             Self::Window(retry_after) => (Counter::RefusedOverloaded, overloaded("window", retry_after)),
             Self::Queue(retry_after) => (Counter::RefusedOverloaded, overloaded("queue", retry_after)),
             Self::Stalled(retry_after) => (Counter::RefusedOverloaded, overloaded("stalled", retry_after)),
+            Self::Strained => (Counter::RefusedOverloaded, overloaded("latency", RETRY_STRAINED)),
             Self::TooLate(stage, waited) => {
                 (Counter::RefusedDeadline, Refusal::TooLate { stage, waited, may_have_happened: false })
             }

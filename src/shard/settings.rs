@@ -81,6 +81,8 @@ pub struct OverloadSettings {
     pub shed: Mode,
     /// What may wait before each backend, for this core.
     pub queue_limit: Held,
+    /// Below which latency ratios less important work is held back, the highest one first.
+    pub shed_levels: [f64; 3],
     /// What cores tell each other.
     pub board: Arc<Noticeboard>,
 }
@@ -92,6 +94,7 @@ impl OverloadSettings {
             window: Mode::On,
             queue: Mode::On,
             shed: Mode::On,
+            shed_levels: [0.7, 0.5, 0.3],
             queue_limit: Held { requests: 8192, bytes: 64 << 20 },
             board: Arc::new(Noticeboard::new(shards, usize::from(backends) * BULKHEADS)),
         }

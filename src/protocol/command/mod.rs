@@ -62,6 +62,21 @@ pub enum Class {
 impl Class {
     /// How many classes there are: the length of an array that is indexed by one.
     pub const COUNT: usize = 6;
+    /// All of them, in the order of such an array.
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::Point, Self::Multi, Self::Range, Self::Scan, Self::Script, Self::Control];
+
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Point => "point",
+            Self::Multi => "multi",
+            Self::Range => "range",
+            Self::Scan => "scan",
+            Self::Script => "script",
+            Self::Control => "control",
+        }
+    }
 
     /// The place in such an array.
     pub const fn index(self) -> usize {

@@ -60,6 +60,8 @@ pub struct Bulkhead {
     /// It is what costs much: it may take long, and that is no stall.
     is_patient: bool,
     is_stalled: bool,
+    /// Nothing waited at some time since this was asked last.
+    was_empty: bool,
     /// It is looked after at the end of each turn.
     pub is_listed: bool,
     /// How many each tenant has in flight, while requests wait.
@@ -79,6 +81,7 @@ impl Bulkhead {
             base_nanos: 0,
             is_patient,
             is_stalled: false,
+            was_empty: true,
             is_listed: false,
             tenants: HashMap::new(),
         };
@@ -273,6 +276,13 @@ impl Bulkhead {
         pushed.map_err(|_| self.parked.remove(index))
     }
 
+    /// Has something waited all along since this was asked last?
+    pub fn take_waits(&mut self) -> bool {
+        let is_empty = self.queue.is_empty();
+        let was_empty = std::mem::replace(&mut self.was_empty, is_empty);
+        !was_empty && !is_empty
+    }
+
     /// Does nothing wait?
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -325,6 +335,7 @@ impl Bulkhead {
             self.window.handle_limited();
         }
         self.queue.handle_turn_end();
+        self.was_empty |= self.queue.is_empty();
         self.set_limit();
         let is_calm = self.queue.is_empty() && !self.is_stalled;
         if is_calm {
@@ -356,6 +367,8 @@ impl Bulkhead {
             base: self.window.base(),
             median: self.window.median(),
             is_stalled: self.is_stalled,
+            level: 0,
+            latency_ratio: None,
         }
     }
 }
@@ -392,4 +405,8 @@ pub struct Figures {
     pub median: Duration,
     /// The backend gives no sign.
     pub is_stalled: bool,
+    /// How much this core would hold back of what matters little: of the backend as a whole.
+    pub level: u8,
+    /// The latency ratio that was seen last.
+    pub latency_ratio: Option<f64>,
 }

@@ -219,6 +219,10 @@ impl Back {
             kind: pending.class.index() * 2 + usize::from(pending.effect == Effect::Write),
             is_costly: pending.odd != Odd::No,
         };
+        let took = now.monotonic.since(pending.sent_at).saturating_sub(self.late);
+        if took > Duration::ZERO {
+            self.ratios[index / BULKHEADS].record(pending.class.index(), took.as_micros() as u64);
+        }
         let section = env.settings.overload.board.of(env.settings.id, index);
         self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
     }

@@ -8,6 +8,7 @@
 //! | the rest of a large reply, in room made for it | `room.rs` |
 //! | how long that took | `service_time.rs` |
 //! | how much may be in flight, and what waits for that | `bulkhead.rs`, `waiting.rs` |
+//! | whether a backend is slower than it used to be | `strain.rs` |
 //! | what is answered before its backend has | `early.rs` |
 
 mod bulkhead;
@@ -17,6 +18,7 @@ mod greeting;
 mod link;
 mod room;
 mod service_time;
+mod strain;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -35,6 +37,7 @@ use super::refusal::NotSent;
 use super::request::{Addressee, ReplyTo, Route, Track};
 use super::settings::{Mode, ShardSettings};
 use crate::policy::baseline::Baseline;
+use crate::policy::latency_ratio::LatencyRatio;
 use crate::protocol::{Protocol, Segment};
 use crate::values::time::Now;
 use crate::values::{ConnectionId, Owner, ShardId, Timestamp, shorten};
@@ -79,6 +82,8 @@ pub struct Back {
     /// When to look for requests in flight that nobody has a use for any more.
     early_at: Timestamp,
     service_times: ServiceTimes,
+    /// Whether backends are slower than they used to be.
+    ratios: Vec<LatencyRatio>,
     /// What is usual, per backend.
     baselines: Vec<Baseline>,
 }
@@ -121,6 +126,10 @@ impl Back {
             late: Duration::ZERO,
             early_at: Timestamp::MAX,
             service_times: ServiceTimes::default(),
+            ratios: topology
+                .all_backends()
+                .map(|_| LatencyRatio::new(overload.shed_levels, Timestamp::ZERO))
+                .collect(),
             baselines: topology.all_backends().map(|_| Baseline::default()).collect(),
         }
     }

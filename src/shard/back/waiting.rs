@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::bulkhead::{Bulkhead, Parked, Verdict};
+use super::bulkhead::{Parked, Verdict};
 use super::forward::bulkhead_for;
 use super::link::Link;
 use super::{Back, BulkheadFigures, Replies};
@@ -15,7 +15,7 @@ use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::refusal::{NotSent, Stage};
 use crate::shard::request::{Addressee, Envelope};
-use crate::shard::settings::Mode;
+use crate::shard::settings::{BULKHEADS, Mode};
 use crate::shard::stored::Stored;
 use crate::values::Timestamp;
 use crate::values::time::Now;
@@ -247,7 +247,11 @@ impl Back {
 
     /// How it stands with the bulkheads of each backend, in the order of backends and tracks.
     pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
-        self.bulkheads.iter().map(Bulkhead::figures)
+        self.bulkheads.iter().enumerate().map(|(index, bulkhead)| {
+            let ratio = &self.ratios[index / BULKHEADS];
+            let latency_ratio = ratio.seen().map(|seen| seen.ratio);
+            BulkheadFigures { level: ratio.level() as u8, latency_ratio, ..bulkhead.figures() }
+        })
     }
 
     /// Requests that wait for room.

@@ -41,6 +41,9 @@ impl Shard {
         if is_alone && client.unanswered() > 0 {
             return self.front.hold_for_replies(&mut self.env, id, &request.arguments);
         }
+        if self.env.strain.is_any() && self.is_held_back(id, destination) {
+            return;
+        }
         let Ok(charge) = self.admit(id, command, destination, &request.arguments, now) else { return };
         let Destination::Home { slot, backend, home } = destination else {
             return self.carry_out_alone(id, command, destination, charge, request, now);
@@ -116,13 +119,16 @@ impl Shard {
         let (asked, class) = (asked(command, arguments), Nature::of(command).class);
         let client = self.front.client(id);
         let Some(payer) = client.payer() else { return Ok(None) };
+        if self.env.strain.is_any() {
+            return self.admit_off_tab(id, payer, (&asked, class), destination.backend(), arguments, now);
+        }
         let in_flight = client.unanswered();
         let take_track = |track| client.take_track(track);
         let charge = self.gate.admit_on_tab(payer, in_flight, (&asked, class), take_track, now);
         if charge.is_some() {
             return Ok(charge);
         }
-        self.admit_off_tab(id, payer, (&asked, class), arguments, now)
+        self.admit_off_tab(id, payer, (&asked, class), destination.backend(), arguments, now)
     }
 
     /// The same for what weir answers itself: little of it has a price.
@@ -146,7 +152,7 @@ impl Shard {
             _ => None,
         };
         let (Some((asked, class)), Some(payer)) = (asked, client.payer()) else { return Ok(None) };
-        self.admit_off_tab(id, payer, (&asked, class), arguments, now)
+        self.admit_off_tab(id, payer, (&asked, class), None, arguments, now)
     }
 
     /// The same for what goes on no tab, such as a whole transaction.
@@ -156,13 +162,15 @@ impl Shard {
         id: ClientId,
         payer: Payer,
         (asked, class): (&Asked, Class),
+        backend: Option<BackendId>,
         arguments: &Arguments<'_>,
         now: Now,
     ) -> Result<Option<Charge>, Stopped> {
         let client = self.front.client(id);
         let in_flight = client.unanswered();
+        let percent = self.env.strain.percent(backend, client.identity().tier);
         let take_track = |track| client.take_track(track);
-        match self.gate.admit(&mut self.env, payer, in_flight, (asked, class), take_track, now) {
+        match self.gate.admit(&mut self.env, payer, in_flight, (asked, class, percent), take_track, now) {
             Admission::Passed(charge) => return Ok(charge),
             Admission::AfterReplies => self.front.hold_for_replies(&mut self.env, id, arguments),
             Admission::AfterGrant => {
@@ -208,15 +216,37 @@ impl Shard {
         client.envelope(reply_to, (slot, backend), nature, charge.as_ref())
     }
 
+    /// Is a request refused because its backend is strained and others matter more? Then its client is told.
+    #[cold]
+    fn is_held_back(&mut self, id: ClientId, destination: Destination) -> bool {
+        let tier = self.front.client(id).identity().tier;
+        let (backend, env) = (destination.backend(), &mut self.env);
+        let is_held_back = destination.reaches_stores() && env.strain.refuses(backend, tier);
+        if is_held_back {
+            self.answer_not_sent(id, backend.unwrap_or(BackendId(0)), NotSent::Strained);
+        }
+        is_held_back
+    }
+
     /// A request that could overtake what a store may carry out yet, though its client was answered.
     #[cold]
     fn refuse_unsettled(&mut self, id: ClientId, destination: Destination) {
         let backend = destination.backend().unwrap_or(BackendId(0));
-        self.front.client(id).take_transaction();
+        self.answer_not_sent(id, backend, NotSent::Stalled(RETRY_UNSETTLED));
+    }
+
+    /// A request goes no further, before it has taken its place among those that wait for replies. A transaction is over.
+    fn answer_not_sent(&mut self, id: ClientId, backend: BackendId, why: NotSent) {
+        let client = self.front.client(id);
+        client.take_transaction();
+        let tier = client.identity().tier;
         let mut text = self.env.pool.take();
-        let (counter, refusal) = NotSent::Stalled(RETRY_UNSETTLED).refusal(self.env.backend_name(backend));
+        let (counter, refusal) = why.refusal(self.env.backend_name(backend));
         refusal.encode(&mut text);
         self.env.counters.add(counter, 1);
+        if let Some(pressure) = why.pressure() {
+            self.env.pressures.add(pressure, tier);
+        }
         self.front.answer_now(&mut self.env, id, |out, _| out.extend_from_slice(&text));
         self.env.pool.give(text);
     }

@@ -299,6 +299,10 @@ impl Shard {
     /// The end of a turn: what was put off until now is done. Call before the `poll_*`.
     pub fn handle_turn_end(&mut self, now: Now) {
         self.turn = now;
+        if self.env.strain.is_due(now.monotonic) {
+            let Env { strain, settings, .. } = &mut self.env;
+            strain.look(settings, now.monotonic);
+        }
         let (env, back, mut replies) = self.towards_clients();
         back.handle_turn_end(env, &mut replies, now);
         self.front.end_pauses(&self.env.quotas, now);
@@ -340,6 +344,11 @@ impl Shard {
     /// What should be done in the world, if anything.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.env.actions.pop_front()
+    }
+
+    /// A line for those who look after weir, if there is one.
+    pub fn poll_line(&mut self) -> Option<String> {
+        self.env.lines.pop_front()
     }
 
     /// What only the control executor knows, if anything is asked; the reply comes back through `handle_answer`.
@@ -411,6 +420,7 @@ impl Shard {
         let (env, back, mut replies) = self.towards_clients();
         back.give_up_on_silent(env, &mut replies, now);
         back.look_for_stalls(now);
+        back.look_for_strain(env, now);
         self.front.close_stuck(&mut self.env, now);
         self.front.close_strangers(&mut self.env, now);
         if self.front.holds_much(&self.env) {

@@ -79,7 +79,7 @@ impl Gate {
         env: &mut Env,
         payer: Payer,
         in_flight: usize,
-        (asked, class): (&Asked, Class),
+        (asked, class, percent): (&Asked, Class, u32),
         mut take_track: impl FnMut(Track) -> bool,
         now: Now,
     ) -> Admission {
@@ -89,8 +89,14 @@ impl Gate {
             Limiter::Shadow | Limiter::Buckets => {}
         }
         let weights = &self.settings.weights;
-        let quote = weights.quote(asked);
-        let cost = weights.estimate(&quote, self.accounts.expected(payer, class));
+        let mut quote = weights.quote(asked);
+        let mut cost = weights.estimate(&quote, self.accounts.expected(payer, class));
+        if percent > 100 {
+            // The backend is strained: so much is due on top, whatever the reply is.
+            let surcharge = cost.micro().saturating_mul(u64::from(percent - 100)) / 100;
+            quote.fixed = Price::new(quote.fixed.micro().saturating_add(surcharge));
+            cost = weights.estimate(&quote, self.accounts.expected(payer, class));
+        }
         let track = track_of(self.heavy_from, cost, class, self.accounts.is_known(payer, class));
         if self.is_risky(payer, in_flight, class, cost, now) || !take_track(track) {
             return Admission::AfterReplies;

@@ -52,7 +52,8 @@ fn what_there_is_no_room_for_waits_and_goes_on_in_the_order_sent() {
         let most = 64 + limits::REQUESTS_PER_TURN as usize;
         assert!((64..=most).contains(&waiting(&rig)), "no more is taken on of who waits: {}", waiting(&rig));
         assert_eq!(serve_all(&mut rig), (0..2_000).collect::<Vec<_>>());
-        assert_eq!(replies(&rig.told(client)), ["$-1"; 2_000]);
+        let told = rig.told(client);
+        assert!(replies(&told).len() == 2_000 && replies(&told).iter().all(|line| *line == "$-1"));
         assert_eq!((waiting(&rig), rig.owed()), (0, 0));
     }
 }
@@ -213,4 +214,62 @@ fn a_core_that_stands_still_refuses_nobody_for_it() {
         rig.answer_next("$-1\r\n");
     }
     assert_eq!(replies(&rig.told(client)), ["$-1"; AT_ONCE + 50]);
+}
+
+/// A client asks for something every five milliseconds, and is answered after as many as `takes` says; as long as that lasts.
+fn pace(rig: &mut Rig, client: usize, lasts: Duration, takes: Duration) {
+    let end = rig.now.monotonic.after(lasts);
+    let mut sent_at: std::collections::VecDeque<Timestamp> =
+        rig.at_stores.iter().map(|_| rig.now.monotonic).collect();
+    let mut next = rig.now.monotonic;
+    while rig.now.monotonic < end {
+        rig.wait(Duration::from_millis(1));
+        while sent_at.front().is_some_and(|at| at.after(takes) <= rig.now.monotonic) {
+            sent_at.pop_front();
+            rig.answer_next("$-1\r\n");
+        }
+        if rig.now.monotonic >= next {
+            next = next.after(Duration::from_millis(5));
+            let before = rig.at_stores.len();
+            rig.send(client, &[&["GET", "a"]]);
+            sent_at.extend((before..rig.at_stores.len()).map(|_| rig.now.monotonic));
+        }
+    }
+}
+
+#[test]
+fn a_backend_that_becomes_slow_costs_more_and_then_refuses_what_matters_least() {
+    let mut rig = crowded(1, 1, |_| {});
+    let [client, lesser] = [rig.client(0), rig.client(0)];
+    rig.send(lesser, &[&["QOS", "SET", "TIER", "sheddable"]]);
+    assert_eq!(rig.told(lesser), "+OK\r\n");
+    let level = |rig: &Rig| rig.shards[0].bulkheads().next().expect("one").level;
+    pace(&mut rig, client, Duration::from_secs(100), Duration::from_millis(2));
+    assert_eq!((level(&rig), rig.shards[0].poll_line()), (0, None));
+    pace(&mut rig, client, Duration::from_secs(10), Duration::from_millis(30));
+    assert_eq!(level(&rig), 3);
+    let lines: Vec<String> = std::iter::from_fn(|| rig.shards[0].poll_line()).collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(
+        lines[2]
+            .starts_with("shard 0: backend store0: level 2 (Overloaded) -> 3 (Shedding), latency ratio 0.")
+    );
+    assert!(lines[2].contains("p95 of point requests"), "{lines:?}");
+    assert_eq!(rig.shards[0].counters().get(Counter::LevelChanges), 3);
+    rig.told(lesser);
+    let before = rig.at_stores.len();
+    for _ in 0..99 {
+        rig.send(lesser, &[&["GET", "b"]]);
+    }
+    let told = rig.told(lesser);
+    assert!(told.starts_with("-OVERLOADED reason=latency backend=store0 retry_after_ms=1000\r\n"), "{told}");
+    assert!(rig.at_stores.len() <= before + 1, "a probe at most");
+    rig.send(client, &[&["GET", "a"]]);
+    assert!(rig.at_stores.len() > before, "what matters goes on");
+    pace(&mut rig, client, Duration::from_secs(15), Duration::from_millis(2));
+    assert_eq!(level(&rig), 0);
+    rig.told(lesser);
+    let before = rig.at_stores.len();
+    rig.send(lesser, &[&["GET", "b"]]);
+    assert_eq!(rig.at_stores.len(), before + 1);
 }
