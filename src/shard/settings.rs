@@ -79,7 +79,7 @@ pub struct OverloadSettings {
     pub queue: Mode,
     /// Deadlines, and what is refused or dearer by its tier when stores become slow.
     pub shed: Mode,
-    /// What may wait before each backend, for this core.
+    /// Requests that may wait before each backend, and bytes of those before all of them together, for this core.
     pub queue_limit: Held,
     /// Below which latency ratios less important work is held back, the highest one first.
     pub shed_levels: [f64; 3],

@@ -26,6 +26,8 @@ use crate::values::{TenantId, Tier, Timestamp, UNIT};
 /// A backend that is silent for so long, or for as many medians, has stalled.
 const STALLED: Duration = Duration::from_millis(250);
 const STALLED_MEDIANS: u32 = 4;
+/// The same where it is not known what replies take.
+const STALLED_UNKNOWN: Duration = Duration::from_secs(1);
 /// When to come back to a backend that has stalled.
 const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// And to one that is asked too much: later where more is asked than it can do for some time.
@@ -60,6 +62,8 @@ pub struct Bulkhead {
     /// It is what costs much: it may take long, and that is no stall.
     is_patient: bool,
     is_stalled: bool,
+    /// What a reply took of late, if one has come.
+    took: Option<Duration>,
     /// Nothing waited at some time since this was asked last.
     was_empty: bool,
     /// It is looked after at the end of each turn.
@@ -81,6 +85,7 @@ impl Bulkhead {
             base_nanos: 0,
             is_patient,
             is_stalled: false,
+            took: None,
             was_empty: true,
             is_listed: false,
             tenants: HashMap::new(),
@@ -153,6 +158,7 @@ impl Bulkhead {
     /// A reply that is looked at.
     #[inline(never)]
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
+        self.took = Some(now.since(sample.sent_at));
         self.window.handle_reply(sample, now, &mut board);
         self.base_nanos = self.window.base_nanos();
         self.set_limit();
@@ -184,7 +190,11 @@ impl Bulkhead {
 
     /// Whether the backend has just been found to stand still.
     pub fn handle_look(&mut self, now: Timestamp) -> bool {
-        let patience = STALLED.max(STALLED_MEDIANS * self.window.median());
+        // Where no reply has come yet, it may be far away.
+        let patience = self.took.map_or(STALLED_UNKNOWN, |took| {
+            let median = self.window.median();
+            STALLED.max(STALLED_MEDIANS * if median.is_zero() { took } else { median })
+        });
         let has_stalled = self.mode == Mode::On
             && !self.is_patient
             && !self.is_stalled

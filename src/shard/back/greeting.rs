@@ -97,6 +97,9 @@ impl Back {
         let link = &mut self.links[connection.0 as usize];
         if link.greetings.is_empty() {
             link.opened();
+            // What waited for that is only sent now.
+            let bulkhead = link.bulkhead;
+            self.bulkheads[bulkhead].handle_progress(self.late, now.monotonic);
         }
         self.list_to_send(connection);
     }

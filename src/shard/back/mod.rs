@@ -35,7 +35,7 @@ use super::note::Note;
 use super::outcome::Outcome;
 use super::refusal::NotSent;
 use super::request::{Addressee, ReplyTo, Route, Track};
-use super::settings::{Mode, ShardSettings};
+use super::settings::{BULKHEADS, Mode, ShardSettings};
 use crate::policy::baseline::Baseline;
 use crate::policy::latency_ratio::LatencyRatio;
 use crate::protocol::{Protocol, Segment};
@@ -44,6 +44,9 @@ use crate::values::{ConnectionId, Owner, ShardId, Timestamp, shorten};
 use bulkhead::Bulkhead;
 use forward::bulkhead_for;
 use link::{Link, LinkState};
+
+/// However many backends there are, so many bytes of requests may wait before each.
+const QUEUE_BYTES_LEAST: usize = 1 << 20;
 
 /// Where replies go.
 pub trait Replies {
@@ -104,10 +107,13 @@ impl Back {
                 })
             })
             .collect();
-        let overload = &settings.overload;
+        let mut overload = settings.overload.clone();
+        // They share what there is for this core.
+        let parts = usize::from(topology.backends()) * BULKHEADS;
+        overload.queue_limit.bytes = (overload.queue_limit.bytes / parts.max(1)).max(QUEUE_BYTES_LEAST);
         let bulkheads = topology.all_backends().flat_map(|_| [Track::Usual, Track::Heavy]);
         let bulkheads = bulkheads
-            .map(|track| Bulkhead::new(topology.shards(), overload, track == Track::Heavy))
+            .map(|track| Bulkhead::new(topology.shards(), &overload, track == Track::Heavy))
             .collect();
         Self {
             links,

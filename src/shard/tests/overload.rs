@@ -111,6 +111,9 @@ fn a_backend_that_stands_still_keeps_nobody_waiting_and_nothing_overtakes_what_i
         let mut rig = crowded(shards, 1, |_| {});
         let [client, other] = [rig.client(0), rig.client(0)];
         let key = rig.key(home, 0);
+        rig.send(client, &[&["GET", &key]]);
+        rig.answer_next("$-1\r\n");
+        rig.told(client);
         rig.send(client, &[&["SET", &key, "1"], &["GET", &key]]);
         rig.wait(Duration::from_millis(400));
         assert_eq!(rig.told(client), "", "there is hope yet");
