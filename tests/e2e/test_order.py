@@ -371,6 +371,8 @@ def test_what_is_left_of_a_link_that_was_given_up_overtakes_nothing(servers, tmp
     path = tmp_path / "redis.sock"
     redis = servers.redis("--unixsocket", str(path)) if way == "unix" else servers.redis()
     flags = ["--shards", "2", "--backend-connections", "1", "--heavy-connections", "0", "--backend-timeout", "500ms"]
+    # With a window most of it would not be sent at all.
+    flags += ["--disable", "window"]
     weir = servers.weir(redis, flags=flags, storage=f"unix:{path}" if way == "unix" else None)
     filler = "x" * 15_000
     with weir.connect() as connection:

@@ -208,7 +208,7 @@ fn gauges(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String)]) {
     for kind in ["gauges", "counters"] {
         for reading in readings(runs[0].0) {
             for name in reading[kind].as_object().into_iter().flat_map(|values| values.keys()) {
-                if !families.iter().any(|(_, known)| known == name) && families.len() < FAMILIES_DRAWN {
+                if !families.iter().any(|(_, known)| known == name) {
                     families.push((kind, name.clone()));
                 }
             }
@@ -218,6 +218,7 @@ fn gauges(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String)]) {
         return;
     }
     html.push_str("<h2>The target's own metrics</h2><div class=\"plots\">");
+    let mut drawn = 0;
     for (kind, family) in &families {
         let lines: Vec<Line> = runs
             .iter()
@@ -232,9 +233,10 @@ fn gauges(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String)]) {
             .collect();
         let values = || lines.iter().flat_map(|line| line.points.iter().filter_map(|(_, value)| *value));
         // What never moved from nothing is not worth a plot.
-        if values().all(|value| value == 0.0) {
+        if drawn == FAMILIES_DRAWN || values().all(|value| value == 0.0) {
             continue;
         }
+        drawn += 1;
         let most = short(values().fold(f64::MIN, f64::max));
         let unit = if *kind == "counters" { ", per second" } else { "" };
         html.push_str(&plot(&format!("{family}{unit} (most: {most})"), Scale::Linear, &lines, marks));
