@@ -49,6 +49,8 @@ const BLOCK_FIRST: usize = 4;
 /// A cut leaves this part of what is allowed.
 const CUT: f64 = 0.8;
 const CUT_DEEPEST: f64 = 0.2;
+/// Only if so much less is in flight, over all cores, a cut tells something.
+const LESS: f64 = 0.9;
 /// How far the windows of cores that are all short of room come closer in a round.
 const EVEN: f64 = 0.2;
 /// The base is looked for again at multiples of this, in seconds.
@@ -109,16 +111,25 @@ struct Common {
     /// Of cores that are short of room; nothing where none is.
     window: f64,
     limited: usize,
+    /// The windows of those.
+    crowd: f64,
+}
+
+/// How it was before a cut: the window, what replies took, and what all cores that were short of room might have in flight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Before {
+    window: f64,
+    median: f64,
+    crowd: f64,
 }
 
 /// What is being found out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
     None,
-    /// Whether less in flight is answered sooner: the window before, what replies took then, and rounds seen since.
+    /// Whether less in flight is answered sooner, and rounds seen since.
     Cut {
-        window: f64,
-        median: f64,
+        before: Before,
         rounds: u32,
     },
     /// What the base is: the window before, and until when.
@@ -493,9 +504,9 @@ impl Window {
         self.base = common.base;
         match self.trial {
             Trial::Probe { window, until } => self.end_probe_round(at, window, until),
-            Trial::Cut { window, median, rounds } => self.end_cut_round(at, (window, median, rounds)),
+            Trial::Cut { before, rounds } => self.end_cut_round(at, before, (rounds, common.crowd)),
             Trial::None => {
-                self.judge(at, limited, common.limited);
+                self.judge(at, limited, &common);
                 self.adjust(limited, &common, before, at);
             }
         }
@@ -506,7 +517,7 @@ impl Window {
     fn common(&mut self, board: &impl Board, now: Timestamp, within: f64) -> Common {
         let oldest = now.before(duration(within));
         let (mut samples, mut sum) = (0.0, 0.0);
-        let (mut windows, mut fresh_limited, mut limited) = (0.0, 0.0, 0);
+        let (mut windows, mut fresh_limited, mut limited, mut crowd) = (0.0, 0.0, 0, 0.0);
         self.bases.clear();
         for record in board.records() {
             if record.base > 0.0 {
@@ -514,6 +525,7 @@ impl Window {
             }
             if record.is_limited && now.since(record.at) < Duration::from_secs(1) {
                 limited += 1;
+                crowd += record.window;
             }
             if record.at >= oldest && record.samples > 0 {
                 samples += f64::from(record.samples);
@@ -528,7 +540,7 @@ impl Window {
         let base = median_of(&mut self.bases, |base| *base);
         // What replies took beyond the base of those who saw them: mixes of kinds differ.
         let median = if samples > 0.0 { (base + sum / samples).max(0.0) } else { 0.0 };
-        Common { median, base, window, limited }
+        Common { median, base, window, limited, crowd }
     }
 
     /// Rounds at a part of the window: what they saw is learnt.
@@ -547,10 +559,13 @@ impl Window {
     }
 
     /// Much less in flight, and no sooner an answer: the backend takes so long, however little it is asked.
-    fn end_cut_round(&mut self, at: f64, (window, median, rounds): (f64, f64, u32)) {
-        let in_vain = self.median > median * (self.size / window).sqrt().max(0.3);
+    fn end_cut_round(&mut self, at: f64, before: Before, (rounds, crowd): (u32, f64)) {
+        let Before { window, median, .. } = before;
+        // Others that have more in flight than before make up for what this core has not.
+        let left = (self.size / window).max(crowd / before.crowd.max(window));
+        let in_vain = left < LESS && self.median > median * left.sqrt().max(0.3);
         if in_vain && rounds == 0 {
-            self.trial = Trial::Cut { window, median, rounds: 1 };
+            self.trial = Trial::Cut { before, rounds: 1 };
             return;
         }
         self.trial = Trial::None;
@@ -561,19 +576,20 @@ impl Window {
         }
     }
 
-    fn judge(&mut self, at: f64, limited: bool, limited_cores: usize) {
+    fn judge(&mut self, at: f64, limited: bool, common: &Common) {
         let (allowed, seen) = (self.allowed(), self.median);
         if !limited {
             return;
         }
-        if seen > 2.0 * allowed
-            && let Some(foreign) = self.is_not_ours()
-        {
+        // What is in flight here says little of how much is in flight there, where other cores ask for as much.
+        let foreign = if seen > 2.0 * allowed { self.is_not_ours() } else { None };
+        let foreign = foreign.filter(|foreign| *foreign == Foreign::Paused || common.limited <= 1);
+        if let Some(foreign) = foreign {
             if foreign == Foreign::Slow {
                 self.learn_anew(at, seen);
             }
         } else if seen > 2.0 * allowed {
-            self.cut_deeply(at, allowed, limited_cores);
+            self.cut_deeply(at, allowed, common);
         } else if seen > allowed {
             // Twice in a row.
             if self.above > 0 {
@@ -589,11 +605,11 @@ impl Window {
         }
     }
 
-    fn cut_deeply(&mut self, at: f64, allowed: f64, limited_cores: usize) {
+    fn cut_deeply(&mut self, at: f64, allowed: f64, common: &Common) {
         if self.size < 4.0 {
             // Hardly anything in flight, again and again.
             (self.size, self.floor) = (LEAST.max(self.size * 0.5), self.floor + 1);
-            if self.floor >= 2 && limited_cores <= ALONE {
+            if self.floor >= 2 && common.limited <= ALONE {
                 let seen = self.median;
                 self.learn_anew(at, seen);
                 self.floor = 0;
@@ -610,7 +626,8 @@ impl Window {
             return;
         }
         let median = median_of(full, |seen| seen.low);
-        self.trial = Trial::Cut { window: self.size, median, rounds: 0 };
+        let before = Before { window: self.size, median, crowd: common.crowd };
+        self.trial = Trial::Cut { before, rounds: 0 };
         self.size = LEAST.max(self.size * (CUT * allowed / median).max(CUT_DEEPEST));
     }
 
