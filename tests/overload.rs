@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use weir::policy::queue::{Circumstances, Held, Queue, Refused, Taken, Waiting, lateness};
-use weir::policy::window::{Board, Record, Sample, Window};
+use weir::policy::queue::{Circumstances, Held, Patience, Queue, Refused, Taken, Waiting, lateness};
+use weir::policy::window::{Board, Bounds, Record, Sample, Window};
 use weir::values::random::Random;
 use weir::values::{TenantId, Tier, Timestamp, UNIT};
 
@@ -197,8 +197,12 @@ impl World {
         service: impl Fn(&mut Random, bool) -> f64 + 'static,
     ) -> Self {
         let core = || Core {
-            window: Window::new(cores),
-            queue: Queue::new(Held { requests: 8192, bytes: usize::MAX }, Timestamp::ZERO),
+            window: Window::new(cores, Bounds::default()),
+            queue: Queue::new(
+                Held { requests: 8192, bytes: usize::MAX },
+                Patience::default(),
+                Timestamp::ZERO,
+            ),
             inbox: Vec::new(),
             turn_at: u64::MAX,
             version: 0,

@@ -9,6 +9,7 @@ use clap::{ArgAction, Parser};
 use super::address::ListenAddress;
 use super::cores::Cores;
 use super::layers::{Layer, LimiterKind, Shadowable};
+use super::overload::ShedLevels;
 use super::storage::{Storage, StorageParser};
 use super::token::Secret;
 use super::units::{Size, duration, positive_duration, request_units};
@@ -19,6 +20,7 @@ const CORES: &str = "Cores";
 const STORAGE: &str = "Storage";
 const QUOTAS: &str = "Quotas";
 const LAYERS: &str = "Layers";
+const OVERLOAD: &str = "Overload";
 const LIMITS: &str = "Limits";
 const TIMEOUTS: &str = "Timeouts";
 
@@ -31,6 +33,11 @@ Examples:
                                                     spread the keys over two servers
   weir --listen 0.0.0.0:7379 --quotas quotas.toml --check
                                                     check flags and quota file, and exit";
+
+/// Each takes some hundred bytes more than its message.
+const QUEUE_REQUESTS_MAX: u64 = 1_000_000;
+/// What one connection to a server can have in flight.
+const WINDOW_MAX: u64 = u16::MAX as u64;
 
 /// Traffic management between Redis-protocol clients and a shared key-value store.
 ///
@@ -165,15 +172,53 @@ pub struct Flags {
     #[arg(value_parser = request_units, default_value = "0.5")]
     pub ru_latency_ms: u64,
 
-    /// Layers to switch off: rate (quotas), shed, queue, window, hot
+    /// Layers to switch off: rate (quotas), shed (deadlines, tiers), queue, window, hot (not there yet)
     #[arg(long, env = "WEIR_DISABLE", value_name = "LAYER,...", help_heading = LAYERS)]
     #[arg(value_delimiter = ',')]
     pub disable: Vec<Layer>,
 
-    /// Layers that decide and count, but are not obeyed: rate
+    /// Layers that decide and count, but are not obeyed: rate, shed, queue, window
     #[arg(long, env = "WEIR_SHADOW", value_name = "LAYER,...", help_heading = LAYERS)]
     #[arg(value_delimiter = ',')]
     pub shadow: Vec<Shadowable>,
+
+    /// Requests that may wait for room before each server, on each core. Beyond it they are refused, until a quarter of
+    /// them is gone
+    #[arg(long, env = "WEIR_QUEUE_LIMIT", value_name = "N", help_heading = OVERLOAD)]
+    #[arg(value_parser = number(1, QUEUE_REQUESTS_MAX), default_value = "8192")]
+    pub queue_limit: u64,
+
+    /// Bytes of requests that may wait on each core. Servers share them equally, but each has 1MiB at least
+    #[arg(long, env = "WEIR_QUEUE_BYTES", value_name = "SIZE", help_heading = OVERLOAD)]
+    #[arg(default_value = "64MiB")]
+    pub queue_bytes: Size,
+
+    /// How long requests may wait while more is asked than a server can do: then the newest are served first
+    #[arg(long, env = "WEIR_QUEUE_TARGET", value_name = "DURATION", help_heading = OVERLOAD)]
+    #[arg(value_parser = positive_duration, default_value = "5ms")]
+    pub queue_target: Duration,
+
+    /// Requests that waited without a break for one and a half of this, and hardly became fewer, mean that more is asked
+    /// than a server can do. Where it is not, a request waits that long at most. From 10ms to 1s
+    #[arg(long, env = "WEIR_QUEUE_INTERVAL", value_name = "DURATION", help_heading = OVERLOAD)]
+    #[arg(value_parser = positive_duration, default_value = "100ms")]
+    pub queue_interval: Duration,
+
+    /// Requests that each core may always have in flight at each server, however slow that is
+    #[arg(long, env = "WEIR_WINDOW_MIN", value_name = "N", help_heading = OVERLOAD)]
+    #[arg(value_parser = number(1, WINDOW_MAX), default_value = "1")]
+    pub window_min: u64,
+
+    /// The most it may have, however quick that is. Between the two weir finds out how many keep the server busy
+    #[arg(long, env = "WEIR_WINDOW_MAX", value_name = "N", help_heading = OVERLOAD)]
+    #[arg(value_parser = number(1, WINDOW_MAX), default_value = "4096")]
+    pub window_max: u64,
+
+    /// Latency ratios (what replies usually take, by what they take now) below which sheddable requests become dearer,
+    /// batch requests too, and sheddable ones are refused
+    #[arg(long, env = "WEIR_SHED_LEVELS", value_name = "RATIO,RATIO,RATIO", help_heading = OVERLOAD)]
+    #[arg(default_value = "0.7,0.5,0.3")]
+    pub shed_levels: ShedLevels,
 
     /// Clients that may be connected at once
     #[arg(long, env = "WEIR_MAX_CLIENTS", value_name = "N", help_heading = LIMITS)]
@@ -311,6 +356,20 @@ mod tests {
                 "--storage=redis://ann:secret@a:x",
                 "invalid value 'redis://...@a:x' for '--storage <STORAGE>': 'a:x' is no server: HOST, HOST:PORT or \
                  [IPV6]:PORT is wanted",
+            ),
+            (
+                "--window-max=65536",
+                "invalid value '65536' for '--window-max <N>': a whole number from 1 to 65535 is wanted",
+            ),
+            (
+                "--shed-levels=0.5,0.7,0.3",
+                "invalid value '0.5,0.7,0.3' for '--shed-levels <RATIO,RATIO,RATIO>': three ratios between 1 and 0 are \
+                 wanted, each below the one before, such as 0.7,0.5,0.3",
+            ),
+            (
+                "--shadow=hot",
+                "invalid value 'hot' for '--shadow <LAYER,...>': rate, shed, queue or window is wanted: those layers \
+                 refuse, and can be watched before they are obeyed",
             ),
             ("--max-client=3", "unexpected argument '--max-client' found"),
         ];

@@ -58,8 +58,11 @@ impl FromStr for Shadowable {
 
     fn from_str(word: &str) -> Result<Self, &'static str> {
         match word.parse() {
-            Ok(Layer::Rate) => Ok(Self(Layer::Rate)),
-            Ok(_) | Err(_) => Err("rate is wanted: it is the layer that can be watched before it is obeyed"),
+            Ok(layer) if layer != Layer::Hot => Ok(Self(layer)),
+            Ok(_) | Err(_) => {
+                Err("rate, shed, queue or window is wanted: those layers refuse, and can be watched before \
+                                  they are obeyed")
+            }
         }
     }
 }

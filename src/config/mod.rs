@@ -4,6 +4,7 @@ pub mod address;
 pub mod cores;
 pub mod flags;
 pub mod layers;
+pub mod overload;
 pub mod quotas;
 pub mod storage;
 pub mod token;
@@ -17,6 +18,7 @@ pub use cores::Cores;
 pub use flags::Flags;
 use layers::Shadowable;
 pub use layers::{Layer, LimiterKind};
+pub use overload::OverloadLimits;
 pub use quotas::{QuotaError, Quotas, Tenant};
 pub use storage::{Credentials, ServerAddress, Storage};
 pub use token::AdminToken;
@@ -96,6 +98,8 @@ pub struct Config {
     pub disabled: Vec<Layer>,
     /// Layers that decide without being obeyed.
     pub shadowed: Vec<Layer>,
+    /// What stands before each backend.
+    pub overload: OverloadLimits,
     /// The largest request.
     pub request_bytes_max: usize,
     /// The largest reply that is taken from a backend.
@@ -158,6 +162,7 @@ impl Config {
         let listen = listen_addresses(&flags)?;
         check_unix_path(&flags)?;
         let admin_token = token_source(&flags)?;
+        let overload = OverloadLimits::from_flags(&flags)?;
         Ok(Self {
             listen,
             admin,
@@ -191,6 +196,7 @@ impl Config {
                 latency_ms: flags.ru_latency_ms,
             },
             scan_count_max: flags.scan_count_max as u32,
+            overload,
             disabled: flags.disable,
             shadowed: flags.shadow.into_iter().map(|Shadowable(layer)| layer).collect(),
             request_bytes_max: flags.max_request_bytes.bytes(),
@@ -324,7 +330,7 @@ fn check_layers(flags: &Flags) -> Result<(), ConfigError> {
                 "--shadow {layer} and --disable {layer}: a layer that is off decides nothing"
             )));
         }
-        if flags.limiter == LimiterKind::Static {
+        if *layer == Layer::Rate && flags.limiter == LimiterKind::Static {
             return Err(ConfigError::new(
                 "--shadow rate is for --limiter buckets, and the limiter is static",
             ));
@@ -432,6 +438,10 @@ mod tests {
                 "--shadow rate and --disable rate: a layer that is off decides nothing",
             ),
             (
+                "--shadow window,queue --disable queue,shed",
+                "--shadow queue and --disable queue: a layer that is off decides nothing",
+            ),
+            (
                 "--shadow rate --limiter static",
                 "--shadow rate is for --limiter buckets, and the limiter is static",
             ),
@@ -443,6 +453,7 @@ mod tests {
             assert_eq!(config(flags).map(|_| ()), Err(complaint.to_owned()), "{flags}");
         }
         assert!(config("--listen off --unix /a").is_ok());
+        assert!(config("--shadow shed,queue,window --limiter static").is_ok());
         assert!(config("--listen 127.0.0.1:0 --listen 127.0.0.1:0").is_ok());
     }
 }

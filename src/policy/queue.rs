@@ -31,18 +31,14 @@ const FROM_BELOW: u32 = 100;
 /// What a tenant may take in a turn, and how many turns the dearest request costs it.
 const TURN: MicroUnits = 8 * UNIT;
 const TURNS_MAX: u64 = 16;
-/// A tier in which requests waited all along for so long is over: longer than a few costly ones may keep the backend busy.
-const STANDING: Duration = Duration::from_millis(150);
-/// It is looked at over and over again in intervals.
-const INTERVAL: Duration = Duration::from_millis(100);
-/// And if it hardly became shorter in half of that; or, however much it did, after four of them.
+/// A tier in which requests waited all along for so many intervals is over: longer than a few costly ones may keep the backend busy.
+const STANDING: f64 = 1.5;
+/// And if it hardly became shorter in half of one; or, however much it did, after four of them.
 const SHORTER: f64 = 0.9;
 const INTERVALS_MOST: f64 = 4.0;
-/// What is the next of its connection may be so for this long, where it is not the only one.
-const AGE_CALM: Duration = Duration::from_millis(150);
-/// What waits in a tier that is over may be as old as this.
-const AGE_OVER: Duration = Duration::from_millis(5);
-/// Nothing is the next of its connection for longer than this, whatever the reason.
+/// What is the next of its connection may be so for this many, where it is not the only one.
+const AGE_CALM: f64 = 1.5;
+/// Nothing is the next of its connection for longer than this, whatever the reason; or than twice that.
 const AGE_MAX: Duration = Duration::from_secs(2);
 /// What waits for too long is looked for no more often than this, where it takes a look at every connection.
 const LOOKS_APART: Duration = Duration::from_millis(5);
@@ -120,6 +116,31 @@ pub enum Refused {
     Overloaded,
     /// The backend does not answer.
     Stalled,
+}
+
+/// How long requests may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// What waits in a tier that is over may be as old as this.
+    pub target: Duration,
+    /// Tiers are looked at over and over again in such intervals.
+    pub interval: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { target: Duration::from_millis(5), interval: Duration::from_millis(100) }
+    }
+}
+
+impl Patience {
+    fn calm(self) -> Duration {
+        self.interval.mul_f64(AGE_CALM)
+    }
+
+    fn longest(self) -> Duration {
+        AGE_MAX.max(2 * self.calm())
+    }
 }
 
 /// What a core knows of its backend at the beginning of a turn.
@@ -233,6 +254,7 @@ pub struct Queue<T> {
     taken: u32,
     held: Held,
     limit: Held,
+    patience: Patience,
     /// The earliest deadline, or an earlier moment.
     soonest: Timestamp,
     /// When what waits for too long is looked for again, connection by connection.
@@ -249,7 +271,7 @@ pub fn lateness(planned: Timestamp, now: Timestamp) -> Duration {
 
 impl<T: Copy> Queue<T> {
     /// Nothing waits, and no more than that ever will.
-    pub fn new(limit: Held, now: Timestamp) -> Self {
+    pub fn new(limit: Held, patience: Patience, now: Timestamp) -> Self {
         Self {
             nodes: Slab::new(),
             chains: Slab::new(),
@@ -263,6 +285,7 @@ impl<T: Copy> Queue<T> {
             taken: 0,
             held: Held::default(),
             limit,
+            patience,
             soonest: Timestamp::MAX,
             look_at: Timestamp::ZERO,
             is_full: false,
@@ -346,15 +369,19 @@ impl<T: Copy> Queue<T> {
 
     /// Is there no room for one more? The limit was reached, and what waits has not become much less since.
     pub fn is_full(&mut self) -> bool {
+        self.is_full = self.would_be_full();
+        self.is_full
+    }
+
+    /// The same, where nobody comes.
+    pub fn would_be_full(&self) -> bool {
         let Held { requests, bytes } = self.limit;
-        let is_above = if self.is_full {
-            let (requests, bytes) = (requests - requests / RELIEVED, bytes - bytes / RELIEVED);
-            self.held.is_above(Held { requests, bytes })
+        let (requests, bytes) = if self.is_full {
+            (requests - requests / RELIEVED, bytes - bytes / RELIEVED)
         } else {
-            self.held.is_above(self.limit)
+            (requests, bytes)
         };
-        self.is_full = is_above;
-        is_above
+        self.held.is_above(Held { requests, bytes })
     }
 
     /// Of what matters less than that, what came last: whoever matters more may have its place.
@@ -437,7 +464,7 @@ impl<T: Copy> Queue<T> {
         self.clock += now.since(self.turned_at);
         self.turned_at = now;
         for queue in &mut self.tiers {
-            queue.handle_idle(self.clock);
+            queue.handle_idle(self.clock, self.patience.interval);
         }
         self.pause_left = PAUSE;
     }
@@ -497,7 +524,7 @@ impl<T: Copy> Queue<T> {
         for tier in 0..TIERS {
             // The first of all is the first of its connection as well.
             while let Some(node) = self.nodes.get(self.tiers[tier].list.first as usize) {
-                let why = if is_stalled && here.since(node.came) > INTERVAL {
+                let why = if is_stalled && here.since(node.came) > self.patience.interval {
                     Refused::Stalled
                 } else if is_obeyed && self.is_too_old_in_overload(node) {
                     Refused::Overloaded
@@ -510,8 +537,9 @@ impl<T: Copy> Queue<T> {
         }
         if now >= self.look_at && !self.nodes.is_empty() {
             self.look_at = now.after(LOOKS_APART);
+            let longest = self.patience.longest();
             let is_old =
-                |chain: &Chain| here.since(chain.since.at) > AGE_MAX || is_obeyed && self.is_too_old(chain);
+                |chain: &Chain| here.since(chain.since.at) > longest || is_obeyed && self.is_too_old(chain);
             let old: Vec<u32> =
                 self.chains.iter().filter(|(_, chain)| is_old(chain)).map(|(_, chain)| chain.first).collect();
             old.into_iter().for_each(|index| refuse(self.remove(index), Refused::Overloaded));
@@ -534,19 +562,20 @@ impl<T: Copy> Queue<T> {
         let queue = &self.tiers[self.chain(node.waiting.connection).tier];
         queue.over_since.is_some()
             && queue.list.length > 1
-            && self.clock.saturating_sub(node.clock) > AGE_OVER
+            && self.clock.saturating_sub(node.clock) > self.patience.target
     }
 
     /// Has the first of a connection been that for too long, while others wait as well?
     fn is_too_old(&self, chain: &Chain) -> bool {
-        self.tiers[chain.tier].connections > 1 && self.clock.saturating_sub(chain.since.clock) > AGE_CALM
+        let age = self.clock.saturating_sub(chain.since.clock);
+        self.tiers[chain.tier].connections > 1 && age > self.patience.calm()
     }
 
     /// The end of a turn: which tiers are over.
     pub fn handle_turn_end(&mut self) {
         let clock = self.clock;
         for queue in &mut self.tiers {
-            queue.judge(clock);
+            queue.judge(clock, self.patience.interval);
         }
         if self.is_empty() {
             self.pause_left = PAUSE;
@@ -609,15 +638,15 @@ impl<T: Copy> Queue<T> {
 
 impl TierQueue {
     /// It was empty all along since it was judged last.
-    fn handle_idle(&mut self, clock: Duration) {
+    fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
         self.empty_turns += 2;
-        if self.over_since.is_some_and(|since| clock.saturating_sub(since) >= INTERVAL) {
+        if self.over_since.is_some_and(|since| clock.saturating_sub(since) >= interval) {
             (self.over_since, self.empty_turns) = (None, 0);
         }
     }
 
-    fn judge(&mut self, clock: Duration) {
+    fn judge(&mut self, clock: Duration, interval: Duration) {
         let waiting = self.list.length;
         // One connection alone asks for no more than it wants to wait for.
         if self.connections <= 1 {
@@ -625,19 +654,19 @@ impl TierQueue {
         }
         if let Some(since) = self.over_since {
             self.empty_turns += u32::from(waiting == 0);
-            if clock.saturating_sub(since) >= INTERVAL {
+            if clock.saturating_sub(since) >= interval {
                 self.over_since = (self.empty_turns < 2).then_some(clock);
                 self.empty_turns = 0;
             }
         } else if waiting == 0 {
             self.seen = (clock, 0);
-        } else if clock.saturating_sub(self.seen.0) >= INTERVAL / 2 {
+        } else if clock.saturating_sub(self.seen.0) >= interval / 2 {
             let (all_along, before) = (clock.saturating_sub(self.empty_at), self.seen.1);
             self.seen = (clock, waiting);
             let hardly_shorter = waiting as f64 > SHORTER * before as f64;
-            let is_over = all_along >= STANDING
+            let is_over = all_along >= interval.mul_f64(STANDING)
                 && self.connections > 1
-                && (hardly_shorter || all_along >= INTERVAL.mul_f64(INTERVALS_MOST));
+                && (hardly_shorter || all_along >= interval.mul_f64(INTERVALS_MOST));
             if is_over {
                 (self.over_since, self.empty_turns) = (Some(clock), 0);
             }

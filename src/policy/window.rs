@@ -20,9 +20,6 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// A window is never smaller, nor larger.
-const LEAST: f64 = 1.0;
-const MOST: f64 = 4096.0;
 /// What all cores together begin with, and what one begins with at least.
 const FIRST_OF_ALL: u16 = 64;
 const FIRST_LEAST: u16 = 4;
@@ -63,6 +60,28 @@ const PROBE_PART: f64 = 0.25;
 const UNUSED: f64 = 5.0;
 /// With so few cores short of room, one that has hardly anything in flight and still waits knows that the backend is slow.
 const ALONE: usize = 8;
+
+/// A window is never smaller, nor larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// One request at least.
+    pub least: u16,
+    /// See there.
+    pub most: u16,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { least: 1, most: 4096 }
+    }
+}
+
+impl Bounds {
+    /// What each of so many cores begins with.
+    pub fn first(self, shards: u16) -> u16 {
+        (FIRST_OF_ALL / shards.max(1)).max(FIRST_LEAST).min(self.most).max(self.least)
+    }
+}
 
 /// Kinds of requests that are told apart.
 pub const KINDS: usize = 16;
@@ -229,6 +248,8 @@ impl Floor {
 pub struct Window {
     size: f64,
     first: f64,
+    least: f64,
+    most: f64,
     /// The round.
     started: f64,
     seen: Vec<Seen>,
@@ -265,11 +286,13 @@ pub struct Window {
 
 impl Window {
     /// One of so many cores', at a backend of which nothing is known.
-    pub fn new(shards: u16) -> Self {
-        let first = f64::from((FIRST_OF_ALL / shards.max(1)).max(FIRST_LEAST));
+    pub fn new(shards: u16, bounds: Bounds) -> Self {
+        let first = f64::from(bounds.first(shards));
         Self {
             size: first,
             first,
+            least: f64::from(bounds.least.max(1)),
+            most: f64::from(bounds.most),
             started: 0.0,
             seen: Vec::with_capacity(SAMPLES_KEPT),
             stride: 1,
@@ -427,10 +450,11 @@ impl Window {
         let wanted = power_of_two_above((40.0 * self.median).max(0.5));
         self.probe_every = PROBE_MOST.min((2.0 * self.probe_every).max(wanted));
         self.probe_at = next_multiple(self.probe_every, at);
-        if (self.is_limited || self.was_limited) && self.size >= 2.0 && self.trial == Trial::None {
+        if (self.is_limited || self.was_limited) && self.size >= 2.0 * self.least && self.trial == Trial::None
+        {
             self.floors.iter_mut().for_each(|floor| floor.block.clear());
             self.trial = Trial::Probe { window: self.size, until: at + PROBE_LASTS.max(2.0 * self.median) };
-            (self.size, self.is_draining) = (LEAST.max(self.size * PROBE_PART), true);
+            (self.size, self.is_draining) = (self.least.max(self.size * PROBE_PART), true);
         }
     }
 
@@ -593,7 +617,7 @@ impl Window {
         } else if seen > allowed {
             // Twice in a row.
             if self.above > 0 {
-                (self.size, self.above, self.is_draining) = (LEAST.max(self.size * CUT), 0, true);
+                (self.size, self.above, self.is_draining) = (self.least.max(self.size * CUT), 0, true);
             } else {
                 self.above = 1;
             }
@@ -601,14 +625,14 @@ impl Window {
             let room = (allowed - seen) / (allowed - self.base);
             (self.above, self.floor) = (0, 0);
             let growth = (2.0 * room - 1.0).clamp(0.05, 1.0);
-            self.size = MOST.min(self.size + (self.size * growth).max(1.0));
+            self.size = self.most.min(self.size + (self.size * growth).max(1.0));
         }
     }
 
     fn cut_deeply(&mut self, at: f64, allowed: f64, common: &Common) {
-        if self.size < 4.0 {
+        if self.size < 4.0 || self.size <= self.least {
             // Hardly anything in flight, again and again.
-            (self.size, self.floor) = (LEAST.max(self.size * 0.5), self.floor + 1);
+            (self.size, self.floor) = (self.least.max(self.size * 0.5), self.floor + 1);
             if self.floor >= 2 && common.limited <= ALONE {
                 let seen = self.median;
                 self.learn_anew(at, seen);
@@ -628,7 +652,7 @@ impl Window {
         let median = median_of(full, |seen| seen.low);
         let before = Before { window: self.size, median, crowd: common.crowd };
         self.trial = Trial::Cut { before, rounds: 0 };
-        self.size = LEAST.max(self.size * (CUT * allowed / median).max(CUT_DEEPEST));
+        self.size = self.least.max(self.size * (CUT * allowed / median).max(CUT_DEEPEST));
     }
 
     fn adjust(&mut self, limited: bool, common: &Common, before: f64, at: f64) {
@@ -738,7 +762,7 @@ mod tests {
     #[test]
     fn it_grows_to_what_keeps_a_backend_busy_and_stays_there() {
         for (servers, takes) in [(1, 0.001), (8, 0.001), (64, 0.001), (1, 0.000_05), (4, 0.020)] {
-            let mut window = Window::new(1);
+            let mut window = Window::new(1, Bounds::default());
             crowd(&mut window, 0.0, 5.0, servers, takes);
             let waits = window.median().as_secs_f64();
             assert!(window.size() >= servers, "{servers} at once want {}", window.size());
@@ -748,8 +772,26 @@ mod tests {
     }
 
     #[test]
+    fn it_stays_within_its_bounds_whatever_the_backend_would_like() {
+        for (least, most, servers, expected) in [(1, 8, 64, 8), (100, 200, 1, 100), (7, 7, 16, 7)] {
+            let mut window = Window::new(1, Bounds { least, most });
+            let mut now = 0.0;
+            let mut sizes = Vec::new();
+            while now < 20.0 {
+                now = crowd(&mut window, now, 0.1, servers, 0.001);
+                sizes.push(window.size());
+            }
+            let (least, most) = (usize::from(least), usize::from(most));
+            assert!(sizes.iter().all(|size| (least..=most).contains(size)), "{sizes:?}");
+            let settled = &sizes[sizes.len() / 2..];
+            let mean = settled.iter().sum::<usize>() / settled.len();
+            assert!(mean >= expected / 2 && mean <= 2 * expected, "{mean}: {sizes:?}");
+        }
+    }
+
+    #[test]
     fn a_backend_that_becomes_slow_is_not_taken_for_a_crowded_one() {
-        let mut window = Window::new(1);
+        let mut window = Window::new(1, Bounds::default());
         let now = crowd(&mut window, 0.0, 5.0, 16, 0.001);
         let now = crowd(&mut window, now, 30.0, 16, 0.100);
         assert!(window.size() >= 12, "16 at once are needed, {} are allowed", window.size());
@@ -760,7 +802,7 @@ mod tests {
 
     #[test]
     fn what_a_late_core_adds_is_not_the_backends() {
-        let (mut punctual, mut late) = (Window::new(1), Window::new(1));
+        let (mut punctual, mut late) = (Window::new(1, Bounds::default()), Window::new(1, Bounds::default()));
         for (window, lateness) in [(&mut punctual, 0), (&mut late, 50)] {
             let mut board = Alone::default();
             for number in 1..5_000_u64 {
@@ -785,7 +827,7 @@ mod tests {
 
     #[test]
     fn costly_replies_and_those_from_before_a_stall_say_nothing() {
-        let mut window = Window::new(1);
+        let mut window = Window::new(1, Bounds::default());
         let now = crowd(&mut window, 0.0, 2.0, 4, 0.001);
         let before = (window.base(), window.median());
         let now = Timestamp::from_nanos((now * 1e9) as u64).after(Duration::from_secs(6));
@@ -814,7 +856,7 @@ mod tests {
         #[test]
         fn absurd_samples_break_nothing(steps in proptest::collection::vec(
             (0..4_u8, 0..u64::MAX, 0..u64::MAX, 0..2_000_000_u64, 0..5_000_usize, 0..20_usize), 1..400)) {
-            let mut window = Window::new(3);
+            let mut window = Window::new(3, Bounds::default());
             let mut board = Alone::default();
             let mut now = 1_000_000_000_u64;
             for (what, absurd, other, micros, depth, kind) in steps {
@@ -844,7 +886,7 @@ mod tests {
 
     #[test]
     fn what_is_not_used_is_forgotten() {
-        let mut window = Window::new(1);
+        let mut window = Window::new(1, Bounds::default());
         let mut now = crowd(&mut window, 0.0, 3.0, 256, 0.001);
         let large = window.size();
         assert!(large > 256);

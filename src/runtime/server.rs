@@ -32,7 +32,9 @@ use crate::control::quota_page::Guard;
 use crate::control::reconciliation::Reconciliation;
 use crate::control::{ProcessFacts, Versions};
 use crate::policy::fixed_window::FixedWindows;
+use crate::policy::queue::{Held, Patience};
 use crate::policy::seats::Seats;
+use crate::policy::window::Bounds;
 use crate::routing::Topology;
 use crate::shard::{
     AdmissionSettings, BackendSettings, ClientLimits, Limiter, Mode, OverloadSettings, Shard, ShardSettings,
@@ -449,10 +451,15 @@ fn mode_of(config: &Config, layer: Layer) -> Mode {
 }
 
 fn overload_settings(config: &Config, shards: usize, backends: usize) -> OverloadSettings {
+    let limits = config.overload;
     OverloadSettings {
         window: mode_of(config, Layer::Window),
         queue: mode_of(config, Layer::Queue),
         shed: mode_of(config, Layer::Shed),
+        window_bounds: Bounds { least: limits.window_least, most: limits.window_most },
+        queue_limit: Held { requests: limits.queue_requests, bytes: limits.queue_bytes },
+        queue_patience: Patience { target: limits.queue_target, interval: limits.queue_interval },
+        shed_levels: limits.shed_levels,
         ..OverloadSettings::new(shards as u16, backends as u16)
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::board::Noticeboard;
 use crate::policy::fixed_window::FixedWindows;
-use crate::policy::queue::Held;
+use crate::policy::queue::{Held, Patience};
 use crate::policy::seats::Seats;
+use crate::policy::window::Bounds;
 use crate::routing::Topology;
 use crate::values::{MicroUnits, ShardId, Weights};
 
@@ -79,8 +80,12 @@ pub struct OverloadSettings {
     pub queue: Mode,
     /// Deadlines, and what is refused or dearer by its tier when stores become slow.
     pub shed: Mode,
+    /// Between what windows may grow and shrink.
+    pub window_bounds: Bounds,
     /// Requests that may wait before each backend, and bytes of those before all of them together, for this core.
     pub queue_limit: Held,
+    /// And for how long.
+    pub queue_patience: Patience,
     /// Below which latency ratios less important work is held back, the highest one first.
     pub shed_levels: [f64; 3],
     /// What cores tell each other.
@@ -94,8 +99,10 @@ impl OverloadSettings {
             window: Mode::On,
             queue: Mode::On,
             shed: Mode::On,
-            shed_levels: [0.7, 0.5, 0.3],
+            window_bounds: Bounds::default(),
             queue_limit: Held { requests: 8192, bytes: 64 << 20 },
+            queue_patience: Patience::default(),
+            shed_levels: [0.7, 0.5, 0.3],
             board: Arc::new(Noticeboard::new(shards, usize::from(backends) * BULKHEADS)),
         }
     }

@@ -15,7 +15,7 @@ fn request(number: u32, connection: u64, tenant: u16, tier: Tier) -> Waiting<u32
 const LIMIT: Held = Held { requests: 8192, bytes: usize::MAX };
 
 fn queue() -> Queue<u32> {
-    Queue::new(LIMIT, at(0))
+    Queue::new(LIMIT, Patience::default(), at(0))
 }
 
 fn take(queue: &mut Queue<u32>) -> Option<u32> {
@@ -84,28 +84,31 @@ fn tenants_have_as_much_each_however_dear_their_requests_and_however_many_wait()
 
 #[test]
 fn a_tier_that_never_is_empty_is_over_and_serves_the_newest_until_it_is_not() {
-    let mut queue = queue();
-    let mut now = 0;
-    let mut number = 0;
-    while !queue.is_over(Tier::Standard) {
-        for _ in 0..3 {
-            queue
-                .push(request(number, u64::from(number), 0, Tier::Standard), at(now))
-                .expect("there is room");
-            number += 1;
+    for times in [1, 4] {
+        let interval = Duration::from_millis(100 * times);
+        let mut queue = Queue::new(LIMIT, Patience { interval, ..Patience::default() }, at(0));
+        let mut now = 0;
+        let mut number = 0;
+        while !queue.is_over(Tier::Standard) {
+            for _ in 0..3 {
+                queue
+                    .push(request(number, u64::from(number), 0, Tier::Standard), at(now))
+                    .expect("there is room");
+                number += 1;
+            }
+            take(&mut queue);
+            now = pass(&mut queue, now, 1);
+            assert!(now < 200 * times, "it is over after a while");
         }
-        take(&mut queue);
-        now = pass(&mut queue, now, 1);
-        assert!(now < 200, "it is over after a while");
+        assert!(now >= 100 * times, "and not at once: {now} ms");
+        let told = refused(&mut queue, now);
+        assert!(told.len() > 100 && told.iter().all(|(_, why)| *why == Refused::Overloaded));
+        assert_eq!(take(&mut queue), Some(number - 1), "the newest is served");
+        assert!(!queue.is_over(Tier::Critical));
+        while take(&mut queue).is_some() {}
+        pass(&mut queue, now, 150 * times);
+        assert!(!queue.is_over(Tier::Standard), "nothing waits any more");
     }
-    assert!(now >= 100, "and not at once: {now} ms");
-    let told = refused(&mut queue, now);
-    assert!(told.len() > 100 && told.iter().all(|(_, why)| *why == Refused::Overloaded));
-    assert_eq!(take(&mut queue), Some(number - 1), "the newest is served");
-    assert!(!queue.is_over(Tier::Critical));
-    while take(&mut queue).is_some() {}
-    pass(&mut queue, now, 150);
-    assert!(!queue.is_over(Tier::Standard), "nothing waits any more");
 }
 
 #[test]
@@ -169,7 +172,7 @@ fn what_could_not_be_answered_in_time_and_what_waits_for_a_stalled_backend_is_re
 #[test]
 fn no_more_waits_than_may_and_none_comes_until_it_is_much_less() {
     for limit in [Held { requests: 100, bytes: usize::MAX }, Held { requests: usize::MAX, bytes: 100 }] {
-        let mut queue = Queue::new(limit, at(0));
+        let mut queue = Queue::new(limit, Patience::default(), at(0));
         for number in 0..100 {
             assert!(!queue.is_full());
             let tier = if number < 50 { Tier::Standard } else { Tier::Batch };

@@ -75,9 +75,9 @@ pub struct Bulkhead {
 impl Bulkhead {
     pub fn new(shards: u16, settings: &OverloadSettings, is_patient: bool) -> Self {
         let mut bulkhead = Self {
-            window: Window::new(shards),
+            window: Window::new(shards, settings.window_bounds),
             mode: settings.window,
-            queue: Queue::new(settings.queue_limit, Timestamp::ZERO),
+            queue: Queue::new(settings.queue_limit, settings.queue_patience, Timestamp::ZERO),
             is_queue_obeyed: settings.queue == Mode::On,
             parked: Slab::new(),
             in_flight: 0,
