@@ -31,6 +31,10 @@ pub struct Load {
     pub waiting: u32,
     /// Requests in flight.
     pub in_flight: u32,
+    /// No more may wait.
+    pub is_full: bool,
+    /// The backend gives no sign.
+    pub is_stalled: bool,
 }
 
 /// The records of all cores.
@@ -71,20 +75,34 @@ pub struct Section<'a> {
     alarmed_until: &'a AtomicU64,
 }
 
+/// Where in a load what waits ends, and what is said with one bit stands.
+const WAITING_MAX: u32 = (1 << 30) - 1;
+const FULL: u32 = 62;
+const STALLED: u32 = 63;
 /// For how long a level that was told is worth a look.
 const ALARM: Duration = Duration::from_secs(3);
 
 impl Section<'_> {
     /// This core's own load, from now on.
     pub fn tell_load(&self, load: Load) {
-        let word = u64::from(load.waiting) << 32 | u64::from(load.in_flight);
-        self.places[self.own].load.store(word, Ordering::Relaxed);
+        let waiting = u64::from(load.waiting.min(WAITING_MAX));
+        let flags = u64::from(load.is_full) << FULL | u64::from(load.is_stalled) << STALLED;
+        let (own, word) = (&self.places[self.own].load, flags | waiting << 32 | u64::from(load.in_flight));
+        // What is written is taken from whoever reads it.
+        if own.load(Ordering::Relaxed) != word {
+            own.store(word, Ordering::Relaxed);
+        }
     }
 
     /// That of this core, as it said last.
     pub fn load(&self) -> Load {
         let word = self.places[self.own].load.load(Ordering::Relaxed);
-        Load { waiting: (word >> 32) as u32, in_flight: word as u32 }
+        Load {
+            waiting: (word >> 32) as u32 & WAITING_MAX,
+            in_flight: word as u32,
+            is_full: word >> FULL & 1 == 1,
+            is_stalled: word >> STALLED & 1 == 1,
+        }
     }
 
     /// What this core said last.
@@ -164,7 +182,8 @@ mod tests {
             is_limited: true,
         };
         board.of(ShardId(1), 1).tell(record);
-        board.of(ShardId(1), 1).tell_load(Load { waiting: 7, in_flight: u32::MAX });
+        let load = Load { waiting: 7, in_flight: u32::MAX, is_full: false, is_stalled: true };
+        board.of(ShardId(1), 1).tell_load(load);
         let told = Told { at: Timestamp::from_millis(7), level: Level::Shedding, replies: 5_000 };
         assert!(!board.is_alarmed(told.at));
         board.of(ShardId(2), 1).tell_level(told);
@@ -176,6 +195,9 @@ mod tests {
             [Told::default(), Told::default(), told]
         );
         assert!(board.of(ShardId(0), 0).records().all(|record| record == Record::default()));
-        assert_eq!(board.of(ShardId(1), 1).load(), Load { waiting: 7, in_flight: u32::MAX });
+        assert_eq!(board.of(ShardId(1), 1).load(), load);
+        let load = Load { waiting: u32::MAX, in_flight: 0, is_full: true, is_stalled: false };
+        board.of(ShardId(1), 1).tell_load(load);
+        assert_eq!(board.of(ShardId(1), 1).load(), Load { waiting: WAITING_MAX, ..load });
     }
 }

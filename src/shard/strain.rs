@@ -74,6 +74,7 @@ impl Strain {
     }
 }
 
-fn agreed_at(board: &Noticeboard, settings: &ShardSettings, backend: usize, now: Timestamp) -> Level {
+/// What cores agree on, whether it is obeyed or not.
+pub fn agreed_at(board: &Noticeboard, settings: &ShardSettings, backend: usize, now: Timestamp) -> Level {
     agreed(board.of(settings.id, backend * BULKHEADS).told(), now)
 }

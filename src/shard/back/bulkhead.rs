@@ -34,7 +34,7 @@ const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duratio
 const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 const RETRY_OVER: Duration = Duration::from_millis(100);
 /// One in so many of a window's places is for what is critical.
-const RESERVED: u32 = 10;
+pub const RESERVED: u32 = 10;
 
 /// A request that waits.
 #[derive(Debug)]
@@ -353,8 +353,18 @@ impl Bulkhead {
             self.parked.shrink_to_fit();
             self.tenants.clear();
         }
-        board.tell_load(Load { waiting: self.queue.len() as u32, in_flight: self.in_flight });
+        self.tell(board);
         is_calm
+    }
+
+    /// Others are told how it stands.
+    pub fn tell(&self, board: Section<'_>) {
+        board.tell_load(Load {
+            waiting: self.queue.len() as u32,
+            in_flight: self.in_flight,
+            is_full: self.queue.would_be_full(),
+            is_stalled: self.is_stalled,
+        });
     }
 
     fn set_limit(&mut self) {
@@ -376,6 +386,7 @@ impl Bulkhead {
             age: self.queue.age(),
             base: self.window.base(),
             median: self.window.median(),
+            is_full: self.queue.would_be_full(),
             is_stalled: self.is_stalled,
             level: 0,
             latency_ratio: None,
@@ -413,6 +424,8 @@ pub struct Figures {
     pub base: Duration,
     /// The median of what replies took in the last round.
     pub median: Duration,
+    /// No more may wait.
+    pub is_full: bool,
     /// The backend gives no sign.
     pub is_stalled: bool,
     /// How much this core would hold back of what matters little: of the backend as a whole.

@@ -24,7 +24,7 @@ mod waiting;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-pub use bulkhead::Figures as BulkheadFigures;
+pub use bulkhead::{Figures as BulkheadFigures, RESERVED};
 pub use service_time::ServiceTimes;
 pub use waiting::turn_away;
 

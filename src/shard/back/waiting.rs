@@ -15,7 +15,7 @@ use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::refusal::{NotSent, Stage};
 use crate::shard::request::{Addressee, Envelope};
-use crate::shard::settings::{BULKHEADS, Mode};
+use crate::shard::settings::{BULKHEADS, Mode, ShardSettings};
 use crate::shard::stored::Stored;
 use crate::values::Timestamp;
 use crate::values::time::Now;
@@ -234,14 +234,15 @@ impl Back {
         self.links.iter().filter(|link| link.bulkhead == index).all(Link::has_room)
     }
 
-    /// Looks for backends that stand still with requests in flight.
-    pub fn look_for_stalls(&mut self, now: Now) {
+    /// Looks for backends that stand still with requests in flight, and tells other cores how it stands.
+    pub fn look_for_stalls(&mut self, settings: &ShardSettings, now: Now) {
         self.begin_turn(now);
         for index in 0..self.bulkheads.len() {
             if self.bulkheads[index].handle_look(now.monotonic) {
                 self.early_at = now.monotonic;
                 self.list(index);
             }
+            self.bulkheads[index].tell(settings.overload.board.of(settings.id, index));
         }
     }
 

@@ -1,5 +1,7 @@
 //! `QOS LIMITS` and `QOS EXPLAIN`: what a client may still spend, and why a request is dear or refused.
 
+mod standing;
+
 use std::time::Duration;
 
 use super::Shard;
@@ -8,11 +10,15 @@ use super::destination::Placement;
 use crate::policy::slice::Verdict;
 use crate::protocol::command::{Class, Command, Handling, recognise};
 use crate::protocol::{Arguments, Protocol, encode};
-use crate::shard::gate::{Payer, Scope, asked};
+use crate::shard::gate::{Estimate, Payer, Scope, asked};
 use crate::shard::question::{Question, ScopeLimit};
+use crate::shard::request::Track;
+use crate::shard::settings::BULKHEADS;
+use crate::shard::strain;
 use crate::values::time::Now;
 use crate::values::usage::Amount;
-use crate::values::{BackendId, ClientId, MicroUnits, Price, UNIT};
+use crate::values::{BackendId, ClientId, MicroUnits, Price, ShardId, UNIT};
+use standing::{Standing, Terms};
 
 impl Shard {
     /// All three scopes. What is left of them is asked of the pools, which know what other cores spent.
@@ -87,12 +93,15 @@ impl Shard {
             }
             Handling::Forward | Handling::Split(_) | Handling::FanOut(_) => {}
         }
-        self.explain_place(&mut map, command, handling, arguments);
+        let sender = self.explain_place(&mut map, command, handling, arguments);
         map.text("class", word_for_class(command.class).to_owned());
         let weights = *self.gate.weights();
         let (payer, asked) = (self.payer_of(id), asked(Some(command), arguments));
-        let (quote, expected, total) = self.gate.estimate(payer, &asked, command.class);
-        let fixed = quote.fixed.micro();
+        let (tier, backend) = (self.front.client(id).identity().tier, sender.map(|(backend, _)| backend));
+        let percent = self.env.strain.percent(backend, tier);
+        let Estimate { quote, expected, total, surcharge } =
+            self.gate.estimate(payer, (&asked, command.class, percent));
+        let fixed = quote.fixed.micro() - surcharge;
         let rest = weights.rest_of_estimate(&quote, expected);
         let mut price = Map::default();
         price.units("base", weights.base.min(fixed));
@@ -100,37 +109,82 @@ impl Shard {
         let keys = u64::from(quote.keys).saturating_mul(weights.key).min(rest);
         price.units("keys", keys);
         price.units("reply_expected", rest - keys);
-        price.units("to_floor", total.micro().saturating_sub(fixed.saturating_add(rest)));
+        price.units("strained", surcharge);
+        let terms = fixed.saturating_add(rest).saturating_add(surcharge);
+        price.units("to_floor", total.micro().saturating_sub(terms));
         price.units("total", total.micro());
         map.0.push(("estimate", Value::Map(price)));
         self.explain_admission(&mut map, id, total, now);
+        if let Some((backend, home)) = sender {
+            let track = self.gate.track(payer, command.class, total);
+            self.explain_standing(&mut map, id, (backend, home, track), now);
+        }
         map
     }
 
+    /// What stands before a backend, on the core that would send the request.
+    fn explain_standing(
+        &mut self,
+        map: &mut Map,
+        id: ClientId,
+        (backend, home, track): (BackendId, ShardId, Track),
+        now: Now,
+    ) {
+        let settings = &self.env.settings;
+        let overload = &settings.overload;
+        let index = usize::from(backend.0) * BULKHEADS + track as usize;
+        let standing = if home == settings.id {
+            self.back.bulkheads().nth(index).map(|own| Standing::of(&own)).unwrap_or_default()
+        } else {
+            let first = overload.window_bounds.first(settings.topology.shards());
+            Standing::told(overload.board.of(home, index), first)
+        };
+        let identity = self.front.client(id).identity();
+        let level = strain::agreed_at(&overload.board, settings, usize::from(backend.0), now.monotonic);
+        let terms = Terms { tier: identity.tier, deadline: identity.deadline, level };
+        map.text("tier", identity.tier.to_string());
+        map.text("connections", if track == Track::Heavy { "heavy" } else { "usual" }.to_owned());
+        standing.explain(map, overload, &terms);
+    }
+
+    /// Where it goes. To which backend and from which core, where that is one.
     fn explain_place(
         &self,
         map: &mut Map,
         command: &'static Command,
         handling: Handling,
         arguments: &Arguments<'_>,
-    ) {
+    ) -> Option<(BackendId, ShardId)> {
         if let Handling::FanOut(_) = handling {
-            return map.text("place", "every backend, or the one that a cursor names".to_owned());
+            map.text("place", "every backend, or the one that a cursor names".to_owned());
+            return None;
         }
         let backend_name = |backend: BackendId| self.env.backend_name(backend).to_owned();
+        let own = self.env.settings.id;
         match self.placement(command, arguments) {
             Ok(Placement::Together { slot, backend, home }) => {
                 map.number("slot", i64::from(slot));
                 map.text("backend", backend_name(backend));
                 map.number("shard", i64::from(home.0));
+                Some((backend, home))
             }
             Ok(Placement::OneBackend { backend, .. }) => {
                 map.text("backend", backend_name(backend));
                 map.text("place", "keys of several cores: alone on its connection".to_owned());
+                Some((backend, own))
             }
-            Ok(Placement::Apart) => map.text("place", "keys of several backends".to_owned()),
-            Ok(Placement::Nowhere) => map.text("place", "no keys: the first backend".to_owned()),
-            Err(error) => map.text("place", error.to_string()),
+            Ok(Placement::Apart) => {
+                map.text("place", "keys of several backends".to_owned());
+                None
+            }
+            Ok(Placement::Nowhere) => {
+                map.text("place", "no keys: the first backend".to_owned());
+                Some((BackendId(0), own))
+            }
+            Err(error) => {
+                map.text("place", error.to_string());
+                None
+            }
         }
     }
 

@@ -419,7 +419,7 @@ impl Shard {
     fn keep_house(&mut self, now: Now) {
         let (env, back, mut replies) = self.towards_clients();
         back.give_up_on_silent(env, &mut replies, now);
-        back.look_for_stalls(now);
+        back.look_for_stalls(&env.settings, now);
         back.look_for_strain(env, now);
         self.front.close_stuck(&mut self.env, now);
         self.front.close_strangers(&mut self.env, now);

@@ -14,7 +14,7 @@ use super::Gate;
 use super::accounts::{Charge, Decision, Payer, Scope, risk_of};
 use crate::config::Quotas;
 use crate::policy::fixed_window::FixedWindows;
-use crate::policy::price::Asked;
+use crate::policy::price::{Asked, Quote};
 use crate::protocol::command::Class;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
@@ -47,6 +47,19 @@ pub struct Throttled {
     pub remaining: u64,
     /// When it makes sense to come back.
     pub retry_after: Duration,
+}
+
+/// What a request is thought to cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Estimate {
+    /// By its command and its arguments, with the surcharge.
+    pub quote: Quote,
+    /// What of it such requests cost lately.
+    pub expected: MicroUnits,
+    /// All of it.
+    pub total: Price,
+    /// What is due on top because its backend is strained.
+    pub surcharge: MicroUnits,
 }
 
 impl Gate {
@@ -88,16 +101,8 @@ impl Gate {
             Limiter::Static(windows) => return count(&env.quotas, payer, windows, now),
             Limiter::Shadow | Limiter::Buckets => {}
         }
-        let weights = &self.settings.weights;
-        let mut quote = weights.quote(asked);
-        let mut cost = weights.estimate(&quote, self.accounts.expected(payer, class));
-        if percent > 100 {
-            // The backend is strained: so much is due on top, whatever the reply is.
-            let surcharge = cost.micro().saturating_mul(u64::from(percent - 100)) / 100;
-            quote.fixed = Price::new(quote.fixed.micro().saturating_add(surcharge));
-            cost = weights.estimate(&quote, self.accounts.expected(payer, class));
-        }
-        let track = track_of(self.heavy_from, cost, class, self.accounts.is_known(payer, class));
+        let Estimate { quote, total: cost, .. } = self.estimate(Some(payer), (asked, class, percent));
+        let track = self.track(Some(payer), class, cost);
         if self.is_risky(payer, in_flight, class, cost, now) || !take_track(track) {
             return Admission::AfterReplies;
         }
@@ -118,6 +123,34 @@ impl Gate {
                 self.throttle(env, scope, retry_after, now)
             }
         }
+    }
+
+    /// What such a request is thought to cost now, where `percent` of its usual price are due.
+    pub fn estimate(
+        &mut self,
+        payer: Option<Payer>,
+        (asked, class, percent): (&Asked, Class, u32),
+    ) -> Estimate {
+        let expected = payer.map_or(0, |payer| self.accounts.expected(payer, class));
+        let weights = &self.settings.weights;
+        let mut quote = weights.quote(asked);
+        let mut total = weights.estimate(&quote, expected);
+        let mut surcharge = 0;
+        if percent > 100 {
+            // The backend is strained: so much is due on top, whatever the reply is.
+            let before = quote.fixed.micro();
+            let on_top = total.micro().saturating_mul(u64::from(percent - 100)) / 100;
+            quote.fixed = Price::new(before.saturating_add(on_top));
+            surcharge = quote.fixed.micro() - before;
+            total = weights.estimate(&quote, expected);
+        }
+        Estimate { quote, expected, total, surcharge }
+    }
+
+    /// The track for a request that is estimated to cost so much.
+    pub fn track(&mut self, payer: Option<Payer>, class: Class, estimate: Price) -> Track {
+        let Some(payer) = payer.filter(|_| self.is_priced()) else { return Track::Usual };
+        track_of(self.heavy_from, estimate, class, self.accounts.is_known(payer, class))
     }
 
     /// The price of what is answered whether there is enough left or not: who has nothing left asks how much that is.

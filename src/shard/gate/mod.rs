@@ -14,15 +14,13 @@ mod pricing;
 mod settlement;
 
 pub use accounts::{Accounts, Bill, Charge, Decision, Payer, Scope, Tab, UserAccount, UserFigures};
-pub use admission::{Admission, Throttled};
+pub use admission::{Admission, Estimate, Throttled};
 pub use pricing::asked;
 pub use settlement::Settlement;
 
 use super::settings::{AdmissionSettings, Limiter, ShardSettings};
 use crate::config::{Quotas, Tenant};
-use crate::policy::price::{Asked, Quote};
 use crate::policy::slice::Verdict;
-use crate::protocol::command::Class;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{BucketId, Capacity, ClientId, Grant, MicroUnits, Price, Timestamp, Weights};
@@ -145,18 +143,6 @@ impl Gate {
     /// The bucket of a scope and its size, if it is bounded.
     pub fn bucket(&self, scope: Scope) -> Option<(BucketId, Capacity)> {
         self.accounts.bucket(scope).zip(self.accounts.capacity(scope))
-    }
-
-    /// What such a request is thought to cost now, and what of that is expected from earlier ones.
-    pub fn estimate(
-        &mut self,
-        payer: Option<Payer>,
-        asked: &Asked,
-        class: Class,
-    ) -> (Quote, MicroUnits, Price) {
-        let quote = self.settings.weights.quote(asked);
-        let expected = payer.map_or(0, |payer| self.accounts.expected(payer, class));
-        (quote, expected, self.settings.weights.estimate(&quote, expected))
     }
 
     /// What would be decided of a scope alone, its size, and what is left of it, if it has a bound. Nothing is taken.
