@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::expect::{Allowed, Asked, Expected, Judged};
 use super::history::{Fate, History};
 use super::network::SocketId;
-use super::plan::Plan;
+use super::overload::Tally;
+use super::plan::{Load, Plan};
 use super::request::{Burst, Writer};
 use crate::protocol::{Protocol, ReplyScanner};
 use crate::routing::Topology;
-use crate::values::Random;
+use crate::values::{Random, Tier, Timestamp};
 
 /// How a client leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +65,19 @@ pub(super) struct Client {
     scanner: ReplyScanner,
     partial: Vec<u8>,
     walk: Option<Walk>,
+    work: Option<Work>,
     pub replies: u64,
     pub refusals: u64,
+}
+
+/// A client that sends all the time, whatever it is answered.
+#[derive(Debug)]
+struct Work {
+    load: Load,
+    tier: Tier,
+    /// When that was sent which is not answered.
+    sent_at: VecDeque<Timestamp>,
+    tally: Tally,
 }
 
 /// A walk over all keys: what must be found, and what was.
@@ -75,9 +87,31 @@ struct Walk {
     found: BTreeSet<String>,
 }
 
+impl Work {
+    /// A reply has come.
+    fn count(&mut self, is_refused: bool, now: Timestamp) {
+        let Some(sent_at) = self.sent_at.pop_front() else { return };
+        if sent_at < self.load.counted_from || sent_at >= self.load.until {
+            return;
+        }
+        if is_refused {
+            self.tally.refused += 1;
+        } else if now.since(sent_at) <= self.load.deadline {
+            self.tally.in_time += 1;
+        } else {
+            self.tally.late += 1;
+        }
+    }
+}
+
 impl Client {
     pub fn new(number: u32, socket: SocketId, plan: &Plan, topology: Topology, mut random: Random) -> Self {
+        let work = plan.load.map(|load| {
+            let tier = *random.pick(&Tier::ALL);
+            Work { load, tier, sent_at: VecDeque::new(), tally: Tally::default() }
+        });
         let leaving = match random.below(100) {
+            _ if work.is_some() => Leaving::Quit,
             _ if random.per_mille(plan.faults.client_lost) => Leaving::Lost,
             0..=24 => Leaving::Quit,
             25..=44 => Leaving::Malformed,
@@ -108,13 +142,17 @@ impl Client {
             scanner: ReplyScanner::default(),
             partial: Vec::new(),
             walk: None,
+            work,
             replies: 0,
             refusals: 0,
         }
     }
 
     /// It is time to do something.
-    pub fn act(&mut self, step: u64, over: bool, history: &mut History) -> Move {
+    pub fn act(&mut self, step: u64, now: Timestamp, over: bool, history: &mut History) -> Move {
+        if self.work.is_some() && self.stage == Stage::Talking && !over {
+            return Move::Send(self.send_one(step, now, history));
+        }
         if self.stage != Stage::Talking || (self.patient && !self.asked.is_empty() && !over) {
             return Move::Nothing;
         }
@@ -125,6 +163,19 @@ impl Client {
             return Move::Send(self.sent(burst));
         }
         self.leave(step, over, history)
+    }
+
+    /// What a client under load sends.
+    fn send_one(&mut self, step: u64, now: Timestamp, history: &mut History) -> Vec<u8> {
+        let mut burst = Burst::default();
+        if let Some(Work { load, tier, sent_at, .. }) = &mut self.work {
+            if self.writer.sequence == 0 {
+                self.writer.say_quality(&mut burst, *tier, load.deadline, step);
+            }
+            self.writer.add_plain(&mut burst, load.keys, step, history);
+            sent_at.extend(burst.asked.iter().map(|_| now));
+        }
+        self.sent(burst)
     }
 
     fn fill(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
@@ -177,15 +228,28 @@ impl Client {
     }
 
     /// How long it thinks.
-    pub fn pause(&mut self) -> Duration {
+    pub fn pause(&mut self, now: Timestamp) -> Duration {
+        if let Some(work) = &self.work {
+            return Duration::from_secs_f64(self.writer.random.exponential() / work.load.rate(now));
+        }
         Duration::from_micros(*self.writer.random.pick(&[1, 30, 300, 3_000, 20_000]))
+    }
+
+    /// The same after a reply, if that makes it think.
+    pub fn pause_after_reply(&mut self, now: Timestamp) -> Option<Duration> {
+        self.work.is_none().then(|| self.pause(now))
+    }
+
+    /// What became of the requests that count, and their tier.
+    pub fn tally(&self) -> Option<(Tier, Tally)> {
+        self.work.as_ref().map(|work| (work.tier, work.tally))
     }
 
     /// Bytes of replies.
     pub fn receive(
         &mut self,
         mut bytes: &[u8],
-        step: u64,
+        (step, now): (u64, Timestamp),
         history: &mut History,
         allowed: Allowed,
     ) -> Result<(), String> {
@@ -199,7 +263,7 @@ impl Client {
             let mut reply = std::mem::take(&mut self.partial);
             reply.extend_from_slice(end);
             bytes = rest;
-            self.take_reply(&reply, step, history, allowed)?;
+            self.take_reply(&reply, (step, now), history, allowed)?;
         }
         Ok(())
     }
@@ -207,7 +271,7 @@ impl Client {
     fn take_reply(
         &mut self,
         reply: &[u8],
-        step: u64,
+        (step, now): (u64, Timestamp),
         history: &mut History,
         allowed: Allowed,
     ) -> Result<(), String> {
@@ -216,7 +280,11 @@ impl Client {
             return Err(self.told(&format!("was answered without having asked: {shown}")));
         };
         self.replies += 1;
-        match asked.judge(reply, step, history, allowed)? {
+        let judged = asked.judge(reply, step, history, allowed)?;
+        if let Some(work) = &mut self.work {
+            work.count(judged == Judged::Refusal, now);
+        }
+        match judged {
             Judged::Answer => self.spoken = asked.protocol,
             Judged::Refusal => {
                 self.refusals += 1;

@@ -66,6 +66,8 @@ pub(super) struct Asked {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
     pub refusals: bool,
+    /// Too late: nothing else was wrong than that cores did not run.
+    pub lateness: bool,
     pub throttling: bool,
     pub oversized: bool,
 }
@@ -248,7 +250,7 @@ impl Asked {
                 element,
                 step,
                 history,
-                Allowed { refusals: false, throttling: false, oversized: false },
+                Allowed { refusals: false, lateness: false, throttling: false, oversized: false },
             )?;
         }
         Ok(Judged::Answer)
@@ -332,7 +334,12 @@ fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
     } else {
         return Ok(None);
     };
-    if allowed.refusals { Ok(Some(fate)) } else { Err("nothing was wrong that could be a reason".into()) }
+    let is_late = allowed.lateness && reply.starts_with(b"-DEADLINE ");
+    if allowed.refusals || is_late {
+        Ok(Some(fate))
+    } else {
+        Err("nothing was wrong that could be a reason".into())
+    }
 }
 
 fn page(reply: &[u8]) -> Result<Judged, String> {

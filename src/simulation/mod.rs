@@ -18,12 +18,14 @@
 //! | sockets: delays, splits, order | `network.rs` |
 //! | clients: what they send, when, how they leave | `client.rs`, `request.rs` |
 //! | stores: the embedded engine, slow and unreliable | `store.rs` |
+//! | more is asked than stores can do: what becomes of it | `overload.rs` |
 //! | is this reply possible? | `expect.rs`, `history.rs`, `token.rs` |
 
 mod client;
 mod expect;
 mod history;
 mod network;
+pub mod overload;
 mod plan;
 mod request;
 mod store;
@@ -33,6 +35,7 @@ mod world;
 
 use std::fmt;
 
+use overload::{Outcome, Trouble};
 use world::World;
 
 /// What a run that broke no promise did.
@@ -57,18 +60,18 @@ pub struct Failure {
     pub seed: u64,
     /// The event at which it was noticed.
     pub step: u64,
-    /// How many steps the run was to have.
-    pub steps: u64,
+    /// The arguments that make it happen again.
+    pub arguments: String,
     /// What was promised, and what happened.
     pub what: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, step, steps, what } = self;
+        let Self { seed, step, arguments, what } = self;
         write!(
             out,
-            "seed {seed}, step {step}: {what}\nrepeat with: weir-simulate --seed {seed} --steps {steps} --narrate"
+            "seed {seed}, step {step}: {what}\nrepeat with: weir-simulate --seed {seed} {arguments} --narrate"
         )
     }
 }
@@ -86,12 +89,29 @@ pub enum Voice {
 /// Runs the world of a seed: clients keep coming for `steps` events, then the last ones leave and all must come to rest.
 pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     let mut world = World::new(seed, steps, voice);
-    world.run().map_err(|what| Failure { seed, step: world.step(), steps, what })
+    world.run().map_err(|what| Failure {
+        seed,
+        step: world.step(),
+        arguments: format!("--steps {steps}"),
+        what,
+    })
+}
+
+/// Runs the world of a seed in which clients ask for half as much again as stores can do, with the same promises, and says what
+/// became of their requests.
+pub fn run_overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Result<Outcome, Failure> {
+    let mut world = World::overloaded(seed, trouble, voice);
+    let arguments = format!("--overload --trouble {trouble}");
+    match world.run() {
+        Ok(_) => Ok(world.outcome()),
+        Err(what) => Err(Failure { seed, step: world.step(), arguments, what }),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::Tier;
 
     const STEPS: u64 = 16_000;
 
@@ -110,6 +130,23 @@ mod tests {
         let [first, second] = [(); 2].map(|()| run(5, STEPS, Voice::Silent).expect("holds"));
         assert_eq!(first, second);
         assert_ne!(first.trace, run(6, STEPS, Voice::Silent).expect("holds").trace);
+    }
+
+    #[test]
+    fn under_half_as_much_again_as_stores_can_do_nearly_all_of_what_they_do_is_of_use() {
+        for seed in [1, 2] {
+            let outcome = run_overloaded(seed, Trouble::None, Voice::Silent);
+            let outcome = outcome.unwrap_or_else(|failure| panic!("{failure}"));
+            assert!(outcome.goodput() >= 0.95, "seed {seed}: {outcome:?}");
+            assert!(outcome.served(Tier::Critical) >= 0.99, "seed {seed}: {outcome:?}");
+            assert!(outcome.late() <= 0.001, "seed {seed}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn stalls_late_cores_and_lost_connections_under_load_break_no_promise() {
+        let outcome = run_overloaded(4, Trouble::All, Voice::Silent);
+        outcome.unwrap_or_else(|failure| panic!("{failure}"));
     }
 
     fn hold(seeds: std::ops::Range<u64>) {

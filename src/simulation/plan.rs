@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::values::Random;
-use crate::values::{MicroUnits, UNIT};
+use super::Trouble;
+use crate::values::{MicroUnits, Random, Timestamp, UNIT};
 
 /// How often what goes wrong, in a thousand.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +54,41 @@ impl Faults {
     }
 }
 
+/// More than stores can do, all the time: clients send without waiting for replies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// Requests of each client per second, before and from then on.
+    pub rates: [f64; 2],
+    pub full_from: Timestamp,
+    /// Of no use after this.
+    pub deadline: Duration,
+    /// What was sent from then on until then counts, and until then it lasts.
+    pub counted_from: Timestamp,
+    pub until: Timestamp,
+    /// Keys that all share.
+    pub keys: u64,
+}
+
+impl Load {
+    pub fn rate(&self, now: Timestamp) -> f64 {
+        self.rates[usize::from(now >= self.full_from)]
+    }
+}
+
+/// A store does nothing for a while.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stall {
+    pub from: Timestamp,
+    pub until: Timestamp,
+}
+
+/// How often a core does not run, and for how long: a time between, and the longest one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sleeps {
+    pub apart: Duration,
+    pub longest: Duration,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub shards: u16,
@@ -66,8 +101,12 @@ pub(super) struct Plan {
     pub faults: Faults,
     /// The longest way between a socket's ends.
     pub network_delay: Duration,
-    /// How long a store may take for one request.
+    /// How long a store may take for one request; in the mean, if it has so many servers for all its connections.
     pub store_delay: Duration,
+    pub store_servers: Option<usize>,
+    pub stall: Option<Stall>,
+    pub sleeps: Option<Sleeps>,
+    pub load: Option<Load>,
     /// How long a shard may be busy before it looks at what came in.
     pub turn_delay: Duration,
     /// Bytes in one piece, at most.
@@ -100,6 +139,13 @@ impl Plan {
             faults: if calm { Faults::NONE } else { Faults::drawn(random) },
             network_delay: micros(random, &[1, 50, 500, 5_000]),
             store_delay: micros(random, &[1, 20, 200, 2_000]),
+            store_servers: (!calm && random.per_mille(300)).then(|| random.between(1, 4) as usize),
+            stall: None,
+            sleeps: random.per_mille(300).then(|| Sleeps {
+                apart: Duration::from_millis(*random.pick(&[50, 1_000])),
+                longest: Duration::from_millis(*random.pick(&[20, 200])),
+            }),
+            load: None,
             turn_delay: micros(random, &[1, 20, 300]),
             piece_bytes: *random.pick(&[3, 40, 1_000, 16_384, 16_384]),
             output_bytes_max: *random.pick(&[150_000, 1_000_000, 64_000_000]),
@@ -113,8 +159,68 @@ impl Plan {
         }
     }
 
+    /// Half as much again is asked as the stores can do.
+    pub fn overloaded(random: &mut Random, trouble: Trouble) -> Self {
+        const FACTORS: [f64; 2] = [0.5, 1.5];
+        let calm = Self { faults: Faults::NONE, quota: None, idle_timeout: None, ..Self::drawn(random) };
+        let is_so = |wanted| trouble == wanted || trouble == Trouble::All;
+        let clients = random.between(40, 200) as usize;
+        let servers = *random.pick(if is_so(Trouble::ColdStart) { &[1, 4, 16] } else { &[1, 2, 4] });
+        let capacity = random.between(500, 2_000) as f64;
+        // A calm beginning, if any, and then a moment to find out what the stores can do.
+        let full_from = Timestamp::from_millis(if is_so(Trouble::ColdStart) { 0 } else { 2_000 });
+        let counted_from = full_from.after(Duration::from_secs(1));
+        let stall = is_so(Trouble::Stalls).then(|| {
+            let from = counted_from.after(Duration::from_millis(random.between(500, 1_500)));
+            Stall { from, until: from.after(Duration::from_secs(*random.pick(&[1, 3, 10]))) }
+        });
+        let lost_after = u64::from(is_so(Trouble::LostLinks));
+        Self {
+            shards: *random.pick(&[1, 2, 4, 8]),
+            // What is asked here costs little.
+            heavy_from: 20 * UNIT,
+            clients,
+            faults: Faults { lost_after, ..Faults::NONE },
+            network_delay: Duration::from_micros(*random.pick(&[50, 200])),
+            turn_delay: Duration::from_micros(20),
+            store_delay: Duration::from_secs_f64(servers as f64 / capacity),
+            store_servers: Some(servers),
+            stall,
+            sleeps: is_so(Trouble::LateCores)
+                .then_some(Sleeps { apart: Duration::from_secs(1), longest: Duration::from_millis(200) }),
+            load: Some(Load {
+                rates: FACTORS.map(|factor| factor * capacity * f64::from(calm.backends) / clients as f64),
+                full_from,
+                deadline: Duration::from_millis(*random.pick(&[250, 500])),
+                counted_from,
+                until: stall.map_or(counted_from, |stall| stall.until).after(Duration::from_secs(4)),
+                keys: 2_000,
+            }),
+            piece_bytes: 16_384,
+            output_bytes_max: 64_000_000,
+            reply_bytes_max: 64_000_000,
+            padding_max: 100,
+            pool_stall: 0,
+            ends_by_draining: false,
+            ..calm
+        }
+    }
+
+    /// Requests that the stores could have carried out in the time that counts.
+    pub fn could(&self) -> f64 {
+        let (Some(load), Some(servers)) = (self.load, self.store_servers) else { return 0.0 };
+        let stalled = self.stall.map_or(Duration::ZERO, |stall| stall.until.since(stall.from));
+        let capacity = servers as f64 / self.store_delay.as_secs_f64();
+        let whole = load.until.since(load.counted_from).as_secs_f64() * f64::from(self.backends);
+        // Only the first one stalls.
+        (whole - stalled.as_secs_f64()) * capacity
+    }
+
     /// Nothing goes wrong that could make weir refuse a request.
     pub fn is_calm(&self) -> bool {
+        if self.store_servers.is_some() {
+            return false;
+        }
         let Faults {
             lost_before, lost_after, refused_connect, ignored_connect, loading, stall, garbage, ..
         } = self.faults;

@@ -1,11 +1,13 @@
 //! What clients send: requests of every kind that weir handles in a way of its own, and what may be answered.
 
+use std::time::Duration;
+
 use super::expect::{Asked, Expected};
 use super::history::{History, Sent};
 use super::token::value;
 use crate::protocol::{Protocol, encode};
 use crate::routing::{Topology, slot_of};
-use crate::values::Random;
+use crate::values::{Random, Tier};
 
 const SHARED_KEYS: u64 = 12;
 const OWN_KEYS: u64 = 3;
@@ -59,6 +61,22 @@ impl Writer {
         }
     }
 
+    /// What a client under load asks: for one key of many.
+    pub fn add_plain(&mut self, burst: &mut Burst, keys: u64, step: u64, history: &mut History) {
+        let key = format!("key:{}", self.random.below(keys));
+        if self.random.per_mille(750) {
+            return self.ask(burst, step, &[b"GET", key.as_bytes()], Expected::Value(key.clone()));
+        }
+        self.set_key(burst, &key, step, history);
+    }
+
+    /// Says how much the client's requests matter, and for how long.
+    pub fn say_quality(&mut self, burst: &mut Burst, tier: Tier, deadline: Duration, step: u64) {
+        let millis = deadline.as_millis().to_string();
+        let words = [b"QOS", &b"SET"[..], b"TIER", tier.name().as_bytes(), b"DEADLINE", millis.as_bytes()];
+        self.ask(burst, step, &words, Expected::Exactly(b"+OK\r\n".to_vec()));
+    }
+
     /// One request that weir answers by itself.
     pub fn echo(&mut self, burst: &mut Burst, step: u64) {
         let text = format!("e{}.{}", self.client, self.sequence);
@@ -96,8 +114,12 @@ impl Writer {
 
     fn set(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let key = self.register();
+        self.set_key(burst, &key, step, history);
+    }
+
+    fn set_key(&mut self, burst: &mut Burst, key: &str, step: u64, history: &mut History) {
         let sent = self.next(step);
-        let (write, value) = self.written(sent, &key, history);
+        let (write, value) = self.written(sent, key, history);
         self.push(burst, sent, &[b"SET", key.as_bytes(), &value], Expected::Ok(vec![write]));
     }
 
@@ -184,11 +206,7 @@ impl Writer {
         let group = format!("{{tag{}}}", self.random.below(GROUPS));
         let [from, to] = [(); 2].map(|()| format!("{group}{}", self.random.below(3)));
         match self.random.below(3) {
-            0 => {
-                let sent = self.next(step);
-                let (write, value) = self.written(sent, &from, history);
-                self.push(burst, sent, &[b"SET", from.as_bytes(), &value], Expected::Ok(vec![write]));
-            }
+            0 => self.set_key(burst, &from, step, history),
             1 => self.ask(burst, step, &[b"GET", from.as_bytes()], Expected::OneOf(group)),
             _ => self.ask(burst, step, &[b"RENAME", from.as_bytes(), to.as_bytes()], Expected::Renamed),
         }

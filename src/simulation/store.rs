@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::history::History;
 use super::network::SocketId;
-use super::plan::Faults;
+use super::plan::{Faults, Plan, Stall};
 use super::token::{token_of_word, tokens};
 use crate::protocol::{Argument, Arguments, RequestDecoder, RequestLimits, encode, reply};
 use crate::storage::{Engine, EngineLimits, Session};
@@ -53,6 +53,9 @@ pub(super) struct Store {
     killed: Vec<SocketId>,
     loading_until: Timestamp,
     stalled_until: Timestamp,
+    /// When each of its servers is free again, where all connections share them.
+    servers: Option<Vec<Timestamp>>,
+    stall: Option<Stall>,
     random: Random,
     faults: Faults,
     delay: Duration,
@@ -61,16 +64,18 @@ pub(super) struct Store {
 const LOADING: &[u8] = b"-LOADING Redis is loading the dataset in memory\r\n";
 
 impl Store {
-    pub fn new(mut random: Random, faults: Faults, delay: Duration) -> Self {
+    pub fn new(mut random: Random, plan: &Plan, stall: Option<Stall>) -> Self {
         Self {
             engine: Engine::new(EngineLimits::with_memory(1 << 30), random.bits()),
             connections: BTreeMap::new(),
             killed: Vec::new(),
             loading_until: Timestamp::ZERO,
             stalled_until: Timestamp::ZERO,
+            servers: plan.store_servers.map(|servers| vec![Timestamp::ZERO; servers]),
+            stall,
             random,
-            faults,
-            delay,
+            faults: plan.faults,
+            delay: plan.store_delay,
         }
     }
 
@@ -137,12 +142,19 @@ impl Store {
                 Ok(None) => break,
                 Err(error) => return Err(format!("a store was sent malformed bytes: {}", error.0)),
             }
-            let takes = Duration::from_nanos(self.random.below(self.delay.as_nanos() as u64 + 1));
             if self.random.per_mille(self.faults.stall) {
-                self.stalled_until = now.after(Duration::from_millis(self.random.between(1, 6_000)));
+                self.stalled_until = now.after(Duration::from_millis(self.random.between(1, 10_000)));
             }
-            connection.busy_until = connection.busy_until.max(now).max(self.stalled_until).after(takes);
-            times.push(connection.busy_until);
+            let from = now.max(self.stalled_until);
+            let done = if let Some(servers) = &mut self.servers {
+                let takes = self.delay.mul_f64(self.random.exponential());
+                connection.busy_until.max(occupy(servers, from, takes, self.stall))
+            } else {
+                let takes = self.random.below(self.delay.as_nanos() as u64 + 1);
+                connection.busy_until.max(from).after(Duration::from_nanos(takes))
+            };
+            connection.busy_until = done;
+            times.push(done);
         }
         Ok(times)
     }
@@ -242,6 +254,16 @@ impl Store {
         self.engine.execute(&mut Session::new(0), request.arguments, now, &mut out);
         reply::text(&out).map(<[u8]>::to_vec)
     }
+}
+
+/// The server that is free first does it. When that is done; what a stall falls into takes as much longer.
+fn occupy(servers: &mut [Timestamp], from: Timestamp, takes: Duration, stall: Option<Stall>) -> Timestamp {
+    let free = servers.iter_mut().min().expect("a store has a server");
+    *free = (*free).max(from).after(takes);
+    if let Some(stall) = stall.filter(|stall| (stall.from..stall.until).contains(free)) {
+        *free = free.after(stall.until.since(stall.from));
+    }
+    *free
 }
 
 /// Between MULTI and EXEC stand the requests of one client only.

@@ -9,6 +9,7 @@ use super::client::{Client, Leaving, Move, Stage};
 use super::expect::Allowed;
 use super::history::{History, Sent};
 use super::network::{Lane, Peer, Socket, SocketId, pieces};
+use super::overload::{Outcome, Trouble};
 use super::plan::Plan;
 use super::store::{Store, StoreAnswer};
 use super::token::tokens;
@@ -20,8 +21,8 @@ use crate::control::reconciliation::Reconciliation;
 use crate::protocol::{Room, Segment, encode};
 use crate::routing::{Topology, slot_of};
 use crate::shard::{
-    AdmissionSettings, BackendSettings, Batch, ClientLimits, Counter, OverloadSettings, Question, ReplyTo,
-    Shard, ShardSettings,
+    AdmissionSettings, BackendSettings, Batch, BulkheadFigures, ClientLimits, Counter, OverloadSettings,
+    Question, ReplyTo, Shard, ShardSettings,
 };
 use crate::values::Random;
 use crate::values::allowance::Report;
@@ -62,6 +63,7 @@ enum Event {
     StoreSeesEnd(SocketId),
     StoreActs(SocketId),
     PoolsHear(Report),
+    TellBulkheads,
 }
 
 struct Entry {
@@ -97,6 +99,9 @@ struct Core {
     unread: BTreeMap<SocketId, Vec<Input>>,
     /// The turns that are on their way.
     turns: BTreeSet<Timestamp>,
+    /// It does not run until then, and again from then on for a while.
+    sleeps_until: Timestamp,
+    sleeps_from: Timestamp,
     to_others: Vec<Lane>,
     to_pools: Lane,
     from_pools: Lane,
@@ -138,7 +143,14 @@ pub(super) struct World {
 const PERIOD: Duration = Duration::from_millis(10);
 const POOL_STALL: Duration = Duration::from_millis(300);
 
+/// How often a world under load tells how it stands before the stores.
+const BETWEEN_TOLD: Duration = Duration::from_millis(100);
+
 fn quotas_of(plan: &Plan) -> Quotas {
+    if plan.load.is_some() {
+        // Nobody is more important than the tenant allows.
+        return Quotas::parse("quotas.toml", "[default]\ntier = \"critical\"\n").expect("a valid file");
+    }
     let Some(quota) = plan.quota else { return Quotas::trusting() };
     let text = format!("[default]\nru_per_second = {quota}\nadmin = true\n");
     Quotas::parse("quotas.toml", &text).expect("a valid file")
@@ -160,6 +172,17 @@ impl World {
     pub fn new(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::drawn(&mut random);
+        Self::of(plan, random, steps, voice)
+    }
+
+    /// A world in which more is asked than stores can do.
+    pub fn overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Plan::overloaded(&mut random, trouble);
+        Self::of(plan, random, u64::MAX, voice)
+    }
+
+    fn of(plan: Plan, mut random: Random, steps: u64, voice: Voice) -> Self {
         let topology = Topology::new(plan.shards, plan.backends);
         let backends: Arc<[BackendSettings]> = (0..plan.backends)
             .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
@@ -193,6 +216,8 @@ impl World {
                     inbox: VecDeque::new(),
                     unread: BTreeMap::new(),
                     turns: BTreeSet::new(),
+                    sleeps_until: Timestamp::ZERO,
+                    sleeps_from: Timestamp::ZERO,
                     to_pools: Lane::default(),
                     from_pools: Lane::default(),
                     spent: 0,
@@ -201,8 +226,13 @@ impl World {
                 }
             })
             .collect();
-        let stores =
-            (0..plan.backends).map(|_| Store::new(random.fork(), plan.faults, plan.store_delay)).collect();
+        let stores = (0..plan.backends)
+            .map(|index| {
+                // Only the first one stalls.
+                let stall = plan.stall.filter(|_| index == 0);
+                Store::new(random.fork(), &plan, stall)
+            })
+            .collect();
         let mut world = Self {
             steps,
             step: 0,
@@ -229,6 +259,9 @@ impl World {
         };
         if voice == Voice::Narrating {
             eprintln!("{:?}", world.plan);
+            if world.plan.load.is_some() {
+                world.after(Duration::ZERO, Event::TellBulkheads);
+            }
         }
         for _ in 0..world.plan.clients {
             world.add_client();
@@ -247,7 +280,8 @@ impl World {
             self.step += 1;
             self.note(&event);
             self.happen(event)?;
-            if self.step >= self.steps && !self.over {
+            let is_enough = self.plan.load.map_or(self.step >= self.steps, |load| at >= load.until);
+            if is_enough && !self.over {
                 self.end();
             }
             if at > END {
@@ -263,6 +297,25 @@ impl World {
             links_lost: self.cores.iter().map(|core| core.shard.counters().get(Counter::LinksLost)).sum(),
             trace: self.trace.value(),
         })
+    }
+
+    /// How it stands before the stores.
+    fn tell_bulkheads(&self) {
+        for core in &self.cores {
+            let busy = |figures: &BulkheadFigures| figures.in_flight + figures.held.requests > 0;
+            for figures in core.shard.bulkheads().filter(busy) {
+                eprintln!("       {:>12} shard {} {figures:?}", self.now.as_nanos(), core.shard.id().0);
+            }
+        }
+    }
+
+    /// What became of what was asked, in a world under load.
+    pub fn outcome(&self) -> Outcome {
+        let mut outcome = Outcome { could: self.plan.could(), ..Outcome::default() };
+        for (tier, tally) in self.clients.iter().filter_map(Client::tally) {
+            outcome.tiers[tier as usize].add(tally);
+        }
+        outcome
     }
 
     fn note(&mut self, event: &Event) {
@@ -336,6 +389,12 @@ impl World {
             Event::StoreSeesEnd(socket) => self.store_of(socket).ended(socket),
             Event::StoreActs(socket) => self.store_acts(socket)?,
             Event::PoolsHear(report) => self.pools_hear(&report),
+            Event::TellBulkheads => {
+                self.tell_bulkheads();
+                if !self.over {
+                    self.after(BETWEEN_TOLD, Event::TellBulkheads);
+                }
+            }
         }
         Ok(())
     }
@@ -373,6 +432,10 @@ impl World {
     fn turn(&mut self, shard: usize) -> Checked {
         let now = self.clocks();
         self.cores[shard].turns.remove(&self.now);
+        if let Some(awake) = self.sleeps(shard) {
+            self.plan_turn(shard, awake);
+            return Ok(());
+        }
         let quiet = self.cores[shard].inbox.is_empty();
         while let Some(input) = self.cores[shard].inbox.pop_front() {
             self.take(shard, input, now);
@@ -423,6 +486,19 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Until when a core does not run, if that is so now: others have its CPU, or the machine does something else.
+    fn sleeps(&mut self, shard: usize) -> Option<Timestamp> {
+        let sleeps = self.plan.sleeps?;
+        let core = &mut self.cores[shard];
+        if core.sleeps_from <= self.now {
+            let is_first = core.sleeps_from == Timestamp::ZERO;
+            let lasts = Duration::from_micros(self.random.between(5_000, sleeps.longest.as_micros() as u64));
+            core.sleeps_until = if is_first { self.now } else { self.now.after(lasts) };
+            core.sleeps_from = core.sleeps_until.after(sleeps.apart.mul_f64(self.random.exponential()));
+        }
+        (core.sleeps_until > self.now).then_some(core.sleeps_until)
     }
 
     fn take(&mut self, shard: usize, input: Input, now: Now) {
@@ -636,7 +712,7 @@ impl World {
         let random = self.random.fork();
         self.clients.push(Client::new(client as u32, socket, &self.plan, self.topology, random));
         self.send_to_shard(socket, Input::Accepted(socket));
-        let delay = self.clients[client].pause();
+        let delay = self.clients[client].pause(self.now);
         self.after(delay, Event::ClientActs(client));
     }
 
@@ -648,7 +724,7 @@ impl World {
 
     fn client_acts(&mut self, client: usize) {
         let socket = self.clients[client].socket;
-        let next = self.clients[client].act(self.step, self.over, &mut self.history);
+        let next = self.clients[client].act(self.step, self.now, self.over, &mut self.history);
         match next {
             Move::Nothing => return,
             Move::Leave => {
@@ -663,7 +739,7 @@ impl World {
                 self.send_to_shard(socket, Input::End(socket));
             }
         }
-        let delay = self.clients[client].pause();
+        let delay = self.clients[client].pause(self.now);
         self.after(delay, Event::ClientActs(client));
     }
 
@@ -679,12 +755,14 @@ impl World {
         }
         let allowed = Allowed {
             refusals: !self.plan.is_calm(),
+            lateness: self.plan.sleeps.is_some(),
             throttling: self.plan.quota.is_some(),
             oversized: self.plan.reply_bytes_max.min(self.plan.output_bytes_max) < 300_000,
         };
-        self.clients[client].receive(bytes, self.step, &mut self.history, allowed)?;
-        let delay = self.clients[client].pause();
-        self.after(delay, Event::ClientActs(client));
+        self.clients[client].receive(bytes, (self.step, self.now), &mut self.history, allowed)?;
+        if let Some(delay) = self.clients[client].pause_after_reply(self.now) {
+            self.after(delay, Event::ClientActs(client));
+        }
         Ok(())
     }
 

@@ -1,9 +1,12 @@
 //! Runs simulated worlds, many of them, and says which one breaks a promise.
 
+use std::ops::Range;
 use std::process::ExitCode;
 
 use clap::Parser;
+use weir::simulation::overload::{Outcome, Trouble};
 use weir::simulation::{self, Voice};
+use weir::values::Tier;
 
 #[derive(Parser)]
 #[command(
@@ -12,47 +15,115 @@ use weir::simulation::{self, Voice};
     about = "Run weir's composer in simulated worlds and check what it promises."
 )]
 struct Flags {
-    /// The seeds to run, the second one not included.
-    #[arg(long, value_name = "A..B", default_value = "0..1000", value_parser = seeds, conflicts_with = "seed")]
-    seeds: (u64, u64),
+    /// The seeds to run, the second one not included; 0..1000 if nothing is said.
+    #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with = "seed")]
+    seeds: Option<(u64, u64)>,
     /// Run this seed only.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Events in each world before its clients leave.
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     steps: u64,
+    /// Let clients ask for half as much again as stores can do, and say how much of what they can do is of use. The default is 20
+    /// seeds then.
+    #[arg(long, conflicts_with = "steps")]
+    overload: bool,
+    /// What goes wrong besides: none, cold-start, late-cores, stalls, lost-links or all. The default is each of them in turn.
+    #[arg(long, value_name = "WHAT", value_parser = trouble, requires = "overload")]
+    trouble: Option<Trouble>,
+    /// The part of what stores can do that must be of use with every seed, in percent.
+    #[arg(long, value_name = "PERCENT", requires = "overload")]
+    goodput: Option<f64>,
     /// Tell every event on standard error.
     #[arg(long)]
     narrate: bool,
 }
 
+/// Seeds of an overload, where none are given: each takes as long as hundreds of other worlds.
+const OVERLOADS: u64 = 20;
+
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    let (first, end) = flags.seed.map_or(flags.seeds, |seed| (seed, seed + 1));
-    let voice = if flags.narrate { Voice::Narrating } else { Voice::Silent };
+    let usual = if flags.overload { OVERLOADS } else { 1_000 };
+    let (first, end) = flags.seed.map_or(flags.seeds.unwrap_or((0, usual)), |seed| (seed, seed + 1));
+    let outcome =
+        if flags.overload { overload(&flags, first..end) } else { usual_worlds(&flags, first..end) };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            println!("{what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Flags {
+    fn voice(&self) -> Voice {
+        if self.narrate { Voice::Narrating } else { Voice::Silent }
+    }
+}
+
+fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
+    let Range { start: first, end } = seeds;
     let (mut replies, mut refusals, mut links_lost, mut steps) = (0, 0, 0, 0);
-    for seed in first..end {
-        match simulation::run(seed, flags.steps, voice) {
-            Ok(summary) => {
-                replies += summary.replies;
-                refusals += summary.refusals;
-                links_lost += summary.links_lost;
-                steps += summary.steps;
-                if (seed + 1 - first).is_multiple_of(100) {
-                    println!("seeds {first}..{}: {replies} replies, all as promised", seed + 1);
-                }
-            }
-            Err(failure) => {
-                println!("{failure}");
-                return ExitCode::FAILURE;
-            }
+    for seed in seeds {
+        let summary =
+            simulation::run(seed, flags.steps, flags.voice()).map_err(|failure| failure.to_string())?;
+        replies += summary.replies;
+        refusals += summary.refusals;
+        links_lost += summary.links_lost;
+        steps += summary.steps;
+        if (seed + 1 - first).is_multiple_of(100) {
+            println!("seeds {first}..{}: {replies} replies, all as promised", seed + 1);
         }
     }
     println!(
         "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {links_lost} connections to \
          stores lost: all as promised"
     );
-    ExitCode::SUCCESS
+    Ok(())
+}
+
+/// One line for each trouble: what the stores did that was of use, in percent of what they could do, and what tiers were served.
+fn overload(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
+    println!(
+        "{:<12} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9} {:>9}  seed",
+        "trouble", "goodput", "least", "late", "critical", "standard", "batch", "sheddable"
+    );
+    for trouble in flags.trouble.map_or(Trouble::ALL.to_vec(), |trouble| vec![trouble]) {
+        let mut outcomes: Vec<(u64, Outcome)> = Vec::new();
+        for seed in seeds.clone() {
+            let outcome = simulation::run_overloaded(seed, trouble, flags.voice());
+            outcomes.push((seed, outcome.map_err(|failure| failure.to_string())?));
+        }
+        let mean = |of: &dyn Fn(&Outcome) -> f64| {
+            100.0 * outcomes.iter().map(|(_, outcome)| of(outcome)).sum::<f64>() / outcomes.len() as f64
+        };
+        let goodputs = outcomes.iter().map(|(seed, outcome)| (*seed, 100.0 * outcome.goodput()));
+        let (worst, least) =
+            goodputs.min_by(|one, other| one.1.total_cmp(&other.1)).expect("there is a seed");
+        print!(
+            "{trouble:<12} {:>8.1}% {least:>8.1}% {:>6.2}%",
+            mean(&Outcome::goodput),
+            mean(&Outcome::late)
+        );
+        for tier in Tier::ALL {
+            print!(" {:>8.2}%", mean(&|outcome| outcome.served(tier)));
+        }
+        println!("  {worst}");
+        if let Some(wanted) = flags.goodput.filter(|wanted| least < *wanted) {
+            return Err(format!(
+                "seed {worst}, {trouble}: {least:.1} % of what stores could do, not {wanted} %"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A word.
+fn trouble(text: &str) -> Result<Trouble, String> {
+    let known = Trouble::ALL.into_iter().find(|trouble| trouble.name() == text);
+    known.ok_or_else(|| "none, cold-start, late-cores, stalls, lost-links or all is wanted".into())
 }
 
 /// `A..B`.
