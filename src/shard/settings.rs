@@ -108,8 +108,8 @@ impl OverloadSettings {
     }
 
     /// None of it.
-    pub fn off() -> Self {
-        Self { window: Mode::Off, queue: Mode::Off, shed: Mode::Off, ..Self::new(1, 0) }
+    pub fn off(shards: u16, backends: u16) -> Self {
+        Self { window: Mode::Off, queue: Mode::Off, shed: Mode::Off, ..Self::new(shards, backends) }
     }
 }
 

@@ -693,7 +693,7 @@ impl Rig {
                     seed: 1,
                     clients: ClientLimits::default(),
                     // What comes of that has tests of its own.
-                    overload: OverloadSettings::off(),
+                    overload: OverloadSettings::off(topology.shards(), topology.backends()),
                     admission: AdmissionSettings::default(),
                 };
                 change(&mut settings);
