@@ -67,7 +67,7 @@ pub struct Bulkhead {
     /// Nothing waited at some time since this was asked last.
     was_empty: bool,
     /// It is looked after at the end of each turn.
-    pub is_listed: bool,
+    is_listed: bool,
     /// How many each tenant has in flight, while requests wait.
     tenants: HashMap<TenantId, u32>,
 }
@@ -293,15 +293,21 @@ impl Bulkhead {
         !was_empty && !is_empty
     }
 
+    /// Is it looked after at the end of each turn?
+    pub fn is_listed(&self) -> bool {
+        self.is_listed
+    }
+
     /// Does nothing wait?
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// What is in flight is counted by tenants from now on.
-    pub fn count_tenants(&mut self, in_flight: impl Iterator<Item = TenantId>) {
+    /// It is looked after from now on, and what is in flight is counted by tenants.
+    pub fn begin_list(&mut self, in_flight: Vec<TenantId>) {
+        self.is_listed = true;
         self.tenants.clear();
-        in_flight.for_each(|tenant| *self.tenants.entry(tenant).or_default() += 1);
+        in_flight.into_iter().for_each(|tenant| *self.tenants.entry(tenant).or_default() += 1);
     }
 
     /// What waits for too long, or too late, is told so.

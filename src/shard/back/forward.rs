@@ -37,10 +37,13 @@ impl Back {
     ) -> Result<(), NotSent> {
         let bulkhead = &self.bulkheads[bulkhead_for(envelope.route)];
         if bulkhead.has_room(envelope.deadline, now.monotonic) {
-            self.put_on_link(env, envelope, message, requests, now)
-        } else {
-            self.send_later(env, envelope, message, requests, now)
+            match self.put_on_link(env, envelope, message, requests, now) {
+                // As many bytes as may be have yet to leave.
+                Err(NotSent::Full) if self.may_wait => {}
+                sent_or_not => return sent_or_not,
+            }
         }
+        self.send_later(env, envelope, message, requests, now)
     }
 
     /// Sends a request over its link.

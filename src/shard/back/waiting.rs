@@ -97,12 +97,11 @@ impl Back {
 
     /// A bulkhead is looked after from now on.
     fn list(&mut self, index: usize) {
-        let bulkhead = &mut self.bulkheads[index];
-        if !bulkhead.is_listed {
-            bulkhead.is_listed = true;
-            let links = self.links.iter().filter(|link| link.bulkhead == index);
-            let counted = links.flat_map(|link| &link.pending).filter(|pending| pending.is_counted());
-            bulkhead.count_tenants(counted.map(|pending| pending.tenant));
+        if !self.bulkheads[index].is_listed() {
+            let counted =
+                self.links_of(index).flat_map(|link| &link.pending).filter(|pending| pending.is_counted());
+            let tenants: Vec<_> = counted.map(|pending| pending.tenant).collect();
+            self.bulkheads[index].begin_list(tenants);
             self.listed.push(index);
         }
     }
@@ -229,9 +228,16 @@ impl Back {
         }
     }
 
+    /// The connections behind a bulkhead: those of one backend stand together.
+    fn links_of(&self, index: usize) -> impl Iterator<Item = &Link> {
+        let each = self.links.len() / self.ratios.len();
+        let first = index / BULKHEADS * each;
+        self.links[first..first + each].iter().filter(move |link| link.bulkhead == index)
+    }
+
     /// Is there room for more bytes on the connections of a bulkhead?
     fn has_room_on_links(&self, index: usize) -> bool {
-        self.links.iter().filter(|link| link.bulkhead == index).all(Link::has_room)
+        self.links_of(index).all(Link::has_room)
     }
 
     /// Looks for backends that stand still with requests in flight, and tells other cores how it stands.
