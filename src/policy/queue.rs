@@ -49,6 +49,9 @@ const SILENT: Duration = Duration::from_millis(20);
 /// How long the clock stands still for a window that grows.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Room for so many is kept while nothing waits.
+const KEPT: usize = 64;
+
 const TIERS: usize = 4;
 const NONE: u32 = u32::MAX;
 
@@ -569,6 +572,17 @@ impl<T: Copy> Queue<T> {
     fn is_too_old(&self, chain: &Chain) -> bool {
         let age = self.clock.saturating_sub(chain.since.clock);
         self.tiers[chain.tier].connections > 1 && age > self.patience.calm()
+    }
+
+    /// Gives back what a burst took, once nothing waits.
+    pub fn tidy(&mut self) {
+        if self.is_empty() && self.nodes.capacity() > KEPT {
+            (self.nodes, self.chains, self.chain_of) = (Slab::new(), Slab::new(), HashMap::new());
+            for queue in &mut self.tiers {
+                queue.tenants.shrink_to_fit();
+                queue.turns.shrink_to_fit();
+            }
+        }
     }
 
     /// The end of a turn: which tiers are over.

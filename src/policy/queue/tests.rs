@@ -194,6 +194,22 @@ fn no_more_waits_than_may_and_none_comes_until_it_is_much_less() {
 }
 
 #[test]
+fn what_a_burst_took_is_given_back_and_the_queue_goes_on() {
+    let mut queue = queue();
+    for round in 0..3 {
+        for number in 0..1_000 {
+            let waiting = request(number, u64::from(number % 300), (number % 5) as u16, Tier::Standard);
+            queue.push(waiting, at(round)).expect("there is room");
+        }
+        queue.tidy();
+        assert_eq!(queue.len(), 1_000, "nothing that waits is lost");
+        while take(&mut queue).is_some() {}
+        queue.tidy();
+        assert!(queue.nodes.capacity() <= KEPT && queue.chains.capacity() <= KEPT);
+    }
+}
+
+#[test]
 fn of_one_connection_only_so_much_is_taken_on() {
     for bytes in [1, 64 * 1024] {
         let mut queue = queue();

@@ -33,6 +33,8 @@ const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duratio
 /// And to one that is asked too much: later where more is asked than it can do for some time.
 const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 const RETRY_OVER: Duration = Duration::from_millis(100);
+/// Room for so many requests that wait is kept while none does.
+const PARKED_KEPT: usize = 64;
 /// One in so many of a window's places is for what is critical.
 pub const RESERVED: u32 = 10;
 
@@ -356,7 +358,6 @@ impl Bulkhead {
         let is_calm = self.queue.is_empty() && !self.is_stalled;
         if is_calm {
             self.is_listed = false;
-            self.parked.shrink_to_fit();
             self.tenants.clear();
         }
         self.tell(board);
@@ -381,6 +382,14 @@ impl Bulkhead {
             Mode::On if self.is_stalled || !self.queue.is_empty() => 0,
             Mode::On => size - size / RESERVED,
         };
+    }
+
+    /// Gives back what a burst took, once nothing waits.
+    pub fn tidy(&mut self) {
+        if self.parked.is_empty() && self.parked.capacity() > PARKED_KEPT {
+            self.parked = Slab::new();
+        }
+        self.queue.tidy();
     }
 
     /// In flight, the window, what waits and for how long, and what replies take at best and in the mean.

@@ -204,6 +204,7 @@ impl Back {
     /// Gives back what long pipelines took.
     pub fn tidy(&mut self) {
         self.links.iter_mut().for_each(|link| shorten(&mut link.pending));
+        self.bulkheads.iter_mut().for_each(Bulkhead::tidy);
     }
 
     fn current_link(&mut self, connection: ConnectionId, generation: u32) -> Option<&mut Link> {
