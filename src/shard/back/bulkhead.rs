@@ -306,10 +306,10 @@ impl Bulkhead {
     }
 
     /// It is looked after from now on, and what is in flight is counted by tenants.
-    pub fn begin_list(&mut self, in_flight: Vec<TenantId>) {
+    pub fn begin_list(&mut self, in_flight: impl Iterator<Item = TenantId>) {
         self.is_listed = true;
         self.tenants.clear();
-        in_flight.into_iter().for_each(|tenant| *self.tenants.entry(tenant).or_default() += 1);
+        in_flight.for_each(|tenant| *self.tenants.entry(tenant).or_default() += 1);
     }
 
     /// What waits for too long, or too late, is told so.

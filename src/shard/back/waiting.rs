@@ -97,11 +97,11 @@ impl Back {
 
     /// A bulkhead is looked after from now on.
     fn list(&mut self, index: usize) {
-        if !self.bulkheads[index].is_listed() {
-            let counted =
-                self.links_of(index).flat_map(|link| &link.pending).filter(|pending| pending.is_counted());
-            let tenants: Vec<_> = counted.map(|pending| pending.tenant).collect();
-            self.bulkheads[index].begin_list(tenants);
+        let bulkhead = &mut self.bulkheads[index];
+        if !bulkhead.is_listed() {
+            let counted = links_of(&self.links, self.ratios.len(), index).flat_map(|link| &link.pending);
+            let counted = counted.filter(|pending| pending.is_counted());
+            bulkhead.begin_list(counted.map(|pending| pending.tenant));
             self.listed.push(index);
         }
     }
@@ -155,12 +155,16 @@ impl Back {
 
     #[inline(never)]
     fn look_after_all(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
-        for (to, why) in std::mem::take(&mut self.turned_away) {
+        let mut turned_away = std::mem::take(&mut self.turned_away);
+        for (to, why) in turned_away.drain(..) {
             turn_away(env, replies, to, why, now);
         }
-        for (to, note) in std::mem::take(&mut self.notes) {
+        self.turned_away = turned_away;
+        let mut notes = std::mem::take(&mut self.notes);
+        for (to, note) in notes.drain(..) {
             replies.note(env, to, note);
         }
+        self.notes = notes;
         let mut place = 0;
         while let Some(index) = self.listed.get(place).copied() {
             let is_calm = self.look_after(env, index, replies, now);
@@ -228,16 +232,9 @@ impl Back {
         }
     }
 
-    /// The connections behind a bulkhead: those of one backend stand together.
-    fn links_of(&self, index: usize) -> impl Iterator<Item = &Link> {
-        let each = self.links.len() / self.ratios.len();
-        let first = index / BULKHEADS * each;
-        self.links[first..first + each].iter().filter(move |link| link.bulkhead == index)
-    }
-
     /// Is there room for more bytes on the connections of a bulkhead?
     fn has_room_on_links(&self, index: usize) -> bool {
-        self.links_of(index).all(Link::has_room)
+        links_of(&self.links, self.ratios.len(), index).all(Link::has_room)
     }
 
     /// Looks for backends that stand still with requests in flight, and tells other cores how it stands.
@@ -265,6 +262,13 @@ impl Back {
     pub fn waiting(&self) -> usize {
         self.listed.iter().map(|index| self.bulkheads[*index].figures().held.requests).sum()
     }
+}
+
+/// The connections behind a bulkhead: those of one backend stand together.
+fn links_of(links: &[Link], backends: usize, index: usize) -> impl Iterator<Item = &Link> {
+    let each = links.len() / backends;
+    let first = index / BULKHEADS * each;
+    links[first..first + each].iter().filter(move |link| link.bulkhead == index)
 }
 
 /// A request is not sent: its client is told why.
