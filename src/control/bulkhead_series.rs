@@ -1,4 +1,6 @@
-//! What stands before the stores, as metrics: windows, queues, and what was refused there.
+//! What stands before the stores, as metrics and as lines of `INFO`: windows, queues, and what was refused there.
+
+use std::time::Duration;
 
 use super::Totals;
 use super::exposition::{Exposition, Kind};
@@ -17,7 +19,7 @@ enum Join {
 
 type Figure = fn(&BulkheadFigures) -> f64;
 
-const FIGURES: [(&str, &str, Join, Figure); 8] = [
+const FIGURES: [(&str, &str, Join, Figure); 9] = [
     ("weir_backend_in_flight", "Requests in flight at a backend.", Join::Sum, |own| own.in_flight as f64),
     ("weir_backend_window", "Requests that may be in flight there.", Join::Sum, |own| own.window as f64),
     ("weir_queue_depth", "Requests that wait for room there.", Join::Sum, |own| own.held.requests as f64),
@@ -25,6 +27,7 @@ const FIGURES: [(&str, &str, Join, Figure); 8] = [
     ("weir_queue_age_seconds", "For how long the oldest of those has waited.", Join::Most, |own| {
         own.age.as_secs_f64()
     }),
+    ("weir_queue_full", "1 while no more may wait, on any core.", Join::Most, |own| f64::from(own.is_full)),
     (
         "weir_backend_base_seconds",
         "What a reply takes when little waits at the backend.",
@@ -78,5 +81,81 @@ fn write_levels(page: &mut Exposition, backends: &[String], totals: &Totals) {
     for (index, backend) in backends.iter().enumerate() {
         let ratio = of(index).filter_map(|own| own.latency_ratio).fold(1.0, f64::min);
         family.sample(&[("backend", backend)], ratio);
+    }
+}
+
+/// Backends that have a line each. Whoever has more looks at the metrics.
+const LINES_MAX: usize = 64;
+
+/// The lines of `INFO`: how it stands with each backend, and how much was refused for which reason.
+pub(super) fn bulkhead_lines(backends: &[String], totals: &Totals) -> Vec<(String, String)> {
+    let mut lines: Vec<(String, String)> = Vec::new();
+    for (index, backend) in backends.iter().enumerate().take(LINES_MAX) {
+        let [usual, heavy] = [0, 1].map(|track| {
+            let place = index * BULKHEADS + track;
+            totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
+        });
+        let in_micros = |figure: fn(&BulkheadFigures) -> Duration| {
+            usual.clone().map(figure).max().unwrap_or_default().as_micros()
+        };
+        let text = format!(
+            "name={backend},window={},in_flight={},queue={},heavy_in_flight={},heavy_queue={},base_us={},median_us={},\
+             level={},stalled={}",
+            usual.clone().map(|own| own.window).sum::<usize>(),
+            usual.clone().map(|own| own.in_flight).sum::<usize>(),
+            usual.clone().map(|own| own.held.requests).sum::<usize>(),
+            heavy.clone().map(|own| own.in_flight).sum::<usize>(),
+            heavy.map(|own| own.held.requests).sum::<usize>(),
+            in_micros(|own| own.base),
+            in_micros(|own| own.median),
+            usual.clone().map(|own| own.level).max().unwrap_or_default(),
+            u8::from(usual.clone().any(|own| own.is_stalled)),
+        );
+        lines.push((format!("backend{index}"), text));
+    }
+    for pressure in Pressure::ALL {
+        let own = totals.shards.iter().map(|report| &report.pressures);
+        let all = own.flat_map(|pressures| Tier::ALL.map(|tier| pressures.get(pressure, tier)));
+        lines.push((format!("overload_refusals_{}", pressure.name()), all.sum::<u64>().to_string()));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::ShardReport;
+    use crate::shard::{BulkheadFigures, Pressures};
+
+    #[test]
+    fn each_backend_has_a_line_and_each_reason_too() {
+        let usual = BulkheadFigures { window: 32, in_flight: 3, ..BulkheadFigures::default() };
+        let slow = BulkheadFigures { base: Duration::from_millis(2), level: 1, is_stalled: true, ..usual };
+        let heavy = BulkheadFigures { window: 9, in_flight: 1, ..BulkheadFigures::default() };
+        let mut pressures = Pressures::default();
+        pressures.add(Pressure::Queue, Tier::Batch);
+        pressures.add(Pressure::Queue, Tier::Critical);
+        let report = |usual| ShardReport {
+            bulkheads: vec![usual, heavy],
+            pressures: pressures.clone(),
+            ..ShardReport::default()
+        };
+        let totals = Totals { shards: vec![report(usual), report(slow)], engine: None };
+        let lines = bulkhead_lines(&["a:1".to_owned()], &totals);
+        let told: Vec<String> = lines.iter().map(|(name, text)| format!("{name}:{text}")).collect();
+        assert_eq!(
+            told,
+            [
+                "backend0:name=a:1,window=64,in_flight=6,queue=0,heavy_in_flight=2,heavy_queue=0,base_us=2000,\
+                 median_us=0,level=1,stalled=1",
+                "overload_refusals_window:0",
+                "overload_refusals_queue:4",
+                "overload_refusals_stalled:0",
+                "overload_refusals_deadline:0",
+                "overload_refusals_latency:0",
+            ]
+        );
+        let many: Vec<String> = (0..1_000).map(|number| format!("store{number}")).collect();
+        assert_eq!(bulkhead_lines(&many, &totals).len(), LINES_MAX + Pressure::ALL.len());
     }
 }

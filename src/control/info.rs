@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::bulkhead_series::bulkhead_lines;
 use super::{ProcessFacts, Totals};
 use crate::shard::{COUNTERS, Counter};
 
@@ -113,6 +114,9 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
             for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
                 let micros = sum.service_times.quantile(share).as_micros();
                 line(&format!("backend_reply_us_{name}"), &micros);
+            }
+            for (name, text) in bulkhead_lines(&facts.backends, totals) {
+                line(&name, &text);
             }
             for (counter, name, label, _) in COUNTERS {
                 line(&short_name(name, label), &sum.counters.get(counter));

@@ -36,6 +36,7 @@ pub enum Counter {
     LoginsFailed,
     ThrottledInShadow,
     ExpiredInShadow,
+    LateInShadow,
     AdmissionsWaited,
     QuotaPoolsSilent,
     ProtocolErrors,
@@ -53,7 +54,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 43] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 44] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -146,6 +147,12 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 43] = [
         Counter::ExpiredInShadow,
         "weir_shadow_refusals_total",
         "reason=\"overloaded\"",
+        "Requests that would have been refused, had --shadow not let them pass.",
+    ),
+    (
+        Counter::LateInShadow,
+        "weir_shadow_refusals_total",
+        "reason=\"deadline\"",
         "Requests that would have been refused, had --shadow not let them pass.",
     ),
     (

@@ -13,6 +13,7 @@ use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::refusal::{Refusal, Stage};
 use crate::shard::request::ReplyTo;
+use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{Tier, Timestamp};
 
@@ -32,7 +33,12 @@ impl Back {
             for pending in &mut link.pending {
                 let Purpose::Answer(to) = pending.purpose else { continue };
                 let patient_until = if is_stalled { pending.sent_at.after(PATIENCE) } else { Timestamp::MAX };
-                let deadline = if self.obeys_deadlines { pending.deadline() } else { Timestamp::MAX };
+                let mut deadline = pending.deadline();
+                if self.deadlines != Mode::On && deadline <= now.monotonic {
+                    let is_counted = self.deadlines == Mode::Shadow;
+                    env.counters.add(Counter::LateInShadow, u64::from(is_counted));
+                    (pending.useful_ms, deadline) = (u32::MAX, Timestamp::MAX);
+                }
                 let until = deadline.min(patient_until);
                 if until > now.monotonic {
                     next = next.min(until);

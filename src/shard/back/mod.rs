@@ -77,7 +77,7 @@ pub struct Back {
     /// What there is no room for may wait.
     may_wait: bool,
     /// What nobody would have a use for is not sent, and not waited for.
-    obeys_deadlines: bool,
+    deadlines: Mode,
     /// When this turn was to be, and how much later it is.
     planned: Timestamp,
     turned_at: Timestamp,
@@ -126,7 +126,7 @@ impl Back {
             turned_away: Vec::new(),
             notes: Vec::new(),
             may_wait: overload.window == Mode::On && overload.queue != Mode::Off,
-            obeys_deadlines: overload.shed == Mode::On,
+            deadlines: overload.shed,
             planned: Timestamp::MAX,
             turned_at: Timestamp::ZERO,
             late: Duration::ZERO,

@@ -34,7 +34,11 @@ impl Back {
         requests: usize,
         now: Now,
     ) -> Result<(), NotSent> {
-        if !self.obeys_deadlines && envelope.deadline != Timestamp::MAX {
+        if self.deadlines != Mode::On && envelope.deadline != Timestamp::MAX {
+            let bulkhead = &self.bulkheads[bulkhead_for(envelope.route)];
+            if self.deadlines == Mode::Shadow && bulkhead.is_hopeless(envelope.deadline, now.monotonic) {
+                env.counters.add(Counter::LateInShadow, 1);
+            }
             let envelope = Envelope { deadline: Timestamp::MAX, ..*envelope };
             return self.send(env, &envelope, message, requests, now);
         }

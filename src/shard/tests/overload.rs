@@ -206,6 +206,31 @@ fn without_shedding_deadlines_are_no_ones_business() {
 }
 
 #[test]
+fn in_shadow_deadlines_are_counted_once_and_nobody_is_told() {
+    let mut rig = crowded(1, 1, |overload| overload.shed = Mode::Shadow);
+    let client = rig.client(0);
+    let late = |rig: &Rig| rig.shards[0].counters().get(Counter::LateInShadow);
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "50"], &["GET", "a"], &["GET", "b"]]);
+    rig.wait(Duration::from_millis(40));
+    assert_eq!(late(&rig), 0);
+    rig.wait(Duration::from_millis(40));
+    assert_eq!(late(&rig), 2, "they are with the backend");
+    rig.answer_next("$1\r\n1\r\n");
+    rig.answer_next("$1\r\n2\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n$1\r\n1\r\n$1\r\n2\r\n");
+    // By now it is known what a reply takes.
+    pace(&mut rig, client, Duration::from_secs(2), Duration::from_millis(80));
+    rig.told(client);
+    let before = late(&rig);
+    rig.send(client, &[&["GET", "a"]]);
+    assert_eq!(late(&rig), before + 1, "hopeless when it comes");
+    rig.wait(Duration::from_millis(80));
+    let counted = late(&rig);
+    rig.wait(Duration::from_millis(80));
+    assert_eq!(late(&rig), counted);
+}
+
+#[test]
 fn a_core_that_stands_still_refuses_nobody_for_it() {
     let mut rig = crowded(1, 1, |_| {});
     let client = rig.client(0);
