@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn under_half_as_much_again_as_stores_can_do_nearly_all_of_what_they_do_is_of_use() {
-        for seed in [1, 2] {
+        for seed in [0, 6, 10] {
             let outcome = run_overloaded(seed, Trouble::None, Voice::Silent);
             let outcome = outcome.unwrap_or_else(|failure| panic!("{failure}"));
             assert!(outcome.goodput() >= 0.95, "seed {seed}: {outcome:?}");
@@ -145,8 +145,10 @@ mod tests {
 
     #[test]
     fn stalls_late_cores_and_lost_connections_under_load_break_no_promise() {
-        let outcome = run_overloaded(4, Trouble::All, Voice::Silent);
-        outcome.unwrap_or_else(|failure| panic!("{failure}"));
+        for seed in [0, 2, 5] {
+            let outcome = run_overloaded(seed, Trouble::All, Voice::Silent);
+            outcome.unwrap_or_else(|failure| panic!("{failure}"));
+        }
     }
 
     fn hold(seeds: std::ops::Range<u64>) {
