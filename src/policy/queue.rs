@@ -418,15 +418,29 @@ impl<T: Copy> Queue<T> {
         };
         self.held.add(waiting.bytes);
         self.soonest = self.soonest.min(waiting.deadline.unwrap_or(Timestamp::MAX));
+        let long = self.long();
         let chain = &mut self.chains[chain as usize];
         chain.held.add(waiting.bytes);
-        let becomes_long = !chain.is_long && chain.held.is_above(LONG);
+        let becomes_long = !chain.is_long && chain.held.is_above(long);
         chain.is_long |= becomes_long;
         let queue = &mut self.tiers[chain.tier];
         append(&mut self.nodes, &mut queue.list, index, in_tier);
         let share = queue.tenants.get_mut(&chain.tenant).expect("who waits has a share");
         append(&mut self.nodes, &mut share.list, index, of_tenant);
         Ok(becomes_long)
+    }
+
+    /// How much of one connection is much: where many wait, less, so that there is room for all of them.
+    fn long(&self) -> Held {
+        let Held { requests, bytes } = self.limit;
+        if !self.held.is_above(Held { requests: requests / 2, bytes: bytes / 2 }) {
+            return LONG;
+        }
+        let parts = 2 * self.chains.len().max(1);
+        Held {
+            requests: LONG.requests.min(requests / parts).max(1),
+            bytes: LONG.bytes.min(bytes / parts).max(1),
+        }
     }
 
     /// The first of its connection: that waits for turns among its tenant's from now on.

@@ -226,6 +226,20 @@ fn of_one_connection_only_so_much_is_taken_on() {
 }
 
 #[test]
+fn the_more_connections_wait_the_less_of_each_is_taken_on() {
+    let mut queue = Queue::new(Held { requests: 1_000, bytes: usize::MAX }, Patience::default(), at(0));
+    let mut told = vec![false; 200];
+    for round in 0..64 {
+        for connection in (0..200).filter(|connection| !told[*connection]).collect::<Vec<_>>() {
+            let one = request(round, connection as u64, 0, Tier::Standard);
+            told[connection] = queue.push(one, at(0)).expect("there is room for all of them");
+        }
+    }
+    assert!(told.iter().all(|told| *told), "each is told in time");
+    assert!((500..1_000).contains(&queue.len()), "{}", queue.len());
+}
+
+#[test]
 fn who_has_too_much_in_flight_leaves_room_to_others() {
     let mut queue = queue();
     for number in 0..20 {

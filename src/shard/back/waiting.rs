@@ -164,11 +164,7 @@ impl Back {
             turn_away(env, replies, to, why, now);
         }
         self.turned_away = turned_away;
-        let mut notes = std::mem::take(&mut self.notes);
-        for (to, note) in notes.drain(..) {
-            replies.note(env, to, note);
-        }
-        self.notes = notes;
+        self.deliver_notes(env, replies);
         let mut place = 0;
         while let Some(index) = self.listed.get(place).copied() {
             let is_calm = self.look_after(env, index, replies, now);
@@ -178,6 +174,21 @@ impl Back {
                 place += 1;
             }
         }
+    }
+
+    /// Is there something that is to be told about connections, before more of them is taken on?
+    #[inline]
+    pub fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
+    }
+
+    /// Tells it.
+    pub fn deliver_notes(&mut self, env: &mut Env, replies: &mut impl Replies) {
+        let mut notes = std::mem::take(&mut self.notes);
+        for (to, note) in notes.drain(..) {
+            replies.note(env, to, note);
+        }
+        self.notes = notes;
     }
 
     fn look_after(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) -> bool {

@@ -275,6 +275,10 @@ impl Shard {
         if let Err(why) = self.back.send(&mut self.env, envelope, message, requests, now) {
             self.refuse(envelope, why, now);
         }
+        if self.back.has_notes() {
+            let (env, back, mut replies) = self.towards_clients();
+            back.deliver_notes(env, &mut replies);
+        }
     }
 
     /// Who pays for a client's requests.

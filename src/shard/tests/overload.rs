@@ -61,25 +61,31 @@ fn what_there_is_no_room_for_waits_and_goes_on_in_the_order_sent() {
 #[test]
 fn who_matters_less_makes_way_and_who_comes_too_late_is_told_when_to_come_back() {
     let mut rig = crowded(1, 1, |overload| overload.queue_limit.requests = 10);
-    let [filler, lesser, standard] = [0; 3].map(|_| rig.client(0));
+    let [filler, standard] = [0; 2].map(|_| rig.client(0));
+    let lesser: Vec<usize> = (0..12).map(|_| rig.client(0)).collect();
     let bytes = gets(&rig, 0, 0..AT_ONCE);
     rig.raw(filler, &bytes);
-    rig.send(lesser, &[&["QOS", "SET", "TIER", "batch"]]);
-    assert_eq!(rig.told(lesser), "+OK\r\n");
-    let bytes = gets(&rig, 0, 100..112);
-    rig.raw(lesser, &bytes);
+    for (number, lesser) in lesser.iter().enumerate() {
+        rig.send(*lesser, &[&["QOS", "SET", "TIER", "batch"]]);
+        assert_eq!(rig.told(*lesser), "+OK\r\n");
+        let bytes = gets(&rig, 0, 100 + number..101 + number);
+        rig.raw(*lesser, &bytes);
+    }
     assert_eq!(waiting(&rig), 10);
     let refused = "-OVERLOADED reason=queue backend=store0 retry_after_ms=10";
-    let bytes = gets(&rig, 0, 200..203);
-    rig.raw(standard, &bytes);
+    for number in 200..203 {
+        let others = rig.client(0);
+        let bytes = gets(&rig, 0, number..number + 1);
+        rig.raw(if number == 200 { standard } else { others }, &bytes);
+    }
     assert_eq!(waiting(&rig), 10, "three have made way");
     let order = serve_all(&mut rig);
     let after: Vec<usize> = order.into_iter().skip(AT_ONCE).collect();
     assert_eq!(after, [200, 201, 202, 100, 101, 102, 103, 104, 105, 106]);
-    let lesser = rig.told(lesser);
-    let lesser = replies(&lesser);
-    assert_eq!(lesser[..7], ["$-1"; 7]);
-    assert_eq!(lesser[7..], [refused; 5], "three that had waited, and two that came last");
+    let told: Vec<String> = lesser.iter().map(|lesser| rig.told(*lesser)).collect();
+    let told: Vec<&str> = told.iter().flat_map(|told| replies(told)).collect();
+    assert_eq!(told[..7], ["$-1"; 7]);
+    assert_eq!(told[7..], [refused; 5], "three that had waited, and two that came last");
     let told = rig.shards[0].pressures().get(Pressure::Queue, crate::values::Tier::Batch);
     assert_eq!(told, 5);
 }
