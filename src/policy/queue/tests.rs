@@ -228,7 +228,7 @@ fn of_one_connection_only_so_much_is_taken_on() {
 #[test]
 fn the_more_connections_wait_the_less_of_each_is_taken_on() {
     let mut queue = Queue::new(Held { requests: 1_000, bytes: usize::MAX }, Patience::default(), at(0));
-    let mut told = vec![false; 200];
+    let mut told = [false; 200];
     for round in 0..64 {
         for connection in (0..200).filter(|connection| !told[*connection]).collect::<Vec<_>>() {
             let one = request(round, connection as u64, 0, Tier::Standard);
