@@ -69,8 +69,13 @@ impl Strain {
 
     /// Is a request refused? A few pass all the same.
     pub fn refuses(&mut self, backend: Option<BackendId>, tier: Tier) -> bool {
+        let level = self.level(backend);
+        // Only what could be refused is counted: else those that pass might always be others.
+        if !level.refuses(tier, 1) {
+            return false;
+        }
         self.asked = self.asked.wrapping_add(1);
-        self.level(backend).refuses(tier, self.asked)
+        level.refuses(tier, self.asked)
     }
 }
 

@@ -105,7 +105,8 @@ impl Bulkhead {
     /// Could it not be answered in time?
     #[inline]
     pub fn is_hopeless(&self, deadline: Timestamp, now: Timestamp) -> bool {
-        now.as_nanos() + self.base_nanos > deadline.as_nanos()
+        // With nothing in flight one is tried all the same: else nobody would find out that replies have become quicker.
+        now.as_nanos() + self.base_nanos > deadline.as_nanos() && (self.in_flight > 0 || now > deadline)
     }
 
     /// One more is in flight. How many that are.
