@@ -370,6 +370,22 @@ fn draining_answers_what_was_taken_on_and_closes() {
 }
 
 #[test]
+fn draining_answers_what_was_read_though_it_had_to_wait() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    let many = limits::PIPELINE_MAX + 10;
+    rig.raw(client, &request(&["GET", "a"]).repeat(many));
+    rig.shards[0].handle_drain();
+    rig.turns();
+    for _ in 0..many {
+        assert_eq!(rig.shards[0].clients_open(), 1);
+        rig.answer_next("$-1\r\n");
+    }
+    assert_eq!(rig.told(client), "$-1\r\n".repeat(many));
+    assert_eq!(rig.shards[0].clients_open(), 0);
+}
+
+#[test]
 fn a_half_closed_client_gets_all_its_replies() {
     let mut rig = Rig::new(1, 2);
     let client = rig.client(0);

@@ -264,7 +264,7 @@ impl Shard {
         self.resume_waiting(now);
     }
 
-    /// From now on, requests that were taken on are answered, nothing more is read, and clients are closed.
+    /// From now on nothing more is read: requests that were are answered, and clients are closed.
     pub fn handle_drain(&mut self) {
         self.front.handle_drain(&mut self.env);
     }

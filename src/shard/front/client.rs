@@ -21,9 +21,9 @@ const OUTPUT_BYTES_PAUSE: usize = 256 * 1024;
 pub(super) enum Ending {
     /// It does not.
     Open,
-    /// The client sends no more: what it sent is answered, then it is closed.
+    /// Nothing more is read from it: all that was is answered, then it is closed.
     NoMoreInput,
-    /// Nothing further is read from it: what was taken on is answered, then it is closed.
+    /// Not even what was read is taken on: what was before is answered, then it is closed.
     Deaf,
 }
 

@@ -8,7 +8,7 @@
 //! | the rest of a large request, in room made for it | `room.rs` |
 //! | may its next request be taken on | `turns.rs`, `held.rs`, `track.rs`, `pauses.rs` |
 //! | what it has queued since `MULTI` | `transaction.rs` |
-//! | its answers | `answer.rs`, `order.rs`, `stored.rs`, `gather.rs`, `cursor.rs` |
+//! | its answers | `answer.rs`, `order.rs`, `gather.rs`, `cursor.rs` |
 //! | who may be connected, and hold how much | `seats.rs`, `memory.rs` |
 //! | how it leaves | `leaving.rs`, `departed.rs` |
 //! | what clients may know of each other | `client_list.rs`, `client_filter.rs` |
@@ -191,12 +191,12 @@ impl Front {
         }
     }
 
-    /// From now on, requests that were taken on are answered, nothing more is read, and clients are closed.
+    /// From now on nothing more is read: requests that were are answered, and clients are closed.
     pub fn handle_drain(&mut self, env: &mut Env) {
         self.draining = true;
         let ids: Vec<ClientId> = self.clients.ids().collect();
         for id in ids {
-            self.stop_listening(env, id);
+            self.handle_end(env, id);
         }
     }
 

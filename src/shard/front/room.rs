@@ -9,7 +9,7 @@ impl Front {
     /// Lends what a client's decoder holds, with room behind it, if it may go on and something is missing.
     pub fn lend_room(&mut self, id: ClientId) -> Option<Room> {
         let client =
-            self.clients.get(id).filter(|client| !client.stalled && client.ending != Ending::Deaf)?;
+            self.clients.get(id).filter(|client| !client.stalled && client.ending == Ending::Open)?;
         client.decoder.lend()
     }
 

@@ -41,7 +41,7 @@ impl Front {
     pub fn hear(&mut self, id: ClientId, now: Now) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         (client.last_heard, client.came) = (now.monotonic, now.monotonic);
-        client.ending != Ending::Deaf
+        client.ending == Ending::Open
     }
 
     /// Takes a client's decoder out of its place: it lends requests out while they are handled.
