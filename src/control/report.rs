@@ -49,7 +49,7 @@ impl ShardReport {
             clients_open: shard.clients_open(),
             replies_owed: shard.replies_in_flight(),
             links_open: shard.links_open(),
-            service_times: shard.service_times().clone(),
+            service_times: shard.service_times(),
             bulkheads: shard.bulkheads().collect(),
             pressures: shard.pressures().clone(),
             users: shard.users(),

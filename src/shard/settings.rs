@@ -183,6 +183,6 @@ impl ShardSettings {
     #[inline]
     pub fn lane_of(&self, slot: u16) -> u16 {
         // The low bits of the slot: the high ones have chosen the core and the backend.
-        slot % self.links_per_backend
+        if self.links_per_backend == 1 { 0 } else { slot % self.links_per_backend }
     }
 }

@@ -59,15 +59,15 @@ impl Back {
     ) -> Result<(), NotSent> {
         let Envelope { route, nature, deadline, .. } = *envelope;
         let connection = link_for(&env.settings, route);
-        self.make_ready(env, connection, now)?;
-        if self.links[connection.0 as usize].fenced < self.fences.count() {
-            self.fence_off(env, connection, now);
+        let mut link = &mut self.links[connection.0 as usize];
+        if !link.is_ready(self.fences.count()) {
+            self.make_ready(env, connection, now)?;
+            link = &mut self.links[connection.0 as usize];
         }
         env.counters.add(Counter::RequestsForwarded, 1);
         if route.track == Track::Heavy {
             env.counters.add(Counter::RequestsHeavy, 1);
         }
-        let link = &mut self.links[connection.0 as usize];
         match message {
             Message::Small(bytes) => link.output.append(&mut env.pool, bytes),
             Message::Shared(bytes) => link.output.append_shared(&mut env.pool, bytes),
@@ -93,11 +93,15 @@ impl Back {
             self.early_at = deadline;
         }
         self.in_flight += requests;
-        self.list_to_send(connection);
+        if link.wants_to_send() {
+            link.listed_to_send = true;
+            self.to_send.push_back(connection);
+        }
         Ok(())
     }
 
     /// Sees to it that the link takes requests.
+    #[cold]
     fn make_ready(&mut self, env: &mut Env, connection: ConnectionId, now: Now) -> Result<(), NotSent> {
         let link = &mut self.links[connection.0 as usize];
         match link.state {
@@ -110,6 +114,9 @@ impl Back {
                     return Err(NotSent::Full);
                 }
             }
+        }
+        if self.links[connection.0 as usize].fenced < self.fences.count() {
+            self.fence_off(env, connection, now);
         }
         Ok(())
     }
@@ -247,36 +254,53 @@ impl Back {
         now: Now,
     ) {
         let link = &mut self.links[connection.0 as usize];
-        let let_go = std::mem::take(&mut link.let_go);
-        let mut partial = std::mem::take(&mut link.partial);
         link.proved();
         let backend = usize::from(link.backend.0);
+        let bytes = link.let_go.saturating_add((link.partial.len() + end.len()) as u64);
+        let is_all_here = link.partial.is_empty() && link.let_go == 0;
         let took_nanos = now.monotonic.nanos_since(pending.sent_at);
         let took_micros = took_nanos / 1_000;
         self.service_times.record(took_nanos);
         let slowness_micros = self.baselines[backend].handle_reply(pending.class.index(), took_micros);
         let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
         let outcome = Outcome::Served {
-            bytes: in_32_bits(let_go.saturating_add((partial.len() + end.len()) as u64)),
+            bytes: in_32_bits(bytes),
             rows: in_32_bits(scanned.rows),
             took_micros: in_32_bits(took_micros),
             slowness_micros: in_32_bits(slowness_micros),
         };
-        if let_go > 0 {
+        if is_all_here {
+            replies.reply(env, to, outcome, Message::Small(end), now);
+        } else {
+            self.give_kept(env, connection, (to, outcome), end, replies, now);
+        }
+    }
+
+    /// A reply of which some came before.
+    #[inline(never)]
+    fn give_kept(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (to, outcome): (ReplyTo, Outcome),
+        end: &[u8],
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let link = &mut self.links[connection.0 as usize];
+        let mut partial = std::mem::take(&mut link.partial);
+        if std::mem::take(&mut link.let_go) > 0 {
             env.counters.add(Counter::RepliesOversized, 1);
             let bytes_max = env.settings.reply_bytes_max;
             let text = format!("-ERR the reply is larger than {bytes_max} bytes (--max-reply-bytes)\r\n");
-            replies.reply(env, to, outcome, Message::Small(text.as_bytes()), now);
-        } else if partial.is_empty() {
-            replies.reply(env, to, outcome, Message::Small(end), now);
+            return replies.reply(env, to, outcome, Message::Small(text.as_bytes()), now);
+        }
+        partial.extend_from_slice(end);
+        if partial.len() > COPY_BYTES_MAX {
+            replies.reply(env, to, outcome, Message::Shared(&Bytes::from(partial)), now);
         } else {
-            partial.extend_from_slice(end);
-            if partial.len() > COPY_BYTES_MAX {
-                replies.reply(env, to, outcome, Message::Shared(&Bytes::from(partial)), now);
-            } else {
-                replies.reply(env, to, outcome, Message::Small(&partial), now);
-                env.pool.give(partial);
-            }
+            replies.reply(env, to, outcome, Message::Small(&partial), now);
+            env.pool.give(partial);
         }
     }
 

@@ -237,6 +237,18 @@ impl Link {
         }
     }
 
+    /// Should it be listed as one that has something to send?
+    #[inline]
+    pub fn wants_to_send(&self) -> bool {
+        !self.sending && !self.listed_to_send && self.has_output()
+    }
+
+    /// May a request go out over it as it is, with so many fences raised so far?
+    #[inline]
+    pub fn is_ready(&self, fences: u64) -> bool {
+        self.state == LinkState::Open && self.fenced >= fences && self.has_room()
+    }
+
     /// May more go out, as far as what has yet to leave goes?
     pub fn has_room(&self) -> bool {
         self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX

@@ -141,8 +141,8 @@ impl Back {
     }
 
     /// How long backends took.
-    pub fn service_times(&self) -> &ServiceTimes {
-        &self.service_times
+    pub fn service_times(&self) -> ServiceTimes {
+        self.service_times.told()
     }
 
     /// Replies that backends owe.
@@ -219,7 +219,7 @@ impl Back {
 
     fn list_to_send(&mut self, connection: ConnectionId) {
         let link = &mut self.links[connection.0 as usize];
-        if !link.sending && !link.listed_to_send && link.has_output() {
+        if link.wants_to_send() {
             link.listed_to_send = true;
             self.to_send.push_back(connection);
         }

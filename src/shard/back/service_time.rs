@@ -14,26 +14,50 @@ const MICROS_MAX: u64 = 60_000_000;
 pub struct ServiceTimes {
     micros: Histogram<u64>,
     sum_nanos: u64,
+    /// Requests that are sent together are often answered together: so many took so many nanoseconds, and are not in the histogram yet.
+    run: (u64, u64),
 }
 
 impl Default for ServiceTimes {
     fn default() -> Self {
         let micros = Histogram::new_with_bounds(1, MICROS_MAX, SIGNIFICANT_DIGITS);
-        Self { micros: micros.expect("the bounds are constant and valid"), sum_nanos: 0 }
+        Self { micros: micros.expect("the bounds are constant and valid"), sum_nanos: 0, run: (0, 0) }
     }
 }
 
 impl ServiceTimes {
     /// Counts one reply that took so many nanoseconds.
+    #[inline]
     pub fn record(&mut self, nanos: u64) {
-        self.sum_nanos = self.sum_nanos.saturating_add(nanos);
-        self.micros.saturating_record((nanos / 1_000).clamp(1, MICROS_MAX));
+        if nanos != self.run.0 {
+            self.end_run(nanos);
+        }
+        self.run.1 += 1;
+    }
+
+    fn end_run(&mut self, nanos: u64) {
+        let (before, replies) = std::mem::replace(&mut self.run, (nanos, 0));
+        self.add_run(before, replies);
+    }
+
+    fn add_run(&mut self, nanos: u64, replies: u64) {
+        self.sum_nanos = self.sum_nanos.saturating_add(nanos.saturating_mul(replies));
+        self.micros.saturating_record_n((nanos / 1_000).clamp(1, MICROS_MAX), replies);
     }
 
     /// Adds another core's.
     pub fn merge(&mut self, other: &Self) {
         self.sum_nanos = self.sum_nanos.saturating_add(other.sum_nanos);
         self.micros.add(&other.micros).expect("all have the same bounds");
+        self.end_run(0);
+        self.add_run(other.run.0, other.run.1);
+    }
+
+    /// As it stands, to be read.
+    pub fn told(&self) -> Self {
+        let mut told = self.clone();
+        told.end_run(0);
+        told
     }
 
     /// Replies counted.

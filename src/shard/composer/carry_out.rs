@@ -252,11 +252,19 @@ impl Shard {
     }
 
     /// Sends a request from here if this core is the key's home, else hands it over.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "every request: two calls would be a tenth of it")]
+    #[inline(always)]
     pub(super) fn dispatch(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
         if home == self.env.settings.id {
             self.send_from_here(envelope, message, 1, now);
-        } else if self.post.push_request(home, envelope, message) {
+        } else {
+            self.hand_over(home, envelope, message, now);
+        }
+    }
+
+    #[inline(never)]
+    fn hand_over(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
+        if self.post.push_request(home, envelope, message) {
             self.env.counters.add(Counter::RequestsHandedOver, 1);
         } else {
             self.refuse(envelope, NotSent::CoreFull, now);
@@ -264,7 +272,8 @@ impl Shard {
     }
 
     /// Sends a request whose key is at home here, or that has no home; or a block of them of which only the last reply counts.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "every request, see above")]
+    #[inline(always)]
     pub(super) fn send_from_here(
         &mut self,
         envelope: &Envelope,

@@ -117,7 +117,7 @@ impl Shard {
     }
 
     /// How long backends took.
-    pub fn service_times(&self) -> &ServiceTimes {
+    pub fn service_times(&self) -> ServiceTimes {
         self.back.service_times()
     }
 
