@@ -54,6 +54,7 @@ impl ServiceTimes {
     }
 
     /// As it stands, to be read.
+    #[must_use]
     pub fn told(&self) -> Self {
         let mut told = self.clone();
         told.end_run(0);
