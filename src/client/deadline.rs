@@ -2,32 +2,20 @@
 
 use std::time::Duration;
 
-use crate::protocol::encode;
+use crate::protocol::call;
 
 /// Less is not told to weir, and no time for a reply.
 pub(super) const REST_LEAST: Duration = Duration::from_millis(1);
 
-/// Words that `QOS CALL DEADLINE rest` puts before a request.
-const WORDS: usize = 4;
-
 /// Appends `request`, one array of bulk strings, as `QOS CALL DEADLINE rest request`. What is no such array is appended
 /// as it is, and so is everything when less than a millisecond is left.
 pub fn call_within(out: &mut Vec<u8>, request: &[u8], rest: Duration) {
-    let header = request.iter().position(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
-    let (header, words) = request.split_at(header);
-    let count = header.strip_prefix(b"*").and_then(|digits| digits.strip_suffix(b"\r\n"));
-    let count = count.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<usize>().ok());
-    match count {
-        Some(count) if rest >= REST_LEAST => {
-            encode::array(out, count.saturating_add(WORDS));
-            let millis = rest.as_millis().to_string();
-            for word in ["QOS", "CALL", "DEADLINE", &millis] {
-                encode::bulk(out, word.as_bytes());
-            }
-            out.extend_from_slice(words);
-        }
-        _ => out.extend_from_slice(request),
+    let mut replaced = 0;
+    if rest >= REST_LEAST {
+        let millis = u64::try_from(rest.as_millis()).unwrap_or(u64::MAX);
+        replaced = call::begin_call(out, request, millis, None).unwrap_or(0);
     }
+    out.extend_from_slice(&request[replaced..]);
 }
 
 #[cfg(test)]

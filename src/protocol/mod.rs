@@ -2,6 +2,7 @@
 //! nothing of connections, shards or policies.
 
 pub mod arguments;
+pub mod call;
 pub mod command;
 pub mod encode;
 pub mod output;

@@ -26,6 +26,7 @@ pub enum Counter {
     RequestsQueued,
     RequestsExpired,
     RequestsAbandoned,
+    DeadlinesPassedOn,
     WaitedInShadow,
     LevelChanges,
     RefusedUnavailable,
@@ -54,7 +55,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 44] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 45] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -118,6 +119,12 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 44] = [
         "weir_requests_abandoned_total",
         "",
         "Requests in flight that were answered before their backend had, at their deadline or because it stood still.",
+    ),
+    (
+        Counter::DeadlinesPassedOn,
+        "weir_deadlines_passed_on_total",
+        "",
+        "Requests sent to another weir with the rest of their deadline.",
     ),
     (
         Counter::WaitedInShadow,

@@ -130,6 +130,13 @@ impl Fences {
 
 /// What `CLIENT INFO` says of the connection that asks, if it is understood.
 pub fn store_client(reply: &[u8]) -> Option<StoreClient> {
+    let address = field_of(reply, "addr=")?;
+    let is_address = !address.is_empty() && address.len() <= ADDRESS_BYTES_MAX;
+    is_address.then_some(StoreClient { id: field_of(reply, "id=")?.parse().ok()?, address: address.into() })
+}
+
+/// What it says behind a name such as `id=`.
+pub fn field_of<'a>(reply: &'a [u8], name: &str) -> Option<&'a str> {
     if !matches!(reply.first(), Some(b'$' | b'=')) {
         return None;
     }
@@ -137,10 +144,7 @@ pub fn store_client(reply: &[u8]) -> Option<StoreClient> {
     let text = std::str::from_utf8(&reply[start..]).ok()?;
     // A verbatim string begins with its format.
     let text = text.strip_prefix("txt:").unwrap_or(text);
-    let field = |name: &str| text.split([' ', '\n']).find_map(|word| word.strip_prefix(name));
-    let address =
-        field("addr=").filter(|address| !address.is_empty() && address.len() <= ADDRESS_BYTES_MAX)?;
-    Some(StoreClient { id: field("id=")?.parse().ok()?, address: address.into() })
+    text.split([' ', '\r', '\n']).find_map(|word| word.strip_prefix(name))
 }
 
 /// An address is a host and a port, or a path of a socket.

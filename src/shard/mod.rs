@@ -53,7 +53,7 @@ pub use outcome::Outcome;
 pub use post::Batch;
 pub use question::{Question, ScopeLimit};
 pub use refusal::{Refusal, Stage};
-pub use request::{Asker, Envelope, Nature, ReplyTo, Route, Track};
+pub use request::{Asker, Envelope, Nature, Overdue, ReplyTo, Route, Track};
 pub use settings::{
     AdmissionSettings, BULKHEADS, BackendSettings, ClientLimits, Limiter, Mode, OverloadSettings,
     ShardSettings,

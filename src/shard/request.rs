@@ -111,6 +111,18 @@ pub struct Envelope {
     pub weight: u32,
     /// No use in answering later; the end of time where it always is.
     pub deadline: Timestamp,
+    /// What becomes of it if it is in flight by then.
+    pub overdue: Overdue,
+}
+
+/// What becomes of a request that is in flight at its deadline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overdue {
+    /// It is answered, and what its backend does of it yet nobody hears of.
+    #[default]
+    Answered,
+    /// Its reply is waited for: whoever asks keeps to deadlines itself, as another weir does.
+    Awaited,
 }
 
 /// Who asks where nobody is known.

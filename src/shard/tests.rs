@@ -678,6 +678,10 @@ struct Rig {
     /// Connections that stores have named, and those they were told to drop.
     named: u64,
     killed: Vec<String>,
+    /// The stores are weirs, and this is how much requests matter there.
+    inner: Option<&'static str>,
+    /// What they answer if they are asked to be told deadlines.
+    terms: &'static str,
 }
 
 impl Rig {
@@ -735,6 +739,8 @@ impl Rig {
             work: Work::None,
             named: 0,
             killed: Vec::new(),
+            inner: None,
+            terms: "+OK\r\n",
         }
     }
 
@@ -920,7 +926,7 @@ impl Rig {
             Owner::Link(link, generation) => {
                 let backend = self.links[&(shard, link)];
                 for frame in frames_of(&segment.bytes()) {
-                    if frame.contains("\r\nCLIENT\r\n") {
+                    if frame.contains("\r\nCLIENT\r\n") || frame.contains("\r\nINFLIGHT\r\n") {
                         self.greeted(shard, link, generation, &frame);
                         continue;
                     }
@@ -936,9 +942,13 @@ impl Rig {
         let reply = if frame.contains("\r\nKILL\r\n") {
             self.killed.push(frame.split("\r\n").nth(8).expect("an id").to_owned());
             ":1\r\n".to_owned()
+        } else if frame.contains("\r\nQOS\r\n") {
+            assert!(self.inner.is_some(), "a plain store never hears of it");
+            self.terms.to_owned()
         } else {
             self.named += 1;
-            let line = format!("id={} addr=127.0.0.1:9 name=", self.named);
+            let tier = self.inner.map(|tier| format!(" tier={tier}")).unwrap_or_default();
+            let line = format!("id={} addr=127.0.0.1:9 name={tier}", self.named);
             format!("${}\r\n{line}\r\n", line.len())
         };
         self.shards[shard].handle_link_bytes(link, generation, reply.as_bytes(), self.now);

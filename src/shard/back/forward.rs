@@ -15,11 +15,11 @@ use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::refusal::{NotSent, Refusal};
-use crate::shard::request::{Envelope, ReplyTo, Route, Track};
+use crate::shard::request::{Envelope, Overdue, ReplyTo, Route, Track};
 use crate::shard::settings::{BULKHEADS, ShardSettings};
 use crate::values::limits::{COMMAND_CLASSES, COPY_BYTES_MAX};
 use crate::values::time::Now;
-use crate::values::{Action, ConnectionId, Loss, Owner};
+use crate::values::{Action, ConnectionId, Loss, Owner, Timestamp};
 
 /// When to come back after a connection was lost with requests on it.
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
@@ -57,7 +57,7 @@ impl Back {
         requests: usize,
         now: Now,
     ) -> Result<(), NotSent> {
-        let Envelope { route, nature, deadline, .. } = *envelope;
+        let Envelope { route, nature, .. } = *envelope;
         let connection = link_for(&env.settings, route);
         let mut link = &mut self.links[connection.0 as usize];
         if !link.is_ready(self.fences.count()) {
@@ -68,7 +68,12 @@ impl Back {
         if route.track == Track::Heavy {
             env.counters.add(Counter::RequestsHeavy, 1);
         }
+        let has_deadline = envelope.deadline != Timestamp::MAX;
         match message {
+            // A block of requests is one transaction, of which nothing is to be said for one of them.
+            _ if has_deadline && requests == 1 && link.takes_deadlines() => {
+                link.append_within((&mut env.pool, &mut env.counters), envelope, message, now.monotonic);
+            }
             Message::Small(bytes) => link.output.append(&mut env.pool, bytes),
             Message::Shared(bytes) => link.output.append_shared(&mut env.pool, bytes),
         }
@@ -89,8 +94,8 @@ impl Back {
             Odd::No
         };
         link.pending.push_back(Pending::answer(envelope, (depth, odd), now.monotonic));
-        if deadline < self.early_at {
-            self.early_at = deadline;
+        if has_deadline && envelope.overdue == Overdue::Answered && envelope.deadline < self.early_at {
+            self.early_at = envelope.deadline;
         }
         self.in_flight += requests;
         if link.wants_to_send() {
@@ -184,11 +189,16 @@ impl Back {
         replies: &mut impl Replies,
         now: Now,
     ) {
-        let Some(pending) = self.links[connection.0 as usize].pending.pop_front() else {
+        let link = &mut self.links[connection.0 as usize];
+        let is_inner_error = scanned.kind == b'-' && link.inner.is_some();
+        let Some(mut pending) = link.pending.pop_front() else {
             return self.drop_link(env, connection, "unexpected-reply", replies, now);
         };
         self.in_flight -= 1;
         env.counters.add(Counter::RepliesReceived, 1);
+        if is_inner_error {
+            self.hear_error(connection, end, &mut pending);
+        }
         match pending.purpose {
             Purpose::Answer(to) => {
                 self.leave_window(env, connection, &pending, now);
@@ -221,6 +231,9 @@ impl Back {
 
     #[cold]
     fn look_at(&mut self, env: &Env, index: usize, (pending, in_flight): (&Pending, usize), now: Now) {
+        if pending.odd == Odd::Refused {
+            return;
+        }
         let sample = Sample {
             sent_at: pending.sent_at,
             late: self.late,
@@ -260,8 +273,12 @@ impl Back {
         let is_all_here = link.partial.is_empty() && link.let_go == 0;
         let took_nanos = now.monotonic.nanos_since(pending.sent_at);
         let took_micros = took_nanos / 1_000;
-        self.service_times.record(took_nanos);
-        let slowness_micros = self.baselines[backend].handle_reply(pending.class.index(), took_micros);
+        let slowness_micros = if pending.odd == Odd::Refused {
+            0
+        } else {
+            self.service_times.record(took_nanos);
+            self.baselines[backend].handle_reply(pending.class.index(), took_micros)
+        };
         let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
         let outcome = Outcome::Served {
             bytes: in_32_bits(bytes),

@@ -1,11 +1,13 @@
 //! What weir says first on a connection to a backend, before requests flow; and the fences, there and between requests.
 
+use super::inner::Inner;
 use super::link::{Greeting, LinkState, Pending, Purpose};
 use super::{Back, Replies};
 use crate::protocol::{Protocol, encode};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::fence::{Fence, store_client};
+use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{Action, ConnectionId, Owner, ShardId};
 
@@ -89,8 +91,14 @@ impl Back {
             Greeting::Login => {}
             Greeting::Identity => {
                 link.name = store_client(reply);
+                link.inner = Inner::told_by(reply);
+                if link.inner.is_some() && self.deadlines == Mode::On {
+                    link.ask_for_terms();
+                    self.in_flight += 1;
+                }
                 self.raise_standing(connection);
             }
+            Greeting::Terms => link.handle_terms(reply),
             // An error as well: then the store does not know how, and nothing more can be done.
             Greeting::Fence(origin, sequence) => self.lift_fence(origin, sequence),
         }

@@ -15,10 +15,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::inner::Inner;
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner};
 use crate::shard::fence::StoreClient;
-use crate::shard::request::{Envelope, ReplyTo};
+use crate::shard::request::{Envelope, Overdue, ReplyTo};
 use crate::values::limits::{LINK_OUTPUT_BYTES_MAX, LINK_PENDING_MAX};
 use crate::values::{BackendId, ShardId, TenantId, Tier, Timestamp};
 
@@ -57,6 +58,8 @@ pub enum Greeting {
     Login,
     /// How the store calls the connection.
     Identity,
+    /// What a weir is told of deadlines.
+    Terms,
     /// A fence, by origin and sequence.
     Fence(ShardId, u64),
 }
@@ -90,6 +93,8 @@ pub enum Odd {
     Costly,
     /// One of those stood before it.
     Behind,
+    /// A weir behind refused it.
+    Refused,
 }
 
 impl Pending {
@@ -111,7 +116,7 @@ impl Pending {
     /// The reply to a client's request.
     #[inline]
     pub fn answer(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
-        let useful_ms = if envelope.deadline == Timestamp::MAX {
+        let useful_ms = if envelope.deadline == Timestamp::MAX || envelope.overdue == Overdue::Awaited {
             u32::MAX
         } else {
             envelope.deadline.since(sent_at).as_millis().min(u128::from(u32::MAX)) as u32
@@ -168,6 +173,8 @@ pub struct Link {
     pub greetings: VecDeque<Greeting>,
     /// How the store calls the connection, if it says.
     pub name: Option<StoreClient>,
+    /// What is known of the store, if it is a weir.
+    pub inner: Option<Inner>,
     /// How many fences were seen to on this connection; all that there may ever be before the greeting has asked for some.
     pub fenced: u64,
     /// Those between requests, by origin and sequence.
@@ -203,6 +210,7 @@ impl Link {
             greeting: Vec::new(),
             greetings: VecDeque::new(),
             name: None,
+            inner: None,
             fenced: u64::MAX,
             fences: VecDeque::new(),
             output: Output::default(),
@@ -281,6 +289,7 @@ impl Link {
         pool.give(std::mem::take(&mut self.greeting));
         self.fences.clear();
         self.name = None;
+        self.inner = None;
         self.fenced = u64::MAX;
         let owed = self.greetings.len();
         self.greetings.clear();

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | one connection | `link.rs` |
 //! | what is said first on it | `greeting.rs` |
+//! | a store that is a weir: the rest of deadlines, and its refusals | `inner.rs` |
 //! | requests out, replies in | `forward.rs` |
 //! | the rest of a large reply, in room made for it | `room.rs` |
 //! | how long that took | `service_time.rs` |
@@ -15,6 +16,7 @@ mod bulkhead;
 mod early;
 mod forward;
 mod greeting;
+mod inner;
 mod link;
 mod room;
 mod service_time;

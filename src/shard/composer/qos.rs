@@ -11,12 +11,14 @@ use crate::shard::request::Nature;
 use crate::values::ClientId;
 use crate::values::time::Now;
 
-const HELP: [&str; 17] = [
+const HELP: [&str; 19] = [
     "QOS <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-    "SET [USER <name>] [TIER <tier>] [DEADLINE <ms>]",
+    "SET [USER <name>] [TIER <tier>] [DEADLINE <ms>] [INFLIGHT <wait|answer>]",
     "    For all further requests of this connection: who within the tenant sends them, how much they matter",
-    "    (critical, standard, batch, sheddable; never above the tenant's own tier), how long an answer is of use.",
-    "CALL [USER <name>] [TIER <tier>] [DEADLINE <ms>] <command> [<arg> ...]",
+    "    (critical, standard, batch, sheddable; never above the tenant's own tier), how long an answer is of use. What is",
+    "    with a store when that is over is answered at once, or (INFLIGHT wait) when the store has: for whoever keeps to",
+    "    deadlines itself, such as another weir.",
+    "CALL [USER <name>] [TIER <tier>] [DEADLINE <ms>] [INFLIGHT <wait|answer>] <command> [<arg> ...]",
     "    The same for one request.",
     "LIMITS",
     "    Request units per second, burst, what is left, and when all of it is there again: of all tenants together, of",
@@ -61,7 +63,7 @@ impl Shard {
             Wishes::from_words(arguments, 2).and_then(|(wishes, used)| match arguments.get(used) {
                 _ if arguments.len() == 2 => Err(wrong_arguments("set")),
                 Some(word) => Err(format!(
-                    "ERR QOS SET '{}': USER, TIER or DEADLINE, each with a value, is wanted",
+                    "ERR QOS SET '{}': USER, TIER, DEADLINE or INFLIGHT, each with a value, is wanted",
                     quoted(word)
                 )),
                 None => self.front.client(id).identity().wished(&self.env, &mut self.gate, &wishes),

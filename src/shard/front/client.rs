@@ -207,6 +207,7 @@ impl Client {
             tier: self.identity.tier,
             weight: charge.map_or(0, Charge::weight),
             deadline: self.deadline(),
+            overdue: self.identity.chosen.overdue,
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::config::{Quotas, Tenant, TenantId, Tier};
 use crate::shard::gate::{Gate, Payer, UserAccount};
+use crate::shard::request::Overdue;
 
 /// Who a connection speaks for, and on what terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Chosen {
     pub tier: Option<Tier>,
     /// How long an answer is of use.
     pub deadline: Option<Duration>,
+    /// What becomes of what is in flight then.
+    pub overdue: Overdue,
 }
 
 impl Identity {

@@ -9,6 +9,7 @@ use crate::protocol::Arguments;
 use crate::protocol::command::quoted;
 use crate::shard::env::Env;
 use crate::shard::gate::Gate;
+use crate::shard::request::Overdue;
 use crate::values::limits::{DEADLINE_MS_MAX, OPTIONS_MAX, USER_NAME_BYTES_MAX};
 
 /// What a client asks for. What it leaves out stays as it was.
@@ -17,6 +18,7 @@ pub struct Wishes {
     user: Option<String>,
     tier: Option<Tier>,
     deadline: Option<Duration>,
+    overdue: Option<Overdue>,
 }
 
 impl Wishes {
@@ -42,6 +44,12 @@ impl Wishes {
                 ));
             };
             self.deadline = Some(Duration::from_millis(millis));
+        } else if option.eq_ignore_ascii_case(b"inflight") {
+            self.overdue = Some(match () {
+                () if text.eq_ignore_ascii_case("answer") => Overdue::Answered,
+                () if text.eq_ignore_ascii_case("wait") => Overdue::Awaited,
+                () => return Err(format!("ERR QOS INFLIGHT '{text}': wait or answer is wanted")),
+            });
         } else {
             return Ok(false);
         }
@@ -95,6 +103,7 @@ impl Identity {
         let chosen = Chosen {
             tier: wishes.tier.or(self.chosen.tier),
             deadline: wishes.deadline.or(self.chosen.deadline),
+            overdue: wishes.overdue.unwrap_or(self.chosen.overdue),
         };
         Ok(Self::of(&env.quotas, tenant, user, account, chosen))
     }

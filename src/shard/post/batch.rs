@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::protocol::Protocol;
     use crate::protocol::command::{Class, Effect};
-    use crate::shard::request::{Asker, Nature, Route, Track};
+    use crate::shard::request::{Asker, Nature, Overdue, Route, Track};
     use crate::values::limits::COPY_BYTES_MAX;
     use crate::values::{BackendId, TenantId, Tier, Timestamp};
 
@@ -197,6 +197,7 @@ mod tests {
             tier: Tier::Standard,
             weight: 1_000,
             deadline: Timestamp::MAX,
+            overdue: Overdue::Answered,
         };
         batch.push_request(&request(1), Message::Small(b"one"));
         batch.push_reply(to(9), Outcome::Refused, Message::Shared(&large));

@@ -236,6 +236,157 @@ fn in_shadow_deadlines_are_counted_once_and_nobody_is_told() {
     assert_eq!(late(&rig), counted);
 }
 
+/// What stores have yet to answer, word by word.
+fn at_stores(rig: &Rig) -> Vec<String> {
+    let words = |sent: &Sent| sent.frame.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ");
+    rig.at_stores.iter().map(words).collect()
+}
+
+/// Cores before weirs, with connections that are open, and a client whose answers are of use for 50 ms.
+fn before_weirs(change: impl Fn(&mut OverloadSettings), tier: &'static str) -> (Rig, usize) {
+    let mut rig = crowded(1, 1, change);
+    rig.inner = Some(tier);
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "a"], &["QOS", "SET", "DEADLINE", "50"]]);
+    rig.answer_next("$-1\r\n");
+    rig.told(client);
+    (rig, client)
+}
+
+#[test]
+fn a_weir_behind_is_told_the_rest_of_deadlines() {
+    let (mut rig, client) = before_weirs(|_| {}, "standard");
+    let passed_on = |rig: &Rig| rig.shards[0].counters().get(Counter::DeadlinesPassedOn);
+    rig.send(client, &[&["GET", "a"], &["MGET", "a", "b"], &["QOS", "CALL", "TIER", "batch", "DBSIZE"]]);
+    let told = ["QOS CALL DEADLINE 50 GET a", "QOS CALL DEADLINE 50 MGET a b"];
+    assert_eq!(at_stores(&rig), told);
+    rig.wait(Duration::from_millis(20));
+    rig.answer_next("$-1\r\n");
+    rig.answer_next("*2\r\n$-1\r\n$-1\r\n");
+    assert_eq!(at_stores(&rig), ["QOS CALL DEADLINE 30 TIER batch DBSIZE"], "20 ms were over before it was sent");
+    rig.answer_next(":1\r\n");
+    assert_eq!(passed_on(&rig), 3);
+    rig.told(client);
+    // A transaction goes as it is, and so does what is large, and what has all the time it wants.
+    let large = "x".repeat(limits::COPY_BYTES_MAX + 1);
+    let other = rig.client(0);
+    rig.send(client, &[&["MULTI"], &["GET", "a"], &["EXEC"]]);
+    rig.send(other, &[&["GET", "a"], &["QOS", "SET", "DEADLINE", "50"], &["SET", "a", &large]]);
+    let sent = at_stores(&rig);
+    assert_eq!(sent[..4], ["MULTI", "GET a", "EXEC", "GET a"]);
+    assert_eq!((sent[4].as_str(), passed_on(&rig)), (format!("SET a {large}").as_str(), 3));
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n$-1\r\n", "$-1\r\n", "+OK\r\n"] {
+        rig.answer_next(reply);
+    }
+    // What waited for room is told what is left then.
+    let bytes = gets(&rig, 0, 0..AT_ONCE);
+    rig.raw(other, &bytes);
+    rig.send(client, &[&["GET", "late"]]);
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_millis(12));
+    rig.answer_next("$-1\r\n");
+    assert_eq!(at_stores(&rig).last().map(String::as_str), Some("QOS CALL DEADLINE 38 GET late"));
+}
+
+#[test]
+fn a_tier_is_told_as_long_as_the_weir_behind_takes_it() {
+    let (mut rig, client) = before_weirs(|_| {}, "critical");
+    rig.send(client, &[&["GET", "a"], &["GET", "b"]]);
+    assert_eq!(at_stores(&rig)[0], "QOS CALL DEADLINE 50 TIER standard GET a");
+    rig.answer_next("-ERR QOS TIER 'standard': above 'batch', which is this tenant's\r\n");
+    rig.send(client, &[&["GET", "c"]]);
+    assert_eq!(at_stores(&rig)[1], "QOS CALL DEADLINE 50 GET c");
+}
+
+#[test]
+fn no_plain_store_is_told_deadlines_and_no_weir_that_does_not_want_it() {
+    let (mut rig, client) = before_weirs(|_| {}, "standard");
+    let mut ask = |rig: &mut Rig| {
+        rig.send(client, &[&["GET", "a"]]);
+        at_stores(rig).pop().expect("it was sent")
+    };
+    assert_eq!(ask(&mut rig), "QOS CALL DEADLINE 50 GET a");
+    // In its place there is a Redis now.
+    rig.lose("GET");
+    rig.inner = None;
+    assert_eq!([ask(&mut rig), ask(&mut rig)], ["GET a"; 2]);
+    // And a weir again, which is known for one once it has answered.
+    rig.lose("GET");
+    rig.inner = Some("standard");
+    assert_eq!([ask(&mut rig), ask(&mut rig)], ["GET a", "QOS CALL DEADLINE 50 GET a"]);
+    rig.lose("GET");
+    rig.terms = "-ERR QOS SET 'INFLIGHT'\r\n";
+    assert_eq!([ask(&mut rig), ask(&mut rig)], ["GET a"; 2]);
+    for mode in [Mode::Off, Mode::Shadow] {
+        let (mut rig, client) = before_weirs(|overload| overload.shed = mode, "standard");
+        rig.terms = "it is not asked";
+        rig.send(client, &[&["GET", "a"]]);
+        assert_eq!(at_stores(&rig), ["GET a"]);
+        assert_eq!(rig.shards[0].counters().get(Counter::DeadlinesPassedOn), 0);
+    }
+}
+
+#[test]
+fn what_a_weir_behind_refuses_is_told_as_it_is_and_makes_no_store_look_slow_or_quick() {
+    let (mut rig, client) = before_weirs(|_| {}, "standard");
+    pace(&mut rig, client, Duration::from_secs(100), Duration::from_millis(2));
+    while !rig.at_stores.is_empty() {
+        rig.answer_next("$-1\r\n");
+    }
+    rig.told(client);
+    let before = rig.shards[0].bulkheads().next().expect("one");
+    let times = rig.shards[0].service_times().count();
+    let refusals = [
+        "-DEADLINE stage=queue waited_ms=40\r\n",
+        "-OVERLOADED reason=queue backend=s retry_after_ms=10\r\n",
+        "-THROTTLED scope=tenant name=t limit=1 remaining=0 retry_after_ms=9\r\n",
+        "-UNAVAILABLE backend=s reason=connect-failed retry_after_ms=50\r\n",
+    ];
+    for (number, refusal) in (0..4_000).zip(refusals.iter().cycle()) {
+        rig.send(client, &[&["GET", "a"]]);
+        // At once, or as late as can be.
+        rig.wait(Duration::from_millis(if number % 8 < 4 { 0 } else { 40 }));
+        let (start, rest) = refusal.split_at(number % 12);
+        if start.is_empty() {
+            rig.answer_next(rest);
+        } else {
+            rig.answer_next(start);
+            rig.more(rest);
+        }
+        assert_eq!(rig.told(client), *refusal);
+    }
+    let after = rig.shards[0].bulkheads().next().expect("one");
+    assert_eq!((after.base, after.median, after.window), (before.base, before.median, before.window));
+    assert_eq!((after.level, after.is_stalled), (0, false));
+    assert_eq!(rig.shards[0].service_times().count(), times);
+    // Any other error was work.
+    rig.send(client, &[&["GET", "a"]]);
+    rig.answer_next("-WRONGTYPE no\r\n");
+    assert_eq!(rig.shards[0].service_times().count(), times + 1);
+}
+
+#[test]
+fn who_keeps_to_deadlines_itself_is_not_answered_before_a_store_that_has_begun() {
+    let mut rig = crowded(1, 1, |_| {});
+    let [outer, filler] = [rig.client(0), rig.client(0)];
+    rig.send(outer, &[&["QOS", "SET", "INFLIGHT", "maybe"], &["QOS", "SET", "INFLIGHT", "wait"]]);
+    assert_eq!(rig.told(outer), "-ERR QOS INFLIGHT 'maybe': wait or answer is wanted\r\n+OK\r\n");
+    rig.send(outer, &[&["QOS", "CALL", "DEADLINE", "50", "SET", "a", "1"]]);
+    rig.wait(Duration::from_millis(200));
+    assert_eq!(rig.told(outer), "");
+    rig.answer_next("+OK\r\n");
+    assert_eq!(rig.told(outer), "+OK\r\n");
+    // What has not begun is refused all the same.
+    let bytes = gets(&rig, 0, 0..AT_ONCE + 1);
+    rig.raw(filler, &bytes);
+    rig.send(outer, &[&["QOS", "CALL", "DEADLINE", "50", "GET", "a"]]);
+    rig.wait(Duration::from_millis(60));
+    assert!(rig.told(outer).starts_with("-DEADLINE stage=queue waited_ms=5"));
+    serve_all(&mut rig);
+    rig.send(outer, &[&["QOS", "CALL", "DEADLINE", "50", "INFLIGHT", "answer", "GET", "a"]]);
+    rig.wait(Duration::from_millis(60));
+    assert!(rig.told(outer).starts_with("-DEADLINE stage=backend waited_ms=50"));
+}
+
 #[test]
 fn a_core_that_stands_still_refuses_nobody_for_it() {
     let mut rig = crowded(1, 1, |_| {});
