@@ -172,7 +172,8 @@ pub struct Flags {
     #[arg(value_parser = request_units, default_value = "0.5")]
     pub ru_latency_ms: u64,
 
-    /// Layers to switch off: rate (quotas), shed (deadlines, tiers), queue, window, hot (not there yet)
+    /// Layers to switch off: rate (quotas), shed (deadlines, also those passed on to a weir behind, and tiers), queue,
+    /// window, hot (not there yet)
     #[arg(long, env = "WEIR_DISABLE", value_name = "LAYER,...", help_heading = LAYERS)]
     #[arg(value_delimiter = ',')]
     pub disable: Vec<Layer>,

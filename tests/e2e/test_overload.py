@@ -244,6 +244,85 @@ def test_a_deadline_behind_a_clients_name(servers, storage):
         assert patient.ok("SET", "k", "v") == b"OK"
 
 
+# --- weir behind weir -------------------------------------------------------------------------------------------------
+
+
+def passed_on(weir: Weir) -> int:
+    return counted(weir, "weir_deadlines_passed_on_total")
+
+
+def refused_late(weir: Weir) -> int:
+    return counted(weir, "weir_overload_refusals_total", 'reason="deadline"')
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_weir_behind_refuses_by_the_rest_of_a_deadline(servers, storage, protocol):
+    """The store takes 100 ms, one by one, and ten others matter more: there is no hope long before 400 ms are over."""
+    inner = servers.weir(storage("--servers", "1", "--service-time", "all=100ms"), flags=["--shards", "1", *ONE_BY_ONE])
+    outer = servers.weir(inner, flags=["--shards", "2"])
+    with inner.connect() as filler, outer.connect() as client, outer.connect() as other:
+        client.ok("HELLO", protocol)
+        # It takes a reply to know what stands behind, and some to know what a store can do.
+        client.ok("GET", "k")
+        filler.pipeline([("GET", "k")] * 10)
+
+        def refusal_from_behind() -> str | None:
+            before = refused_late(inner), passed_on(outer)
+            filler.send_raw(encode("GET", "k") * 10)
+            until(lambda: waits(inner_client), "others wait")
+            reply = client.call("QOS", "CALL", "DEADLINE", 400, "TIER", "batch", "SET", "late", "1")
+            assert not any(served.is_error for served in filler.read_many(10))
+            assert reply.text.startswith("DEADLINE stage="), reply
+            assert (refused_late(inner), passed_on(outer)) == (before[0] + 1, before[1] + 1)
+            # If it comes too late, the weir that was asked answers itself, and cannot know what becomes of it.
+            return None if reply.text.endswith(UNSURE) else reply.text
+
+        with inner.connect() as inner_client:
+            told = fields(until(refusal_from_behind, "the weir behind refuses what is too late"))
+        assert told["stage"] == "queue" and int(told["waited_ms"]) < 400, told
+        assert client.call("GET", "late").is_null, "it was never begun"
+        # What a store has begun is waited for there, so nobody else is refused anything because of it.
+        reply = client.call("QOS", "CALL", "DEADLINE", 20, "INCR", "n")
+        assert reply.text.startswith("DEADLINE stage=backend "), reply
+        replies = other.pipeline([("MULTI",), ("INCR", "n"), ("EXEC",), ("DBSIZE",)])
+        assert not any(reply.is_error for reply in replies) and replies[2].children[0].value == b"2", replies
+    assert counted(outer, "weir_backend_stalled") == 0 == counted(outer, "weir_backend_level")
+
+
+def test_what_stands_behind_may_change_from_a_weir_to_a_redis_and_back(servers, storage):
+    inner = servers.weir(storage(), flags=["--shards", "1"])
+    outer = servers.weir(inner, flags=["--shards", "1"])
+    with outer.connect() as client:
+        client.ok("QOS", "SET", "DEADLINE", 20_000)
+
+        def serves() -> bool:
+            return not client.call("SET", "k", "v").is_error
+
+        until(lambda: serves() and passed_on(outer) > 0, "the weir behind is told deadlines")
+        inner.kill()
+        redis = Redis()
+        redis.port = inner.port
+        servers.keep(redis).start()
+        until(serves, "the store in its place is there")
+        before = passed_on(outer)
+        assert {reply.value for reply in client.pipeline([("GET", "k")] * 100)} == {b"v"}
+        assert passed_on(outer) == before
+        with redis.connect() as direct:
+            assert re.search(r"total_error_replies:0\r", direct.ok("INFO", "stats").decode()), "it never heard of QOS"
+        redis.kill()
+        inner.start()
+        until(lambda: serves() and passed_on(outer) > before, "the weir behind is there again")
+
+
+def test_without_deadlines_a_weir_behind_is_told_none(servers):
+    inner = servers.weir(flags=["--shards", "1"])
+    outer = servers.weir(inner, flags=["--shards", "1", "--disable", "shed"])
+    with outer.connect() as client:
+        client.ok("QOS", "SET", "DEADLINE", 20_000)
+        assert not any(reply.is_error for reply in client.pipeline([("GET", "k")] * 100))
+    assert passed_on(outer) == 0
+
+
 # --- a store that stands still ----------------------------------------------------------------------------------------
 
 

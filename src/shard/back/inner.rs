@@ -126,7 +126,9 @@ mod tests {
         let told = |line: &str| told(line).map(|inner| inner.tier);
         assert_eq!(told("id=3 addr=127.0.0.1:9 resp=2 tier=batch lib-name="), Some(Tier::Batch));
         assert_eq!(told("id=3 addr=127.0.0.1:9 tier=critical\n"), Some(Tier::Critical));
-        for other in ["id=3 addr=127.0.0.1:9 user=default lib-ver=", "id=3 name=tier=batch", "tier=urgent", ""] {
+        for other in
+            ["id=3 addr=127.0.0.1:9 user=default lib-ver=", "id=3 name=tier=batch", "tier=urgent", ""]
+        {
             assert_eq!(told(other), None, "{other}");
         }
         assert_eq!(Inner::told_by(b"-ERR unknown command 'CLIENT' tier=batch\r\n"), None);

@@ -263,7 +263,11 @@ fn a_weir_behind_is_told_the_rest_of_deadlines() {
     rig.wait(Duration::from_millis(20));
     rig.answer_next("$-1\r\n");
     rig.answer_next("*2\r\n$-1\r\n$-1\r\n");
-    assert_eq!(at_stores(&rig), ["QOS CALL DEADLINE 30 TIER batch DBSIZE"], "20 ms were over before it was sent");
+    assert_eq!(
+        at_stores(&rig),
+        ["QOS CALL DEADLINE 30 TIER batch DBSIZE"],
+        "20 ms were over before it was sent"
+    );
     rig.answer_next(":1\r\n");
     assert_eq!(passed_on(&rig), 3);
     rig.told(client);

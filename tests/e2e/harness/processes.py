@@ -89,6 +89,10 @@ class Server:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
     def exited(self) -> bool:
         return self.process.poll() is not None
 
@@ -187,10 +191,6 @@ class Redis(Server):
                 return connection.call("PING").text.startswith(("PONG", "NOAUTH"))
         except (OSError, Closed):
             return False
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
 
 
 class Storage(Redis):
