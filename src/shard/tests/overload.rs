@@ -304,7 +304,7 @@ fn a_tier_is_told_as_long_as_the_weir_behind_takes_it() {
 #[test]
 fn no_plain_store_is_told_deadlines_and_no_weir_that_does_not_want_it() {
     let (mut rig, client) = before_weirs(|_| {}, "standard");
-    let mut ask = |rig: &mut Rig| {
+    let ask = |rig: &mut Rig| {
         rig.send(client, &[&["GET", "a"]]);
         at_stores(rig).pop().expect("it was sent")
     };
