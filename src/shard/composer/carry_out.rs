@@ -35,10 +35,11 @@ impl Shard {
         now: Now,
     ) {
         let (client, is_alone) = (self.front.client(id), destination.is_alone());
-        if client.is_unsettled(is_alone) && destination.reaches_stores() {
-            return self.refuse_unsettled(id, destination);
+        let must_wait = is_alone && client.unanswered() > 0;
+        if client.is_unsettled(is_alone) && self.refuses_unsettled(id, destination) {
+            return;
         }
-        if is_alone && client.unanswered() > 0 {
+        if must_wait {
             return self.front.hold_for_replies(&mut self.env, id, &request.arguments);
         }
         if self.env.strain.is_any() && self.is_held_back(id, destination) {
@@ -220,19 +221,34 @@ impl Shard {
     #[cold]
     fn is_held_back(&mut self, id: ClientId, destination: Destination) -> bool {
         let tier = self.front.client(id).identity().tier;
-        let (backend, env) = (destination.backend(), &mut self.env);
-        let is_held_back = destination.reaches_stores() && env.strain.refuses(backend, tier);
+        let backend = destination.backend();
+        let is_held_back = self.reaches_stores(id, destination) && self.env.strain.refuses(backend, tier);
         if is_held_back {
             self.answer_not_sent(id, backend.unwrap_or(BackendId(0)), NotSent::Strained);
         }
         is_held_back
     }
 
-    /// A request that could overtake what a store may carry out yet, though its client was answered.
+    /// Could a request overtake what a store may carry out yet, though its client was answered? Then its client is told.
     #[cold]
-    fn refuse_unsettled(&mut self, id: ClientId, destination: Destination) {
-        let backend = destination.backend().unwrap_or(BackendId(0));
-        self.answer_not_sent(id, backend, NotSent::Stalled(RETRY_UNSETTLED));
+    fn refuses_unsettled(&mut self, id: ClientId, destination: Destination) -> bool {
+        let is_refused = self.reaches_stores(id, destination);
+        if is_refused {
+            let backend = destination.backend().unwrap_or(BackendId(0));
+            self.answer_not_sent(id, backend, NotSent::Stalled(RETRY_UNSETTLED));
+        }
+        is_refused
+    }
+
+    /// Is any of it for a store?
+    fn reaches_stores(&mut self, id: ClientId, destination: Destination) -> bool {
+        match destination {
+            Destination::Weir(LocalCommand::Exec) => {
+                self.front.client(id).transaction().is_some_and(|transaction| transaction.reaches_stores())
+            }
+            Destination::Weir(_) => false,
+            _ => true,
+        }
     }
 
     /// A request goes no further, before it has taken its place among those that wait for replies. A transaction is over.

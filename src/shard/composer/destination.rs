@@ -39,11 +39,6 @@ impl Destination {
 }
 
 impl Destination {
-    /// Does weir need a store for it, or what was told of one?
-    pub fn reaches_stores(self) -> bool {
-        !matches!(self, Self::Weir(local) if local != LocalCommand::Exec && !self.is_alone())
-    }
-
     /// The only backend that it goes to.
     pub fn backend(self) -> Option<BackendId> {
         match self {

@@ -74,7 +74,7 @@ pub struct Client {
     pub(super) waits_for_quota: bool,
     /// Requests of it that were answered without their backend, which may carry them out yet.
     pub(super) unsettled: u32,
-    /// One of those was to be over before anything else began.
+    /// One of those was to be over before anything else began, or later ones would take other connections to stores.
     pub(super) is_unsettled_alone: bool,
     /// Queues in which so much of it waits that no more is taken on.
     pub(super) congested: u16,
@@ -262,6 +262,12 @@ impl Client {
     #[inline]
     pub fn must_not_write(&self) -> bool {
         self.paused == Paused::Writes
+    }
+
+    /// It speaks this dialect from now on, which has connections to stores of its own.
+    pub(super) fn change_protocol(&mut self, protocol: Protocol) {
+        self.is_unsettled_alone |= self.unsettled > 0 && protocol != self.protocol;
+        self.protocol = protocol;
     }
 
     /// A request was answered that may be carried out yet.

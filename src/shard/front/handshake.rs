@@ -149,14 +149,14 @@ impl Front {
         if let Some(name) = name {
             self.rename(env, gate, id, name)?;
         }
-        self.clients.at(id).protocol = protocol;
+        self.clients.at(id).change_protocol(protocol);
         Ok(())
     }
 
     pub fn reset(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let client = self.clients.at(id);
         client.transaction = None;
-        client.protocol = Protocol::Resp2;
+        client.change_protocol(Protocol::Resp2);
         client.name.clear();
         self.seat_stranger(env, id, now);
         self.answer_now(env, id, |out, _| encode::simple(out, "RESET"));

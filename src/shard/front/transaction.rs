@@ -67,6 +67,11 @@ impl Transaction {
         self.poisoned
     }
 
+    /// Will `EXEC` send something to a store?
+    pub fn reaches_stores(&self) -> bool {
+        self.requests > 0 && !self.poisoned
+    }
+
     /// What all of it is asked to cost; nothing if there is nothing to carry out.
     pub fn asked(&self) -> Option<Asked> {
         (!self.poisoned && self.len() > 0).then_some(self.asked)

@@ -164,6 +164,57 @@ fn a_connection_that_is_lost_after_all_settles_what_was_answered() {
 }
 
 #[test]
+fn what_touches_no_store_passes_while_a_write_is_unsettled_and_no_other_dialect_overtakes_it() {
+    for (shards, home) in [(1, 0), (2, 1)] {
+        let mut rig = crowded(shards, 1, |_| {});
+        let client = rig.client(0);
+        let key = rig.key(home, 0);
+        rig.send(client, &[&["QOS", "CALL", "DEADLINE", "50", "SET", &key, "1"]]);
+        rig.wait(Duration::from_millis(60));
+        assert!(rig.told(client).ends_with("(it may have happened)\r\n"));
+        for (words, wanted) in [
+            (&["HELLO"][..], "*14\r\n$6\r\nserver"),
+            (&["HELLO", "2", "SETNAME", "cart"], "*14\r\n$6\r\nserver"),
+            (&["HELLO", "4"], "-NOPROTO"),
+            (&["EXEC"], "-ERR EXEC without MULTI"),
+            (&["CLIENT", "GETNAME"], "$4\r\ncart"),
+            (&["RESET"], "+RESET"),
+            (&["PING"], "+PONG"),
+        ] {
+            rig.send(client, &[words]);
+            let told = rig.told(client);
+            assert!(told.starts_with(wanted), "{words:?}: {told}");
+        }
+        rig.send(client, &[&["MULTI"], &["EXEC"], &["MULTI"], &["CLIENT", "ID"], &["EXEC"]]);
+        assert_eq!(rig.told(client), "+OK\r\n*0\r\n+OK\r\n+QUEUED\r\n*1\r\n:1\r\n");
+        rig.send(client, &[&["MULTI"], &["GET"], &["EXEC"]]);
+        assert!(rig.told(client).contains("-EXECABORT"));
+        // Behind it on the same connection, but not over another one.
+        rig.send(client, &[&["GET", &key]]);
+        assert_eq!(rig.words_at_stores(), ["SET", "GET"]);
+        rig.send(client, &[&["MULTI"], &["GET", &key], &["EXEC"]]);
+        rig.answer_next("+OK\r\n");
+        rig.answer_next("$1\r\n1\r\n");
+        let told = rig.told(client);
+        assert!(told.starts_with("$1\r\n1\r\n+OK\r\n+QUEUED\r\n-OVERLOADED reason=stalled "), "{told}");
+        // Another dialect has connections of its own.
+        rig.send(client, &[&["QOS", "CALL", "DEADLINE", "50", "SET", &key, "2"]]);
+        rig.wait(Duration::from_millis(60));
+        rig.told(client);
+        rig.send(client, &[&["HELLO", "3"], &["GET", &key], &["HELLO", "2"], &["GET", &key]]);
+        let told = rig.told(client);
+        assert!(told.starts_with("%7\r\n") && told.matches("-OVERLOADED reason=stalled").count() == 2, "{told}");
+        assert_eq!(rig.words_at_stores(), ["SET"]);
+        rig.answer_next("+OK\r\n");
+        rig.send(client, &[&["HELLO", "3"], &["GET", &key]]);
+        assert!(rig.words_at_stores().contains(&"HELLO"), "a new connection");
+        rig.answer_first("HELLO", "%1\r\n+proto\r\n:3\r\n");
+        rig.answer_first("GET", "$1\r\n2\r\n");
+        assert!(rig.told(client).ends_with("$1\r\n2\r\n"));
+    }
+}
+
+#[test]
 fn nobody_waits_beyond_a_deadline_wherever_the_request_is_then() {
     let mut rig = crowded(1, 2, |_| {});
     let [client, filler] = [rig.client(0), rig.client(0)];
@@ -453,6 +504,9 @@ fn a_backend_that_becomes_slow_costs_more_and_then_refuses_what_matters_least() 
     let told = rig.told(lesser);
     assert!(told.starts_with("-OVERLOADED reason=latency backend=store0 retry_after_ms=1000\r\n"), "{told}");
     assert!(rig.at_stores.len() <= before + 1, "a probe at most");
+    rig.send(lesser, &[&["HELLO"], &["MULTI"], &["EXEC"], &["RESET"], &["QOS", "SET", "TIER", "sheddable"]]);
+    let told = rig.told(lesser);
+    assert!(told.starts_with("*14\r\n") && told.ends_with("+OK\r\n*0\r\n+RESET\r\n+OK\r\n"), "{told}");
     rig.send(client, &[&["GET", "a"]]);
     assert!(rig.at_stores.len() > before, "what matters goes on");
     pace(&mut rig, client, Duration::from_secs(15), Duration::from_millis(2));
