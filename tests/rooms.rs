@@ -33,7 +33,7 @@ const STAGES: &[(&str, &[&str])] = &[
 ];
 
 /// The only files with `unsafe` in them.
-const UNSAFE: &[&str] = &["runtime/ring.rs", "runtime/park.rs", "runtime/allocator.rs"];
+const UNSAFE: &[&str] = &["runtime/ring.rs", "runtime/park.rs", "runtime/listen.rs", "runtime/allocator.rs"];
 /// The only file that reads a clock.
 const CLOCK: &[&str] = &["runtime/clock.rs"];
 

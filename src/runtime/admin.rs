@@ -2,22 +2,26 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
 use glommio::Task;
-use glommio::net::{TcpListener, TcpStream};
+use glommio::net::TcpStream;
 use glommio::timer::timeout;
 use slab::Slab;
 
 use super::control_thread::{Control, figures, post_quotas};
+use super::listen;
 use crate::control::http::{self, Body, Head, Method, Persistence, Received, Response, Status};
 use crate::values::limits::QUOTA_POSTS_BYTES_MAX;
 
 /// Connections at once. For one more, that which has let weir wait longest is closed, so that silent ones shut nobody out.
 const CONNECTIONS_MAX: usize = 64;
+/// Those that wait to be accepted.
+pub(super) const BACKLOG: i32 = 1024;
 /// A head, a body and the taking of a reply each take this long at most.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may go on sending what nobody reads, after it was answered.
@@ -38,12 +42,8 @@ struct Admin {
 }
 
 /// Serves until the executor ends.
-pub(super) fn serve(
-    control: Rc<RefCell<Control>>,
-    address: SocketAddr,
-    hosts: Vec<String>,
-) -> io::Result<()> {
-    let listener = TcpListener::bind(address)?;
+pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<String>) {
+    let listener = listen::for_this_executor(socket);
     let places = RefCell::new(Slab::with_capacity(CONNECTIONS_MAX));
     let admin = Rc::new(Admin { control, hosts, places, waits: Cell::new(0), bodies: Cell::new(0) });
     glommio::spawn_local(async move {
@@ -66,7 +66,6 @@ pub(super) fn serve(
         }
     })
     .detach();
-    Ok(())
 }
 
 /// What is known of a connection.

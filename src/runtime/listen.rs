@@ -1,11 +1,13 @@
-//! Listening sockets: one per shard and TCP address, so that the kernel spreads connections over the shards.
+//! Listening sockets: one per shard and TCP address, so that the kernel spreads connections over the shards; and one for the admin
+//! port.
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use glommio::net::TcpListener;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 /// A client that says nothing for so long is asked whether it is still there, as Redis does: one that vanished must not hold its
@@ -17,14 +19,32 @@ const BACKLOG: i32 = 4096;
 /// One listening socket per shard, and the address they really have (the port may have been left to the system).
 pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd>, SocketAddr)> {
     // Without this, a second weir on the same port would silently share its connections with the first.
-    let probe = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    probe.set_reuse_address(true)?;
-    probe.bind(&address.into())?;
-    let bound = probe.local_addr()?.as_socket().unwrap_or(address);
-    probe.listen(1)?;
+    let (probe, bound) = alone(address, 1)?;
     drop(probe);
     let sockets = (0..shards).map(|_| listening(bound)).collect::<io::Result<Vec<_>>>()?;
     Ok((sockets, bound))
+}
+
+/// The only listening socket there, and its address. What is left of connections of a process that is gone (`TIME_WAIT`) is no
+/// hindrance; somebody who listens is.
+pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // Accepted sockets inherit it, and so does what is left of them: else the next process could not bind.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    let bound = socket.local_addr()?.as_socket().unwrap_or(address);
+    socket.listen(backlog)?;
+    Ok((socket.into(), bound))
+}
+
+/// The same socket, for tasks of the executor that asks.
+#[expect(
+    unsafe_code,
+    reason = "glommio takes a socket by its bare descriptor, or binds it without SO_REUSEADDR"
+)]
+pub(super) fn for_this_executor(socket: OwnedFd) -> TcpListener {
+    // SAFETY: the descriptor is open and owned by nobody else.
+    unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) }
 }
 
 fn listening(address: SocketAddr) -> io::Result<OwnedFd> {
@@ -56,4 +76,25 @@ pub(super) fn unix(path: &Path, shards: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = (1..shards).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
     sockets.push(first);
     Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_port_is_free_again_at_once_and_shared_with_nobody() {
+        let (socket, bound) = alone("127.0.0.1:0".parse().expect("an address"), 8).expect("a free port");
+        assert_eq!(alone(bound, 8).expect_err("one listens").kind(), io::ErrorKind::AddrInUse);
+        let listener = TcpListener::from(socket);
+        let mut client = TcpStream::connect(bound).expect("it listens");
+        // Who closes first keeps the connection in mind.
+        drop(listener.accept().expect("one has come"));
+        assert_eq!(client.read(&mut [0]).expect("the end"), 0);
+        drop((client, listener));
+        alone(bound, 8).expect("nobody listens");
+    }
 }

@@ -81,7 +81,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let (_, _, probe) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
     Ring::new(probe).map_err(|error| executor::ring_advice(&error))?;
     let clock = Clock::start();
-    let (listeners, opened) = open_listeners(config, cpus.len())?;
+    let (listeners, mut opened) = open_listeners(config, cpus.len())?;
 
     let (control, control_letters, control_bell) =
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
@@ -139,7 +139,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         pools: Reconciliation::new(Rhythm { period: config.reconcile, lease: lease_of(config.reconcile) }),
         clock,
     };
-    let admin = opened.admin.map(|address| (address, config.admin_hosts.clone()));
+    let admin = opened.admin_socket.take().map(|socket| (socket, config.admin_hosts.clone()));
     executors.push(start_control(settings, control_letters, control_bell, admin)?);
     QuotasThread {
         file: quota_file,
@@ -282,11 +282,12 @@ struct Opened {
     lines: Vec<String>,
     port: u16,
     admin: Option<SocketAddr>,
+    admin_socket: Option<OwnedFd>,
 }
 
 fn open_listeners(config: &Config, shards: usize) -> Result<(Vec<Vec<OwnedFd>>, Opened), String> {
     let mut per_shard: Vec<Vec<OwnedFd>> = std::iter::repeat_with(Vec::new).take(shards).collect();
-    let mut opened = Opened { lines: Vec::new(), port: 0, admin: None };
+    let mut opened = Opened { lines: Vec::new(), port: 0, admin: None, admin_socket: None };
     let mut share_out = |sockets: Vec<OwnedFd>| {
         per_shard.iter_mut().zip(sockets).for_each(|(own, socket)| own.push(socket));
     };
@@ -304,14 +305,13 @@ fn open_listeners(config: &Config, shards: usize) -> Result<(Vec<Vec<OwnedFd>>, 
         opened.lines.push(format!("listening on {}", path.display()));
     }
     if let Some(address) = config.admin {
-        // Only to find the port out, and that it is free; the control executor listens on it for good.
-        let bound = std::net::TcpListener::bind(address)
-            .and_then(|listener| listener.local_addr())
+        let (socket, bound) = listen::alone(address, admin::BACKLOG)
             .map_err(|error| format!("--admin {address}: cannot listen there: {error}"))?;
         opened.lines.push(format!(
             "metrics, health and quotas on http://{bound}/metrics, /healthz, /readyz, /config/quotas"
         ));
         opened.admin = Some(bound);
+        opened.admin_socket = Some(socket);
     }
     Ok((per_shard, opened))
 }
@@ -485,12 +485,12 @@ fn start_control(
     settings: ControlSettings,
     letters: Receiver<ToControl>,
     bell: OwnedFd,
-    admin: Option<(SocketAddr, Vec<String>)>,
+    admin: Option<(OwnedFd, Vec<String>)>,
 ) -> Result<Executor, String> {
     let task = move || async move {
         let control = Rc::new(RefCell::new(Control::new(settings)));
-        if let Some((address, hosts)) = admin {
-            admin::serve(Rc::clone(&control), address, hosts)?;
+        if let Some((socket, hosts)) = admin {
+            admin::serve(Rc::clone(&control), socket, hosts);
         }
         control_thread::run(control, letters, bell).await
     };

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -488,6 +489,26 @@ def test_the_admin_port_answers_to_its_own_names_only(servers):
 
 
 @pytest.mark.weir_only
+def test_the_admin_port_can_be_had_again_at_once(servers):
+    """Whoever closes first keeps the connection in mind (TIME_WAIT), and here that is weir."""
+    weir = servers.weir(flags=["--shards", "1"])
+    with socket.create_connection(("127.0.0.1", weir.admin_port), timeout=30) as asking:
+        asking.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        while asking.recv(4096):
+            pass
+    weir.terminate()
+    until(lambda: remembers(weir.admin_port), "the system remembers the connection")
+    weir.admin_port_kept = weir.admin_port
+    weir.start()
+    assert weir.admin("/healthz")[0] == 200
+
+
+def remembers(port: int) -> bool:
+    """Is there a local end of a TCP connection in TIME_WAIT?"""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(int(row[1].rpartition(":")[2], 16) == port and row[3] == "06" for row in rows)
+
+
 def test_signals_in_a_loop_do_not_flood_the_log(servers, tmp_path):
     quotas = tmp_path / "quotas.toml"
     quotas.write_text("[tenants.a]\npassword = 'secret'\n")

@@ -203,7 +203,10 @@ fn what_touches_no_store_passes_while_a_write_is_unsettled_and_no_other_dialect_
         rig.told(client);
         rig.send(client, &[&["HELLO", "3"], &["GET", &key], &["HELLO", "2"], &["GET", &key]]);
         let told = rig.told(client);
-        assert!(told.starts_with("%7\r\n") && told.matches("-OVERLOADED reason=stalled").count() == 2, "{told}");
+        assert!(
+            told.starts_with("%7\r\n") && told.matches("-OVERLOADED reason=stalled").count() == 2,
+            "{told}"
+        );
         assert_eq!(rig.words_at_stores(), ["SET"]);
         rig.answer_next("+OK\r\n");
         rig.send(client, &[&["HELLO", "3"], &["GET", &key]]);

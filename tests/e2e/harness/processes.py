@@ -222,9 +222,11 @@ class Weir(Server):
         self.storage = storage or ("redis://" + ",".join(b.address for b in backends) if backends else "embedded")
         self.flags = flags or []
         self.admin_port = 0
+        # The port that a server had which is gone.
+        self.admin_port_kept: int | None = None
 
     def command(self) -> list[str]:
-        self.admin_port = free_port()
+        self.admin_port = self.admin_port_kept or free_port()
         return [
             str(binary("weir")),
             "--listen",
