@@ -21,9 +21,11 @@ use slab::Slab;
 
 use crate::values::{MicroUnits, TenantId, Tier, Timestamp, UNIT};
 
-/// What of one connection may wait, before its core is told to take on no more of it; and how little, before it may again.
+/// What of one connection may wait, before its core is told to take on no more of it; less than such a part of it, and it may again.
 const LONG: Held = Held { requests: 64, bytes: 1 << 20 };
-const EASED: Held = Held { requests: 32, bytes: 1 << 19 };
+const EASED: usize = 2;
+/// One connection may have such a part of the room that is left.
+const PARTS: Held = Held { requests: 96, bytes: 24 };
 /// Too much waits from a limit on until this part of it is gone.
 const RELIEVED: usize = 4;
 /// One in so many is taken from the least important tier that has any, so that none is forgotten.
@@ -36,6 +38,11 @@ const STANDING: f64 = 1.5;
 /// And if it hardly became shorter in half of one; or, however much it did, after four of them.
 const SHORTER: f64 = 0.9;
 const INTERVALS_MOST: f64 = 4.0;
+/// Nor is it where so many of each connection wait in the mean, none for as many intervals, and none as the next of its connection
+/// for as many.
+const DEEP: usize = 8;
+const DEEP_WAIT: f64 = 4.0;
+const DEEP_WAIT_NEXT: f64 = 0.25;
 /// What is the next of its connection may be so for this many, where it is not the only one.
 const AGE_CALM: f64 = 1.5;
 /// Nothing is the next of its connection for longer than this, whatever the reason; or than twice that.
@@ -430,17 +437,12 @@ impl<T: Copy> Queue<T> {
         Ok(becomes_long)
     }
 
-    /// How much of one connection is much: where many wait, less, so that there is room for all of them.
+    /// How much of one connection is much: less and less as what there is room for is used up, so that there is some for all.
     fn long(&self) -> Held {
-        let Held { requests, bytes } = self.limit;
-        if !self.held.is_above(Held { requests: requests / 2, bytes: bytes / 2 }) {
-            return LONG;
-        }
-        let parts = 2 * self.chains.len().max(1);
-        Held {
-            requests: LONG.requests.min(requests / parts).max(1),
-            bytes: LONG.bytes.min(bytes / parts).max(1),
-        }
+        let left = |limit: usize, held: usize| limit.saturating_sub(held);
+        let requests = left(self.limit.requests, self.held.requests) / PARTS.requests;
+        let bytes = left(self.limit.bytes, self.held.bytes) / PARTS.bytes;
+        Held { requests: requests.clamp(1, LONG.requests), bytes: bytes.clamp(1, LONG.bytes) }
     }
 
     /// The first of its connection: that waits for turns among its tenant's from now on.
@@ -602,12 +604,31 @@ impl<T: Copy> Queue<T> {
     /// The end of a turn: which tiers are over.
     pub fn handle_turn_end(&mut self) {
         let clock = self.clock;
-        for queue in &mut self.tiers {
-            queue.judge(clock, self.patience.interval);
+        for tier in 0..TIERS {
+            if self.tiers[tier].is_suspect(clock, self.patience.interval) && !self.is_deep(tier) {
+                self.tiers[tier].begin_over(clock);
+            }
         }
         if self.is_empty() {
             self.pause_left = PAUSE;
         }
+    }
+
+    /// Does so much wait of each connection of a tier, and yet nothing for very long, that clients which want many replies at a time
+    /// wait for their own?
+    fn is_deep(&self, tier: usize) -> bool {
+        let queue = &self.tiers[tier];
+        let is_within = |clock: Duration, intervals: f64| {
+            self.clock.saturating_sub(clock) < self.patience.interval.mul_f64(intervals)
+        };
+        let oldest = self.nodes.get(queue.list.first as usize);
+        queue.list.length >= DEEP * queue.connections
+            && oldest.is_some_and(|node| is_within(node.clock, DEEP_WAIT))
+            // Those whose turn comes next have waited longest for it.
+            && queue.tenants.values().all(|share| {
+                let next = self.chains.get(share.ring.first as usize);
+                next.is_none_or(|chain| is_within(chain.since.clock, DEEP_WAIT_NEXT))
+            })
     }
 
     /// Takes one out.
@@ -643,9 +664,11 @@ impl<T: Copy> Queue<T> {
             self.chain_of.remove(&chain.connection);
             return Taken { item: waiting.item, is_eased: chain.is_long, is_old };
         }
+        let Held { requests, bytes } = self.long();
+        let eased = Held { requests: requests.div_ceil(EASED), bytes: bytes / EASED };
         let chain = &mut self.chains[place as usize];
         chain.held.remove(waiting.bytes);
-        let is_eased = chain.is_long && !chain.held.is_above(EASED);
+        let is_eased = chain.is_long && !chain.held.is_above(eased);
         chain.is_long &= !is_eased;
         if chain.first == index {
             chain.first = behind;
@@ -674,7 +697,8 @@ impl TierQueue {
         }
     }
 
-    fn judge(&mut self, clock: Duration, interval: Duration) {
+    /// Looks whether it is over no more, or may be from now on.
+    fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
         // One connection alone asks for no more than it wants to wait for.
         if self.connections <= 1 {
@@ -692,13 +716,15 @@ impl TierQueue {
             let (all_along, before) = (clock.saturating_sub(self.empty_at), self.seen.1);
             self.seen = (clock, waiting);
             let hardly_shorter = waiting as f64 > SHORTER * before as f64;
-            let is_over = all_along >= interval.mul_f64(STANDING)
+            return all_along >= interval.mul_f64(STANDING)
                 && self.connections > 1
                 && (hardly_shorter || all_along >= interval.mul_f64(INTERVALS_MOST));
-            if is_over {
-                (self.over_since, self.empty_turns) = (Some(clock), 0);
-            }
         }
+        false
+    }
+
+    fn begin_over(&mut self, clock: Duration) {
+        (self.over_since, self.empty_turns) = (Some(clock), 0);
     }
 }
 

@@ -83,6 +83,9 @@ pub const CLIENT_PAUSE_MS_MAX: u64 = 60 * 60 * 1_000;
 pub const INFO_SECTIONS_MAX: usize = 64;
 /// Requests that one connection has taken on in a turn before others have theirs; a long answer counts as several.
 pub const REQUESTS_PER_TURN: u32 = 256;
+/// The same of all connections of a core together, so that others can say in time that they have enough; half of it is kept for
+/// those who had to wait.
+pub const REQUESTS_PER_TURN_OF_ALL: u32 = 2_048;
 /// Bytes that weir answers by itself which count as one request.
 pub const ANSWER_BYTES_PER_REQUEST: usize = 256;
 /// Bytes of a user's name.

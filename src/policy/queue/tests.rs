@@ -112,6 +112,31 @@ fn a_tier_that_never_is_empty_is_over_and_serves_the_newest_until_it_is_not() {
 }
 
 #[test]
+fn clients_that_want_many_replies_at_a_time_wait_for_their_own() {
+    // Each of 20 connections keeps as many requests waiting; some are answered in a millisecond.
+    for (depth, answered, is_over) in [(50, 100, false), (400, 10, true), (1, 2, true)] {
+        let limit = Held { requests: usize::MAX, ..LIMIT };
+        let mut queue = Queue::new(limit, Patience::default(), at(0));
+        for number in 0..20 * depth {
+            queue
+                .push(request(number, u64::from(number % 20), 0, Tier::Standard), at(0))
+                .expect("there is room");
+        }
+        let mut now = 0;
+        while now < 1_000 && !queue.is_over(Tier::Standard) {
+            for _ in 0..answered {
+                let connection = u64::from(take(&mut queue).expect("more waits") % 20);
+                queue
+                    .push(request(connection as u32, connection, 0, Tier::Standard), at(now))
+                    .expect("there is room");
+            }
+            now = pass(&mut queue, now, 1);
+        }
+        assert_eq!(queue.is_over(Tier::Standard), is_over, "{depth} of each, {answered} in a millisecond");
+    }
+}
+
+#[test]
 fn what_this_core_did_not_run_for_makes_nothing_old() {
     let mut queue = queue();
     for number in 0..100 {

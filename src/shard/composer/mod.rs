@@ -306,10 +306,10 @@ impl Shard {
         let (env, back, mut replies) = self.towards_clients();
         back.handle_turn_end(env, &mut replies, now);
         self.front.end_pauses(&self.env.quotas, now);
+        self.front.reserve_for_waiting();
         for _ in 0..self.front.waiting_for_turn() {
-            if let Some(id) = self.front.take_next_turn() {
-                self.resume(id, now);
-            }
+            let Some(id) = self.front.take_next_turn() else { break };
+            self.resume(id, now);
         }
         while let Some(id) = self.front.take_resumable() {
             self.resume(id, now);

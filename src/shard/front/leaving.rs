@@ -61,6 +61,7 @@ impl Front {
             if client.sending_since.is_some() {
                 self.outbox.handle_done();
             }
+            self.end_turns_of(client.congested > 0);
         }
     }
 

@@ -16,15 +16,42 @@ use crate::values::{Action, ClientId, Owner, limits};
 /// A client that may not go on is read from until this much is held.
 const HELD_BYTES_PAUSE: usize = 64 * 1024;
 
+/// Each time so many clients are held back, others may have half as much taken on in a turn.
+const CONGESTED_MANY: u32 = 16;
+
 /// Who goes on decoding, and when.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Turns {
     /// Counts turns.
     number: u32,
+    /// How many more requests may be taken on in this one.
+    left: u32,
+    /// Clients of which no more is taken on, because so much of them waits for a backend.
+    congested: u32,
     /// Those whose obstacle is gone: at the end of this turn.
     to_resume: VecDeque<ClientId>,
     /// Those whose turn is over though they have sent more.
     next: VecDeque<ClientId>,
+}
+
+impl Turns {
+    /// How many requests of one client may be taken on in a turn. Where many are held back for what waits of them, others may soon
+    /// have to be: then less is taken on of each before that is known.
+    fn most_of_one(&self) -> u32 {
+        (limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31)).max(1)
+    }
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            number: 0,
+            left: limits::REQUESTS_PER_TURN_OF_ALL,
+            congested: 0,
+            to_resume: VecDeque::new(),
+            next: VecDeque::new(),
+        }
+    }
 }
 
 /// How far a client's bytes were decoded.
@@ -49,8 +76,11 @@ impl Front {
     pub fn begin_decoding(&mut self, id: ClientId) -> Option<RequestDecoder> {
         let client = self.clients.get(id)?;
         if client.turn != self.turns.number {
-            (client.turn, client.turn_left) = (self.turns.number, limits::REQUESTS_PER_TURN);
+            (client.turn, client.turn_left) = (self.turns.number, self.turns.most_of_one());
         }
+        // What it does not use is given back when its decoder is.
+        client.turn_left = client.turn_left.min(self.turns.left);
+        self.turns.left -= client.turn_left;
         Some(std::mem::take(&mut client.decoder))
     }
 
@@ -73,6 +103,7 @@ impl Front {
     pub fn end_decoding(&mut self, env: &mut Env, id: ClientId, decoder: RequestDecoder, progress: Progress) {
         let Some(client) = self.clients.get(id) else { return };
         client.decoder = decoder;
+        self.turns.left += client.turn_left;
         client.stalled = progress == Progress::Stalled;
         if client.stalled && client.turn_left == 0 && !client.listed_to_resume {
             client.listed_to_resume = true;
@@ -140,8 +171,12 @@ impl Front {
         match note {
             Note::Unsettled => client.handle_unsettled(),
             Note::Settled => client.handle_settled(),
-            Note::Long => client.congested = client.congested.saturating_add(1),
+            Note::Long => {
+                self.turns.congested += u32::from(client.congested == 0);
+                client.congested = client.congested.saturating_add(1);
+            }
             Note::Eased => {
+                self.turns.congested -= u32::from(client.congested == 1);
                 client.congested = client.congested.saturating_sub(1);
                 self.list_to_resume(id);
             }
@@ -171,9 +206,14 @@ impl Front {
         self.turns.next.len()
     }
 
-    /// The next of those who wait for their turn.
+    /// However many requests came in this turn, there is room for some of those that waited.
+    pub fn reserve_for_waiting(&mut self) {
+        self.turns.left = self.turns.left.max(limits::REQUESTS_PER_TURN_OF_ALL / 2);
+    }
+
+    /// The next of those who wait for their turn, if more may be taken on in this one.
     pub fn take_next_turn(&mut self) -> Option<ClientId> {
-        self.turns.next.pop_front()
+        if self.turns.left == 0 { None } else { self.turns.next.pop_front() }
     }
 
     /// The next of those whose obstacle is gone.
@@ -181,8 +221,14 @@ impl Front {
         self.turns.to_resume.pop_front()
     }
 
+    /// A client leaves.
+    pub(super) fn end_turns_of(&mut self, was_congested: bool) {
+        self.turns.congested -= u32::from(was_congested);
+    }
+
     /// The next turn begins.
     pub fn begin_turn(&mut self) {
         self.turns.number = self.turns.number.wrapping_add(1);
+        self.turns.left = limits::REQUESTS_PER_TURN_OF_ALL;
     }
 }

@@ -187,6 +187,31 @@ fn a_user_has_its_own_tier_however_it_is_named() {
 }
 
 #[test]
+fn a_core_takes_on_so_many_in_a_turn_and_those_who_waited_come_first_in_the_next() {
+    let mut rig = Rig::new(1, 1);
+    let clients: Vec<_> = (0..40).map(|_| rig.client(0)).collect();
+    let (now, flood) = (rig.now, b"PING\r\n".repeat(200));
+    let of_all = u64::from(limits::REQUESTS_PER_TURN_OF_ALL);
+    for (turn, clients) in (1..).zip(clients.chunks(20)) {
+        for client in clients {
+            let id = rig.id(*client);
+            rig.shards[0].handle_client_bytes(id, &flood, now);
+        }
+        assert_eq!(rig.counted(Counter::Requests), turn * of_all);
+        if turn == 1 {
+            rig.shards[0].handle_turn_end(now);
+        }
+    }
+    rig.shards[0].handle_turn_end(now);
+    assert_eq!(rig.counted(Counter::Requests), of_all * 5 / 2, "half of them is kept for those who waited");
+    assert!(rig.shards[0].is_busy());
+    rig.turns();
+    assert_eq!(rig.counted(Counter::Requests), 40 * 200);
+    clients.iter().for_each(|client| assert_eq!(rig.told(*client), "+PONG\r\n".repeat(200)));
+    assert!(!rig.shards[0].is_busy());
+}
+
+#[test]
 fn a_connection_has_its_turn_and_then_others_have_theirs() {
     let mut rig = Rig::new(1, 1);
     let [greedy, modest] = [rig.client(0), rig.client(0)];
