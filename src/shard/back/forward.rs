@@ -94,8 +94,8 @@ impl Back {
             Odd::No
         };
         link.pending.push_back(Pending::answer(envelope, (depth, odd), now.monotonic));
-        if has_deadline && envelope.overdue == Overdue::Answered && envelope.deadline < self.early_at {
-            self.early_at = envelope.deadline;
+        if has_deadline && envelope.overdue == Overdue::Answered {
+            self.early_at = self.early_at.min(envelope.deadline);
         }
         self.in_flight += requests;
         if link.wants_to_send() {
@@ -190,15 +190,14 @@ impl Back {
         now: Now,
     ) {
         let link = &mut self.links[connection.0 as usize];
-        let is_inner_error = scanned.kind == b'-' && link.inner.is_some();
-        let Some(mut pending) = link.pending.pop_front() else {
+        if link.inner.is_some() && scanned.kind == b'-' {
+            self.hear_error(connection, end);
+        }
+        let Some(pending) = self.links[connection.0 as usize].pending.pop_front() else {
             return self.drop_link(env, connection, "unexpected-reply", replies, now);
         };
         self.in_flight -= 1;
         env.counters.add(Counter::RepliesReceived, 1);
-        if is_inner_error {
-            self.hear_error(connection, end, &mut pending);
-        }
         match pending.purpose {
             Purpose::Answer(to) => {
                 self.leave_window(env, connection, &pending, now);

@@ -11,7 +11,7 @@
 //! for what it answered early (`INFLIGHT WAIT`).
 
 use super::Back;
-use super::link::{Greeting, Link, Odd, Pending};
+use super::link::{Greeting, Link, Odd};
 use crate::protocol::call::begin_call;
 use crate::protocol::{BufferPool, encode};
 use crate::shard::counters::{Counter, Counters};
@@ -72,7 +72,7 @@ impl Link {
 
     /// Puts a request out with the rest of its deadline. What is large goes as it is: the words before it would have the inner weir
     /// copy it.
-    #[inline(never)]
+    #[cold]
     pub fn append_within(
         &mut self,
         (pool, counters): (&mut BufferPool, &mut Counters),
@@ -98,9 +98,9 @@ impl Link {
 impl Back {
     /// An error from a weir, of which this is the end: what it refused took no store's time.
     #[cold]
-    pub(super) fn hear_error(&mut self, connection: ConnectionId, end: &[u8], pending: &mut Pending) {
+    pub(super) fn hear_error(&mut self, connection: ConnectionId, end: &[u8]) {
         let link = &mut self.links[connection.0 as usize];
-        let Some(inner) = &mut link.inner else { return };
+        let (Some(inner), Some(pending)) = (&mut link.inner, link.pending.front_mut()) else { return };
         let mut start = [0; TIER_REFUSED.len()];
         let text = link.partial.iter().chain(end);
         start.iter_mut().zip(text).for_each(|(place, byte)| *place = *byte);
