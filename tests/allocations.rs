@@ -99,6 +99,16 @@ fn refusals_allocate_nothing() {
     assert!(refused >= REQUESTS && answered >= REQUESTS * 60, "{refused} refusals, {answered} bytes");
 }
 
+#[test]
+fn deadlines_that_are_passed_on_allocate_nothing() {
+    let mut bench = Bench::new(Quotas::trusting(), Pools::Plenty);
+    bench.greeting = [bulk(b"id=1 addr=store:1 tier=critical"), b"+OK\r\n".to_vec()].concat();
+    bench.say_all(|_, _| ["QOS", "SET", "DEADLINE", "5000"].map(str::to_owned));
+    bench.run();
+    let passed_on = |shard: &Shard| shard.counters().get(Counter::DeadlinesPassedOn);
+    assert!(bench.shards.iter().map(passed_on).sum::<u64>() >= REQUESTS);
+}
+
 fn quotas() -> Quotas {
     Quotas::parse("quotas.toml", LIMITED).expect("a valid file")
 }
@@ -122,6 +132,8 @@ struct Bench {
     links: Vec<(usize, Owner, Segment)>,
     /// The backend of each link, by shard and link.
     backend_of: Vec<[usize; 4 * BACKENDS as usize]>,
+    /// What stores answer to the greeting.
+    greeting: Vec<u8>,
     pools: Pools,
     grants: Vec<Grant>,
     reports: u64,
@@ -151,12 +163,18 @@ impl Bench {
 
     /// Every client is a user of its own.
     fn name_users(&mut self) {
+        self.say_all(|shard, number| {
+            ["QOS", "SET", "USER", &format!("user-{shard}-{number}")].map(str::to_owned)
+        });
+    }
+
+    /// Every client says something once.
+    fn say_all(&mut self, said: impl Fn(usize, usize) -> [String; 4]) {
         let now = at(self.nanos);
         for shard in 0..self.shards.len() {
             for (number, client) in self.clients[shard].clone().into_iter().enumerate() {
                 let mut words = Vec::new();
-                let user = format!("user-{shard}-{number}");
-                encode::request(&mut words, ["QOS", "SET", "USER", &user].map(str::as_bytes).into_iter());
+                encode::request(&mut words, said(shard, number).iter().map(String::as_bytes));
                 self.shards[shard].handle_client_bytes(client, &words, now);
             }
         }
@@ -206,6 +224,7 @@ impl Bench {
             replies,
             links: Vec::with_capacity(64),
             backend_of: vec![[0; 4 * BACKENDS as usize]; usize::from(SHARDS)],
+            greeting: b"+OK\r\n".to_vec(),
             pools,
             grants: Vec::with_capacity(64),
             reports: 0,
@@ -243,8 +262,7 @@ impl Bench {
             if let Action::Connect { owner: Owner::Link(link, generation), backend } = action {
                 self.backend_of[shard][link.0 as usize] = usize::from(backend.0);
                 self.shards[shard].handle_link_connected(link, generation, now);
-                // The greeting.
-                self.shards[shard].handle_link_bytes(link, generation, b"+OK\r\n", now);
+                self.shards[shard].handle_link_bytes(link, generation, &self.greeting, now);
             }
         }
         while let Some((owner, segment)) = self.shards[shard].poll_transmit() {

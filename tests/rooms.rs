@@ -98,6 +98,47 @@ fn unsafe_and_clocks_stay_where_they_are() {
     only_in(CLOCK, "a clock", |line| line.contains("Instant::now") || line.contains("SystemTime::now"));
 }
 
+/// A room that has a map has all of its files on it, and no other.
+#[test]
+fn maps_are_complete() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut maps = 0;
+    for module in sources().iter().filter(|file| file.path.ends_with("/mod.rs")) {
+        let path = root.join(&module.path);
+        let text = fs::read_to_string(&path).expect("sources are text");
+        let map: String = text.lines().filter(|line| line.starts_with("//! ")).collect::<Vec<_>>().join("\n");
+        if !map.contains(" file |") {
+            continue;
+        }
+        maps += 1;
+        let named: BTreeSet<&str> = map.split('`').filter(|name| is_file_or_folder(name)).collect();
+        let folder = path.parent().expect("a file is in a folder");
+        let entries: Vec<String> = fs::read_dir(folder)
+            .expect("src/ can be read")
+            .map(|entry| entry.expect("src/ can be read"))
+            .map(|entry| {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if entry.path().is_dir() { name + "/" } else { name }
+            })
+            .collect();
+        let missing = |entry: &&String| {
+            let stem = entry.trim_end_matches('/').trim_end_matches(".rs");
+            let both = [format!("{stem}.rs"), format!("{stem}/")];
+            !matches!(stem, "mod" | "tests") && !both.iter().any(|name| named.contains(name.as_str()))
+        };
+        let missing: Vec<&String> = entries.iter().filter(missing).collect();
+        assert!(missing.is_empty(), "{} does not name {missing:?}", module.path);
+        let gone: Vec<&&str> = named.iter().filter(|name| !folder.join(name).exists()).collect();
+        assert!(gone.is_empty(), "{} names {gone:?}", module.path);
+    }
+    assert!(maps >= 7, "{maps} maps were found");
+}
+
+fn is_file_or_folder(name: &str) -> bool {
+    let stem = name.strip_suffix(".rs").or_else(|| name.strip_suffix('/'));
+    stem.is_some_and(|stem| !stem.is_empty() && words(stem).eq([stem]))
+}
+
 /// A property that failed once fails again in the next run, whoever runs it.
 #[test]
 fn failing_seeds_are_kept() {

@@ -6,10 +6,13 @@
 //! | what a request costs | `price.rs` |
 //! | what such requests cost lately | `estimate.rs` |
 //! | how slow is slow, for a class of commands | `baseline.rs` |
+//! | how many requests are in flight at a backend | `window.rs` |
+//! | what waits for room there, who gets it, and who waited for too long | `queue.rs` |
 //! | is a backend slower than it used to be, and what is held back for it | `latency_ratio.rs` |
 //! | how much is left of a quota | `bucket.rs` |
 //! | may this core spend some of it now | `slice.rs` |
 //! | whose bucket is this | `bucket_table.rs` |
+//! | how many connections may a tenant hold | `seats.rs` |
 //! | the way it used to be done: requests per second, counted | `fixed_window.rs` |
 
 pub mod baseline;

@@ -18,7 +18,16 @@
 //! | `post/` | batches for other cores | clients, accounts, stores |
 //! | `composer/` | nothing but these; the way of a request | |
 //!
-//! What passes between them are plain values: `request.rs`, `message.rs`, `outcome.rs`, `refusal.rs`, `question.rs`, `fence.rs`.
+//! | what all of them may know | file |
+//! |---|---|
+//! | what a core is told once | `settings.rs` |
+//! | what is counted | `counters.rs` |
+//! | what cores tell each other of what stands before backends, without a lock | `board.rs` |
+//! | how strained backends are by that: what is dearer, or refused | `strain.rs` |
+//! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
+//! | what became of it, why it went no further, and what its client's core is told besides | `outcome.rs`, `refusal.rs`, `note.rs` |
+//! | what is left of a connection that was given up | `fence.rs` |
+//! | what only the control executor knows | `question.rs` |
 
 mod back;
 mod board;

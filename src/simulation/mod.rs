@@ -20,6 +20,7 @@
 //! | stores: the embedded engine, slow and unreliable | `store.rs` |
 //! | more is asked than stores can do: what becomes of it | `overload.rs` |
 //! | is this reply possible? | `expect.rs`, `history.rs`, `token.rs` |
+//! | did two runs of one seed go the same way? | `trace.rs` |
 
 mod client;
 mod expect;

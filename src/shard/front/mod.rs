@@ -6,7 +6,7 @@
 //! | one client, and all of them | `client.rs`, `clients.rs` |
 //! | who it is, and on what terms | `identity.rs`, `handshake.rs`, `wishes.rs` |
 //! | the rest of a large request, in room made for it | `room.rs` |
-//! | may its next request be taken on | `turns.rs`, `held.rs`, `track.rs`, `pauses.rs` |
+//! | may its next request be taken on | `turns.rs`, `held.rs`, `track.rs`, `pause.rs`, `pauses.rs` |
 //! | what it has queued since `MULTI` | `transaction.rs` |
 //! | its answers | `answer.rs`, `order.rs`, `gather.rs`, `cursor.rs` |
 //! | who may be connected, and hold how much | `seats.rs`, `memory.rs` |
