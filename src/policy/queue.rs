@@ -24,8 +24,6 @@ use crate::values::{MicroUnits, TenantId, Tier, Timestamp, UNIT};
 /// What of one connection may wait, before its core is told to take on no more of it; less than such a part of it, and it may again.
 const LONG: Held = Held { requests: 64, bytes: 1 << 20 };
 const EASED: usize = 2;
-/// One connection may have such a part of the room that is left.
-const PARTS: Held = Held { requests: 96, bytes: 24 };
 /// Too much waits from a limit on until this part of it is gone.
 const RELIEVED: usize = 4;
 /// One in so many is taken from the least important tier that has any, so that none is forgotten.
@@ -437,11 +435,12 @@ impl<T: Copy> Queue<T> {
         Ok(becomes_long)
     }
 
-    /// How much of one connection is much: less and less as what there is room for is used up, so that there is some for all.
+    /// How much of one connection is much: the more connections wait, and the less room is left, the less.
     fn long(&self) -> Held {
-        let left = |limit: usize, held: usize| limit.saturating_sub(held);
-        let requests = left(self.limit.requests, self.held.requests) / PARTS.requests;
-        let bytes = left(self.limit.bytes, self.held.bytes) / PARTS.bytes;
+        let parts = 2 * self.chains.len().max(1);
+        let part = |limit: usize, held: usize| limit.saturating_sub(held) / parts;
+        let requests = part(self.limit.requests, self.held.requests);
+        let bytes = part(self.limit.bytes, self.held.bytes);
         Held { requests: requests.clamp(1, LONG.requests), bytes: bytes.clamp(1, LONG.bytes) }
     }
 

@@ -181,7 +181,8 @@ def test_beyond_the_queue_everybody_is_told_when_to_come_back(servers, storage):
     reasons = check_counts(weir, stormed)
     assert set(reasons) == {"queue"}, reasons
     assert counted(weir, "weir_overload_refusals_total", 'reason="queue"') >= reasons["queue"]
-    assert sum(len(replies) for replies in stormed) - reasons["queue"] >= 20, "what could wait was served"
+    # Whoever is the next of a connection waits for 150 ms at most, in which one store answers seven.
+    assert sum(len(replies) for replies in stormed) - reasons["queue"] >= 7, "what could wait was served"
 
 
 def test_without_a_queue_nothing_waits(servers, storage):

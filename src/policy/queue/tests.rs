@@ -261,7 +261,7 @@ fn the_more_connections_wait_the_less_of_each_is_taken_on() {
         }
     }
     assert!(told.iter().all(|told| *told), "each is told in time");
-    assert!((500..1_000).contains(&queue.len()), "{}", queue.len());
+    assert!((300..1_000).contains(&queue.len()), "{}", queue.len());
 }
 
 #[test]
