@@ -19,9 +19,11 @@
 //! | clients: what they send, when, how they leave | `client.rs`, `request.rs` |
 //! | stores: the embedded engine, slow and unreliable | `store.rs` |
 //! | more is asked than stores can do: what becomes of it | `overload.rs` |
+//! | and what could have become of it | `capacity.rs` |
 //! | is this reply possible? | `expect.rs`, `history.rs`, `token.rs` |
 //! | did two runs of one seed go the same way? | `trace.rs` |
 
+mod capacity;
 mod client;
 mod expect;
 mod history;
@@ -136,7 +138,7 @@ mod tests {
     #[test]
     fn under_half_as_much_again_as_stores_can_do_nearly_all_of_what_they_do_is_of_use() {
         for seed in [0, 6, 10] {
-            let outcome = run_overloaded(seed, Trouble::None, Voice::Silent);
+            let outcome = run_overloaded(seed, Trouble::NONE, Voice::Silent);
             let outcome = outcome.unwrap_or_else(|failure| panic!("{failure}"));
             assert!(outcome.goodput() >= 0.95, "seed {seed}: {outcome:?}");
             assert!(outcome.served(Tier::Critical) >= 0.99, "seed {seed}: {outcome:?}");
@@ -147,7 +149,7 @@ mod tests {
     #[test]
     fn stalls_late_cores_and_lost_connections_under_load_break_no_promise() {
         for seed in [0, 2, 5] {
-            let outcome = run_overloaded(seed, Trouble::All, Voice::Silent);
+            let outcome = run_overloaded(seed, Trouble::ALL, Voice::Silent);
             outcome.unwrap_or_else(|failure| panic!("{failure}"));
         }
     }

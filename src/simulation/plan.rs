@@ -75,6 +75,9 @@ impl Load {
     }
 }
 
+/// What is asked under load, by what stores can do.
+pub(super) const ASKED: f64 = 1.5;
+
 /// A store does nothing for a while.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
@@ -161,20 +164,19 @@ impl Plan {
 
     /// Half as much again is asked as the stores can do.
     pub fn overloaded(random: &mut Random, trouble: Trouble) -> Self {
-        const FACTORS: [f64; 2] = [0.5, 1.5];
+        const FACTORS: [f64; 2] = [0.5, ASKED];
         let calm = Self { faults: Faults::NONE, quota: None, idle_timeout: None, ..Self::drawn(random) };
-        let is_so = |wanted| trouble == wanted || trouble == Trouble::All;
         let clients = random.between(40, 200) as usize;
-        let servers = *random.pick(if is_so(Trouble::ColdStart) { &[1, 4, 16] } else { &[1, 2, 4] });
+        let servers = *random.pick(if trouble.has(Trouble::COLD_START) { &[1, 4, 16] } else { &[1, 2, 4] });
         let capacity = random.between(500, 2_000) as f64;
         // A calm beginning, if any, and then a moment to find out what the stores can do.
-        let full_from = Timestamp::from_millis(if is_so(Trouble::ColdStart) { 0 } else { 2_000 });
+        let full_from = Timestamp::from_millis(if trouble.has(Trouble::COLD_START) { 0 } else { 2_000 });
         let counted_from = full_from.after(Duration::from_secs(1));
-        let stall = is_so(Trouble::Stalls).then(|| {
+        let stall = trouble.has(Trouble::STALLS).then(|| {
             let from = counted_from.after(Duration::from_millis(random.between(500, 1_500)));
             Stall { from, until: from.after(Duration::from_secs(*random.pick(&[1, 3, 10]))) }
         });
-        let lost_after = u64::from(is_so(Trouble::LostLinks));
+        let lost_after = u64::from(trouble.has(Trouble::LOST_LINKS));
         Self {
             shards: *random.pick(&[1, 2, 4, 8]),
             // What is asked here costs little.
@@ -186,7 +188,8 @@ impl Plan {
             store_delay: Duration::from_secs_f64(servers as f64 / capacity),
             store_servers: Some(servers),
             stall,
-            sleeps: is_so(Trouble::LateCores)
+            sleeps: trouble
+                .has(Trouble::LATE_CORES)
                 .then_some(Sleeps { apart: Duration::from_secs(1), longest: Duration::from_millis(200) }),
             load: Some(Load {
                 rates: FACTORS.map(|factor| factor * capacity * f64::from(calm.backends) / clients as f64),
@@ -206,14 +209,9 @@ impl Plan {
         }
     }
 
-    /// Requests that the stores could have carried out in the time that counts.
-    pub fn could(&self) -> f64 {
-        let (Some(load), Some(servers)) = (self.load, self.store_servers) else { return 0.0 };
-        let stalled = self.stall.map_or(Duration::ZERO, |stall| stall.until.since(stall.from));
-        let capacity = servers as f64 / self.store_delay.as_secs_f64();
-        let whole = load.until.since(load.counted_from).as_secs_f64() * f64::from(self.backends);
-        // Only the first one stalls.
-        (whole - stalled.as_secs_f64()) * capacity
+    /// When a store does nothing: only the first one stalls.
+    pub fn stall_of(&self, store: usize) -> Option<Stall> {
+        self.stall.filter(|_| store == 0)
     }
 
     /// Nothing goes wrong that could make weir refuse a request.

@@ -1,6 +1,7 @@
 //! A store: the embedded engine behind connections that are slow, break, and say strange things.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use super::history::History;
@@ -47,6 +48,15 @@ struct Connection {
     ended: bool,
 }
 
+/// What its servers were busy with while that was counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    pub requests: u64,
+    pub took: Duration,
+    /// Requests of connections that broke: nothing came of them.
+    pub in_vain: u64,
+}
+
 pub(super) struct Store {
     engine: Engine,
     connections: BTreeMap<SocketId, Connection>,
@@ -56,6 +66,8 @@ pub(super) struct Store {
     /// When each of its servers is free again, where all connections share them.
     servers: Option<Vec<Timestamp>>,
     stall: Option<Stall>,
+    work: Work,
+    counted: Range<Timestamp>,
     random: Random,
     faults: Faults,
     delay: Duration,
@@ -73,6 +85,8 @@ impl Store {
             stalled_until: Timestamp::ZERO,
             servers: plan.store_servers.map(|servers| vec![Timestamp::ZERO; servers]),
             stall,
+            work: Work::default(),
+            counted: plan.load.map_or(Timestamp::ZERO..Timestamp::ZERO, |load| load.counted_from..load.until),
             random,
             faults: plan.faults,
             delay: plan.store_delay,
@@ -83,6 +97,11 @@ impl Store {
     pub fn calm_down(&mut self) {
         let none = Faults { lost_before: 0, lost_after: 0, loading: 0, stall: 0, garbage: 0, ..self.faults };
         self.faults = Faults { refused_connect: 0, ignored_connect: 0, ..none };
+    }
+
+    /// What its servers were busy with.
+    pub fn work(&self) -> Work {
+        self.work
     }
 
     pub fn faults(&self) -> Faults {
@@ -103,8 +122,11 @@ impl Store {
     }
 
     /// The store has dropped the connection.
-    pub fn disconnected(&mut self, socket: SocketId) {
-        self.connections.remove(&socket);
+    pub fn disconnected(&mut self, socket: SocketId, now: Timestamp) {
+        let connection = self.connections.remove(&socket);
+        if self.counted.contains(&now) {
+            self.work.in_vain += connection.map_or(0, |connection| connection.waiting.len() as u64);
+        }
     }
 
     /// The other end has closed the connection, behind everything that it sent.
@@ -112,7 +134,7 @@ impl Store {
         if let Some(connection) = self.connections.get_mut(&socket) {
             connection.ended = true;
             if connection.waiting.is_empty() {
-                self.disconnected(socket);
+                self.connections.remove(&socket);
             }
         }
     }
@@ -148,6 +170,9 @@ impl Store {
             let from = now.max(self.stalled_until);
             let done = if let Some(servers) = &mut self.servers {
                 let takes = self.delay.mul_f64(self.random.exponential());
+                if self.counted.contains(&now) {
+                    (self.work.requests, self.work.took) = (self.work.requests + 1, self.work.took + takes);
+                }
                 connection.busy_until.max(occupy(servers, from, takes, self.stall))
             } else {
                 let takes = self.random.below(self.delay.as_nanos() as u64 + 1);
@@ -180,7 +205,7 @@ impl Store {
             .get(&socket)
             .is_some_and(|known| known.ended && (leaves || known.waiting.is_empty()))
         {
-            self.disconnected(socket);
+            self.connections.remove(&socket);
         }
         Ok(answer)
     }

@@ -2,15 +2,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::capacity::Ability;
 use super::client::{Client, Leaving, Move, Stage};
 use super::expect::Allowed;
 use super::history::{History, Sent};
 use super::network::{Lane, Peer, Socket, SocketId, pieces};
 use super::overload::{Outcome, Trouble};
-use super::plan::Plan;
+use super::plan::{ASKED, Load, Plan};
 use super::store::{Store, StoreAnswer};
 use super::token::tokens;
 use super::trace::Trace;
@@ -26,6 +28,7 @@ use crate::shard::{
 };
 use crate::values::Random;
 use crate::values::allowance::Report;
+use crate::values::limits::SLOTS;
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, Grant, Loss, Owner, ShardId, Timestamp};
 
@@ -102,6 +105,8 @@ struct Core {
     /// It does not run until then, and again from then on for a while.
     sleeps_until: Timestamp,
     sleeps_from: Timestamp,
+    /// When it did not run.
+    slept: Vec<Range<Timestamp>>,
     to_others: Vec<Lane>,
     to_pools: Lane,
     from_pools: Lane,
@@ -218,6 +223,7 @@ impl World {
                     turns: BTreeSet::new(),
                     sleeps_until: Timestamp::ZERO,
                     sleeps_from: Timestamp::ZERO,
+                    slept: Vec::new(),
                     to_pools: Lane::default(),
                     from_pools: Lane::default(),
                     spent: 0,
@@ -227,11 +233,7 @@ impl World {
             })
             .collect();
         let stores = (0..plan.backends)
-            .map(|index| {
-                // Only the first one stalls.
-                let stall = plan.stall.filter(|_| index == 0);
-                Store::new(random.fork(), &plan, stall)
-            })
+            .map(|index| Store::new(random.fork(), &plan, plan.stall_of(usize::from(index))))
             .collect();
         let mut world = Self {
             steps,
@@ -311,11 +313,39 @@ impl World {
 
     /// What became of what was asked, in a world under load.
     pub fn outcome(&self) -> Outcome {
-        let mut outcome = Outcome { could: self.plan.could(), ..Outcome::default() };
+        let (capacity, could) = self.plan.load.map_or((0.0, 0.0), |load| self.ability(&load).requests());
+        let mut outcome = Outcome { capacity, could, ..Outcome::default() };
         for (tier, tally) in self.clients.iter().filter_map(Client::tally) {
             outcome.tiers[tier as usize].add(tally);
         }
         outcome
+    }
+
+    /// What the stores could have done under that load.
+    fn ability(&self, load: &Load) -> Ability {
+        let part_of = |count: usize, all: usize| count as f64 / all.max(1) as f64;
+        let cores = || 0..self.cores.len();
+        let clients_of = |core| {
+            self.clients.iter().filter(move |client| self.sockets[client.socket.0].shard == core).count()
+        };
+        let homes_of = |store: u16| {
+            let slots = (0..SLOTS).filter(|slot| self.topology.backend_of(*slot) == BackendId(store));
+            let homes: Vec<_> = slots.map(|slot| usize::from(self.topology.home_of(slot).0)).collect();
+            let at = |core| homes.iter().filter(|home| **home == core).count();
+            cores().map(|core| part_of(at(core), homes.len())).collect()
+        };
+        Ability {
+            counted: load.counted_from..load.until,
+            asked: ASKED,
+            servers: self.plan.store_servers.unwrap_or(0),
+            works: self.stores.iter().map(Store::work).collect(),
+            slept: self.cores.iter().map(|core| core.slept.clone()).collect(),
+            clients: cores().map(|core| part_of(clients_of(core), self.clients.len())).collect(),
+            stalled: (0..self.stores.len())
+                .map(|store| self.plan.stall_of(store).map(|stall| stall.from..stall.until))
+                .collect(),
+            homes: (0..self.plan.backends).map(homes_of).collect(),
+        }
     }
 
     fn note(&mut self, event: &Event) {
@@ -497,6 +527,7 @@ impl World {
             let lasts = Duration::from_micros(self.random.between(5_000, sleeps.longest.as_micros() as u64));
             core.sleeps_until = if is_first { self.now } else { self.now.after(lasts) };
             core.sleeps_from = core.sleeps_until.after(sleeps.apart.mul_f64(self.random.exponential()));
+            core.slept.push(self.now..core.sleeps_until);
         }
         (core.sleeps_until > self.now).then_some(core.sleeps_until)
     }
@@ -806,7 +837,7 @@ impl World {
             self.send_to_shard(socket, Input::Bytes(socket, piece));
         }
         if broken {
-            self.store_of(socket).disconnected(socket);
+            self.store_of(socket).disconnected(socket, now.monotonic);
             let end = if self.random.per_mille(500) { Input::End(socket) } else { Input::Lost(socket) };
             self.send_to_shard(socket, end);
         }
