@@ -465,10 +465,10 @@ impl World {
     fn handle_request(&mut self, core: usize, request: usize) {
         let one = &self.requests[request];
         let own = &mut self.cores[core];
-        let base = own.window.base().as_nanos() as u64;
+        let expected = own.window.expected(own.in_flight).as_nanos() as u64;
         let refused = if own.is_stalled {
             Some(Refused::Stalled)
-        } else if one.deadline.is_some_and(|deadline| self.now + base > deadline) {
+        } else if one.deadline.is_some_and(|deadline| self.now + expected > deadline) {
             Some(Refused::Deadline)
         } else {
             let waiting = Waiting {
@@ -488,12 +488,12 @@ impl World {
     }
 
     fn send(&mut self, core: usize) {
-        let base = self.cores[core].window.base().as_nanos() as u64;
         while !self.cores[core].is_stalled && self.cores[core].in_flight < self.cores[core].window.size() {
             let own = &mut self.cores[core];
             let Some(Taken { item: request, .. }) = own.queue.take(|_| true) else { return };
             let one = &mut self.requests[request];
-            if one.deadline.is_some_and(|deadline| self.now + base > deadline) {
+            let expected = own.window.expected(own.in_flight).as_nanos() as u64;
+            if one.deadline.is_some_and(|deadline| self.now + expected > deadline) {
                 self.answer(request, End::Refused(Refused::Deadline));
                 continue;
             }
@@ -517,9 +517,9 @@ impl World {
 
     fn expire(&mut self, core: usize) {
         let own = &mut self.cores[core];
-        let (base, is_stalled) = (own.window.base(), own.is_stalled);
+        let (expected, is_stalled) = (own.window.expected(own.in_flight), own.is_stalled);
         let mut refused = Vec::new();
-        own.queue.expire(Timestamp::from_nanos(self.now), base, (is_stalled, true), |taken, why| {
+        own.queue.expire(Timestamp::from_nanos(self.now), expected, (is_stalled, true), |taken, why| {
             refused.push((taken.item, why));
         });
         for (request, why) in refused {

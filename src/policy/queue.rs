@@ -530,11 +530,11 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Refuses what could not be answered in time, and what waits for too long: for the queue's own reasons only if those are
-    /// obeyed. `base` is what a reply takes at best.
+    /// obeyed. `expected` is what a reply takes.
     pub fn expire(
         &mut self,
         now: Timestamp,
-        base: Duration,
+        expected: Duration,
         (is_stalled, is_obeyed): (bool, bool),
         mut refuse: impl FnMut(Taken<T>, Refused),
     ) {
@@ -562,7 +562,7 @@ impl<T: Copy> Queue<T> {
                 self.chains.iter().filter(|(_, chain)| is_old(chain)).map(|(_, chain)| chain.first).collect();
             old.into_iter().for_each(|index| refuse(self.remove(index), Refused::Overloaded));
         }
-        let too_soon = now.after(base);
+        let too_soon = now.after(expected);
         if too_soon <= self.soonest {
             return;
         }

@@ -330,9 +330,10 @@ impl Window {
         duration(self.base)
     }
 
-    /// The same in nanoseconds.
-    pub fn base_nanos(&self) -> u64 {
-        (self.base * 1e9) as u64
+    /// What a reply takes from now on, as far as is known: the base with nothing in flight, the last median with a window full.
+    pub fn expected(&self, in_flight: usize) -> Duration {
+        let full = (in_flight as f64 / self.size).min(1.0);
+        duration(self.base + (self.median - self.base).max(0.0) * full)
     }
 
     /// What replies took in the last round.
@@ -533,6 +534,28 @@ impl Window {
                 self.judge(at, limited, &common);
                 self.adjust(limited, &common, before, at);
             }
+        }
+        if std::env::var_os("WDBG").is_some() {
+            eprintln!(
+                "DBG {:p} {:.0} n={} took={:.0} own={:.1} common={:.1} base={:.1} own_base={:.1} allowed={:.1} lim={} limcores={} size {:.1}->{:.1} {:?} above={} floor={} grow={}",
+                self,
+                at * 1e3,
+                self.seen.len(),
+                (at - self.started) * 1e3,
+                own * 1e3,
+                self.median * 1e3,
+                self.base * 1e3,
+                self.own_base * 1e3,
+                self.allowed() * 1e3,
+                limited,
+                common.limited,
+                before,
+                self.size,
+                self.trial,
+                self.above,
+                self.floor,
+                self.is_growing
+            );
         }
         self.begin_round(at);
     }
@@ -879,7 +902,7 @@ mod tests {
                 window.handle_reply(&sample, Timestamp::from_nanos(now), &mut board);
                 now += micros;
                 proptest::prop_assert!((1..=4096).contains(&window.size()));
-                let _ = (window.base(), window.median(), window.base_nanos());
+                let _ = (window.base(), window.median(), window.expected(depth));
             }
         }
     }

@@ -99,14 +99,23 @@ impl Bulkhead {
     /// May a request go on as it comes?
     #[inline]
     pub fn has_room(&self, deadline: Timestamp, now: Timestamp) -> bool {
-        self.in_flight < self.limit && !self.is_hopeless(deadline, now)
+        self.in_flight < self.limit && !self.is_hopeless_at_best(deadline, now)
+    }
+
+    /// Could it not be answered in time, even if little is in flight?
+    #[inline]
+    fn is_hopeless_at_best(&self, deadline: Timestamp, now: Timestamp) -> bool {
+        // With nothing in flight one is tried all the same: else nobody would find out that replies have become quicker.
+        now.as_nanos() + self.base_nanos > deadline.as_nanos() && (self.in_flight > 0 || now > deadline)
     }
 
     /// Could it not be answered in time?
-    #[inline]
     pub fn is_hopeless(&self, deadline: Timestamp, now: Timestamp) -> bool {
-        // With nothing in flight one is tried all the same: else nobody would find out that replies have become quicker.
-        now.as_nanos() + self.base_nanos > deadline.as_nanos() && (self.in_flight > 0 || now > deadline)
+        now.after(self.expected()) > deadline && (self.in_flight > 0 || now > deadline)
+    }
+
+    fn expected(&self) -> Duration {
+        self.window.expected(self.in_flight as usize)
     }
 
     /// One more is in flight. How many that are.
@@ -163,7 +172,7 @@ impl Bulkhead {
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
         self.took = Some(now.since(sample.sent_at));
         self.window.handle_reply(sample, now, &mut board);
-        self.base_nanos = self.window.base_nanos();
+        self.base_nanos = self.window.expected(0).as_nanos() as u64;
         self.set_limit();
     }
 
@@ -315,15 +324,11 @@ impl Bulkhead {
 
     /// What waits for too long, or too late, is told so.
     pub fn expire(&mut self, now: Timestamp, mut refuse: impl FnMut((Parked, bool), Refused)) {
-        let Self { queue, parked, is_stalled, is_queue_obeyed, base_nanos, .. } = self;
-        queue.expire(
-            now,
-            Duration::from_nanos(*base_nanos),
-            (*is_stalled, *is_queue_obeyed),
-            |taken, why| {
-                refuse((parked.remove(taken.item as usize), taken.is_eased), why);
-            },
-        );
+        let expected = self.expected();
+        let Self { queue, parked, is_stalled, is_queue_obeyed, .. } = self;
+        queue.expire(now, expected, (*is_stalled, *is_queue_obeyed), |taken, why| {
+            refuse((parked.remove(taken.item as usize), taken.is_eased), why);
+        });
     }
 
     /// The next one that is sent, if there is room for it, whether that eases its connection, and whether it waited for too long.
