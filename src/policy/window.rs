@@ -12,6 +12,8 @@
 //! | a core was late | that time is not the backend's, and is taken off the sample |
 //! | replies from before a change of the window | do not count for the round after it |
 //! | some kinds of requests always take longer | each kind has a base of its own, and counts by what it took beyond that |
+//! | replies to what was sent with little in flight | do not let it grow |
+//! | what is in flight misses its deadlines, so the window is never full | it is cut all the same |
 //! | what is not used | is forgotten: a window is at most twice what was in flight lately |
 //!
 //! Tried with the queue (`queue.rs`) in virtual time, in `tests/overload.rs`.
@@ -43,6 +45,8 @@ const BASE_PERIOD: f64 = 10.0;
 /// Replies in a block. The first blocks are smaller, and provisional.
 const BLOCK: usize = 64;
 const BLOCK_FIRST: usize = 4;
+/// It grows by what was sent with so much of it in flight, or more.
+const DEPTH_LEAST: f64 = 0.5;
 /// A cut leaves this part of what is allowed.
 const CUT: f64 = 0.8;
 const CUT_DEEPEST: f64 = 0.2;
@@ -261,6 +265,7 @@ pub struct Window {
     looked_at: (Timestamp, Timestamp),
     is_limited: bool,
     was_limited: bool,
+    is_missed: bool,
     /// Fewer have to be in flight before replies count again.
     is_draining: bool,
     trial: Trial,
@@ -301,6 +306,7 @@ impl Window {
             looked_at: (Timestamp::ZERO, Timestamp::ZERO),
             is_limited: false,
             was_limited: false,
+            is_missed: false,
             is_draining: false,
             trial: Trial::None,
             above: 0,
@@ -349,6 +355,12 @@ impl Window {
     /// A turn ended with requests that waited for room.
     pub fn handle_limited(&mut self) {
         self.is_limited = true;
+    }
+
+    /// A request could not be answered in time. That says as much of what is in flight as a full window does, which it may never
+    /// become, because such requests are not sent.
+    pub fn handle_missed(&mut self) {
+        self.is_missed = true;
     }
 
     /// The first reply after a silence: nothing that was sent before it says anything.
@@ -442,7 +454,7 @@ impl Window {
 
     fn begin_round(&mut self, at: f64) {
         self.was_limited = self.is_limited;
-        (self.started, self.is_limited, self.stride, self.skip) = (at, false, 1, 0);
+        (self.started, self.is_limited, self.is_missed, self.stride, self.skip) = (at, false, false, 1, 0);
         self.seen.clear();
     }
 
@@ -451,7 +463,9 @@ impl Window {
         let wanted = power_of_two_above((40.0 * self.median).max(0.5));
         self.probe_every = PROBE_MOST.min((2.0 * self.probe_every).max(wanted));
         self.probe_at = next_multiple(self.probe_every, at);
-        if (self.is_limited || self.was_limited) && self.size >= 2.0 * self.least && self.trial == Trial::None
+        if (self.is_limited || self.was_limited || self.is_missed)
+            && self.size >= 2.0 * self.least
+            && self.trial == Trial::None
         {
             self.floors.iter_mut().for_each(|floor| floor.block.clear());
             self.trial = Trial::Probe { window: self.size, until: at + PROBE_LASTS.max(2.0 * self.median) };
@@ -529,7 +543,7 @@ impl Window {
         self.base = common.base;
         match self.trial {
             Trial::Probe { window, until } => self.end_probe_round(at, window, until),
-            Trial::Cut { before, rounds } => self.end_cut_round(at, before, (rounds, common.crowd)),
+            Trial::Cut { before, rounds } => self.end_cut_round(at, before, (rounds, common.crowd), own),
             Trial::None => {
                 self.judge(at, limited, &common);
                 self.adjust(limited, &common, before, at);
@@ -605,19 +619,20 @@ impl Window {
         }
     }
 
-    /// Much less in flight, and no sooner an answer: the backend takes so long, however little it is asked.
-    fn end_cut_round(&mut self, at: f64, before: Before, (rounds, crowd): (u32, f64)) {
+    /// Much less in flight, and no sooner an answer: the backend takes so long, however little it is asked. What this core sees itself
+    /// and what all see together both have to say so: what others told may be from before they cut, and own replies are few.
+    fn end_cut_round(&mut self, at: f64, before: Before, (rounds, crowd): (u32, f64), own: f64) {
         let Before { window, median, .. } = before;
         // Others that have more in flight than before make up for what this core has not.
         let left = (self.size / window).max(crowd / before.crowd.max(window));
-        let in_vain = left < LESS && self.median > median * left.sqrt().max(0.3);
+        let seen = self.median.min(own);
+        let in_vain = left < LESS && seen > median * left.sqrt().max(0.3);
         if in_vain && rounds == 0 {
             self.trial = Trial::Cut { before, rounds: 1 };
             return;
         }
         self.trial = Trial::None;
         if in_vain {
-            let seen = self.median;
             self.learn_anew(at, seen);
             (self.size, self.is_growing) = (self.size.max(window.min(window * seen / median)), true);
         }
@@ -625,7 +640,8 @@ impl Window {
 
     fn judge(&mut self, at: f64, limited: bool, common: &Common) {
         let (allowed, seen) = (self.allowed(), self.median);
-        if !limited {
+        let is_too_much = self.is_missed && seen > allowed;
+        if !limited && !is_too_much {
             return;
         }
         // What is in flight here says little of how much is in flight there, where other cores ask for as much.
@@ -648,7 +664,10 @@ impl Window {
             let room = (allowed - seen) / (allowed - self.base);
             (self.above, self.floor) = (0, 0);
             let growth = (2.0 * room - 1.0).clamp(0.05, 1.0);
-            self.size = self.most.min(self.size + (self.size * growth).max(1.0));
+            // What was sent with little in flight, as after a lost connection, says nothing of more than there is.
+            if median_of(&mut self.seen, |seen| seen.depth) >= DEPTH_LEAST * self.size {
+                self.size = self.most.min(self.size + (self.size * growth).max(1.0));
+            }
         }
     }
 
@@ -846,6 +865,94 @@ mod tests {
         }
         assert_eq!(punctual.median(), late.median());
         assert!(late.size() >= punctual.size() / 2, "{} and {}", late.size(), punctual.size());
+    }
+
+    /// Replies that come 10 ms apart, each after so long: how large the window is then.
+    fn replies(window: &mut Window, took: Duration, depth: u32, mut each: impl FnMut(&mut Window)) -> usize {
+        let mut board = Alone::default();
+        let from = seconds(window.looked_at.0);
+        for number in 1..60_u64 {
+            each(window);
+            let now = Timestamp::from_nanos((from * 1e9) as u64)
+                .after(took)
+                .after(Duration::from_millis(10 * number));
+            let in_flight = window.size().min(depth as usize);
+            let sent_at = now.before(took);
+            let sample =
+                Sample { sent_at, late: Duration::ZERO, in_flight, depth, kind: 0, is_costly: false };
+            window.handle_reply(&sample, now, &mut board);
+        }
+        window.size()
+    }
+
+    #[test]
+    fn what_was_sent_with_little_in_flight_says_nothing_of_more() {
+        for (depth, grows) in [(2, false), (64, true)] {
+            let mut window = Window::new(1, Bounds::default());
+            let size = replies(&mut window, Duration::from_millis(1), depth, Window::handle_limited);
+            assert_eq!(size > 64, grows, "{size} by what was sent with {depth} in flight");
+        }
+    }
+
+    #[test]
+    fn requests_that_miss_their_deadlines_make_a_window_smaller_that_is_never_full() {
+        for missed in [true, false] {
+            let mut window = Window::new(1, Bounds::default());
+            let size = replies(&mut window, Duration::from_millis(1), 48, |_| {});
+            let later = replies(&mut window, Duration::from_millis(200), 48, |window| {
+                if missed {
+                    window.handle_missed();
+                }
+            });
+            assert_eq!(later < size, missed, "{later} of {size}");
+        }
+    }
+
+    /// The board of two cores, of which the other has not been heard of since it had as much in flight as ever.
+    struct Two(Record, Record);
+
+    impl Board for Two {
+        fn tell(&mut self, record: Record) {
+            self.0 = record;
+        }
+
+        fn records(&self) -> impl Iterator<Item = Record> {
+            [self.0, self.1].into_iter()
+        }
+    }
+
+    #[test]
+    fn a_cut_that_helped_is_not_in_vain_for_what_another_core_told_before() {
+        let mut window = Window::new(2, Bounds::default());
+        crowd(&mut window, 0.0, 5.0, 16, 0.001);
+        let base = window.base();
+        let before = Before { window: window.size, median: 0.1, crowd: 2.0 * window.size };
+        (window.trial, window.size) = (Trial::Cut { before, rounds: 1 }, window.size / 2.0);
+        let now = window.looked_at.0.after(Duration::from_millis(100));
+        let own = Record {
+            at: now,
+            median: 0.02,
+            samples: 9,
+            base: base.as_secs_f64(),
+            window: window.size,
+            is_limited: true,
+        };
+        let mut board = Two(own, Record { median: 0.4, samples: 60, ..own });
+        window.seen = vec![Seen { low: 0.02, depth: window.size }; 9];
+        window.end_round(now, &mut board);
+        assert!(window.median() > Duration::from_millis(100), "together they say that nothing has changed");
+        assert_eq!((window.trial, window.base()), (Trial::None, base));
+    }
+
+    #[test]
+    fn a_reply_is_expected_after_the_base_with_nothing_in_flight_and_the_median_with_a_window_full() {
+        let mut window = Window::new(1, Bounds::default());
+        crowd(&mut window, 0.0, 5.0, 4, 0.001);
+        assert!(window.median() > window.base());
+        assert_eq!(window.expected(0), window.base());
+        assert_eq!(window.expected(window.size() + 1), window.median());
+        let half = window.expected(window.size() / 2);
+        assert!(half > window.base() && half < window.median());
     }
 
     #[test]

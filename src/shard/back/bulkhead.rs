@@ -59,8 +59,8 @@ pub struct Bulkhead {
     in_flight: u32,
     /// With as many in flight, whoever comes is looked at more closely.
     limit: u32,
-    /// What a reply takes at best, in nanoseconds.
-    base_nanos: u64,
+    /// What a reply takes with the window full, in nanoseconds.
+    full_nanos: u64,
     /// It is what costs much: it may take long, and that is no stall.
     is_patient: bool,
     is_stalled: bool,
@@ -84,7 +84,7 @@ impl Bulkhead {
             parked: Slab::new(),
             in_flight: 0,
             limit: u32::MAX,
-            base_nanos: 0,
+            full_nanos: 0,
             is_patient,
             is_stalled: false,
             took: None,
@@ -96,22 +96,21 @@ impl Bulkhead {
         bulkhead
     }
 
-    /// May a request go on as it comes?
+    /// May a request go on as it comes? Surely, if there is room, and time even with the window full; else it is looked at.
     #[inline]
     pub fn has_room(&self, deadline: Timestamp, now: Timestamp) -> bool {
-        self.in_flight < self.limit && !self.is_hopeless_at_best(deadline, now)
-    }
-
-    /// Could it not be answered in time, even if little is in flight?
-    #[inline]
-    fn is_hopeless_at_best(&self, deadline: Timestamp, now: Timestamp) -> bool {
-        // With nothing in flight one is tried all the same: else nobody would find out that replies have become quicker.
-        now.as_nanos() + self.base_nanos > deadline.as_nanos() && (self.in_flight > 0 || now > deadline)
+        self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
     /// Could it not be answered in time?
     pub fn is_hopeless(&self, deadline: Timestamp, now: Timestamp) -> bool {
+        // With nothing in flight one is tried all the same: else nobody would find out that replies have become quicker.
         now.after(self.expected()) > deadline && (self.in_flight > 0 || now > deadline)
+    }
+
+    /// A request could not be answered in time.
+    pub fn handle_missed(&mut self) {
+        self.window.handle_missed();
     }
 
     fn expected(&self) -> Duration {
@@ -172,7 +171,7 @@ impl Bulkhead {
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
         self.took = Some(now.since(sample.sent_at));
         self.window.handle_reply(sample, now, &mut board);
-        self.base_nanos = self.window.expected(0).as_nanos() as u64;
+        self.full_nanos = self.window.expected(usize::MAX).as_nanos() as u64;
         self.set_limit();
     }
 
@@ -243,9 +242,10 @@ impl Bulkhead {
             Verdict::Stalled(self.retry_stalled(now))
         } else if self.mode == Mode::Shadow {
             Verdict::PassesInShadow
-        } else if envelope.tier == Tier::Critical
-            && (self.in_flight as usize) < self.window.size()
-            && !self.queue.has_any_of(Tier::Critical)
+        } else if self.in_flight < self.limit
+            || envelope.tier == Tier::Critical
+                && (self.in_flight as usize) < self.window.size()
+                && !self.queue.has_any_of(Tier::Critical)
         {
             Verdict::Passes
         } else {

@@ -50,6 +50,10 @@ impl Back {
             if given_up.is_empty() {
                 continue;
             }
+            let bulkhead = &mut self.bulkheads[link.bulkhead];
+            if given_up.iter().any(|(_, given)| given.is_late) {
+                bulkhead.handle_missed();
+            }
             let retry_after = bulkhead.retry_stalled(now.monotonic);
             let backend = link.backend;
             let mut text = env.pool.take();

@@ -46,9 +46,16 @@ impl Back {
         let index = bulkhead_for(envelope.route);
         let bulkhead = &mut self.bulkheads[index];
         match bulkhead.judge(envelope, now.monotonic) {
-            Verdict::TooLate => return Err(NotSent::TooLate(Stage::Arrival, Duration::ZERO)),
+            Verdict::TooLate => {
+                bulkhead.handle_missed();
+                return Err(NotSent::TooLate(Stage::Arrival, Duration::ZERO));
+            }
             Verdict::Stalled(retry_after) => return Err(NotSent::Stalled(retry_after)),
-            Verdict::Passes => return self.send_now(env, envelope, message, requests, now),
+            Verdict::Passes => match self.send_now(env, envelope, message, requests, now) {
+                // As many bytes as may be have yet to leave.
+                Err(NotSent::Full) if self.may_wait => {}
+                sent_or_not => return sent_or_not,
+            },
             Verdict::PassesInShadow => {
                 env.counters.add(Counter::WaitedInShadow, 1);
                 return self.send_now(env, envelope, message, requests, now);
@@ -56,6 +63,7 @@ impl Back {
             Verdict::Waits if self.may_wait => {}
             Verdict::Waits => return Err(NotSent::Window(bulkhead.retry_full())),
         }
+        let bulkhead = &mut self.bulkheads[index];
         if bulkhead.is_full() {
             // Whoever matters less makes way.
             let Some((parked, is_eased)) = bulkhead.displace(envelope.tier) else {
@@ -213,6 +221,9 @@ impl Back {
             parked.message.release(pool);
         });
         let is_shadow = settings.overload.queue == Mode::Shadow;
+        if refused.iter().any(|(_, _, why)| matches!(why, NotSent::TooLate(..))) {
+            bulkhead.handle_missed();
+        }
         for (to, is_eased, why) in refused {
             turn_away(env, replies, to, why, now);
             if is_eased {
@@ -236,6 +247,7 @@ impl Back {
         let Parked { envelope, message, requests, came } = parked;
         let to = envelope.addressee();
         if self.bulkheads[bulkhead_for(envelope.route)].is_hopeless(envelope.deadline, now.monotonic) {
+            self.bulkheads[bulkhead_for(envelope.route)].handle_missed();
             let why = NotSent::TooLate(Stage::Queue, now.monotonic.since(came));
             turn_away(env, replies, to, why, now);
         } else if let Err(why) = self.send_now(env, &envelope, message.message(), requests, now) {
