@@ -549,28 +549,6 @@ impl Window {
                 self.adjust(limited, &common, before, at);
             }
         }
-        if std::env::var_os("WDBG").is_some() {
-            eprintln!(
-                "DBG {:p} {:.0} n={} took={:.0} own={:.1} common={:.1} base={:.1} own_base={:.1} allowed={:.1} lim={} limcores={} size {:.1}->{:.1} {:?} above={} floor={} grow={}",
-                self,
-                at * 1e3,
-                self.seen.len(),
-                (at - self.started) * 1e3,
-                own * 1e3,
-                self.median * 1e3,
-                self.base * 1e3,
-                self.own_base * 1e3,
-                self.allowed() * 1e3,
-                limited,
-                common.limited,
-                before,
-                self.size,
-                self.trial,
-                self.above,
-                self.floor,
-                self.is_growing
-            );
-        }
         self.begin_round(at);
     }
 
