@@ -12,7 +12,6 @@
 //! | a core was late | that time is not the backend's, and is taken off the sample |
 //! | replies from before a change of the window | do not count for the round after it |
 //! | some kinds of requests always take longer | each kind has a base of its own, and counts by what it took beyond that |
-//! | replies to what was sent with little in flight | do not let it grow |
 //! | what is in flight misses its deadlines, so the window is never full | it is cut all the same |
 //! | what is not used | is forgotten: a window is at most twice what was in flight lately |
 //!
@@ -45,8 +44,6 @@ const BASE_PERIOD: f64 = 10.0;
 /// Replies in a block. The first blocks are smaller, and provisional.
 const BLOCK: usize = 64;
 const BLOCK_FIRST: usize = 4;
-/// It grows by what was sent with so much of it in flight, or more.
-const DEPTH_LEAST: f64 = 0.5;
 /// A cut leaves this part of what is allowed.
 const CUT: f64 = 0.8;
 const CUT_DEEPEST: f64 = 0.2;
@@ -642,10 +639,7 @@ impl Window {
             let room = (allowed - seen) / (allowed - self.base);
             (self.above, self.floor) = (0, 0);
             let growth = (2.0 * room - 1.0).clamp(0.05, 1.0);
-            // What was sent with little in flight, as after a lost connection, says nothing of more than there is.
-            if median_of(&mut self.seen, |seen| seen.depth) >= DEPTH_LEAST * self.size {
-                self.size = self.most.min(self.size + (self.size * growth).max(1.0));
-            }
+            self.size = self.most.min(self.size + (self.size * growth).max(1.0));
         }
     }
 
@@ -861,15 +855,6 @@ mod tests {
             window.handle_reply(&sample, now, &mut board);
         }
         window.size()
-    }
-
-    #[test]
-    fn what_was_sent_with_little_in_flight_says_nothing_of_more() {
-        for (depth, grows) in [(2, false), (64, true)] {
-            let mut window = Window::new(1, Bounds::default());
-            let size = replies(&mut window, Duration::from_millis(1), depth, Window::handle_limited);
-            assert_eq!(size > 64, grows, "{size} by what was sent with {depth} in flight");
-        }
     }
 
     #[test]
