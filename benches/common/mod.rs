@@ -4,16 +4,18 @@ mod composer;
 mod ledger;
 
 use std::hint::black_box;
+use std::time::Duration;
 
 use composer::Composer;
 use ledger::{Ledger, Level, Row};
 use weir::config::Quotas;
+use weir::policy::hot_keys::{Access, HotKeys, HotSettings};
 use weir::policy::latency_ratio::{Company, LatencyRatio};
 use weir::protocol::command;
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, encode};
 use weir::routing::{Topology, slot_of};
 use weir::shard::Limiter;
-use weir::values::{ShardId, Timestamp};
+use weir::values::{Price, ShardId, Timestamp};
 
 /// Something to be measured: one run handles this many requests.
 pub struct Case {
@@ -37,6 +39,14 @@ pub fn cases() -> Vec<Case> {
         case("a reply's time, 1,000/s", 1, reply_time(1)),
         case("replies' times, 400,000/s", 400, reply_time(400)),
     ];
+    cases.extend([
+        case("hot keys, a cold slot", 4_096, hot_keys_cold()),
+        case("hot keys, end of a pane", 1, hot_keys_pane()),
+        case("hot keys, a hot key, with hash", 64, hot_keys_hot()),
+        case("hot keys, flood of a slot", 1_024, hot_keys_flood(1_024)),
+        case("hot keys, flood beyond the cap", 16_384, hot_keys_flood(16_384)),
+        case("hot keys, a cost", 4_096, hot_keys_cost()),
+    ]);
     for (name, pipeline) in [("GET, P=1", 1), ("GET, P=16", 16), ("GET, P=64", 64)] {
         cases.push(case(name, pipeline, composed(1, &get(pipeline, 0), &VALUE_REPLY)));
     }
@@ -121,6 +131,77 @@ fn reply_time(replies: u64) -> impl FnMut() {
         millis += 1;
         if millis % 100 == 0 {
             black_box(ratio.handle_tick(Timestamp::from_millis(millis), Company::default()));
+        }
+    }
+}
+
+/// What each request adds: its slot is counted, and is not warm.
+fn hot_keys_cold() -> impl FnMut() {
+    let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
+    let mut now = Timestamp::ZERO;
+    move || {
+        for slot in 0..4_096 {
+            if black_box(&mut keys).note(black_box(slot)) {
+                black_box(slot);
+            }
+        }
+        // So that slots stay cold; most runs end no pane.
+        now = now.after(Duration::from_millis(5));
+        keys.tick(now, &mut |event| _ = black_box(event));
+    }
+}
+
+/// Twenty times a second, whatever the load.
+fn hot_keys_pane() -> impl FnMut() {
+    let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
+    let mut now = Timestamp::ZERO;
+    move || {
+        keys.note(black_box(7));
+        now = now.after(Duration::from_millis(50));
+        keys.tick(now, &mut |event| _ = black_box(event));
+    }
+}
+
+/// All that happens for a request for a hot key.
+fn hot_keys_hot() -> impl FnMut() {
+    let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
+    let mut now = Timestamp::ZERO;
+    move || {
+        for _ in 0..64 {
+            let (slot, key) = (black_box(7), black_box(b"key:000000012345".as_slice()));
+            if keys.note(slot) {
+                black_box(keys.note_key(slot, keys.hash(key), key, Access::Read));
+            }
+        }
+        now = now.after(Duration::from_millis(1));
+        keys.tick(now, &mut |event| _ = black_box(event));
+    }
+}
+
+/// So many keys in one slot and one pane, none of which was seen before. Of 1,024, most take another's place; there is a cap.
+fn hot_keys_flood(keys_per_pane: u64) -> impl FnMut() {
+    let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
+    let (mut now, mut number) = (Timestamp::ZERO, 0_u64);
+    move || {
+        for _ in 0..keys_per_pane {
+            number += 1;
+            let (slot, key) = (black_box(7), number.to_le_bytes());
+            if keys.note(slot) {
+                black_box(keys.note_key(slot, keys.hash(&key), &key, Access::Read));
+            }
+        }
+        now = now.after(Duration::from_millis(50));
+        keys.tick(now, &mut |event| _ = black_box(event));
+    }
+}
+
+/// What each reply adds, if all are told.
+fn hot_keys_cost() -> impl FnMut() {
+    let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
+    let cost = Price::new(1_100_000);
+    move || {
+        for slot in 0..4_096 {
+            black_box(&mut keys).note_cost(black_box(slot), black_box(cost));
         }
     }
 }

@@ -103,6 +103,12 @@ pub const BURST_SECONDS_MAX: u32 = 3_600;
 pub const PRICE_MAX: u64 = RU_PER_SECOND_MAX * 1_000_000;
 /// What anybody may owe, in millionths of a request unit: more is never paid off.
 pub const DEBT_MAX: u64 = i64::MAX as u64 / 4;
+/// Hot keys of one core.
+pub const HOT_KEYS_MAX: usize = 256;
+/// Bytes of a hot key that is kept whole. Longer ones are reported, and never cached.
+pub const HOT_NAME_BYTES_MAX: usize = 1024;
+/// Bytes that are kept of those.
+pub const HOT_NAME_BYTES_SHOWN: usize = 128;
 /// The longest deadline.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Classes of commands that prices are learnt for.

@@ -1,0 +1,481 @@
+//! Which keys have much of a core's load?
+//!
+//! ```text
+//!   every request ──> stage 1: a counter per slot; is the slot warm?     note()      about 6 instructions
+//!   of warm slots ──> does the key have a record? count it               note_key()
+//!                 └─> stage 2: the heaviest others (Space-Saving)            what has a quarter of T gets a record
+//!   every 50 ms   ──> judge the records: promote, demote, drop           tick()
+//! ```
+//!
+//! | word | |
+//! |---|---|
+//! | pane | 50 ms, or what really passed |
+//! | T | what makes a key hot: 500/s and 2 % of the core's load, whichever is more |
+//! | warm | a slot that reached half of T in this pane or in the last, or in which there is a record |
+//! | window | two panes. There is a new one with each pane, so that two windows in a row take four panes, whenever they start |
+//! | hot | T in two windows in a row, by count and then for certain (count - error); or four times T in one |
+//! | cold | less than a quarter of T for a second, with what other cores answered |
+//!
+//! A key that comes with T at any moment is hot after 250 ms: what is left of a pane, and four panes. A slot becomes warm on the
+//! way, and what of a key was not seen by then is its error.
+//!
+//! | trap | what is done about it |
+//! |---|---|
+//! | a flood of random keys | it is spread over slots that stay below half of T |
+//! | a flood of `{tag}random` keys | replaces keys in stage 2, which are no records, up to a cap; then only what has a place counts |
+//! | in such a slot the slot's count is large | a newcomer is taken to have had what its slot had *before it was warm*, or the minimum. If it were what the slot has now, it would push out everybody |
+//! | a hot key below half of T | there is a record in its slot, so the slot is warm: no write to a hot key passes unseen |
+//! | hits that are answered elsewhere | [`HotKeys::note_many`] |
+//! | a core that stood still | the pane is long, and goes on for another 50 ms, in which what came meanwhile is counted |
+//! | names allocate | only records have names, in memory that is used again |
+//! | a key that is asked for rarely and costs much | slots are warm by cost too, for a second at a time; such keys get records, and are reported |
+//!
+//! A key is known by a 64-bit hash with a secret seed. Two keys with one hash are counted as one; whoever answers from a cache
+//! has to compare them.
+
+mod panes;
+mod records;
+mod slots;
+mod summary;
+
+use std::time::Duration;
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+
+use crate::values::limits::HOT_KEYS_MAX;
+use crate::values::{MicroUnits, Price, Timestamp, UNIT};
+
+use panes::{PANES, Panes, Window, keep};
+use records::{Heat, Rate, Record, Records, Tally};
+use slots::Slots;
+use summary::Summary;
+
+pub use records::KeyName;
+
+/// The least that anything is decided by.
+const PANE: u64 = 50_000_000;
+/// A pane that took longer than this: the core stood still or slept, and what came meanwhile has yet to be counted.
+const LONG: u64 = 3 * PANE;
+/// What is expensive is looked for over a second, because it may be asked for rarely.
+const COST_SPAN: u64 = 1_000_000_000;
+/// Cold for so long, and a key is not hot any more.
+const COLD: u64 = 1_000_000_000;
+/// Cold is one part in so many of what makes a key hot; with as much a key is counted by itself.
+const QUARTER: u64 = 4;
+/// So many times what makes a key hot, and one window is enough.
+const BLAZING: u64 = 4;
+/// When there are as many hot keys as there may be, one makes room for another that has so many times as much.
+const MUCH_MORE: u64 = 2;
+/// Costs by slot are kept in parts of about a thousandth of a request unit: two million request units fit.
+const COST_SHIFT: u32 = 10;
+
+/// What makes a key hot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HotSettings {
+    /// Requests, or request units, per second at least.
+    pub least_per_second: u64,
+    /// And of the core's load at least so many in a thousand.
+    pub least_share_per_mille: u64,
+    /// Hot keys of a core, at most; 256 where more is asked for.
+    pub keys_max: usize,
+}
+
+impl Default for HotSettings {
+    fn default() -> Self {
+        Self { least_per_second: 500, least_share_per_mille: 20, keys_max: 64 }
+    }
+}
+
+/// What a request does to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing.
+    Read,
+    /// It may change it.
+    Write,
+}
+
+/// A hot key. Good until it is demoted: an index that was used before is told apart by its generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HotId {
+    /// Below 512, but not without gaps.
+    pub index: u16,
+    /// How often a key there was demoted before.
+    pub generation: u32,
+}
+
+/// What has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A key is hot from now on.
+    Promoted {
+        /// What [`HotKeys::note_key`] will say of it.
+        id: HotId,
+        /// The key's hash.
+        hash: u64,
+        /// Its slot.
+        slot: u16,
+        /// The key. Only [whole](KeyName::is_whole) ones may be cached.
+        key: &'a KeyName,
+    },
+    /// A key is not hot any more.
+    Demoted {
+        /// What it was called.
+        id: HotId,
+    },
+}
+
+/// What is known of a key that has much of the load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report<'a> {
+    /// If it is hot. Others cost much.
+    pub id: Option<HotId>,
+    /// The key, and its slot.
+    pub key: &'a KeyName,
+    /// See there.
+    pub slot: u16,
+    /// Over the last second, with those that other cores answered.
+    pub reads_per_second: f64,
+    /// How many of the reads those were.
+    pub elsewhere_per_second: f64,
+    /// Likewise.
+    pub writes_per_second: f64,
+    /// Request units, as far as replies were told.
+    pub ru_per_second: f64,
+    /// Reads and writes may be so many more: those that came before the key was counted.
+    pub error_per_second: f64,
+    /// The part of this core's requests that were about it: 1 is all.
+    pub share: f64,
+    /// Since when it is hot.
+    pub since: Option<Timestamp>,
+}
+
+/// How often what happened, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HotCounters {
+    /// Keys that became hot.
+    pub promoted: u64,
+    /// Keys that were hot.
+    pub demoted: u64,
+    /// Keys that were not promoted because there were too many, once for each pane.
+    pub crowded_out: u64,
+    /// Requests for keys that found no record.
+    pub unrecorded: u64,
+    /// Requests, and costs, that were not counted because too many keys had been replaced in that pane.
+    pub passed_over: u64,
+}
+
+/// The hot keys of one core. Memory: 52 KiB, and up to 512 records with a name of 1 KiB at most.
+#[derive(Debug)]
+pub struct HotKeys {
+    // What each request touches, first.
+    slots: Slots,
+    cost_slots: Slots,
+    settings: HotSettings,
+    secrets: RapidSecrets,
+    records: Records,
+    counts: Summary,
+    costs: Summary,
+    /// A key without record gets one from this many in a pane on.
+    watch_at: u64,
+    panes: Panes,
+    pane_started: Timestamp,
+    pane_ends: Timestamp,
+    /// The pane goes on, because the core stood still in it.
+    is_long: bool,
+    load: Rate,
+    /// What makes a key expensive, in millionths of a request unit per second.
+    expensive_from: MicroUnits,
+    costs_started: Timestamp,
+    hot: usize,
+    /// Those that a pane's end has found, in memory that is used again.
+    rising: Vec<u16>,
+    cooled: Vec<u16>,
+    counters: HotCounters,
+}
+
+impl HotKeys {
+    /// Nothing is hot yet. Clients must not be able to guess the seed.
+    pub fn new(settings: HotSettings, seed: u64, now: Timestamp) -> Self {
+        let settings = HotSettings { keys_max: settings.keys_max.min(HOT_KEYS_MAX), ..settings };
+        let hot_from = settings.hot_from(PANE, 0);
+        let expensive_from = settings.least_per_second.max(1).saturating_mul(UNIT);
+        Self {
+            slots: Slots::new(hot_from / 2),
+            cost_slots: Slots::new((expensive_from / 2) >> COST_SHIFT),
+            settings,
+            secrets: RapidSecrets::seed(seed),
+            records: Records::new(),
+            counts: Summary::new(),
+            costs: Summary::new(),
+            watch_at: (hot_from / QUARTER).max(1),
+            panes: Panes::new(settings),
+            pane_started: now,
+            pane_ends: now.after(Duration::from_nanos(PANE)),
+            is_long: false,
+            load: Rate::default(),
+            expensive_from,
+            costs_started: now,
+            hot: 0,
+            rising: Vec::new(),
+            cooled: Vec::new(),
+            counters: HotCounters::default(),
+        }
+    }
+
+    /// The hash that a key is known by.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        rapidhash_v3_seeded(key, &self.secrets)
+    }
+
+    /// To be called for each request, and key: is its slot warm? Then [`note_key`](Self::note_key) is to be called.
+    /// The slot of a hot key always is.
+    #[inline]
+    pub fn note(&mut self, slot: u16) -> bool {
+        self.slots.count(slot)
+    }
+
+    /// A request for a key of a warm slot. The key's id, if it is hot.
+    #[inline]
+    pub fn note_key(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) -> Option<HotId> {
+        if let Some((at, record)) = self.records.find(hash) {
+            record.tally.count(access);
+            return record.is_hot().then(|| self.records.id(at));
+        }
+        self.note_stranger(slot, hash, key, access);
+        None
+    }
+
+    /// What a reply cost, of any request. It may be told of those alone that cost more than usual: then shares of the cost
+    /// are shares of that.
+    #[inline]
+    pub fn note_cost(&mut self, slot: u16, cost: Price) {
+        self.cost_slots.add(slot, cost.micro() >> COST_SHIFT);
+    }
+
+    /// The same, besides, of a request whose slot was warm when it came.
+    pub fn note_key_cost(&mut self, hash: u64, cost: Price) {
+        if let Some((_, record)) = self.records.find(hash) {
+            record.tally.cost = record.tally.cost.saturating_add(cost.micro());
+        } else if cost > Price::ZERO {
+            self.costs.add(hash, cost.micro(), 0);
+        }
+    }
+
+    /// Other cores answered so many reads of a hot key. What is not hot any more is nobody's concern.
+    pub fn note_many(&mut self, id: HotId, reads: u64) {
+        if let Some(record) = self.records.get_mut(id) {
+            record.tally.elsewhere = record.tally.elsewhere.saturating_add(reads);
+        }
+    }
+
+    /// To be called once a turn while there is traffic, and at [`wake_at`](Self::wake_at).
+    #[inline]
+    pub fn tick(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
+        if now >= self.pane_ends {
+            self.end_pane(now, events);
+        }
+    }
+
+    /// When the next pane ends, if anything depends on it.
+    pub fn wake_at(&self) -> Option<Timestamp> {
+        (!self.records.is_empty()).then_some(self.pane_ends)
+    }
+
+    /// The keys that are hot, in no order.
+    pub fn hot(&self) -> impl Iterator<Item = Report<'_>> {
+        self.reports(Record::is_hot)
+    }
+
+    /// The keys that cost much, hot or not.
+    pub fn expensive(&self) -> impl Iterator<Item = Report<'_>> {
+        let least = self.expensive_from as f64;
+        self.reports(move |record| record.cost.per_second() >= least)
+    }
+
+    /// How often what happened.
+    pub fn counters(&self) -> HotCounters {
+        let passed_over = self.counts.passed_over() + self.costs.passed_over();
+        HotCounters { passed_over, ..self.counters }
+    }
+
+    fn reports(&self, is_meant: impl Fn(&Record) -> bool) -> impl Iterator<Item = Report<'_>> {
+        let records = self.records.iter().filter(move |(_, record)| is_meant(record));
+        records.map(|(at, record)| self.report(at, record))
+    }
+
+    fn report<'a>(&self, at: u16, record: &'a Record) -> Report<'a> {
+        let (reads, writes) = (record.reads.per_second(), record.writes.per_second());
+        let elsewhere = record.elsewhere.per_second();
+        let since = match record.heat {
+            Heat::Hot { since, .. } => Some(since),
+            Heat::Watched => None,
+        };
+        Report {
+            id: since.map(|_| self.records.id(at)),
+            key: &record.name,
+            slot: record.slot,
+            reads_per_second: reads + elsewhere,
+            elsewhere_per_second: elsewhere,
+            writes_per_second: writes,
+            ru_per_second: record.cost.per_second() / UNIT as f64,
+            error_per_second: record.error(Window::Last) as f64
+                / self.panes.seconds(Window::Last).max(PANE as f64 / 1e9),
+            share: ((reads + writes) / self.load.per_second().max(1.0)).min(1.0),
+            since,
+        }
+    }
+
+    /// A request for a key that has no record.
+    fn note_stranger(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) {
+        let Some(counted) = self.counts.add(hash, 1, self.slots.missed(slot)) else { return };
+        let cost = self.costs.get(hash).unwrap_or_default().certain();
+        let is_expensive = cost >= (self.expensive_from / QUARTER).max(1);
+        if counted.certain() < self.watch_at && !is_expensive {
+            return;
+        }
+        let Some(record) = self.records.admit(hash, slot, key) else {
+            self.counters.unrecorded += 1;
+            return;
+        };
+        record.tally = Tally::of(counted.certain(), access, counted.error);
+        if cost > 0 {
+            let known = self.pane_started.nanos_since(self.costs_started).clamp(PANE, COST_SPAN);
+            record.cost = Rate::of(cost as f64, known as f64 / 1e9);
+        }
+    }
+
+    fn end_pane(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
+        let passed = now.nanos_since(self.pane_started);
+        if passed > LONG && !self.is_long {
+            self.is_long = true;
+            self.pane_ends = now.after(Duration::from_nanos(PANE));
+            self.counts.allow();
+            return;
+        }
+        let (load, seconds) = (self.slots.total(), passed as f64 / 1e9);
+        self.load.learn(load as f64, seconds);
+        self.panes.end(passed, load);
+        for (_, record) in self.records.iter_mut() {
+            record.end_pane(seconds);
+        }
+        self.judge(now, events);
+        let costs_passed = now.nanos_since(self.costs_started);
+        if costs_passed >= COST_SPAN {
+            self.end_costs(now, costs_passed);
+        }
+        self.start_pane(now, passed, load);
+    }
+
+    fn start_pane(&mut self, now: Timestamp, passed: u64, load: u64) {
+        (self.pane_started, self.is_long) = (now, false);
+        self.pane_ends = now.after(Duration::from_nanos(PANE));
+        // As if the pane that ended had been one of 50 ms.
+        let usual = (u128::from(load) * u128::from(PANE) / u128::from(passed.max(1))) as u64;
+        let hot_from = self.settings.hot_from(PANE, usual);
+        self.watch_at = (hot_from / QUARTER).max(1);
+        self.slots.restart(hot_from / 2);
+        self.slots.keep_warm_with(&self.cost_slots);
+        for (_, record) in self.records.iter() {
+            self.slots.keep_warm(record.slot);
+        }
+        self.counts.clear();
+        self.counts.allow();
+        self.costs.allow();
+    }
+
+    fn end_costs(&mut self, now: Timestamp, passed: u64) {
+        self.costs_started = now;
+        let total = u128::from(self.cost_slots.total()) << COST_SHIFT;
+        let per_second = total * 1_000_000_000 / u128::from(passed.max(1));
+        let by_share = per_second * u128::from(self.settings.least_share_per_mille) / 1_000;
+        let by_rate = self.settings.least_per_second.max(1).saturating_mul(UNIT);
+        self.expensive_from = by_rate.max(by_share.min(u64::MAX.into()) as u64);
+        self.cost_slots.restart((self.expensive_from / 2) >> COST_SHIFT);
+        self.costs.clear();
+    }
+
+    fn judge(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
+        let (last, before) = (self.panes.hot_from(Window::Last), self.panes.hot_from(Window::Before));
+        let nanos = self.panes.nanos();
+        self.rising.clear();
+        for (at, record) in self.records.iter_mut() {
+            let (count, certain) = (record.count(Window::Last), record.certain(Window::Last));
+            match record.heat {
+                Heat::Watched => {
+                    let is_steady = record.count(Window::Before) >= before;
+                    if certain >= last && (is_steady || count >= last.saturating_mul(BLAZING)) {
+                        self.rising.push(at);
+                    }
+                }
+                Heat::Hot { since, cold_for } => {
+                    let is_cold = count.saturating_mul(QUARTER) < last;
+                    let cold_for = if is_cold { cold_for.saturating_add(nanos) } else { 0 };
+                    record.heat = Heat::Hot { since, cold_for };
+                    if cold_for >= COLD {
+                        self.cooled.push(at);
+                    }
+                }
+            }
+        }
+        while let Some(at) = self.cooled.pop() {
+            self.cool(at, events);
+        }
+        self.promote(now, events);
+        let (quarter_of_last, expensive) = (last.div_ceil(QUARTER), self.expensive_from / QUARTER);
+        self.records.retain(|record| {
+            record.is_hot()
+                || record.panes < 2
+                || record.count(Window::Last) >= quarter_of_last
+                || record.cost.per_second() >= expensive as f64
+        });
+    }
+
+    fn cool(&mut self, at: u16, events: &mut impl FnMut(Event<'_>)) {
+        let id = self.records.id(at);
+        self.records.at(at).cool();
+        self.hot -= 1;
+        self.counters.demoted += 1;
+        events(Event::Demoted { id });
+    }
+
+    /// Those that have become hot, the hottest first.
+    fn promote(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
+        let mut rising = std::mem::take(&mut self.rising);
+        rising.sort_by_key(|at| std::cmp::Reverse(self.records.at(*at).certain(Window::Last)));
+        for at in &rising {
+            if !self.make_room(*at, events) {
+                self.counters.crowded_out += 1;
+                continue;
+            }
+            let id = self.records.id(*at);
+            let record = self.records.at(*at);
+            record.heat = Heat::Hot { since: now, cold_for: 0 };
+            self.hot += 1;
+            self.counters.promoted += 1;
+            events(Event::Promoted { id, hash: record.hash, slot: record.slot, key: &record.name });
+        }
+        self.rising = rising;
+    }
+
+    /// Is there room for one more hot key? If not, the weakest goes, if the newcomer has much more.
+    fn make_room(&mut self, newcomer: u16, events: &mut impl FnMut(Event<'_>)) -> bool {
+        if self.hot < self.settings.keys_max {
+            return true;
+        }
+        let certain = self.records.at(newcomer).certain(Window::Last);
+        let hot = self.records.iter().filter(|(_, record)| record.is_hot());
+        let Some((count, weakest)) = hot.map(|(at, record)| (record.count(Window::Last), at)).min() else {
+            return false;
+        };
+        if count.saturating_mul(MUCH_MORE) > certain {
+            return false;
+        }
+        self.cool(weakest, events);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,304 @@
+//! Keys that are counted one by one: those that are hot, and those that may become it.
+
+use super::{Access, HotId, PANES, Window, keep};
+use crate::values::limits::{HOT_NAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
+use crate::values::{MicroUnits, Timestamp};
+
+/// Records of one core. Not more than 200 keys can have a quarter of a fiftieth of the load, in each of two panes.
+pub(super) const RECORDS_MAX: usize = 512;
+/// A table of twice as many, so that runs in it are short.
+const CELLS: usize = 2 * RECORDS_MAX;
+const EMPTY: u16 = u16::MAX;
+
+/// A key, or what is kept of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyName {
+    bytes: Vec<u8>,
+    length: usize,
+}
+
+impl KeyName {
+    /// The key, if it is [whole](Self::is_whole); else how it starts.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How long the key is.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Only such keys can be told from others for certain, so others are never cached.
+    pub fn is_whole(&self) -> bool {
+        self.bytes.len() == self.length
+    }
+
+    /// In the same memory.
+    fn set(&mut self, key: &[u8]) {
+        let kept = if key.len() <= HOT_NAME_BYTES_MAX { key.len() } else { HOT_NAME_BYTES_SHOWN };
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&key[..kept]);
+        self.length = key.len();
+    }
+}
+
+/// A moving average (EWMA) over a second; a plain mean, until that much is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rate {
+    per_second: f64,
+    /// Seconds.
+    known: f64,
+}
+
+impl Rate {
+    pub fn of(amount: f64, seconds: f64) -> Self {
+        let mut rate = Self::default();
+        rate.learn(amount, seconds);
+        rate
+    }
+
+    pub fn learn(&mut self, amount: f64, seconds: f64) {
+        if seconds > 0.0 {
+            self.known = (self.known + seconds).min(1.0);
+            self.per_second += (amount / seconds - self.per_second) * (seconds / self.known).min(1.0);
+        }
+    }
+
+    pub fn per_second(self) -> f64 {
+        self.per_second
+    }
+}
+
+/// What became of a key in the pane that has not ended yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub reads: u64,
+    pub writes: u64,
+    /// Reads that other cores answered.
+    pub elsewhere: u64,
+    /// What it may have had besides, before it was counted.
+    pub error: u64,
+    /// Millionths of a request unit.
+    pub cost: MicroUnits,
+}
+
+impl Tally {
+    /// So many requests, of which the last one is known.
+    pub fn of(requests: u64, access: Access, error: u64) -> Self {
+        let mut tally = Self { error, ..Self::default() };
+        *tally.of_access(access) = requests;
+        tally
+    }
+
+    #[inline]
+    pub fn count(&mut self, access: Access) {
+        *self.of_access(access) += 1;
+    }
+
+    #[inline]
+    fn of_access(&mut self, access: Access) -> &mut u64 {
+        match access {
+            Access::Read => &mut self.reads,
+            Access::Write => &mut self.writes,
+        }
+    }
+}
+
+/// What a key is to this core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heat {
+    /// It is counted, and nothing else.
+    Watched,
+    /// Since then; and for so many nanoseconds it has had too little.
+    Hot { since: Timestamp, cold_for: u64 },
+}
+
+/// One key.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub hash: u64,
+    pub slot: u16,
+    pub name: KeyName,
+    pub heat: Heat,
+    pub tally: Tally,
+    /// By pane: what it may have had at most, and how much of that is not certain.
+    counts: [u64; PANES],
+    errors: [u64; PANES],
+    /// Panes that it was counted in.
+    pub panes: u32,
+    pub reads: Rate,
+    pub writes: Rate,
+    pub elsewhere: Rate,
+    pub cost: Rate,
+    generation: u32,
+    is_used: bool,
+}
+
+impl Record {
+    fn unused() -> Self {
+        Self {
+            hash: 0,
+            slot: 0,
+            name: KeyName::default(),
+            heat: Heat::Watched,
+            tally: Tally::default(),
+            counts: [0; PANES],
+            errors: [0; PANES],
+            panes: 0,
+            reads: Rate::default(),
+            writes: Rate::default(),
+            elsewhere: Rate::default(),
+            cost: Rate::default(),
+            generation: 0,
+            is_used: false,
+        }
+    }
+
+    #[inline]
+    pub fn is_hot(&self) -> bool {
+        matches!(self.heat, Heat::Hot { .. })
+    }
+
+    /// It may have had so much in a window, at most.
+    pub fn count(&self, window: Window) -> u64 {
+        window.sum(&self.counts)
+    }
+
+    /// By so much the count may be too high.
+    pub fn error(&self, window: Window) -> u64 {
+        window.sum(&self.errors)
+    }
+
+    /// And so much at least.
+    pub fn certain(&self, window: Window) -> u64 {
+        self.count(window) - self.error(window)
+    }
+
+    /// The pane of the tally has ended.
+    pub fn end_pane(&mut self, seconds: f64) {
+        let Tally { reads, writes, elsewhere, error, cost } = std::mem::take(&mut self.tally);
+        let served = reads.saturating_add(writes).saturating_add(elsewhere);
+        keep(&mut self.counts, served.saturating_add(error));
+        keep(&mut self.errors, error);
+        self.panes = self.panes.saturating_add(1);
+        self.reads.learn(reads as f64, seconds);
+        self.writes.learn(writes as f64, seconds);
+        self.elsewhere.learn(elsewhere as f64, seconds);
+        self.cost.learn(cost as f64, seconds);
+    }
+
+    /// It is not hot any more, and whoever was told that it is will not be believed.
+    pub fn cool(&mut self) {
+        self.heat = Heat::Watched;
+        self.generation = self.generation.wrapping_add(1);
+    }
+}
+
+/// All records of a core, found by hash. A record that is dropped keeps its memory for the next key.
+#[derive(Debug)]
+pub(super) struct Records {
+    all: Vec<Record>,
+    unused: Vec<u16>,
+    /// Places of records, at their hash or behind.
+    cells: Box<[u16; CELLS]>,
+}
+
+impl Records {
+    pub fn new() -> Self {
+        Self { all: Vec::new(), unused: Vec::new(), cells: Box::new([EMPTY; CELLS]) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.all.len() == self.unused.len()
+    }
+
+    /// The record of a key, and where it is.
+    #[inline]
+    pub fn find(&mut self, hash: u64) -> Option<(u16, &mut Record)> {
+        let mut cell = cell_of(hash);
+        let at = loop {
+            let at = self.cells[cell];
+            if self.all.get(usize::from(at))?.hash == hash {
+                break at;
+            }
+            cell = (cell + 1) % CELLS;
+        };
+        Some((at, &mut self.all[usize::from(at)]))
+    }
+
+    /// A new record of a key that has none, if there is room.
+    pub fn admit(&mut self, hash: u64, slot: u16, key: &[u8]) -> Option<&mut Record> {
+        let at = match self.unused.pop() {
+            Some(at) => at,
+            None if self.all.len() < RECORDS_MAX => {
+                self.all.push(Record::unused());
+                self.all.len() as u16 - 1
+            }
+            None => return None,
+        };
+        self.link(hash, at);
+        let record = &mut self.all[usize::from(at)];
+        let (mut name, generation) = (std::mem::take(&mut record.name), record.generation);
+        name.set(key);
+        *record = Record { hash, slot, name, generation, is_used: true, ..Record::unused() };
+        Some(record)
+    }
+
+    /// The record with this id, if it is still hot.
+    pub fn get_mut(&mut self, id: HotId) -> Option<&mut Record> {
+        let record = self.all.get_mut(usize::from(id.index))?;
+        (record.is_hot() && record.generation == id.generation).then_some(record)
+    }
+
+    /// What the record there is called by others.
+    #[inline]
+    pub fn id(&self, at: u16) -> HotId {
+        HotId { index: at, generation: self.all[usize::from(at)].generation }
+    }
+
+    pub fn at(&mut self, at: u16) -> &mut Record {
+        &mut self.all[usize::from(at)]
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &Record)> {
+        (0..).zip(&self.all).filter(|(_, record)| record.is_used)
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u16, &mut Record)> {
+        (0..).zip(&mut self.all).filter(|(_, record)| record.is_used)
+    }
+
+    /// Drops the records of which this is not true.
+    pub fn retain(&mut self, mut keeps: impl FnMut(&Record) -> bool) {
+        let used = self.all.len() - self.unused.len();
+        for (at, record) in (0..).zip(&mut self.all) {
+            if record.is_used && !keeps(record) {
+                record.is_used = false;
+                self.unused.push(at);
+            }
+        }
+        if used != self.all.len() - self.unused.len() {
+            self.cells.fill(EMPTY);
+            for at in 0..self.all.len() {
+                if self.all[at].is_used {
+                    self.link(self.all[at].hash, at as u16);
+                }
+            }
+        }
+    }
+
+    fn link(&mut self, hash: u64, at: u16) {
+        let mut cell = cell_of(hash);
+        while self.cells[cell] != EMPTY {
+            cell = (cell + 1) % CELLS;
+        }
+        self.cells[cell] = at;
+    }
+}
+
+fn cell_of(hash: u64) -> usize {
+    hash as usize % CELLS
+}
+
+const _: () = assert!(RECORDS_MAX < EMPTY as usize);
+const _: () = assert!(HOT_NAME_BYTES_SHOWN <= HOT_NAME_BYTES_MAX);

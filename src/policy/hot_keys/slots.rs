@@ -1,0 +1,106 @@
+//! Stage 1: how much each slot had in this pane, and whether it was warm in the last one. Everything passes here.
+
+/// A core has a part of the slots, so with four cores or more hardly two of its slots share a counter.
+const COUNTERS: usize = 4_096;
+/// The highest bit says that the slot is warm from the start of the pane on, however little it has; the others count. So one
+/// comparison tells both, and a request touches one cache line.
+const WARM: u32 = 1 << 31;
+
+/// One counter for each slot of a core.
+#[derive(Debug)]
+pub(super) struct Slots {
+    counters: Box<[u32; COUNTERS]>,
+    warm_at: u32,
+}
+
+impl Slots {
+    /// Nothing was counted yet; slots are warm from this on.
+    pub fn new(warm_at: u64) -> Self {
+        Self { counters: Box::new([0; COUNTERS]), warm_at: clamped(warm_at) }
+    }
+
+    /// One more. Is the slot warm?
+    #[inline]
+    pub fn count(&mut self, slot: u16) -> bool {
+        let counter = &mut self.counters[usize::from(slot) % COUNTERS];
+        // A pane has no 2^31 requests; if it had, a slot would be warm for nothing, or cold until the pane ends.
+        *counter = counter.wrapping_add(1);
+        *counter >= self.warm_at
+    }
+
+    /// So much more.
+    #[inline]
+    pub fn add(&mut self, slot: u16, weight: u64) {
+        let counter = &mut self.counters[usize::from(slot) % COUNTERS];
+        let sum = u64::from(*counter & !WARM).saturating_add(weight);
+        *counter = (*counter & WARM) | sum.min(u64::from(!WARM)) as u32;
+    }
+
+    /// At most so many were counted before stage 2 saw any, this one aside.
+    pub fn missed(&self, slot: u16) -> u64 {
+        match self.counters[usize::from(slot) % COUNTERS] {
+            counter if counter & WARM != 0 => 0,
+            counter => u64::from(counter.min(self.warm_at)).saturating_sub(1),
+        }
+    }
+
+    /// All that was counted since the last restart.
+    pub fn total(&self) -> u64 {
+        self.counters.iter().map(|counter| u64::from(counter & !WARM)).sum()
+    }
+
+    /// Counts from nothing. Slots are warm from this on, and those that had so much already are.
+    pub fn restart(&mut self, warm_at: u64) {
+        self.warm_at = clamped(warm_at);
+        for counter in self.counters.iter_mut() {
+            *counter = if *counter & !WARM >= self.warm_at { WARM } else { 0 };
+        }
+    }
+
+    /// The slot is warm until the next restart.
+    pub fn keep_warm(&mut self, slot: u16) {
+        self.counters[usize::from(slot) % COUNTERS] |= WARM;
+    }
+
+    /// So are those that are warm there.
+    pub fn keep_warm_with(&mut self, others: &Self) {
+        for (counter, other) in self.counters.iter_mut().zip(others.counters.iter()) {
+            *counter |= if *other >= others.warm_at { WARM } else { 0 };
+        }
+    }
+}
+
+fn clamped(warm_at: u64) -> u32 {
+    warm_at.clamp(1, u64::from(!WARM)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warm_is_what_had_enough_in_this_pane_or_in_the_last() {
+        let mut slots = Slots::new(3);
+        assert_eq!([(); 4].map(|()| slots.count(7)), [false, false, true, true]);
+        assert!(!slots.count(8));
+        assert_eq!((slots.missed(7), slots.missed(8), slots.total()), (2, 0, 5));
+        slots.restart(4);
+        assert!(slots.count(7) && !slots.count(8), "the first had four");
+        assert_eq!((slots.missed(7), slots.total()), (0, 2));
+        slots.restart(4);
+        assert!(!slots.count(7));
+        slots.keep_warm(9);
+        assert!(slots.count(9));
+    }
+
+    #[test]
+    fn what_does_not_fit_stays_at_the_most_that_does() {
+        let mut slots = Slots::new(u64::MAX);
+        slots.add(1, u64::MAX);
+        slots.add(1, 5);
+        assert_eq!(slots.total(), u64::from(!WARM));
+        let mut others = Slots::new(9);
+        others.keep_warm_with(&slots);
+        assert!(others.count(1) && !others.count(2));
+    }
+}
