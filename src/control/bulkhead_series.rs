@@ -40,13 +40,18 @@ const FIGURES: [(&str, &str, Join, Figure); 9] = [
     ("weir_backend_stalled", "1 while a backend gives no sign.", Join::Most, |own| f64::from(own.is_stalled)),
 ];
 
+/// The bulkheads in one place, of all cores.
+fn at(totals: &Totals, place: usize) -> impl Iterator<Item = &BulkheadFigures> + Clone {
+    totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
+}
+
 pub(super) fn write_bulkheads(page: &mut Exposition, backends: &[String], totals: &Totals) {
     for (name, help, join, figure) in FIGURES {
         let mut family = page.family(name, help, Kind::Gauge);
         for (index, backend) in backends.iter().enumerate() {
             for (track, word) in TRACKS.iter().enumerate() {
                 let place = index * BULKHEADS + track;
-                let own = totals.shards.iter().filter_map(|report| report.bulkheads.get(place)).map(figure);
+                let own = at(totals, place).map(figure);
                 let value = match join {
                     Join::Sum => own.sum(),
                     Join::Most => own.fold(0.0, f64::max),
@@ -67,9 +72,7 @@ pub(super) fn write_bulkheads(page: &mut Exposition, backends: &[String], totals
 }
 
 fn write_levels(page: &mut Exposition, backends: &[String], totals: &Totals) {
-    let of = |backend: usize| {
-        totals.shards.iter().filter_map(move |report| report.bulkheads.get(backend * BULKHEADS))
-    };
+    let of = |backend: usize| at(totals, backend * BULKHEADS);
     let help = "How much a core would hold back of what matters little, 0 to 3: the highest of all cores.";
     let mut family = page.family("weir_backend_level", help, Kind::Gauge);
     for (index, backend) in backends.iter().enumerate() {
@@ -91,10 +94,7 @@ const LINES_MAX: usize = 64;
 pub(super) fn bulkhead_lines(backends: &[String], totals: &Totals) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for (index, backend) in backends.iter().enumerate().take(LINES_MAX) {
-        let [usual, heavy] = [0, 1].map(|track| {
-            let place = index * BULKHEADS + track;
-            totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
-        });
+        let [usual, heavy] = [0, 1].map(|track| at(totals, index * BULKHEADS + track));
         let in_micros = |figure: fn(&BulkheadFigures) -> Duration| {
             usual.clone().map(figure).max().unwrap_or_default().as_micros()
         };

@@ -271,6 +271,7 @@ def test_a_walk_over_all_backends_meets_what_stays(two: Weir):
 @pytest.mark.parametrize("cursor", ["abc", "-1", "", "99999999999999999999999", "1.5", "18446744073709551615"])
 def test_a_cursor_that_nobody_gave_out(two: Weir, cursor: str):
     with two.connect() as connection:
+        connection.ok("FLUSHALL")
         reply = connection.call("SCAN", cursor)
         if not cursor.isdigit() or len(cursor) > 20:
             assert reply.raw == b"-ERR invalid cursor\r\n"

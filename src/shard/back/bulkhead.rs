@@ -102,13 +102,22 @@ impl Bulkhead {
         self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
+    /// Whether a request is turned away because it could not be answered in time.
+    pub fn misses(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
+        let is_hopeless = self.is_hopeless(deadline, now);
+        if is_hopeless {
+            self.window.handle_missed();
+        }
+        is_hopeless
+    }
+
     /// Could it not be answered in time?
     pub fn is_hopeless(&self, deadline: Timestamp, now: Timestamp) -> bool {
         // With nothing in flight one is tried all the same: else nobody would find out that replies have become quicker.
         now.after(self.expected()) > deadline && (self.in_flight > 0 || now > deadline)
     }
 
-    /// A request could not be answered in time.
+    /// A request was not answered in time.
     pub fn handle_missed(&mut self) {
         self.window.handle_missed();
     }
@@ -235,8 +244,8 @@ impl Bulkhead {
     }
 
     /// A request for which there is no room as it comes: why it goes no further, or nothing if it goes on at once.
-    pub fn judge(&self, envelope: &Envelope, now: Timestamp) -> Verdict {
-        if self.is_hopeless(envelope.deadline, now) {
+    pub fn judge(&mut self, envelope: &Envelope, now: Timestamp) -> Verdict {
+        if self.misses(envelope.deadline, now) {
             Verdict::TooLate
         } else if self.is_stalled {
             Verdict::Stalled(self.retry_stalled(now))
@@ -326,9 +335,14 @@ impl Bulkhead {
     pub fn expire(&mut self, now: Timestamp, mut refuse: impl FnMut((Parked, bool), Refused)) {
         let expected = self.expected();
         let Self { queue, parked, is_stalled, is_queue_obeyed, .. } = self;
+        let mut has_missed = false;
         queue.expire(now, expected, (*is_stalled, *is_queue_obeyed), |taken, why| {
+            has_missed |= why == Refused::Deadline;
             refuse((parked.remove(taken.item as usize), taken.is_eased), why);
         });
+        if has_missed {
+            self.window.handle_missed();
+        }
     }
 
     /// The next one that is sent, if there is room for it, whether that eases its connection, and whether it waited for too long.

@@ -98,8 +98,7 @@ impl Back {
             self.early_at = self.early_at.min(envelope.deadline);
         }
         self.in_flight += requests;
-        if link.wants_to_send() {
-            link.listed_to_send = true;
+        if link.begin_list() {
             self.to_send.push_back(connection);
         }
         Ok(())

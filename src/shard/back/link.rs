@@ -245,10 +245,12 @@ impl Link {
         }
     }
 
-    /// Should it be listed as one that has something to send?
+    /// Should it be listed, from now on, as one that has something to send?
     #[inline]
-    pub fn wants_to_send(&self) -> bool {
-        !self.sending && !self.listed_to_send && self.has_output()
+    pub fn begin_list(&mut self) -> bool {
+        let is_new = !self.sending && !self.listed_to_send && self.has_output();
+        self.listed_to_send |= is_new;
+        is_new
     }
 
     /// May a request go out over it as it is, with so many fences raised so far?

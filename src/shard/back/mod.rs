@@ -221,8 +221,7 @@ impl Back {
 
     fn list_to_send(&mut self, connection: ConnectionId) {
         let link = &mut self.links[connection.0 as usize];
-        if link.wants_to_send() {
-            link.listed_to_send = true;
+        if link.begin_list() {
             self.to_send.push_back(connection);
         }
     }

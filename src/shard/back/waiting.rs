@@ -46,10 +46,7 @@ impl Back {
         let index = bulkhead_for(envelope.route);
         let bulkhead = &mut self.bulkheads[index];
         match bulkhead.judge(envelope, now.monotonic) {
-            Verdict::TooLate => {
-                bulkhead.handle_missed();
-                return Err(NotSent::TooLate(Stage::Arrival, Duration::ZERO));
-            }
+            Verdict::TooLate => return Err(NotSent::TooLate(Stage::Arrival, Duration::ZERO)),
             Verdict::Stalled(retry_after) => return Err(NotSent::Stalled(retry_after)),
             Verdict::Passes => match self.send_now(env, envelope, message, requests, now) {
                 // As many bytes as may be have yet to leave.
@@ -221,9 +218,6 @@ impl Back {
             parked.message.release(pool);
         });
         let is_shadow = settings.overload.queue == Mode::Shadow;
-        if refused.iter().any(|(_, _, why)| matches!(why, NotSent::TooLate(..))) {
-            bulkhead.handle_missed();
-        }
         for (to, is_eased, why) in refused {
             turn_away(env, replies, to, why, now);
             if is_eased {
@@ -246,8 +240,7 @@ impl Back {
     fn go_on(&mut self, env: &mut Env, parked: Parked, is_eased: bool, replies: &mut impl Replies, now: Now) {
         let Parked { envelope, message, requests, came } = parked;
         let to = envelope.addressee();
-        if self.bulkheads[bulkhead_for(envelope.route)].is_hopeless(envelope.deadline, now.monotonic) {
-            self.bulkheads[bulkhead_for(envelope.route)].handle_missed();
+        if self.bulkheads[bulkhead_for(envelope.route)].misses(envelope.deadline, now.monotonic) {
             let why = NotSent::TooLate(Stage::Queue, now.monotonic.since(came));
             turn_away(env, replies, to, why, now);
         } else if let Err(why) = self.send_now(env, &envelope, message.message(), requests, now) {

@@ -20,12 +20,12 @@ const HELD_BYTES_PAUSE: usize = 64 * 1024;
 const CONGESTED_MANY: u32 = 16;
 
 /// Who goes on decoding, and when.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Turns {
     /// Counts turns.
     number: u32,
-    /// How many more requests may be taken on in this one.
-    left: u32,
+    /// How many requests were taken on in this one, with those that a client at its turn may still have taken on.
+    taken: u32,
     /// Clients of which no more is taken on, because so much of them waits for a backend.
     congested: u32,
     /// Those whose obstacle is gone: at the end of this turn.
@@ -39,18 +39,6 @@ impl Turns {
     /// have to be: then less is taken on of each before that is known.
     fn most_of_one(&self) -> u32 {
         (limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31)).max(1)
-    }
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self {
-            number: 0,
-            left: limits::REQUESTS_PER_TURN_OF_ALL,
-            congested: 0,
-            to_resume: VecDeque::new(),
-            next: VecDeque::new(),
-        }
     }
 }
 
@@ -79,8 +67,8 @@ impl Front {
             (client.turn, client.turn_left) = (self.turns.number, self.turns.most_of_one());
         }
         // What it does not use is given back when its decoder is.
-        client.turn_left = client.turn_left.min(self.turns.left);
-        self.turns.left -= client.turn_left;
+        client.turn_left = client.turn_left.min(limits::REQUESTS_PER_TURN_OF_ALL - self.turns.taken);
+        self.turns.taken += client.turn_left;
         Some(std::mem::take(&mut client.decoder))
     }
 
@@ -103,7 +91,7 @@ impl Front {
     pub fn end_decoding(&mut self, env: &mut Env, id: ClientId, decoder: RequestDecoder, progress: Progress) {
         let Some(client) = self.clients.get(id) else { return };
         client.decoder = decoder;
-        self.turns.left += client.turn_left;
+        self.turns.taken -= client.turn_left;
         client.stalled = progress == Progress::Stalled;
         if client.stalled && client.turn_left == 0 && !client.listed_to_resume {
             client.listed_to_resume = true;
@@ -208,12 +196,12 @@ impl Front {
 
     /// However many requests came in this turn, there is room for some of those that waited.
     pub fn reserve_for_waiting(&mut self) {
-        self.turns.left = self.turns.left.max(limits::REQUESTS_PER_TURN_OF_ALL / 2);
+        self.turns.taken = self.turns.taken.min(limits::REQUESTS_PER_TURN_OF_ALL / 2);
     }
 
     /// The next of those who wait for their turn, if more may be taken on in this one.
     pub fn take_next_turn(&mut self) -> Option<ClientId> {
-        if self.turns.left == 0 { None } else { self.turns.next.pop_front() }
+        if self.turns.taken == limits::REQUESTS_PER_TURN_OF_ALL { None } else { self.turns.next.pop_front() }
     }
 
     /// The next of those whose obstacle is gone.
@@ -229,6 +217,6 @@ impl Front {
     /// The next turn begins.
     pub fn begin_turn(&mut self) {
         self.turns.number = self.turns.number.wrapping_add(1);
-        self.turns.left = limits::REQUESTS_PER_TURN_OF_ALL;
+        self.turns.taken = 0;
     }
 }
