@@ -14,7 +14,8 @@ use weir::config::Quotas;
 use weir::protocol::{Segment, encode};
 use weir::routing::{Topology, slot_of};
 use weir::shard::{
-    AdmissionSettings, BackendSettings, ClientLimits, Counter, OverloadSettings, Shard, ShardSettings,
+    AdmissionSettings, BackendSettings, ClientLimits, Counter, HotSettings, OverloadSettings, Shard,
+    ShardSettings,
 };
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, Demand, Grant, Owner, ShardId, Timestamp, UNIT};
@@ -187,6 +188,7 @@ impl Bench {
             .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
             .collect();
         let overload = OverloadSettings::new(SHARDS, BACKENDS);
+        let hot = HotSettings::new(topology.backends());
         let settings = |id| ShardSettings {
             id: ShardId(id),
             topology,
@@ -204,6 +206,7 @@ impl Bench {
             seed: 1,
             clients: ClientLimits::default(),
             overload: overload.clone(),
+            hot: hot.clone(),
             admission: AdmissionSettings::default(),
         };
         let mut shards: Vec<Shard> =

@@ -10,7 +10,8 @@ use weir::control::reconciliation::Reconciliation;
 use weir::protocol::encode;
 use weir::routing::Topology;
 use weir::shard::{
-    AdmissionSettings, BackendSettings, ClientLimits, Limiter, OverloadSettings, Shard, ShardSettings,
+    AdmissionSettings, BackendSettings, ClientLimits, HotSettings, Limiter, OverloadSettings, Shard,
+    ShardSettings,
 };
 use weir::values::allowance::lease_of;
 use weir::values::time::Now;
@@ -37,6 +38,7 @@ impl Composer {
         let admission = AdmissionSettings { limiter, ..AdmissionSettings::default() };
         let period = admission.period;
         let overload = OverloadSettings::new(shards, 1);
+        let hot = HotSettings::new(topology.backends());
         let settings = |id| ShardSettings {
             id: ShardId(id),
             topology,
@@ -54,6 +56,7 @@ impl Composer {
             seed: 1,
             clients: ClientLimits::default(),
             overload: overload.clone(),
+            hot: hot.clone(),
             admission: admission.clone(),
         };
         let quotas = Arc::new(quotas);

@@ -8,7 +8,8 @@ use clap::{ArgAction, Parser};
 
 use super::address::ListenAddress;
 use super::cores::Cores;
-use super::layers::{Layer, LimiterKind, Shadowable};
+use super::hot::{HotScripts, Share};
+use super::layers::{Layer, LimiterKind};
 use super::overload::ShedLevels;
 use super::storage::{Storage, StorageParser};
 use super::token::Secret;
@@ -21,6 +22,7 @@ const STORAGE: &str = "Storage";
 const QUOTAS: &str = "Quotas";
 const LAYERS: &str = "Layers";
 const OVERLOAD: &str = "Overload";
+const HOT_KEYS: &str = "Hot keys";
 const LIMITS: &str = "Limits";
 const TIMEOUTS: &str = "Timeouts";
 
@@ -173,15 +175,15 @@ pub struct Flags {
     pub ru_latency_ms: u64,
 
     /// Layers to switch off: rate (quotas), shed (deadlines, also those passed on to a weir behind, and tiers), queue,
-    /// window, hot (not there yet)
+    /// window, hot (cache of hot keys)
     #[arg(long, env = "WEIR_DISABLE", value_name = "LAYER,...", help_heading = LAYERS)]
     #[arg(value_delimiter = ',')]
     pub disable: Vec<Layer>,
 
-    /// Layers that decide and count, but are not obeyed: rate, shed, queue, window
+    /// Layers that decide and count, but are not obeyed: rate, shed, queue, window, hot
     #[arg(long, env = "WEIR_SHADOW", value_name = "LAYER,...", help_heading = LAYERS)]
     #[arg(value_delimiter = ',')]
-    pub shadow: Vec<Shadowable>,
+    pub shadow: Vec<Layer>,
 
     /// Requests that may wait for room before each server, on each core. Beyond it they are refused, until a quarter of
     /// them is gone
@@ -220,6 +222,40 @@ pub struct Flags {
     #[arg(long, env = "WEIR_SHED_LEVELS", value_name = "RATIO,RATIO,RATIO", help_heading = OVERLOAD)]
     #[arg(default_value = "0.7,0.5,0.3")]
     pub shed_levels: ShedLevels,
+
+    /// Requests for one key per second that make it hot, if --hot-share says so too: what is read of it is then kept for a while
+    #[arg(long, env = "WEIR_HOT_RATE", value_name = "N", help_heading = HOT_KEYS)]
+    #[arg(value_parser = number(1, 1_000_000_000), default_value = "500")]
+    pub hot_rate: u64,
+
+    /// The part of a core's requests that makes a key hot, if --hot-rate says so too
+    #[arg(long, env = "WEIR_HOT_SHARE", value_name = "PERCENT", help_heading = HOT_KEYS, default_value = "2%")]
+    pub hot_share: Share,
+
+    /// How long a reply is kept at most, from when it was asked for. What others write around weir is seen after that.
+    /// From 10ms to 60s
+    #[arg(long, env = "WEIR_HOT_TTL", value_name = "DURATION", help_heading = HOT_KEYS)]
+    #[arg(value_parser = positive_duration, default_value = "1s")]
+    pub hot_ttl: Duration,
+
+    /// Replies that each core keeps
+    #[arg(long, env = "WEIR_HOT_ENTRIES", value_name = "N", help_heading = HOT_KEYS)]
+    #[arg(value_parser = number(1, 1_000_000), default_value = "1024")]
+    pub hot_entries: u64,
+
+    /// Bytes of those
+    #[arg(long, env = "WEIR_HOT_BYTES", value_name = "SIZE", help_heading = HOT_KEYS, default_value = "16MiB")]
+    pub hot_bytes: Size,
+
+    /// Which keys a script may write: any of its store, or those that its caller names
+    #[arg(long, env = "WEIR_HOT_SCRIPTS", value_name = "TRUST", help_heading = HOT_KEYS)]
+    #[arg(value_enum, default_value_t = HotScripts::Strict)]
+    pub hot_scripts: HotScripts,
+
+    /// Writes of one hot key per second, beyond which they are refused [default: no limit]
+    #[arg(long, env = "WEIR_HOT_WRITE_RATE", value_name = "N", help_heading = HOT_KEYS)]
+    #[arg(value_parser = number(1, 1_000_000_000))]
+    pub hot_write_rate: Option<u64>,
 
     /// Clients that may be connected at once
     #[arg(long, env = "WEIR_MAX_CLIENTS", value_name = "N", help_heading = LIMITS)]
@@ -368,9 +404,13 @@ mod tests {
                  wanted, each below the one before, such as 0.7,0.5,0.3",
             ),
             (
-                "--shadow=hot",
-                "invalid value 'hot' for '--shadow <LAYER,...>': rate, shed, queue or window is wanted: those layers \
-                 refuse, and can be watched before they are obeyed",
+                "--shadow=cold",
+                "invalid value 'cold' for '--shadow <LAYER,...>': rate, shed, queue, window or hot is wanted, or several \
+                 of them with commas between",
+            ),
+            (
+                "--hot-share=2",
+                "invalid value '2' for '--hot-share <PERCENT>': a share from 0% to 100% is wanted, such as 2% or 0.5%",
             ),
             ("--max-client=3", "unexpected argument '--max-client' found"),
         ];

@@ -49,24 +49,6 @@ impl FromStr for Layer {
     }
 }
 
-/// A layer that can decide without being obeyed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shadowable(pub Layer);
-
-impl FromStr for Shadowable {
-    type Err = &'static str;
-
-    fn from_str(word: &str) -> Result<Self, &'static str> {
-        match word.parse() {
-            Ok(layer) if layer != Layer::Hot => Ok(Self(layer)),
-            Ok(_) | Err(_) => {
-                Err("rate, shed, queue or window is wanted: those layers refuse, and can be watched before \
-                                  they are obeyed")
-            }
-        }
-    }
-}
-
 /// How quotas are kept to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LimiterKind {

@@ -3,6 +3,7 @@
 pub mod address;
 pub mod cores;
 pub mod flags;
+pub mod hot;
 pub mod layers;
 pub mod overload;
 pub mod quotas;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 pub use cores::Cores;
 pub use flags::Flags;
-use layers::Shadowable;
+pub use hot::{HotLimits, HotScripts};
 pub use layers::{Layer, LimiterKind};
 pub use overload::OverloadLimits;
 pub use quotas::{QuotaError, Quotas, Tenant};
@@ -100,6 +101,8 @@ pub struct Config {
     pub shadowed: Vec<Layer>,
     /// What stands before each backend.
     pub overload: OverloadLimits,
+    /// What makes a key hot, and what is kept of it.
+    pub hot: HotLimits,
     /// The largest request.
     pub request_bytes_max: usize,
     /// The largest reply that is taken from a backend.
@@ -163,6 +166,7 @@ impl Config {
         check_unix_path(&flags)?;
         let admin_token = token_source(&flags)?;
         let overload = OverloadLimits::from_flags(&flags)?;
+        let hot = HotLimits::from_flags(&flags)?;
         Ok(Self {
             listen,
             admin,
@@ -197,8 +201,9 @@ impl Config {
             },
             scan_count_max: flags.scan_count_max as u32,
             overload,
+            hot,
             disabled: flags.disable,
-            shadowed: flags.shadow.into_iter().map(|Shadowable(layer)| layer).collect(),
+            shadowed: flags.shadow,
             request_bytes_max: flags.max_request_bytes.bytes(),
             reply_bytes_max: flags.max_reply_bytes.bytes(),
             output_bytes_max: flags.output_limit.bytes(),
@@ -324,7 +329,7 @@ fn check_layers(flags: &Flags) -> Result<(), ConfigError> {
     if !RECONCILE.contains(&flags.reconcile) {
         return Err(ConfigError::new(format!("--reconcile {:?}: 1ms to 1s is wanted", flags.reconcile)));
     }
-    for Shadowable(layer) in &flags.shadow {
+    for layer in &flags.shadow {
         if flags.disable.contains(layer) {
             return Err(ConfigError::new(format!(
                 "--shadow {layer} and --disable {layer}: a layer that is off decides nothing"

@@ -247,6 +247,12 @@ impl HotKeys {
         None
     }
 
+    /// The id of the key with this hash, if it is hot.
+    pub fn id_of(&mut self, hash: u64) -> Option<HotId> {
+        let (at, record) = self.records.find(hash)?;
+        record.is_hot().then(|| self.records.id(at))
+    }
+
     /// What a reply cost, of any request. It may be told of those alone that cost more than usual: then shares of the cost
     /// are shares of that.
     #[inline]

@@ -10,6 +10,8 @@ use crate::values::{MicroUnits, Price, Weights};
 /// neighbour's doing.
 pub const SLOWNESS_SHARE_MAX: u64 = 4;
 
+/// One part in so many of the base is what a request costs that no store hears of, besides the bytes of its reply.
+const CACHED_PART: u64 = 10;
 /// What a store looks at in a microsecond, at most. A request that took so long cannot have looked at more.
 const LOOKED_AT_PER_MICRO: u64 = 5;
 /// A request that may look at much is estimated at this much of it, or what such requests cost lately: whether there is as
@@ -143,6 +145,12 @@ impl Weights {
             return Price::new(quote.fixed.micro().saturating_add(bytes_out));
         }
         self.actual_of_more(quote, measured)
+    }
+
+    /// What a reply costs that weir had already.
+    #[inline]
+    pub const fn cached(&self, bytes_out: u64) -> Price {
+        Price::new((self.base / CACHED_PART).saturating_add(per_kib(bytes_out, self.kib_out)))
     }
 
     #[inline(never)]

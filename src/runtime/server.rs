@@ -32,12 +32,14 @@ use crate::control::quota_page::Guard;
 use crate::control::reconciliation::Reconciliation;
 use crate::control::{ProcessFacts, Versions};
 use crate::policy::fixed_window::FixedWindows;
+use crate::policy::hot_keys::HotSettings as Detection;
 use crate::policy::queue::{Held, Patience};
 use crate::policy::seats::Seats;
 use crate::policy::window::Bounds;
 use crate::routing::Topology;
 use crate::shard::{
-    AdmissionSettings, BackendSettings, ClientLimits, Limiter, Mode, OverloadSettings, Shard, ShardSettings,
+    AdmissionSettings, BackendSettings, ClientLimits, HotSettings, Limiter, Mode, OverloadSettings, Shard,
+    ShardSettings,
 };
 use crate::storage::script::Script;
 use crate::storage::{Engine, EngineLimits, Service};
@@ -96,12 +98,20 @@ pub fn run(config: &Config) -> Result<(), String> {
     let seats = Seats::new(config.tenant_clients_max as u32);
     let admission = admission_settings(config);
     let overload = overload_settings(config, cpus.len(), backends.len());
+    let hot = hot_settings(config, backends.len());
     let mut mailboxes = Vec::new();
     for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(listeners) {
         let (mailbox, letters, bell) = mailbox::<ToShard>()?;
         mailboxes.push(mailbox);
         let parts = Parts {
-            settings: shard_settings(config, index, cpus.len(), &backends, &admission, &seats, &overload),
+            settings: shard_settings(
+                config,
+                (index, cpus.len()),
+                &backends,
+                &admission,
+                &seats,
+                (overload.clone(), hot.clone()),
+            ),
             quotas: Arc::clone(&quotas),
             listeners,
             mesh,
@@ -407,12 +417,11 @@ fn start_shard(
 
 fn shard_settings(
     config: &Config,
-    index: usize,
-    shards: usize,
+    (index, shards): (usize, usize),
     backends: &Arc<[BackendSettings]>,
     admission: &AdmissionSettings,
     seats: &Seats,
-    overload: &OverloadSettings,
+    (overload, hot): (OverloadSettings, HotSettings),
 ) -> ShardSettings {
     ShardSettings {
         id: ShardId(index as u16),
@@ -435,7 +444,8 @@ fn shard_settings(
             bytes_max: config.clients_bytes_max,
             seats: seats.clone(),
         },
-        overload: overload.clone(),
+        overload,
+        hot,
     }
 }
 
@@ -461,6 +471,26 @@ fn overload_settings(config: &Config, shards: usize, backends: usize) -> Overloa
         queue_patience: Patience { target: limits.queue_target, interval: limits.queue_interval },
         shed_levels: limits.shed_levels,
         ..OverloadSettings::new(shards as u16, backends as u16)
+    }
+}
+
+fn hot_settings(config: &Config, backends: usize) -> HotSettings {
+    let limits = config.hot;
+    let settings = HotSettings::new(backends as u16);
+    HotSettings {
+        mode: mode_of(config, Layer::Hot),
+        detection: Detection {
+            least_per_second: limits.rate,
+            least_share_per_mille: limits.share_per_mille,
+            ..settings.detection
+        },
+        ttl: limits.ttl,
+        entries_max: limits.entries,
+        bytes_max: limits.bytes,
+        write_rate: limits.write_rate,
+        scripts: limits.scripts,
+        seed: random_seed(),
+        ..settings
     }
 }
 

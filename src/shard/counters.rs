@@ -52,10 +52,22 @@ pub enum Counter {
     BatchBytesReceived,
     SendsToClients,
     SendsToBackends,
+    HotHits,
+    HotJoins,
+    HotFetched,
+    HotDiscarded,
+    HotBypassedFenced,
+    HotBypassedWarming,
+    HotBypassedOrder,
+    HotBypassedOther,
+    HotMatches,
+    HotMismatches,
+    HotPromoted,
+    HotDemoted,
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 45] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 57] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -201,9 +213,31 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 45] = [
     ),
     (Counter::SendsToClients, "weir_sends_total", "to=\"client\"", SENDS),
     (Counter::SendsToBackends, "weir_sends_total", "to=\"backend\"", SENDS),
+    (Counter::HotHits, "weir_hot_hits_total", "", "Reads of hot keys that were answered from memory."),
+    (
+        Counter::HotJoins,
+        "weir_hot_joins_total",
+        "",
+        "Reads of hot keys that waited for a fetch; each fetch has one of them at least, unless it is a fetch ahead of time.",
+    ),
+    (Counter::HotFetched, "weir_hot_fetches_total", "outcome=\"kept\"", FETCHES),
+    (Counter::HotDiscarded, "weir_hot_fetches_total", "outcome=\"discarded\"", FETCHES),
+    (Counter::HotBypassedFenced, "weir_hot_bypass_total", "reason=\"writing\"", BYPASSES),
+    (Counter::HotBypassedWarming, "weir_hot_bypass_total", "reason=\"warming\"", BYPASSES),
+    (Counter::HotBypassedOrder, "weir_hot_bypass_total", "reason=\"order\"", BYPASSES),
+    (Counter::HotBypassedOther, "weir_hot_bypass_total", "reason=\"other\"", BYPASSES),
+    (Counter::HotMatches, "weir_hot_compared_total", "outcome=\"same\"", COMPARISONS),
+    (Counter::HotMismatches, "weir_hot_compared_total", "outcome=\"different\"", COMPARISONS),
+    (Counter::HotPromoted, "weir_hot_keys_total", "change=\"promoted\"", HOT_KEYS),
+    (Counter::HotDemoted, "weir_hot_keys_total", "change=\"demoted\"", HOT_KEYS),
 ];
 
 const EXPELLED: &str = "Client connections that weir closed, by reason.";
+const FETCHES: &str = "Replies fetched for hot keys, by what became of them: a write, or their size, may speak against keeping them.";
+const BYPASSES: &str = "Reads of hot keys that went on to the store by themselves, by reason.";
+const COMPARISONS: &str =
+    "Replies of the store beside what would have been answered from memory (--shadow hot).";
+const HOT_KEYS: &str = "Keys that became hot, and that are not any more.";
 const SENDS: &str = "Sends completed, by receiver.";
 const REFUSALS: &str = "Requests that weir refused, by reason.";
 

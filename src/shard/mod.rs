@@ -37,6 +37,7 @@ mod env;
 mod fence;
 mod front;
 mod gate;
+mod hot;
 mod message;
 mod note;
 mod outcome;
@@ -57,15 +58,16 @@ pub use front::{Address, Identity};
 pub use gate::{
     Accounts, Bill, Charge, Decision, Payer, Scope, Settlement, Tab, UserAccount, UserFigures, asked,
 };
+pub use hot::{HotFigures, Versions};
 pub use message::Message;
 pub use outcome::Outcome;
 pub use post::Batch;
 pub use question::{Question, ScopeLimit};
 pub use refusal::{Refusal, Stage};
-pub use request::{Asker, Envelope, Nature, Overdue, ReplyTo, Route, Track};
+pub use request::{Asker, Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};
 pub use settings::{
-    AdmissionSettings, BULKHEADS, BackendSettings, ClientLimits, Limiter, Mode, OverloadSettings,
-    ShardSettings,
+    AdmissionSettings, BULKHEADS, BackendSettings, ClientLimits, HotSettings, Limiter, Mode,
+    OverloadSettings, ShardSettings,
 };
 
 #[cfg(test)]

@@ -14,6 +14,11 @@ pub enum Outcome {
         /// How much longer it took than such requests usually do, in microseconds.
         slowness_micros: u32,
     },
+    /// Weir knew the reply, or had asked for it on somebody else's behalf.
+    Cached {
+        /// Bytes of it.
+        bytes: u32,
+    },
     /// It was sent to a backend, and what became of it nobody knows: it costs what it was estimated at.
     Lost,
     /// It was refused after it had been admitted, and was sent to no backend: it costs nothing.
@@ -23,7 +28,15 @@ pub enum Outcome {
 impl Outcome {
     /// Weir answered by itself: that costs what its bytes cost.
     pub const fn answered(reply_bytes: usize) -> Self {
-        let bytes = if reply_bytes > u32::MAX as usize { u32::MAX } else { reply_bytes as u32 };
-        Self::Served { bytes, rows: 0, took_micros: 0, slowness_micros: 0 }
+        Self::Served { bytes: in_32_bits(reply_bytes), rows: 0, took_micros: 0, slowness_micros: 0 }
     }
+
+    /// The reply to another request was also the one to this.
+    pub const fn cached(reply_bytes: usize) -> Self {
+        Self::Cached { bytes: in_32_bits(reply_bytes) }
+    }
+}
+
+const fn in_32_bits(bytes: usize) -> u32 {
+    if bytes > u32::MAX as usize { u32::MAX } else { bytes as u32 }
 }

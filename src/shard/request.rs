@@ -1,12 +1,13 @@
 //! What travels with the bytes of a request: from the core that decoded it, to the core that its key is at home on, to the
 //! connection that carries it.
 
+use crate::protocol::Argument;
 use crate::protocol::Protocol;
-use crate::protocol::command::{Class, Command, Effect};
+use crate::protocol::command::{Class, Command, Effect, Flags};
 use crate::values::{BackendId, ClientId, ShardId, TenantId, Tier, Timestamp};
 
 /// Where the reply to a request belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReplyTo {
     /// The shard that accepted the client.
     pub shard: ShardId,
@@ -27,6 +28,29 @@ impl ReplyTo {
         Self { shard, part: 0, client: client.index, generation: client.generation, sequence }
     }
 
+    /// To the requests that wait for what one of them has sent for.
+    pub fn flight(shard: ShardId, flight: FlightId) -> Self {
+        Self { shard, part: 0, client: FLIGHT | flight.index, generation: flight.generation, sequence: 0 }
+    }
+
+    /// Which those are; none if it is a client's.
+    #[inline]
+    pub fn flight_id(self) -> Option<FlightId> {
+        let is_flight = self.client & FLIGHT != 0;
+        is_flight.then_some(FlightId { index: self.client & !FLIGHT, generation: self.generation })
+    }
+
+    /// The same reply, for what was asked before the request itself.
+    #[must_use]
+    pub fn ahead(self) -> Self {
+        Self { part: 1, ..self }
+    }
+
+    /// Is it for that?
+    pub fn is_ahead(self) -> bool {
+        self.part == 1
+    }
+
     /// Whose it is, on its shard.
     #[inline]
     pub fn client_id(self) -> ClientId {
@@ -36,6 +60,88 @@ impl ReplyTo {
     /// Tells its connection from all others that have requests under way, on whichever shard.
     pub fn connection(self) -> u64 {
         u64::from(self.shard.0) << 48 | u64::from(self.client) << 16 | u64::from(self.generation as u16)
+    }
+}
+
+/// No table of clients has so many places.
+const FLIGHT: u32 = 1 << 31;
+
+/// A read that several requests wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlightId {
+    /// Its place on its shard.
+    pub index: u32,
+    /// Tells it from others in the same place.
+    pub generation: u32,
+}
+
+/// Which keys a request is about, as far as that matters to whoever keeps what is read of them. Four bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Touches {
+    /// Where its key stands in it; or, without a key, which of the others it is.
+    start: u16,
+    /// How long the key is, and in the highest bit whether the reply may be kept.
+    length: u16,
+}
+
+/// The same, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touched<'a> {
+    /// None, or none that is ever hot.
+    Nothing,
+    /// One, which is at home where the request is sent from.
+    Key {
+        /// The key.
+        key: &'a [u8],
+        /// The reply says what the key holds, and nothing else.
+        may_be_kept: bool,
+    },
+    /// Several, all at home there.
+    Keys,
+    /// Keys of any core: only the request says which, and perhaps not even that.
+    Unknown,
+}
+
+impl Touches {
+    /// No key.
+    pub const NOTHING: Self = Self { start: 0, length: 0 };
+    /// Several keys of one core.
+    pub const KEYS: Self = Self { start: 1, length: 0 };
+    /// Keys of any core.
+    pub const UNKNOWN: Self = Self { start: 2, length: 0 };
+
+    const MAY_BE_KEPT: u16 = 1 << 15;
+
+    /// One key. Those that are too long to be hot count as none, and so does the empty one.
+    #[inline]
+    pub fn key(command: &Command, place: Argument) -> Self {
+        // Each fits, if both together do.
+        if (place.start | place.length) >= u32::from(Self::MAY_BE_KEPT) || place.length == 0 {
+            return Self::NOTHING;
+        }
+        let may_be_kept = if command.flags.contains(Flags::CACHEABLE) { Self::MAY_BE_KEPT } else { 0 };
+        Self { start: place.start as u16, length: place.length as u16 | may_be_kept }
+    }
+
+    /// Of a message with this frame.
+    #[inline]
+    pub fn of(self, frame: &[u8]) -> Touched<'_> {
+        let length = usize::from(self.length & !Self::MAY_BE_KEPT);
+        match (length, self) {
+            (0, Self::KEYS) => Touched::Keys,
+            (0, Self::UNKNOWN) => Touched::Unknown,
+            (0, _) => Touched::Nothing,
+            _ => Touched::Key {
+                key: &frame[usize::from(self.start)..][..length],
+                may_be_kept: self.length & Self::MAY_BE_KEPT != 0,
+            },
+        }
+    }
+
+    /// Is it about one key?
+    #[inline]
+    pub fn is_key(self) -> bool {
+        self.length != 0
     }
 }
 
@@ -84,6 +190,15 @@ impl Nature {
     /// A transaction: nobody looks into it.
     pub const TRANSACTION: Self = Self { class: Class::Multi, effect: Effect::Write };
 
+    /// Which keys it is about if it goes alone, from the core that has its client: a read passes what is kept of hot keys by, anything
+    /// else may change some of them.
+    pub const fn touches(self) -> Touches {
+        match self.effect {
+            Effect::Read => Touches::NOTHING,
+            Effect::Write | Effect::None => Touches::UNKNOWN,
+        }
+    }
+
     /// That of a command. One that weir does not know may do anything.
     #[inline]
     pub fn of(command: Option<&Command>) -> Self {
@@ -105,6 +220,8 @@ pub struct Envelope {
     pub asker: Option<Asker>,
     /// What it is.
     pub nature: Nature,
+    /// Which keys it is about.
+    pub touches: Touches,
     /// How much it matters.
     pub tier: Tier,
     /// What was taken for it, in about thousandths of a request unit.
@@ -143,3 +260,6 @@ impl Envelope {
         self.asker.map_or(NOBODY, |asker| asker.tenant)
     }
 }
+
+// Each request in a batch has one beside it.
+const _: () = assert!(size_of::<Envelope>() <= 48);

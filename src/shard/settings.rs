@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::board::Noticeboard;
+use super::hot::Versions;
+use crate::config::HotScripts;
 use crate::policy::fixed_window::FixedWindows;
+use crate::policy::hot_keys::HotSettings as Detection;
 use crate::policy::queue::{Held, Patience};
 use crate::policy::seats::Seats;
 use crate::policy::window::Bounds;
@@ -57,6 +60,48 @@ pub struct ShardSettings {
     pub clients: ClientLimits,
     /// What stands before backends.
     pub overload: OverloadSettings,
+    /// Which keys are hot, and what is kept of them.
+    pub hot: HotSettings,
+}
+
+/// What a shard is told about hot keys.
+#[derive(Clone, Debug)]
+pub struct HotSettings {
+    /// Whether replies are kept and shared.
+    pub mode: Mode,
+    /// What makes a key hot.
+    pub detection: Detection,
+    /// How long a reply is kept.
+    pub ttl: Duration,
+    /// Replies that a core keeps.
+    pub entries_max: usize,
+    /// Bytes of those.
+    pub bytes_max: usize,
+    /// Writes of one hot key per second, if they are limited.
+    pub write_rate: Option<u64>,
+    /// What is thought of scripts.
+    pub scripts: HotScripts,
+    /// Makes hashes of keys that nobody outside can foretell; the same for all shards.
+    pub seed: u64,
+    /// How often keys were written, as all cores see it.
+    pub versions: Arc<Versions>,
+}
+
+impl HotSettings {
+    /// All of it, for so many backends.
+    pub fn new(backends: u16) -> Self {
+        Self {
+            mode: Mode::On,
+            detection: Detection::default(),
+            ttl: Duration::from_secs(1),
+            entries_max: 1024,
+            bytes_max: 16 << 20,
+            write_rate: None,
+            scripts: HotScripts::Strict,
+            seed: 0,
+            versions: Arc::new(Versions::new(backends)),
+        }
+    }
 }
 
 /// How far a layer goes.

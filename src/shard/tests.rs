@@ -694,6 +694,7 @@ impl Rig {
         let backends: Arc<[BackendSettings]> = (0..backends)
             .map(|index| BackendSettings { name: format!("store{index}"), credentials: None })
             .collect();
+        let hot = HotSettings::new(topology.backends());
         let shards = (0..shards)
             .map(|id| {
                 let mut settings = ShardSettings {
@@ -714,6 +715,7 @@ impl Rig {
                     clients: ClientLimits::default(),
                     // What comes of that has tests of its own.
                     overload: OverloadSettings::off(topology.shards(), topology.backends()),
+                    hot: hot.clone(),
                     admission: AdmissionSettings::default(),
                 };
                 change(&mut settings);

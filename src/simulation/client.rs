@@ -134,6 +134,7 @@ impl Client {
                 sequence: 0,
                 topology,
                 padding_max: plan.padding_max,
+                has_favourites: plan.has_favourites,
                 cursor: None,
             },
             bursts_left,

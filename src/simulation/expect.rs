@@ -256,7 +256,7 @@ impl Asked {
         Ok(Judged::Answer)
     }
 
-    fn check_value(&self, key: &str, reply: &[u8], history: &History) -> Result<(), String> {
+    fn check_value(&self, key: &str, reply: &[u8], history: &mut History) -> Result<(), String> {
         let found = match self.text(reply)? {
             None => None,
             Some(value) => match tokens(value).as_deref() {
@@ -271,7 +271,7 @@ impl Asked {
         &self,
         keys: &[String],
         reply: &[u8],
-        history: &History,
+        history: &mut History,
         allowed: Allowed,
     ) -> Result<(), String> {
         let elements: Vec<&[u8]> = reply::elements(reply).ok_or("not an array")?.collect();

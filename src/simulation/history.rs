@@ -50,6 +50,8 @@ pub(super) struct History {
     counts_sent: BTreeMap<String, i64>,
     /// The newest write that a store has carried out, by client and key.
     executed: BTreeMap<(u32, String), usize>,
+    /// The newest write that a client has seen of a key.
+    seen: BTreeMap<(u32, String), usize>,
 }
 
 type Checked = Result<(), String>;
@@ -127,7 +129,17 @@ impl History {
     }
 
     /// A read of a key that is set and deleted as a whole.
-    pub fn check_value(&self, read: Sent, key: &str, found: Option<usize>) -> Checked {
+    pub fn check_value(&mut self, read: Sent, key: &str, found: Option<usize>) -> Checked {
+        if let Some(found) = found.filter(|found| *found < self.writes.len()) {
+            let newest = *self.seen.entry((read.client, key.to_owned())).or_insert(found);
+            if self.done_before(found, self.writes[newest].sent) {
+                return Err(format!(
+                    "{key} read as {found} by client {}, which had read {newest}",
+                    read.client
+                ));
+            }
+            self.seen.insert((read.client, key.to_owned()), found);
+        }
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
         let possible = match found {
             Some(number) => {

@@ -52,6 +52,8 @@ pub struct Summary {
     pub refusals: u64,
     /// Connections to stores that broke.
     pub links_lost: u64,
+    /// Replies that were kept, or fetched for somebody else.
+    pub from_memory: u64,
     /// A hash over everything that happened.
     pub trace: u64,
 }
@@ -155,12 +157,14 @@ mod tests {
     }
 
     fn hold(seeds: std::ops::Range<u64>) {
-        let (mut replies, mut refusals) = (0, 0);
+        let (mut replies, mut refusals, mut from_memory) = (0, 0, 0);
         for seed in seeds {
             let summary = run(seed, STEPS, Voice::Silent).unwrap_or_else(|failure| panic!("{failure}"));
             replies += summary.replies;
             refusals += summary.refusals;
+            from_memory += summary.from_memory;
         }
+        assert!(from_memory > 1_000, "{from_memory} replies from memory");
         assert!(refusals > 100 && replies > 2 * refusals, "{refusals} refusals in {replies} replies");
     }
 }

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use super::Trouble;
+use crate::config::HotScripts;
+use crate::policy::hot_keys::HotSettings as Detection;
+use crate::shard::{HotSettings, Mode};
 use crate::values::{MicroUnits, Random, Timestamp, UNIT};
 
 /// How often what goes wrong, in a thousand.
@@ -124,6 +127,10 @@ pub(super) struct Plan {
     /// How long a report to the pools of quotas may be under way, and how often (in a thousand) far too long.
     pub pool_delay: Duration,
     pub pool_stall: u64,
+    /// Hot keys: of so few requests that most are.
+    pub hot: HotSettings,
+    /// Everybody reads the same few keys.
+    pub has_favourites: bool,
     /// The world ends by draining the shards; otherwise the clients leave by themselves.
     pub ends_by_draining: bool,
 }
@@ -132,16 +139,21 @@ impl Plan {
     pub fn drawn(random: &mut Random) -> Self {
         let micros = |random: &mut Random, from: &[u64]| Duration::from_micros(*random.pick(from));
         let calm = random.per_mille(250);
+        let backends = random.between(1, 3) as u16;
+        let has_favourites = random.per_mille(400);
+        // Who asks for the same large value again and again must be able to have all of them waiting.
+        let output_bytes_max = *random.pick(&[150_000, 1_000_000, 64_000_000]);
+        let output_bytes_max = if has_favourites { 64_000_000 } else { output_bytes_max };
         Self {
             shards: random.between(1, 8) as u16,
-            backends: random.between(1, 3) as u16,
+            backends,
             links_per_backend: random.between(1, 3) as u16,
             heavy_links: random.between(0, 2) as u16,
             heavy_from: UNIT + *random.pick(&[UNIT / 25, UNIT / 10, UNIT, 20 * UNIT]),
             clients: random.between(2, 10) as usize,
             faults: if calm { Faults::NONE } else { Faults::drawn(random) },
             network_delay: micros(random, &[1, 50, 500, 5_000]),
-            store_delay: micros(random, &[1, 20, 200, 2_000]),
+            store_delay: micros(random, if has_favourites { &[1, 20, 200] } else { &[1, 20, 200, 2_000] }),
             store_servers: (!calm && random.per_mille(300)).then(|| random.between(1, 4) as usize),
             stall: None,
             sleeps: random.per_mille(300).then(|| Sleeps {
@@ -151,13 +163,26 @@ impl Plan {
             load: None,
             turn_delay: micros(random, &[1, 20, 300]),
             piece_bytes: *random.pick(&[3, 40, 1_000, 16_384, 16_384]),
-            output_bytes_max: *random.pick(&[150_000, 1_000_000, 64_000_000]),
+            output_bytes_max,
             reply_bytes_max: if random.per_mille(200) { 30_000 } else { 64_000_000 },
             idle_timeout: random.per_mille(300).then_some(Duration::from_millis(500)),
             padding_max: *random.pick(&[0, 100, 100, 20_000, 40_000]),
             quota: random.per_mille(350).then(|| *random.pick(&[300, 3_000, 30_000, 1_000_000])),
             pool_delay: micros(random, &[1, 100, 3_000]),
             pool_stall: if random.per_mille(300) { 50 } else { 0 },
+            hot: HotSettings {
+                mode: *random.pick(&[Mode::On, Mode::On, Mode::On, Mode::On, Mode::Shadow, Mode::Off]),
+                detection: Detection {
+                    least_per_second: *random.pick(&[1, 10, 100]),
+                    least_share_per_mille: 0,
+                    ..Detection::default()
+                },
+                ttl: micros(random, &[2_000, 20_000, 200_000, 1_000_000]),
+                scripts: *random.pick(&[HotScripts::Strict, HotScripts::Declared]),
+                seed: random.bits(),
+                ..HotSettings::new(backends)
+            },
+            has_favourites,
             ends_by_draining: random.per_mille(300),
         }
     }
@@ -179,6 +204,8 @@ impl Plan {
         let lost_after = u64::from(trouble.has(Trouble::LOST_LINKS));
         Self {
             shards: *random.pick(&[1, 2, 4, 8]),
+            // Hardly any key is hot in the usual sense.
+            hot: HotSettings::new(calm.backends),
             // What is asked here costs little.
             heavy_from: 20 * UNIT,
             clients,

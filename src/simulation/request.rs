@@ -10,6 +10,7 @@ use crate::routing::{Topology, slot_of};
 use crate::values::{Random, Tier};
 
 const SHARED_KEYS: u64 = 12;
+const FAVOURITES: u64 = 2;
 const OWN_KEYS: u64 = 3;
 const LOGS: u64 = 5;
 const COUNTERS: u64 = 5;
@@ -25,6 +26,8 @@ pub(super) struct Writer {
     pub sequence: u64,
     pub topology: Topology,
     pub padding_max: usize,
+    /// It reads the same few keys as everybody.
+    pub has_favourites: bool,
     /// A walk over all keys that is under way: its next cursor.
     pub cursor: Option<u64>,
 }
@@ -39,6 +42,9 @@ pub(super) struct Burst {
 impl Writer {
     /// Adds one request, or a few that belong together.
     pub fn add(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
+        if self.has_favourites && self.random.per_mille(700) {
+            return self.get(burst, step);
+        }
         match self.random.below(100) {
             0..=17 => self.set(burst, step, history),
             18..=41 => self.get(burst, step),
@@ -387,6 +393,9 @@ impl Writer {
 
     /// A key that is set and deleted as a whole.
     fn register(&mut self) -> String {
+        if self.has_favourites && self.random.per_mille(700) {
+            return format!("key:{}", self.random.below(FAVOURITES));
+        }
         if self.random.per_mille(400) {
             let index = self.random.below(OWN_KEYS);
             self.own(index)

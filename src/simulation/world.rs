@@ -214,6 +214,7 @@ impl World {
                     seed: random.bits(),
                     clients: ClientLimits::default(),
                     overload: overload.clone(),
+                    hot: plan.hot.clone(),
                     admission: AdmissionSettings { period: PERIOD, ..AdmissionSettings::default() },
                 };
                 Core {
@@ -296,9 +297,17 @@ impl World {
             steps: self.step,
             replies: self.clients.iter().map(|client| client.replies).sum(),
             refusals: self.clients.iter().map(|client| client.refusals).sum(),
-            links_lost: self.cores.iter().map(|core| core.shard.counters().get(Counter::LinksLost)).sum(),
+            links_lost: self.counted(Counter::LinksLost),
+            from_memory: [Counter::HotHits, Counter::HotJoins]
+                .map(|counter| self.counted(counter))
+                .iter()
+                .sum(),
             trace: self.trace.value(),
         })
+    }
+
+    fn counted(&self, counter: Counter) -> u64 {
+        self.cores.iter().map(|core| core.shard.counters().get(counter)).sum()
     }
 
     /// How it stands before the stores.
@@ -803,7 +812,7 @@ impl World {
         let shard = usize::from(report.shard.0);
         let core = &mut self.cores[shard];
         core.spent += report.demands.iter().map(|demand| demand.spent).sum::<i64>();
-        core.metered += report.usage.iter().map(|(_, usage)| usage.admitted).sum::<u64>();
+        core.metered += report.usage.iter().map(|(_, usage)| usage.admitted + usage.cached).sum::<u64>();
         if report.demands.is_empty() {
             return;
         }

@@ -109,6 +109,16 @@ pub const HOT_KEYS_MAX: usize = 256;
 pub const HOT_NAME_BYTES_MAX: usize = 1024;
 /// Bytes that are kept of those.
 pub const HOT_NAME_BYTES_SHOWN: usize = 128;
+/// Bytes of a request that its reply is kept for.
+pub const HOT_FRAME_BYTES_MAX: usize = 1024;
+/// Bytes of a reply that is kept.
+pub const HOT_REPLY_BYTES_MAX: usize = 64 * 1024;
+/// Requests that replies are kept for, of one hot key.
+pub const HOT_ANSWERS_MAX: usize = 8;
+/// Requests that wait for one fetch of a hot key, and for all of them on one core.
+pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 4_096;
+/// See there.
+pub const HOT_WAITERS_MAX: usize = 65_536;
 /// The longest deadline.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Classes of commands that prices are learnt for.

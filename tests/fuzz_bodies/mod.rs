@@ -8,7 +8,9 @@ use weir::control::http::{self, Received};
 use weir::control::{Meter, ProcessFacts, Totals, Versions, View, page};
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, reply};
 use weir::routing::Topology;
-use weir::shard::{AdmissionSettings, BackendSettings, ClientLimits, OverloadSettings, Shard, ShardSettings};
+use weir::shard::{
+    AdmissionSettings, BackendSettings, ClientLimits, HotSettings, OverloadSettings, Shard, ShardSettings,
+};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp, UNIT};
 
@@ -224,6 +226,7 @@ impl House {
             .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
             .collect();
         let overload = OverloadSettings::new(SHARDS, BACKENDS);
+        let hot = HotSettings::new(topology.backends());
         let settings = |id| ShardSettings {
             id: ShardId(id),
             topology,
@@ -241,6 +244,7 @@ impl House {
             seed: 1,
             clients: ClientLimits::default(),
             overload: overload.clone(),
+            hot: hot.clone(),
             admission: AdmissionSettings::default(),
         };
         let mut shards: Vec<Shard> =

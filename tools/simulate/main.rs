@@ -66,21 +66,22 @@ impl Flags {
 
 fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     let Range { start: first, end } = seeds;
-    let (mut replies, mut refusals, mut links_lost, mut steps) = (0, 0, 0, 0);
+    let (mut replies, mut refusals, mut links_lost, mut from_memory, mut steps) = (0, 0, 0, 0, 0);
     for seed in seeds {
         let summary =
             simulation::run(seed, flags.steps, flags.voice()).map_err(|failure| failure.to_string())?;
         replies += summary.replies;
         refusals += summary.refusals;
         links_lost += summary.links_lost;
+        from_memory += summary.from_memory;
         steps += summary.steps;
         if (seed + 1 - first).is_multiple_of(100) {
             println!("seeds {first}..{}: {replies} replies, all as promised", seed + 1);
         }
     }
     println!(
-        "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {links_lost} connections to \
-         stores lost: all as promised"
+        "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {from_memory} answered from \
+         memory, {links_lost} connections to stores lost: all as promised"
     );
     Ok(())
 }

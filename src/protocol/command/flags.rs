@@ -48,6 +48,9 @@ impl Flags {
     /// Not inside a transaction.
     pub const NO_MULTI: Self = Self(1 << 18);
 
+    /// The reply to a read of one key says what the key holds, and nothing that changes by itself: it may be kept for a while. Not
+    /// shown among the flags.
+    pub const CACHEABLE: Self = Self(1 << 25);
     /// What it does shows neither in the request nor in the reply, not shown among the flags.
     pub const HIDDEN_WORK: Self = Self(1 << 26);
     /// How much it does depends on a number among its arguments: the further, the more. Not shown either.

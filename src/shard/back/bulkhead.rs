@@ -319,6 +319,11 @@ impl Bulkhead {
         self.is_listed
     }
 
+    /// Does something wait that came at that time, or before it?
+    pub fn has_waiting(&self, until: Timestamp) -> bool {
+        self.parked.iter().any(|(_, parked)| parked.came <= until)
+    }
+
     /// Does nothing wait?
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()

@@ -78,8 +78,12 @@ impl Back {
             Message::Shared(bytes) => link.output.append_shared(&mut env.pool, bytes),
         }
         if requests > 1 {
-            let steps = Purpose::Steps(requests as u32 - 1);
-            link.pending.push_back(Pending::uncounted(steps, now.monotonic));
+            let ahead = if envelope.reply_to.flight_id().is_some() {
+                Purpose::Ahead(envelope.reply_to)
+            } else {
+                Purpose::Steps(requests as u32 - 1)
+            };
+            link.pending.push_back(Pending::uncounted(ahead, now.monotonic));
         }
         let depth = self.bulkheads[link.bulkhead].handle_sent(envelope.tenant(), now.monotonic);
         // What always costs much has a bulkhead of its own, and is what is usual there.
@@ -207,6 +211,7 @@ impl Back {
                 self.take_no_reply(env, connection, pending);
                 replies.note(env, to, Note::Settled);
             }
+            Purpose::Ahead(to) => self.take_ahead(env, connection, (to, pending), end, replies, now),
             Purpose::Steps(_) | Purpose::Fence => self.take_no_reply(env, connection, pending),
         }
     }
@@ -319,6 +324,23 @@ impl Back {
         }
     }
 
+    /// What was asked right before a request: short, unless it is an error.
+    fn take_ahead(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (to, pending): (ReplyTo, Pending),
+        end: &[u8],
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let mut told = std::mem::take(&mut self.links[connection.0 as usize].partial);
+        told.extend_from_slice(end);
+        replies.reply(env, to.ahead(), Outcome::answered(told.len()), Message::Small(&told), now);
+        self.links[connection.0 as usize].partial = told;
+        self.take_no_reply(env, connection, pending);
+    }
+
     /// One whole reply that was asked for by weir itself.
     fn take_no_reply(&mut self, env: &mut Env, connection: ConnectionId, pending: Pending) {
         let link = &mut self.links[connection.0 as usize];
@@ -328,7 +350,7 @@ impl Back {
             Purpose::Steps(left) if left > 1 => {
                 link.pending.push_front(Pending { purpose: Purpose::Steps(left - 1), ..pending });
             }
-            Purpose::Steps(_) | Purpose::Answer(_) | Purpose::Abandoned(_) => {}
+            Purpose::Steps(_) | Purpose::Answer(_) | Purpose::Abandoned(_) | Purpose::Ahead(_) => {}
             Purpose::Fence => {
                 let (origin, sequence) = link.fences.pop_front().expect("each in the stream is noted");
                 self.lift_fence(origin, sequence);
@@ -410,7 +432,7 @@ impl Back {
                     replies.reply(env, to, outcome, Message::Small(&text), now);
                 }
                 Purpose::Abandoned(to) => replies.note(env, to, Note::Settled),
-                Purpose::Steps(_) | Purpose::Fence => {}
+                Purpose::Steps(_) | Purpose::Ahead(_) | Purpose::Fence => {}
             }
         }
         env.pool.give(text);

@@ -47,6 +47,8 @@ pub enum Purpose {
     Abandoned(ReplyTo),
     /// Nobody's: as many replies to a block of which only the one behind them counts.
     Steps(u32),
+    /// What is asked right before a request whose reply depends on it.
+    Ahead(ReplyTo),
     /// Nobody's: a fence, the oldest of those in the stream.
     Fence,
 }
@@ -147,7 +149,7 @@ impl Pending {
     pub const fn replies(&self) -> usize {
         match self.purpose {
             Purpose::Steps(left) => left as usize,
-            Purpose::Answer(_) | Purpose::Abandoned(_) | Purpose::Fence => 1,
+            Purpose::Answer(_) | Purpose::Abandoned(_) | Purpose::Ahead(_) | Purpose::Fence => 1,
         }
     }
 

@@ -42,7 +42,7 @@ use crate::policy::baseline::Baseline;
 use crate::policy::latency_ratio::LatencyRatio;
 use crate::protocol::{Protocol, Segment};
 use crate::values::time::Now;
-use crate::values::{ConnectionId, Owner, ShardId, Timestamp, shorten};
+use crate::values::{BackendId, ConnectionId, Owner, ShardId, Timestamp, shorten};
 use bulkhead::Bulkhead;
 use forward::bulkhead_for;
 use link::{Link, LinkState};
@@ -150,6 +150,18 @@ impl Back {
     /// Replies that backends owe.
     pub fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// Does something wait for a backend that came at that time, or before it?
+    pub fn has_queued(&self, backend: BackendId, until: Timestamp) -> bool {
+        let first = usize::from(backend.0) * BULKHEADS;
+        self.bulkheads[first..first + BULKHEADS].iter().any(|bulkhead| bulkhead.has_waiting(until))
+    }
+
+    /// Is something owed that was put on a connection to a backend at that time, or before it?
+    pub fn has_in_flight(&self, backend: BackendId, until: Timestamp) -> bool {
+        let oldest = |link: &Link| link.pending.front().map(|pending| pending.sent_at);
+        self.links.iter().filter(|link| link.backend == backend).filter_map(oldest).any(|sent| sent <= until)
     }
 
     /// Connections that are open.

@@ -46,14 +46,15 @@ impl Shard {
             return;
         }
         let Ok(charge) = self.admit(id, command, destination, &request.arguments, now) else { return };
-        let Destination::Home { slot, backend, home } = destination else {
+        let Destination::Home { slot, backend, home, touches } = destination else {
             return self.carry_out_alone(id, command, destination, charge, request, now);
         };
         // Every request comes by here: its client is looked up once.
         let client = self.front.client(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
         let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
-        let envelope = client.envelope(reply_to, (slot, backend), Nature::of(command), charge.as_ref());
+        let nature = Nature::of(command);
+        let envelope = client.envelope(reply_to, (slot, backend), (nature, touches), charge.as_ref());
         self.dispatch(home, &envelope, Message::new(request.arguments.frame(), request.shared), now);
     }
 
@@ -214,7 +215,7 @@ impl Shard {
         let sequence = client.expect_reply(rewrite, charge);
         client.hold_back_later();
         let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
-        client.envelope(reply_to, (slot, backend), nature, charge.as_ref())
+        client.envelope(reply_to, (slot, backend), (nature, nature.touches()), charge.as_ref())
     }
 
     /// Is a request refused because its backend is strained and others matter more? Then its client is told.
@@ -297,6 +298,19 @@ impl Shard {
         requests: usize,
         now: Now,
     ) {
+        if self.hot.is_on()
+            && self.hot.notices(envelope.route.slot, envelope.touches)
+            && self.is_seen_to(envelope, message, now)
+        {
+            return;
+        }
+        self.put_out(envelope, message, requests, now);
+    }
+
+    /// Sends it over the connections of this core.
+    #[expect(clippy::inline_always, reason = "every request, see above")]
+    #[inline(always)]
+    pub(super) fn put_out(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
         if let Err(why) = self.back.send(&mut self.env, envelope, message, requests, now) {
             self.refuse(envelope, why, now);
         }

@@ -2,9 +2,12 @@
 
 use super::Shard;
 use crate::protocol::Arguments;
-use crate::protocol::command::{Command, FanOut, Gather, Handling, KeyError, Keys, LocalCommand};
+use crate::protocol::command::{
+    Class, Command, Effect, FanOut, Gather, Handling, KeyError, Keys, LocalCommand,
+};
 use crate::routing::slot_of;
 use crate::shard::front::split_cursor;
+use crate::shard::request::Touches;
 use crate::values::ClientId;
 use crate::values::{BackendId, ShardId};
 
@@ -12,7 +15,7 @@ use crate::values::{BackendId, ShardId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     /// To the core that its keys are at home on.
-    Home { slot: u16, backend: BackendId, home: ShardId },
+    Home { slot: u16, backend: BackendId, home: ShardId, touches: Touches },
     /// To a backend, from here, with nothing else of its client in flight.
     Alone { slot: u16, backend: BackendId },
     /// Apart by key.
@@ -80,7 +83,8 @@ impl Shard {
         if matches!(handling, Handling::Forward)
             && let Some((slot, backend, home)) = self.place_of_only_key(command, arguments)
         {
-            return Ok(Destination::Home { slot, backend, home });
+            let touches = touches_of(command, arguments);
+            return Ok(Destination::Home { slot, backend, home, touches });
         }
         self.destination_of_others(id, command, handling, arguments)
     }
@@ -98,7 +102,8 @@ impl Shard {
             Handling::Forward => {
                 match self.placement(command, arguments).map_err(|error| error.to_string())? {
                     Placement::Together { slot, backend, home } => {
-                        Ok(Destination::Home { slot, backend, home })
+                        let touches = touches_of(command, arguments);
+                        Ok(Destination::Home { slot, backend, home, touches })
                     }
                     Placement::OneBackend { slot, backend } => Ok(Destination::Alone { slot, backend }),
                     Placement::Nowhere => Ok(FIRST_BACKEND),
@@ -112,7 +117,8 @@ impl Shard {
                 }
                 match self.placement(command, arguments).expect("keys in a range are always found") {
                     Placement::Together { slot, backend, home } => {
-                        Ok(Destination::Home { slot, backend, home })
+                        let touches = touches_of(command, arguments);
+                        Ok(Destination::Home { slot, backend, home, touches })
                     }
                     _ => Ok(Destination::Parts(gather)),
                 }
@@ -177,6 +183,21 @@ impl Shard {
 
 /// What names no key goes there.
 const FIRST_BACKEND: Destination = Destination::Alone { slot: 0, backend: BackendId(0) };
+
+/// Which keys a request is about that goes to their home. What a script writes only its author knows.
+#[inline]
+fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
+    match command.keys {
+        Keys::Range { first, last, .. }
+            if i16::from(first) == i16::from(last)
+                || last == -1 && arguments.len() == usize::from(first) + 1 =>
+        {
+            Touches::key(command, arguments.places()[usize::from(first)])
+        }
+        _ if command.class == Class::Script && command.effect == Effect::Write => Touches::UNKNOWN,
+        _ => Touches::KEYS,
+    }
+}
 
 /// How many words stand with each key of a command that is split.
 pub(super) fn step_of(command: &Command) -> usize {

@@ -7,6 +7,7 @@
 //! | may its client do that | `permit.rs` |
 //! | where does it go | `destination.rs` |
 //! | it is admitted, and sent there | `carry_out.rs`, `split.rs` |
+//! | its key is hot | `heat.rs` |
 //! | it is queued, or a transaction carried out | `transaction.rs` |
 //! | weir answers it | `local.rs`, `clients.rs`, `qos.rs`, `explain.rs` |
 //! | its reply comes back | `replies.rs` |
@@ -18,6 +19,7 @@ mod clients;
 mod decode;
 mod destination;
 mod explain;
+mod heat;
 mod local;
 mod permit;
 mod qos;
@@ -35,6 +37,7 @@ use super::env::Env;
 use super::front::client_filter::{ClientsAsked, ClientsTold};
 use super::front::{Address, Front};
 use super::gate::{Gate, UserFigures};
+use super::hot::{Hot, HotFigures};
 use super::message::Message;
 use super::outcome::Outcome;
 use super::post::{Batch, Post};
@@ -57,6 +60,8 @@ pub struct Shard {
     front: Front,
     /// Prices and accounts.
     gate: Gate,
+    /// Hot keys.
+    hot: Hot,
     /// Connections to stores.
     back: Back,
     /// Batches for other cores.
@@ -71,8 +76,9 @@ impl Shard {
     /// A shard with no clients and no connections.
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
         Self {
-            front: Front::new(settings.request_bytes_max),
+            front: Front::new(&settings),
             gate: Gate::new(&settings, &quotas),
+            hot: Hot::new(settings.hot.clone()),
             back: Back::new(&settings),
             post: Post::new(settings.topology.shards()),
             upkeep: Upkeep::default(),
@@ -134,6 +140,11 @@ impl Shard {
     /// Requests that wait for room at their backends.
     pub fn requests_waiting(&self) -> usize {
         self.back.waiting()
+    }
+
+    /// How it stands with hot keys.
+    pub fn hot_figures(&self) -> HotFigures {
+        self.hot.figures()
     }
 
     /// Requests in flight whose clients have left.
@@ -305,6 +316,7 @@ impl Shard {
         }
         let (env, back, mut replies) = self.towards_clients();
         back.handle_turn_end(env, &mut replies, now);
+        self.look_after_hot(now);
         self.front.end_pauses(&self.env.quotas, now);
         self.front.reserve_for_waiting();
         for _ in 0..self.front.waiting_for_turn() {
@@ -333,7 +345,8 @@ impl Shard {
         }
         self.front.begin_turn();
         let next_turn = self.is_busy().then_some(now.monotonic);
-        self.back.plan(next_turn.or_else(|| self.upkeep.poll_deadline()));
+        let later = [self.upkeep.poll_deadline(), self.hot.poll_deadline()].into_iter().flatten().min();
+        self.back.plan(next_turn.or(later));
     }
 
     /// Do clients wait for their next turn, with requests that are here already?
@@ -392,10 +405,8 @@ impl Shard {
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let next_turn = self.is_busy().then_some(self.turn.monotonic);
         let upkeep = self.upkeep.poll_deadline();
-        [upkeep, self.gate.poll_deadline(), self.back.poll_deadline(), next_turn, self.front.pause_ends()]
-            .into_iter()
-            .flatten()
-            .min()
+        let own = [self.gate.poll_deadline(), self.hot.poll_deadline(), self.back.poll_deadline()];
+        own.into_iter().chain([upkeep, next_turn, self.front.pause_ends()]).flatten().min()
     }
 
     /// Was memory given back, so that the system may have it?

@@ -5,6 +5,7 @@ use crate::shard::back::{Back, Replies, turn_away};
 use crate::shard::env::Env;
 use crate::shard::front::Front;
 use crate::shard::gate::{Charge, Gate, Settlement};
+use crate::shard::hot::Hot;
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
@@ -15,6 +16,12 @@ use crate::values::time::Now;
 
 /// The stages that a reply passes.
 pub(super) struct TowardsClients<'a> {
+    clients: Clients<'a>,
+    hot: &'a mut Hot,
+}
+
+/// The last of them.
+pub(super) struct Clients<'a> {
     front: &'a mut Front,
     gate: &'a mut Gate,
     post: &'a mut Post,
@@ -23,6 +30,40 @@ pub(super) struct TowardsClients<'a> {
 impl Replies for TowardsClients<'_> {
     #[inline]
     fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
+        if to.flight_id().is_some() {
+            return self.land(env, to, outcome, message, now);
+        }
+        self.hot.handle_reply(env, to, outcome, message.bytes(), now.monotonic);
+        self.clients.give(env, to, outcome, message, now);
+    }
+
+    fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note) {
+        self.hot.handle_note(to, note);
+        let Clients { front, post, .. } = &mut self.clients;
+        if to.shard == env.settings.id {
+            front.handle_note(to, note);
+        } else {
+            post.push_note(to, note);
+        }
+    }
+}
+
+impl TowardsClients<'_> {
+    /// What was fetched for several requests is there, or will not come.
+    #[inline(never)]
+    fn land(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
+        let bytes = message.bytes();
+        let Some(mut landed) = self.hot.land(env, to, outcome, bytes, now.monotonic) else { return };
+        while let Some((to, outcome)) = landed.next(bytes.len()) {
+            self.clients.give(env, to, outcome, message, now);
+        }
+    }
+}
+
+impl Clients<'_> {
+    /// A reply to a client of any core.
+    #[inline]
+    pub fn give(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         if to.shard == env.settings.id {
             let settle = |charge: &Charge, settlement: &Settlement| self.gate.settle(charge, settlement, now);
             self.front.deliver(env, to, outcome, message, settle);
@@ -30,21 +71,19 @@ impl Replies for TowardsClients<'_> {
             self.post.push_reply(to, outcome, message);
         }
     }
-
-    fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note) {
-        if to.shard == env.settings.id {
-            self.front.handle_note(to, note);
-        } else {
-            self.post.push_note(to, note);
-        }
-    }
 }
 
 impl Shard {
+    /// Where replies go that come from no store.
+    pub(super) fn clients(&mut self) -> (&mut Env, Clients<'_>) {
+        let Self { env, front, gate, post, .. } = self;
+        (env, Clients { front, gate, post })
+    }
+
     /// The connections to stores, and where their replies go.
     pub(super) fn towards_clients(&mut self) -> (&mut Env, &mut Back, TowardsClients<'_>) {
-        let Self { env, front, gate, back, post, .. } = self;
-        (env, back, TowardsClients { front, gate, post })
+        let Self { env, front, gate, back, post, hot, .. } = self;
+        (env, back, TowardsClients { clients: Clients { front, gate, post }, hot })
     }
 
     /// A reply to a request of any core's client.

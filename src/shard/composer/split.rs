@@ -9,7 +9,7 @@ use crate::shard::counters::Counter;
 use crate::shard::front::Join;
 use crate::shard::gate::Charge;
 use crate::shard::message::Message;
-use crate::shard::request::{Envelope, Nature, ReplyTo, Route};
+use crate::shard::request::{Envelope, Nature, ReplyTo, Route, Touches};
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, ShardId};
@@ -43,7 +43,8 @@ impl Shard {
             Gather::AllOk => Join::AllOk,
             Gather::Sum => Join::Sum,
         };
-        let whole = self.envelope_of_parts(id, join, parts.len(), (charge, Nature::of(Some(command))));
+        let terms = (Nature::of(Some(command)), Touches::KEYS);
+        let whole = self.envelope_of_parts(id, join, parts.len(), charge, terms);
         for (index, (part, frame)) in parts.iter().zip(frames).enumerate() {
             let envelope = whole.of_part(index as u16, part.slot, part.backend);
             if frame.len() > COPY_BYTES_MAX {
@@ -136,7 +137,7 @@ impl Shard {
         self.env.counters.add(Counter::RequestsSplit, 1);
         let topology = self.env.settings.topology;
         let parts = usize::from(topology.backends());
-        let whole = self.envelope_of_parts(id, join, parts, (charge, nature));
+        let whole = self.envelope_of_parts(id, join, parts, charge, (nature, nature.touches()));
         self.front.client(id).hold_back_later();
         for backend in topology.all_backends() {
             self.send_from_here(&whole.of_part(backend.0, 0, backend), message, 1, now);
@@ -150,12 +151,13 @@ impl Shard {
         id: ClientId,
         join: Join,
         parts: usize,
-        (charge, nature): (Option<Charge>, Nature),
+        charge: Option<Charge>,
+        (nature, touches): (Nature, Touches),
     ) -> Envelope {
         let sequence = self.front.expect_parts(id, join, parts, charge);
         let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
         let client = self.front.client(id);
-        client.envelope(reply_to, (0, BackendId(0)), nature, charge.as_ref())
+        client.envelope(reply_to, (0, BackendId(0)), (nature, touches), charge.as_ref())
     }
 }
 

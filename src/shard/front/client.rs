@@ -8,13 +8,9 @@ use super::track::Tracks;
 use super::transaction::{Splice, Transaction};
 use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::gate::{Charge, Payer};
-use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Track};
+use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Touches, Track};
 use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN};
 use crate::values::{BackendId, TenantId, Timestamp};
-
-/// A client whose replies that wait exceed this has no more requests taken on: until it reads, or until the reply comes that
-/// they wait for.
-const OUTPUT_BYTES_PAUSE: usize = 256 * 1024;
 
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +192,7 @@ impl Client {
         &self,
         reply_to: ReplyTo,
         (slot, backend): (u16, BackendId),
-        nature: Nature,
+        (nature, touches): (Nature, Touches),
         charge: Option<&Charge>,
     ) -> Envelope {
         Envelope {
@@ -204,6 +200,7 @@ impl Client {
             route: self.route_to(slot, backend),
             asker: self.asker(),
             nature,
+            touches,
             tier: self.identity.tier,
             weight: charge.map_or(0, Charge::weight),
             deadline: self.deadline(),
@@ -308,16 +305,16 @@ impl Client {
         self.stalled || self.held_request.is_some() || self.barrier
     }
 
-    /// May the next request not be taken on yet?
+    /// May the next request not be taken on yet, where so many bytes of replies may wait?
     #[inline]
-    pub(super) fn must_wait(&self) -> bool {
+    pub(super) fn must_wait(&self, replies_bytes_max: usize) -> bool {
         self.barrier
             || self.congested > 0
             || self.waits_for_quota
             || self.waits_by_order
             || self.turn_left == 0
             || self.unanswered() >= PIPELINE_MAX
-            || self.order.waiting_bytes() > OUTPUT_BYTES_PAUSE
+            || self.order.waiting_bytes() > replies_bytes_max
     }
 
     /// What it takes.

@@ -51,8 +51,10 @@ use super::env::Env;
 use super::gate::{Charge, Gate};
 use super::question::{Question, Questions};
 use super::request::ReplyTo;
+use super::settings::ShardSettings;
 use crate::config::Quotas;
 use crate::protocol::RequestLimits;
+use crate::values::limits::HOT_REPLY_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{ClientId, StoreVersion, Timestamp};
 use answer::Outbox;
@@ -63,6 +65,9 @@ use memory::Holdings;
 use pause::Pause;
 use turns::Turns;
 
+/// Bytes of replies that may wait for one client while more of its requests are taken on.
+const REPLIES_BYTES_PAUSE: usize = 256 * 1024;
+
 /// All clients of one core.
 #[derive(Debug)]
 pub struct Front {
@@ -70,6 +75,9 @@ pub struct Front {
     opened: u64,
     /// What a request of somebody who has logged in may be.
     limits: RequestLimits,
+    /// A client that has more bytes of replies waiting has no more requests taken on: until it reads, or until the reply comes that
+    /// they wait for.
+    replies_bytes_max: usize,
     /// Who goes on decoding, and when.
     turns: Turns,
     /// Who has something to send.
@@ -94,11 +102,14 @@ pub struct Front {
 
 impl Front {
     /// Nobody is connected yet.
-    pub fn new(request_bytes_max: usize) -> Self {
+    pub fn new(settings: &ShardSettings) -> Self {
+        // The next one may be answered at once, with a reply that is kept.
+        let room = settings.output_bytes_max.saturating_sub(HOT_REPLY_BYTES_MAX);
         Self {
+            replies_bytes_max: room.min(REPLIES_BYTES_PAUSE),
             clients: Clients::default(),
             opened: 0,
-            limits: RequestLimits::trusted(request_bytes_max),
+            limits: RequestLimits::trusted(settings.request_bytes_max),
             turns: Turns::default(),
             outbox: Outbox::default(),
             gathers: Gathers::default(),

@@ -79,7 +79,7 @@ impl Front {
         if client.ending == Ending::Deaf {
             return Err(Progress::Done);
         }
-        if client.must_wait() {
+        if client.must_wait(self.replies_bytes_max) {
             return Err(Progress::Stalled);
         }
         let is_known = client.identity.tenant.is_some();
@@ -177,7 +177,8 @@ impl Front {
         if !client.is_stuck() || client.listed_to_resume {
             return;
         }
-        let may_go_on = if client.barrier { client.unanswered() == 0 } else { !client.must_wait() };
+        let may_go_on =
+            if client.barrier { client.unanswered() == 0 } else { !client.must_wait(self.replies_bytes_max) };
         if may_go_on {
             client.listed_to_resume = true;
             self.turns.to_resume.push_back(id);

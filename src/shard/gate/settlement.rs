@@ -14,6 +14,8 @@ pub struct Settlement {
     served: u16,
     /// Parts that were sent and never answered.
     lost: u16,
+    /// Weir had the reply already.
+    is_cached: bool,
 }
 
 impl Settlement {
@@ -37,6 +39,10 @@ impl Settlement {
                 measured.took_micros = measured.took_micros.max(u64::from(took_micros));
                 measured.slowness_micros = measured.slowness_micros.max(u64::from(slowness_micros));
             }
+            Outcome::Cached { bytes } => {
+                self.is_cached = true;
+                self.measured.bytes_out = self.measured.bytes_out.saturating_add(u64::from(bytes));
+            }
             Outcome::Lost => self.lost = self.lost.saturating_add(1),
             Outcome::Refused => {}
         }
@@ -46,6 +52,7 @@ impl Settlement {
     #[inline]
     fn bill(&self, charge: &Charge, weights: &Weights) -> Bill {
         match (self.served, self.lost) {
+            (0, 0) if self.is_cached => Bill::Cached(weights.cached(self.measured.bytes_out)),
             (0, 0) => Bill::Nothing,
             (0, _) => Bill::AsTaken,
             (_, 0) => Bill::Cost(weights.actual(&charge.quote, &self.measured)),
@@ -61,6 +68,7 @@ impl Accounts {
         let bill = reply.bill(charge, weights);
         match (self.tab_of(charge.payer), bill) {
             (Some(tab), Bill::Cost(cost)) => tab.settle(charge, cost),
+            (Some(tab), Bill::Cached(cost)) => tab.settle_cached(charge, cost),
             _ => self.settle(charge, bill, now.monotonic),
         }
     }

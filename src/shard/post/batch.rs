@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::protocol::Protocol;
     use crate::protocol::command::{Class, Effect};
-    use crate::shard::request::{Asker, Nature, Overdue, Route, Track};
+    use crate::shard::request::{Asker, Nature, Overdue, Route, Touches, Track};
     use crate::values::limits::COPY_BYTES_MAX;
     use crate::values::{BackendId, TenantId, Tier, Timestamp};
 
@@ -194,6 +194,7 @@ mod tests {
             route,
             asker,
             nature,
+            touches: Touches::KEYS,
             tier: Tier::Standard,
             weight: 1_000,
             deadline: Timestamp::MAX,

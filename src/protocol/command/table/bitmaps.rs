@@ -4,12 +4,12 @@ use super::super::{Command, Flags, Refusal};
 use super::build::{plain, read, write};
 
 pub(super) const COMMANDS: &[Command] = &[
-    read("bitcount", -2).hides_work().over_range(),
+    read("bitcount", -2).cacheable().hides_work().over_range(),
     write("bitfield", -2).goes_far().needs_memory(),
     read("bitfield_ro", -2).fast(),
     write("bitop", -4).hides_work().needs_memory().keys(2, -1, 1).over_range(),
-    read("bitpos", -3).hides_work().over_range(),
-    read("getbit", 3).fast(),
+    read("bitpos", -3).cacheable().hides_work().over_range(),
+    read("getbit", 3).cacheable().fast(),
     write("setbit", 4).goes_far().needs_memory(),
 ];
 

@@ -73,6 +73,10 @@ impl Command {
         self.flags(Flags::FAST)
     }
 
+    pub(super) const fn cacheable(self) -> Self {
+        self.flags(Flags::CACHEABLE)
+    }
+
     pub(super) const fn needs_memory(self) -> Self {
         self.flags(Flags::DENYOOM)
     }

@@ -8,7 +8,7 @@ pub(super) const COMMANDS: &[Command] = &[
     read("dbsize", 1).fast().to_all(FanOut::Sum),
     write("del", -2).several(1, -1, 1).split(Gather::Sum),
     read("dump", 2).over_range(),
-    read("exists", -2).fast().several(1, -1, 1).split(Gather::Sum),
+    read("exists", -2).cacheable().fast().several(1, -1, 1).split(Gather::Sum),
     write("expire", -3).fast(),
     write("expireat", -3).fast(),
     read("expiretime", 2).fast(),
@@ -43,6 +43,6 @@ pub(super) const COMMANDS: &[Command] = &[
     write("swapdb", 3).fast().keyless().dangerous().refused(Refusal::ManyDatabases).admin_only(),
     read("touch", -2).fast().several(1, -1, 1).split(Gather::Sum),
     read("ttl", 2).fast(),
-    read("type", 2).fast(),
+    read("type", 2).cacheable().fast(),
     write("unlink", -2).fast().several(1, -1, 1).split(Gather::Sum),
 ];

@@ -23,6 +23,8 @@ pub struct Charge {
 pub enum Bill {
     /// It cost this, more or less than was taken for it.
     Cost(Price),
+    /// No store was asked: it cost this, and says nothing of others.
+    Cached(Price),
     /// It was sent, and nobody knows what it cost: what was taken is kept.
     AsTaken,
     /// It was sent to no backend: what was taken is given back.
@@ -60,7 +62,7 @@ impl Accounts {
     pub fn settle(&mut self, charge: &Charge, bill: Bill, now: Timestamp) {
         let tenant = self.tenant_now(charge.payer);
         let cost = match bill {
-            Bill::Cost(cost) => cost,
+            Bill::Cost(cost) | Bill::Cached(cost) => cost,
             Bill::AsTaken => charge.taken,
             Bill::Nothing => Price::ZERO,
         };
@@ -69,7 +71,11 @@ impl Accounts {
                 let known = &mut self.ledger.buckets().tenants[usize::from(tenant.0)];
                 known.expected.learn(charge.class as usize, cost.beyond(charge.quote.fixed));
             }
-            self.meter(tenant, Usage { admitted: cost.micro(), ..Usage::default() }, now);
+            let usage = match bill {
+                Bill::Cached(_) => Usage { cached: cost.micro(), ..Usage::default() },
+                _ => Usage { admitted: cost.micro(), ..Usage::default() },
+            };
+            self.meter(tenant, usage, now);
         }
         let difference = cost.signed() - charge.taken.signed();
         if difference != 0 {

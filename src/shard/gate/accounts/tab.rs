@@ -37,6 +37,8 @@ pub struct Tab {
     lump: Price,
     /// What was settled came to this.
     used: MicroUnits,
+    /// And what was answered without a store came to that.
+    cached: MicroUnits,
     /// The part of it that was more than had been taken.
     surprise: MicroUnits,
     /// What the requests of the payer's tenant cost lately.
@@ -95,6 +97,13 @@ impl Tab {
             self.surprise = self.surprise.saturating_add(given_back.unsigned_abs());
         }
     }
+
+    /// The same for one that was answered without a store, which says nothing of what others will cost.
+    #[inline]
+    pub fn settle_cached(&mut self, charge: &Charge, cost: Price) {
+        self.cached = self.cached.saturating_add(cost.micro());
+        self.left = self.left.saturating_add(charge.taken.signed() - cost.signed());
+    }
 }
 
 /// What so many requests of one client come to beyond what is expected of them, if each turns out as surprising. Fits: see
@@ -123,6 +132,7 @@ impl Ledger {
             wanted: 0,
             lump: Price::ZERO,
             used: 0,
+            cached: 0,
             surprise: 0,
             expected: Expected::default(),
         };
@@ -177,6 +187,7 @@ impl Ledger {
             wanted: 0,
             lump: Price::ZERO,
             used: 0,
+            cached: 0,
             surprise: 0,
             expected,
         };
@@ -188,7 +199,7 @@ impl Ledger {
         let payer = open_for.take().expect("only an open tab is closed");
         let tenant = &mut buckets.tenants[usize::from(payer.tenant().0)];
         tenant.expected = tab.expected;
-        tenant.metered.add(Usage { admitted: tab.used, ..Usage::default() });
+        tenant.metered.add(Usage { admitted: tab.used, cached: tab.cached, ..Usage::default() });
         let (spent, sum, largest) =
             (tab.opened_with.saturating_sub(tab.left), Wanted::of_sum(tab.wanted), Wanted::of(tab.lump));
         buckets.surprise = buckets.surprise.saturating_add(tab.surprise);

@@ -1,0 +1,89 @@
+//! What was said about hot keys.
+
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{ConfigError, Flags};
+
+/// In a shorter time hardly anything is asked for twice, and in a longer one what others write around weir is not seen.
+const TTLS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
+
+/// What makes a key hot, and what is kept of it, on each core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HotLimits {
+    /// Requests per second.
+    pub rate: u64,
+    /// And so many in a thousand of a core's.
+    pub share_per_mille: u64,
+    /// How long a reply is kept.
+    pub ttl: Duration,
+    /// Replies that are kept.
+    pub entries: usize,
+    /// Bytes of those.
+    pub bytes: usize,
+    /// What scripts may write.
+    pub scripts: HotScripts,
+    /// Writes of one hot key per second, if they are limited.
+    pub write_rate: Option<u64>,
+}
+
+impl HotLimits {
+    /// Checks what no flag can check alone.
+    pub(super) fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
+        if !TTLS.contains(&flags.hot_ttl) {
+            let problem = format!("--hot-ttl {:?}: 10ms to 60s is wanted", flags.hot_ttl);
+            return Err(ConfigError::new(problem));
+        }
+        Ok(Self {
+            rate: flags.hot_rate,
+            share_per_mille: flags.hot_share.0,
+            ttl: flags.hot_ttl,
+            entries: flags.hot_entries as usize,
+            bytes: flags.hot_bytes.bytes(),
+            scripts: flags.hot_scripts,
+            write_rate: flags.hot_write_rate,
+        })
+    }
+}
+
+/// Which keys a script may write, as far as hot keys go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum HotScripts {
+    /// Any of its store: nothing that was kept of those is used after it.
+    #[default]
+    Strict,
+    /// Those that its caller names, and no others.
+    Declared,
+}
+
+/// A part of everything, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share(pub u64);
+
+impl FromStr for Share {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let percent: Option<f64> = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
+        let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
+        percent
+            .map(|percent| Self((percent * 10.0).round() as u64))
+            .ok_or("a share from 0% to 100% is wanted, such as 2% or 0.5%")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_percentage() {
+        for (text, share) in [("2%", 20), ("0.5%", 5), ("100%", 1_000), ("0%", 0), ("2 %", 20)] {
+            assert_eq!(text.parse(), Ok(Share(share)), "{text}");
+        }
+        for text in ["2", "", "%", "-1%", "101%", "NaN%", "inf%", "two%"] {
+            assert!(text.parse::<Share>().is_err(), "{text}");
+        }
+    }
+}

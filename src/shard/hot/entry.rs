@@ -1,0 +1,375 @@
+//! One hot key: replies that are kept, fetches of more of them, and which connections wait for something of it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::flights::{Expiry, Flight, Flights};
+use super::versions::{Cell, Snapshot, Versions};
+use crate::policy::hot_keys::HotId;
+use crate::protocol::Protocol;
+use crate::shard::counters::Counter;
+use crate::shard::request::{Envelope, FlightId};
+use crate::shard::settings::HotSettings;
+use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
+use crate::values::random::Random;
+use crate::values::{BackendId, TenantId, Timestamp};
+
+/// What did not pay off is tried again after so long.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Over how long it is seen whether keeping replies pays off, and from how many reads.
+const TRIAL: Duration = Duration::from_secs(1);
+const TRIAL_READS: u64 = 50;
+/// A reply is fetched anew before it is too old: this much before at least, twice what fetching takes, and no more than a part of how
+/// long it is good.
+const AHEAD_LEAST: Duration = Duration::from_millis(2);
+const AHEAD_PART: u32 = 4;
+/// One part in so many of how long replies are good is left to chance, so that many keys are not fetched together.
+const CHANCE_PART: u32 = 10;
+
+/// How far it is that nothing is under way which was not noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warmth {
+    /// Requests from until then may be queued.
+    Queued {
+        /// When it became hot.
+        until: Timestamp,
+    },
+    /// Requests that were sent until then may have yet to be answered.
+    Sent {
+        /// When none was queued any more.
+        until: Timestamp,
+    },
+    /// All that is under way was noticed.
+    Warm,
+}
+
+/// What there is for a read.
+#[derive(Debug)]
+pub enum Found {
+    /// Its reply. It may be so old that it should be fetched again.
+    Kept {
+        /// The reply.
+        reply: Bytes,
+        /// It will soon be too old.
+        is_to_be_fetched: bool,
+    },
+    /// What it asks for is on its way.
+    Flight(FlightId),
+    /// It may be fetched.
+    Fetchable,
+    /// Nothing, and why.
+    Nothing(Counter),
+}
+
+/// What became of requests for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    since: Timestamp,
+    reads: u64,
+    useful: u64,
+    fenced: u64,
+    /// Since it became hot.
+    pub hits: u64,
+    /// Likewise.
+    pub all_reads: u64,
+    /// Likewise.
+    pub writes: u64,
+}
+
+/// What a connection waits for: replies to requests of its own, or to one fetch.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    requests: u32,
+    flight: Option<FlightId>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    reply: Bytes,
+    snapshot: Snapshot,
+    good_until: Timestamp,
+    fetch_from: Timestamp,
+}
+
+/// The reply to one frame, in one dialect.
+#[derive(Debug)]
+struct Answer {
+    frame: Vec<u8>,
+    protocol: Protocol,
+    kept: Option<Kept>,
+    flight: Option<FlightId>,
+    too_large_until: Timestamp,
+    used_at: Timestamp,
+}
+
+/// One hot key.
+#[derive(Debug)]
+pub struct Entry {
+    pub id: HotId,
+    pub key: Vec<u8>,
+    pub backend: BackendId,
+    pub warmth: Warmth,
+    pub tally: Tally,
+    /// Who asked for it last.
+    pub last_asker: TenantId,
+    cell: Cell,
+    answers: Vec<Answer>,
+    waits: HashMap<u64, Wait>,
+    pauses_until: Timestamp,
+    random: Random,
+}
+
+impl Entry {
+    pub fn new(id: HotId, key: &[u8], hash: u64, backend: BackendId, now: Timestamp) -> Self {
+        Self {
+            id,
+            key: key.to_vec(),
+            backend,
+            warmth: Warmth::Queued { until: now },
+            tally: Tally { since: now, ..Tally::default() },
+            last_asker: TenantId(u16::MAX),
+            cell: Cell::of_hash(hash),
+            answers: Vec::new(),
+            waits: HashMap::new(),
+            pauses_until: Timestamp::ZERO,
+            random: Random::new(hash ^ now.as_nanos()),
+        }
+    }
+
+    /// How it stands with writes of the key, if none is under way.
+    pub fn snapshot(&self, versions: &Versions) -> Option<Snapshot> {
+        versions.snapshot(self.cell, Cell::of_backend(self.backend))
+    }
+
+    /// What there is for a read.
+    pub fn find(
+        &mut self,
+        envelope: &Envelope,
+        frame: &[u8],
+        (versions, flights): (&Versions, &Flights),
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Found {
+        let found = self.look(envelope, frame, (versions, flights), ttl, now);
+        self.count(&found, now);
+        found
+    }
+
+    fn look(
+        &mut self,
+        envelope: &Envelope,
+        frame: &[u8],
+        (versions, flights): (&Versions, &Flights),
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Found {
+        let own = self.waits.get(&envelope.reply_to.connection()).copied();
+        let pauses = now < self.pauses_until;
+        let protocol = envelope.route.protocol;
+        let answer = self.answers.iter_mut().find(|answer| answer.is_to(frame, protocol));
+        if let Some(answer) = answer {
+            answer.used_at = now;
+            let kept =
+                answer.kept.take_if(|kept| now >= kept.good_until || !versions.is_good(&kept.snapshot));
+            drop(kept);
+            if own.is_none()
+                && let Some(kept) = &answer.kept
+            {
+                let is_to_be_fetched = now >= kept.fetch_from && answer.flight.is_none() && !pauses;
+                return Found::Kept { reply: kept.reply.clone(), is_to_be_fetched };
+            }
+            if let Some(id) = answer.flight
+                && flights.is_open_to(id, envelope.route, versions, (ttl, now))
+            {
+                let is_first = own.is_none_or(|own| own.flight == Some(id));
+                return if is_first { Found::Flight(id) } else { Found::Nothing(Counter::HotBypassedOrder) };
+            }
+        }
+        if own.is_some() {
+            Found::Nothing(Counter::HotBypassedOrder)
+        } else if self.warmth != Warmth::Warm {
+            Found::Nothing(Counter::HotBypassedWarming)
+        } else if self.snapshot(versions).is_none() {
+            Found::Nothing(Counter::HotBypassedFenced)
+        } else if !self.has_place_for(frame, protocol) {
+            Found::Nothing(Counter::HotBypassedOther)
+        } else {
+            Found::Fetchable
+        }
+    }
+
+    /// Does it pay off?
+    fn count(&mut self, found: &Found, now: Timestamp) {
+        let tally = &mut self.tally;
+        tally.reads += 1;
+        tally.all_reads += 1;
+        match found {
+            Found::Kept { .. } => {
+                tally.useful += 1;
+                tally.hits += 1;
+            }
+            Found::Flight(_) => tally.useful += 1,
+            Found::Nothing(Counter::HotBypassedFenced) => tally.fenced += 1,
+            // What is on its way already was asked for in the same moment: that is nobody's fault.
+            Found::Nothing(_) | Found::Fetchable => {}
+        }
+        if now.since(tally.since) >= TRIAL {
+            let fails = tally.useful * 2 < tally.reads || tally.fenced * 10 > tally.reads * 3;
+            if self.warmth == Warmth::Warm && tally.reads >= TRIAL_READS && fails {
+                self.pauses_until = now.after(PAUSE);
+            }
+            (tally.since, tally.reads, tally.useful, tally.fenced) = (now, 0, 0, 0);
+        }
+    }
+
+    fn has_place_for(&self, frame: &[u8], protocol: Protocol) -> bool {
+        self.answers.len() < HOT_ANSWERS_MAX
+            || self.answers.iter().any(|answer| answer.flight.is_none() || answer.is_to(frame, protocol))
+    }
+
+    /// May the reply that is fetched be kept?
+    pub fn may_keep(&self, flight: &Flight, now: Timestamp) -> bool {
+        let answer = self.answers.iter().find(|answer| answer.is_of(flight));
+        now >= self.pauses_until && answer.is_some_and(|answer| now >= answer.too_large_until)
+    }
+
+    /// It is being fetched.
+    pub fn handle_fetch(&mut self, envelope: &Envelope, frame: &[u8], flight: FlightId, now: Timestamp) {
+        let protocol = envelope.route.protocol;
+        if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_to(frame, protocol)) {
+            answer.flight = Some(flight);
+            return;
+        }
+        if self.answers.len() >= HOT_ANSWERS_MAX {
+            let free = self.answers.iter().enumerate().filter(|(_, answer)| answer.flight.is_none());
+            let Some((oldest, _)) = free.min_by_key(|(_, answer)| answer.used_at) else { return };
+            self.answers.swap_remove(oldest);
+        }
+        self.answers.push(Answer {
+            frame: frame.to_vec(),
+            protocol,
+            kept: None,
+            flight: Some(flight),
+            too_large_until: Timestamp::ZERO,
+            used_at: now,
+        });
+    }
+
+    /// It was fetched. What became of it.
+    pub fn handle_fetched(
+        &mut self,
+        id: FlightId,
+        flight: &Flight,
+        reply: &[u8],
+        (settings, room): (&HotSettings, usize),
+        now: Timestamp,
+    ) -> Counter {
+        let chance = self.random.below(1_000) as f64 / 1_000.0 / f64::from(CHANCE_PART);
+        let longest = settings.ttl.mul_f64(1.0 - chance);
+        let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) else {
+            return Counter::HotDiscarded;
+        };
+        answer.flight.take_if(|own| *own == id);
+        if reply.len() > HOT_REPLY_BYTES_MAX {
+            answer.too_large_until = now.after(PAUSE);
+            answer.kept = None;
+            return Counter::HotDiscarded;
+        }
+        let Some(snapshot) = flight.snapshot.filter(|snapshot| settings.versions.is_good(snapshot)) else {
+            return Counter::HotDiscarded;
+        };
+        let before = answer.kept.as_ref().map_or(0, |kept| kept.reply.len());
+        let lifetime = match flight.expiry {
+            Expiry::Never => longest,
+            Expiry::In(left) => left.min(longest),
+            Expiry::NoKey if says_nothing(reply) => longest,
+            Expiry::NoKey | Expiry::Unknown => Duration::ZERO,
+        };
+        let good_until = flight.sent_at.after(lifetime);
+        if !flight.is_kept || good_until <= now || !is_plain(reply) || reply.len() > room + before {
+            answer.kept = None;
+            return Counter::HotDiscarded;
+        }
+        let ahead = (2 * now.since(flight.sent_at)).max(AHEAD_LEAST).min(lifetime / AHEAD_PART);
+        answer.kept = Some(Kept {
+            reply: Bytes::copy_from_slice(reply),
+            snapshot,
+            good_until,
+            fetch_from: flight.sent_at.after(lifetime.saturating_sub(ahead)),
+        });
+        Counter::HotFetched
+    }
+
+    /// It could not be fetched.
+    pub fn handle_failed(&mut self, flight: FlightId) {
+        if let Some(answer) = self.answers.iter_mut().find(|answer| answer.flight == Some(flight)) {
+            answer.flight = None;
+        }
+    }
+
+    /// A connection waits for a reply about the key: that of a fetch, or its own. It never waits for both.
+    pub fn handle_sent(&mut self, connection: u64, flight: Option<FlightId>) {
+        let wait = self.waits.entry(connection).or_insert(Wait { requests: 0, flight });
+        debug_assert_eq!(wait.flight, flight, "nothing goes on while something waits for a fetch");
+        wait.requests += 1;
+    }
+
+    /// It has got one.
+    pub fn handle_answered(&mut self, connection: u64) {
+        if let Some(wait) = self.waits.get_mut(&connection) {
+            wait.requests -= 1;
+            if wait.requests == 0 {
+                self.waits.remove(&connection);
+            }
+        }
+    }
+
+    /// The fetch that a connection waits for, if it waits for one.
+    pub fn flight_of(&self, connection: u64) -> Option<FlightId> {
+        self.waits.get(&connection).and_then(|wait| wait.flight)
+    }
+
+    /// Replies that are kept.
+    pub fn kept(&self) -> usize {
+        self.answers.iter().filter(|answer| answer.kept.is_some()).count()
+    }
+
+    /// Bytes of those.
+    pub fn kept_bytes(&self) -> usize {
+        self.answers.iter().filter_map(|answer| answer.kept.as_ref()).map(|kept| kept.reply.len()).sum()
+    }
+}
+
+impl Answer {
+    #[inline]
+    fn is_to(&self, frame: &[u8], protocol: Protocol) -> bool {
+        self.protocol == protocol && self.frame == frame
+    }
+
+    fn is_of(&self, flight: &Flight) -> bool {
+        self.is_to(&flight.frame, flight.envelope.route.protocol)
+    }
+}
+
+/// Errors may be over in a moment, and attributes and pushes are for one client alone.
+fn is_plain(reply: &[u8]) -> bool {
+    !matches!(reply.first(), None | Some(b'-' | b'!' | b'|' | b'>'))
+}
+
+/// Is it what is said of a key that does not exist?
+fn says_nothing(reply: &[u8]) -> bool {
+    const NOTHING: [&[u8]; 9] = [
+        b"$-1\r\n",
+        b"*-1\r\n",
+        b"_\r\n",
+        b":0\r\n",
+        b"*0\r\n",
+        b"%0\r\n",
+        b"~0\r\n",
+        b"$0\r\n\r\n",
+        b"+none\r\n",
+    ];
+    NOTHING.contains(&reply)
+}

@@ -1,0 +1,595 @@
+//! Hot keys, on the core that they are at home on: what is known of them is answered from memory, what is being asked for is asked
+//! for once, and a write makes all of it worthless before its bytes leave. Knows neither clients nor connections to stores.
+//!
+//! ```text
+//!   request ── slot warm? ── hot? ── write ──────────────────> version + 1, until its reply has come ──> link
+//!      └ no ──> link   └ no ──> link  └ read
+//!                                      ├─ kept, and nothing written since ──> answered
+//!                                      ├─ being fetched, over the same link ──> waits for that
+//!                                      ├─ else, nothing being written ──> is fetched: PTTL and itself
+//!                                      └─ else ──> link, as if it were not hot
+//! ```
+//!
+//! | what | file |
+//! |---|---|
+//! | which keys are hot | `policy/hot_keys.rs` |
+//! | what was written since when, for all cores | `versions.rs` |
+//! | what is kept of a key, and who must not be overtaken | `entry.rs` |
+//! | reads that several requests wait for | `flights.rs` |
+//! | requests for hot keys that have yet to be answered, and writes that no home sees | `under_way.rs` |
+//! | the keys of a request, where it names several | `reach.rs` |
+//!
+//! Why nobody is told what was before a write that has been acknowledged: `versions.rs`. Why no connection sees its own requests out
+//! of order: what it still waits for is known per key (`entry.rs`), and then its reads go where its earlier requests went.
+
+mod entry;
+mod flights;
+mod reach;
+mod under_way;
+mod versions;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use flights::Landed;
+pub use versions::Versions;
+
+use super::counters::Counter;
+use super::env::Env;
+use super::note::Note;
+use super::outcome::Outcome;
+use super::request::{Envelope, FlightId, Overdue, ReplyTo, Touched, Touches};
+use super::settings::{HotSettings, Mode};
+use crate::config::HotScripts;
+use crate::policy::hot_keys::{Access, Event, HotId, HotKeys};
+use crate::protocol::command::Effect;
+use crate::protocol::encode;
+use crate::values::limits::HOT_FRAME_BYTES_MAX;
+use crate::values::{BackendId, Timestamp};
+use entry::{Entry, Found, Warmth};
+use flights::{Flight, Flights};
+use under_way::{Open, UnderWay};
+use versions::Cell;
+
+/// How often it is looked whether what was sent before a key became hot has been answered.
+const LOOKS_APART: Duration = Duration::from_micros(500);
+/// Of what may wait for a client, one part in so many may come from one fetch.
+const OUTPUT_PART: usize = 4;
+
+/// What becomes of a request for a key that may be hot.
+#[derive(Debug)]
+pub enum Meeting {
+    /// It goes on.
+    Passes,
+    /// This is its reply.
+    Answered(Bytes),
+    /// It waits for what is being fetched.
+    Waits,
+    /// As many wait as may.
+    Crowded,
+}
+
+/// One core's.
+#[derive(Debug)]
+pub struct Hot {
+    settings: HotSettings,
+    keys: HotKeys,
+    /// By the index of what is hot; there are 512 of those at most, and fewer that are hot at once.
+    entries: Vec<Option<Box<Entry>>>,
+    /// How many there are.
+    known: usize,
+    /// Those of them that nothing may be fetched for yet.
+    warming: usize,
+    warmed_at: Timestamp,
+    /// Bytes that are kept.
+    kept_bytes: usize,
+    flights: Flights,
+    /// Fetches that are to be sent.
+    to_send: VecDeque<FlightId>,
+    /// Requests that waited for somebody else's fetch, and go their own way: with their frames.
+    detached: VecDeque<(Envelope, Vec<u8>)>,
+    under_way: UnderWay,
+    /// When a turn ended last.
+    turned_at: Timestamp,
+}
+
+impl Hot {
+    /// Nothing is hot yet.
+    pub fn new(settings: HotSettings) -> Self {
+        Self {
+            keys: HotKeys::new(settings.detection, settings.seed, Timestamp::ZERO),
+            settings,
+            entries: Vec::new(),
+            known: 0,
+            warming: 0,
+            warmed_at: Timestamp::ZERO,
+            kept_bytes: 0,
+            flights: Flights::default(),
+            to_send: VecDeque::new(),
+            detached: VecDeque::new(),
+            under_way: UnderWay::default(),
+            turned_at: Timestamp::ZERO,
+        }
+    }
+
+    /// Is it switched on?
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.settings.mode != Mode::Off
+    }
+
+    /// Is a request that is sent from here one that has to be looked at?
+    #[inline]
+    pub fn notices(&mut self, slot: u16, touches: Touches) -> bool {
+        if touches.is_key() { self.keys.note(slot) } else { touches != Touches::NOTHING }
+    }
+
+    /// A request that has to be looked at, before it is sent from here.
+    pub fn meet(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8], now: Timestamp) -> Meeting {
+        match envelope.touches.of(frame) {
+            Touched::Nothing => {}
+            Touched::Key { key, may_be_kept } => {
+                return self.meet_key(env, envelope, (key, may_be_kept), frame, now);
+            }
+            Touched::Keys => self.meet_keys(env, envelope, frame),
+            Touched::Unknown => self.meet_unknown(env, envelope, frame),
+        }
+        Meeting::Passes
+    }
+
+    fn meet_key(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        (key, may_be_kept): (&[u8], bool),
+        frame: &[u8],
+        now: Timestamp,
+    ) -> Meeting {
+        let hash = self.keys.hash(key);
+        let is_write = envelope.nature.effect == Effect::Write;
+        let access = if is_write { Access::Write } else { Access::Read };
+        let Some(id) = self.keys.note_key(envelope.route.slot, hash, key, access) else {
+            return Meeting::Passes;
+        };
+        let Some(entry) = entry_of(&mut self.entries, id) else { return Meeting::Passes };
+        if entry.key != key {
+            return Meeting::Passes;
+        }
+        entry.last_asker = envelope.tenant();
+        if is_write {
+            entry.tally.writes += 1;
+            let cell = Cell::of_hash(hash);
+            self.settings.versions.begin(cell);
+            self.pass(envelope, id, Some(cell));
+            return Meeting::Passes;
+        }
+        let is_fit = may_be_kept && frame.len() <= HOT_FRAME_BYTES_MAX;
+        let found = if is_fit {
+            let known = (&*self.settings.versions, &self.flights);
+            entry.find(envelope, frame, known, self.settings.ttl, now)
+        } else {
+            Found::Nothing(Counter::HotBypassedOther)
+        };
+        match found {
+            Found::Kept { reply, is_to_be_fetched } => {
+                if self.settings.mode == Mode::Shadow {
+                    let snapshot = entry.snapshot(&self.settings.versions);
+                    self.under_way.compare(envelope.reply_to, snapshot, reply);
+                    self.pass(envelope, id, None);
+                    return Meeting::Passes;
+                }
+                if is_to_be_fetched {
+                    self.fetch(env, envelope, id, frame, now);
+                }
+                env.counters.add(Counter::HotHits, 1);
+                Meeting::Answered(reply)
+            }
+            Found::Flight(flight) => self.join(env, envelope, (id, flight)),
+            Found::Fetchable => {
+                let flight = self.fetch(env, envelope, id, frame, now);
+                if self.settings.mode == Mode::Shadow {
+                    self.pass(envelope, id, None);
+                    return Meeting::Passes;
+                }
+                self.join(env, envelope, (id, flight))
+            }
+            Found::Nothing(why) => {
+                env.counters.add(why, 1);
+                self.pass(envelope, id, None);
+                Meeting::Passes
+            }
+        }
+    }
+
+    /// A request for a hot key goes on: until it is answered, later ones of its connection do not overtake it, and neither does it
+    /// overtake earlier ones.
+    fn pass(&mut self, envelope: &Envelope, id: HotId, cell: Option<Cell>) {
+        self.detach(id, envelope.reply_to.connection());
+        if let Some(entry) = entry_of(&mut self.entries, id) {
+            entry.handle_sent(envelope.reply_to.connection(), None);
+        }
+        self.under_way.open(envelope.reply_to, Open::Key(id, cell));
+    }
+
+    /// Begins to fetch a reply. Nobody waits for it yet.
+    fn fetch(&mut self, env: &Env, envelope: &Envelope, id: HotId, frame: &[u8], now: Timestamp) -> FlightId {
+        let terms = Envelope {
+            deadline: Timestamp::MAX,
+            overdue: Overdue::Awaited,
+            touches: Touches::NOTHING,
+            ..*envelope
+        };
+        let flight = self.flights.begin(env.settings.id, terms, id, frame);
+        if let Some(entry) = entry_of(&mut self.entries, id) {
+            entry.handle_fetch(envelope, frame, flight, now);
+        }
+        self.to_send.push_back(flight);
+        flight
+    }
+
+    fn join(&mut self, env: &mut Env, envelope: &Envelope, (id, flight): (HotId, FlightId)) -> Meeting {
+        if !self.flights.join(flight, envelope, env.settings.overload.shed == Mode::On) {
+            env.counters.add(Counter::HotBypassedOther, 1);
+            return Meeting::Crowded;
+        }
+        env.counters.add(Counter::HotJoins, 1);
+        if let Some(entry) = entry_of(&mut self.entries, id) {
+            entry.handle_sent(envelope.reply_to.connection(), Some(flight));
+        }
+        Meeting::Waits
+    }
+
+    /// A connection sends what does not wait for the fetch that earlier reads of it wait for: those go their own way before it, because
+    /// a queue keeps the order of connections, and the fetch is none of this one.
+    fn detach(&mut self, id: HotId, connection: u64) {
+        let Some(entry) = entry_of(&mut self.entries, id) else { return };
+        let Some(flight) = entry.flight_of(connection) else { return };
+        let left = self.flights.leave(flight, connection);
+        left.iter().for_each(|_| entry.handle_answered(connection));
+        for (envelope, frame) in left {
+            entry.handle_sent(connection, None);
+            self.under_way.open(envelope.reply_to, Open::Key(id, None));
+            self.detached.push_back((envelope, frame));
+        }
+    }
+
+    /// Keys that are at home here. Hot ones among them are treated like the key of a request that has one.
+    fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
+        if self.known == 0 {
+            return;
+        }
+        let is_write = envelope.nature.effect == Effect::Write;
+        let connection = envelope.reply_to.connection();
+        let mut found: Vec<(HotId, Option<Cell>)> = Vec::new();
+        let (keys, entries) = (&mut self.keys, &mut self.entries);
+        let told = reach::for_each_key(frame, env.settings.request_bytes_max, &mut |key| {
+            let hash = keys.hash(key);
+            if let Some(id) = keys.id_of(hash)
+                && entry_of(entries, id).is_some_and(|entry| entry.key == key)
+                && !found.iter().any(|(other, _)| *other == id)
+            {
+                found.push((id, is_write.then(|| Cell::of_hash(hash))));
+            }
+        });
+        if told.is_err() && is_write {
+            return self.meet_all(envelope);
+        }
+        if found.is_empty() {
+            return;
+        }
+        for (id, cell) in &found {
+            if let Some(cell) = cell {
+                self.settings.versions.begin(*cell);
+            }
+            self.detach(*id, connection);
+            if let Some(entry) = entry_of(&mut self.entries, *id) {
+                entry.tally.writes += u64::from(cell.is_some());
+                entry.handle_sent(connection, None);
+            }
+        }
+        self.under_way.open(envelope.reply_to, Open::Keys(found.into()));
+    }
+
+    /// Keys of any core. Each is marked for all cores; where they cannot be told, all that the backend stores.
+    fn meet_unknown(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
+        let trusts = self.settings.scripts == HotScripts::Declared;
+        let mut cells: Vec<Cell> = Vec::new();
+        let keys = &self.keys;
+        let bytes_max = env.settings.request_bytes_max;
+        let told = reach::for_each_written_key(frame, bytes_max, trusts, &mut |key| {
+            cells.push(Cell::of_hash(keys.hash(key)));
+        });
+        if told.is_err() {
+            return self.meet_all(envelope);
+        }
+        cells.sort_unstable();
+        cells.dedup();
+        cells.iter().for_each(|cell| self.settings.versions.begin(*cell));
+        self.detach_all(envelope);
+        if !cells.is_empty() {
+            self.under_way.open(envelope.reply_to, Open::Cells(cells.into()));
+        }
+    }
+
+    fn meet_all(&mut self, envelope: &Envelope) {
+        let cell = Cell::of_backend(envelope.route.backend);
+        self.settings.versions.begin(cell);
+        self.detach_all(envelope);
+        self.under_way.open(envelope.reply_to, Open::Cell(cell));
+    }
+
+    fn detach_all(&mut self, envelope: &Envelope) {
+        if self.known == 0 {
+            return;
+        }
+        let ids: Vec<HotId> = self.entries.iter().flatten().map(|entry| entry.id).collect();
+        ids.into_iter().for_each(|id| self.detach(id, envelope.reply_to.connection()));
+    }
+
+    /// Is there something to be sent that nobody else sends?
+    #[inline]
+    pub fn has_to_send(&self) -> bool {
+        !self.to_send.is_empty() || !self.detached.is_empty()
+    }
+
+    /// A request that goes its own way, with its frame: before anything else is sent.
+    pub fn poll_detached(&mut self) -> Option<(Envelope, Vec<u8>)> {
+        self.detached.pop_front()
+    }
+
+    /// A fetch that is to be sent now, and of how many requests it is made; its bytes are appended.
+    pub fn poll_fetch(&mut self, now: Timestamp, out: &mut Vec<u8>) -> Option<(Envelope, usize)> {
+        loop {
+            let id = self.to_send.pop_front()?;
+            let Some(flight) = self.flights.get(id) else { continue };
+            let entry = entry_of(&mut self.entries, flight.hot);
+            let snapshot = entry.as_ref().and_then(|entry| entry.snapshot(&self.settings.versions));
+            let kept = entry.filter(|entry| snapshot.is_some() && entry.may_keep(flight, now));
+            flight.handle_sent(snapshot, kept.is_some(), now);
+            if let Some(entry) = &kept {
+                encode::request(out, [b"PTTL".as_slice(), &entry.key].into_iter());
+            }
+            out.extend_from_slice(&flight.frame);
+            return Some((flight.envelope, 1 + usize::from(kept.is_some())));
+        }
+    }
+
+    /// A reply leaves this core, or has come to the core of its client: what was open is over.
+    #[inline]
+    pub fn handle_reply(
+        &mut self,
+        env: &mut Env,
+        to: ReplyTo,
+        outcome: Outcome,
+        reply: &[u8],
+        now: Timestamp,
+    ) {
+        if !self.under_way.is_empty() {
+            self.close(env, to, outcome, reply, now);
+        }
+    }
+
+    #[inline(never)]
+    fn close(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, reply: &[u8], now: Timestamp) {
+        if let Some(is_same) = self.under_way.compared(to, &self.settings.versions, reply) {
+            let counter = if is_same { Counter::HotMatches } else { Counter::HotMismatches };
+            env.counters.add(counter, 1);
+        }
+        let Some(open) = self.under_way.close(to) else { return };
+        let connection = to.connection();
+        open.for_each_key(|id| {
+            if let Some(entry) = entry_of(&mut self.entries, id) {
+                entry.handle_answered(connection);
+            }
+        });
+        if outcome == Outcome::Lost {
+            // It may be carried out yet: what is read before that is good for no longer than for what is kept anyway.
+            self.under_way.handle_lost(to, open, now.after(self.settings.ttl));
+        } else {
+            open.for_each_cell(|cell| self.settings.versions.end(cell));
+        }
+    }
+
+    /// What is said of a request besides its reply.
+    pub fn handle_note(&mut self, to: ReplyTo, note: Note) {
+        match note {
+            Note::Unsettled => self.under_way.abandon(to),
+            Note::Settled => {
+                if let Some(open) = self.under_way.settle(to) {
+                    self.under_way.put_off(open, self.turned_at.after(self.settings.ttl));
+                }
+            }
+            Note::Long | Note::Eased => {}
+        }
+    }
+
+    /// What was fetched is there, or will not come. Who gets it.
+    pub fn land(
+        &mut self,
+        env: &mut Env,
+        to: ReplyTo,
+        outcome: Outcome,
+        reply: &[u8],
+        now: Timestamp,
+    ) -> Option<Landed> {
+        let id = to.flight_id()?;
+        if to.is_ahead() {
+            self.flights.get(id)?.handle_expiry(outcome, reply);
+            return None;
+        }
+        let was_served = matches!(outcome, Outcome::Served { .. });
+        let hot = self.flights.get(id)?.hot;
+        if !was_served && let Some(first) = self.flights.begin_again(id) {
+            if let Some(entry) = entry_of(&mut self.entries, hot) {
+                entry.handle_answered(first.reply_to.connection());
+            }
+            self.to_send.push_back(id);
+            return Some(Landed::new(vec![first], outcome));
+        }
+        let mut flight = self.flights.end(id)?;
+        if let Some(entry) = entry_of(&mut self.entries, hot) {
+            flight.waiters.iter().for_each(|waiter| entry.handle_answered(waiter.reply_to.connection()));
+            let before = entry.kept_bytes();
+            let room = self.settings.bytes_max.saturating_sub(self.kept_bytes);
+            if was_served {
+                let counter = entry.handle_fetched(id, &flight, reply, (&self.settings, room), now);
+                env.counters.add(counter, 1);
+            } else {
+                entry.handle_failed(id);
+            }
+            self.kept_bytes = self.kept_bytes + entry.kept_bytes() - before;
+        }
+        if was_served {
+            self.send_apart(&mut flight, env.settings.output_bytes_max / OUTPUT_PART / reply.len().max(1));
+        }
+        Some(Landed::new(flight.waiters, outcome))
+    }
+
+    /// A connection gets so many replies at once: more might be more than it may have waiting. Its other requests go their own way.
+    fn send_apart(&mut self, flight: &mut Flight, replies_max: usize) {
+        if flight.waiters.len() <= replies_max {
+            return;
+        }
+        let mut replies: HashMap<u64, usize> = HashMap::new();
+        let is_beyond = |waiter: &mut Envelope| {
+            let replies = replies.entry(waiter.reply_to.connection()).or_default();
+            *replies += 1;
+            *replies > replies_max.max(1)
+        };
+        let apart: Vec<Envelope> = flight.waiters.extract_if(.., is_beyond).collect();
+        if let Some(entry) = entry_of(&mut self.entries, flight.hot) {
+            apart.iter().for_each(|waiter| entry.handle_sent(waiter.reply_to.connection(), None));
+        }
+        for envelope in apart {
+            self.under_way.open(envelope.reply_to, Open::Key(flight.hot, None));
+            self.detached.push_back((envelope, flight.frame.clone()));
+        }
+    }
+
+    /// Those whose time is over while they wait for a fetch, and for how long that has been under way.
+    pub fn take_late(&mut self, now: Timestamp) -> Vec<(Envelope, Duration)> {
+        let late = self.flights.take_late(now).into_iter().map(|(envelope, hot, waited)| {
+            if let Some(entry) = entry_of(&mut self.entries, hot) {
+                entry.handle_answered(envelope.reply_to.connection());
+            }
+            (envelope, waited)
+        });
+        late.collect()
+    }
+
+    /// The end of a turn. `is_owed` says whether anything that was queued, or sent, until some time has yet to be answered.
+    pub fn handle_turn_end(
+        &mut self,
+        env: &mut Env,
+        is_queued: impl Fn(BackendId, Timestamp) -> bool,
+        is_sent: impl Fn(BackendId, Timestamp) -> bool,
+        now: Timestamp,
+    ) {
+        if !self.is_on() {
+            return;
+        }
+        self.turned_at = now;
+        let Self { keys, entries, known, warming, kept_bytes, .. } = self;
+        keys.tick(now, &mut |event| match event {
+            Event::Promoted { id, hash, slot, key } => {
+                env.counters.add(Counter::HotPromoted, 1);
+                // Nobody can tell the names that are not whole.
+                if key.is_whole() {
+                    let backend = env.settings.topology.backend_of(slot);
+                    let index = usize::from(id.index);
+                    if entries.len() <= index {
+                        entries.resize_with(index + 1, || None);
+                    }
+                    entries[index] = Some(Box::new(Entry::new(id, key.bytes(), hash, backend, now)));
+                    *known += 1;
+                    *warming += 1;
+                }
+            }
+            Event::Demoted { id } => {
+                env.counters.add(Counter::HotDemoted, 1);
+                let place = entries.get_mut(usize::from(id.index));
+                if let Some(entry) = place.and_then(|place| place.take_if(|entry| entry.id == id)) {
+                    *known -= 1;
+                    *warming -= usize::from(entry.warmth != Warmth::Warm);
+                    *kept_bytes -= entry.kept_bytes();
+                }
+            }
+        });
+        if self.warming > 0 && now.since(self.warmed_at) >= LOOKS_APART {
+            self.warmed_at = now;
+            self.warm_up(is_queued, is_sent, now);
+        }
+        while let Some(open) = self.under_way.take_due(now) {
+            open.for_each_cell(|cell| self.settings.versions.end(cell));
+        }
+    }
+
+    /// What was sent before a key became hot was not noticed: nothing is fetched until all of it has been answered.
+    fn warm_up(
+        &mut self,
+        is_queued: impl Fn(BackendId, Timestamp) -> bool,
+        is_sent: impl Fn(BackendId, Timestamp) -> bool,
+        now: Timestamp,
+    ) {
+        for entry in self.entries.iter_mut().flatten() {
+            if let Warmth::Queued { until } = entry.warmth
+                && !is_queued(entry.backend, until)
+            {
+                entry.warmth = Warmth::Sent { until: now };
+            } else if let Warmth::Sent { until } = entry.warmth
+                && !is_sent(entry.backend, until)
+            {
+                entry.warmth = Warmth::Warm;
+                self.warming -= 1;
+            }
+        }
+    }
+
+    /// When `handle_turn_end` should be called at the latest.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        let warming = (self.warming > 0).then(|| self.warmed_at.after(LOOKS_APART));
+        if !self.is_on() {
+            return None;
+        }
+        [self.keys.wake_at(), self.under_way.due(), self.flights.late_at(), warming]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// How it stands.
+    pub fn figures(&self) -> HotFigures {
+        let entries = || self.entries.iter().flatten();
+        HotFigures {
+            keys: self.keys.hot().count(),
+            kept: entries().map(|entry| entry.kept()).sum(),
+            kept_bytes: self.kept_bytes,
+            flights: self.flights.len(),
+            waiters: self.flights.waiters(),
+            writes_under_way: self.under_way.len(),
+        }
+    }
+}
+
+/// How it stands with the hot keys of a core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HotFigures {
+    /// Keys that are hot.
+    pub keys: usize,
+    /// Replies that are kept.
+    pub kept: usize,
+    /// Bytes of those.
+    pub kept_bytes: usize,
+    /// Fetches under way.
+    pub flights: usize,
+    /// Requests that wait for those.
+    pub waiters: usize,
+    /// Requests for hot keys, and writes of which nobody knows what they touch, that have yet to be answered.
+    pub writes_under_way: usize,
+}
+
+fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry> {
+    entries.get_mut(usize::from(id.index))?.as_deref_mut().filter(|entry| entry.id == id)
+}

@@ -1,0 +1,137 @@
+//! The keys of a message. It is taken apart once more where it has several, because they do not travel beside it.
+
+use crate::protocol::command::{self, Class, Effect};
+use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
+
+/// A request whose keys cannot be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Untold;
+
+/// Calls `each` with every key of a message.
+pub fn for_each_key(message: &[u8], bytes_max: usize, each: &mut impl FnMut(&[u8])) -> Result<(), Untold> {
+    for_each_request(message, bytes_max, &mut |arguments| {
+        let command = command::recognise(arguments).map_err(|_| Untold)?;
+        let called = command.for_each_key(arguments, &mut |index| each(arguments.at(index)));
+        called.map_err(|_| Untold)
+    })
+}
+
+/// Calls `each` with every key that a message may change, as far as its author says so; what scripts change only they know.
+pub fn for_each_written_key(
+    message: &[u8],
+    bytes_max: usize,
+    trusts_scripts: bool,
+    each: &mut impl FnMut(&[u8]),
+) -> Result<(), Untold> {
+    for_each_request(message, bytes_max, &mut |arguments| {
+        let command = command::recognise(arguments).map_err(|_| Untold)?;
+        match command.effect {
+            Effect::Read => return Ok(()),
+            // Settings, and what is there to examine a store.
+            Effect::None => return if command.admin { Err(Untold) } else { Ok(()) },
+            Effect::Write => {}
+        }
+        if command.class == Class::Script && !trusts_scripts {
+            return Err(Untold);
+        }
+        let mut count = 0;
+        let called = command.for_each_key(arguments, &mut |index| {
+            count += 1;
+            each(arguments.at(index));
+        });
+        // What writes and names no key is about all of them; a script that names none says that it needs none.
+        let is_told = called.is_ok() && (count > 0 || command.class == Class::Script);
+        if is_told { Ok(()) } else { Err(Untold) }
+    })
+}
+
+fn for_each_request(
+    message: &[u8],
+    bytes_max: usize,
+    each: &mut impl FnMut(&Arguments<'_>) -> Result<(), Untold>,
+) -> Result<(), Untold> {
+    let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
+    let limits = RequestLimits::trusted(bytes_max);
+    while consumed < message.len() {
+        let request = decoder.next(message, &mut consumed, &limits).map_err(|_| Untold)?;
+        each(&request.ok_or(Untold)?.arguments)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::encode;
+
+    fn message(requests: &[&str]) -> Vec<u8> {
+        let mut message = Vec::new();
+        for request in requests {
+            let words: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
+            encode::request(&mut message, words.into_iter());
+        }
+        message
+    }
+
+    fn written(requests: &[&str], trusts_scripts: bool) -> Result<Vec<String>, Untold> {
+        let mut keys = Vec::new();
+        for_each_written_key(&message(requests), 1 << 20, trusts_scripts, &mut |key| {
+            keys.push(String::from_utf8_lossy(key).into_owned());
+        })?;
+        Ok(keys)
+    }
+
+    #[test]
+    fn every_kind_of_write_says_what_it_changes() {
+        for (request, keys) in [
+            ("SET a 1", "a"),
+            ("MSET a 1 b 2", "a b"),
+            ("RENAME a b", "a b"),
+            ("COPY a b REPLACE", "a b"),
+            ("GETDEL a", "a"),
+            ("GETEX a PX 5", "a"),
+            ("PEXPIRE a 1", "a"),
+            ("PERSIST a", "a"),
+            ("SUNIONSTORE a b c", "a b c"),
+            ("ZRANGESTORE a b 0 -1", "a b"),
+            ("SORT a STORE b", "a b"),
+            ("LMOVE a b LEFT LEFT", "a b"),
+            ("RESTORE a 0 x", "a"),
+            ("GEOSEARCHSTORE a b FROMLONLAT 0 0 BYRADIUS 1 km", "a b"),
+            ("XADD a * f v", "a"),
+            ("BITOP AND a b c", "a b c"),
+            ("PFMERGE a b", "a b"),
+            ("GET a", ""),
+            ("MGET a b", ""),
+            ("SORT_RO a", ""),
+            ("DBSIZE", ""),
+            ("INFO", ""),
+        ] {
+            assert_eq!(
+                written(&[request], false).map(|keys| keys.join(" ")),
+                Ok(keys.to_owned()),
+                "{request}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_block_says_what_all_of_it_changes() {
+        let block = ["MULTI", "GET x", "SET a 1", "DEL b c", "EXEC"];
+        assert_eq!(written(&block, false), Ok(["a", "b", "c"].map(str::to_owned).into()));
+        assert_eq!(written(&["MULTI", "SET a 1", "FLUSHALL", "EXEC"], false), Err(Untold));
+    }
+
+    #[test]
+    fn what_nobody_can_tell_is_said_to_be_so() {
+        for request in
+            ["FLUSHALL", "FLUSHDB ASYNC", "NOSUCH a", "EVAL return 0", "CONFIG SET a b", "DEBUG RELOAD"]
+        {
+            assert_eq!(written(&[request], true), Err(Untold), "{request}");
+        }
+        assert_eq!(written(&["EVAL code 1 a x"], false), Err(Untold));
+        assert_eq!(written(&["EVAL code 1 a x"], true), Ok(vec!["a".to_owned()]));
+        assert_eq!(written(&["EVAL code 0"], true), Ok(Vec::new()));
+        assert_eq!(written(&["FCALL name 2 a b"], true), Ok(["a", "b"].map(str::to_owned).into()));
+    }
+}

@@ -1,0 +1,126 @@
+//! Requests that have yet to be answered, of which hot keys must know: each at the core that sends it.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::versions::{Cell, Snapshot, Versions};
+use crate::policy::hot_keys::HotId;
+use crate::shard::request::ReplyTo;
+use crate::values::Timestamp;
+
+/// What one of them touches.
+#[derive(Debug)]
+pub enum Open {
+    /// One hot key; which cell, if it is written.
+    Key(HotId, Option<Cell>),
+    /// Several.
+    Keys(Box<[(HotId, Option<Cell>)]>),
+    /// Written keys that are at home anywhere.
+    Cells(Box<[Cell]>),
+    /// All that a backend stores.
+    Cell(Cell),
+}
+
+impl Open {
+    /// Calls `each` with every hot key.
+    pub fn for_each_key(&self, mut each: impl FnMut(HotId)) {
+        match self {
+            Self::Key(id, _) => each(*id),
+            Self::Keys(keys) => keys.iter().for_each(|(id, _)| each(*id)),
+            Self::Cells(_) | Self::Cell(_) => {}
+        }
+    }
+
+    /// Calls `each` with every cell that is written.
+    pub fn for_each_cell(&self, mut each: impl FnMut(Cell)) {
+        match self {
+            Self::Key(_, cell) => cell.iter().copied().for_each(each),
+            Self::Keys(keys) => keys.iter().filter_map(|(_, cell)| *cell).for_each(each),
+            Self::Cells(cells) => cells.iter().copied().for_each(each),
+            Self::Cell(cell) => each(*cell),
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct UnderWay {
+    open: HashMap<ReplyTo, Open>,
+    /// What is answered next is answered without its store.
+    abandoned: Option<ReplyTo>,
+    /// Those that were, until their store has answered too, or their connection is lost.
+    unsettled: HashMap<ReplyTo, Open>,
+    /// Writes whose connection was lost, and until when they count as being under way.
+    lost: VecDeque<(Timestamp, Open)>,
+    /// What would have been answered from memory, were that not only watched.
+    compared: HashMap<ReplyTo, (Snapshot, Bytes)>,
+}
+
+impl UnderWay {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.open.len() + self.unsettled.len() + self.lost.len()
+    }
+
+    pub fn open(&mut self, to: ReplyTo, open: Open) {
+        let before = self.open.insert(to, open);
+        debug_assert!(before.is_none(), "a reply has one request: {to:?}");
+    }
+
+    pub fn close(&mut self, to: ReplyTo) -> Option<Open> {
+        self.open.remove(&to)
+    }
+
+    /// A request is about to be answered without its store, which may carry it out yet.
+    pub fn abandon(&mut self, to: ReplyTo) {
+        self.abandoned = Some(to);
+    }
+
+    /// Its store has answered, or lost its connection.
+    pub fn settle(&mut self, to: ReplyTo) -> Option<Open> {
+        self.unsettled.remove(&to)
+    }
+
+    /// It may be carried out yet.
+    pub fn handle_lost(&mut self, to: ReplyTo, open: Open, until: Timestamp) {
+        if self.abandoned.take() == Some(to) {
+            self.unsettled.insert(to, open);
+        } else {
+            self.put_off(open, until);
+        }
+    }
+
+    /// It counts as being under way for some time.
+    pub fn put_off(&mut self, open: Open, until: Timestamp) {
+        self.lost.push_back((until, open));
+    }
+
+    /// When the first of those counts no more.
+    pub fn due(&self) -> Option<Timestamp> {
+        self.lost.front().map(|(until, _)| *until)
+    }
+
+    /// The next one that counts no more.
+    pub fn take_due(&mut self, now: Timestamp) -> Option<Open> {
+        self.due().filter(|due| *due <= now)?;
+        self.lost.pop_front().map(|(_, open)| open)
+    }
+
+    /// The reply to a request is to be compared with this one.
+    pub fn compare(&mut self, to: ReplyTo, snapshot: Option<Snapshot>, reply: Bytes) {
+        if let Some(snapshot) = snapshot {
+            self.compared.insert(to, (snapshot, reply));
+        }
+    }
+
+    /// Is it the same? Nothing is to be said if it was not to be compared, or the key was written since.
+    pub fn compared(&mut self, to: ReplyTo, versions: &Versions, reply: &[u8]) -> Option<bool> {
+        let (snapshot, kept) = self.compared.remove(&to)?;
+        versions.is_good(&snapshot).then(|| kept == reply)
+    }
+}

@@ -1,0 +1,158 @@
+//! How often keys were written, as all cores see it: what was read before a write is not good after it.
+//!
+//! Keys share cells by hash, and each backend has one of its own for writes of which nobody knows what they touch. A cell counts
+//! the writes under way and all that ever began. Whoever keeps something that was read notes both cells before the read is sent,
+//! while no write is under way; it is good for as long as neither has changed. A write changes them before its bytes leave, and
+//! is under way until its reply has come: so nobody who knows of the reply is told what was before.
+//!
+//! Only requests for keys that are hot look at cells, and writes that leave from another core than their keys' home.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::values::BackendId;
+
+/// Cells that keys share.
+const CELLS: usize = 1 << 16;
+/// The lower bits of a cell count what is under way. There are never as many requests in flight.
+const UNDER_WAY: u64 = (1 << 24) - 1;
+/// The others count what began; after 2^40 they start again.
+const BEGAN: u64 = UNDER_WAY + 1;
+
+/// The cells of a process.
+#[derive(Debug)]
+pub struct Versions {
+    cells: Box<[AtomicU64]>,
+}
+
+/// One cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cell(u32);
+
+impl Cell {
+    /// That of keys with this hash, which all cores have to know them by.
+    pub const fn of_hash(hash: u64) -> Self {
+        Self((hash >> 48) as u32)
+    }
+
+    /// That of whatever a backend stores.
+    pub const fn of_backend(backend: BackendId) -> Self {
+        Self(CELLS as u32 + backend.0 as u32)
+    }
+}
+
+/// What the cells of a key were at a moment when nothing was being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    key: Cell,
+    backend: Cell,
+    seen: [u64; 2],
+}
+
+impl Versions {
+    /// Nothing was written yet.
+    pub fn new(backends: u16) -> Self {
+        let cells = std::iter::repeat_with(AtomicU64::default).take(CELLS + usize::from(backends)).collect();
+        Self { cells }
+    }
+
+    /// A write begins: to be called before its bytes leave.
+    pub fn begin(&self, cell: Cell) {
+        self.at(cell).fetch_add(BEGAN + 1, Ordering::SeqCst);
+    }
+
+    /// A write is over: its reply has come, or it was never sent.
+    pub fn end(&self, cell: Cell) {
+        let before = self.at(cell).fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before & UNDER_WAY > 0, "a write ends once");
+    }
+
+    /// What the cells of a key are now, unless something is being written.
+    pub fn snapshot(&self, key: Cell, backend: Cell) -> Option<Snapshot> {
+        let seen = [key, backend].map(|cell| self.at(cell).load(Ordering::SeqCst));
+        let is_quiet = seen.iter().all(|seen| seen & UNDER_WAY == 0);
+        is_quiet.then_some(Snapshot { key, backend, seen })
+    }
+
+    /// Has nothing been written since?
+    #[inline]
+    pub fn is_good(&self, snapshot: &Snapshot) -> bool {
+        self.at(snapshot.key).load(Ordering::SeqCst) == snapshot.seen[0]
+            && self.at(snapshot.backend).load(Ordering::SeqCst) == snapshot.seen[1]
+    }
+
+    /// Writes under way, over all cells.
+    #[cfg(test)]
+    pub fn under_way(&self) -> u64 {
+        self.cells.iter().map(|cell| cell.load(Ordering::SeqCst) & UNDER_WAY).sum()
+    }
+
+    #[inline]
+    fn at(&self, cell: Cell) -> &AtomicU64 {
+        &self.cells[cell.0 as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_is_good_until_something_is_written() {
+        let versions = Versions::new(2);
+        let [first, second] = [0, 1].map(|backend| Cell::of_backend(BackendId(backend)));
+        let key = Cell::of_hash(0x1234_5678_9abc_def0);
+        let seen = versions.snapshot(key, first).expect("nothing is being written");
+        assert!(versions.is_good(&seen));
+        versions.begin(second);
+        assert!(versions.is_good(&seen), "that is another store");
+        versions.begin(key);
+        assert!(!versions.is_good(&seen));
+        assert_eq!(versions.snapshot(key, first), None);
+        versions.end(key);
+        assert!(!versions.is_good(&seen), "it was written since");
+        let again = versions.snapshot(key, first).expect("nothing is being written");
+        assert!(versions.is_good(&again));
+        versions.begin(first);
+        versions.end(first);
+        assert!(!versions.is_good(&again));
+        versions.end(second);
+        assert_eq!(versions.under_way(), 0);
+    }
+
+    /// Beside a set of entries that any write of their key, or of everything, empties.
+    #[test]
+    fn nothing_is_good_that_a_cache_without_versions_would_have_dropped() {
+        use crate::values::random::Random;
+        let versions = Versions::new(1);
+        let all = Cell::of_backend(BackendId(0));
+        let mut random = Random::new(3);
+        let hashes: Vec<u64> = (0..30).map(|_| random.bits()).collect();
+        let mut kept: Vec<(u64, Snapshot)> = Vec::new();
+        let mut under_way: Vec<(Option<u64>, Cell)> = Vec::new();
+        for _ in 0..20_000 {
+            let key = hashes[random.index(hashes.len())];
+            match random.below(4) {
+                0 => {
+                    let touched = (random.below(8) > 0).then_some(key);
+                    let cell = touched.map_or(all, Cell::of_hash);
+                    versions.begin(cell);
+                    kept.retain(|(kept, _)| touched.is_some_and(|touched| touched != *kept));
+                    under_way.push((touched, cell));
+                }
+                1 if !under_way.is_empty() => {
+                    let (_, cell) = under_way.swap_remove(random.index(under_way.len()));
+                    versions.end(cell);
+                }
+                _ => {
+                    let is_written =
+                        under_way.iter().any(|(touched, _)| touched.is_none_or(|touched| touched == key));
+                    let snapshot = versions.snapshot(Cell::of_hash(key), all);
+                    assert!(!(is_written && snapshot.is_some()));
+                    kept.extend(snapshot.map(|snapshot| (key, snapshot)));
+                }
+            }
+            // With so few keys hardly two share a cell, so nothing is dropped for nothing either.
+            assert!(kept.iter().all(|(_, snapshot)| versions.is_good(snapshot)));
+        }
+    }
+}
