@@ -1,0 +1,109 @@
+//! Which cluster comes before which.
+//!
+//! Arrows of time are as many as pairs of clusters, so they are not listed. A line of points stands for them, one for each answer, in the order of
+//! time: a cluster leads to the point of its first answer, a point to the next, and the last point before a cluster's last question leads to that cluster.
+
+use super::super::operation::{Act, Operation};
+use super::clusters::Clusters;
+use super::{Rules, Verdict, explain, is_binding};
+use weir::values::Timestamp;
+
+/// All arrows of a key.
+pub struct Arrows {
+    /// From and to an operation of the same connection, that belong to different clusters.
+    pub sent_earlier: Vec<(u32, u32)>,
+    /// What time tells.
+    pub lines: Vec<Line>,
+}
+
+/// A rule by which time tells that a cluster comes before another.
+pub struct Line {
+    /// By cluster: the operation that was answered first, if there is one that counts here.
+    pub answered_first: Vec<Option<u32>>,
+    /// By cluster: the operation that was asked last, and when that is by this rule.
+    pub asked_last: Vec<(u32, Timestamp)>,
+}
+
+impl Arrows {
+    pub fn of(operations: &[Operation], clusters: &Clusters, rules: &Rules, verdict: &mut Verdict) -> Self {
+        let mut lines = vec![Line::of(operations, clusters, |_| true, |operation| rules.start(operation))];
+        if !rules.ttl.is_zero() {
+            lines.push(Line::of(operations, clusters, is_binding, |operation| operation.asked));
+        }
+        Self { sent_earlier: sent_earlier(operations, clusters, rules, verdict), lines }
+    }
+}
+
+impl Line {
+    fn of(
+        operations: &[Operation],
+        clusters: &Clusters,
+        counts: impl Fn(&Operation) -> bool,
+        start: impl Fn(&Operation) -> Timestamp,
+    ) -> Self {
+        let mut line = Self {
+            answered_first: vec![None; clusters.count()],
+            asked_last: (0..clusters.count())
+                .map(|cluster| (clusters.head(cluster) as u32, Timestamp::ZERO))
+                .collect(),
+        };
+        for (index, operation) in operations.iter().enumerate() {
+            let Some(cluster) = clusters.cluster(index) else { continue };
+            let first = &mut line.answered_first[cluster];
+            let earlier = first.is_none_or(|first| operation.answered < operations[first as usize].answered);
+            if counts(operation) && operation.answered < Timestamp::MAX && earlier {
+                *first = Some(index as u32);
+            }
+            let started = start(operation);
+            if started >= line.asked_last[cluster].1 {
+                line.asked_last[cluster] = (index as u32, started);
+            }
+        }
+        line
+    }
+
+    /// The two operations by which one cluster comes before another.
+    pub fn arrow(&self, operations: &[Operation], from: usize, to: usize) -> Option<(usize, usize)> {
+        let first = self.answered_first[from]? as usize;
+        let (last, started) = self.asked_last[to];
+        (operations[first].answered < started).then_some((first, last as usize))
+    }
+}
+
+/// Each operation comes after the one that its connection sent before it.
+fn sent_earlier(
+    operations: &[Operation],
+    clusters: &Clusters,
+    rules: &Rules,
+    verdict: &mut Verdict,
+) -> Vec<(u32, u32)> {
+    let mut found = Vec::new();
+    // What the next operation of the connection comes after: the newest that was not a plain read, and reads since then.
+    let mut before: Vec<usize> = Vec::new();
+    for (index, operation) in operations.iter().enumerate() {
+        let Some(cluster) = clusters.cluster(index) else { continue };
+        before.retain(|earlier| operations[*earlier].session == operation.session);
+        for earlier in &before {
+            let former = &operations[*earlier];
+            if !rules.keeps_up(former, operation) {
+                continue;
+            }
+            if clusters.cluster(*earlier) != Some(cluster) {
+                found.push((*earlier as u32, index as u32));
+            } else if matches!(operation.act, Act::Write { .. }) {
+                verdict.note(|| explain::two(former, "found", operation, "was sent behind it"));
+            }
+        }
+        if matches!(operation.act, Act::Read(_)) {
+            // A read that keeps up with another one stands for it from now on.
+            before.retain(|earlier| {
+                let former = &operations[*earlier];
+                !matches!(former.act, Act::Read(_)) || !rules.keeps_up(former, operation)
+            });
+        } else {
+            before.clear();
+        }
+        before.push(index);
+    }
+    found
+}

@@ -1,0 +1,43 @@
+//! The slow, obvious judge: tries every order.
+
+use super::super::operation::{Act, Fate, Found, Operation, Token};
+
+/// Is there an order of these that a register without expiry could have carried them out in?
+pub fn is_possible(operations: &[Operation]) -> bool {
+    assert!(operations.len() <= 16, "every order is tried");
+    extend(operations, 0, None)
+}
+
+/// Can those that are not in `done` follow, with this value in the register?
+fn extend(operations: &[Operation], done: u32, value: Option<Token>) -> bool {
+    let left = || (0..operations.len()).filter(move |index| done & (1 << index) == 0);
+    if left().next().is_none() {
+        return true;
+    }
+    left().any(|index| {
+        let next = &operations[index];
+        // What nobody knows of may not have happened; where it did, whatever its connection sent later came later.
+        if next.fate != Fate::Done && extend(operations, done | 1 << index, value) {
+            return true;
+        }
+        let after = match next.act {
+            _ if next.fate == Fate::Never => return false,
+            Act::Read(found) | Act::Take(found) => match found {
+                Found::Value(token) if value != Some(token) => return false,
+                Found::Nil if value.is_some() => return false,
+                Found::Strange => return false,
+                Found::Value(_) | Found::Nil => value,
+            },
+            Act::Write { token, .. } => Some(token),
+            Act::Delete => None,
+            Act::Expire { .. } => value,
+        };
+        let is_first = left().all(|other| !comes_before(operations, other, index));
+        is_first && extend(operations, done | 1 << index, after)
+    })
+}
+
+fn comes_before(operations: &[Operation], one: usize, other: usize) -> bool {
+    let (former, latter) = (&operations[one], &operations[other]);
+    former.answered < latter.asked || (former.session == latter.session && one < other)
+}

@@ -1,0 +1,3 @@
+mod judge;
+mod operation;
+fn main(){}
