@@ -1,3 +1,126 @@
+//! `weir-history`: drives a running weir with readers and writers that fight over a few keys, and checks afterwards that nothing was read
+//! that could not have been.
+//!
+//! ```text
+//!  flags ─> set_up ─> clients (a thread each) <══> weir ══> stores <══ writers around weir
+//!                      │ workload: what to ask        asked: what the reply makes of it
+//!                      └──> operations by key ──> judge ──> report
+//! ```
+
+mod asked;
+mod clients;
+mod flags;
 mod judge;
+mod keys;
+mod line;
 mod operation;
-fn main(){}
+mod report;
+mod set_up;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use clap::Parser as _;
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use weir::runtime::Clock;
+
+use asked::{Log, Tally};
+use clients::{Role, Shared};
+use flags::HistoryFlags;
+use judge::{Rules, Verdict};
+use keys::{Key, Run};
+use operation::Operation;
+use workload::Workload;
+
+/// Something was read that could not have been.
+const EXIT_VIOLATIONS: u8 = 1;
+/// The run was not possible.
+const EXIT_NO_RUN: u8 = 2;
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// Stores count in milliseconds, and look at the clock when they begin with a command.
+const EXPIRY_SLACK: Duration = Duration::from_millis(10);
+
+fn main() -> ExitCode {
+    let flags = HistoryFlags::parse();
+    match run(&flags) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(EXIT_VIOLATIONS),
+        Err(problem) => {
+            eprintln!("weir-history: {problem}");
+            ExitCode::from(EXIT_NO_RUN)
+        }
+    }
+}
+
+/// How many violations there were.
+fn run(flags: &HistoryFlags) -> Result<u64, String> {
+    let (address, around) = flags.check()?;
+    let clock = Clock::start();
+    let mut keys = Key::all(flags.keys, flags.reads);
+    set_up::set_up(&mut keys, address, &around).map_err(|error| format!("cannot prepare {address}: {error}"))?;
+    let workload = Workload::new(flags, keys, Run(clock.now().unix_ms));
+    let shared = Arc::new(Shared::new(workload, flags.clone(), clock));
+    let roles = (0..flags.connections).map(|number| (Role::Client(number), address));
+    let direct = around.iter().enumerate().map(|(store, address)| (Role::Around(store), *address));
+    let (told, logs) = crossbeam_channel::unbounded();
+    let began = clock.now().monotonic;
+    for (role, address) in roles.chain(direct) {
+        let (shared, told) = (Arc::clone(&shared), told.clone());
+        thread::Builder::new()
+            .name(format!("{role:?}"))
+            .spawn(move || clients::run(&shared, role, address, &told))
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
+    }
+    drop(told);
+    let (operations, tally) = gather(&shared, &logs)?;
+    print!("{}", report::headline(flags.operations, clock.now().monotonic.since(began)));
+    print!("{}", report::commands(&tally));
+    let rules = Rules { ttl: flags.ttl, slack: EXPIRY_SLACK, stores_forget: flags.stores_forget };
+    Ok(judge_all(&shared.workload.keys, operations, &rules))
+}
+
+/// What all threads have written down, by key.
+fn gather(
+    shared: &Shared,
+    logs: &Receiver<Result<Log, String>>,
+) -> Result<(Vec<Vec<Operation>>, BTreeMap<&'static str, Tally>), String> {
+    let mut operations = vec![Vec::new(); shared.workload.keys.len()];
+    let mut tally: BTreeMap<&'static str, Tally> = BTreeMap::new();
+    let mut tenths_told = 0;
+    loop {
+        match logs.recv_timeout(PROGRESS_EVERY) {
+            Ok(log) => {
+                let log = log?;
+                log.operations.into_iter().for_each(|(key, operation)| {
+                    operations[usize::from(key)].push(operation);
+                });
+                log.tally.into_iter().for_each(|(name, counts)| tally.entry(name).or_default().add(counts));
+            }
+            Err(RecvTimeoutError::Disconnected) => return Ok((operations, tally)),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let all = shared.flags.operations;
+        let tenths = (all - shared.left.load(Ordering::Relaxed)) * 10 / all;
+        if tenths > tenths_told {
+            tenths_told = tenths;
+            eprintln!("{} % of {all} operations were asked for", tenths * 10);
+        }
+    }
+}
+
+/// Says what was found, and how many violations that are.
+fn judge_all(keys: &[Key], operations: Vec<Vec<Operation>>, rules: &Rules) -> u64 {
+    let mut verdicts: Vec<(String, Verdict)> = Vec::new();
+    for (key, operations) in keys.iter().zip(operations) {
+        let verdict = judge::judge(operations.clone(), rules);
+        print!("{}", report::key(&key.name, &operations, &verdict));
+        verdicts.push((key.name.clone(), verdict));
+    }
+    print!("{}", report::violations(&verdicts));
+    verdicts.iter().map(|(_, verdict)| verdict.violations).sum()
+}

@@ -66,21 +66,15 @@ pub enum Way {
     Plain,
     /// Through weir, with something that only the store can do.
     Store,
+    /// The same, but the command does not name the key: nobody promises its place among what else its connection sent
+    /// in the same pipeline.
+    Unnamed,
     /// Past weir.
     Around,
 }
 
 impl Operation {
-    /// The value it is about, if it is about one.
-    pub const fn token(&self) -> Option<Token> {
-        match self.act {
-            Act::Read(Found::Value(token)) | Act::Take(Found::Value(token)) | Act::Write { token, .. } => {
-                Some(token)
-            }
-            Act::Read(_) | Act::Take(_) | Act::Delete | Act::Expire { .. } => None,
-        }
-    }
-
+    /// What it found, if it looked.
     pub const fn reads(&self) -> Option<Found> {
         match self.act {
             Act::Read(found) | Act::Take(found) => Some(found),

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::super::operation::{Act, Fate, Found, Operation};
+use super::super::operation::{Act, Fate, Found, Operation, Way};
 use super::{Rules, Verdict, explain, is_binding};
 use weir::values::Timestamp;
 
@@ -35,7 +35,7 @@ pub fn find(operations: &[Operation], rules: &Rules, verdict: &mut Verdict) {
                 });
             }
         }
-        if is_value(operation) {
+        if is_value(operation) && operation.way != Way::Unnamed {
             if !matches!(operation.act, Act::Read(_)) {
                 own.clear();
             }

@@ -3,7 +3,7 @@
 //! Arrows of time are as many as pairs of clusters, so they are not listed. A line of points stands for them, one for each answer, in the order of
 //! time: a cluster leads to the point of its first answer, a point to the next, and the last point before a cluster's last question leads to that cluster.
 
-use super::super::operation::{Act, Operation};
+use super::super::operation::{Act, Operation, Way};
 use super::clusters::Clusters;
 use super::{Rules, Verdict, explain, is_binding};
 use weir::values::Timestamp;
@@ -81,7 +81,7 @@ fn sent_earlier(
     // What the next operation of the connection comes after: the newest that was not a plain read, and reads since then.
     let mut before: Vec<usize> = Vec::new();
     for (index, operation) in operations.iter().enumerate() {
-        let Some(cluster) = clusters.cluster(index) else { continue };
+        let Some(cluster) = clusters.cluster(index).filter(|_| operation.way != Way::Unnamed) else { continue };
         before.retain(|earlier| operations[*earlier].session == operation.session);
         for earlier in &before {
             let former = &operations[*earlier];

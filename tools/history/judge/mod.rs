@@ -18,6 +18,8 @@
 //! What is found is always wrong. What is not found: a nil has no name, so one delete may serve as the reason for several of them
 //! though values were seen between (`absence.rs`); and an unknown delete is a reason, but never a proof.
 //!
+//! Nobody promises the place of a script that does not declare its key in a pipeline (`Way::Unnamed`), so for it only time counts.
+//!
 //! **Stale by permission** (`Rules::ttl`, where somebody writes past weir): a plain read may be as of any instant since `ttl` before it was asked, but
 //! not before a write through weir that was acknowledged by then, nor before what its own connection wrote or had read with the same command.
 

@@ -117,6 +117,14 @@ fn own_writes_within_one_pipeline() {
     wrong(&[operation(1, read(1), 0, 5), operation(1, write(1), 0, 5)], "was sent behind it");
 }
 
+/// A script that does not declare its key takes effect between asked and answered, before or behind its neighbours.
+#[test]
+fn what_does_not_name_its_key_has_no_place_in_a_pipeline() {
+    let hidden = |asked| Operation { way: Way::Unnamed, ..operation(2, write(2), asked, 5) };
+    right(&[operation(1, write(1), 0, 1), hidden(2), operation(2, read(1), 2, 5)]);
+    wrong(&[operation(1, write(1), 0, 1), hidden(2), operation(2, read(1), 6, 7)], "is possible");
+}
+
 #[test]
 fn what_nobody_wrote() {
     wrong(&[operation(1, read(7), 0, 1)], "nobody wrote");

@@ -1,0 +1,238 @@
+//! The connections: each has a thread, sends batches of random size, and writes down what became of them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+use weir::runtime::Clock;
+use weir::values::{Random, Timestamp};
+
+use super::asked::{Asked, Log, Occasion};
+use super::flags::HistoryFlags;
+use super::line::Line;
+use super::workload::{Batch, Workload};
+
+/// A batch ends here, however many were wanted: it has to fit into the buffers of a socket, because nobody reads while it is sent.
+const BATCH_BYTES: usize = 48 * 1024;
+/// Who was refused something waits for up to so long.
+const REFUSED_PAUSE_MS: u64 = 10;
+const AROUND_PAUSE_MS: u64 = 4;
+/// A server that cannot be reached for so long ends the run.
+const UNREACHABLE: Duration = Duration::from_secs(30);
+
+/// What the threads of a run share.
+pub struct Shared {
+    pub workload: Workload,
+    pub flags: HistoryFlags,
+    pub clock: Clock,
+    /// Operations that nobody has taken yet.
+    pub left: AtomicU64,
+    /// Set when the run cannot go on.
+    pub stop: AtomicBool,
+    sessions: AtomicU32,
+}
+
+/// Where a thread's operations go.
+#[derive(Clone, Copy, Debug)]
+pub enum Role {
+    /// Through weir, as the connection with this number.
+    Client(u64),
+    /// Directly to this store.
+    Around(usize),
+}
+
+impl Shared {
+    pub fn new(workload: Workload, flags: HistoryFlags, clock: Clock) -> Self {
+        let left = AtomicU64::new(flags.operations);
+        Self { workload, flags, clock, left, stop: AtomicBool::new(false), sessions: AtomicU32::new(0) }
+    }
+
+    /// Takes up to so many operations of those that are left.
+    fn take(&self, wanted: u64) -> u64 {
+        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            Some(left.saturating_sub(wanted))
+        });
+        taken.unwrap_or_else(|left| left).min(wanted)
+    }
+
+    fn is_over(&self) -> bool {
+        self.left.load(Ordering::Relaxed) == 0 || self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs until no operations are left, and tells what happened, or why it could not.
+pub fn run(shared: &Arc<Shared>, role: Role, address: SocketAddr, told: &Sender<Result<Log, String>>) {
+    let mut client = Client::new(shared, role, address);
+    let mut unreachable_since: Option<Timestamp> = None;
+    while !shared.is_over() && client.has_keys() {
+        let now = shared.clock.now().monotonic;
+        match client.session() {
+            Ok(()) => unreachable_since = None,
+            Err(Broken::Used) => unreachable_since = None,
+            Err(Broken::Unused(error)) => {
+                if now.since(*unreachable_since.get_or_insert(now)) > UNREACHABLE {
+                    shared.stop.store(true, Ordering::Relaxed);
+                    let _ = told.send(Err(format!("cannot reach {address}: {error}")));
+                    return;
+                }
+                client.pause(REFUSED_PAUSE_MS);
+            }
+        }
+    }
+    let _ = told.send(Ok(client.log));
+}
+
+/// How a connection ended before its time.
+enum Broken {
+    /// Nothing was asked on it.
+    Unused(io::Error),
+    Used,
+}
+
+struct Client<'a> {
+    shared: &'a Shared,
+    role: Role,
+    address: SocketAddr,
+    random: Random,
+    writes_per_mille: u64,
+    speaks_resp3: bool,
+    log: Log,
+    batch: Batch,
+    waiting: VecDeque<(Asked, Timestamp, u32)>,
+}
+
+impl<'a> Client<'a> {
+    fn new(shared: &'a Shared, role: Role, address: SocketAddr) -> Self {
+        let number = match role {
+            Role::Client(number) => number,
+            Role::Around(store) => u64::MAX - store as u64,
+        };
+        // Half of them only read, as far as the others can write enough for all.
+        let average = shared.flags.writes_per_mille;
+        let only_reads = number & 2 != 0 && average <= 500;
+        let writes_per_mille = match only_reads {
+            true => 0,
+            false if average <= 500 && shared.flags.connections > 2 => average * 2,
+            false => average,
+        };
+        Self {
+            shared,
+            role,
+            address,
+            random: Random::new(shared.flags.seed.wrapping_mul(0x1_0001).wrapping_add(number)),
+            writes_per_mille,
+            speaks_resp3: number & 1 != 0,
+            log: Log::default(),
+            batch: Batch::default(),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    fn has_keys(&self) -> bool {
+        let mut keys = self.shared.workload.keys.iter();
+        match self.role {
+            Role::Client(_) => true,
+            Role::Around(store) => keys.any(|key| key.store == Some(store)),
+        }
+    }
+
+    /// One connection, until it is over or lost.
+    fn session(&mut self) -> Result<(), Broken> {
+        let mut line = self.open().map_err(Broken::Unused)?;
+        let session = self.shared.sessions.fetch_add(1, Ordering::Relaxed);
+        let mut number = 0;
+        let ended = self.converse(&mut line, session, &mut number);
+        // Before anything else, the connection is closed: what is sent on the next one comes later.
+        drop(line);
+        for (asked, at, number) in self.waiting.drain(..) {
+            let occasion = Occasion { asked: at, answered: Timestamp::MAX, session, number };
+            self.log.lose(&asked, occasion);
+        }
+        match ended {
+            Err(error) if number == 0 => Err(Broken::Unused(error)),
+            Err(_) => Err(Broken::Used),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn open(&self) -> io::Result<Line> {
+        let mut line = Line::open(self.address)?;
+        if self.speaks_resp3 && matches!(self.role, Role::Client(_)) {
+            line.ask_firmly(&["HELLO", "3"])?;
+        }
+        Ok(line)
+    }
+
+    fn converse(&mut self, line: &mut Line, session: u32, number: &mut u32) -> io::Result<()> {
+        loop {
+            let is_over = self.shared.is_over();
+            if is_over && self.waiting.is_empty() {
+                return Ok(());
+            }
+            // Often the next batch leaves before all of the last one is answered.
+            if !is_over && self.waiting.len() as u64 <= self.random.below(self.shared.flags.pipeline) / 2 {
+                self.fill();
+                let at = self.shared.clock.now().monotonic;
+                for asked in self.batch.asked.drain(..) {
+                    self.waiting.push_back((asked, at, *number));
+                    *number += 1;
+                }
+                line.send(&self.batch.bytes)?;
+                if matches!(self.role, Role::Client(_))
+                    && self.random.per_mille(self.shared.flags.closes_per_mille)
+                {
+                    return Ok(());
+                }
+            }
+            if self.waiting.is_empty() {
+                continue;
+            }
+            line.receive()?;
+            let answered = self.shared.clock.now().monotonic;
+            let mut was_refused = false;
+            while let Some(reply) = line.next_reply()? {
+                let Some((asked, at, number)) = self.waiting.pop_front() else {
+                    return Err(io::Error::other("a reply to nothing"));
+                };
+                let occasion = Occasion { asked: at, answered, session, number };
+                was_refused |= self.log.answer(&asked, reply, self.shared.workload.run, occasion);
+            }
+            if was_refused {
+                self.pause(REFUSED_PAUSE_MS);
+            }
+            if let Role::Around(_) = self.role {
+                self.pause(AROUND_PAUSE_MS);
+            }
+        }
+    }
+
+    /// The next batch.
+    fn fill(&mut self) {
+        self.batch.bytes.clear();
+        let wanted = match self.role {
+            Role::Client(_) => self.random.between(1, self.shared.flags.pipeline),
+            Role::Around(_) => 1,
+        };
+        for _ in 0..self.shared.take(wanted) {
+            let (workload, batch, random) = (&self.shared.workload, &mut self.batch, &mut self.random);
+            match self.role {
+                Role::Around(store) => workload.around(store, batch, random),
+                Role::Client(_) if random.per_mille(self.writes_per_mille) => workload.write(batch, random),
+                Role::Client(_) => workload.read(batch, random),
+            }
+            if self.batch.bytes.len() > BATCH_BYTES {
+                break;
+            }
+        }
+    }
+
+    /// Nobody wakes it up: there is nothing else to do.
+    fn pause(&mut self, ms_max: u64) {
+        thread::park_timeout(Duration::from_micros(self.random.below(ms_max * 1_000)));
+    }
+}

@@ -1,0 +1,146 @@
+//! The command line.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use clap::{ArgAction, Parser, ValueEnum};
+
+const EXAMPLES: &str = "\
+Values are unique, so each read tells which write it saw. A history is right if everything that happened to a key can be put into one order
+in which each read finds the newest write, and which agrees with time (what was answered comes before what was asked later) and with each
+connection (what it sent first comes first, also within a pipeline). Writes whose fate is unknown may have happened at any later time, or never.
+
+Half of the connections speak RESP3, and half only read. The exit code is 1 if something was found that cannot be, and 2 if the run was
+not possible.
+
+Examples:
+  weir-history --address 127.0.0.1:7379 --operations 1000000
+  weir-history --reads mixed --undeclared --flushes --writes-per-mille 50
+  weir-history --around 127.0.0.1:6379,127.0.0.1:6380 --ttl 1s";
+
+/// How values are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Reads {
+    /// GET only; all keys are strings
+    Get,
+    /// Whatever shows a value or that there is none: GETRANGE, MGET, HGET, HGETALL, LINDEX, EXISTS and more
+    Mixed,
+}
+
+/// Drives a running weir with readers and writers, and checks that nothing was read that could not have been.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "weir-history", version, after_help = EXAMPLES, max_term_width = 120)]
+pub struct HistoryFlags {
+    /// The server to drive. Its keys that begin with {history are overwritten
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7379")]
+    pub address: String,
+    /// Keys; of more than 6, some are hashes and lists, unless only GET is wanted
+    #[arg(long, value_name = "N", value_parser = number(1, 1_000), default_value = "8")]
+    pub keys: u64,
+    /// Connections, each with a thread of its own
+    #[arg(long, value_name = "N", value_parser = number(1, 256), default_value = "32")]
+    pub connections: u64,
+    /// Operations in all, those of writers around weir included
+    #[arg(long, value_name = "N", value_parser = number(1, 10_000_000), default_value = "1000000")]
+    pub operations: u64,
+    /// Operations that a connection sends in one go: a random number up to this
+    #[arg(long, value_name = "N", value_parser = number(1, 256), default_value = "16")]
+    pub pipeline: u64,
+    /// How many of a thousand operations are writes
+    #[arg(long, value_name = "N", value_parser = number(0, 1_000), default_value = "200")]
+    pub writes_per_mille: u64,
+    /// How stale reads may be where somebody writes around weir
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s")]
+    pub ttl: Duration,
+    /// Decides what is asked for, in which order, by each connection
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+    /// Stores that are written to directly, too
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    pub around: Vec<String>,
+    /// How values are read
+    #[arg(long, value_name = "WHICH", value_enum, default_value = "mixed")]
+    pub reads: Reads,
+    /// Some scripts write a key that they do not declare
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub undeclared: bool,
+    /// FLUSHALL now and then: the server's other keys are lost
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub flushes: bool,
+    /// Stores may lose everything when they are killed, so that a key without a value needs no reason
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub stores_forget: bool,
+    /// How many of a thousand batches are not waited for: their connection is closed instead
+    #[arg(long, value_name = "N", value_parser = number(0, 1_000), default_value = "5")]
+    pub closes_per_mille: u64,
+}
+
+impl HistoryFlags {
+    /// The addresses of the server, and of those that are written to directly.
+    pub fn check(&self) -> Result<(SocketAddr, Vec<SocketAddr>), String> {
+        let around = self.around.iter().map(|name| resolve("--around", name)).collect::<Result<_, _>>()?;
+        Ok((resolve("--address", &self.address)?, around))
+    }
+}
+
+fn resolve(flag: &str, name: &str) -> Result<SocketAddr, String> {
+    let addresses = name
+        .to_socket_addrs()
+        .map_err(|error| format!("{flag} {name}: HOST:PORT such as 127.0.0.1:7379 is wanted ({error})"))?;
+    // A name such as localhost has two addresses, and most servers listen on the older kind.
+    let address = addresses.min_by_key(SocketAddr::is_ipv6);
+    address.ok_or_else(|| format!("{flag} {name}: there is no such host"))
+}
+
+/// Reads a whole number within bounds.
+fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("a whole number from {least} to {most} is wanted"))
+    }
+}
+
+/// `1s`, `250ms`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wanted = || format!("'{text}': a duration such as 250ms or 1s is wanted");
+    let (digits, unit_ms) = match text.strip_suffix("ms") {
+        Some(digits) => (digits, 1),
+        None => (text.strip_suffix('s').ok_or_else(wanted)?, 1_000),
+    };
+    let count: u64 = digits.parse().map_err(|_| wanted())?;
+    count.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        HistoryFlags::command().debug_assert();
+    }
+
+    #[test]
+    fn complaints_say_what_was_given_and_what_would_be_right() {
+        for (flag, complaint) in [
+            ("--keys=0", "'0' for '--keys <N>': a whole number from 1 to 1000 is wanted"),
+            ("--ttl=soon", "'soon': a duration such as 250ms or 1s is wanted"),
+            ("--around=nowhere", "--around nowhere: HOST:PORT such as 127.0.0.1:7379 is wanted"),
+        ] {
+            let told = match HistoryFlags::try_parse_from(["weir-history", flag]) {
+                Ok(flags) => flags.check().expect_err("it is wrong"),
+                Err(error) => error.to_string(),
+            };
+            assert!(told.contains(complaint), "{told}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        for (text, ms) in [("0s", 0), ("250ms", 250), ("2s", 2_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+    }
+}

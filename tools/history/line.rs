@@ -1,0 +1,92 @@
+//! One blocking connection.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use weir::protocol::{ReplyScanner, reply};
+
+use super::keys::words;
+
+/// A server that owes a reply and says nothing for so long is left.
+const PATIENCE: Duration = Duration::from_secs(20);
+const CHUNK_BYTES: usize = 64 * 1024;
+
+pub struct Line {
+    stream: TcpStream,
+    scanner: ReplyScanner,
+    /// What was received of replies that were not taken yet.
+    bytes: Vec<u8>,
+    /// Where the next reply begins, and how far it was looked at.
+    begin: usize,
+    scanned: usize,
+}
+
+impl Line {
+    pub fn open(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { stream, scanner: ReplyScanner::default(), bytes: Vec::new(), begin: 0, scanned: 0 })
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Waits for more bytes.
+    pub fn receive(&mut self) -> io::Result<()> {
+        self.bytes.drain(..self.begin);
+        self.scanned -= self.begin;
+        self.begin = 0;
+        let held = self.bytes.len();
+        self.bytes.resize(held + CHUNK_BYTES, 0);
+        let received = loop {
+            match self.stream.read(&mut self.bytes[held..]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                other => break other,
+            }
+        };
+        self.bytes.truncate(held + *received.as_ref().unwrap_or(&0));
+        if received? == 0 { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+
+    /// The next reply, if all of it has come.
+    pub fn next_reply(&mut self) -> io::Result<Option<&[u8]>> {
+        let scanned = self.scanner.scan(&self.bytes[self.scanned..]);
+        let scanned = scanned.map_err(|_| io::Error::new(ErrorKind::InvalidData, "that is no RESP"))?;
+        let Some(scanned) = scanned else {
+            self.scanned = self.bytes.len();
+            return Ok(None);
+        };
+        let begin = self.begin;
+        self.scanned += scanned.end;
+        self.begin = self.scanned;
+        Ok(Some(&self.bytes[begin..self.scanned]))
+    }
+
+    /// Asks one thing.
+    pub fn ask(&mut self, command: &[&str]) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let command: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();
+        words(&mut bytes, &command);
+        self.send(&bytes)?;
+        loop {
+            if let Some(reply) = self.next_reply()? {
+                return Ok(reply.to_vec());
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Asks one thing that must not be refused.
+    pub fn ask_firmly(&mut self, command: &[&str]) -> io::Result<Vec<u8>> {
+        let reply = self.ask(command)?;
+        if matches!(reply.first(), Some(b'-' | b'!')) {
+            let text = String::from_utf8_lossy(reply::text(&reply).unwrap_or_default()).into_owned();
+            return Err(io::Error::other(format!("{} was answered: {text}", command[0])));
+        }
+        Ok(reply)
+    }
+}

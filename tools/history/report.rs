@@ -1,0 +1,56 @@
+//! What the run was, and what is wrong with it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::asked::Tally;
+use super::judge::Verdict;
+use super::operation::{Fate, Found, Operation};
+
+/// So many violations are explained.
+const EXPLAINED_MAX: usize = 20;
+
+/// A table by command.
+pub fn commands(tally: &BTreeMap<&'static str, Tally>) -> String {
+    let line = |name: &str, cells: [String; 4]| {
+        let [done, in_vain, refused, unknown] = cells;
+        format!("{name:<18} {done:>10} {in_vain:>10} {refused:>10} {unknown:>10}\n")
+    };
+    let mut text = line("", ["done", "in vain", "refused", "unknown"].map(str::to_owned));
+    let mut sum = [0; 4];
+    for (name, tally) in tally {
+        let counts = [tally.done, tally.in_vain, tally.refused, tally.unknown];
+        sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        text.push_str(&line(name, counts.map(|count| count.to_string())));
+    }
+    text + &line("all", sum.map(|count| count.to_string()))
+}
+
+/// What is known of one key.
+pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
+    let reads = operations.iter().filter(|operation| operation.reads().is_some()).count();
+    let nils = operations.iter().filter(|operation| operation.reads() == Some(Found::Nil)).count();
+    let done = operations.iter().filter(|operation| operation.fate == Fate::Done).count();
+    let unknown = operations.iter().filter(|operation| operation.fate == Fate::Unknown).count();
+    format!(
+        "{name:<18} {reads} reads ({nils} of nothing), {} writes, {unknown} unknown: {} violations\n",
+        done - reads,
+        verdict.violations
+    )
+}
+
+/// The first violations, and how many there are.
+pub fn violations(verdicts: &[(String, Verdict)]) -> String {
+    let mut text = String::new();
+    let explained = verdicts.iter().flat_map(|(name, verdict)| verdict.explained.iter().map(move |told| (name, told)));
+    for (name, told) in explained.take(EXPLAINED_MAX) {
+        text.push_str(&format!("{name}: {told}\n"));
+    }
+    let count: u64 = verdicts.iter().map(|(_, verdict)| verdict.violations).sum();
+    text + &format!("violations: {count}\n")
+}
+
+pub fn headline(operations: u64, took: Duration) -> String {
+    let seconds = took.as_secs_f64();
+    format!("{operations} operations in {seconds:.1} s\n")
+}

@@ -1,0 +1,57 @@
+//! Before the run: where keys are, and that nothing is there.
+
+use std::io;
+use std::net::SocketAddr;
+
+use weir::protocol::reply;
+use weir::routing::slot_of;
+
+use super::keys::Key;
+use super::line::Line;
+
+/// Names are tried until one is on the same store as a key, but in another slot: on few stores that does not take long.
+const TAGS_TRIED: usize = 64;
+/// Cores have ranges of slots: what is so far apart has another home, if there are that many cores.
+const SLOTS_APART: u16 = 2_048;
+
+pub fn set_up(keys: &mut [Key], address: SocketAddr, around: &[SocketAddr]) -> io::Result<()> {
+    let mut line = Line::open(address)?;
+    for key in keys.iter_mut() {
+        line.ask_firmly(&["DEL", &key.name])?;
+        find_near_tag(&mut line, key)?;
+    }
+    if !around.is_empty() {
+        find_stores(&mut line, keys, around)?;
+    }
+    Ok(())
+}
+
+fn find_near_tag(line: &mut Line, key: &mut Key) -> io::Result<()> {
+    for tried in 0..TAGS_TRIED {
+        let tag = format!("historynear{tried}");
+        let name = format!("{{{tag}}}");
+        if slot_of(name.as_bytes()).abs_diff(key.slot()) < SLOTS_APART {
+            continue;
+        }
+        let reply = line.ask(&["EVAL", "return 1", "2", &key.name, &name])?;
+        if reply::integer(&reply) == Some(1) {
+            key.near_tag = tag;
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn find_stores(line: &mut Line, keys: &mut [Key], around: &[SocketAddr]) -> io::Result<()> {
+    let mut lines = around.iter().map(|address| Line::open(*address)).collect::<io::Result<Vec<_>>>()?;
+    for key in keys {
+        line.ask_firmly(&["SET", &key.name, "where"])?;
+        for (store, direct) in lines.iter_mut().enumerate() {
+            if reply::integer(&direct.ask(&["EXISTS", &key.name])?) == Some(1) {
+                key.store = Some(store);
+            }
+        }
+        line.ask_firmly(&["DEL", &key.name])?;
+    }
+    Ok(())
+}
