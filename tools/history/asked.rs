@@ -165,9 +165,7 @@ impl Log {
                 true
             }
         };
-        self.count(asked, |tally| {
-            if happened { tally.done += 1 } else { tally.in_vain += 1 }
-        });
+        self.count(asked, |tally| if happened { tally.done += 1 } else { tally.in_vain += 1 });
     }
 
     fn apply(&mut self, asked: &Asked, found: Option<Found>, occasion: Occasion) -> bool {
@@ -258,8 +256,12 @@ mod tests {
     use super::*;
 
     const RUN: Run = Run(0xa);
-    const OCCASION: Occasion =
-        Occasion { asked: Timestamp::from_millis(1), answered: Timestamp::from_millis(2), session: 1, number: 1 };
+    const OCCASION: Occasion = Occasion {
+        asked: Timestamp::from_millis(1),
+        answered: Timestamp::from_millis(2),
+        session: 1,
+        number: 1,
+    };
 
     fn acts(asked: &Asked, reply: &str) -> Vec<(Act, Fate)> {
         let mut log = Log::default();
@@ -298,13 +300,20 @@ mod tests {
         assert_eq!(acts(&get_set, "$6\r\na.7.0.\r\n"), [(Act::Take(Found::Value(7)), Fate::Done), wrote]);
         let expire = Asked::new("GETEX", [Effect::Read(0), Effect::Expire(0, 5)], Expect::Value);
         assert_eq!(acts(&expire, "_\r\n"), [(Act::Read(Found::Nil), Fate::Done)]);
-        assert_eq!(acts(&expire, "-UNAVAILABLE x\r\n"), [(Act::Expire { token: None, lives_ms: 5 }, Fate::Unknown)]);
+        assert_eq!(
+            acts(&expire, "-UNAVAILABLE x\r\n"),
+            [(Act::Expire { token: None, lives_ms: 5 }, Fate::Unknown)]
+        );
         let several = Asked::new("MGET", [Effect::Read(0), Effect::Read(1)], Expect::Each);
         assert_eq!(acts(&several, "*2\r\n-UNAVAILABLE x\r\n$-1\r\n"), [(Act::Read(Found::Nil), Fate::Done)]);
-        let block = Asked::new("EXEC", [], Expect::Block(vec![
-            Asked::new("SET in MULTI", [Effect::Write(0, 8)], Expect::Done),
-            Asked::new("GET in MULTI", [Effect::Read(0)], Expect::Value),
-        ]));
+        let block = Asked::new(
+            "EXEC",
+            [],
+            Expect::Block(vec![
+                Asked::new("SET in MULTI", [Effect::Write(0, 8)], Expect::Done),
+                Asked::new("GET in MULTI", [Effect::Read(0)], Expect::Value),
+            ]),
+        );
         let read = (Act::Read(Found::Value(8)), Fate::Done);
         assert_eq!(acts(&block, "*2\r\n+OK\r\n$6\r\na.8.0.\r\n"), [wrote, read]);
         assert_eq!(acts(&block, "-OVERLOADED x\r\n"), [(wrote.0, Fate::Never)]);
@@ -318,7 +327,11 @@ mod tests {
             ("UNAVAILABLE backend=a reason=connection-lost retry_after_ms=5", false, Fate::Unknown),
             ("UNAVAILABLE backend=a reason=connect-failed retry_after_ms=5", false, Fate::Never),
             ("OVERLOADED reason=queue backend=a retry_after_ms=5", false, Fate::Never),
-            ("OVERLOADED reason=stalled backend=a retry_after_ms=5 (it may have happened)", false, Fate::Unknown),
+            (
+                "OVERLOADED reason=stalled backend=a retry_after_ms=5 (it may have happened)",
+                false,
+                Fate::Unknown,
+            ),
             ("DEADLINE stage=backend waited_ms=5 (it may have happened)", false, Fate::Unknown),
             ("THROTTLED scope=tenant", false, Fate::Never),
             ("OVERLOADED reason=queue backend=a retry_after_ms=5", true, Fate::Unknown),

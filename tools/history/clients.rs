@@ -32,8 +32,8 @@ pub struct Shared {
     pub clock: Clock,
     /// Operations that nobody has taken yet.
     pub left: AtomicU64,
-    /// Set when the run cannot go on.
-    pub stop: AtomicBool,
+    /// Set when the run cannot go on, or has been told to end.
+    pub stop: Arc<AtomicBool>,
     sessions: AtomicU32,
 }
 
@@ -47,16 +47,21 @@ pub enum Role {
 }
 
 impl Shared {
-    pub fn new(workload: Workload, flags: HistoryFlags, clock: Clock) -> Self {
+    pub fn new(workload: Workload, flags: HistoryFlags, clock: Clock, stop: Arc<AtomicBool>) -> Self {
         let left = AtomicU64::new(flags.operations);
-        Self { workload, flags, clock, left, stop: AtomicBool::new(false), sessions: AtomicU32::new(0) }
+        Self { workload, flags, clock, left, stop, sessions: AtomicU32::new(0) }
+    }
+
+    /// How many operations were asked for.
+    pub fn asked(&self) -> u64 {
+        self.flags.operations - self.left.load(Ordering::Relaxed)
     }
 
     /// Takes up to so many operations of those that are left.
     fn take(&self, wanted: u64) -> u64 {
-        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-            Some(left.saturating_sub(wanted))
-        });
+        let taken = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(wanted)));
         taken.unwrap_or_else(|left| left).min(wanted)
     }
 

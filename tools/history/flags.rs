@@ -40,7 +40,7 @@ pub struct HistoryFlags {
     /// Connections, each with a thread of its own
     #[arg(long, value_name = "N", value_parser = number(1, 256), default_value = "32")]
     pub connections: u64,
-    /// Operations in all, those of writers around weir included
+    /// Operations in all, those of writers around weir included. A signal ends the run earlier, and what was done by then is judged
     #[arg(long, value_name = "N", value_parser = number(1, 10_000_000), default_value = "1000000")]
     pub operations: u64,
     /// Operations that a connection sends in one go: a random number up to this

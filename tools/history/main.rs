@@ -21,12 +21,13 @@ mod workload;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
 use clap::Parser as _;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use weir::runtime::Clock;
 
 use asked::{Log, Tally};
@@ -41,7 +42,7 @@ use workload::Workload;
 const EXIT_VIOLATIONS: u8 = 1;
 /// The run was not possible.
 const EXIT_NO_RUN: u8 = 2;
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 /// Stores count in milliseconds, and look at the clock when they begin with a command.
 const EXPIRY_SLACK: Duration = Duration::from_millis(10);
 
@@ -62,9 +63,10 @@ fn run(flags: &HistoryFlags) -> Result<u64, String> {
     let (address, around) = flags.check()?;
     let clock = Clock::start();
     let mut keys = Key::all(flags.keys, flags.reads);
-    set_up::set_up(&mut keys, address, &around).map_err(|error| format!("cannot prepare {address}: {error}"))?;
+    set_up::set_up(&mut keys, address, &around)
+        .map_err(|error| format!("cannot prepare {address}: {error}"))?;
     let workload = Workload::new(flags, keys, Run(clock.now().unix_ms));
-    let shared = Arc::new(Shared::new(workload, flags.clone(), clock));
+    let shared = Arc::new(Shared::new(workload, flags.clone(), clock, stop_flag()?));
     let roles = (0..flags.connections).map(|number| (Role::Client(number), address));
     let direct = around.iter().enumerate().map(|(store, address)| (Role::Around(store), *address));
     let (told, logs) = crossbeam_channel::unbounded();
@@ -77,8 +79,9 @@ fn run(flags: &HistoryFlags) -> Result<u64, String> {
             .map_err(|error| format!("cannot start a thread: {error}"))?;
     }
     drop(told);
+    tell_progress(&shared, 0);
     let (operations, tally) = gather(&shared, &logs)?;
-    print!("{}", report::headline(flags.operations, clock.now().monotonic.since(began)));
+    print!("{}", report::headline(shared.asked(), clock.now().monotonic.since(began)));
     print!("{}", report::commands(&tally));
     let rules = Rules { ttl: flags.ttl, slack: EXPIRY_SLACK, stores_forget: flags.stores_forget };
     Ok(judge_all(&shared.workload.keys, operations, &rules))
@@ -91,7 +94,6 @@ fn gather(
 ) -> Result<(Vec<Vec<Operation>>, BTreeMap<&'static str, Tally>), String> {
     let mut operations = vec![Vec::new(); shared.workload.keys.len()];
     let mut tally: BTreeMap<&'static str, Tally> = BTreeMap::new();
-    let mut tenths_told = 0;
     loop {
         match logs.recv_timeout(PROGRESS_EVERY) {
             Ok(log) => {
@@ -102,15 +104,24 @@ fn gather(
                 log.tally.into_iter().for_each(|(name, counts)| tally.entry(name).or_default().add(counts));
             }
             Err(RecvTimeoutError::Disconnected) => return Ok((operations, tally)),
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-        let all = shared.flags.operations;
-        let tenths = (all - shared.left.load(Ordering::Relaxed)) * 10 / all;
-        if tenths > tenths_told {
-            tenths_told = tenths;
-            eprintln!("{} % of {all} operations were asked for", tenths * 10);
+            Err(RecvTimeoutError::Timeout) => tell_progress(shared, shared.asked()),
         }
     }
+}
+
+fn tell_progress(shared: &Shared, asked: u64) {
+    eprintln!("{asked} of {} operations were asked for", shared.flags.operations);
+}
+
+/// Set by a first signal: what was asked until then is judged. A second one ends the process.
+fn stop_flag() -> Result<Arc<AtomicBool>, String> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            .map_err(|error| format!("cannot listen to signals: {error}"))?;
+    }
+    Ok(flag)
 }
 
 /// Says what was found, and how many violations that are.

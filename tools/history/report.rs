@@ -42,7 +42,8 @@ pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
 /// The first violations, and how many there are.
 pub fn violations(verdicts: &[(String, Verdict)]) -> String {
     let mut text = String::new();
-    let explained = verdicts.iter().flat_map(|(name, verdict)| verdict.explained.iter().map(move |told| (name, told)));
+    let explained =
+        verdicts.iter().flat_map(|(name, verdict)| verdict.explained.iter().map(move |told| (name, told)));
     for (name, told) in explained.take(EXPLAINED_MAX) {
         text.push_str(&format!("{name}: {told}\n"));
     }

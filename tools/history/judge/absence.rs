@@ -19,10 +19,7 @@ pub fn find(operations: &[Operation], rules: &Rules, verdict: &mut Verdict) {
     for (index, operation) in operations.iter().enumerate() {
         own.retain(|earlier| operations[*earlier].session == operation.session);
         if operation.reads() == Some(Found::Nil) {
-            let by_time = [
-                values.newest(rules.start(operation)),
-                written.newest(operation.asked),
-            ];
+            let by_time = [values.newest(rules.start(operation)), written.newest(operation.asked)];
             let by_order =
                 own.iter().copied().filter(|earlier| rules.keeps_up(&operations[*earlier], operation));
             let newest = by_time.into_iter().flatten().chain(by_order);
@@ -99,7 +96,8 @@ struct Values(Vec<(Timestamp, Timestamp, u32)>);
 
 impl Values {
     fn of(operations: &[Operation], rules: &Rules, counts: impl Fn(&Operation) -> bool) -> Self {
-        let values = operations.iter().enumerate().filter(|(_, operation)| is_value(operation) && counts(operation));
+        let values =
+            operations.iter().enumerate().filter(|(_, operation)| is_value(operation) && counts(operation));
         let mut values: Vec<_> = values
             .map(|(index, operation)| (operation.answered, rules.start(operation), index as u32))
             .collect();

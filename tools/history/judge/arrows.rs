@@ -81,7 +81,9 @@ fn sent_earlier(
     // What the next operation of the connection comes after: the newest that was not a plain read, and reads since then.
     let mut before: Vec<usize> = Vec::new();
     for (index, operation) in operations.iter().enumerate() {
-        let Some(cluster) = clusters.cluster(index).filter(|_| operation.way != Way::Unnamed) else { continue };
+        let Some(cluster) = clusters.cluster(index).filter(|_| operation.way != Way::Unnamed) else {
+            continue;
+        };
         before.retain(|earlier| operations[*earlier].session == operation.session);
         for earlier in &before {
             let former = &operations[*earlier];

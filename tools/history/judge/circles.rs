@@ -54,7 +54,9 @@ impl<'a> Graph<'a> {
         for line in &arrows.lines {
             let answered = line.answered_first.iter().enumerate();
             let mut points: Vec<(Timestamp, u32)> = answered
-                .filter_map(|(cluster, first)| Some((operations[(*first)? as usize].answered, cluster as u32)))
+                .filter_map(|(cluster, first)| {
+                    Some((operations[(*first)? as usize].answered, cluster as u32))
+                })
                 .collect();
             points.sort_unstable();
             for (place, (_, cluster)) in points.iter().enumerate() {
@@ -86,7 +88,9 @@ impl<'a> Graph<'a> {
 
     /// Only needed to explain something.
     fn name_arrows(&mut self, arrows: &Arrows) {
-        for (earlier, later) in arrows.sent_earlier.iter().map(|(one, other)| (*one as usize, *other as usize)) {
+        for (earlier, later) in
+            arrows.sent_earlier.iter().map(|(one, other)| (*one as usize, *other as usize))
+        {
             let ends = [earlier, later].map(|operation| self.clusters.cluster(operation));
             if let [Some(from), Some(to)] = ends {
                 self.sent_earlier.entry((from, to)).or_insert((earlier, later));
@@ -209,7 +213,13 @@ impl<'a> Graph<'a> {
     }
 
     /// The two operations by which one cluster comes before another at once.
-    fn arrow(&self, operations: &[Operation], arrows: &Arrows, from: usize, to: usize) -> Option<(usize, usize)> {
+    fn arrow(
+        &self,
+        operations: &[Operation],
+        arrows: &Arrows,
+        from: usize,
+        to: usize,
+    ) -> Option<(usize, usize)> {
         let by_time = arrows.lines.iter().find_map(|line| line.arrow(operations, from, to));
         by_time.or_else(|| self.sent_earlier.get(&(from, to)).copied())
     }

@@ -17,7 +17,8 @@ pub struct Clusters {
 
 impl Clusters {
     pub fn of(operations: &[Operation], verdict: &mut Verdict) -> Self {
-        let mut clusters = Self { of: vec![None; operations.len()], heads: Vec::new(), writes: HashMap::new() };
+        let mut clusters =
+            Self { of: vec![None; operations.len()], heads: Vec::new(), writes: HashMap::new() };
         for (index, operation) in operations.iter().enumerate() {
             if let Act::Write { token, .. } = operation.act {
                 clusters.writes.insert(token, index as u32);
@@ -45,10 +46,12 @@ impl Clusters {
         };
         let written = &operations[write];
         if written.fate == Fate::Never {
-            return verdict.note(|| explain::two(written, "was refused unsent", read, "found it all the same"));
+            return verdict
+                .note(|| explain::two(written, "was refused unsent", read, "found it all the same"));
         }
         if read.answered < written.asked {
-            return verdict.note(|| explain::two(read, "found the value of a later write", written, "came later"));
+            return verdict
+                .note(|| explain::two(read, "found the value of a later write", written, "came later"));
         }
         self.begin(write);
         self.of[index] = self.of[write];

@@ -43,7 +43,10 @@ fn told(operation: &Operation) -> String {
         Act::Write { token, lives_ms } => format!("wrote w{token} for {lives_ms} ms"),
         Act::Delete => "deleted".to_owned(),
         Act::Expire { token, lives_ms } => {
-            format!("set the expiry of {} to {lives_ms} ms", token.map_or_else(|| "it".to_owned(), |token| format!("w{token}")))
+            format!(
+                "set the expiry of {} to {lives_ms} ms",
+                token.map_or_else(|| "it".to_owned(), |token| format!("w{token}"))
+            )
         }
     };
     let fate = match operation.fate {

@@ -8,8 +8,7 @@ use super::super::operation::{Act, Fate, Found, Operation, Token, Way};
 use super::brute_force::is_possible;
 use super::{Rules, Verdict, judge};
 
-const STRICT: Rules =
-    Rules { ttl: Duration::ZERO, slack: Duration::from_millis(1), stores_forget: false };
+const STRICT: Rules = Rules { ttl: Duration::ZERO, slack: Duration::from_millis(1), stores_forget: false };
 const NIL: Act = Act::Read(Found::Nil);
 
 fn at(ms: u64) -> Timestamp {
@@ -68,13 +67,8 @@ fn right(operations: &[Operation]) {
 
 #[test]
 fn a_stale_read_after_an_acknowledged_write() {
-    let history = |asked| {
-        [
-            operation(1, write(1), 0, 1),
-            operation(1, write(2), 2, 4),
-            operation(2, read(1), asked, 6),
-        ]
-    };
+    let history =
+        |asked| [operation(1, write(1), 0, 1), operation(1, write(2), 2, 4), operation(2, read(1), asked, 6)];
     right(&history(3));
     right(&history(4));
     wrong(&history(5), "no order of these is possible");
@@ -110,8 +104,9 @@ fn reads_of_one_connection_that_go_backwards_within_one_pipeline() {
 
 #[test]
 fn own_writes_within_one_pipeline() {
-    let history =
-        |session| [operation(1, write(1), 0, 1), operation(2, write(2), 2, 5), operation(session, read(1), 2, 5)];
+    let history = |session| {
+        [operation(1, write(1), 0, 1), operation(2, write(2), 2, 5), operation(session, read(1), 2, 5)]
+    };
     right(&history(3));
     wrong(&history(2), "sent by the same connection before");
     wrong(&[operation(1, read(1), 0, 5), operation(1, write(1), 0, 5)], "was sent behind it");
@@ -186,10 +181,15 @@ fn found_after_its_end() {
     right(&[short, longer, operation(3, read(1), 27, 28)]);
     wrong(&[short, longer, operation(3, read(1), 28, 29)], "was the end of it");
     right(&[short, unknown(2, Act::Expire { token: None, lives_ms: 20 }, 5), operation(3, read(1), 50, 51)]);
-    right(&[operation(1, write(1), 0, 1), unknown(2, Act::Expire { token: None, lives_ms: 20 }, 5), operation(3, NIL, 25, 26)]);
+    right(&[
+        operation(1, write(1), 0, 1),
+        unknown(2, Act::Expire { token: None, lives_ms: 20 }, 5),
+        operation(3, NIL, 25, 26),
+    ]);
     // What a command has taken away is gone, even where its delete could still have come before the write.
     let taken = Act::Take(Found::Value(1));
-    let history = |asked| [operation(1, write(1), 0, 5), operation(2, taken, 1, 6), operation(3, read(1), asked, 9)];
+    let history =
+        |asked| [operation(1, write(1), 0, 5), operation(2, taken, 1, 6), operation(3, read(1), asked, 9)];
     right(&history(6));
     wrong(&history(7), "was the end of it");
 }

@@ -1,0 +1,164 @@
+"""weir-history against real servers: readers and writers fight over a few keys, and nothing is read that could not have been."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+
+import pytest
+
+from harness.processes import ROOT, Redis, Server, StandIn, binary
+from harness.stale_cache import StaleCache
+from harness.waiting import until
+
+# Flags for every weir of this file, on top of its shards.
+WEIR_FLAGS: list[str] = []
+SHARDS = ["--shards", "8"]
+# More than any run comes to: they are ended with a signal.
+ENDLESS = ["--operations", "10000000"]
+# Operations in each stretch of a run.
+STRETCH = 8_000
+# Writes that outlive their store, if only its process dies.
+ON_DISK = ["--appendonly", "yes", "--appendfsync", "no"]
+
+
+class History(Server):
+    """A run of weir-history."""
+
+    name = "weir-history"
+
+    def __init__(self, address: str, *flags: str) -> None:
+        super().__init__()
+        self.flags = ["--address", address, *ENDLESS, *flags]
+
+    def command(self) -> list[str]:
+        return [str(binary("weir-history")), *self.flags]
+
+    def asked(self) -> int:
+        """How many operations were asked for, as far as it has said."""
+        assert not self.exited(), f"weir-history has ended:\n{self.output()}"
+        return max(map(int, re.findall(r"^(\d+) of \d+ operations", self.output(1 << 20), re.MULTILINE)), default=0)
+
+    def go_on(self, operations: int = STRETCH) -> None:
+        """Waits until so many more were asked for."""
+        goal = self.asked() + operations
+        until(lambda: self.asked() >= goal, "the run goes on", seconds=60)
+
+    def lines(self, count: int) -> None:
+        """Waits until it has told its progress so often again, which it does twice a second."""
+        goal = self.output(1 << 20).count("were asked for") + count
+        until(lambda: self.output(1 << 20).count("were asked for") >= goal, "time passes")
+
+    def verdict(self) -> str:
+        """Ends the run; says what was found."""
+        code = self.terminate(60)
+        text = self.output(1 << 20)
+        assert code in (0, 1) and ("violations: 0\n" in text) == (code == 0), f"it ended with {code}:\n{text}"
+        return text
+
+
+def history(servers, address: str, *flags: str) -> History:
+    run = servers.keep(History(address, *flags))
+    run.launch()
+    return run
+
+
+def clean(run: History) -> None:
+    text = run.verdict()
+    assert "violations: 0\n" in text, text
+
+
+def done(text: str, command: str) -> int:
+    """How many of these were carried out."""
+    found = re.search(rf"^{re.escape(command)} +(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def weir_before(servers, *backends: Redis, flags: list[str] | None = None):
+    return servers.weir(*backends, flags=[*SHARDS, *WEIR_FLAGS, *(flags or [])])
+
+
+@pytest.mark.parametrize(
+    ("stores", "flags"),
+    [
+        (1, ["--flushes", "--undeclared"]),
+        (1, ["--reads", "get", "--pipeline", "1", "--keys", "2", "--writes-per-mille", "50"]),
+        (3, ["--flushes", "--pipeline", "48"]),
+        (3, ["--keys", "24", "--writes-per-mille", "500"]),
+    ],
+    ids=["one store", "one store, few keys, GET", "three stores, deep pipelines", "three stores, many writes"],
+)
+def test_nothing_is_read_that_could_not_have_been(servers, stores: int, flags: list[str]):
+    weir = weir_before(servers, *(servers.redis() for _ in range(stores)))
+    run = history(servers, weir.address, *flags)
+    run.go_on()
+    clean(run)
+
+
+@pytest.mark.weir_only
+@pytest.mark.parametrize("forgets", [False, True], ids=["nothing is lost", "all is lost"])
+def test_a_store_dies_and_comes_back(servers, forgets: bool):
+    stores = [servers.redis(*([] if forgets else ON_DISK)) for _ in range(3)]
+    weir = weir_before(servers, *stores)
+    run = history(servers, weir.address, *(["--stores-forget"] if forgets else []))
+    for victim in stores[:2]:
+        run.go_on()
+        victim.kill()
+        run.lines(1)
+        victim.start()
+    run.go_on()
+    clean(run)
+
+
+@pytest.mark.weir_only
+@pytest.mark.parametrize("flags", [[], ["--backend-timeout", "200ms"]], ids=["waited for", "given up"])
+def test_a_store_stands_still(servers, flags: list[str]):
+    stores = [servers.redis(), servers.redis()]
+    weir = weir_before(servers, *stores, flags=flags)
+    run = history(servers, weir.address)
+    run.go_on()
+    stores[0].signal(signal.SIGSTOP)
+    run.lines(2)
+    stores[0].signal(signal.SIGCONT)
+    run.go_on()
+    clean(run)
+
+
+@pytest.mark.weir_only
+def test_somebody_writes_around_weir(servers):
+    stores = [servers.redis() for _ in range(3)]
+    weir = weir_before(servers, *stores)
+    run = history(servers, weir.address, "--ttl", "1s", "--around", ",".join(store.address for store in stores))
+    run.go_on(2 * STRETCH)
+    text = run.verdict()
+    assert "violations: 0\n" in text, text
+    assert done(text, "write around") > 0 and done(text, "DEL around") > 0, text
+
+
+def test_a_store_alone_is_never_stale(servers):
+    """Proves the checker: what it finds is no fault of its own."""
+    run = history(servers, servers.keep(StandIn()).start().address, "--flushes", "--undeclared")
+    run.go_on(2 * STRETCH)
+    clean(run)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02], ids=["an honest proxy", "a lying one"])
+def test_a_cache_that_knows_nothing_of_writes_is_found_out(servers, seconds: float):
+    """Proves that the checker finds something."""
+    with StaleCache(servers.redis().port, seconds) as proxy:
+        run = history(servers, proxy.address, "--connections", "8", "--keys", "4", "--closes-per-mille", "0")
+        until(lambda: run.asked() >= 1_000, "the run goes on")
+        text = run.verdict()
+    if not seconds:
+        assert "violations: 0\n" in text, text
+        return
+    assert proxy.repeated > 0
+    assert "violations: 0\n" not in text and "no order of these is possible" in text, text
+
+
+def test_a_run_that_is_not_possible_says_so():
+    result = subprocess.run(
+        [binary("weir-history"), "--address", "127.0.0.1:1"], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
+    assert result.returncode == 2 and "cannot prepare 127.0.0.1:1" in result.stderr, result
