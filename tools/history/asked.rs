@@ -42,6 +42,8 @@ pub enum Expect {
     Done,
     /// Zero: it did not happen.
     NotZero,
+    /// How many were removed. Zero: there was nothing.
+    Removed,
     /// The value.
     Value,
     /// The first element of an array is the value.
@@ -140,6 +142,17 @@ impl Log {
                 false
             }
             Expect::NotZero => self.apply(asked, None, occasion),
+            Expect::Removed if reply::integer(reply) == Some(0) => {
+                let looked = |effect: &Effect| match effect {
+                    Effect::Delete(key) => Effect::Read(*key),
+                    other => *other,
+                };
+                for effect in &asked.effects {
+                    self.note(asked, looked(effect), Some(Found::Nil), Fate::Done, occasion);
+                }
+                false
+            }
+            Expect::Removed => self.apply(asked, None, occasion),
             Expect::Value => self.apply(asked, found(reply, run), occasion),
             Expect::First => self.apply(asked, element(reply, 0, run), occasion),
             Expect::Second => self.apply(asked, element(reply, 1, run), occasion),
@@ -188,6 +201,8 @@ impl Log {
         let (key, act) = match effect {
             Effect::Write(key, token) => (key, Act::Write { token, lives_ms: 0 }),
             Effect::WriteFor(key, token, lives_ms) => (key, Act::Write { token, lives_ms }),
+            // There was nothing to delete, and that is noted already.
+            Effect::Delete(_) if found == Some(Found::Nil) => return,
             Effect::Delete(key) => (key, Act::Delete),
             Effect::Expire(key, lives_ms) => match found {
                 Some(Found::Value(token)) => (key, Act::Expire { token: Some(token), lives_ms }),
@@ -317,6 +332,11 @@ mod tests {
         let read = (Act::Read(Found::Value(8)), Fate::Done);
         assert_eq!(acts(&block, "*2\r\n+OK\r\n$6\r\na.8.0.\r\n"), [wrote, read]);
         assert_eq!(acts(&block, "-OVERLOADED x\r\n"), [(wrote.0, Fate::Never)]);
+        let get_delete = Asked::new("GETDEL", [Effect::Take(0), Effect::Delete(0)], Expect::Value);
+        assert_eq!(acts(&get_delete, "_\r\n"), [(Act::Take(Found::Nil), Fate::Done)]);
+        let delete = Asked::new("DEL", [Effect::Delete(0)], Expect::Removed);
+        assert_eq!(acts(&delete, ":0\r\n"), [(Act::Read(Found::Nil), Fate::Done)]);
+        assert_eq!(acts(&delete, ":1\r\n"), [(Act::Delete, Fate::Done)]);
         let copy = Asked::new("COPY", [Effect::Write(0, 8)], Expect::NotZero);
         assert_eq!(acts(&copy, ":0\r\n"), [(wrote.0, Fate::Never)]);
     }

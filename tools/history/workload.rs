@@ -283,19 +283,19 @@ impl Workload {
                 let asked = Asked::new("GETEX", effects, Expect::Value);
                 batch.ask(&[b"GETEX", name, b"PX", lives.as_bytes()], asked);
             }
-            Write::Delete => batch.ask(&[b"DEL", name], Asked::new("DEL", deletes, Expect::Done)),
+            Write::Delete => batch.ask(&[b"DEL", name], Asked::new("DEL", deletes, Expect::Removed)),
             Write::DeleteApart => {
                 let Some(other) = self.partner(index, false, random) else { return };
                 let effects = [deletes[0], Effect::Delete(other as u16)];
-                let asked = Asked { is_split: true, ..Asked::new("DEL of two", effects, Expect::Done) };
+                let asked = Asked { is_split: true, ..Asked::new("DEL of two", effects, Expect::Removed) };
                 batch.ask(&[b"DEL", name, self.keys[other].name.as_bytes()], asked);
             }
-            Write::Unlink => batch.ask(&[b"UNLINK", name], Asked::new("UNLINK", deletes, Expect::Done)),
+            Write::Unlink => batch.ask(&[b"UNLINK", name], Asked::new("UNLINK", deletes, Expect::Removed)),
             Write::Expire => {
-                batch.ask(&[b"EXPIRE", name, b"-1"], Asked::new("EXPIRE past", deletes, Expect::Done));
+                batch.ask(&[b"EXPIRE", name, b"-1"], Asked::new("EXPIRE past", deletes, Expect::Removed));
             }
             Write::ExpireMs => {
-                batch.ask(&[b"PEXPIRE", name, b"0"], Asked::new("PEXPIRE past", deletes, Expect::Done));
+                batch.ask(&[b"PEXPIRE", name, b"0"], Asked::new("PEXPIRE past", deletes, Expect::Removed));
             }
             Write::SetHead => {
                 let asked = Asked::new("LSET", writes, Expect::Done);
@@ -329,7 +329,7 @@ impl Workload {
             block.add(&[b"GET", name], Asked::new("GET in MULTI", [Effect::Read(at)], Expect::Value));
         }
         if random.per_mille(150) {
-            block.add(&[b"DEL", name], Asked::new("DEL in MULTI", [Effect::Delete(at)], Expect::Done));
+            block.add(&[b"DEL", name], Asked::new("DEL in MULTI", [Effect::Delete(at)], Expect::Removed));
         } else {
             block.batch.encoded(|out| key.create(out, &key.name, value), Asked::helper("queued"));
             block.asked.push(Asked::new("write in MULTI", [Effect::Write(at, token)], Expect::Done));
@@ -383,7 +383,7 @@ impl Workload {
         }
         let (index, key) = *random.pick(&here);
         if random.per_mille(200) {
-            let asked = Asked::new("DEL around", [Effect::Delete(index as u16)], Expect::Done);
+            let asked = Asked::new("DEL around", [Effect::Delete(index as u16)], Expect::Removed);
             return batch.ask(&[b"DEL", key.name.as_bytes()], Asked { way: Way::Around, ..asked });
         }
         let token = self.token();

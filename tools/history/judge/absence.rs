@@ -1,9 +1,12 @@
 //! Nothing found where something must have been.
 //!
-//! A nil is right if it has a *reason*: a delete, the expiry of a value, or (if stores forget) nothing at all, that began before the nil was answered and need not
-//! have been over before something that the nil comes after. What it comes after are values that were written or found, with an answer before
-//! the nil was asked, or earlier on its own connection.
+//! A nil needs a *reason*: a delete or the expiry of a value. What it comes after are values that were written or found, with an answer before the
+//! nil was asked, or earlier on its own connection; so the reason must not be over before the newest of them began, and must have begun
+//! before the nil was answered. One reason serves for nils until a value comes between. So of nils with values between, each needs a reason of its own:
+//! their spans of time do not touch, and of the reasons that fit, the one that is over first is used up.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use super::super::operation::{Act, Fate, Found, Operation, Way};
@@ -11,7 +14,10 @@ use super::{Rules, Verdict, explain, is_binding};
 use weir::values::Timestamp;
 
 pub fn find(operations: &[Operation], rules: &Rules, verdict: &mut Verdict) {
-    let reasons = Reasons::of(operations, rules);
+    if rules.stores_forget {
+        return;
+    }
+    let mut nils: Vec<Nil> = Vec::new();
     let values = Values::of(operations, rules, |_| true);
     let written = Values::of(operations, rules, is_binding);
     // What the connection itself had or wrote: its newest write, and its reads since then.
@@ -24,13 +30,12 @@ pub fn find(operations: &[Operation], rules: &Rules, verdict: &mut Verdict) {
                 own.iter().copied().filter(|earlier| rules.keeps_up(&operations[*earlier], operation));
             let newest = by_time.into_iter().flatten().chain(by_order);
             let newest = newest.max_by_key(|earlier| rules.start(&operations[*earlier]));
-            if let Some(newest) = newest
-                && !reasons.allow(operation, rules.start(&operations[newest]))
-            {
-                verdict.note(|| {
-                    explain::two(&operations[newest], "was there", operation, "found nothing, for no reason")
-                });
-            }
+            nils.extend(newest.map(|newest| Nil {
+                until: operation.answered,
+                from: rules.start(&operations[newest]),
+                index,
+                newest,
+            }));
         }
         if is_value(operation) && operation.way != Way::Unnamed {
             if !matches!(operation.act, Act::Read(_)) {
@@ -43,6 +48,59 @@ pub fn find(operations: &[Operation], rules: &Rules, verdict: &mut Verdict) {
             own.push(index);
         }
     }
+    for nil in unexplained(operations, nils, rules.slack) {
+        let (value, nil) = (&operations[nil.newest], &operations[nil.index]);
+        verdict.note(|| explain::two(value, "was there", nil, "found nothing, for no reason"));
+    }
+}
+
+/// A read of nothing, and when its reason must have come.
+#[derive(Clone, Copy)]
+struct Nil {
+    from: Timestamp,
+    until: Timestamp,
+    index: usize,
+    /// The newest value that it comes after.
+    newest: usize,
+}
+
+fn unexplained(operations: &[Operation], mut nils: Vec<Nil>, slack: Duration) -> Vec<Nil> {
+    let mut reasons: Vec<(Timestamp, Timestamp)> =
+        operations.iter().filter_map(|operation| reason(operation, slack)).collect();
+    reasons.sort_unstable();
+    nils.sort_by_key(|nil| nil.until);
+    let latest = latest(&reasons);
+    let mut begun = 0;
+    let mut fitting = BinaryHeap::new();
+    let mut served = Timestamp::ZERO;
+    let mut found = Vec::new();
+    for nil in nils {
+        while begun < reasons.len() && reasons[begun].0 <= nil.until {
+            fitting.push(Reverse(reasons[begun].1));
+            begun += 1;
+        }
+        let has_any = begun > 0 && latest[begun - 1] >= nil.from;
+        // One that no value separates from the last that took a reason may have the same.
+        let needs_own = nil.from > served;
+        while needs_own && fitting.peek().is_some_and(|Reverse(over)| *over < nil.from) {
+            fitting.pop();
+        }
+        if !has_any || (needs_own && fitting.pop().is_none()) {
+            found.push(nil);
+        } else if needs_own {
+            served = nil.until;
+        }
+    }
+    found
+}
+
+/// How late one of the reasons up to each may have been.
+fn latest(reasons: &[(Timestamp, Timestamp)]) -> Vec<Timestamp> {
+    let until = reasons.iter().scan(Timestamp::ZERO, |latest, (_, until)| {
+        *latest = (*latest).max(*until);
+        Some(*latest)
+    });
+    until.collect()
 }
 
 /// A value was surely there.
@@ -51,31 +109,6 @@ fn is_value(operation: &Operation) -> bool {
         Act::Write { .. } => operation.fate == Fate::Done,
         Act::Read(found) | Act::Take(found) => matches!(found, Found::Value(_)),
         Act::Delete | Act::Expire { .. } => false,
-    }
-}
-
-/// What may have left nothing behind: the earliest start of each, and how late one of those up to it may have been.
-struct Reasons(Vec<(Timestamp, Timestamp)>);
-
-impl Reasons {
-    fn of(operations: &[Operation], rules: &Rules) -> Self {
-        let mut reasons: Vec<(Timestamp, Timestamp)> =
-            operations.iter().filter_map(|operation| reason(operation, rules.slack)).collect();
-        if rules.stores_forget {
-            reasons.push((Timestamp::ZERO, Timestamp::MAX));
-        }
-        reasons.sort_unstable();
-        let mut latest = Timestamp::ZERO;
-        for (_, until) in &mut reasons {
-            latest = latest.max(*until);
-            *until = latest;
-        }
-        Self(reasons)
-    }
-
-    fn allow(&self, nil: &Operation, after: Timestamp) -> bool {
-        let begun = self.0.partition_point(|(from, _)| *from <= nil.answered);
-        begun > 0 && self.0[begun - 1].1 >= after
     }
 }
 

@@ -15,8 +15,8 @@
 //! | `lifetimes.rs` | values found after they had expired, or after a command had taken them away and said so |
 //! | `explain.rs` | words for them |
 //!
-//! What is found is always wrong. What is not found: a nil has no name, so one delete may serve as the reason for several of them
-//! though values were seen between (`absence.rs`); and an unknown delete is a reason, but never a proof.
+//! What is found is always wrong. What is not found: a nil has no name, so which delete it saw is left open as far as there are enough of them
+//! at the right times (`absence.rs`); and an unknown delete is a reason for a nil, but proves nothing.
 //!
 //! Nobody promises the place of a script that does not declare its key in a pipeline (`Way::Unnamed`), so for it only time counts.
 //!

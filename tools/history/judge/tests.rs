@@ -155,6 +155,13 @@ fn nothing_needs_a_reason() {
     right(&[value, operation(2, Act::Delete, 4, 9), operation(3, NIL, 5, 6)]);
     wrong(&[operation(2, Act::Delete, 0, 1), value, operation(3, NIL, 5, 6)], "for no reason");
     wrong(&[value, operation(3, NIL, 5, 6), operation(2, Act::Delete, 7, 9)], "for no reason");
+    // One that nobody knows of is a reason for one time without a value, and not for two.
+    let one = [unknown(2, Act::Delete, 4), value, operation(3, NIL, 5, 6), operation(4, NIL, 9, 10)];
+    right(&one);
+    let back = [one.as_slice(), &[operation(1, write(2), 11, 12)]].concat();
+    right(&back);
+    wrong(&[back.as_slice(), &[operation(3, NIL, 13, 14)]].concat(), "for no reason");
+    right(&[back.as_slice(), &[operation(3, NIL, 13, 14), unknown(5, Act::Delete, 7)]].concat());
     // Found again after it had been nothing.
     wrong(
         &[value, operation(2, Act::Delete, 4, 20), operation(3, NIL, 5, 6), operation(4, read(1), 7, 8)],
