@@ -136,12 +136,10 @@ impl Log {
 
     fn serve(&mut self, asked: &Asked, reply: &[u8], run: Run, occasion: Occasion) {
         let happened = match &asked.expect {
-            Expect::Done => self.apply(asked, None, occasion),
             Expect::NotZero if reply::integer(reply) == Some(0) => {
                 self.fail(asked, Fate::Never, occasion);
                 false
             }
-            Expect::NotZero => self.apply(asked, None, occasion),
             Expect::Removed if reply::integer(reply) == Some(0) => {
                 let looked = |effect: &Effect| match effect {
                     Effect::Delete(key) => Effect::Read(*key),
@@ -152,7 +150,7 @@ impl Log {
                 }
                 false
             }
-            Expect::Removed => self.apply(asked, None, occasion),
+            Expect::Done | Expect::NotZero | Expect::Removed => self.apply(asked, None, occasion),
             Expect::Value => self.apply(asked, found(reply, run), occasion),
             Expect::First => self.apply(asked, element(reply, 0, run), occasion),
             Expect::Second => self.apply(asked, element(reply, 1, run), occasion),

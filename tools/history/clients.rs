@@ -77,8 +77,7 @@ pub fn run(shared: &Arc<Shared>, role: Role, address: SocketAddr, told: &Sender<
     while !shared.is_over() && client.has_keys() {
         let now = shared.clock.now().monotonic;
         match client.session() {
-            Ok(()) => unreachable_since = None,
-            Err(Broken::Used) => unreachable_since = None,
+            Ok(()) | Err(Broken::Used) => unreachable_since = None,
             Err(Broken::Unused(error)) => {
                 if now.since(*unreachable_since.get_or_insert(now)) > UNREACHABLE {
                     shared.stop.store(true, Ordering::Relaxed);

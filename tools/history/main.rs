@@ -87,11 +87,10 @@ fn run(flags: &HistoryFlags) -> Result<u64, String> {
     Ok(judge_all(&shared.workload.keys, operations, &rules))
 }
 
-/// What all threads have written down, by key.
-fn gather(
-    shared: &Shared,
-    logs: &Receiver<Result<Log, String>>,
-) -> Result<(Vec<Vec<Operation>>, BTreeMap<&'static str, Tally>), String> {
+/// What all threads have written down: operations by key, and what became of commands.
+type Written = (Vec<Vec<Operation>>, BTreeMap<&'static str, Tally>);
+
+fn gather(shared: &Shared, logs: &Receiver<Result<Log, String>>) -> Result<Written, String> {
     let mut operations = vec![Vec::new(); shared.workload.keys.len()];
     let mut tally: BTreeMap<&'static str, Tally> = BTreeMap::new();
     loop {

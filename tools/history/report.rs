@@ -41,14 +41,12 @@ pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
 
 /// The first violations, and how many there are.
 pub fn violations(verdicts: &[(String, Verdict)]) -> String {
-    let mut text = String::new();
     let explained =
         verdicts.iter().flat_map(|(name, verdict)| verdict.explained.iter().map(move |told| (name, told)));
-    for (name, told) in explained.take(EXPLAINED_MAX) {
-        text.push_str(&format!("{name}: {told}\n"));
-    }
+    let lines: Vec<String> =
+        explained.take(EXPLAINED_MAX).map(|(name, told)| format!("{name}: {told}\n")).collect();
     let count: u64 = verdicts.iter().map(|(_, verdict)| verdict.violations).sum();
-    text + &format!("violations: {count}\n")
+    lines.concat() + &format!("violations: {count}\n")
 }
 
 pub fn headline(operations: u64, took: Duration) -> String {

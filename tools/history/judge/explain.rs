@@ -13,8 +13,7 @@ pub fn two(one: &Operation, what: &str, other: &Operation, more: &str) -> String
 
 /// Arrows that lead back to where they began.
 pub fn circle(operations: &[Operation], arrows: &[(usize, usize)]) -> String {
-    let mut text = String::from("no order of these is possible:");
-    for (earlier, later) in arrows {
+    let told = arrows.iter().map(|(earlier, later)| {
         let [earlier, later] = [earlier, later].map(|index| &operations[*index]);
         let why = if earlier.answered < later.asked {
             "was answered before this was asked"
@@ -23,9 +22,9 @@ pub fn circle(operations: &[Operation], arrows: &[(usize, usize)]) -> String {
         } else {
             "is too old for"
         };
-        text.push_str(&format!("\n      {}\n        {why}: {}", told(earlier), told(later)));
-    }
-    text
+        format!("\n      {}\n        {why}: {}", told(earlier), told(later))
+    });
+    format!("no order of these is possible:{}", told.collect::<String>())
 }
 
 /// One operation with its times, in seconds since the start.
