@@ -1,0 +1,118 @@
+"""A proxy with a cache for GET that is right, but for what it is told to overlook. What looks for stale reads must find some then."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+
+from .resp import Closed, Connection, Parser, encode
+
+READS = set(b"GET GETRANGE SUBSTR STRLEN EXISTS MGET HGET HMGET HGETALL HVALS HLEN LINDEX LRANGE LLEN HELLO".split())
+KEPT_SECONDS = 1.0
+
+
+class CarelessCache:
+    """Listens on a port of its own before one store; each client has a thread and a connection to the store.
+
+    A write forgets whatever it names, what is being fetched too. The cache overlooks commands by name; "expiry"; "fetches", those
+    under way while their key is written; and "writes", all of them.
+    """
+
+    def __init__(self, store_port: int, overlooks: str = "nothing") -> None:
+        self.store_port = store_port
+        self.overlooks = overlooks
+        self.lock = threading.Lock()
+        self.kept: dict[tuple[bytes, bytes], tuple[float, bytes]] = {}
+        # By any word of a write, which its keys are among.
+        self.writers: Counter[bytes] = Counter()
+        self.version: Counter[bytes] = Counter()
+        self.hits = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> CarelessCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        parser, dialect, queued = Parser(), b"2", None
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            with client, Connection(self.store_port) as store:
+                while data := client.recv(1 << 16):
+                    parser.feed(data)
+                    while (request := parser.next()) is not None:
+                        words = [child.value for child in request.children]
+                        if words[0] == b"HELLO":
+                            dialect = words[1]
+                        if words[0] == b"MULTI":
+                            queued = []
+                        if words[0] == b"EXEC":
+                            reply, queued = self._write(store, words, queued), None
+                        elif queued is not None:
+                            # It takes effect with EXEC.
+                            queued += words
+                            reply = ask(store, words)
+                        elif words[0] == b"GET":
+                            reply = self._get(store, words, dialect)
+                        elif words[0] in READS:
+                            reply = ask(store, words)
+                        else:
+                            reply = self._write(store, words, words)
+                        client.sendall(reply)
+        except (OSError, Closed):
+            pass  # one of the two has gone
+
+    def _get(self, store: Connection, words: list[bytes], dialect: bytes) -> bytes:
+        place = (words[1], dialect)
+        now = time.monotonic()
+        with self.lock:
+            until, reply = self.kept.get(place, (0.0, b""))
+            if now < until:
+                self.hits += 1
+                return reply
+            writers, version = self.writers[words[1]], self.version[words[1]]
+        lives_ms = int(ask(store, [b"PTTL", words[1]])[1:])
+        reply = ask(store, words)
+        if self.overlooks == "fetches":
+            ask(store, [b"PING"])  # time enough for a write
+        lives = KEPT_SECONDS if lives_ms < 0 or self.overlooks == "expiry" else min(KEPT_SECONDS, lives_ms / 1000)
+        with self.lock:
+            undisturbed = not writers and version == self.version[words[1]]
+            if undisturbed or self.overlooks == "fetches":
+                self.kept[place] = (now + lives, reply)
+        return reply
+
+    def _write(self, store: Connection, words: list[bytes], named: list[bytes]) -> bytes:
+        if self.overlooks in ("writes", words[0].decode()):
+            return ask(store, words)
+        names = set(named)
+        with self.lock:
+            self.writers.update(names)
+            self.version.update(names)
+            for place in [place for place in self.kept if place[0] in names]:
+                del self.kept[place]
+        try:
+            return ask(store, words)
+        finally:
+            with self.lock:
+                self.writers.subtract(names)
+
+
+def ask(store: Connection, words: list[bytes]) -> bytes:
+    store.send_raw(encode(*words))
+    return store.read().raw
