@@ -26,10 +26,11 @@ const ROOMS: &[(&str, &[&str])] = &[
 
 /// The stages of `src/shard`, and those whose names none of its files may know.
 const STAGES: &[(&str, &[&str])] = &[
-    ("front", &["back", "post", "composer"]),
-    ("gate", &["front", "back", "post", "composer"]),
-    ("back", &["front", "gate", "post", "composer"]),
-    ("post", &["front", "gate", "back", "composer"]),
+    ("front", &["hot", "back", "post", "composer"]),
+    ("gate", &["front", "hot", "back", "post", "composer"]),
+    ("hot", &["front", "gate", "back", "post", "composer"]),
+    ("back", &["front", "gate", "hot", "post", "composer"]),
+    ("post", &["front", "gate", "hot", "back", "composer"]),
 ];
 
 /// The only files with `unsafe` in them.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::QuotaHistory;
-use crate::shard::{BulkheadFigures, Counters, Pressures, ServiceTimes, Shard, UserFigures};
+use crate::shard::{
+    BulkheadFigures, Counters, HotFigures, HotKey, Pressures, ServiceTimes, Shard, UserFigures,
+};
 use crate::storage::EngineStatistics;
 use crate::values::StoreVersion;
 
@@ -24,6 +26,10 @@ pub struct ShardReport {
     pub bulkheads: Vec<BulkheadFigures>,
     /// What it has refused under pressure.
     pub pressures: Pressures,
+    /// How it stands with hot keys, and what is known of each.
+    pub hot: HotFigures,
+    /// See there.
+    pub hot_keys: Vec<HotKey>,
     /// Users whose quotas it keeps account of.
     pub users: UserFigures,
     /// How often it was awake, and woke others.
@@ -52,6 +58,8 @@ impl ShardReport {
             service_times: shard.service_times(),
             bulkheads: shard.bulkheads().collect(),
             pressures: shard.pressures().clone(),
+            hot: shard.hot_figures(),
+            hot_keys: shard.hot_keys(),
             users: shard.users(),
             event_loop,
         }

@@ -1,12 +1,12 @@
-//! One core's share of everything: five stages, each a room with state of its own, and the way of a request through them.
+//! One core's share of everything: six stages, each a room with state of its own, and the way of a request through them.
 //!
 //! ```text
-//!                     front                        gate              back
-//!   clients ══bytes══> decoding, whose turn ──┐  prices, accounts    links, fences ══> stores
-//!                                            v        │               ^
-//!                              composer: permitted? ──> admitted? ──> at home here? ─┐
-//!                                                                                    │ on another core
-//!   clients <══ answers in the order asked <── settled <────────────────── post <────┘
+//!                     front                        gate                   hot             back
+//!   clients ══bytes══> decoding, whose turn ──┐  prices, accounts    cache, fetches    links, fences ══> stores
+//!                                            v        │                    │             ^
+//!                              composer: permitted? ──> admitted? ──> at home here? ─────┤
+//!                                                                                        │ on another core
+//!   clients <══ answers in the order asked <── settled <────────────────────── post <────┘
 //! ```
 //!
 //! | room | what it has | what it never sees |
@@ -14,6 +14,7 @@
 //! | `env.rs` | settings, quotas in force, buffers, counters, actions: lent to the others | |
 //! | `front/` | clients, their turns, what they wait for, the order of their answers | stores |
 //! | `gate/` | prices, accounts, who waits for a pool | connections of either kind |
+//! | `hot/` | which keys are hot, what is kept of them, who waits for a fetch | clients, accounts, connections |
 //! | `back/` | connections to stores, what is in flight on them, fences | clients, accounts |
 //! | `post/` | batches for other cores | clients, accounts, stores |
 //! | `composer/` | nothing but these; the way of a request | |
@@ -58,7 +59,7 @@ pub use front::{Address, Identity};
 pub use gate::{
     Accounts, Bill, Charge, Decision, Payer, Scope, Settlement, Tab, UserAccount, UserFigures, asked,
 };
-pub use hot::{HotFigures, Versions};
+pub use hot::{HotFigures, HotKey, Versions};
 pub use message::Message;
 pub use outcome::Outcome;
 pub use post::Batch;

@@ -243,7 +243,7 @@ pub enum Overdue {
 }
 
 /// Who asks where nobody is known.
-const NOBODY: TenantId = TenantId(u16::MAX);
+pub const NOBODY: TenantId = TenantId(u16::MAX);
 
 /// Who is told that a request goes no further, which backend it was for, and how much it mattered.
 pub type Addressee = (ReplyTo, BackendId, Tier);

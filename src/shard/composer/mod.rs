@@ -1,4 +1,4 @@
-//! One core's share of everything: five stages, and the way of a request through them. Pure: bytes, batches and time come in
+//! One core's share of everything: six stages, and the way of a request through them. Pure: bytes, batches and time come in
 //! through `handle_*`, what is to be done comes out through `poll_*`, and nothing else changes it.
 //!
 //! | what happens to a request | file |
@@ -37,7 +37,7 @@ use super::env::Env;
 use super::front::client_filter::{ClientsAsked, ClientsTold};
 use super::front::{Address, Front};
 use super::gate::{Gate, UserFigures};
-use super::hot::{Hot, HotFigures};
+use super::hot::{Hot, HotFigures, HotKey};
 use super::message::Message;
 use super::outcome::Outcome;
 use super::post::{Batch, Post};
@@ -145,6 +145,11 @@ impl Shard {
     /// How it stands with hot keys.
     pub fn hot_figures(&self) -> HotFigures {
         self.hot.figures()
+    }
+
+    /// What is known of keys that are hot, or cost much.
+    pub fn hot_keys(&self) -> Vec<HotKey> {
+        self.hot.keys(&self.env.quotas)
     }
 
     /// Requests in flight whose clients have left.
@@ -271,6 +276,7 @@ impl Shard {
     pub fn handle_quotas(&mut self, quotas: Arc<Quotas>, now: Now) {
         self.gate.handle_quotas(&self.env.quotas, &quotas, now.monotonic);
         self.front.handle_quotas(&self.env, &mut self.gate, &quotas, now);
+        self.hot.handle_quotas();
         self.env.quotas = quotas;
         self.resume_waiting(now);
     }

@@ -10,7 +10,7 @@ use super::versions::{Cell, Snapshot, Versions};
 use crate::policy::hot_keys::HotId;
 use crate::protocol::Protocol;
 use crate::shard::counters::Counter;
-use crate::shard::request::{Envelope, FlightId};
+use crate::shard::request::{Envelope, FlightId, NOBODY};
 use crate::shard::settings::HotSettings;
 use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
 use crate::values::random::Random;
@@ -25,6 +25,8 @@ const TRIAL_READS: u64 = 50;
 /// long it is good.
 const AHEAD_LEAST: Duration = Duration::from_millis(2);
 const AHEAD_PART: u32 = 4;
+/// What was not asked for in so long makes room for others.
+const IDLE: Duration = Duration::from_millis(250);
 /// One part in so many of how long replies are good is left to chance, so that many keys are not fetched together.
 const CHANCE_PART: u32 = 10;
 
@@ -129,7 +131,7 @@ impl Entry {
             backend,
             warmth: Warmth::Queued { until: now },
             tally: Tally { since: now, ..Tally::default() },
-            last_asker: TenantId(u16::MAX),
+            last_asker: NOBODY,
             cell: Cell::of_hash(hash),
             answers: Vec::new(),
             waits: HashMap::new(),
@@ -193,7 +195,7 @@ impl Entry {
             Found::Nothing(Counter::HotBypassedWarming)
         } else if self.snapshot(versions).is_none() {
             Found::Nothing(Counter::HotBypassedFenced)
-        } else if !self.has_place_for(frame, protocol) {
+        } else if !self.has_place_for(frame, protocol, now) {
             Found::Nothing(Counter::HotBypassedOther)
         } else {
             Found::Fetchable
@@ -224,9 +226,9 @@ impl Entry {
         }
     }
 
-    fn has_place_for(&self, frame: &[u8], protocol: Protocol) -> bool {
+    fn has_place_for(&self, frame: &[u8], protocol: Protocol, now: Timestamp) -> bool {
         self.answers.len() < HOT_ANSWERS_MAX
-            || self.answers.iter().any(|answer| answer.flight.is_none() || answer.is_to(frame, protocol))
+            || self.answers.iter().any(|answer| answer.is_idle(now) || answer.is_to(frame, protocol))
     }
 
     /// May the reply that is fetched be kept?
@@ -243,8 +245,8 @@ impl Entry {
             return;
         }
         if self.answers.len() >= HOT_ANSWERS_MAX {
-            let free = self.answers.iter().enumerate().filter(|(_, answer)| answer.flight.is_none());
-            let Some((oldest, _)) = free.min_by_key(|(_, answer)| answer.used_at) else { return };
+            let idle = self.answers.iter().enumerate().filter(|(_, answer)| answer.is_idle(now));
+            let Some((oldest, _)) = idle.min_by_key(|(_, answer)| answer.used_at) else { return };
             self.answers.swap_remove(oldest);
         }
         self.answers.push(Answer {
@@ -257,13 +259,20 @@ impl Entry {
         });
     }
 
+    /// What was kept gives way to what was fetched.
+    pub fn forget(&mut self, flight: &Flight) {
+        if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) {
+            answer.kept = None;
+        }
+    }
+
     /// It was fetched. What became of it.
     pub fn handle_fetched(
         &mut self,
         id: FlightId,
         flight: &Flight,
         reply: &[u8],
-        (settings, room): (&HotSettings, usize),
+        (settings, fits): (&HotSettings, bool),
         now: Timestamp,
     ) -> Counter {
         let chance = self.random.below(1_000) as f64 / 1_000.0 / f64::from(CHANCE_PART);
@@ -274,13 +283,11 @@ impl Entry {
         answer.flight.take_if(|own| *own == id);
         if reply.len() > HOT_REPLY_BYTES_MAX {
             answer.too_large_until = now.after(PAUSE);
-            answer.kept = None;
             return Counter::HotDiscarded;
         }
         let Some(snapshot) = flight.snapshot.filter(|snapshot| settings.versions.is_good(snapshot)) else {
             return Counter::HotDiscarded;
         };
-        let before = answer.kept.as_ref().map_or(0, |kept| kept.reply.len());
         let lifetime = match flight.expiry {
             Expiry::Never => longest,
             Expiry::In(left) => left.min(longest),
@@ -288,8 +295,7 @@ impl Entry {
             Expiry::NoKey | Expiry::Unknown => Duration::ZERO,
         };
         let good_until = flight.sent_at.after(lifetime);
-        if !flight.is_kept || good_until <= now || !is_plain(reply) || reply.len() > room + before {
-            answer.kept = None;
+        if !flight.is_kept || good_until <= now || !is_plain(reply) || !fits {
             return Counter::HotDiscarded;
         }
         let ahead = (2 * now.since(flight.sent_at)).max(AHEAD_LEAST).min(lifetime / AHEAD_PART);
@@ -331,14 +337,19 @@ impl Entry {
         self.waits.get(&connection).and_then(|wait| wait.flight)
     }
 
-    /// Replies that are kept.
-    pub fn kept(&self) -> usize {
-        self.answers.iter().filter(|answer| answer.kept.is_some()).count()
+    /// What is done about it.
+    pub fn state(&self, now: Timestamp) -> &'static str {
+        match self.warmth {
+            Warmth::Queued { .. } | Warmth::Sent { .. } => "warming",
+            Warmth::Warm if now < self.pauses_until => "shared",
+            Warmth::Warm => "kept",
+        }
     }
 
-    /// Bytes of those.
-    pub fn kept_bytes(&self) -> usize {
-        self.answers.iter().filter_map(|answer| answer.kept.as_ref()).map(|kept| kept.reply.len()).sum()
+    /// Replies that are kept, and bytes of those.
+    pub fn kept(&self) -> (usize, usize) {
+        let kept = self.answers.iter().filter_map(|answer| answer.kept.as_ref());
+        kept.fold((0, 0), |(count, bytes), kept| (count + 1, bytes + kept.reply.len()))
     }
 }
 
@@ -346,6 +357,11 @@ impl Answer {
     #[inline]
     fn is_to(&self, frame: &[u8], protocol: Protocol) -> bool {
         self.protocol == protocol && self.frame == frame
+    }
+
+    /// May another take its place? Where more are asked for than there are places, those that have one keep it.
+    fn is_idle(&self, now: Timestamp) -> bool {
+        self.flight.is_none() && now.since(self.used_at) >= IDLE
     }
 
     fn is_of(&self, flight: &Flight) -> bool {

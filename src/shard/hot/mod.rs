@@ -40,10 +40,10 @@ use super::counters::Counter;
 use super::env::Env;
 use super::note::Note;
 use super::outcome::Outcome;
-use super::request::{Envelope, FlightId, Overdue, ReplyTo, Touched, Touches};
+use super::request::{Envelope, FlightId, NOBODY, Overdue, ReplyTo, Touched, Touches};
 use super::settings::{HotSettings, Mode};
-use crate::config::HotScripts;
-use crate::policy::hot_keys::{Access, Event, HotId, HotKeys};
+use crate::config::{HotScripts, Quotas};
+use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
 use crate::protocol::command::Effect;
 use crate::protocol::encode;
 use crate::values::limits::HOT_FRAME_BYTES_MAX;
@@ -83,8 +83,6 @@ pub struct Hot {
     /// Those of them that nothing may be fetched for yet.
     warming: usize,
     warmed_at: Timestamp,
-    /// Bytes that are kept.
-    kept_bytes: usize,
     flights: Flights,
     /// Fetches that are to be sent.
     to_send: VecDeque<FlightId>,
@@ -105,7 +103,6 @@ impl Hot {
             known: 0,
             warming: 0,
             warmed_at: Timestamp::ZERO,
-            kept_bytes: 0,
             flights: Flights::default(),
             to_send: VecDeque::new(),
             detached: VecDeque::new(),
@@ -430,21 +427,29 @@ impl Hot {
         }
         let mut flight = self.flights.end(id)?;
         if let Some(entry) = entry_of(&mut self.entries, hot) {
+            entry.forget(&flight);
+        }
+        let (kept, bytes) = self.kept();
+        let fits = kept < self.settings.entries_max && bytes + reply.len() <= self.settings.bytes_max;
+        if let Some(entry) = entry_of(&mut self.entries, hot) {
             flight.waiters.iter().for_each(|waiter| entry.handle_answered(waiter.reply_to.connection()));
-            let before = entry.kept_bytes();
-            let room = self.settings.bytes_max.saturating_sub(self.kept_bytes);
             if was_served {
-                let counter = entry.handle_fetched(id, &flight, reply, (&self.settings, room), now);
+                let counter = entry.handle_fetched(id, &flight, reply, (&self.settings, fits), now);
                 env.counters.add(counter, 1);
             } else {
                 entry.handle_failed(id);
             }
-            self.kept_bytes = self.kept_bytes + entry.kept_bytes() - before;
         }
         if was_served {
             self.send_apart(&mut flight, env.settings.output_bytes_max / OUTPUT_PART / reply.len().max(1));
         }
         Some(Landed::new(flight.waiters, outcome))
+    }
+
+    /// Replies that are kept, and bytes of those.
+    fn kept(&self) -> (usize, usize) {
+        let entries = self.entries.iter().flatten().map(|entry| entry.kept());
+        entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
     }
 
     /// A connection gets so many replies at once: more might be more than it may have waiting. Its other requests go their own way.
@@ -491,7 +496,7 @@ impl Hot {
             return;
         }
         self.turned_at = now;
-        let Self { keys, entries, known, warming, kept_bytes, .. } = self;
+        let Self { keys, entries, known, warming, .. } = self;
         keys.tick(now, &mut |event| match event {
             Event::Promoted { id, hash, slot, key } => {
                 env.counters.add(Counter::HotPromoted, 1);
@@ -513,7 +518,6 @@ impl Hot {
                 if let Some(entry) = place.and_then(|place| place.take_if(|entry| entry.id == id)) {
                     *known -= 1;
                     *warming -= usize::from(entry.warmth != Warmth::Warm);
-                    *kept_bytes -= entry.kept_bytes();
                 }
             }
         });
@@ -559,18 +563,83 @@ impl Hot {
             .min()
     }
 
+    /// New quotas: who asked before is called otherwise now.
+    pub fn handle_quotas(&mut self) {
+        self.entries.iter_mut().flatten().for_each(|entry| entry.last_asker = NOBODY);
+    }
+
+    /// What is known of the keys that are hot, or cost much.
+    pub fn keys(&self, quotas: &Quotas) -> Vec<HotKey> {
+        let hot = self.keys.hot();
+        let others = self.keys.expensive().filter(|report| report.id.is_none());
+        hot.chain(others).map(|report| self.told(&report, quotas)).collect()
+    }
+
+    fn told(&self, report: &Report<'_>, quotas: &Quotas) -> HotKey {
+        let place = report.id.and_then(|id| self.entries.get(usize::from(id.index)));
+        let entry = place.and_then(|place| place.as_deref()).filter(|entry| Some(entry.id) == report.id);
+        let tenant = entry.map(|entry| entry.last_asker).filter(|tenant| *tenant != NOBODY);
+        let tally = entry.map(|entry| entry.tally).unwrap_or_default();
+        HotKey {
+            key: report.key.bytes().to_vec(),
+            length: report.key.length(),
+            slot: report.slot,
+            tenant: tenant.map(|tenant| quotas.tenant(tenant).name.clone()),
+            reads: report.reads_per_second,
+            writes: report.writes_per_second,
+            elsewhere: report.elsewhere_per_second,
+            request_units: report.ru_per_second,
+            error: report.error_per_second,
+            share: report.share,
+            hot_for: report.since.map(|since| self.turned_at.since(since)),
+            hit_ratio: tally.hits as f64 / tally.all_reads.max(1) as f64,
+            state: entry.map_or("counted", |entry| entry.state(self.turned_at)),
+        }
+    }
+
     /// How it stands.
     pub fn figures(&self) -> HotFigures {
-        let entries = || self.entries.iter().flatten();
+        let (kept, kept_bytes) = self.kept();
         HotFigures {
             keys: self.keys.hot().count(),
-            kept: entries().map(|entry| entry.kept()).sum(),
-            kept_bytes: self.kept_bytes,
+            kept,
+            kept_bytes,
             flights: self.flights.len(),
             waiters: self.flights.waiters(),
             writes_under_way: self.under_way.len(),
         }
     }
+}
+
+/// What is known of a key that is hot, or costs much.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HotKey {
+    /// How it begins; all of it, if it has so many bytes.
+    pub key: Vec<u8>,
+    /// How long it is.
+    pub length: usize,
+    /// Where it lives.
+    pub slot: u16,
+    /// Who asked for it last.
+    pub tenant: Option<String>,
+    /// Per second, over the last one.
+    pub reads: f64,
+    /// Likewise.
+    pub writes: f64,
+    /// Reads of it that other cores answered, likewise.
+    pub elsewhere: f64,
+    /// Request units, likewise.
+    pub request_units: f64,
+    /// Reads and writes may be so many more.
+    pub error: f64,
+    /// The part of its core's requests that are about it.
+    pub share: f64,
+    /// For how long it has been hot.
+    pub hot_for: Option<Duration>,
+    /// The part of its reads, since then, that were answered from memory.
+    pub hit_ratio: f64,
+    /// What is done about it: `counted`, `warming`, `kept`, or `shared` where keeping replies does not pay off.
+    pub state: &'static str,
 }
 
 /// How it stands with the hot keys of a core.
