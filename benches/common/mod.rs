@@ -56,6 +56,7 @@ pub fn cases() -> Vec<Case> {
     for (name, pipeline) in [("GET over another core, P=1", 1), ("GET over another core, P=16", 16)] {
         cases.push(case(name, pipeline, composed(2, &get(pipeline, 1), &VALUE_REPLY)));
     }
+    cases.push(case("GET of a hot key, P=16", 16, composed(1, &[get(1, 0)[0].repeat(16)], &VALUE_REPLY)));
     cases.push(case("GET, unpriced, P=16", 16, unpriced(&get(16, 0))));
     for (name, pipeline) in [("GET, three limits, P=1", 1), ("GET, three limits, P=16", 16)] {
         cases.push(case(name, pipeline, limited(&get(pipeline, 0), &VALUE_REPLY)));
@@ -63,7 +64,7 @@ pub fn cases() -> Vec<Case> {
     for (name, pipeline) in [("throttled, P=1", 1), ("throttled, P=16", 16)] {
         cases.push(case(name, pipeline, throttled(&get(pipeline, 0))));
     }
-    cases.push(case("PING, P=16", 16, composed(1, &b"*1\r\n$4\r\nPING\r\n".repeat(16), b"")));
+    cases.push(case("PING, P=16", 16, composed(1, &[b"*1\r\n$4\r\nPING\r\n".repeat(16)], b"")));
     cases.push(case("refused, P=16", 16, refused(&get(16, 0))));
     cases
 }
@@ -82,7 +83,7 @@ const VALUE_REPLY: [u8; 71] = {
 
 fn decode() -> impl FnMut() {
     let (bytes, limits, mut decoder) =
-        (get(1, 0), RequestLimits::trusted(1 << 20), RequestDecoder::default());
+        (get(1, 0).swap_remove(0), RequestLimits::trusted(1 << 20), RequestDecoder::default());
     move || {
         let request = decoder.next(black_box(&bytes), &mut 0, &limits).expect("well formed").expect("whole");
         black_box(request.arguments.len());
@@ -90,7 +91,7 @@ fn decode() -> impl FnMut() {
 }
 
 fn find() -> impl FnMut() {
-    let bytes = get(1, 0);
+    let bytes = get(1, 0).swap_remove(0);
     let mut decoder = RequestDecoder::default();
     move || {
         // Decoding is part of it here, and is measured alone as well.
@@ -218,39 +219,43 @@ fn refuse() -> impl FnMut() {
     move || black_box(&mut ledger).refuse()
 }
 
-fn composed(shards: u16, requests: &[u8], reply: &[u8]) -> impl FnMut() + use<> {
+fn composed(shards: u16, requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + use<> {
     rounds(Composer::new(shards, Quotas::trusting(), Limiter::Buckets), requests, reply)
 }
 
 /// With the rate layer switched off.
-fn unpriced(requests: &[u8]) -> impl FnMut() + use<> {
+fn unpriced(requests: &[Vec<u8>]) -> impl FnMut() + use<> {
     rounds(Composer::new(1, Quotas::trusting(), Limiter::Off), requests, &VALUE_REPLY)
 }
 
 /// Under a limit for everybody, one for the tenant and one for the user, all of them ample.
-fn limited(requests: &[u8], reply: &[u8]) -> impl FnMut() + use<> {
+fn limited(requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + use<> {
     let mut composer = Composer::new(1, ample(), Limiter::Buckets);
     composer.speak_for_a_user();
     rounds(composer, requests, reply)
 }
 
 /// Under the same three limits, the last of which is used up.
-fn throttled(requests: &[u8]) -> impl FnMut() + use<> {
+fn throttled(requests: &[Vec<u8>]) -> impl FnMut() + use<> {
     let mut composer = Composer::new(1, scarce(), Limiter::Buckets);
     composer.speak_for_a_user();
     rounds(composer, requests, &VALUE_REPLY)
 }
 
-fn rounds(mut composer: Composer, requests: &[u8], reply: &[u8]) -> impl FnMut() + use<> {
+fn rounds(mut composer: Composer, requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + use<> {
     let (requests, replies) = (requests.to_vec(), reply.repeat(64));
     let reply = reply.len();
-    move || composer.round(&requests, &replies, reply)
+    let mut turn = 0;
+    move || {
+        turn = (turn + 1) % requests.len();
+        composer.round(&requests[turn], &replies, reply);
+    }
 }
 
 /// The link has just failed, so every request is answered at once.
-fn refused(requests: &[u8]) -> impl FnMut() + use<> {
+fn refused(requests: &[Vec<u8>]) -> impl FnMut() + use<> {
     let mut composer = Composer::new(1, Quotas::trusting(), Limiter::Buckets);
-    let requests = requests.to_vec();
+    let requests = requests[0].clone();
     composer.fail_links = true;
     composer.round(&requests, &[], 0);
     move || composer.round(&requests, &[], 0)
@@ -284,18 +289,23 @@ fn keys(pipeline: usize, home: u16) -> Vec<String> {
         .collect()
 }
 
-fn get(pipeline: usize, home: u16) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for key in keys(pipeline, home) {
-        encode::request(&mut bytes, [b"GET", key.as_bytes()].into_iter());
-    }
-    bytes
+/// Pipelines that follow each other: of so many that no key is hot.
+const PIPELINES: usize = 128;
+
+fn get(pipeline: usize, home: u16) -> Vec<Vec<u8>> {
+    pipelines(pipeline, home, |out, key| encode::request(out, [b"GET", key].into_iter()))
 }
 
-fn set(pipeline: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for key in keys(pipeline, 0) {
-        encode::request(&mut bytes, [b"SET", key.as_bytes(), &[b'v'; 64]].into_iter());
-    }
-    bytes
+fn set(pipeline: usize) -> Vec<Vec<u8>> {
+    pipelines(pipeline, 0, |out, key| encode::request(out, [b"SET", key, &[b'v'; 64]].into_iter()))
+}
+
+fn pipelines(pipeline: usize, home: u16, encode: impl Fn(&mut Vec<u8>, &[u8])) -> Vec<Vec<u8>> {
+    let all = keys(pipeline * PIPELINES, home);
+    let encoded = all.chunks(pipeline).map(|keys| {
+        let mut bytes = Vec::new();
+        keys.iter().for_each(|key| encode(&mut bytes, key.as_bytes()));
+        bytes
+    });
+    encoded.collect()
 }

@@ -578,7 +578,9 @@ impl Hot {
     fn told(&self, report: &Report<'_>, quotas: &Quotas) -> HotKey {
         let place = report.id.and_then(|id| self.entries.get(usize::from(id.index)));
         let entry = place.and_then(|place| place.as_deref()).filter(|entry| Some(entry.id) == report.id);
-        let tenant = entry.map(|entry| entry.last_asker).filter(|tenant| *tenant != NOBODY);
+        // A request that was under way when quotas changed says what its tenant was called before.
+        let tenant =
+            entry.map(|entry| entry.last_asker).filter(|tenant| usize::from(tenant.0) < quotas.len());
         let tally = entry.map(|entry| entry.tally).unwrap_or_default();
         HotKey {
             key: report.key.bytes().to_vec(),
