@@ -56,7 +56,6 @@ pub fn cases() -> Vec<Case> {
     for (name, pipeline) in [("GET over another core, P=1", 1), ("GET over another core, P=16", 16)] {
         cases.push(case(name, pipeline, composed(2, &get(pipeline, 1), &VALUE_REPLY)));
     }
-    cases.push(case("GET of a hot key, P=16", 16, composed(1, &[get(1, 0)[0].repeat(16)], &VALUE_REPLY)));
     cases.push(case("GET, unpriced, P=16", 16, unpriced(&get(16, 0))));
     for (name, pipeline) in [("GET, three limits, P=1", 1), ("GET, three limits, P=16", 16)] {
         cases.push(case(name, pipeline, limited(&get(pipeline, 0), &VALUE_REPLY)));

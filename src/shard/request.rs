@@ -116,20 +116,20 @@ impl Touches {
     #[inline]
     pub fn key(command: &Command, place: Argument) -> Self {
         // Each fits, if both together do.
-        if (place.start | place.length) >= u32::from(Self::MAY_BE_KEPT) || place.length == 0 {
+        if (place.start | place.length) >= u32::from(Self::MAY_BE_KEPT) {
             return Self::NOTHING;
         }
-        let may_be_kept = if command.flags.contains(Flags::CACHEABLE) { Self::MAY_BE_KEPT } else { 0 };
+        let may_be_kept = u16::from(command.flags.contains(Flags::CACHEABLE)) << Self::MAY_BE_KEPT.ilog2();
         Self { start: place.start as u16, length: place.length as u16 | may_be_kept }
     }
 
     /// Of a message with this frame.
-    #[inline]
     pub fn of(self, frame: &[u8]) -> Touched<'_> {
         let length = usize::from(self.length & !Self::MAY_BE_KEPT);
         match (length, self) {
-            (0, Self::KEYS) => Touched::Keys,
-            (0, Self::UNKNOWN) => Touched::Unknown,
+            (_, Self::KEYS) => Touched::Keys,
+            (_, Self::UNKNOWN) => Touched::Unknown,
+            // No key of a request stands so far in front that the empty one looks like one of those.
             (0, _) => Touched::Nothing,
             _ => Touched::Key {
                 key: &frame[usize::from(self.start)..][..length],

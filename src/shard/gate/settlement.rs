@@ -14,9 +14,10 @@ pub struct Settlement {
     served: u16,
     /// Parts that were sent and never answered.
     lost: u16,
-    /// Weir had the reply already.
-    is_cached: bool,
 }
+
+/// In the place of a number of lost parts: there are none, because weir had the reply already.
+const CACHED: u16 = u16::MAX;
 
 impl Settlement {
     /// Of a reply in one piece.
@@ -40,22 +41,20 @@ impl Settlement {
                 measured.slowness_micros = measured.slowness_micros.max(u64::from(slowness_micros));
             }
             Outcome::Cached { bytes } => {
-                self.is_cached = true;
+                self.lost = CACHED;
                 self.measured.bytes_out = self.measured.bytes_out.saturating_add(u64::from(bytes));
             }
-            Outcome::Lost => self.lost = self.lost.saturating_add(1),
+            Outcome::Lost => self.lost = self.lost.saturating_add(1).min(CACHED - 1),
             Outcome::Refused => {}
         }
     }
 
-    /// What that comes to. Where a part was lost, it is what was taken for the whole at least.
-    #[inline]
+    /// What that comes to, where not all of it came: what was taken for the whole at least, if a part was lost.
     fn bill(&self, charge: &Charge, weights: &Weights) -> Bill {
         match (self.served, self.lost) {
-            (0, 0) if self.is_cached => Bill::Cached(weights.cached(self.measured.bytes_out)),
             (0, 0) => Bill::Nothing,
+            (_, CACHED) => Bill::Cached(weights.cached(self.measured.bytes_out)),
             (0, _) => Bill::AsTaken,
-            (_, 0) => Bill::Cost(weights.actual(&charge.quote, &self.measured)),
             _ => Bill::Cost(weights.actual(&charge.quote, &self.measured).max(charge.taken)),
         }
     }
@@ -65,9 +64,20 @@ impl Accounts {
     /// The reply to a request is there, or will never be: what was taken for it becomes what it cost.
     #[inline]
     pub fn settle_reply(&mut self, charge: &Charge, reply: &Settlement, weights: &Weights, now: Now) {
-        let bill = reply.bill(charge, weights);
+        // Nearly every reply: all of it came.
+        if reply.served > 0 && reply.lost == 0 {
+            let cost = weights.actual(&charge.quote, &reply.measured);
+            return match self.tab_of(charge.payer) {
+                Some(tab) => tab.settle(charge, cost),
+                None => self.settle(charge, Bill::Cost(cost), now.monotonic),
+            };
+        }
+        self.settle_other(charge, reply.bill(charge, weights), now);
+    }
+
+    #[inline(never)]
+    fn settle_other(&mut self, charge: &Charge, bill: Bill, now: Now) {
         match (self.tab_of(charge.payer), bill) {
-            (Some(tab), Bill::Cost(cost)) => tab.settle(charge, cost),
             (Some(tab), Bill::Cached(cost)) => tab.settle_cached(charge, cost),
             _ => self.settle(charge, bill, now.monotonic),
         }
