@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::bulkhead_series::bulkhead_lines;
+use super::hot_series::hot_lines;
 use super::{ProcessFacts, Totals};
 use crate::shard::{COUNTERS, Counter};
 
@@ -117,6 +118,9 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
             }
             for (name, text) in bulkhead_lines(&facts.backends, totals) {
                 line(&name, &text);
+            }
+            for (name, sum) in hot_lines(totals) {
+                line(name, &sum);
             }
             for (counter, name, label, _) in COUNTERS {
                 line(&short_name(name, label), &sum.counters.get(counter));

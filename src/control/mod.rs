@@ -3,6 +3,8 @@
 mod bulkhead_series;
 pub mod client_rounds;
 pub mod exposition;
+mod hot_keys;
+mod hot_series;
 pub mod http;
 mod info;
 pub mod json;
@@ -19,6 +21,7 @@ pub mod suggestion;
 mod tenant_series;
 pub mod tenants;
 
+pub use hot_keys::write_hot_keys;
 pub use info::info;
 pub use limits::write_limits;
 pub use metering::Meter;

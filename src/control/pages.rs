@@ -2,6 +2,8 @@
 
 use super::bulkhead_series::write_bulkheads;
 use super::exposition::{CONTENT_TYPE, Exposition, Kind};
+use super::hot_keys::hot_keys_page;
+use super::hot_series::write_hot;
 use super::http::{Response, Route, Status};
 use super::quota_page::quotas_page;
 use super::tenants::Tenants;
@@ -15,7 +17,7 @@ use crate::values::usage::UsageKind;
 impl Route {
     /// Whether the page shows figures of all shards, which have to be asked for.
     pub const fn needs_figures(self) -> bool {
-        matches!(self, Self::Metrics)
+        matches!(self, Self::Metrics | Self::HotKeys)
     }
 }
 
@@ -46,7 +48,10 @@ pub fn page(route: Route, query: &str, view: View<'_>) -> Response {
             Tenants { quotas: view.versions.current(), meter: view.meter, now: view.now }.page(query)
         }
         (Route::NotFound, _) => Response::refusal(Status::NotFound),
-        (Route::Metrics, None) => Response::text(Status::ServiceUnavailable, "a shard does not answer"),
+        (Route::Metrics | Route::HotKeys, None) => {
+            Response::text(Status::ServiceUnavailable, "a shard does not answer")
+        }
+        (Route::HotKeys, Some(totals)) => hot_keys_page(totals, query, view.now),
         (Route::Metrics, Some(totals)) => Response::page(CONTENT_TYPE, metrics(view, totals)),
     }
 }
@@ -61,6 +66,7 @@ fn metrics(view: View<'_>, totals: &Totals) -> String {
     write_counters(&mut page, totals);
     write_service_times(&mut page, totals);
     write_bulkheads(&mut page, &view.facts.backends, totals);
+    write_hot(&mut page, totals);
     write_engine(&mut page, totals);
     page.finish()
 }
@@ -273,6 +279,8 @@ mod tests {
         assert_eq!(body(Route::Ready, true), (Status::ServiceUnavailable, "draining\n".to_owned()));
         assert_eq!(body(Route::NotFound, false).0, Status::NotFound);
         assert_eq!(body(Route::Metrics, false).0, Status::ServiceUnavailable);
+        assert_eq!(body(Route::HotKeys, false).0, Status::ServiceUnavailable);
+        assert!(Route::HotKeys.needs_figures() && !Route::Ready.needs_figures());
     }
 
     #[test]

@@ -47,9 +47,15 @@ pub(super) struct ControlSettings {
     pub clock: Clock,
 }
 
-/// Who waits for the figures of all shards.
+/// What clients ask that takes the figures of all shards.
+enum Wanted {
+    Info { sections: Vec<String>, protocol: Protocol },
+    HotKeys { asker: String, count: usize, protocol: Protocol },
+}
+
+/// Who waits for those figures.
 enum Waiter {
-    Client { to: ReplyTo, sections: Vec<String>, protocol: Protocol },
+    Client(ReplyTo, Wanted),
     Page(LocalSender<Totals>),
 }
 
@@ -57,12 +63,7 @@ enum Waiter {
 enum Due {
     Asked(ReplyTo, Question),
     /// The figures of a round have come.
-    Info {
-        to: ReplyTo,
-        sections: Vec<String>,
-        protocol: Protocol,
-        totals: Rc<Totals>,
-    },
+    Figures(ReplyTo, Wanted, Rc<Totals>),
 }
 
 /// How many of those are answered before it is looked again whether quotas are to be seen to.
@@ -270,20 +271,33 @@ impl Control {
         for due in self.due.drain(..count).collect::<Vec<_>>() {
             match due {
                 Due::Asked(to, question) => self.ask(to, question),
-                Due::Info { to, sections, protocol, totals } => {
-                    let mut reply = Vec::new();
-                    encode::verbatim(&mut reply, protocol, &control::info(&sections, &self.facts(), &totals));
-                    self.answer(to, reply);
-                }
+                Due::Figures(to, wanted, totals) => self.tell(to, &wanted, &totals),
             }
         }
         count > 0
     }
 
+    fn tell(&self, to: ReplyTo, wanted: &Wanted, totals: &Totals) {
+        let mut reply = Vec::new();
+        match wanted {
+            Wanted::Info { sections, protocol } => {
+                encode::verbatim(&mut reply, *protocol, &control::info(sections, &self.facts(), totals));
+            }
+            Wanted::HotKeys { asker, count, protocol } => {
+                let quotas = self.settings.versions.current();
+                control::write_hot_keys(&mut reply, *protocol, totals, (quotas, asker, *count));
+            }
+        }
+        self.answer(to, reply);
+    }
+
     fn ask(&mut self, to: ReplyTo, question: Question) {
         match question {
             Question::Info { sections, protocol } => {
-                self.collect_for(Waiter::Client { to, sections, protocol });
+                self.collect_for(Waiter::Client(to, Wanted::Info { sections, protocol }));
+            }
+            Question::HotKeys { asker, count, protocol } => {
+                self.collect_for(Waiter::Client(to, Wanted::HotKeys { asker, count, protocol }));
             }
             Question::Limits { limits, protocol } => {
                 let mut reply = Vec::new();
@@ -353,8 +367,8 @@ impl Control {
             Rc::new(Totals { shards: round.reports.into_iter().flatten().collect(), engine: round.engine });
         for waiter in round.waiters {
             match waiter {
-                Waiter::Client { to, sections, protocol } => {
-                    self.due.push_back(Due::Info { to, sections, protocol, totals: Rc::clone(&totals) });
+                Waiter::Client(to, wanted) => {
+                    self.due.push_back(Due::Figures(to, wanted, Rc::clone(&totals)));
                 }
                 // A page whose reader has left needs no figures.
                 Waiter::Page(sender) => drop(sender.try_send(Totals::clone(&totals))),

@@ -43,6 +43,15 @@ pub enum Question {
         /// The dialect of the reply.
         protocol: Protocol,
     },
+    /// `QOS HOTKEYS`.
+    HotKeys {
+        /// The name of the tenant that asks.
+        asker: String,
+        /// So many at most.
+        count: usize,
+        /// The dialect of the reply.
+        protocol: Protocol,
+    },
     /// `QOS TENANTS`.
     Tenants {
         /// The name of the tenant that asks.

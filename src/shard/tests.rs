@@ -476,6 +476,8 @@ fn wishes_are_taken_or_refused_with_a_reason() {
         (&["QOS", "CALL", "TIER", "batch"], "-ERR wrong number of arguments for 'qos|call' command"),
         (&["QOS", "CALL", "QOS", "HELP"], "-ERR QOS CALL: a command other than QOS"),
         (&["QOS", "CALL", "TIER", "sheddable", "ECHO", "x"], "$1\r\nx"),
+        (&["QOS", "HOTKEYS", "COUNT"], "-ERR QOS HOTKEYS: nothing more, or COUNT and a number from 1"),
+        (&["QOS", "HOTKEYS", "COUNT", "1001"], "-ERR QOS HOTKEYS: nothing more, or COUNT"),
         (&["QOS", "TENANTS", "AFTER"], "-ERR QOS TENANTS: nothing more, or AFTER and a name,"),
         (&["QOS", "NOPE"], "-ERR unknown subcommand 'NOPE'"),
     ] {

@@ -498,7 +498,9 @@ impl World {
             let mut reply = Vec::new();
             match question {
                 Question::Info { sections, .. } => encode::bulk(&mut reply, sections.concat().as_bytes()),
-                Question::Tenants { asker, .. } => encode::bulk(&mut reply, asker.as_bytes()),
+                Question::Tenants { asker, .. } | Question::HotKeys { asker, .. } => {
+                    encode::bulk(&mut reply, asker.as_bytes());
+                }
                 Question::Limits { .. } | Question::Clients { .. } => {
                     unreachable!("no client of this world asks for these")
                 }

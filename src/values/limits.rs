@@ -109,6 +109,16 @@ pub const HOT_KEYS_MAX: usize = 256;
 pub const HOT_NAME_BYTES_MAX: usize = 1024;
 /// Bytes that are kept of those.
 pub const HOT_NAME_BYTES_SHOWN: usize = 128;
+/// Hot keys in one reply or on one page, if nothing is said, and at most; and bytes of their names.
+pub const HOT_KEYS_SHOWN: usize = 100;
+/// See there.
+pub const HOT_KEYS_SHOWN_MAX: usize = 1_000;
+/// See there.
+pub const HOT_KEYS_SHOWN_BYTES_MAX: usize = 256 * 1024;
+/// Hot keys with figures of their own among the metrics.
+pub const HOT_KEY_SERIES_MAX: usize = 20;
+/// Bytes of their names there.
+pub const HOT_KEY_LABEL_BYTES_MAX: usize = 64;
 /// Bytes of a request that its reply is kept for.
 pub const HOT_FRAME_BYTES_MAX: usize = 1024;
 /// Bytes of a reply that is kept.

@@ -23,12 +23,14 @@ pub enum Route {
     Quotas,
     /// `/tenants`: what each of them used.
     Tenants,
+    /// `/hotkeys`: the keys that are asked for the most.
+    HotKeys,
     /// Nothing that there is.
     NotFound,
 }
 
 /// The pages, as the index lists them.
-const PAGES: [(&str, Route, &str); 6] = [
+const PAGES: [(&str, Route, &str); 7] = [
     ("/", Route::Index, "this list"),
     ("/metrics", Route::Metrics, "figures for Prometheus"),
     ("/healthz", Route::Health, "200 while the process lives"),
@@ -38,6 +40,7 @@ const PAGES: [(&str, Route, &str); 6] = [
         Route::Tenants,
         "what each tenant used of its quota; ?minutes=N shows the last minutes one by one",
     ),
+    ("/hotkeys", Route::HotKeys, "the keys that are asked for the most; ?count=N shows so many"),
     ("/config/quotas", Route::Quotas, "the quotas in force; POST a quota file to put others in force"),
 ];
 

@@ -9,9 +9,10 @@ use crate::shard::gate::{Charge, asked};
 use crate::shard::question::Question;
 use crate::shard::request::Nature;
 use crate::values::ClientId;
+use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_MAX};
 use crate::values::time::Now;
 
-const HELP: [&str; 19] = [
+const HELP: [&str; 22] = [
     "QOS <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "SET [USER <name>] [TIER <tier>] [DEADLINE <ms>] [INFLIGHT <wait|answer>]",
     "    For all further requests of this connection: who within the tenant sends them, how much they matter",
@@ -28,6 +29,9 @@ const HELP: [&str; 19] = [
     "TENANTS [AFTER <name>]",
     "    What this tenant asked for and got, in request units, and which quota would suit it; an administrator is told",
     "    of the first thousand tenants, in the order of their names, or of those after a name.",
+    "HOTKEYS [COUNT <number>]",
+    "    The keys that are asked for the most, the hottest first, of all cores: how often, by whom, since when, and what is",
+    "    done about it. A tenant that has only keys of certain prefixes is told of those.",
     "HELP",
     "    Print this help.",
     "The same options may stand behind a client's name: CLIENT SETNAME cart;tier=batch;deadline=50ms",
@@ -43,6 +47,8 @@ impl Shard {
             self.qos_call(id, &arguments, now);
         } else if subcommand.eq_ignore_ascii_case(b"tenants") {
             self.qos_tenants(id, command, &arguments);
+        } else if subcommand.eq_ignore_ascii_case(b"hotkeys") {
+            self.qos_hot_keys(id, command, &arguments);
         } else if subcommand.eq_ignore_ascii_case(b"limits") {
             self.qos_limits(id, command, &arguments, now);
         } else if subcommand.eq_ignore_ascii_case(b"explain") {
@@ -109,10 +115,36 @@ impl Shard {
                 return self.answer_error(id, text);
             }
         };
-        let asker = self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone());
+        let asker = self.asker(id);
         let protocol = self.front.client(id).protocol();
         let charge = self.charge_afterwards(id, command, arguments);
         self.front.ask(&self.env, id, charge, Question::Tenants { asker, after, protocol });
+    }
+
+    fn qos_hot_keys(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>) {
+        let count = match (arguments.get(2), arguments.get(3)) {
+            (None, _) => Some(HOT_KEYS_SHOWN),
+            (Some(word), Some(count)) if word.eq_ignore_ascii_case(b"count") && arguments.len() == 4 => {
+                let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok());
+                count.filter(|count| (1..=HOT_KEYS_SHOWN_MAX).contains(count))
+            }
+            (Some(_), _) => None,
+        };
+        let Some(count) = count else {
+            let text = format!(
+                "ERR QOS HOTKEYS: nothing more, or COUNT and a number from 1 to {HOT_KEYS_SHOWN_MAX}, is wanted"
+            );
+            return self.answer_error(id, &text);
+        };
+        let asker = self.asker(id);
+        let protocol = self.front.client(id).protocol();
+        let charge = self.charge_afterwards(id, command, arguments);
+        self.front.ask(&self.env, id, charge, Question::HotKeys { asker, count, protocol });
+    }
+
+    /// The name of a client's tenant.
+    fn asker(&mut self, id: ClientId) -> String {
+        self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone())
     }
 
     /// The price of what is answered whether there is enough left or not.

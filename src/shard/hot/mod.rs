@@ -596,6 +596,7 @@ impl Hot {
             hot_for: report.since.map(|since| self.turned_at.since(since)),
             hit_ratio: tally.hits as f64 / tally.all_reads.max(1) as f64,
             state: entry.map_or("counted", |entry| entry.state(self.turned_at)),
+            copies: 0,
         }
     }
 
@@ -642,6 +643,8 @@ pub struct HotKey {
     pub hit_ratio: f64,
     /// What is done about it: `counted`, `warming`, `kept`, or `shared` where keeping replies does not pay off.
     pub state: &'static str,
+    /// Other cores that have what is kept of it.
+    pub copies: usize,
 }
 
 /// How it stands with the hot keys of a core.

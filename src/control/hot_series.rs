@@ -1,0 +1,123 @@
+//! Hot keys as metrics and as lines of `INFO`.
+
+use std::collections::BTreeMap;
+
+use super::Totals;
+use super::exposition::{Exposition, Kind};
+use super::hot_keys::{escaped, hottest};
+use crate::shard::{HotFigures, HotKey};
+use crate::values::limits::{HOT_KEY_LABEL_BYTES_MAX, HOT_KEY_SERIES_MAX};
+
+type Figure = fn(&HotFigures) -> usize;
+
+const FIGURES: [(&str, &str, Figure); 6] = [
+    ("weir_hot_keys", "Keys that are hot.", |own| own.keys),
+    ("weir_hot_replies_kept", "Replies to reads of hot keys that are kept.", |own| own.kept),
+    ("weir_hot_kept_bytes", "Bytes of those.", |own| own.kept_bytes),
+    ("weir_hot_fetches_in_flight", "Fetches for hot keys under way.", |own| own.flights),
+    ("weir_hot_waiters", "Requests that wait for those.", |own| own.waiters),
+    (
+        "weir_hot_open",
+        "Requests for hot keys, and writes of which nobody knows what they touch, that have yet to be answered.",
+        |own| own.writes_under_way,
+    ),
+];
+
+pub(super) fn write_hot(page: &mut Exposition, totals: &Totals) {
+    for (name, help, figure) in FIGURES {
+        let mut family = page.family(name, help, Kind::Gauge);
+        for (shard, report) in totals.shards.iter().enumerate() {
+            family.sample(&[("shard", &shard.to_string())], figure(&report.hot));
+        }
+    }
+    write_hottest(page, totals);
+}
+
+/// Each key is a time series in whatever scrapes them, so few have one. Keys of one core that begin alike share theirs.
+fn write_hottest(page: &mut Exposition, totals: &Totals) {
+    let mut rates: BTreeMap<(usize, String), [f64; 2]> = BTreeMap::new();
+    for told in hottest(totals, HOT_KEY_SERIES_MAX, |_| true).0 {
+        let [reads, writes] = rates.entry((told.home, label(told.key))).or_default();
+        (*reads, *writes) = (*reads + told.key.reads, *writes + told.key.writes);
+    }
+    let help = "Requests for the hottest keys, over the last second; a name that ends in ... is longer.";
+    let mut family = page.family("weir_hot_key_requests_per_second", help, Kind::Gauge);
+    for ((home, key), [reads, writes]) in rates {
+        for (access, rate) in [("read", reads), ("write", writes)] {
+            family.sample(&[("key", &key), ("shard", &home.to_string()), ("access", access)], rate);
+        }
+    }
+}
+
+fn label(key: &HotKey) -> String {
+    let shown = key.key.len().min(HOT_KEY_LABEL_BYTES_MAX);
+    let more = if shown < key.length { "..." } else { "" };
+    escaped(&key.key[..shown]) + more
+}
+
+/// The lines of `INFO`.
+pub(super) fn hot_lines(totals: &Totals) -> impl Iterator<Item = (&'static str, usize)> {
+    FIGURES.into_iter().map(|(name, _, figure)| {
+        let all = totals.shards.iter().map(|report| figure(&report.hot));
+        (name.trim_start_matches("weir_"), all.sum())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::ShardReport;
+    use crate::control::hot_keys::tests::key;
+
+    fn totals() -> Totals {
+        let hot =
+            HotFigures { keys: 3, kept: 2, kept_bytes: 100, flights: 1, waiters: 4, writes_under_way: 5 };
+        let long = [b'x'; 200];
+        let keys =
+            vec![key(b"a\"\n\xff\\", 30.0), key(&long, 20.5), key(&long[1..], 10.0), key(&long[..64], 9.0)];
+        let busy = ShardReport { hot, hot_keys: keys, ..ShardReport::default() };
+        let many = (0..30).map(|n| key(format!("k{n}").as_bytes(), f64::from(n) / 100.0)).collect();
+        let other = ShardReport { hot, hot_keys: many, ..ShardReport::default() };
+        Totals { shards: vec![busy, other], engine: None }
+    }
+
+    #[test]
+    fn the_hottest_keys_have_series_of_their_own() {
+        let mut page = Exposition::new();
+        write_hot(&mut page, &totals());
+        let text = page.finish();
+        let long = "x".repeat(64);
+        for line in [
+            "weir_hot_keys{shard=\"0\"} 3",
+            "weir_hot_kept_bytes{shard=\"1\"} 100",
+            "weir_hot_open{shard=\"1\"} 5",
+            "weir_hot_key_requests_per_second{key=\"a\\\"\\\\x0a\\\\xff\\\\\\\\\",shard=\"0\",access=\"read\"} 30",
+            &format!(
+                "weir_hot_key_requests_per_second{{key=\"{long}...\",shard=\"0\",access=\"read\"}} 30.5"
+            ),
+            &format!("weir_hot_key_requests_per_second{{key=\"{long}...\",shard=\"0\",access=\"write\"}} 4"),
+            &format!("weir_hot_key_requests_per_second{{key=\"{long}\",shard=\"0\",access=\"read\"}} 9"),
+        ] {
+            assert!(text.lines().any(|each| each == line), "{line} in {text}");
+        }
+        let series: Vec<&str> =
+            text.lines().filter(|line| line.starts_with("weir_hot_key_requests")).collect();
+        assert_eq!(series.len(), 2 * (HOT_KEY_SERIES_MAX - 1), "two keys share one");
+    }
+
+    #[test]
+    fn lines_are_about_all_cores() {
+        let lines: Vec<String> = hot_lines(&totals()).map(|(name, sum)| format!("{name}:{sum}")).collect();
+        assert_eq!(
+            lines,
+            [
+                "hot_keys:6",
+                "hot_replies_kept:4",
+                "hot_kept_bytes:200",
+                "hot_fetches_in_flight:2",
+                "hot_waiters:8",
+                "hot_open:10"
+            ]
+        );
+    }
+}
