@@ -331,7 +331,10 @@ pub(super) mod tests {
         assert_eq!((told["length"].as_u64(), told["home"].as_u64()), (Some(bytes.len() as u64), Some(0)));
         assert_eq!((told["reads"].as_f64(), told["since"].as_f64()), (Some(5.0), Some(1.3)));
         assert_eq!((told["state"].as_str(), told["tenant"].as_str()), (Some("kept"), Some("acme")));
-        assert_eq!((read["at"].as_str(), read["left_out"].as_u64()), (Some("1970-01-01T00:00:01.000Z"), Some(0)));
+        assert_eq!(
+            (read["at"].as_str(), read["left_out"].as_u64()),
+            (Some("1970-01-01T00:00:01.000Z"), Some(0))
+        );
         let odd = HotKey { reads: f64::NAN, share: f64::INFINITY, ..key(b"k", 0.0) };
         assert_eq!(page(&totals(vec![vec![odd]]), "").1["keys"][0]["reads"].as_f64(), Some(0.0));
     }

@@ -247,10 +247,9 @@ impl HotKeys {
         None
     }
 
-    /// The id of the key with this hash, if it is hot.
-    pub fn id_of(&mut self, hash: u64) -> Option<HotId> {
-        let (at, record) = self.records.find(hash)?;
-        record.is_hot().then(|| self.records.id(at))
+    /// The id of the key with this hash, if it is hot. Nothing is counted.
+    pub fn id_of(&self, hash: u64) -> Option<HotId> {
+        self.records.id_of(hash)
     }
 
     /// What a reply cost, of any request. It may be told of those alone that cost more than usual: then shares of the cost

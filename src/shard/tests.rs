@@ -3,6 +3,7 @@
 mod admission;
 mod clients;
 mod fences;
+mod foresee;
 mod holdings;
 mod neighbours;
 mod overload;

@@ -215,15 +215,27 @@ impl Records {
     /// The record of a key, and where it is.
     #[inline]
     pub fn find(&mut self, hash: u64) -> Option<(u16, &mut Record)> {
+        let at = self.place_of(hash)?;
+        Some((at, &mut self.all[usize::from(at)]))
+    }
+
+    /// What the record of a key is called by others, if it is hot.
+    #[inline]
+    pub fn id_of(&self, hash: u64) -> Option<HotId> {
+        let at = self.place_of(hash)?;
+        self.all[usize::from(at)].is_hot().then(|| self.id(at))
+    }
+
+    #[inline]
+    fn place_of(&self, hash: u64) -> Option<u16> {
         let mut cell = cell_of(hash);
-        let at = loop {
+        loop {
             let at = self.cells[cell];
             if self.all.get(usize::from(at))?.hash == hash {
-                break at;
+                return Some(at);
             }
             cell = (cell + 1) % CELLS;
-        };
-        Some((at, &mut self.all[usize::from(at)]))
+        }
     }
 
     /// A new record of a key that has none, if there is room.

@@ -186,7 +186,7 @@ const FIRST_BACKEND: Destination = Destination::Alone { slot: 0, backend: Backen
 
 /// Which keys a request is about that goes to their home. What a script writes only its author knows.
 #[inline]
-fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
+pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
     match command.keys {
         Keys::Range { first, last, .. }
             if i16::from(first) == i16::from(last)

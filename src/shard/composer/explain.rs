@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use super::Shard;
 use super::decode::encoded;
-use super::destination::Placement;
+use super::destination::{Placement, touches_of};
 use crate::policy::slice::Verdict;
 use crate::protocol::command::{Class, Command, Handling, recognise};
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::shard::gate::{Estimate, Payer, Scope, asked};
+use crate::shard::hot::Foreseen;
 use crate::shard::question::{Question, ScopeLimit};
-use crate::shard::request::Track;
+use crate::shard::request::{ReplyTo, Route, Track};
 use crate::shard::settings::BULKHEADS;
 use crate::shard::strain;
 use crate::values::time::Now;
 use crate::values::usage::Amount;
 use crate::values::{BackendId, ClientId, MicroUnits, Price, ShardId, UNIT};
-use standing::{Standing, Terms};
+use standing::{Standing, Terms, prefixed};
 
 impl Shard {
     /// All three scopes. What is left of them is asked of the pools, which know what other cores spent.
@@ -117,9 +118,36 @@ impl Shard {
         self.explain_admission(&mut map, id, total, now);
         if let Some((backend, home)) = sender {
             let track = self.gate.track(payer, command.class, total);
+            self.explain_hot(&mut map, id, (command, arguments, track), now);
             self.explain_standing(&mut map, id, (backend, home, track), now);
         }
         map
+    }
+
+    /// What is done about the key if it is hot. Only the core that it is at home on knows.
+    fn explain_hot(
+        &mut self,
+        map: &mut Map,
+        id: ClientId,
+        (command, arguments, track): (&Command, &Arguments<'_>, Track),
+        now: Now,
+    ) {
+        let settings = &self.env.settings;
+        let (own, mode) = (settings.id, settings.hot.mode);
+        let text = match self.placement(command, arguments) {
+            Ok(Placement::Together { home, .. }) if home != own => {
+                format!("core {} decides: the key is at home there", home.0)
+            }
+            Ok(Placement::Together { slot, backend, .. }) => {
+                let route = Route { slot, backend, protocol: self.front.client(id).protocol(), track };
+                let connection = ReplyTo::new(own, id, 0).connection();
+                let what = (touches_of(command, arguments), command.effect);
+                self.hot.foresee(what, (connection, route), arguments.frame(), now.monotonic).text()
+            }
+            Ok(Placement::OneBackend { .. } | Placement::Apart) => Foreseen::Keys.text(),
+            Ok(Placement::Nowhere) | Err(_) => Foreseen::NoKey.text(),
+        };
+        map.text("hot", prefixed(mode, &text));
     }
 
     /// What stands before a backend, on the core that would send the request.

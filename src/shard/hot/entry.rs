@@ -10,7 +10,7 @@ use super::versions::{Cell, Snapshot, Versions};
 use crate::policy::hot_keys::HotId;
 use crate::protocol::Protocol;
 use crate::shard::counters::Counter;
-use crate::shard::request::{Envelope, FlightId, NOBODY};
+use crate::shard::request::{Envelope, FlightId, NOBODY, Route};
 use crate::shard::settings::HotSettings;
 use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
 use crate::values::random::Random;
@@ -63,6 +63,17 @@ pub enum Found {
     Fetchable,
     /// Nothing, and why.
     Nothing(Counter),
+}
+
+/// A read that may be answered from memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Read<'a> {
+    /// Who asks.
+    pub connection: u64,
+    /// Which way it would go.
+    pub route: Route,
+    /// All of it.
+    pub frame: &'a [u8],
 }
 
 /// What became of requests for it.
@@ -148,42 +159,57 @@ impl Entry {
     /// What there is for a read.
     pub fn find(
         &mut self,
-        envelope: &Envelope,
-        frame: &[u8],
+        read: Read<'_>,
         (versions, flights): (&Versions, &Flights),
         ttl: Duration,
         now: Timestamp,
     ) -> Found {
-        let found = self.look(envelope, frame, (versions, flights), ttl, now);
+        let place = self.place_of(read);
+        let found = self.look(place, read, (versions, flights), ttl, now);
+        if let Some(answer) = place.and_then(|place| self.answers.get_mut(place)) {
+            answer.used_at = now;
+            if !matches!(found, Found::Kept { .. }) {
+                answer.kept.take_if(|kept| !kept.is_good(versions, now));
+            }
+        }
         self.count(&found, now);
         found
     }
 
+    /// The same, without a trace.
+    pub fn foresee(
+        &self,
+        read: Read<'_>,
+        known: (&Versions, &Flights),
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Found {
+        self.look(self.place_of(read), read, known, ttl, now)
+    }
+
+    fn place_of(&self, Read { route, frame, .. }: Read<'_>) -> Option<usize> {
+        self.answers.iter().position(|answer| answer.is_to(frame, route.protocol))
+    }
+
     fn look(
-        &mut self,
-        envelope: &Envelope,
-        frame: &[u8],
+        &self,
+        place: Option<usize>,
+        Read { connection, route, frame }: Read<'_>,
         (versions, flights): (&Versions, &Flights),
         ttl: Duration,
         now: Timestamp,
     ) -> Found {
-        let own = self.waits.get(&envelope.reply_to.connection()).copied();
+        let own = self.waits.get(&connection).copied();
         let pauses = now < self.pauses_until;
-        let protocol = envelope.route.protocol;
-        let answer = self.answers.iter_mut().find(|answer| answer.is_to(frame, protocol));
-        if let Some(answer) = answer {
-            answer.used_at = now;
-            let kept =
-                answer.kept.take_if(|kept| now >= kept.good_until || !versions.is_good(&kept.snapshot));
-            drop(kept);
+        if let Some(answer) = place.and_then(|place| self.answers.get(place)) {
             if own.is_none()
-                && let Some(kept) = &answer.kept
+                && let Some(kept) = answer.kept.as_ref().filter(|kept| kept.is_good(versions, now))
             {
                 let is_to_be_fetched = now >= kept.fetch_from && answer.flight.is_none() && !pauses;
                 return Found::Kept { reply: kept.reply.clone(), is_to_be_fetched };
             }
             if let Some(id) = answer.flight
-                && flights.is_open_to(id, envelope.route, versions, (ttl, now))
+                && flights.is_open_to(id, route, versions, (ttl, now))
             {
                 let is_first = own.is_none_or(|own| own.flight == Some(id));
                 return if is_first { Found::Flight(id) } else { Found::Nothing(Counter::HotBypassedOrder) };
@@ -195,7 +221,7 @@ impl Entry {
             Found::Nothing(Counter::HotBypassedWarming)
         } else if self.snapshot(versions).is_none() {
             Found::Nothing(Counter::HotBypassedFenced)
-        } else if !self.has_place_for(frame, protocol, now) {
+        } else if !self.has_place_for(frame, route.protocol, now) {
             Found::Nothing(Counter::HotBypassedOther)
         } else {
             Found::Fetchable
@@ -350,6 +376,14 @@ impl Entry {
     pub fn kept(&self) -> (usize, usize) {
         let kept = self.answers.iter().filter_map(|answer| answer.kept.as_ref());
         kept.fold((0, 0), |(count, bytes), kept| (count + 1, bytes + kept.reply.len()))
+    }
+}
+
+impl Kept {
+    /// It is not too old, and nothing was written since.
+    #[inline]
+    fn is_good(&self, versions: &Versions, now: Timestamp) -> bool {
+        now < self.good_until && versions.is_good(&self.snapshot)
     }
 }
 

@@ -18,12 +18,14 @@
 //! | reads that several requests wait for | `flights.rs` |
 //! | requests for hot keys that have yet to be answered, and writes that no home sees | `under_way.rs` |
 //! | the keys of a request, where it names several | `reach.rs` |
+//! | what would be done, for `QOS EXPLAIN` | `foresee.rs` |
 //!
 //! Why nobody is told what was before a write that has been acknowledged: `versions.rs`. Why no connection sees its own requests out
 //! of order: what it still waits for is known per key (`entry.rs`), and then its reads go where its earlier requests went.
 
 mod entry;
 mod flights;
+mod foresee;
 mod reach;
 mod under_way;
 mod versions;
@@ -34,6 +36,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use flights::Landed;
+pub use foresee::Foreseen;
 pub use versions::Versions;
 
 use super::counters::Counter;
@@ -48,7 +51,7 @@ use crate::protocol::command::Effect;
 use crate::protocol::encode;
 use crate::values::limits::HOT_FRAME_BYTES_MAX;
 use crate::values::{BackendId, Timestamp};
-use entry::{Entry, Found, Warmth};
+use entry::{Entry, Found, Read, Warmth};
 use flights::{Flight, Flights};
 use under_way::{Open, UnderWay};
 use versions::Cell;
@@ -164,8 +167,9 @@ impl Hot {
         }
         let is_fit = may_be_kept && frame.len() <= HOT_FRAME_BYTES_MAX;
         let found = if is_fit {
+            let read = Read { connection: envelope.reply_to.connection(), route: envelope.route, frame };
             let known = (&*self.settings.versions, &self.flights);
-            entry.find(envelope, frame, known, self.settings.ttl, now)
+            entry.find(read, known, self.settings.ttl, now)
         } else {
             Found::Nothing(Counter::HotBypassedOther)
         };

@@ -122,7 +122,8 @@ fn level(shed: Mode, Terms { tier, level, .. }: &Terms) -> String {
     prefixed(shed, &format!("{} ({level:?}): {what}", *level as u8))
 }
 
-fn prefixed(mode: Mode, text: &str) -> String {
+/// What a layer would do, if it is there.
+pub(super) fn prefixed(mode: Mode, text: &str) -> String {
     match mode {
         Mode::Off => "off".to_owned(),
         Mode::Shadow => format!("shadow: {text}"),

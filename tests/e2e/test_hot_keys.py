@@ -1,0 +1,238 @@
+"""What is told of hot keys: QOS HOTKEYS, /hotkeys, metrics, INFO and QOS EXPLAIN."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from harness import metrics
+from harness.placement import clients_of_every_shard
+from harness.processes import Weir
+from harness.resp import Connection
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+
+FLAGS = ["--shards", "2", "--hot-rate", "10", "--hot-share", "0%"]
+QUOTAS = """
+[tenants.acme]
+password = "acme-password"
+keys = ["acme:"]
+[tenants.free]
+password = "free-password"
+[tenants.operator]
+password = "operator-password"
+admin = true
+"""
+FIELDS = "key length slot home tenant reads writes ru error share since hits state copies".split()
+ODD = b'odd\x00\r\n"\\\xff<\xc3\xa9>'
+
+
+@pytest.fixture
+def weir(servers) -> Weir:
+    return servers.weir(flags=FLAGS)
+
+
+@pytest.fixture
+def shared(servers, tmp_path: Path) -> Weir:
+    file = tmp_path / "quotas.toml"
+    file.write_text(QUOTAS)
+    return servers.weir(flags=[*FLAGS, "--quotas", str(file)])
+
+
+def login(weir: Weir, tenant: str, protocol: int = 3) -> Connection:
+    connection = weir.connect()
+    assert connection.ok("HELLO", str(protocol), "AUTH", tenant, f"{tenant}-password")
+    return connection
+
+
+def told(connection: Connection, *words: str) -> list[dict]:
+    """The reply to QOS HOTKEYS, in either dialect."""
+    listed = []
+    for entry in connection.ok("QOS", "HOTKEYS", *words):
+        pairs = entry if isinstance(entry, dict) else dict(zip(entry[::2], entry[1::2]))
+        assert [name.decode() for name in pairs] == FIELDS
+        listed.append({name.decode(): value for name, value in pairs.items()})
+    return listed
+
+
+def page(weir: Weir, query: str = "") -> dict:
+    status, text, headers = weir.admin_request("GET", f"/hotkeys{query}")
+    assert status == 200 and headers["content-type"] == "application/json", text
+    return json.loads(text)
+
+
+def unescaped(text: str) -> bytes:
+    """A key as the page shows it, as bytes again."""
+    parts = re.findall(r"\\\\|\\x[0-9a-f]{2}|[^\\]", text)
+    assert "".join(parts) == text, text
+    return b"".join(b"\\" if part == "\\\\" else bytes([int(part[2:], 16)]) if part[0] == "\\" else part.encode() for part in parts)
+
+
+def heat(connection: Connection, *keys: bytes | str, state: bytes = b"kept", hits: float = 0.5) -> dict[bytes, dict]:
+    """Reads these keys, one request after the other, until all of them are told to be hot; what is told of them then."""
+    wanted = {key if isinstance(key, bytes) else key.encode() for key in keys}
+
+    def read_and_ask() -> dict[bytes, dict] | None:
+        for _ in range(20):
+            for key in keys:
+                connection.ok("GET", key)
+        known = {entry["key"]: entry for entry in told(connection)}
+        are_hot = wanted <= known.keys() and all(
+            known[key]["state"] == state and float(known[key]["hits"]) >= hits for key in wanted
+        )
+        return known if are_hot else None
+
+    return until(read_and_ask, f"{wanted} are hot")
+
+
+def test_a_hot_key_is_told_with_its_figures(weir: Weir):
+    with weir.connect() as connection:
+        assert connection.ok("HELLO", "3")
+        connection.ok("SET", "viral", "v")
+        entry = heat(connection, "viral")[b"viral"]
+        slot = connection.ok("CLUSTER", "KEYSLOT", "viral")
+    assert (entry["length"], entry["slot"], entry["tenant"], entry["copies"]) == (5, slot, b"default", 0)
+    assert entry["home"] in (0, 1) and entry["reads"] >= 10 and entry["writes"] >= 0
+    assert 0 < entry["share"] <= 1 and 0.5 <= entry["hits"] <= 1 and entry["since"] >= 0 and entry["error"] >= 0
+    assert all(isinstance(entry[name], float) for name in ("reads", "writes", "ru", "error", "share", "since", "hits"))
+    with weir.connect() as connection:
+        flat = {entry["key"]: entry for entry in told(connection)}[b"viral"]
+    assert isinstance(flat["reads"], bytes) and float(flat["hits"]) >= 0.5 and flat["slot"] == slot
+
+
+def test_the_hottest_come_first_and_as_many_as_are_wanted(weir: Weir):
+    with weir.connect() as connection:
+        assert connection.ok("HELLO", "3")
+        # The first is read twice as often, and one of the others has an odd name.
+        heat(connection, "most", "most", "some", ODD)
+
+        def most_first() -> bool:
+            known = heat(connection, "most", "most", "some", ODD)
+            return list(known)[0] == b"most"
+
+        until(most_first, "it comes first")
+        assert [entry["key"] for entry in told(connection, "COUNT", "1")] == [b"most"]
+        for words in (("COUNT",), ("COUNT", "0"), ("COUNT", "1001"), ("COUNT", "x"), ("LIMIT", "1"), ("COUNT", "1", "x")):
+            assert connection.call("QOS", "HOTKEYS", *words).text.startswith("ERR QOS HOTKEYS: "), words
+        assert any(line.startswith(b"HOTKEYS") for line in connection.ok("QOS", "HELP"))
+
+
+def test_operators_are_shown_the_same_and_any_bytes_survive(weir: Weir):
+    with weir.connect() as connection:
+        entry = heat(connection, ODD, "plain")[ODD]
+        shown = page(weir)
+        assert shown.keys() == {"at", "keys", "left_out"} and shown["left_out"] == 0
+        keys = {unescaped(entry["key"]): entry for entry in shown["keys"]}
+        assert list(keys[ODD]) == FIELDS
+        for name in ("length", "slot", "home", "copies"):
+            assert keys[ODD][name] == entry[name], name
+        assert keys[ODD]["length"] == len(ODD) and keys[ODD]["state"] == "kept" and keys[ODD]["reads"] > 0
+        assert keys[b"plain"]["key"] == "plain"
+        assert (len(page(weir, "?count=1")["keys"]), page(weir, "?count=1")["left_out"]) == (1, 1)
+    for query in ("?count=0", "?count=1001", "?count=x", "?other=1"):
+        assert weir.admin(f"/hotkeys{query}")[0] == 400, query
+    assert "/hotkeys" in weir.admin("/")[1]
+
+
+def test_a_name_too_long_to_be_kept_is_told_by_how_it_begins(weir: Weir):
+    long = "x" * 5_000
+    with weir.connect() as connection:
+        begun = long[:128].encode()
+        # It is never cached.
+        keys = [long] * 10
+
+        def read_and_ask() -> dict | None:
+            for key in keys:
+                connection.ok("GET", key)
+            return next((entry for entry in told(connection) if entry["key"] == begun), None)
+
+        entry = until(read_and_ask, "it is hot")
+    assert (entry["length"], entry["state"], float(entry["hits"])) == (5_000, b"counted", 0)
+
+
+def test_metrics_and_info_have_gauges(weir: Weir):
+    with weir.connect() as connection:
+        heat(connection, ODD, "viral")
+        samples = metrics.parse(weir.admin("/metrics")[1])
+        info = connection.ok("INFO", "weir").decode()
+    for name, least in (("keys", 2), ("replies_kept", 1), ("kept_bytes", 1), ("fetches_in_flight", 0), ("waiters", 0), ("open", 0)):
+        family = samples[f"weir_hot_{name}"]
+        assert family.keys() == {'{shard="0"}', '{shard="1"}'} and sum(family.values()) >= least, (name, family)
+        assert re.search(rf"^hot_{name}:\d+\r?$", info, re.MULTILINE), name
+    rates = samples["weir_hot_key_requests_per_second"]
+    assert len(rates) <= 2 * 20
+    shard = {part for label in rates for part in re.findall(r'key="viral",shard="(\d)"', label)}
+    assert len(shard) == 1
+    (home,) = shard
+    assert rates[f'{{key="viral",shard="{home}",access="read"}}'] >= 10
+    assert f'{{key="viral",shard="{home}",access="write"}}' in rates
+    label = "odd" + r"\\x00\\x0d\\x0a" + r"\"" + r"\\\\" + r"\\xff<\\xc3\\xa9>"
+    assert any(f'key="{label}"' in sample for sample in rates), rates
+    assert metrics.promtool(weir.admin("/metrics")[1]) in (None, "")
+
+
+def test_a_tenant_is_told_of_its_own_keys(shared: Weir):
+    with login(shared, "operator") as operator, login(shared, "acme") as acme, login(shared, "free") as free:
+        def both_are_hot() -> bool:
+            known = heat(operator, "acme:cart", "other:cart", "acme")
+            return {b"acme:cart", b"other:cart", b"acme"} <= known.keys()
+
+        until(both_are_hot, "all are hot")
+        acme.ok("GET", "acme:cart")
+        entries = {entry["key"]: entry for entry in told(acme)}
+        assert entries.keys() == {b"acme:cart"}, "no other begins with its prefix"
+        assert entries[b"acme:cart"]["tenant"] == b"acme"
+        everything = {entry["key"]: entry for entry in told(free)}
+        assert {b"acme:cart", b"other:cart", b"acme"} <= everything.keys()
+        assert {entry["tenant"] for entry in everything.values()} == {None}, "who else asks is for administrators"
+        assert {entry["tenant"] for entry in told(operator)} == {b"acme", b"operator"}
+        with shared.connect() as stranger:
+            assert stranger.call("QOS", "HOTKEYS").text.startswith("NOAUTH ")
+
+
+def foreseen(connection: Connection, *words: str) -> bytes:
+    told = connection.ok("QOS", "EXPLAIN", *words)
+    return (told if isinstance(told, dict) else dict(zip(told[::2], told[1::2])))[b"hot"]
+
+
+def test_it_is_foretold_what_becomes_of_a_request(weir: Weir):
+    connections = clients_of_every_shard(weir)
+    home = connections[0].ok("QOS", "EXPLAIN", "GET", "viral")
+    home = dict(zip(home[::2], home[1::2]))[b"shard"]
+    explained = {foreseen(connection, "GET", "viral") for connection in connections}
+    assert explained == {b"cold", b"core %d decides: the key is at home there" % home}
+    (near,) = [connection for connection in connections if foreseen(connection, "GET", "viral") == b"cold"]
+
+    def is_kept() -> bool:
+        heat(near, "viral")
+        return foreseen(near, "GET", "viral") == b"hot: answered from memory"
+
+    until(is_kept, "its reply is kept")
+    assert foreseen(near, "SET", "viral", "x").startswith(b"hot: goes on (a write")
+    assert foreseen(near, "TTL", "viral") == b"hot: goes on (replies to this command are not kept)"
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.parametrize("mode", ["--disable", "--shadow"])
+def test_a_layer_that_is_off_knows_nothing_and_one_in_shadow_only_watches(servers, mode: str):
+    weir = servers.weir(flags=[*FLAGS, "--shards", "1", mode, "hot"])
+    with weir.connect() as connection:
+        connection.ok("SET", "viral", "v")
+        if mode == "--shadow":
+            heat(connection, "viral")
+            until(lambda: heat(connection, "viral") and foreseen(connection, "GET", "viral") == b"shadow: hot: answered from memory", "it says so")
+            samples = metrics.parse(weir.admin("/metrics")[1])
+            assert sum(samples["weir_hot_hits_total"].values()) == 0
+            return
+        requests = [("GET", "viral")] * 200
+        for _ in range(20):
+            connection.pipeline(requests)
+        assert told(connection) == [] and page(weir)["keys"] == []
+        assert foreseen(connection, "GET", "viral") == b"off"
+        samples = metrics.parse(weir.admin("/metrics")[1])
+        assert sum(samples["weir_hot_keys"].values()) == 0 and "weir_hot_key_requests_per_second" not in samples
