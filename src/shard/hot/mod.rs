@@ -187,6 +187,10 @@ impl Hot {
                 env.counters.add(Counter::HotHits, 1);
                 Meeting::Answered(reply)
             }
+            Found::Flight(_) if self.settings.mode == Mode::Shadow => {
+                self.pass(envelope, id, None);
+                Meeting::Passes
+            }
             Found::Flight(flight) => self.join(env, envelope, (id, flight)),
             Found::Fetchable => {
                 let flight = self.fetch(env, envelope, id, frame, now);
