@@ -5,6 +5,7 @@ mod clients;
 mod fences;
 mod foresee;
 mod holdings;
+mod hot;
 mod neighbours;
 mod overload;
 mod rooms;

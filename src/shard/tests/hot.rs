@@ -1,0 +1,856 @@
+//! Hot keys, before a store that answers what a test says.
+
+use super::*;
+use crate::config::HotScripts;
+use crate::policy::hot_keys::HotSettings as Detection;
+use crate::values::Usage;
+
+const TTL: Duration = Duration::from_millis(200);
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// Cores on which a key is hot that is asked for now and then.
+fn eager(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
+    let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
+    let hot = HotSettings { detection, ttl: TTL, ..HotSettings::new(1) };
+    Rig::with(shards, 1, |settings| {
+        settings.hot = hot.clone();
+        change(settings);
+    })
+}
+
+/// A core, two clients of it, and a key that is hot, of which nothing is kept.
+fn with_hot_key() -> (Rig, [usize; 2], String) {
+    let mut rig = eager(1, |_| {});
+    let clients = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.make_hot(clients[0], &key);
+    (rig, clients, key)
+}
+
+fn bulk(value: &str) -> String {
+    format!("${}\r\n{value}\r\n", value.len())
+}
+
+impl Rig {
+    /// Asks for a key until its replies are kept, and then lets those become too old.
+    fn make_hot(&mut self, client: usize, key: &str) {
+        let before = self.counted(Counter::HotHits);
+        for _ in 0..60 {
+            self.send(client, &[&["GET", key]]);
+            self.serve(":-1\r\n", "$5\r\nfirst\r\n");
+            self.wait(10 * MILLISECOND);
+        }
+        assert!(self.counted(Counter::HotHits) > before, "{key} is not hot");
+        assert_eq!(self.told(client), "$5\r\nfirst\r\n".repeat(60));
+        self.wait(TTL);
+    }
+
+    /// Stores answer everything: this to PTTL, and that to whatever else. What they were asked.
+    fn serve(&mut self, expiry: &str, reply: &str) -> Vec<String> {
+        let mut asked = Vec::new();
+        while let Some(word) = self.words_at_stores().first().map(|word| (*word).to_owned()) {
+            match word.as_str() {
+                "PTTL" => self.answer_next(expiry),
+                "HELLO" => self.answer_next("%1\r\n+proto\r\n:3\r\n"),
+                "MULTI" => self.answer_next("+OK\r\n"),
+                _ => self.answer_next(reply),
+            }
+            asked.push(word);
+        }
+        asked
+    }
+
+    /// A client asks for one thing. What it is told, and what the store was asked for that.
+    fn ask(&mut self, client: usize, words: &[&str], expiry: &str, reply: &str) -> (String, Vec<String>) {
+        self.send(client, &[words]);
+        let asked = self.serve(expiry, reply);
+        (self.told(client), asked)
+    }
+
+    /// The value is read, and kept from now on.
+    fn keep(&mut self, client: usize, key: &str, value: &str) {
+        let (told, asked) = self.ask(client, &["GET", key], ":-1\r\n", &bulk(value));
+        assert_eq!((told.as_str(), asked.join(" ").as_str()), (bulk(value).as_str(), "PTTL GET"));
+        assert!(self.knows(client, key, value));
+    }
+
+    /// Is a read answered with that, and without the store? If not, nobody has answered it yet.
+    fn knows(&mut self, client: usize, key: &str, value: &str) -> bool {
+        let before = self.at_stores.len();
+        self.send(client, &[&["GET", key]]);
+        let is_known = self.at_stores.len() == before;
+        if is_known {
+            assert_eq!(self.told(client), bulk(value));
+        }
+        is_known
+    }
+
+    fn figures(&self) -> HotFigures {
+        self.shards[0].hot_figures()
+    }
+
+    /// A client that speaks RESP3, over connections of its own to stores.
+    fn modern_client(&mut self, shard: usize) -> usize {
+        let client = self.client(shard);
+        self.send(client, &[&["HELLO", "3"]]);
+        assert!(self.told(client).starts_with("%7\r\n"));
+        client
+    }
+}
+
+#[test]
+fn what_everybody_reads_is_asked_for_once_for_as_long_as_it_is_good() {
+    let (mut rig, clients, key) = with_hot_key();
+    let mut asked = 0;
+    for turn in 0..2_000 {
+        for client in clients {
+            rig.send(client, &[&["GET", &key]]);
+        }
+        asked += rig.frames("GET").len();
+        assert!(rig.frames("GET").len() <= 1, "one at a time");
+        rig.serve(":-1\r\n", "$1\r\nv\r\n");
+        for client in clients {
+            assert_eq!(rig.told(client), "$1\r\nv\r\n", "{turn}");
+        }
+        rig.wait(MILLISECOND);
+    }
+    // Each is good for 180 to 200 ms, and is renewed 2 ms before that.
+    assert!((10..=12).contains(&asked), "{asked}");
+}
+
+#[test]
+fn nothing_is_answered_that_is_older_than_allowed_counted_from_when_it_was_sent_for() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    let mut longest = Duration::ZERO;
+    for number in 0..100 {
+        rig.send(client, &[&["GET", &key]]);
+        assert_eq!(rig.words_at_stores(), ["PTTL", "GET"]);
+        let sent_at = rig.now.monotonic;
+        // Some take nearly as long as they are good.
+        rig.wait(MILLISECOND * (number % 3) * 60);
+        rig.serve(":-1\r\n", "$1\r\nv\r\n");
+        rig.told(client);
+        while rig.knows(other, &key, "v") {
+            longest = longest.max(rig.now.monotonic.since(sent_at));
+            assert!(longest < TTL, "{longest:?}");
+            // What is fetched ahead is never answered, so that it does not renew what is kept.
+            rig.wait(MILLISECOND);
+            if !rig.at_stores.is_empty() {
+                rig.wait(sent_at.after(TTL).since(rig.now.monotonic));
+                break;
+            }
+        }
+        rig.wait(TTL);
+        rig.serve(":-1\r\n", "$1\r\nv\r\n");
+        rig.told(other);
+        rig.send(client, &[&["SET", &key, "v"]]);
+        rig.serve("", "+OK\r\n");
+        rig.told(client);
+    }
+    assert!(longest >= TTL - 25 * MILLISECOND, "{longest:?}");
+}
+
+#[test]
+fn nobody_joins_a_fetch_that_has_taken_too_long() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    rig.send(client, &[&["GET", &key]]);
+    rig.wait(TTL - MILLISECOND);
+    rig.send(other, &[&["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["PTTL", "GET"]);
+    rig.wait(MILLISECOND);
+    let late = rig.client(0);
+    rig.send(late, &[&["GET", &key]]);
+    assert_eq!(rig.frames("GET").len(), 2);
+    for reply in [":-1\r\n", "$1\r\n1\r\n", ":-1\r\n", "$1\r\n2\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!((rig.told(client), rig.told(other), rig.told(late)), (bulk("1"), bulk("1"), bulk("2")));
+}
+
+#[test]
+fn a_key_is_not_answered_after_its_own_end() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    let (told, asked) = rig.ask(client, &["GET", &key], ":50\r\n", "$1\r\nv\r\n");
+    assert_eq!((told, asked.join(" ")), (bulk("v"), "PTTL GET".to_owned()));
+    rig.wait(20 * MILLISECOND);
+    assert!(rig.knows(other, &key, "v"));
+    rig.wait(30 * MILLISECOND);
+    assert!(!rig.knows(other, &key, "v"));
+    rig.serve(":-2\r\n", "$-1\r\n");
+    assert_eq!(rig.told(other), "$-1\r\n");
+}
+
+#[test]
+fn what_the_store_says_of_its_end_decides_whether_a_reply_is_kept() {
+    for (expiry, reply, is_kept) in [
+        (":-1\r\n", "$1\r\nv\r\n", true),
+        (":0\r\n", "$1\r\nv\r\n", false),
+        (":-2\r\n", "$-1\r\n", true),
+        (":-2\r\n", "$1\r\nv\r\n", false),
+        ("-LOADING not yet\r\n", "$1\r\nv\r\n", false),
+        ("$1\r\n5\r\n", "$1\r\nv\r\n", false),
+        (":-1\r\n", "-WRONGTYPE no\r\n", false),
+        (":-1\r\n", "-LOADING not yet\r\n", false),
+        (":-1\r\n", "$0\r\n\r\n", true),
+    ] {
+        let (mut rig, [client, other], key) = with_hot_key();
+        let (told, asked) = rig.ask(client, &["GET", &key], expiry, reply);
+        assert_eq!((told.as_str(), asked.join(" ").as_str()), (reply, "PTTL GET"));
+        let (told, asked) = rig.ask(other, &["GET", &key], expiry, reply);
+        assert_eq!((told.as_str(), asked.is_empty()), (reply, is_kept), "{expiry:?} {reply:?}");
+    }
+}
+
+#[test]
+fn everybody_who_waits_is_told_the_error_that_the_store_told() {
+    let (mut rig, clients, key) = with_hot_key();
+    for client in clients {
+        rig.send(client, &[&["GET", &key]]);
+    }
+    assert_eq!(rig.serve(":-1\r\n", "-WRONGTYPE no\r\n").join(" "), "PTTL GET");
+    assert_eq!(clients.map(|client| rig.told(client)), ["-WRONGTYPE no\r\n"; 2]);
+}
+
+#[test]
+fn each_dialect_is_kept_by_itself() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    let modern = [rig.modern_client(0), rig.modern_client(0)];
+    rig.ask(client, &["GET", &key], ":-2\r\n", "$-1\r\n");
+    let (told, asked) = rig.ask(modern[0], &["GET", &key], ":-2\r\n", "_\r\n");
+    assert_eq!((told.as_str(), asked.join(" ").as_str()), ("_\r\n", "HELLO PTTL GET"));
+    assert_eq!(rig.ask(other, &["GET", &key], "", ""), ("$-1\r\n".to_owned(), Vec::new()));
+    assert_eq!(rig.ask(modern[1], &["GET", &key], "", ""), ("_\r\n".to_owned(), Vec::new()));
+    assert_eq!(rig.figures().kept, 2);
+}
+
+#[test]
+fn each_request_is_kept_by_itself_and_no_more_than_sixteen_of_a_key() {
+    let (mut rig, [client, _], key) = with_hot_key();
+    // What was asked for while it became hot has given up its place by then.
+    rig.wait(100 * MILLISECOND);
+    let range = |number: usize| (10 + number).to_string();
+    for round in 0..2 {
+        let mut asked_for = 0;
+        for number in 0..20 {
+            let reply = bulk(&format!("from {number}"));
+            let request = ["GETRANGE", &key, &range(number), "99"];
+            let (told, asked) = rig.ask(client, &request, ":-1\r\n", &reply);
+            assert_eq!(told, reply);
+            asked_for += usize::from(!asked.is_empty());
+        }
+        assert!(rig.figures().kept <= limits::HOT_ANSWERS_MAX);
+        assert_eq!(asked_for, if round == 0 { 20 } else { 4 });
+    }
+    let (_, asked) = rig.ask(client, &["TTL", &key], "", ":-1\r\n");
+    assert_eq!((asked.join(" "), rig.ask(client, &["TTL", &key], "", ":-1\r\n").1.len()), ("TTL".into(), 1));
+}
+
+#[test]
+fn what_is_large_is_shared_and_not_kept() {
+    let (mut rig, clients, key) = with_hot_key();
+    let large = bulk(&"x".repeat(limits::HOT_REPLY_BYTES_MAX));
+    for turn in ["PTTL GET", "GET"] {
+        for client in clients {
+            rig.send(client, &[&["GET", &key]]);
+        }
+        assert_eq!(rig.serve(":-1\r\n", &large).join(" "), turn, "once for all of them");
+        assert!(clients.iter().all(|client| rig.told(*client) == large));
+        assert_eq!(rig.figures().kept, 0);
+    }
+}
+
+#[test]
+fn no_more_is_kept_than_fits() {
+    for (entries_max, bytes_max) in [(1, 1 << 20), (100, 20)] {
+        let mut rig = eager(1, |settings| {
+            (settings.hot.entries_max, settings.hot.bytes_max) = (entries_max, bytes_max);
+        });
+        let client = rig.client(0);
+        let key = rig.key(0, 0);
+        rig.make_hot(client, &key);
+        let value = bulk("123456");
+        assert_eq!(rig.ask(client, &["GET", &key], ":-1\r\n", &value).1.len(), 2);
+        assert_eq!(rig.ask(client, &["GETRANGE", &key, "0", "5"], ":-1\r\n", &value).1.len(), 2);
+        assert_eq!(rig.figures().kept, 1);
+        assert_eq!(rig.ask(client, &["GET", &key], "", "").1.len(), 0);
+    }
+}
+
+/// Everything that may change a key, as one block or one request; KEY is the key, and OTHER one beside it.
+const WRITES: [&str; 24] = [
+    "SET KEY v",
+    "DEL KEY",
+    "UNLINK KEY",
+    "GETDEL KEY",
+    "GETEX KEY PX 5",
+    "EXPIRE KEY 1",
+    "PERSIST KEY",
+    "APPEND KEY v",
+    "DEL OTHER KEY",
+    "MSET OTHER v KEY v",
+    "MSETNX OTHER v KEY v",
+    "RENAME KEY OTHER",
+    "RENAME OTHER KEY",
+    "COPY OTHER KEY",
+    "LMOVE OTHER KEY LEFT LEFT",
+    "SORT OTHER STORE KEY",
+    "BITOP AND KEY OTHER OTHER",
+    "MULTI|SET KEY v|EXEC",
+    "MULTI|GET OTHER|RENAME OTHER KEY|EXEC",
+    "EVAL code 1 KEY",
+    "EVAL code 0",
+    "FCALL name 1 OTHER",
+    "FLUSHALL",
+    "FROB OTHER",
+];
+
+/// A client on the first core writes, in one of these ways, a key that lives on the last one.
+fn written(shards: u16, write: &str, is_modern: bool) {
+    let mut rig = eager(shards, |_| {});
+    let [reader, late] = [rig.client(0), rig.client(0)];
+    let home = shards - 1;
+    let key = rig.key(home, 0);
+    // Of the same slot, and at home somewhere else.
+    let others = [format!("{{{key}}}other"), rig.key(0, 0)];
+    for other in others {
+        rig.make_hot(reader, &key);
+        rig.keep(reader, &key, "old");
+        let writer = if is_modern { rig.modern_client(0) } else { rig.client(0) };
+        let requests: Vec<Vec<String>> = write
+            .split('|')
+            .map(|request| {
+                let words = request.split(' ');
+                words.map(|word| word.replace("KEY", &key).replace("OTHER", &other)).collect()
+            })
+            .collect();
+        for request in &requests {
+            let words: Vec<&str> = request.iter().map(String::as_str).collect();
+            rig.send(writer, &[&words]);
+        }
+        if rig.words_at_stores().first() == Some(&"HELLO") {
+            rig.answer_next("%1\r\n+proto\r\n:3\r\n");
+        }
+        assert!(!rig.at_stores.is_empty(), "{write}");
+        // From when it leaves nothing is known of the key, and nothing that is read meanwhile is kept.
+        let told = |rig: &mut Rig, client: usize, value: &str| {
+            let at = rig.at_stores.iter().rposition(|sent| sent.frame.contains("\r\nGET\r\n"));
+            let sent = rig.at_stores.remove(at.expect("it was sent"));
+            rig.bytes(&sent, bulk(value).as_bytes());
+            rig.told(client)
+        };
+        assert!(!rig.knows(reader, &key, "old"), "{write}");
+        if is_modern && requests.len() == 1 {
+            assert_eq!(told(&mut rig, reader, "old"), bulk("old"));
+            assert!(!rig.knows(reader, &key, "old"), "{write}");
+        }
+        let reply = match write.split(' ').next() {
+            Some("SET" | "MSET" | "RENAME" | "FLUSHALL") => "+OK\r\n",
+            _ => ":1\r\n",
+        };
+        let is_block = requests.len() > 1;
+        while let Some(at) =
+            rig.at_stores.iter().position(|sent| !sent.frame.contains("\r\nGET\r\n") || is_block)
+        {
+            let sent = rig.at_stores[at].clone();
+            let reply = match () {
+                () if !is_block => reply,
+                () if sent.frame.contains("MULTI") => "+OK\r\n",
+                () if sent.frame.contains("EXEC") => "*1\r\n+OK\r\n",
+                () if sent.frame.contains(&key) && sent.frame.contains("\r\nGET\r\n") => "$3\r\nnew\r\n",
+                () => "+QUEUED\r\n",
+            };
+            rig.at_stores.remove(at);
+            rig.bytes(&sent, reply.as_bytes());
+        }
+        assert!(!rig.told(writer).is_empty(), "{write}: it is acknowledged");
+        while !rig.at_stores.is_empty() {
+            assert_eq!(told(&mut rig, reader, "new"), bulk("new"), "{write}");
+        }
+        // From then on all are told what came after it; and once that is known, the store is not asked again.
+        assert!(!rig.knows(late, &key, "old"), "{write}");
+        rig.serve(":-1\r\n", "$3\r\nnew\r\n");
+        assert_eq!(rig.told(late), bulk("new"), "{write}");
+        assert!(rig.knows(late, &key, "new"), "{write}: nothing of it stays");
+        rig.told(reader);
+        for shard in &rig.shards {
+            assert_eq!(shard.hot_figures().writes_under_way, 0, "{write}");
+        }
+        rig.ask(reader, &["SET", &key, "v"], "", "+OK\r\n");
+    }
+}
+
+#[test]
+fn nothing_old_is_answered_after_any_kind_of_write_has_left() {
+    for write in WRITES {
+        written(1, write, false);
+        written(1, write, true);
+    }
+}
+
+#[test]
+fn nor_where_the_write_leaves_from_another_core() {
+    for write in WRITES {
+        written(2, write, false);
+        written(2, write, true);
+    }
+}
+
+#[test]
+fn what_was_fetched_before_a_write_is_not_kept_though_it_comes_after_it() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    let writer = rig.modern_client(0);
+    rig.send(client, &[&["GET", &key]]);
+    rig.send(writer, &[&["SET", &key, "new"]]);
+    rig.answer_first("HELLO", "%1\r\n+proto\r\n:3\r\n");
+    rig.answer_first("SET", "+OK\r\n");
+    assert_eq!(rig.told(writer), "+OK\r\n");
+    rig.send(other, &[&["GET", &key]]);
+    assert_eq!(rig.frames("GET").len(), 2, "it does not wait for what was sent before the write");
+    for reply in [":-1\r\n", "$3\r\nold\r\n", ":-1\r\n", "$3\r\nnew\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!((rig.told(client), rig.told(other)), (bulk("old"), bulk("new")));
+    assert!(rig.knows(client, &key, "new"));
+    assert_eq!(rig.counted(Counter::HotDiscarded), 1);
+}
+
+#[test]
+fn nothing_is_fetched_until_all_is_answered_that_was_sent_before_the_key_was_hot() {
+    let mut rig = eager(1, |_| {});
+    let [writer, client] = [rig.modern_client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.send(writer, &[&["SET", &key, "new"]]);
+    rig.answer_next("%1\r\n+proto\r\n:3\r\n");
+    for _ in 0..60 {
+        rig.send(client, &[&["GET", &key]]);
+        rig.answer_first("GET", "$3\r\nold\r\n");
+        assert_eq!((rig.told(client), rig.words_at_stores().join(" ")), (bulk("old"), "SET".to_owned()));
+        rig.wait(10 * MILLISECOND);
+    }
+    assert!(rig.counted(Counter::HotBypassedWarming) > 0 && rig.figures().keys == 1);
+    rig.answer_next("+OK\r\n");
+    rig.wait(MILLISECOND);
+    rig.keep(client, &key, "new");
+}
+
+#[test]
+fn nor_until_all_is_sent_that_was_queued_before() {
+    let queue = OverloadSettings { shed: Mode::Off, ..OverloadSettings::new(1, 1) };
+    let mut rig = eager(1, |settings| settings.overload = queue.clone());
+    let [filler, client] = [rig.client(0), rig.client(0)];
+    let writer = rig.modern_client(0);
+    let key = rig.key(0, 0);
+    rig.send(writer, &[&["GET", "other"]]);
+    rig.serve("", "$-1\r\n");
+    let many: Vec<u8> = (0..100).flat_map(|number| request(&["GET", &format!("f{number}")])).collect();
+    rig.raw(filler, &many);
+    rig.send(writer, &[&["SET", &key, "new"]]);
+    assert!(rig.frames("SET").is_empty(), "it is queued");
+    // The key becomes hot by requests that are queued as well.
+    for _ in 0..30 {
+        rig.send(client, &[&["GET", &key]]);
+        rig.now.monotonic = rig.now.monotonic.after(2 * MILLISECOND);
+        rig.turns();
+    }
+    rig.now.monotonic = rig.now.monotonic.after(50 * MILLISECOND);
+    rig.turns();
+    assert_eq!(rig.figures().keys, 1);
+    // What is in flight is answered, and what was queued is sent; but for the write, all of that is answered too.
+    while let Some(at) = rig.at_stores.iter().position(|sent| !sent.frame.contains("SET")) {
+        assert!(rig.frames("PTTL").is_empty());
+        let sent = rig.at_stores.remove(at);
+        rig.bytes(&sent, b"$3\r\nold\r\n");
+        rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(600));
+        rig.turns();
+    }
+    rig.told(client);
+    assert_eq!(rig.words_at_stores(), ["SET"]);
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_first("GET", "$3\r\nold\r\n");
+    assert_eq!((rig.told(client), rig.words_at_stores().join(" ")), (bulk("old"), "SET".to_owned()));
+    rig.answer_next("+OK\r\n");
+    rig.wait(MILLISECOND);
+    rig.keep(client, &key, "new");
+}
+
+#[test]
+fn nobody_waits_for_a_fetch_over_another_connection_than_its_own() {
+    let mut rig = eager(1, |_| {});
+    let [client, heavy] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.make_hot(client, &key);
+    // Its ranges are known to cost much, so that what it asks while one is under way takes the other connection.
+    rig.send(heavy, &[&["LRANGE", "l", "0", "-1"]]);
+    rig.answer_next(&format!("*20000\r\n{}", ":1\r\n".repeat(20_000)));
+    rig.told(heavy);
+    rig.send(client, &[&["GET", &key]]);
+    rig.send(heavy, &[&["LRANGE", "l", "0", "-1"], &["GET", &key]]);
+    let links = |word: &str| rig.frames(word).iter().map(|sent| sent.link).collect::<Vec<_>>();
+    let (fetches, ranges) = (links("PTTL"), links("LRANGE"));
+    assert_eq!(
+        fetches.len(),
+        2,
+        "what it sends next takes the other one too, and must not come before its read"
+    );
+    assert_eq!(fetches[1..], ranges);
+    assert_ne!(fetches[0], fetches[1]);
+}
+
+#[test]
+fn who_waits_for_a_fetch_and_then_writes_goes_its_own_way_before_it() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    rig.send(other, &[&["GET", &key]]);
+    rig.send(client, &[&["GET", &key], &["GET", &key], &["SET", &key, "new"], &["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["PTTL", "GET", "GET", "GET", "SET", "GET"]);
+    for reply in [":-1\r\n", "$3\r\nold\r\n", "$3\r\nold\r\n", "$3\r\nold\r\n", "+OK\r\n", "$3\r\nnew\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.told(other), bulk("old"));
+    assert_eq!(rig.told(client), [bulk("old"), bulk("old"), "+OK\r\n".to_owned(), bulk("new")].concat());
+    rig.keep(other, &key, "new");
+}
+
+#[test]
+fn what_is_kept_overtakes_nothing_that_its_connection_has_under_way() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    rig.keep(other, &key, "v");
+    rig.send(client, &[&["TTL", &key], &["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["TTL", "GET"]);
+    rig.answer_next(":-1\r\n");
+    rig.answer_next("$1\r\nw\r\n");
+    assert_eq!(rig.told(client), ":-1\r\n$1\r\nw\r\n");
+    assert!(rig.knows(client, &key, "v"));
+}
+
+#[test]
+fn keys_with_one_hash_are_told_apart() {
+    // The second secret at the start of a key of sixteen bytes makes the rest of it count for nothing.
+    let secret = rapidhash::v3::RapidSecrets::seed(0).secrets[1].to_le_bytes();
+    let named = |number: u64| [secret, number.to_le_bytes()].concat();
+    let first = named(1);
+    let slot = slot_of(&first);
+    let second = (2..).map(named).find(|key| slot_of(key) == slot).expect("one of them");
+    let hash = |key: &[u8]| rapidhash::v3::rapidhash_v3_seeded(key, &rapidhash::v3::RapidSecrets::seed(0));
+    assert_eq!(hash(&first), hash(&second));
+    let mut rig = eager(1, |_| {});
+    let client = rig.client(0);
+    let get = |key: &[u8]| {
+        let mut bytes = Vec::new();
+        encode::request(&mut bytes, [b"GET".as_slice(), key].into_iter());
+        bytes
+    };
+    for _ in 0..60 {
+        rig.raw(client, &get(&first));
+        rig.serve(":-1\r\n", "$1\r\n1\r\n");
+        rig.wait(10 * MILLISECOND);
+    }
+    assert!(rig.counted(Counter::HotHits) > 0);
+    rig.told(client);
+    for _ in 0..3 {
+        rig.raw(client, &get(&second));
+        assert_eq!(rig.serve(":-1\r\n", "$1\r\n2\r\n"), ["GET"], "as if it were not hot");
+        assert_eq!(rig.told(client), bulk("2"));
+        rig.raw(client, &get(&first));
+        rig.serve(":-1\r\n", "$1\r\n1\r\n");
+        assert_eq!(rig.told(client), bulk("1"));
+    }
+}
+
+#[test]
+fn writes_of_other_keys_change_nothing() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    rig.keep(client, &key, "v");
+    for number in 0..5_000 {
+        rig.send(other, &[&["SET", &format!("cold:{number}"), "v"]]);
+        rig.answer_next("+OK\r\n");
+        assert!(rig.knows(client, &key, "v"), "after {number}");
+    }
+}
+
+#[test]
+fn scripts_that_are_trusted_change_what_they_declare_and_nothing_else() {
+    let mut rig = eager(1, |settings| settings.hot.scripts = HotScripts::Declared);
+    let [client, writer] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.make_hot(client, &key);
+    rig.keep(client, &key, "v");
+    for request in
+        [&["EVAL", "code", "0"][..], &["EVAL", "code", "1", "other"], &["FCALL", "name", "0", &key]]
+    {
+        rig.send(writer, &[request]);
+        assert!(rig.knows(client, &key, "v"), "{request:?}");
+        rig.answer_next(":1\r\n");
+    }
+    rig.send(writer, &[&["EVAL", "code", "2", "other", &key]]);
+    assert!(!rig.knows(client, &key, "v"));
+    rig.serve("", "$1\r\nw\r\n");
+    rig.told(client);
+    rig.keep(client, &key, "w");
+}
+
+#[test]
+fn scripts_that_only_read_change_nothing() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    rig.keep(client, &key, "v");
+    for request in [&["EVAL_RO", "code", "1", &key][..], &["DBSIZE"], &["SORT_RO", &key]] {
+        rig.send(other, &[request]);
+        assert!(rig.knows(client, &key, "v"), "{request:?}");
+        rig.answer_next("*0\r\n");
+    }
+}
+
+#[test]
+fn a_write_whose_connection_was_lost_may_be_carried_out_for_as_long_as_anything_is_kept() {
+    for request in
+        [&["SET", "KEY", "new"][..], &["EVAL", "code", "0"], &["MSET", "KEY", "new", "{KEY}2", "x"]]
+    {
+        let (mut rig, [client, writer], key) = with_hot_key();
+        let words: Vec<String> = request.iter().map(|word| word.replace("KEY", &key)).collect();
+        rig.send(writer, &[&words.iter().map(String::as_str).collect::<Vec<_>>()]);
+        rig.lose(&words[0]);
+        assert!(rig.told(writer).starts_with("-UNAVAILABLE"), "{request:?}");
+        let lost_at = rig.now.monotonic;
+        while rig.now.monotonic.since(lost_at) < TTL - MILLISECOND {
+            let (told, asked) = rig.ask(client, &["GET", &key], ":-1\r\n", "$3\r\nold\r\n");
+            assert!(told == bulk("old") && asked.last().is_some_and(|asked| asked == "GET"), "{asked:?}");
+            rig.wait(10 * MILLISECOND);
+        }
+        rig.wait(10 * MILLISECOND);
+        rig.keep(client, &key, "new");
+        assert_eq!(rig.figures().writes_under_way, 0);
+    }
+}
+
+#[test]
+fn a_write_that_was_never_sent_is_over_at_once() {
+    for request in
+        [&["SET", "KEY", "new"][..], &["EVAL", "code", "0"], &["MSET", "KEY", "new", "{KEY}2", "x"]]
+    {
+        let (mut rig, [client, writer], key) = with_hot_key();
+        rig.send(client, &[&["GET", "other"]]);
+        rig.lose("GET");
+        rig.connecting = Connecting::Fails;
+        let words: Vec<String> = request.iter().map(|word| word.replace("KEY", &key)).collect();
+        rig.send(writer, &[&words.iter().map(String::as_str).collect::<Vec<_>>()]);
+        assert!(rig.told(writer).contains("reason=connect-failed"), "{request:?}");
+        assert_eq!(rig.figures().writes_under_way, 0);
+        rig.connecting = Connecting::Works;
+        rig.told(client);
+        rig.wait(150 * MILLISECOND);
+        rig.keep(client, &key, "v");
+    }
+}
+
+#[test]
+fn a_write_is_under_way_until_its_reply_has_come_though_its_client_has_left() {
+    for (home, request) in
+        [(0, "SET KEY new"), (1, "SET KEY new"), (0, "EVAL code 0"), (1, "MSET KEY new OTHER x")]
+    {
+        let mut rig = eager(2, |_| {});
+        let [client, writer] = [rig.client(0), rig.modern_client(0)];
+        let [key, other] = [rig.key(home, 0), rig.key(1 - home, 0)];
+        rig.make_hot(client, &key);
+        let words: Vec<String> =
+            request.split(' ').map(|word| word.replace("KEY", &key).replace("OTHER", &other)).collect();
+        rig.send(writer, &[&words.iter().map(String::as_str).collect::<Vec<_>>()]);
+        while !rig.frames("HELLO").is_empty() {
+            rig.answer_first("HELLO", "%1\r\n+proto\r\n:3\r\n");
+        }
+        let id = rig.id(writer);
+        rig.shards[0].handle_client_lost(id);
+        rig.turns();
+        for _ in 0..5 {
+            rig.send(client, &[&["GET", &key]]);
+            assert!(rig.frames("PTTL").is_empty(), "{request}");
+            rig.answer_first("\r\nGET\r\n", "$3\r\nold\r\n");
+            assert_eq!(rig.told(client), bulk("old"));
+        }
+        rig.serve("", "+OK\r\n");
+        rig.keep(client, &key, "new");
+    }
+}
+
+#[test]
+fn whoever_waits_gets_the_reply_though_the_first_one_has_left() {
+    let (mut rig, [first, other], key) = with_hot_key();
+    rig.send(first, &[&["GET", &key]]);
+    rig.send(other, &[&["GET", &key]]);
+    let id = rig.id(first);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
+    assert_eq!(rig.serve(":-1\r\n", "$1\r\nv\r\n").join(" "), "PTTL GET");
+    assert_eq!(rig.told(other), bulk("v"));
+    assert!(rig.knows(other, &key, "v"));
+    let figures = rig.figures();
+    assert_eq!((figures.flights, figures.waiters, rig.shards[0].requests_departed()), (0, 0, 0));
+}
+
+#[test]
+fn when_a_fetch_fails_one_is_told_so_and_the_next_one_tries_and_then_all_are() {
+    for fails_again in [false, true] {
+        let (mut rig, [first, second], key) = with_hot_key();
+        let third = rig.client(0);
+        for client in [first, second, third] {
+            rig.send(client, &[&["GET", &key]]);
+        }
+        assert_eq!(rig.words_at_stores(), ["PTTL", "GET"]);
+        rig.lose("GET");
+        assert!(rig.told(first).starts_with("-UNAVAILABLE"));
+        assert_eq!(
+            (rig.told(second), rig.words_at_stores().join(" ")),
+            (String::new(), "PTTL GET".to_owned())
+        );
+        if fails_again {
+            rig.lose("GET");
+            assert!([second, third].iter().all(|client| rig.told(*client).starts_with("-UNAVAILABLE")));
+        } else {
+            rig.serve(":-1\r\n", "$1\r\nv\r\n");
+            assert_eq!([second, third].map(|client| rig.told(client)), [bulk("v"), bulk("v")]);
+        }
+        assert_eq!((rig.figures().flights, rig.figures().waiters, rig.owed()), (0, 0, 0));
+        rig.wait(60 * MILLISECOND);
+        rig.told(first);
+        let is_known = rig.knows(first, &key, "v");
+        assert_eq!(is_known, !fails_again);
+    }
+}
+
+#[test]
+fn everybody_who_waits_has_a_deadline_of_its_own() {
+    let overload = OverloadSettings::new(1, 1);
+    let mut rig = eager(1, |settings| settings.overload = overload.clone());
+    let [first, hurried, patient] = [(); 3].map(|()| rig.client(0));
+    let key = rig.key(0, 0);
+    rig.make_hot(patient, &key);
+    for (client, deadline) in [(first, "100"), (hurried, "50")] {
+        rig.send(client, &[&["QOS", "SET", "DEADLINE", deadline]]);
+        rig.told(client);
+    }
+    for client in [first, hurried, patient] {
+        rig.send(client, &[&["GET", &key]]);
+    }
+    rig.wait(49 * MILLISECOND);
+    assert_eq!(rig.told(hurried), "");
+    rig.wait(2 * MILLISECOND);
+    assert_eq!(rig.told(hurried), "-DEADLINE stage=backend waited_ms=50\r\n");
+    rig.wait(50 * MILLISECOND);
+    assert_eq!(rig.told(first), "-DEADLINE stage=backend waited_ms=100\r\n");
+    assert_eq!(rig.serve(":-1\r\n", "$1\r\nv\r\n").join(" "), "PTTL GET", "it goes on for the others");
+    assert_eq!(
+        (rig.told(patient), rig.told(hurried), rig.told(first)),
+        (bulk("v"), String::new(), String::new())
+    );
+}
+
+#[test]
+fn no_more_wait_for_one_fetch_than_may() {
+    let (mut rig, [client, _], key) = with_hot_key();
+    let crowd: Vec<usize> = (0..5).map(|_| rig.client(0)).collect();
+    for client in &crowd {
+        rig.raw(*client, &request(&["GET", &key]).repeat(1_000));
+    }
+    assert_eq!(rig.figures().waiters, limits::HOT_WAITERS_PER_FLIGHT_MAX);
+    rig.send(client, &[&["GET", &key]]);
+    let refusal = rig.told(client);
+    assert!(refusal.starts_with("-OVERLOADED "), "{refusal}");
+    assert_eq!(rig.serve(":-1\r\n", "$1\r\nv\r\n").join(" "), "PTTL GET");
+    let told: Vec<String> = crowd.iter().map(|client| rig.told(*client)).collect();
+    let counted = |what: &str| told.iter().map(|told| told.matches(what).count()).sum::<usize>();
+    assert_eq!((counted("$1\r\nv\r\n"), counted("-OVERLOADED ")), (4_096, 904));
+    assert_eq!(rig.figures().waiters, 0);
+}
+
+#[test]
+fn the_first_one_pays_for_a_fetch_and_whoever_asks_for_what_is_known_a_tenth_and_its_bytes() {
+    let mut rig = eager(1, |_| {});
+    rig.put_in_force("[default]\nru_per_second = 1_000_000\n");
+    let [client, other] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.make_hot(client, &key);
+    let value = "x".repeat(10_000);
+    // Since this was asked last.
+    let metered = |rig: &mut Rig| {
+        rig.wait(20 * MILLISECOND);
+        let mut sum = Usage::default();
+        rig.reports.drain(..).flat_map(|report| report.usage).for_each(|(_, usage)| sum.add(usage));
+        (sum.admitted, sum.cached)
+    };
+    let tenth = crate::values::Weights::default().cached(bulk(&value).len() as u64).micro();
+    assert!(tenth < 5 * UNIT && tenth > UNIT / 10);
+    metered(&mut rig);
+    let cold = "k".repeat(key.len());
+    rig.ask(client, &["GET", &cold], "", &bulk(&value));
+    let (full, cached) = metered(&mut rig);
+    assert!(full > tenth && cached == 0);
+    for client in [client, other, client] {
+        rig.send(client, &[&["GET", &key]]);
+    }
+    rig.serve(":-1\r\n", &bulk(&value));
+    assert_eq!(metered(&mut rig), (full, 2 * tenth));
+    assert_eq!([client, other].map(|client| rig.told(client).len() / 10_000), [2, 1]);
+    for _ in 0..10 {
+        assert!(rig.knows(other, &key, &value));
+    }
+    assert_eq!(metered(&mut rig), (0, 10 * tenth));
+}
+
+#[test]
+fn who_may_not_read_a_key_is_not_told_what_is_known_of_it() {
+    let mut rig = eager(1, |_| {});
+    rig.put_in_force(neighbours::TWO_TENANTS);
+    let [root, acme] = [rig.signed_in("root", "r"), rig.signed_in("acme", "a")];
+    rig.make_hot(root, "secret:1");
+    rig.keep(root, "secret:1", "v");
+    rig.send(acme, &[&["GET", "secret:1"]]);
+    assert!(rig.told(acme).starts_with("-NOPERM "));
+}
+
+#[test]
+fn in_shadow_all_is_forwarded_and_compared() {
+    let mut rig = eager(1, |settings| settings.hot.mode = Mode::Shadow);
+    let clients = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    for number in 0..100 {
+        for client in clients {
+            rig.send(client, &[&["GET", &key]]);
+        }
+        let own = rig.frames("\r\nGET\r\n").len() - rig.frames("PTTL").len();
+        assert_eq!(own, 2, "nobody waits for anybody else");
+        // After a while somebody else writes it.
+        let value = if number < 90 { "old" } else { "new" };
+        rig.serve(":-1\r\n", &bulk(value));
+        assert!(clients.iter().all(|client| rig.told(*client) == bulk(value)));
+        rig.wait(2 * MILLISECOND);
+    }
+    assert!(rig.counted(Counter::HotMatches) > 50);
+    assert!((1..=20).contains(&rig.counted(Counter::HotMismatches)));
+    assert_eq!((rig.counted(Counter::HotHits), rig.counted(Counter::HotJoins)), (0, 0));
+}
+
+#[test]
+fn switched_off_it_does_nothing() {
+    let mut rig = eager(1, |settings| settings.hot.mode = Mode::Off);
+    let clients = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    for _ in 0..100 {
+        for client in clients {
+            rig.send(client, &[&["GET", &key]]);
+        }
+        assert_eq!(rig.serve("", "$1\r\nv\r\n"), ["GET", "GET"]);
+        rig.wait(5 * MILLISECOND);
+    }
+    rig.send(clients[0], &[&["EVAL", "code", "0"], &["SET", &key, "v"]]);
+    assert_eq!(rig.figures(), HotFigures::default());
+}
+
+#[test]
+fn a_key_that_nobody_asks_for_any_more_is_forgotten_and_what_is_under_way_of_it_ends_all_the_same() {
+    let (mut rig, [client, writer], key) = with_hot_key();
+    rig.send(writer, &[&["SET", &key, "v"], &["GET", &key]]);
+    rig.wait(Duration::from_secs(3));
+    assert_eq!((rig.figures().keys, rig.figures().writes_under_way), (0, 2));
+    assert_eq!(rig.serve("", "+OK\r\n").len(), 2);
+    assert_eq!(rig.figures(), HotFigures::default());
+    rig.make_hot(client, &key);
+    rig.keep(client, &key, "v");
+}
