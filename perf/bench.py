@@ -54,6 +54,7 @@ class Load:
     depth: int
     value_bytes: int = VALUE_BYTES
     requests_wanted: int | None = None
+    keys_wanted: int | None = None
 
     @property
     def requests(self) -> int:
@@ -62,7 +63,7 @@ class Load:
 
     @property
     def keys(self) -> int:
-        return keys_of(self.value_bytes)
+        return self.keys_wanted or keys_of(self.value_bytes)
 
     def command_line(self, port: int, login: str | None = None) -> list[str]:
         user, _, password = (login or "").partition(":")

@@ -100,10 +100,10 @@ def test_an_outage_closes_everything_and_is_over(storage):
 
 def test_counts_of_reads_are_exact(storage):
     with storage("--service-time", "all=10us").connect() as connection:
-        connection.pipeline([("GET", f"k{i % 7}") for i in range(700)] + [("MGET", "k0", "k1", "other"), ("SET", "k0", "v")])
+        connection.pipeline([("GET", f"k{i % 7}") for i in range(700)] + [("MGET", "k0", "k1", "other"), ("SET", "k0", "v"), ("PTTL", "k0")])
         assert [connection.ok("STORAGE", "READS", f"k{i}") for i in range(8)] == [101, 101, 100, 100, 100, 100, 100, 0]
         assert connection.ok("STORAGE", "TOP", 3) == [[b"k0", 101], [b"k1", 101], [b"k2", 100]]
-        assert connection.ok("STORAGE", "COMMANDS") == [b"get", 700, b"mget", 1, b"set", 1]
+        assert connection.ok("STORAGE", "COMMANDS") == [b"get", 700, b"mget", 1, b"pttl", 1, b"set", 1]
         assert connection.ok("STORAGE", "READS-RESET") == b"OK"
         assert connection.ok("STORAGE", "READS", "k0") == 0
 
