@@ -252,6 +252,11 @@ pub struct Flags {
     #[arg(value_enum, default_value_t = HotScripts::Strict)]
     pub hot_scripts: HotScripts,
 
+    /// Reads of one hot key per second, answered for other cores, from which on those that have a tenth of them get copies
+    #[arg(long, env = "WEIR_HOT_COPY_RATE", value_name = "N", help_heading = HOT_KEYS)]
+    #[arg(value_parser = number(1, 1_000_000_000), default_value = "20000")]
+    pub hot_copy_rate: u64,
+
     /// Writes of one hot key per second, beyond which they are refused [default: no limit]
     #[arg(long, env = "WEIR_HOT_WRITE_RATE", value_name = "N", help_heading = HOT_KEYS)]
     #[arg(value_parser = number(1, 1_000_000_000))]

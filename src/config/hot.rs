@@ -24,6 +24,8 @@ pub struct HotLimits {
     pub bytes: usize,
     /// What scripts may write.
     pub scripts: HotScripts,
+    /// Reads of one hot key per second for other cores, from which on those get copies.
+    pub copy_rate: u64,
     /// Writes of one hot key per second, if they are limited.
     pub write_rate: Option<u64>,
 }
@@ -42,6 +44,7 @@ impl HotLimits {
             entries: flags.hot_entries as usize,
             bytes: flags.hot_bytes.bytes(),
             scripts: flags.hot_scripts,
+            copy_rate: flags.hot_copy_rate,
             write_rate: flags.hot_write_rate,
         })
     }

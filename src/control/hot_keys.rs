@@ -1,7 +1,5 @@
 //! The hottest keys of all cores: the reply to `QOS HOTKEYS`, and the page `/hotkeys`.
 
-use std::fmt::Write as _;
-
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::Totals;
@@ -10,6 +8,7 @@ use super::json::as_shown;
 use crate::config::{Quotas, Tenant};
 use crate::protocol::{Protocol, encode};
 use crate::shard::HotKey;
+use crate::values::escaped;
 use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_BYTES_MAX, HOT_KEYS_SHOWN_MAX};
 use crate::values::time::{Now, rfc3339};
 
@@ -98,21 +97,6 @@ fn count_in(query: &str) -> Result<usize, String> {
         })?;
     }
     Ok(count)
-}
-
-/// Any bytes as text from which they can be read again: printable ASCII is itself, a backslash is two, and every other byte is `\x` and
-/// two hexadecimal digits.
-pub(super) fn escaped(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for byte in bytes {
-        match byte {
-            b'\\' => text.push_str("\\\\"),
-            b' '..=b'~' => text.push(char::from(*byte)),
-            // Writing to a string does not fail.
-            _ => drop(write!(text, "\\x{byte:02x}")),
-        }
-    }
-    text
 }
 
 /// The page; names and their order are a contract.

@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 
 use super::Totals;
 use super::exposition::{Exposition, Kind};
-use super::hot_keys::{escaped, hottest};
+use super::hot_keys::hottest;
 use crate::shard::{HotFigures, HotKey};
+use crate::values::escaped;
 use crate::values::limits::{HOT_KEY_LABEL_BYTES_MAX, HOT_KEY_SERIES_MAX};
 
 type Figure = fn(&HotFigures) -> usize;
 
-const FIGURES: [(&str, &str, Figure); 6] = [
+const FIGURES: [(&str, &str, Figure); 7] = [
     ("weir_hot_keys", "Keys that are hot.", |own| own.keys),
     ("weir_hot_replies_kept", "Replies to reads of hot keys that are kept.", |own| own.kept),
     ("weir_hot_kept_bytes", "Bytes of those.", |own| own.kept_bytes),
+    ("weir_hot_copies", "Copies of replies that are kept on other cores.", |own| own.copies),
     ("weir_hot_fetches_in_flight", "Fetches for hot keys under way.", |own| own.flights),
     ("weir_hot_waiters", "Requests that wait for those.", |own| own.waiters),
     (
@@ -70,8 +72,15 @@ mod tests {
     use crate::control::hot_keys::tests::key;
 
     fn totals() -> Totals {
-        let hot =
-            HotFigures { keys: 3, kept: 2, kept_bytes: 100, flights: 1, waiters: 4, writes_under_way: 5 };
+        let hot = HotFigures {
+            keys: 3,
+            kept: 2,
+            kept_bytes: 100,
+            copies: 6,
+            flights: 1,
+            waiters: 4,
+            writes_under_way: 5,
+        };
         let long = [b'x'; 200];
         let keys =
             vec![key(b"a\"\n\xff\\", 30.0), key(&long, 20.5), key(&long[1..], 10.0), key(&long[..64], 9.0)];

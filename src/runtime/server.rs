@@ -487,6 +487,7 @@ fn hot_settings(config: &Config, backends: usize) -> HotSettings {
         ttl: limits.ttl,
         entries_max: limits.entries,
         bytes_max: limits.bytes,
+        copied_from: [limits.copy_rate, limits.copy_rate / 10],
         write_rate: limits.write_rate,
         scripts: limits.scripts,
         seed: random_seed(),

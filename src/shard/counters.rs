@@ -53,6 +53,7 @@ pub enum Counter {
     SendsToClients,
     SendsToBackends,
     HotHits,
+    HotHitsCopied,
     HotJoins,
     HotFetched,
     HotDiscarded,
@@ -67,7 +68,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 57] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 58] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -213,7 +214,8 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 57] = [
     ),
     (Counter::SendsToClients, "weir_sends_total", "to=\"client\"", SENDS),
     (Counter::SendsToBackends, "weir_sends_total", "to=\"backend\"", SENDS),
-    (Counter::HotHits, "weir_hot_hits_total", "", "Reads of hot keys that were answered from memory."),
+    (Counter::HotHits, "weir_hot_hits_total", "place=\"home\"", HITS),
+    (Counter::HotHitsCopied, "weir_hot_hits_total", "place=\"copy\"", HITS),
     (
         Counter::HotJoins,
         "weir_hot_joins_total",
@@ -233,6 +235,8 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 57] = [
 ];
 
 const EXPELLED: &str = "Client connections that weir closed, by reason.";
+const HITS: &str =
+    "Reads of hot keys that were answered from memory: on their home core, or from a copy on another.";
 const FETCHES: &str = "Replies fetched for hot keys, by what became of them: a write, or their size, may speak against keeping them.";
 const BYPASSES: &str = "Reads of hot keys that went on to the store by themselves, by reason.";
 const COMPARISONS: &str =

@@ -27,12 +27,14 @@
 //! | how strained backends are by that: what is dearer, or refused | `strain.rs` |
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
 //! | what became of it, why it went no further, and what its client's core is told besides | `outcome.rs`, `refusal.rs`, `note.rs` |
+//! | what was written since when, as all cores see it, and what one lends another of hot keys | `versions.rs`, `copy.rs` |
 //! | what is left of a connection that was given up | `fence.rs` |
 //! | what only the control executor knows | `question.rs` |
 
 mod back;
 mod board;
 mod composer;
+mod copy;
 mod counters;
 mod env;
 mod fence;
@@ -49,6 +51,7 @@ mod request;
 mod settings;
 mod stored;
 mod strain;
+mod versions;
 
 pub use back::{BulkheadFigures, ServiceTimes};
 pub use board::Noticeboard;
@@ -59,7 +62,7 @@ pub use front::{Address, Identity};
 pub use gate::{
     Accounts, Bill, Charge, Decision, Payer, Scope, Settlement, Tab, UserAccount, UserFigures, asked,
 };
-pub use hot::{HotFigures, HotKey, Versions};
+pub use hot::{HotFigures, HotKey};
 pub use message::Message;
 pub use outcome::Outcome;
 pub use post::Batch;

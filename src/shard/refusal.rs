@@ -19,13 +19,13 @@ pub enum Refusal<'a> {
     },
     /// A quota is used up.
     Throttled {
-        /// Whose: `global`, `tenant` or `user`.
+        /// Whose: `global`, `tenant` or `user`; or `key`, for writes of one that is hot.
         scope: &'static str,
-        /// The tenant's name.
+        /// The tenant's name, or the key.
         tenant: &'a str,
         /// The user's within it.
         user: Option<&'a str>,
-        /// Request units per second.
+        /// Request units per second; of a key, writes.
         limit: u64,
         /// Whole units that are left.
         remaining: u64,

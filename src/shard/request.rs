@@ -138,6 +138,12 @@ impl Touches {
         }
     }
 
+    /// Is it a read of one key whose reply may be kept?
+    #[inline]
+    pub fn may_be_kept(self) -> bool {
+        self.length & Self::MAY_BE_KEPT != 0
+    }
+
     /// Is it about one key?
     #[inline]
     pub fn is_key(self) -> bool {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::board::Noticeboard;
-use super::hot::Versions;
+use super::versions::Versions;
 use crate::config::HotScripts;
 use crate::policy::fixed_window::FixedWindows;
 use crate::policy::hot_keys::HotSettings as Detection;
@@ -77,6 +77,8 @@ pub struct HotSettings {
     pub entries_max: usize,
     /// Bytes of those.
     pub bytes_max: usize,
+    /// A key's replies are lent to other cores that ask so often per second: all of them together, and each.
+    pub copied_from: [u64; 2],
     /// Writes of one hot key per second, if they are limited.
     pub write_rate: Option<u64>,
     /// What is thought of scripts.
@@ -96,6 +98,7 @@ impl HotSettings {
             ttl: Duration::from_secs(1),
             entries_max: 1024,
             bytes_max: 16 << 20,
+            copied_from: [20_000, 2_000],
             write_rate: None,
             scripts: HotScripts::Strict,
             seed: 0,

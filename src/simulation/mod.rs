@@ -54,6 +54,8 @@ pub struct Summary {
     pub links_lost: u64,
     /// Replies that were kept, or fetched for somebody else.
     pub from_memory: u64,
+    /// Those of them that were answered from another core's copy.
+    pub from_copies: u64,
     /// A hash over everything that happened.
     pub trace: u64,
 }
@@ -157,14 +159,18 @@ mod tests {
     }
 
     fn hold(seeds: std::ops::Range<u64>) {
-        let (mut replies, mut refusals, mut from_memory) = (0, 0, 0);
+        let (mut replies, mut refusals, mut from_memory, mut from_copies) = (0, 0, 0, 0);
         for seed in seeds {
             let summary = run(seed, STEPS, Voice::Silent).unwrap_or_else(|failure| panic!("{failure}"));
             replies += summary.replies;
             refusals += summary.refusals;
             from_memory += summary.from_memory;
+            from_copies += summary.from_copies;
         }
-        assert!(from_memory > 1_000, "{from_memory} replies from memory");
+        assert!(
+            from_memory > 1_000 && from_copies > 100,
+            "{from_memory} replies from memory, {from_copies} of copies"
+        );
         assert!(refusals > 100 && replies > 2 * refusals, "{refusals} refusals in {replies} replies");
     }
 }

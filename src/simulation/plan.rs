@@ -179,6 +179,7 @@ impl Plan {
                 },
                 ttl: micros(random, &[2_000, 20_000, 200_000, 1_000_000]),
                 scripts: *random.pick(&[HotScripts::Strict, HotScripts::Declared]),
+                copied_from: *random.pick(&[[1, 1], [1, 1], [20, 5], [20_000, 2_000]]),
                 seed: random.bits(),
                 ..HotSettings::new(backends)
             },

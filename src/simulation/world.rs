@@ -298,10 +298,11 @@ impl World {
             replies: self.clients.iter().map(|client| client.replies).sum(),
             refusals: self.clients.iter().map(|client| client.refusals).sum(),
             links_lost: self.counted(Counter::LinksLost),
-            from_memory: [Counter::HotHits, Counter::HotJoins]
+            from_memory: [Counter::HotHits, Counter::HotHitsCopied, Counter::HotJoins]
                 .map(|counter| self.counted(counter))
                 .iter()
                 .sum(),
+            from_copies: self.counted(Counter::HotHitsCopied),
             trace: self.trace.value(),
         })
     }

@@ -125,6 +125,8 @@ pub const HOT_FRAME_BYTES_MAX: usize = 1024;
 pub const HOT_REPLY_BYTES_MAX: usize = 64 * 1024;
 /// Requests that replies are kept for, of one hot key, in both dialects together.
 pub const HOT_ANSWERS_MAX: usize = 16;
+/// Copies of replies that one core has of keys that are at home on others.
+pub const HOT_COPIES_MAX: usize = 256;
 /// Requests that wait for one fetch of a hot key, and for all of them on one core.
 pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 4_096;
 /// See there.

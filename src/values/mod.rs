@@ -2,6 +2,7 @@
 
 pub mod allowance;
 pub mod effects;
+pub mod escape;
 pub mod ids;
 pub mod limits;
 pub mod random;
@@ -15,6 +16,7 @@ pub mod usage;
 
 pub use allowance::{BucketId, Capacity, Demand, Grant};
 pub use effects::{Action, Loss, Owner};
+pub use escape::escaped;
 pub use ids::{BackendId, ClientId, ConnectionId, ShardId, TenantId};
 pub use random::Random;
 pub use request_units::{MicroUnits, Price, UNIT, Weights, signed};

@@ -281,6 +281,9 @@ impl Shard {
 
     #[inline(never)]
     fn hand_over(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
+        if self.hot.is_on() && self.is_copied(envelope, message, now) {
+            return;
+        }
         if self.post.push_request(home, envelope, message) {
             self.env.counters.add(Counter::RequestsHandedOver, 1);
         } else {

@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use super::Shard;
+use crate::shard::counters::Counter;
 use crate::shard::hot::Meeting;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
-use crate::shard::refusal::{NotSent, Stage};
-use crate::shard::request::Envelope;
+use crate::shard::post::Batch;
+use crate::shard::refusal::{NotSent, Refusal, Stage};
+use crate::shard::request::{Envelope, Touched};
+use crate::values::escaped;
+use crate::values::limits::HOT_NAME_BYTES_SHOWN;
 use crate::values::time::Now;
 
 /// When to come back where as many wait for one key as may.
@@ -26,12 +30,35 @@ impl Shard {
                 clients.give(env, envelope.reply_to, outcome, Message::new(&reply, Some(&reply)), now);
             }
             Meeting::Crowded => self.refuse(envelope, NotSent::Queue(RETRY_CROWDED), now),
+            Meeting::WrittenTooOften { limit, retry_after } => {
+                self.refuse_write(envelope, message, (limit, retry_after), now);
+            }
             Meeting::Passes | Meeting::Waits => {}
         }
         if self.hot.has_to_send() {
             self.send_what_is_hot(now);
         }
         !passes
+    }
+
+    /// A key is written more often than keys may be: whoever writes it is told which.
+    fn refuse_write(
+        &mut self,
+        envelope: &Envelope,
+        message: Message<'_>,
+        (limit, retry_after): (u64, Duration),
+        now: Now,
+    ) {
+        let Touched::Key { key, .. } = envelope.touches.of(message.bytes()) else { return };
+        let mut text = self.env.pool.take();
+        // A word of the refusal: without spaces.
+        let shown = escaped(&key[..key.len().min(HOT_NAME_BYTES_SHOWN)]).replace(' ', "\\x20");
+        let (scope, user, remaining) = ("key", None, 0);
+        Refusal::Throttled { scope, tenant: &shown, user, limit, remaining, retry_after }.encode(&mut text);
+        self.env.counters.add(Counter::RefusedThrottled, 1);
+        let (env, mut clients) = self.clients();
+        clients.give(env, envelope.reply_to, Outcome::Refused, Message::Small(&text), now);
+        self.env.pool.give(text);
     }
 
     /// Sends what several requests wait for, and what waits no more.
@@ -46,6 +73,44 @@ impl Shard {
             message.clear();
         }
         self.env.pool.give(message);
+        while let Some((holder, copy)) = self.hot.poll_copy() {
+            self.post.push_copy(holder, copy);
+        }
+        while let Some((home, hits)) = self.hot.poll_hits() {
+            self.post.push_hits(home, hits);
+        }
+    }
+
+    /// What other cores lend, and how often what this one lends was of use.
+    pub(super) fn hear_of_copies(&mut self, batch: &Batch, now: Now) {
+        for copy in batch.copies() {
+            self.hot.take_copy(&self.env, copy, now.monotonic);
+        }
+        for hits in batch.hits() {
+            self.hot.handle_copy_hits(&self.env, *hits, now.monotonic);
+        }
+    }
+
+    /// A request of a client of this core goes to the home of its key. True if it need not, because its reply is lent to this core, and
+    /// nothing of its connection is under way there that it could overtake.
+    pub(super) fn is_copied(&mut self, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
+        let slot = envelope.route.slot;
+        let Some(client) = self.front.find(envelope.reply_to.client_id()) else { return false };
+        if !client.has_handed_over(slot)
+            && envelope.touches.may_be_kept()
+            && self.hot.has_copies(slot)
+            && let Some(reply) =
+                self.hot.find_copy(&mut self.env, envelope.route, message.bytes(), now.monotonic)
+        {
+            let (env, mut clients) = self.clients();
+            let outcome = Outcome::cached(reply.len());
+            clients.give(env, envelope.reply_to, outcome, Message::new(&reply, Some(&reply)), now);
+            return true;
+        }
+        if let Some(client) = self.front.find(envelope.reply_to.client_id()) {
+            client.hand_over(envelope.touches.is_key().then_some(slot));
+        }
+        false
     }
 
     /// The end of a turn, for what is hot.

@@ -251,6 +251,7 @@ impl Shard {
         for (envelope, message) in batch.requests() {
             self.send_from_here(envelope, message, 1, now);
         }
+        self.hear_of_copies(&batch, now);
         for (to, note) in batch.notes() {
             self.front.handle_note(to, note);
         }

@@ -66,6 +66,8 @@ pub struct Client {
     /// Requests after the one that is in flight must wait until it is answered.
     pub(super) barrier: bool,
     pub(super) held_request: Option<Box<HeldRequest>>,
+    /// To the homes of which slots requests went that may have yet to be answered: a bit for all that have its number in common.
+    handed_over: u64,
     /// The held request waits for a pool of quotas to answer.
     pub(super) waits_for_quota: bool,
     /// Requests of it that were answered without their backend, which may carry them out yet.
@@ -117,6 +119,7 @@ impl Client {
             tracks: Tracks::default(),
             barrier: false,
             held_request: None,
+            handed_over: 0,
             waits_for_quota: false,
             unsettled: 0,
             is_unsettled_alone: false,
@@ -281,6 +284,21 @@ impl Client {
         self.tracks.pin(self.unsettled > 0);
     }
 
+    /// May something of it be under way at the home of a slot, besides the request that has just taken its place in the order?
+    #[inline]
+    pub fn has_handed_over(&mut self, slot: u16) -> bool {
+        if self.unanswered() <= 1 {
+            self.handed_over = 0;
+        }
+        self.handed_over & slot_bit(slot) != 0
+    }
+
+    /// A request of it goes to the home of a slot, or to those of several.
+    #[inline]
+    pub fn hand_over(&mut self, slot: Option<u16>) {
+        self.handed_over |= slot.map_or(u64::MAX, slot_bit);
+    }
+
     /// Later requests of the connection wait until the one just sent is answered.
     pub fn hold_back_later(&mut self) {
         self.barrier = true;
@@ -338,4 +356,8 @@ impl Client {
         self.order.tidy();
         self.decoder.tidy();
     }
+}
+
+const fn slot_bit(slot: u16) -> u64 {
+    1 << (slot % 64)
 }

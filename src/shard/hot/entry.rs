@@ -6,15 +6,16 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::flights::{Expiry, Flight, Flights};
-use super::versions::{Cell, Snapshot, Versions};
 use crate::policy::hot_keys::HotId;
 use crate::protocol::Protocol;
+use crate::shard::copy::Copy;
 use crate::shard::counters::Counter;
 use crate::shard::request::{Envelope, FlightId, NOBODY, Route};
 use crate::shard::settings::HotSettings;
+use crate::shard::versions::{Cell, Snapshot, Versions};
 use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
 use crate::values::random::Random;
-use crate::values::{BackendId, TenantId, Timestamp};
+use crate::values::{BackendId, ShardId, TenantId, Timestamp};
 
 /// What did not pay off is tried again after so long.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -27,6 +28,10 @@ const AHEAD_LEAST: Duration = Duration::from_millis(2);
 const AHEAD_PART: u32 = 4;
 /// What was not asked for in so long makes room for others.
 const IDLE: Duration = Duration::from_millis(250);
+/// So much of what may be written in a row may be written at once.
+const WRITE_BURST: Duration = Duration::from_millis(100);
+/// Over how long it is seen which cores ask how much.
+const COPIED_AFTER: Duration = Duration::from_millis(100);
 /// One part in so many of how long replies are good is left to chance, so that many keys are not fetched together.
 const CHANCE_PART: u32 = 10;
 
@@ -115,6 +120,16 @@ struct Answer {
     flight: Option<FlightId>,
     too_large_until: Timestamp,
     used_at: Timestamp,
+    /// Those of the request that it was fetched for last.
+    terms: Envelope,
+}
+
+/// How often other cores asked, or answered from copies.
+#[derive(Debug, Default)]
+struct Elsewhere {
+    since: Timestamp,
+    asked: HashMap<ShardId, u32>,
+    holders: Vec<ShardId>,
 }
 
 /// One hot key.
@@ -130,6 +145,9 @@ pub struct Entry {
     cell: Cell,
     answers: Vec<Answer>,
     waits: HashMap<u64, Wait>,
+    elsewhere: Elsewhere,
+    /// What was written so far took until then, at the rate that is allowed.
+    writes_until: Timestamp,
     pauses_until: Timestamp,
     random: Random,
 }
@@ -146,6 +164,8 @@ impl Entry {
             cell: Cell::of_hash(hash),
             answers: Vec::new(),
             waits: HashMap::new(),
+            elsewhere: Elsewhere::default(),
+            writes_until: Timestamp::ZERO,
             pauses_until: Timestamp::ZERO,
             random: Random::new(hash ^ now.as_nanos()),
         }
@@ -267,7 +287,7 @@ impl Entry {
     pub fn handle_fetch(&mut self, envelope: &Envelope, frame: &[u8], flight: FlightId, now: Timestamp) {
         let protocol = envelope.route.protocol;
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_to(frame, protocol)) {
-            answer.flight = Some(flight);
+            (answer.flight, answer.terms) = (Some(flight), *envelope);
             return;
         }
         if self.answers.len() >= HOT_ANSWERS_MAX {
@@ -282,7 +302,82 @@ impl Entry {
             flight: Some(flight),
             too_large_until: Timestamp::ZERO,
             used_at: now,
+            terms: *envelope,
         });
+    }
+
+    /// Another core asked for it so often, or answered from copies. True if it is to be seen anew which of them should have copies.
+    pub fn handle_elsewhere(&mut self, from: ShardId, count: u32, now: Timestamp) -> bool {
+        *self.elsewhere.asked.entry(from).or_default() += count;
+        now.since(self.elsewhere.since) >= COPIED_AFTER
+    }
+
+    /// Which cores should have copies, from now on: of those that ask much, if all of them ask very much. Those that are new among them.
+    pub fn choose_holders(&mut self, settings: &HotSettings, now: Timestamp) -> Vec<ShardId> {
+        let Elsewhere { since, asked, holders } = &mut self.elsewhere;
+        let seconds = now.since(*since).as_secs_f64().max(COPIED_AFTER.as_secs_f64());
+        *since = now;
+        let [all, each] = settings.copied_from.map(|rate| rate as f64 * seconds);
+        let is_much = asked.values().map(|count| f64::from(*count)).sum::<f64>() >= all;
+        let much = asked.drain().filter(|(_, count)| is_much && f64::from(*count) >= each);
+        let mut chosen: Vec<ShardId> = much.map(|(shard, _)| shard).collect();
+        chosen.sort_unstable();
+        let before = std::mem::replace(holders, chosen);
+        holders.iter().copied().filter(|shard| !before.contains(shard)).collect()
+    }
+
+    /// May it be written once more, at so many writes per second? Or when?
+    pub fn take_write(&mut self, rate: u64, now: Timestamp) -> Result<(), Duration> {
+        // One write takes so long; a tenth of a second's may come at once.
+        let each = Duration::from_secs_f64(1.0 / rate as f64);
+        let free_at = self.writes_until.max(now.before(WRITE_BURST));
+        let wait = free_at.after(each).since(now);
+        if wait > each.max(Duration::from_millis(1)) {
+            return Err(wait);
+        }
+        self.writes_until = free_at.after(each);
+        Ok(())
+    }
+
+    /// Other cores have answered so often.
+    pub fn handle_hits(&mut self, hits: u32) {
+        self.tally.hits += u64::from(hits);
+        self.tally.all_reads += u64::from(hits);
+    }
+
+    /// Those that have.
+    pub fn holders(&self) -> &[ShardId] {
+        &self.elsewhere.holders
+    }
+
+    /// Copies of what is kept; of one reply only, if one is named.
+    pub fn copies(&self, home: ShardId, only: Option<&Flight>) -> impl Iterator<Item = Copy> {
+        let meant = self.answers.iter().filter(move |answer| only.is_none_or(|flight| answer.is_of(flight)));
+        meant.filter_map(move |answer| {
+            let kept = answer.kept.as_ref()?;
+            Some(Copy {
+                home,
+                id: self.id,
+                slot: answer.terms.route.slot,
+                frame: Bytes::copy_from_slice(&answer.frame),
+                protocol: answer.protocol,
+                reply: kept.reply.clone(),
+                snapshot: kept.snapshot,
+                good_until: kept.good_until,
+            })
+        })
+    }
+
+    /// What will soon be too old, and is answered from copies, so that nobody asks for it here: its frame, and on whose terms to fetch it.
+    pub fn aging(&self, versions: &Versions, now: Timestamp) -> Option<(Vec<u8>, Envelope)> {
+        let is_aging = |answer: &&Answer| {
+            let kept = answer.kept.as_ref();
+            answer.flight.is_none()
+                && now >= self.pauses_until
+                && kept.is_some_and(|kept| now >= kept.fetch_from && kept.is_good(versions, now))
+        };
+        let answer = self.answers.iter().find(is_aging)?;
+        Some((answer.frame.clone(), answer.terms))
     }
 
     /// What was kept gives way to what was fetched.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::versions::{Snapshot, Versions};
 use crate::policy::hot_keys::HotId;
 use crate::protocol::reply;
 use crate::shard::outcome::Outcome;
 use crate::shard::request::{Envelope, FlightId, Overdue, ReplyTo, Route};
+use crate::shard::versions::{Snapshot, Versions};
 use crate::values::limits::{HOT_WAITERS_MAX, HOT_WAITERS_PER_FLIGHT_MAX};
 use crate::values::{ShardId, Timestamp};
 

@@ -13,22 +13,23 @@
 //! | what | file |
 //! |---|---|
 //! | which keys are hot | `policy/hot_keys.rs` |
-//! | what was written since when, for all cores | `versions.rs` |
+//! | what was written since when, for all cores | `../versions.rs` |
+//! | what other cores lend of their hot keys | `copies.rs` |
 //! | what is kept of a key, and who must not be overtaken | `entry.rs` |
 //! | reads that several requests wait for | `flights.rs` |
 //! | requests for hot keys that have yet to be answered, and writes that no home sees | `under_way.rs` |
 //! | the keys of a request, where it names several | `reach.rs` |
 //! | what would be done, for `QOS EXPLAIN` | `foresee.rs` |
 //!
-//! Why nobody is told what was before a write that has been acknowledged: `versions.rs`. Why no connection sees its own requests out
+//! Why nobody is told what was before a write that has been acknowledged: `../versions.rs`. Why no connection sees its own requests out
 //! of order: what it still waits for is known per key (`entry.rs`), and then its reads go where its earlier requests went.
 
+mod copies;
 mod entry;
 mod flights;
 mod foresee;
 mod reach;
 mod under_way;
-mod versions;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -37,24 +38,25 @@ use bytes::Bytes;
 
 pub use flights::Landed;
 pub use foresee::Foreseen;
-pub use versions::Versions;
 
+use super::copy::{Copy, CopyHits};
 use super::counters::Counter;
 use super::env::Env;
 use super::note::Note;
 use super::outcome::Outcome;
-use super::request::{Envelope, FlightId, NOBODY, Overdue, ReplyTo, Touched, Touches};
+use super::request::{Envelope, FlightId, NOBODY, Overdue, ReplyTo, Route, Touched, Touches};
 use super::settings::{HotSettings, Mode};
+use super::versions::Cell;
 use crate::config::{HotScripts, Quotas};
 use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
 use crate::protocol::command::Effect;
 use crate::protocol::encode;
 use crate::values::limits::HOT_FRAME_BYTES_MAX;
-use crate::values::{BackendId, Timestamp};
+use crate::values::{BackendId, ShardId, Timestamp};
+use copies::Copies;
 use entry::{Entry, Found, Read, Warmth};
 use flights::{Flight, Flights};
 use under_way::{Open, UnderWay};
-use versions::Cell;
 
 /// How often it is looked whether what was sent before a key became hot has been answered.
 const LOOKS_APART: Duration = Duration::from_micros(500);
@@ -72,6 +74,13 @@ pub enum Meeting {
     Waits,
     /// As many wait as may.
     Crowded,
+    /// Its key is written more often than keys may be.
+    WrittenTooOften {
+        /// So many writes per second may be.
+        limit: u64,
+        /// When a new attempt makes sense.
+        retry_after: Duration,
+    },
 }
 
 /// One core's.
@@ -92,6 +101,10 @@ pub struct Hot {
     /// Requests that waited for somebody else's fetch, and go their own way: with their frames.
     detached: VecDeque<(Envelope, Vec<u8>)>,
     under_way: UnderWay,
+    copies: Copies,
+    /// What is to be told to other cores: copies, and hits.
+    to_lend: VecDeque<(ShardId, Copy)>,
+    to_tell: VecDeque<(ShardId, CopyHits)>,
     /// When a turn ended last.
     turned_at: Timestamp,
 }
@@ -110,6 +123,9 @@ impl Hot {
             to_send: VecDeque::new(),
             detached: VecDeque::new(),
             under_way: UnderWay::default(),
+            copies: Copies::default(),
+            to_lend: VecDeque::new(),
+            to_tell: VecDeque::new(),
             turned_at: Timestamp::ZERO,
         }
     }
@@ -159,6 +175,11 @@ impl Hot {
         }
         entry.last_asker = envelope.tenant();
         if is_write {
+            if let Some(rate) = self.settings.write_rate
+                && let Err(retry_after) = entry.take_write(rate, now)
+            {
+                return Meeting::WrittenTooOften { limit: rate, retry_after };
+            }
             entry.tally.writes += 1;
             let cell = Cell::of_hash(hash);
             self.settings.versions.begin(cell);
@@ -185,6 +206,7 @@ impl Hot {
                     self.fetch(env, envelope, id, frame, now);
                 }
                 env.counters.add(Counter::HotHits, 1);
+                self.handle_elsewhere(env, id, (envelope.reply_to.shard, 1), now);
                 Meeting::Answered(reply)
             }
             Found::Flight(_) if self.settings.mode == Mode::Shadow => {
@@ -206,6 +228,61 @@ impl Hot {
                 Meeting::Passes
             }
         }
+    }
+
+    /// Another core has asked for a hot key, or answered from copies.
+    fn handle_elsewhere(&mut self, env: &Env, id: HotId, (from, count): (ShardId, u32), now: Timestamp) {
+        let own = env.settings.id;
+        let Some(entry) = entry_of(&mut self.entries, id) else { return };
+        if from != own && entry.handle_elsewhere(from, count, now) {
+            for holder in entry.choose_holders(&self.settings, now) {
+                self.to_lend.extend(entry.copies(own, None).map(|copy| (holder, copy)));
+            }
+        }
+    }
+
+    /// A core has answered from copies of a key that is at home here.
+    pub fn handle_copy_hits(&mut self, env: &Env, told: CopyHits, now: Timestamp) {
+        let CopyHits { from, id, hits } = told;
+        self.keys.note_many(id, u64::from(hits));
+        let Some(entry) = entry_of(&mut self.entries, id) else { return };
+        entry.handle_hits(hits);
+        let aging = entry.aging(&self.settings.versions, now);
+        self.handle_elsewhere(env, id, (from, hits), now);
+        if let Some((frame, terms)) = aging {
+            self.fetch(env, &terms, id, &frame, now);
+        }
+    }
+
+    /// Another core lends a reply.
+    pub fn take_copy(&mut self, env: &Env, copy: &Copy, now: Timestamp) {
+        let Self { copies, to_tell, settings, .. } = self;
+        let bytes_max = settings.bytes_max;
+        copies
+            .take(copy, (env.settings.id, bytes_max), now, &mut |home, hits| to_tell.push_back((home, hits)));
+    }
+
+    /// Are there copies for a slot?
+    #[inline]
+    pub fn has_copies(&self, slot: u16) -> bool {
+        self.copies.has(slot)
+    }
+
+    /// The reply to a request for a key that is at home elsewhere, if it is lent to this core.
+    pub fn find_copy(&mut self, env: &mut Env, route: Route, frame: &[u8], now: Timestamp) -> Option<Bytes> {
+        let reply = self.copies.find(route.slot, frame, route.protocol, &self.settings.versions, now)?;
+        env.counters.add(Counter::HotHitsCopied, 1);
+        Some(reply)
+    }
+
+    /// A copy for another core.
+    pub fn poll_copy(&mut self) -> Option<(ShardId, Copy)> {
+        self.to_lend.pop_front()
+    }
+
+    /// What another core is to be told of its copies.
+    pub fn poll_hits(&mut self) -> Option<(ShardId, CopyHits)> {
+        self.to_tell.pop_front()
     }
 
     /// A request for a hot key goes on: until it is answered, later ones of its connection do not overtake it, and neither does it
@@ -336,7 +413,10 @@ impl Hot {
     /// Is there something to be sent that nobody else sends?
     #[inline]
     pub fn has_to_send(&self) -> bool {
-        !self.to_send.is_empty() || !self.detached.is_empty()
+        !self.to_send.is_empty()
+            || !self.detached.is_empty()
+            || !self.to_lend.is_empty()
+            || !self.to_tell.is_empty()
     }
 
     /// A request that goes its own way, with its frame: before anything else is sent.
@@ -444,6 +524,10 @@ impl Hot {
             if was_served {
                 let counter = entry.handle_fetched(id, &flight, reply, (&self.settings, fits), now);
                 env.counters.add(counter, 1);
+                for holder in entry.holders() {
+                    let copies = entry.copies(env.settings.id, Some(&flight));
+                    self.to_lend.extend(copies.map(|copy| (*holder, copy)));
+                }
             } else {
                 entry.handle_failed(id);
             }
@@ -504,6 +588,8 @@ impl Hot {
             return;
         }
         self.turned_at = now;
+        let to_tell = &mut self.to_tell;
+        self.copies.handle_turn_end(env.settings.id, now, &mut |home, hits| to_tell.push_back((home, hits)));
         let Self { keys, entries, known, warming, .. } = self;
         keys.tick(now, &mut |event| match event {
             Event::Promoted { id, hash, slot, key } => {
@@ -565,10 +651,9 @@ impl Hot {
         if !self.is_on() {
             return None;
         }
-        [self.keys.wake_at(), self.under_way.due(), self.flights.late_at(), warming]
-            .into_iter()
-            .flatten()
-            .min()
+        let copies = self.copies.due();
+        let own = [self.keys.wake_at(), self.under_way.due(), self.flights.late_at(), copies, warming];
+        own.into_iter().flatten().min()
     }
 
     /// New quotas: who asked before is called otherwise now.
@@ -604,7 +689,7 @@ impl Hot {
             hot_for: report.since.map(|since| self.turned_at.since(since)),
             hit_ratio: tally.hits as f64 / tally.all_reads.max(1) as f64,
             state: entry.map_or("counted", |entry| entry.state(self.turned_at)),
-            copies: 0,
+            copies: entry.map_or(0, |entry| entry.holders().len()),
         }
     }
 
@@ -615,6 +700,7 @@ impl Hot {
             keys: self.keys.hot().count(),
             kept,
             kept_bytes,
+            copies: self.copies.len(),
             flights: self.flights.len(),
             waiters: self.flights.waiters(),
             writes_under_way: self.under_way.len(),
@@ -664,6 +750,8 @@ pub struct HotFigures {
     pub kept: usize,
     /// Bytes of those.
     pub kept_bytes: usize,
+    /// Copies of what other cores keep.
+    pub copies: usize,
     /// Fetches under way.
     pub flights: usize,
     /// Requests that wait for those.

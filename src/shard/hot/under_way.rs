@@ -4,9 +4,9 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::versions::{Cell, Snapshot, Versions};
 use crate::policy::hot_keys::HotId;
 use crate::shard::request::ReplyTo;
+use crate::shard::versions::{Cell, Snapshot, Versions};
 use crate::values::Timestamp;
 
 /// What one of them touches.

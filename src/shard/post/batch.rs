@@ -8,6 +8,7 @@
 
 use bytes::Bytes;
 
+use crate::shard::copy::{Copy, CopyHits};
 use crate::shard::fence::Fence;
 use crate::shard::message::Message;
 use crate::shard::note::Note;
@@ -52,6 +53,9 @@ pub struct Batch {
     fences: Vec<Fence>,
     /// Fences that stand no more, by origin and sequence.
     lifted: Vec<(ShardId, u64)>,
+    /// What is lent of hot keys, and how often that was of use.
+    copies: Vec<Copy>,
+    hits: Vec<CopyHits>,
 }
 
 /// A recycled batch keeps buffers up to this size.
@@ -65,6 +69,8 @@ impl Batch {
             && self.notes.is_empty()
             && self.fences.is_empty()
             && self.lifted.is_empty()
+            && self.copies.is_empty()
+            && self.hits.is_empty()
     }
 
     /// Bytes of all its messages.
@@ -99,6 +105,27 @@ impl Batch {
     /// Adds a fence. It comes before all messages of the batch.
     pub fn push_fence(&mut self, fence: Fence) {
         self.fences.push(fence);
+    }
+
+    /// Adds what is lent of a hot key.
+    pub fn push_copy(&mut self, copy: Copy) {
+        self.shared_bytes += copy.bytes();
+        self.copies.push(copy);
+    }
+
+    /// Adds how often such was of use.
+    pub fn push_hits(&mut self, hits: CopyHits) {
+        self.hits.push(hits);
+    }
+
+    /// What is lent.
+    pub fn copies(&self) -> &[Copy] {
+        &self.copies
+    }
+
+    /// How often such was of use.
+    pub fn hits(&self) -> &[CopyHits] {
+        &self.hits
     }
 
     /// Adds that a fence stands no more.
@@ -137,6 +164,8 @@ impl Batch {
         self.requests.clear();
         self.replies.clear();
         self.notes.clear();
+        self.copies.clear();
+        self.hits.clear();
         self.shared.clear();
         self.shared_bytes = 0;
         self.fences.clear();

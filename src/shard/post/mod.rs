@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 pub use batch::Batch;
 
+use super::copy::{Copy, CopyHits};
 use super::fence::Fences;
 use super::message::Message;
 use super::note::Note;
@@ -56,6 +57,19 @@ impl Post {
     /// Tells the shard that has a client something about it.
     pub fn push_note(&mut self, to: ReplyTo, note: Note) {
         self.batch_for(to.shard).push_note(to, note);
+    }
+
+    /// Lends a reply to another shard, unless too much waits for it.
+    pub fn push_copy(&mut self, to: ShardId, copy: Copy) {
+        let batch = self.batch_for(to);
+        if !batch.is_full() {
+            batch.push_copy(copy);
+        }
+    }
+
+    /// Tells another shard how often its copies were of use.
+    pub fn push_hits(&mut self, to: ShardId, hits: CopyHits) {
+        self.batch_for(to).push_hits(hits);
     }
 
     /// Tells all others that a fence of this shard's own stands no more.

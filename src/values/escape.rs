@@ -1,0 +1,18 @@
+//! Bytes as text.
+
+use std::fmt::Write as _;
+
+/// Any bytes as text from which they can be read again: printable ASCII is itself, a backslash is two, and every other byte is `\x` and
+/// two hexadecimal digits.
+pub fn escaped(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for byte in bytes {
+        match byte {
+            b'\\' => text.push_str("\\\\"),
+            b' '..=b'~' => text.push(char::from(*byte)),
+            // Writing to a string does not fail.
+            _ => drop(write!(text, "\\x{byte:02x}")),
+        }
+    }
+    text
+}
