@@ -81,7 +81,6 @@ impl Versions {
     }
 
     /// Writes under way, over all cells.
-    #[cfg(test)]
     pub fn under_way(&self) -> u64 {
         self.cells.iter().map(|cell| cell.load(Ordering::SeqCst) & UNDER_WAY).sum()
     }

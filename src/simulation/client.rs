@@ -184,6 +184,10 @@ impl Client {
             self.walk = Some(Walk { started: step, found: BTreeSet::new() });
             self.writer.cursor = Some(0);
         }
+        // What everybody reads is read in both dialects, over connections of which none waits for the other.
+        if self.writer.has_favourites && self.writer.sequence == 0 && self.writer.random.per_mille(500) {
+            self.writer.modernise(burst, step);
+        }
         let requests = self.writer.random.between(1, self.burst_most);
         // Rarely, more than weir takes on at once.
         let many = self.writer.random.per_mille(5);

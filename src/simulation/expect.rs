@@ -27,6 +27,8 @@ pub(super) enum Expected {
     IfNone { writes: Vec<usize>, keys: Vec<String>, certain: bool },
     /// How many were deleted.
     Deleted(Vec<usize>),
+    /// The key's value, which is deleted by this.
+    Taken { key: String, write: usize },
     /// The counter's value.
     Counted(String),
     /// The key's value.
@@ -107,15 +109,17 @@ impl Asked {
         allowed: Allowed,
     ) -> Result<Judged, String> {
         if let Some(fate) = refusal(reply, allowed)? {
-            use Expected::{Block, Exactly, Log, OneOf, OwnError, Scanned, Told, Value, Values};
+            use Expected::{Block, Exactly, Log, OneOf, OwnError, Scanned, Taken, Told, Value, Values};
             if matches!(self.expected, Exactly(_))
                 || (self.chooses_dialect() && !reply.starts_with(STALLED))
                 || (matches!(self.expected, OwnError(_) | Told(_)) && !reply.starts_with(THROTTLED))
             {
                 return Err("weir answers this by itself".into());
             }
-            let may_be_large =
-                matches!(self.expected, Value(_) | Values(_) | Log(_) | OneOf(_) | Scanned | Block(_));
+            let may_be_large = matches!(
+                self.expected,
+                Value(_) | Values(_) | Log(_) | OneOf(_) | Scanned | Block(_) | Taken { .. }
+            );
             if reply.starts_with(OVERSIZED) && !may_be_large {
                 return Err("its reply is never large".into());
             }
@@ -151,6 +155,10 @@ impl Asked {
                     return Err("more than were named".into());
                 }
                 all(writes, Fate::Done(step), history)?;
+            }
+            Expected::Taken { key, write } => {
+                self.check_value(key, reply, history)?;
+                history.settle(*write, Fate::Done(step))?;
             }
             Expected::Counted(key) => history.check_count(self.sent, step, key, number(reply)?)?,
             Expected::Value(key) => self.check_value(key, reply, history)?,
@@ -208,7 +216,7 @@ impl Asked {
             Expected::Ok(writes) | Expected::Deleted(writes) | Expected::IfNone { writes, .. } => {
                 all(writes, fate, history)
             }
-            Expected::Appended(write) => history.settle(*write, fate),
+            Expected::Appended(write) | Expected::Taken { write, .. } => history.settle(*write, fate),
             Expected::Counted(key) => {
                 if fate == Fate::Never {
                     history.never_counted(key);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::token::Token;
+use crate::values::Timestamp;
 
 /// When a request was sent, and by whom. Steps are the time here: no two things happen in one.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,9 @@ struct Write {
     sent: Sent,
     key: String,
     deletes: bool,
+    /// The store forgets it by itself; and from which step on it surely has.
+    ends: bool,
+    ended_at: Option<u64>,
     fate: Fate,
     executed: bool,
 }
@@ -52,6 +56,8 @@ pub(super) struct History {
     executed: BTreeMap<(u32, String), usize>,
     /// The newest write that a client has seen of a key.
     seen: BTreeMap<(u32, String), usize>,
+    /// When stores forget writes by themselves.
+    ends: BTreeSet<(Timestamp, usize)>,
 }
 
 type Checked = Result<(), String>;
@@ -68,10 +74,36 @@ impl History {
     }
 
     fn note(&mut self, sent: Sent, key: &str, deletes: bool) -> usize {
-        self.writes.push(Write { sent, key: key.to_owned(), deletes, fate: Fate::Open, executed: false });
+        self.writes.push(Write {
+            sent,
+            key: key.to_owned(),
+            deletes,
+            ends: false,
+            ended_at: None,
+            fate: Fate::Open,
+            executed: false,
+        });
         let number = self.writes.len() - 1;
         self.by_key.entry(key.to_owned()).or_default().push(number);
         number
+    }
+
+    /// A write will be forgotten by its store, some time after that has carried it out.
+    pub fn will_end(&mut self, write: usize) {
+        self.writes[write].ends = true;
+    }
+
+    /// A store that has carried out a write will have forgotten it by then.
+    pub fn ends_by(&mut self, write: usize, at: Timestamp) {
+        self.ends.insert((at, write));
+    }
+
+    /// Now it is that late, in this step.
+    pub fn handle_time(&mut self, now: Timestamp, step: u64) {
+        while let Some((_, write)) = self.ends.first().copied().filter(|(at, _)| *at <= now) {
+            self.ends.pop_first();
+            self.writes[write].ended_at = Some(step);
+        }
     }
 
     /// A counter is about to be increased.
@@ -150,7 +182,7 @@ impl History {
                 self.overwritten(read, numbers, None).is_none()
                     || numbers.iter().any(|number| {
                         let delete = &self.writes[*number];
-                        delete.deletes
+                        (delete.deletes || delete.ends)
                             && delete.fate != Fate::Never
                             && !sent_after(read, delete.sent)
                             && self.overwritten(read, numbers, Some(*number)).is_none()
@@ -257,6 +289,10 @@ impl History {
             Some(write) if write.key != key => {
                 Err(format!("{key} holds write {number}, which was on {}", write.key))
             }
+            Some(write) if write.ended_at.is_some_and(|ended| ended < read.step) => Err(format!(
+                "{key} read as write {number} by client {}, though its time had been over before",
+                read.client
+            )),
             Some(write) if write.fate == Fate::Never => {
                 Err(format!("{key} holds write {number}, which was refused"))
             }

@@ -52,7 +52,8 @@ impl Writer {
             50..=54 => self.count(burst, step, history),
             55..=61 => self.get_many(burst, step),
             62..=65 => self.set_many(burst, step, history),
-            66..=68 => self.delete(burst, step, history),
+            66..=67 => self.delete(burst, step, history),
+            68 => self.take(burst, step, history),
             69..=71 => self.replace_own(burst, step, history),
             72..=74 => self.exists_or_size(burst, step),
             75..=77 => self.rename(burst, step, history),
@@ -97,6 +98,13 @@ impl Writer {
         }
     }
 
+    /// From now on in the newer dialect.
+    pub fn modernise(&mut self, burst: &mut Burst, step: u64) {
+        let sent = self.next(step);
+        self.protocol = Protocol::Resp3;
+        self.push(burst, sent, &[b"HELLO", b"3"], Expected::Hello);
+    }
+
     pub fn quit(&mut self, burst: &mut Burst, step: u64) {
         self.ask(burst, step, &[b"QUIT"], Expected::Exactly(b"+OK\r\n".to_vec()));
     }
@@ -120,7 +128,27 @@ impl Writer {
 
     fn set(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let key = self.register();
+        if self.random.per_mille(150) {
+            return self.set_for_a_while(burst, &key, step, history);
+        }
         self.set_key(burst, &key, step, history);
+    }
+
+    fn set_for_a_while(&mut self, burst: &mut Burst, key: &str, step: u64, history: &mut History) {
+        let sent = self.next(step);
+        let (write, value) = self.written(sent, key, history);
+        history.will_end(write);
+        let millis = self.random.pick(&[1, 10, 100]).to_string();
+        let words = [b"SET", key.as_bytes(), &value, b"PX", millis.as_bytes()];
+        self.push(burst, sent, &words, Expected::Ok(vec![write]));
+    }
+
+    /// What is deleted is the answer.
+    fn take(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
+        let key = self.register();
+        let sent = self.next(step);
+        let write = history.delete(sent, &key);
+        self.push(burst, sent, &[b"GETDEL", key.as_bytes()], Expected::Taken { key: key.clone(), write });
     }
 
     fn set_key(&mut self, burst: &mut Burst, key: &str, step: u64, history: &mut History) {

@@ -250,10 +250,12 @@ impl Store {
             let aborted = reply.starts_with(b"-EXECABORT");
             for done in queued.iter().filter(|_| !aborted).chain(std::iter::once(&waiting)) {
                 let arguments = Arguments::new(&done.frame, &done.places);
-                arguments
-                    .iter()
-                    .filter_map(token_of_word)
-                    .try_for_each(|token| history.carried_out(token))?;
+                for token in arguments.iter().filter_map(token_of_word) {
+                    history.carried_out(token)?;
+                    if let Some(lifetime) = lifetime_of(&arguments) {
+                        history.ends_by(token.write, now.monotonic.after(lifetime));
+                    }
+                }
             }
         }
         if self.random.per_mille(self.faults.garbage) {
@@ -279,6 +281,15 @@ impl Store {
         self.engine.execute(&mut Session::new(0), request.arguments, now, &mut out);
         reply::text(&out).map(<[u8]>::to_vec)
     }
+}
+
+/// After how long a store has surely forgotten what is set. It counts whole milliseconds.
+fn lifetime_of(arguments: &Arguments<'_>) -> Option<Duration> {
+    if arguments.len() != 5 || arguments.at(3) != b"PX" {
+        return None;
+    }
+    let millis: u64 = std::str::from_utf8(arguments.at(4)).ok()?.parse().ok()?;
+    Some(Duration::from_millis(millis + 1))
 }
 
 /// The server that is free first does it. When that is done; what a stall falls into takes as much longer.

@@ -282,6 +282,7 @@ impl World {
             self.now = at;
             self.step += 1;
             self.note(&event);
+            self.history.handle_time(at, self.step);
             self.happen(event)?;
             let is_enough = self.plan.load.map_or(self.step >= self.steps, |load| at >= load.until);
             if is_enough && !self.over {
@@ -865,8 +866,16 @@ impl World {
         if self.segments > 0 {
             return Err(format!("{} segments never came back", self.segments));
         }
+        let writes = self.plan.hot.versions.under_way();
+        if writes > 0 {
+            return Err(format!("hot keys are left with {writes} writes that go on for ever"));
+        }
         for core in &self.cores {
             let shard = &core.shard;
+            let hot = shard.hot_figures();
+            if [hot.flights, hot.waiters, hot.writes_under_way] != [0; 3] {
+                return Err(format!("shard {} is left with {hot:?}", shard.id().0));
+            }
             let left = [
                 shard.clients_open(),
                 shard.replies_in_flight(),

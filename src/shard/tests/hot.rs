@@ -10,9 +10,14 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Cores on which a key is hot that is asked for now and then.
 fn eager(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
+    eager_before(shards, 1, change)
+}
+
+/// The same before so many stores.
+fn eager_before(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
-    let hot = HotSettings { detection, ttl: TTL, ..HotSettings::new(1) };
-    Rig::with(shards, 1, |settings| {
+    let hot = HotSettings { detection, ttl: TTL, ..HotSettings::new(backends) };
+    Rig::with(shards, backends, |settings| {
         settings.hot = hot.clone();
         change(settings);
     })
@@ -130,15 +135,15 @@ fn nothing_is_answered_that_is_older_than_allowed_counted_from_when_it_was_sent_
         rig.wait(MILLISECOND * (number % 3) * 60);
         rig.serve(":-1\r\n", "$1\r\nv\r\n");
         rig.told(client);
-        while rig.knows(other, &key, "v") {
-            longest = longest.max(rig.now.monotonic.since(sent_at));
-            assert!(longest < TTL, "{longest:?}");
-            // What is fetched ahead is never answered, so that it does not renew what is kept.
-            rig.wait(MILLISECOND);
-            if !rig.at_stores.is_empty() {
-                rig.wait(sent_at.after(TTL).since(rig.now.monotonic));
+        // What is fetched ahead is never answered, so that it does not renew what is kept.
+        loop {
+            rig.send(other, &[&["GET", &key]]);
+            if rig.told(other).is_empty() {
                 break;
             }
+            longest = longest.max(rig.now.monotonic.since(sent_at));
+            assert!(longest < TTL, "{longest:?}");
+            rig.wait(MILLISECOND);
         }
         rig.wait(TTL);
         rig.serve(":-1\r\n", "$1\r\nv\r\n");
@@ -853,4 +858,47 @@ fn a_key_that_nobody_asks_for_any_more_is_forgotten_and_what_is_under_way_of_it_
     assert_eq!(rig.figures(), HotFigures::default());
     rig.make_hot(client, &key);
     rig.keep(client, &key, "v");
+}
+
+#[test]
+fn a_flush_is_about_every_store() {
+    let mut rig = eager_before(1, 2, |_| {});
+    let [client, other] = [rig.client(0), rig.client(0)];
+    for backend in 0..2 {
+        let key = rig.key(0, backend);
+        rig.make_hot(client, &key);
+        rig.keep(client, &key, "old");
+        rig.send(other, &[&["FLUSHALL"]]);
+        assert_eq!(rig.frames("FLUSHALL").len(), 2);
+        rig.serve("", "+OK\r\n");
+        assert!(!rig.knows(client, &key, "old"), "{backend}");
+        rig.serve(":-2\r\n", "$-1\r\n");
+        assert_eq!((rig.told(client).as_str(), rig.told(other).as_str()), ("$-1\r\n", "+OK\r\n"));
+    }
+}
+
+#[test]
+fn a_write_that_was_answered_before_its_store_had_is_under_way_until_that_has() {
+    let overload = OverloadSettings::new(1, 1);
+    let mut rig = eager(1, |settings| settings.overload = overload.clone());
+    let [client, writer] = [rig.client(0), rig.modern_client(0)];
+    let key = rig.key(0, 0);
+    rig.make_hot(client, &key);
+    rig.send(writer, &[&["GET", "other"]]);
+    rig.serve("", "_\r\n");
+    rig.told(writer);
+    rig.send(writer, &[&["QOS", "CALL", "DEADLINE", "50", "SET", &key, "new"]]);
+    rig.wait(60 * MILLISECOND);
+    assert!(rig.told(writer).ends_with("(it may have happened)\r\n"));
+    for _ in 0..30 {
+        rig.send(client, &[&["GET", &key]]);
+        assert!(rig.frames("PTTL").is_empty(), "nothing is kept meanwhile");
+        rig.answer_first("GET", "$3\r\nold\r\n");
+        assert_eq!(rig.told(client), bulk("old"));
+        rig.wait(10 * MILLISECOND);
+    }
+    rig.answer_first("SET", "+OK\r\n");
+    rig.wait(TTL);
+    rig.keep(client, &key, "new");
+    assert_eq!(rig.figures().writes_under_way, 0);
 }
