@@ -123,6 +123,7 @@ mod tests {
                 "hot_keys:6",
                 "hot_replies_kept:4",
                 "hot_kept_bytes:200",
+                "hot_copies:12",
                 "hot_fetches_in_flight:2",
                 "hot_waiters:8",
                 "hot_open:10"

@@ -147,6 +147,12 @@ impl Weights {
         self.actual_of_more(quote, measured)
     }
 
+    /// What a request for one key came to, as far as its reply shows it.
+    pub fn of_reply(&self, bytes_out: u64, rows: u64) -> Price {
+        let rows = rows.saturating_mul(self.row);
+        Price::new(self.base.saturating_add(per_kib(bytes_out, self.kib_out)).saturating_add(rows))
+    }
+
     /// What a reply costs that weir had already.
     #[inline]
     pub const fn cached(&self, bytes_out: u64) -> Price {

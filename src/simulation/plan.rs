@@ -177,9 +177,12 @@ impl Plan {
                     least_share_per_mille: 0,
                     ..Detection::default()
                 },
-                ttl: micros(random, &[2_000, 20_000, 200_000, 1_000_000]),
+                ttl: micros(
+                    random,
+                    if has_favourites { &[20_000, 1_000_000, 1_000_000] } else { &[2_000, 20_000, 200_000] },
+                ),
                 scripts: *random.pick(&[HotScripts::Strict, HotScripts::Declared]),
-                copied_from: *random.pick(&[[1, 1], [1, 1], [20, 5], [20_000, 2_000]]),
+                copied_from: *random.pick(&[[1, 1], [1, 1], [1, 1], [20, 5]]),
                 seed: random.bits(),
                 ..HotSettings::new(backends)
             },

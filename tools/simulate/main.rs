@@ -66,7 +66,8 @@ impl Flags {
 
 fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     let Range { start: first, end } = seeds;
-    let (mut replies, mut refusals, mut links_lost, mut from_memory, mut steps) = (0, 0, 0, 0, 0);
+    let (mut replies, mut refusals, mut links_lost, mut steps) = (0, 0, 0, 0);
+    let (mut from_memory, mut from_copies) = (0, 0);
     for seed in seeds {
         let summary =
             simulation::run(seed, flags.steps, flags.voice()).map_err(|failure| failure.to_string())?;
@@ -74,6 +75,7 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
         refusals += summary.refusals;
         links_lost += summary.links_lost;
         from_memory += summary.from_memory;
+        from_copies += summary.from_copies;
         steps += summary.steps;
         if (seed + 1 - first).is_multiple_of(100) {
             println!("seeds {first}..{}: {replies} replies, all as promised", seed + 1);
@@ -81,7 +83,7 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     }
     println!(
         "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {from_memory} answered from \
-         memory, {links_lost} connections to stores lost: all as promised"
+         memory, {from_copies} of them from copies, {links_lost} connections to stores lost: all as promised"
     );
     Ok(())
 }

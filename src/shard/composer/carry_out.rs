@@ -301,10 +301,7 @@ impl Shard {
         requests: usize,
         now: Now,
     ) {
-        if self.hot.is_on()
-            && self.hot.notices(envelope.route.slot, envelope.touches)
-            && self.is_seen_to(envelope, message, now)
-        {
+        if self.hot.is_on() && self.hot.notices(envelope) && self.is_seen_to(envelope, message, now) {
             return;
         }
         self.put_out(envelope, message, requests, now);

@@ -31,7 +31,7 @@ const IDLE: Duration = Duration::from_millis(250);
 /// So much of what may be written in a row may be written at once.
 const WRITE_BURST: Duration = Duration::from_millis(100);
 /// Over how long it is seen which cores ask how much.
-const COPIED_AFTER: Duration = Duration::from_millis(100);
+const COPIED_AFTER: Duration = Duration::from_millis(20);
 /// One part in so many of how long replies are good is left to chance, so that many keys are not fetched together.
 const CHANCE_PART: u32 = 10;
 
@@ -137,6 +137,8 @@ struct Elsewhere {
 pub struct Entry {
     pub id: HotId,
     pub key: Vec<u8>,
+    pub slot: u16,
+    pub hash: u64,
     pub backend: BackendId,
     pub warmth: Warmth,
     pub tally: Tally,
@@ -153,10 +155,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    pub fn new(id: HotId, key: &[u8], hash: u64, backend: BackendId, now: Timestamp) -> Self {
+    pub fn new(id: HotId, key: &[u8], (slot, hash): (u16, u64), backend: BackendId, now: Timestamp) -> Self {
         Self {
             id,
             key: key.to_vec(),
+            slot,
+            hash,
             backend,
             warmth: Warmth::Queued { until: now },
             tally: Tally { since: now, ..Tally::default() },

@@ -49,7 +49,7 @@ use super::settings::{HotSettings, Mode};
 use super::versions::Cell;
 use crate::config::{HotScripts, Quotas};
 use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
-use crate::protocol::command::Effect;
+use crate::protocol::command::{Class, Effect};
 use crate::protocol::encode;
 use crate::values::limits::HOT_FRAME_BYTES_MAX;
 use crate::values::{BackendId, ShardId, Timestamp};
@@ -101,6 +101,8 @@ pub struct Hot {
     /// Requests that waited for somebody else's fetch, and go their own way: with their frames.
     detached: VecDeque<(Envelope, Vec<u8>)>,
     under_way: UnderWay,
+    /// The slot of the request that was noticed last is warm.
+    is_warm: bool,
     copies: Copies,
     /// What is to be told to other cores: copies, and hits.
     to_lend: VecDeque<(ShardId, Copy)>,
@@ -123,6 +125,7 @@ impl Hot {
             to_send: VecDeque::new(),
             detached: VecDeque::new(),
             under_way: UnderWay::default(),
+            is_warm: false,
             copies: Copies::default(),
             to_lend: VecDeque::new(),
             to_tell: VecDeque::new(),
@@ -138,8 +141,13 @@ impl Hot {
 
     /// Is a request that is sent from here one that has to be looked at?
     #[inline]
-    pub fn notices(&mut self, slot: u16, touches: Touches) -> bool {
-        if touches.is_key() { self.keys.note(slot) } else { touches != Touches::NOTHING }
+    pub fn notices(&mut self, envelope: &Envelope) -> bool {
+        let touches = envelope.touches;
+        if !touches.is_key() {
+            return touches != Touches::NOTHING;
+        }
+        self.is_warm = self.keys.note(envelope.route.slot);
+        self.is_warm || envelope.nature.class == Class::Range
     }
 
     /// A request that has to be looked at, before it is sent from here.
@@ -166,7 +174,12 @@ impl Hot {
         let hash = self.keys.hash(key);
         let is_write = envelope.nature.effect == Effect::Write;
         let access = if is_write { Access::Write } else { Access::Read };
-        let Some(id) = self.keys.note_key(envelope.route.slot, hash, key, access) else {
+        let slot = envelope.route.slot;
+        let id = if self.is_warm { self.keys.note_key(slot, hash, key, access) } else { None };
+        let Some(id) = id else {
+            if envelope.nature.class == Class::Range {
+                self.under_way.open(envelope.reply_to, Open::Costly(slot, hash));
+            }
             return Meeting::Passes;
         };
         let Some(entry) = entry_of(&mut self.entries, id) else { return Meeting::Passes };
@@ -463,6 +476,7 @@ impl Hot {
             env.counters.add(counter, 1);
         }
         let Some(open) = self.under_way.close(to) else { return };
+        self.note_cost(env, &open, outcome);
         let connection = to.connection();
         open.for_each_key(|id| {
             if let Some(entry) = entry_of(&mut self.entries, id) {
@@ -475,6 +489,22 @@ impl Hot {
         } else {
             open.for_each_cell(|cell| self.settings.versions.end(cell));
         }
+    }
+
+    /// What the reply to a request for one key came to.
+    fn note_cost(&mut self, env: &Env, open: &Open, outcome: Outcome) {
+        let Outcome::Served { bytes, rows, .. } = outcome else { return };
+        let (slot, hash) = match open {
+            Open::Costly(slot, hash) => (*slot, *hash),
+            Open::Key(id, _) => match entry_of(&mut self.entries, *id) {
+                Some(entry) => (entry.slot, entry.hash),
+                None => return,
+            },
+            Open::Keys(_) | Open::Cells(_) | Open::Cell(_) => return,
+        };
+        let cost = env.settings.admission.weights.of_reply(u64::from(bytes), u64::from(rows));
+        self.keys.note_cost(slot, cost);
+        self.keys.note_key_cost(hash, cost);
     }
 
     /// What is said of a request besides its reply.
@@ -601,7 +631,7 @@ impl Hot {
                     if entries.len() <= index {
                         entries.resize_with(index + 1, || None);
                     }
-                    entries[index] = Some(Box::new(Entry::new(id, key.bytes(), hash, backend, now)));
+                    entries[index] = Some(Box::new(Entry::new(id, key.bytes(), (slot, hash), backend, now)));
                     *known += 1;
                     *warming += 1;
                 }

@@ -20,6 +20,8 @@ pub enum Open {
     Cells(Box<[Cell]>),
     /// All that a backend stores.
     Cell(Cell),
+    /// A key that is not hot, in this slot and with this hash, of which the reply may cost much.
+    Costly(u16, u64),
 }
 
 impl Open {
@@ -28,7 +30,7 @@ impl Open {
         match self {
             Self::Key(id, _) => each(*id),
             Self::Keys(keys) => keys.iter().for_each(|(id, _)| each(*id)),
-            Self::Cells(_) | Self::Cell(_) => {}
+            Self::Cells(_) | Self::Cell(_) | Self::Costly(..) => {}
         }
     }
 
@@ -39,6 +41,7 @@ impl Open {
             Self::Keys(keys) => keys.iter().filter_map(|(_, cell)| *cell).for_each(each),
             Self::Cells(cells) => cells.iter().copied().for_each(each),
             Self::Cell(cell) => each(*cell),
+            Self::Costly(..) => {}
         }
     }
 }
