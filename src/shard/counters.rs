@@ -57,7 +57,6 @@ pub enum Counter {
     HotJoins,
     HotFetched,
     HotDiscarded,
-    HotBypassedFenced,
     HotBypassedWarming,
     HotBypassedOrder,
     HotBypassedOther,
@@ -68,7 +67,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 58] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 57] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -224,7 +223,6 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 58] = [
     ),
     (Counter::HotFetched, "weir_hot_fetches_total", "outcome=\"kept\"", FETCHES),
     (Counter::HotDiscarded, "weir_hot_fetches_total", "outcome=\"discarded\"", FETCHES),
-    (Counter::HotBypassedFenced, "weir_hot_bypass_total", "reason=\"writing\"", BYPASSES),
     (Counter::HotBypassedWarming, "weir_hot_bypass_total", "reason=\"warming\"", BYPASSES),
     (Counter::HotBypassedOrder, "weir_hot_bypass_total", "reason=\"order\"", BYPASSES),
     (Counter::HotBypassedOther, "weir_hot_bypass_total", "reason=\"other\"", BYPASSES),

@@ -40,12 +40,19 @@ impl Cell {
     }
 }
 
-/// What the cells of a key were at a moment when nothing was being written.
+/// What the cells of a key were at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     key: Cell,
     backend: Cell,
     seen: [u64; 2],
+}
+
+impl Snapshot {
+    /// Was nothing being written?
+    pub fn is_quiet(&self) -> bool {
+        self.seen.iter().all(|seen| seen & UNDER_WAY == 0)
+    }
 }
 
 impl Versions {
@@ -66,14 +73,18 @@ impl Versions {
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
     }
 
-    /// What the cells of a key are now, unless something is being written.
-    pub fn snapshot(&self, key: Cell, backend: Cell) -> Option<Snapshot> {
+    /// What the cells of a key are now.
+    pub fn look(&self, key: Cell, backend: Cell) -> Snapshot {
         let seen = [key, backend].map(|cell| self.at(cell).load(Ordering::SeqCst));
-        let is_quiet = seen.iter().all(|seen| seen & UNDER_WAY == 0);
-        is_quiet.then_some(Snapshot { key, backend, seen })
+        Snapshot { key, backend, seen }
     }
 
-    /// Has nothing been written since?
+    /// The same, unless something is being written.
+    pub fn snapshot(&self, key: Cell, backend: Cell) -> Option<Snapshot> {
+        Some(self.look(key, backend)).filter(Snapshot::is_quiet)
+    }
+
+    /// Has no write begun or ended since?
     #[inline]
     pub fn is_good(&self, snapshot: &Snapshot) -> bool {
         self.at(snapshot.key).load(Ordering::SeqCst) == snapshot.seen[0]

@@ -180,6 +180,11 @@ impl Entry {
         versions.snapshot(self.cell, Cell::of_backend(self.backend))
     }
 
+    /// How it stands with them, whatever is under way.
+    pub fn look_at(&self, versions: &Versions) -> Snapshot {
+        versions.look(self.cell, Cell::of_backend(self.backend))
+    }
+
     /// What there is for a read.
     pub fn find(
         &mut self,
@@ -196,7 +201,8 @@ impl Entry {
                 answer.kept.take_if(|kept| !kept.is_good(versions, now));
             }
         }
-        self.count(&found, now);
+        let is_fenced = !matches!(found, Found::Kept { .. }) && self.snapshot(versions).is_none();
+        self.count(&found, is_fenced, now);
         found
     }
 
@@ -243,8 +249,6 @@ impl Entry {
             Found::Nothing(Counter::HotBypassedOrder)
         } else if self.warmth != Warmth::Warm {
             Found::Nothing(Counter::HotBypassedWarming)
-        } else if self.snapshot(versions).is_none() {
-            Found::Nothing(Counter::HotBypassedFenced)
         } else if !self.has_place_for(frame, route.protocol, now) {
             Found::Nothing(Counter::HotBypassedOther)
         } else {
@@ -253,17 +257,20 @@ impl Entry {
     }
 
     /// Does it pay off?
-    fn count(&mut self, found: &Found, now: Timestamp) {
+    fn count(&mut self, found: &Found, is_fenced: bool, now: Timestamp) {
         let tally = &mut self.tally;
-        tally.reads += 1;
         tally.all_reads += 1;
+        // What must not overtake earlier requests says nothing of how it goes once those are answered.
+        let counts =
+            !matches!(found, Found::Nothing(Counter::HotBypassedOrder | Counter::HotBypassedWarming));
+        tally.reads += u64::from(counts);
+        tally.fenced += u64::from(counts && is_fenced);
         match found {
             Found::Kept { .. } => {
                 tally.useful += 1;
                 tally.hits += 1;
             }
             Found::Flight(_) => tally.useful += 1,
-            Found::Nothing(Counter::HotBypassedFenced) => tally.fenced += 1,
             // What is on its way already was asked for in the same moment: that is nobody's fault.
             Found::Nothing(_) | Found::Fetchable => {}
         }

@@ -38,7 +38,7 @@ pub struct Flight {
     /// When it was sent, if it was.
     pub sent_at: Timestamp,
     is_sent: bool,
-    /// How it stood with writes then, if none was under way.
+    /// How it stood with writes then.
     pub snapshot: Option<Snapshot>,
     /// The reply is kept, unless something speaks against it.
     pub is_kept: bool,
@@ -134,7 +134,7 @@ impl Flights {
     }
 
     /// May a request that takes this route wait for it? It goes where that would go, and what it finds there is neither older than
-    /// what is kept may be, nor from before a write.
+    /// what is kept may be, nor from before a write that has been acknowledged: none has ended since it was sent.
     pub fn is_open_to(
         &self,
         id: FlightId,

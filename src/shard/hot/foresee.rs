@@ -81,7 +81,6 @@ impl Hot {
             Found::Nothing(Counter::HotBypassedWarming) => {
                 Foreseen::GoesOn("what was under way when it became hot has yet to be answered")
             }
-            Found::Nothing(Counter::HotBypassedFenced) => Foreseen::GoesOn("it is being written"),
             Found::Nothing(_) => Foreseen::GoesOn("too many different requests for it"),
         }
     }

@@ -6,8 +6,9 @@
 //!      └ no ──> link   └ no ──> link  └ read
 //!                                      ├─ kept, and nothing written since ──> answered
 //!                                      ├─ being fetched, over the same link ──> waits for that
-//!                                      ├─ else, nothing being written ──> is fetched: PTTL and itself
-//!                                      └─ else ──> link, as if it were not hot
+//!                                      ├─ else ──> is fetched: PTTL and itself; what is fetched while something is written
+//!                                      │           is for those alone who ask until that is over
+//!                                      └─ what must not overtake earlier ones, or is in no list ──> link, as if it were not hot
 //! ```
 //!
 //! | what | file |
@@ -443,8 +444,9 @@ impl Hot {
             let id = self.to_send.pop_front()?;
             let Some(flight) = self.flights.get(id) else { continue };
             let entry = entry_of(&mut self.entries, flight.hot);
-            let snapshot = entry.as_ref().and_then(|entry| entry.snapshot(&self.settings.versions));
-            let kept = entry.filter(|entry| snapshot.is_some() && entry.may_keep(flight, now));
+            let snapshot = entry.as_ref().map(|entry| entry.look_at(&self.settings.versions));
+            let is_quiet = snapshot.is_some_and(|snapshot| snapshot.is_quiet());
+            let kept = entry.filter(|entry| is_quiet && entry.may_keep(flight, now));
             flight.handle_sent(snapshot, kept.is_some(), now);
             if let Some(entry) = &kept {
                 encode::request(out, [b"PTTL".as_slice(), &entry.key].into_iter());
