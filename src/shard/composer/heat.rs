@@ -21,6 +21,14 @@ impl Shard {
     /// Looks at a request whose key may be hot. True if it need not be sent.
     #[inline(never)]
     pub(super) fn is_seen_to(&mut self, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
+        let is_met = self.is_met(envelope, message, now);
+        if self.hot.has_to_send() {
+            self.send_what_is_hot(now);
+        }
+        is_met
+    }
+
+    fn is_met(&mut self, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
         let meeting = self.hot.meet(&mut self.env, envelope, message.bytes(), now.monotonic);
         let passes = matches!(meeting, Meeting::Passes);
         match meeting {
@@ -34,9 +42,6 @@ impl Shard {
                 self.refuse_write(envelope, message, (limit, retry_after), now);
             }
             Meeting::Passes | Meeting::Waits => {}
-        }
-        if self.hot.has_to_send() {
-            self.send_what_is_hot(now);
         }
         !passes
     }
@@ -64,8 +69,15 @@ impl Shard {
     /// Sends what several requests wait for, and what waits no more.
     #[inline(never)]
     pub(super) fn send_what_is_hot(&mut self, now: Now) {
-        while let Some((envelope, frame)) = self.hot.poll_detached() {
-            self.put_out(&envelope, Message::Small(&frame), 1, now);
+        loop {
+            self.send_detached(now);
+            let Some((envelope, frame)) = self.hot.poll_resumed() else { break };
+            let is_met = self.is_met(&envelope, Message::Small(&frame), now);
+            // What it must not overtake goes before it.
+            self.send_detached(now);
+            if !is_met {
+                self.put_out(&envelope, Message::Small(&frame), 1, now);
+            }
         }
         let mut message = self.env.pool.take();
         while let Some((envelope, requests)) = self.hot.poll_fetch(now.monotonic, &mut message) {
@@ -111,6 +123,12 @@ impl Shard {
             client.hand_over(envelope.touches.is_key().then_some(slot));
         }
         false
+    }
+
+    fn send_detached(&mut self, now: Now) {
+        while let Some((envelope, frame)) = self.hot.poll_detached() {
+            self.put_out(&envelope, Message::Small(&frame), 1, now);
+        }
     }
 
     /// The end of a turn, for what is hot.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::flights::{Expiry, Flight, Flights};
-use crate::policy::hot_keys::HotId;
+use crate::policy::hot_keys::{Access, HotId};
 use crate::protocol::Protocol;
 use crate::shard::copy::Copy;
 use crate::shard::counters::Counter;
@@ -66,6 +66,8 @@ pub enum Found {
     Flight(FlightId),
     /// It may be fetched.
     Fetchable,
+    /// It can be told when earlier reads of its connection have been answered, without sending it behind those.
+    Later,
     /// Nothing, and why.
     Nothing(Counter),
 }
@@ -97,10 +99,13 @@ pub struct Tally {
 }
 
 /// What a connection waits for: replies to requests of its own, or to one fetch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Wait {
     requests: u32,
     flight: Option<FlightId>,
+    has_written: bool,
+    /// Reads that are looked at again when all of those have been answered.
+    held: Vec<(Envelope, Vec<u8>)>,
 }
 
 #[derive(Debug)]
@@ -229,7 +234,7 @@ impl Entry {
         ttl: Duration,
         now: Timestamp,
     ) -> Found {
-        let own = self.waits.get(&connection).copied();
+        let own = self.waits.get(&connection);
         let pauses = now < self.pauses_until;
         if let Some(answer) = place.and_then(|place| self.answers.get(place)) {
             if own.is_none()
@@ -242,11 +247,15 @@ impl Entry {
                 && flights.is_open_to(id, route, versions, (ttl, now))
             {
                 let is_first = own.is_none_or(|own| own.flight == Some(id));
-                return if is_first { Found::Flight(id) } else { Found::Nothing(Counter::HotBypassedOrder) };
+                if is_first {
+                    return Found::Flight(id);
+                }
             }
         }
-        if own.is_some() {
-            Found::Nothing(Counter::HotBypassedOrder)
+        if let Some(own) = own {
+            // Else whoever has one read under way never gets at what is kept, as long as the store is slower than it asks.
+            let is_held = own.flight.is_none() && !own.has_written && self.warmth == Warmth::Warm;
+            if is_held { Found::Later } else { Found::Nothing(Counter::HotBypassedOrder) }
         } else if self.warmth != Warmth::Warm {
             Found::Nothing(Counter::HotBypassedWarming)
         } else if !self.has_place_for(frame, route.protocol, now) {
@@ -259,6 +268,9 @@ impl Entry {
     /// Does it pay off?
     fn count(&mut self, found: &Found, is_fenced: bool, now: Timestamp) {
         let tally = &mut self.tally;
+        if matches!(found, Found::Later) {
+            return;
+        }
         tally.all_reads += 1;
         // What must not overtake earlier requests says nothing of how it goes once those are answered.
         let counts =
@@ -272,7 +284,7 @@ impl Entry {
             }
             Found::Flight(_) => tally.useful += 1,
             // What is on its way already was asked for in the same moment: that is nobody's fault.
-            Found::Nothing(_) | Found::Fetchable => {}
+            Found::Nothing(_) | Found::Fetchable | Found::Later => {}
         }
         if now.since(tally.since) >= TRIAL {
             let fails = tally.useful * 2 < tally.reads || tally.fenced * 10 > tally.reads * 3;
@@ -448,20 +460,54 @@ impl Entry {
     }
 
     /// A connection waits for a reply about the key: that of a fetch, or its own. It never waits for both.
-    pub fn handle_sent(&mut self, connection: u64, flight: Option<FlightId>) {
-        let wait = self.waits.entry(connection).or_insert(Wait { requests: 0, flight });
+    pub fn handle_sent(&mut self, connection: u64, flight: Option<FlightId>, access: Access) {
+        let wait = self.waits.entry(connection).or_insert_with(|| Wait {
+            requests: 0,
+            flight,
+            has_written: false,
+            held: Vec::new(),
+        });
         debug_assert_eq!(wait.flight, flight, "nothing goes on while something waits for a fetch");
         wait.requests += 1;
+        wait.has_written |= access == Access::Write;
     }
 
-    /// It has got one.
-    pub fn handle_answered(&mut self, connection: u64) {
-        if let Some(wait) = self.waits.get_mut(&connection) {
-            wait.requests -= 1;
-            if wait.requests == 0 {
-                self.waits.remove(&connection);
-            }
+    /// It has got one. True if it gets at what it holds back.
+    pub fn handle_answered(&mut self, connection: u64) -> bool {
+        let Some(wait) = self.waits.get_mut(&connection) else { return false };
+        wait.requests -= 1;
+        if wait.requests == 0 && wait.held.is_empty() {
+            self.waits.remove(&connection);
+            return false;
         }
+        wait.requests == 0
+    }
+
+    /// Is nothing of a connection under way?
+    pub fn is_free(&self, connection: u64) -> bool {
+        self.waits.get(&connection).is_none_or(|wait| wait.requests == 0)
+    }
+
+    /// A read is held back.
+    pub fn hold(&mut self, envelope: &Envelope, frame: &[u8]) {
+        if let Some(wait) = self.waits.get_mut(&envelope.reply_to.connection()) {
+            wait.held.push((*envelope, frame.to_vec()));
+        }
+    }
+
+    /// What a connection holds back, in its order: it is seen to now.
+    pub fn take_held(&mut self, connection: u64) -> Vec<(Envelope, Vec<u8>)> {
+        let Some(wait) = self.waits.get_mut(&connection) else { return Vec::new() };
+        let held = std::mem::take(&mut wait.held);
+        if wait.requests == 0 {
+            self.waits.remove(&connection);
+        }
+        held
+    }
+
+    /// What all of them hold back.
+    pub fn take_all_held(&mut self) -> Vec<(Envelope, Vec<u8>)> {
+        self.waits.values_mut().flat_map(|wait| std::mem::take(&mut wait.held)).collect()
     }
 
     /// The fetch that a connection waits for, if it waits for one.

@@ -52,7 +52,7 @@ use crate::config::{HotScripts, Quotas};
 use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::encode;
-use crate::values::limits::HOT_FRAME_BYTES_MAX;
+use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_WAITERS_MAX};
 use crate::values::{BackendId, ShardId, Timestamp};
 use copies::Copies;
 use entry::{Entry, Found, Read, Warmth};
@@ -101,6 +101,10 @@ pub struct Hot {
     to_send: VecDeque<FlightId>,
     /// Requests that waited for somebody else's fetch, and go their own way: with their frames.
     detached: VecDeque<(Envelope, Vec<u8>)>,
+    /// Connections that get at what they hold back, how much all hold back, and what is looked at again.
+    resuming: VecDeque<(HotId, u64)>,
+    held: usize,
+    resumed: VecDeque<(Envelope, Vec<u8>)>,
     under_way: UnderWay,
     /// The slot of the request that was noticed last is warm.
     is_warm: bool,
@@ -125,6 +129,9 @@ impl Hot {
             flights: Flights::default(),
             to_send: VecDeque::new(),
             detached: VecDeque::new(),
+            resuming: VecDeque::new(),
+            held: 0,
+            resumed: VecDeque::new(),
             under_way: UnderWay::default(),
             is_warm: false,
             copies: Copies::default(),
@@ -236,6 +243,16 @@ impl Hot {
                 }
                 self.join(env, envelope, (id, flight))
             }
+            Found::Later if self.held < HOT_WAITERS_MAX && self.settings.mode != Mode::Shadow => {
+                entry.hold(envelope, frame);
+                self.held += 1;
+                Meeting::Waits
+            }
+            Found::Later => {
+                env.counters.add(Counter::HotBypassedOrder, 1);
+                self.pass(envelope, id, None);
+                Meeting::Passes
+            }
             Found::Nothing(why) => {
                 env.counters.add(why, 1);
                 self.pass(envelope, id, None);
@@ -304,7 +321,8 @@ impl Hot {
     fn pass(&mut self, envelope: &Envelope, id: HotId, cell: Option<Cell>) {
         self.detach(id, envelope.reply_to.connection());
         if let Some(entry) = entry_of(&mut self.entries, id) {
-            entry.handle_sent(envelope.reply_to.connection(), None);
+            let access = if cell.is_some() { Access::Write } else { Access::Read };
+            entry.handle_sent(envelope.reply_to.connection(), None, access);
         }
         self.under_way.open(envelope.reply_to, Open::Key(id, cell));
     }
@@ -332,7 +350,7 @@ impl Hot {
         }
         env.counters.add(Counter::HotJoins, 1);
         if let Some(entry) = entry_of(&mut self.entries, id) {
-            entry.handle_sent(envelope.reply_to.connection(), Some(flight));
+            entry.handle_sent(envelope.reply_to.connection(), Some(flight), Access::Read);
         }
         Meeting::Waits
     }
@@ -341,11 +359,16 @@ impl Hot {
     /// a queue keeps the order of connections, and the fetch is none of this one.
     fn detach(&mut self, id: HotId, connection: u64) {
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
-        let Some(flight) = entry.flight_of(connection) else { return };
-        let left = self.flights.leave(flight, connection);
-        left.iter().for_each(|_| entry.handle_answered(connection));
+        let mut left = match entry.flight_of(connection) {
+            Some(flight) => self.flights.leave(flight, connection),
+            None => Vec::new(),
+        };
+        left.iter().for_each(|_| _ = entry.handle_answered(connection));
+        let held = entry.take_held(connection);
+        self.held -= held.len();
+        left.extend(held);
         for (envelope, frame) in left {
-            entry.handle_sent(connection, None);
+            entry.handle_sent(connection, None, Access::Read);
             self.under_way.open(envelope.reply_to, Open::Key(id, None));
             self.detached.push_back((envelope, frame));
         }
@@ -382,7 +405,8 @@ impl Hot {
             self.detach(*id, connection);
             if let Some(entry) = entry_of(&mut self.entries, *id) {
                 entry.tally.writes += u64::from(cell.is_some());
-                entry.handle_sent(connection, None);
+                let access = if cell.is_some() { Access::Write } else { Access::Read };
+                entry.handle_sent(connection, None, access);
             }
         }
         self.under_way.open(envelope.reply_to, Open::Keys(found.into()));
@@ -429,6 +453,7 @@ impl Hot {
     pub fn has_to_send(&self) -> bool {
         !self.to_send.is_empty()
             || !self.detached.is_empty()
+            || !self.resuming.is_empty()
             || !self.to_lend.is_empty()
             || !self.to_tell.is_empty()
     }
@@ -436,6 +461,22 @@ impl Hot {
     /// A request that goes its own way, with its frame: before anything else is sent.
     pub fn poll_detached(&mut self) -> Option<(Envelope, Vec<u8>)> {
         self.detached.pop_front()
+    }
+
+    /// A read that was held back, with its frame: it is to be looked at as if it came now.
+    pub fn poll_resumed(&mut self) -> Option<(Envelope, Vec<u8>)> {
+        while self.resumed.is_empty() {
+            let (id, connection) = self.resuming.pop_front()?;
+            if let Some(entry) = entry_of(&mut self.entries, id) {
+                // More of it may be under way again.
+                let is_free = entry.is_free(connection);
+                let held = if is_free { entry.take_held(connection) } else { Vec::new() };
+                self.held -= held.len();
+                self.resumed.extend(held);
+            }
+        }
+        self.is_warm = true;
+        self.resumed.pop_front()
     }
 
     /// A fetch that is to be sent now, and of how many requests it is made; its bytes are appended.
@@ -481,8 +522,10 @@ impl Hot {
         self.note_cost(env, &open, outcome);
         let connection = to.connection();
         open.for_each_key(|id| {
-            if let Some(entry) = entry_of(&mut self.entries, id) {
-                entry.handle_answered(connection);
+            if let Some(entry) = entry_of(&mut self.entries, id)
+                && entry.handle_answered(connection)
+            {
+                self.resuming.push_back((id, connection));
             }
         });
         if outcome == Outcome::Lost {
@@ -552,7 +595,9 @@ impl Hot {
         let (kept, bytes) = self.kept();
         let fits = kept < self.settings.entries_max && bytes + reply.len() <= self.settings.bytes_max;
         if let Some(entry) = entry_of(&mut self.entries, hot) {
-            flight.waiters.iter().for_each(|waiter| entry.handle_answered(waiter.reply_to.connection()));
+            for waiter in &flight.waiters {
+                entry.handle_answered(waiter.reply_to.connection());
+            }
             if was_served {
                 let counter = entry.handle_fetched(id, &flight, reply, (&self.settings, fits), now);
                 env.counters.add(counter, 1);
@@ -589,7 +634,8 @@ impl Hot {
         };
         let apart: Vec<Envelope> = flight.waiters.extract_if(.., is_beyond).collect();
         if let Some(entry) = entry_of(&mut self.entries, flight.hot) {
-            apart.iter().for_each(|waiter| entry.handle_sent(waiter.reply_to.connection(), None));
+            let connections = apart.iter().map(|waiter| waiter.reply_to.connection());
+            connections.for_each(|connection| entry.handle_sent(connection, None, Access::Read));
         }
         for envelope in apart {
             self.under_way.open(envelope.reply_to, Open::Key(flight.hot, None));
@@ -622,7 +668,7 @@ impl Hot {
         self.turned_at = now;
         let to_tell = &mut self.to_tell;
         self.copies.handle_turn_end(env.settings.id, now, &mut |home, hits| to_tell.push_back((home, hits)));
-        let Self { keys, entries, known, warming, .. } = self;
+        let Self { keys, entries, known, warming, detached, held, .. } = self;
         keys.tick(now, &mut |event| match event {
             Event::Promoted { id, hash, slot, key } => {
                 env.counters.add(Counter::HotPromoted, 1);
@@ -641,7 +687,10 @@ impl Hot {
             Event::Demoted { id } => {
                 env.counters.add(Counter::HotDemoted, 1);
                 let place = entries.get_mut(usize::from(id.index));
-                if let Some(entry) = place.and_then(|place| place.take_if(|entry| entry.id == id)) {
+                if let Some(mut entry) = place.and_then(|place| place.take_if(|entry| entry.id == id)) {
+                    let left = entry.take_all_held();
+                    *held -= left.len();
+                    detached.extend(left);
                     *known -= 1;
                     *warming -= usize::from(entry.warmth != Warmth::Warm);
                 }
@@ -734,7 +783,7 @@ impl Hot {
             kept_bytes,
             copies: self.copies.len(),
             flights: self.flights.len(),
-            waiters: self.flights.waiters(),
+            waiters: self.flights.waiters() + self.held + self.resumed.len(),
             writes_under_way: self.under_way.len(),
         }
     }

@@ -519,12 +519,70 @@ fn who_waits_for_a_fetch_and_then_writes_goes_its_own_way_before_it() {
 fn what_is_kept_overtakes_nothing_that_its_connection_has_under_way() {
     let (mut rig, [client, other], key) = with_hot_key();
     rig.keep(other, &key, "v");
-    rig.send(client, &[&["TTL", &key], &["GET", &key]]);
-    assert_eq!(rig.words_at_stores(), ["TTL", "GET"]);
+    rig.send(client, &[&["TTL", &key], &["GET", &key], &["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["TTL"]);
+    assert_eq!((rig.told(client).as_str(), rig.figures().waiters), ("", 2));
     rig.answer_next(":-1\r\n");
+    assert_eq!(rig.told(client), ":-1\r\n$1\r\nv\r\n$1\r\nv\r\n", "they were told it when they could be");
+    // What came after a write of its own is read behind that.
+    rig.send(client, &[&["TTL", &key], &["GET", &key], &["SET", &key, "w"], &["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["TTL", "GET", "SET", "GET"]);
+    for reply in [":-1\r\n", "$1\r\nv\r\n", "+OK\r\n", "$1\r\nw\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.told(client), ":-1\r\n$1\r\nv\r\n+OK\r\n$1\r\nw\r\n");
+    rig.keep(other, &key, "w");
+    assert_eq!((rig.figures().waiters, rig.figures().writes_under_way), (0, 0));
+}
+
+#[test]
+fn what_is_held_back_is_read_together_if_it_is_not_known_then() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    rig.send(client, &[&["TTL", &key], &["GET", &key], &["GET", &key]]);
+    rig.send(other, &[&["SET", &key, "w"]]);
+    assert_eq!(rig.words_at_stores(), ["TTL", "SET"]);
+    rig.answer_next(":-1\r\n");
+    assert_eq!(rig.words_at_stores(), ["SET", "GET"], "a write is under way, so that it will not be kept");
+    rig.answer_next("+OK\r\n");
     rig.answer_next("$1\r\nw\r\n");
-    assert_eq!(rig.told(client), ":-1\r\n$1\r\nw\r\n");
-    assert!(rig.knows(client, &key, "v"));
+    assert_eq!(rig.told(client), ":-1\r\n$1\r\nw\r\n$1\r\nw\r\n");
+    rig.told(other);
+    rig.keep(other, &key, "w");
+}
+
+#[test]
+fn what_is_held_back_goes_its_own_way_when_its_key_is_not_hot_any_more() {
+    let (mut rig, [client, _], key) = with_hot_key();
+    rig.send(client, &[&["TTL", &key], &["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["TTL"]);
+    rig.wait(Duration::from_secs(3));
+    assert_eq!((rig.figures().keys, rig.words_at_stores().join(" ")), (0, "TTL GET".to_owned()));
+    rig.serve("", "$1\r\nv\r\n");
+    assert_eq!((rig.told(client), rig.figures()), (bulk("v").repeat(2), HotFigures::default()));
+}
+
+#[test]
+fn a_crowd_that_has_waited_for_a_slow_store_does_not_go_on_asking_it() {
+    let mut rig = eager(1, |_| {});
+    let crowd: Vec<usize> = (0..20).map(|_| rig.client(0)).collect();
+    let key = rig.key(0, 0);
+    // Each asks again before it is answered, so that there is always something of it under way.
+    let mut sent = 0;
+    for turn in 0..100 {
+        for client in &crowd {
+            rig.send(*client, &[&["GET", &key]]);
+        }
+        rig.wait(10 * MILLISECOND);
+        sent = sent.max(rig.at_stores.len());
+        for _ in 0..(rig.at_stores.len() / 3).max(1) {
+            if let Some(word) = rig.words_at_stores().first() {
+                let reply = if *word == "PTTL" { ":-1\r\n" } else { "$1\r\nv\r\n" };
+                rig.answer_next(reply);
+            }
+        }
+        assert!(turn < 60 || rig.at_stores.len() <= 2, "{turn}: {}", rig.at_stores.len());
+    }
+    assert!(sent > 40, "there was a backlog");
 }
 
 #[test]
