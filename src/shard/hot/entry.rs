@@ -495,6 +495,15 @@ impl Entry {
         }
     }
 
+    /// What it waited for in vain is looked at again.
+    pub fn hold_again(&mut self, envelope: Envelope, frame: &[u8]) {
+        if let Some(wait) = self.waits.get_mut(&envelope.reply_to.connection()) {
+            wait.requests -= 1;
+            wait.flight = None;
+            wait.held.push((envelope, frame.to_vec()));
+        }
+    }
+
     /// What a connection holds back, in its order: it is seen to now.
     pub fn take_held(&mut self, connection: u64) -> Vec<(Envelope, Vec<u8>)> {
         let Some(wait) = self.waits.get_mut(&connection) else { return Vec::new() };

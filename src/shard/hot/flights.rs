@@ -33,6 +33,8 @@ pub struct Flight {
     pub envelope: Envelope,
     pub hot: HotId,
     pub frame: Vec<u8>,
+    /// Who asked before it was sent.
+    pub first: ReplyTo,
     /// Who waits, in the order in which they came.
     pub waiters: Vec<Envelope>,
     /// When it was sent, if it was.
@@ -51,6 +53,11 @@ impl Flight {
     pub fn handle_sent(&mut self, snapshot: Option<Snapshot>, is_kept: bool, now: Timestamp) {
         (self.sent_at, self.is_sent) = (now, true);
         (self.snapshot, self.is_kept, self.expiry) = (snapshot, is_kept, Expiry::Unknown);
+    }
+
+    /// Has the key ended by itself meanwhile? Whoever asked after that must not be told what it held.
+    pub fn has_ended(&self, now: Timestamp) -> bool {
+        matches!(self.expiry, Expiry::In(left) if now >= self.sent_at.after(left))
     }
 
     /// What the store says of how long the key will exist.
@@ -118,6 +125,7 @@ impl Flights {
             envelope: Envelope { reply_to: ReplyTo::flight(shard, id), ..terms },
             hot,
             frame: frame.to_vec(),
+            first: terms.reply_to,
             waiters: Vec::new(),
             sent_at: Timestamp::ZERO,
             is_sent: false,
@@ -185,6 +193,7 @@ impl Flights {
         let first = flight.waiters.remove(0);
         let Envelope { reply_to, touches, deadline, overdue, .. } = flight.envelope;
         flight.envelope = Envelope { reply_to, touches, deadline, overdue, ..flight.waiters[0] };
+        flight.first = flight.waiters[0].reply_to;
         (flight.has_failed, flight.is_sent) = (true, false);
         self.waiters -= 1;
         Some(first)

@@ -487,13 +487,13 @@ impl Hot {
             let entry = entry_of(&mut self.entries, flight.hot);
             let snapshot = entry.as_ref().map(|entry| entry.look_at(&self.settings.versions));
             let is_quiet = snapshot.is_some_and(|snapshot| snapshot.is_quiet());
-            let kept = entry.filter(|entry| is_quiet && entry.may_keep(flight, now));
-            flight.handle_sent(snapshot, kept.is_some(), now);
-            if let Some(entry) = &kept {
+            let is_kept = entry.as_ref().is_some_and(|entry| is_quiet && entry.may_keep(flight, now));
+            flight.handle_sent(snapshot, is_kept, now);
+            if let Some(entry) = &entry {
                 encode::request(out, [b"PTTL".as_slice(), &entry.key].into_iter());
             }
             out.extend_from_slice(&flight.frame);
-            return Some((flight.envelope, 1 + usize::from(kept.is_some())));
+            return Some((flight.envelope, 1 + usize::from(entry.is_some())));
         }
     }
 
@@ -592,6 +592,9 @@ impl Hot {
         if let Some(entry) = entry_of(&mut self.entries, hot) {
             entry.forget(&flight);
         }
+        if was_served && flight.has_ended(now) {
+            self.hold_again(&mut flight);
+        }
         let (kept, bytes) = self.kept();
         let fits = kept < self.settings.entries_max && bytes + reply.len() <= self.settings.bytes_max;
         if let Some(entry) = entry_of(&mut self.entries, hot) {
@@ -619,6 +622,18 @@ impl Hot {
     fn kept(&self) -> (usize, usize) {
         let entries = self.entries.iter().flatten().map(|entry| entry.kept());
         entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
+    }
+
+    /// Those who asked while a fetch was under way may have asked after the end of the key: they are looked at again.
+    fn hold_again(&mut self, flight: &mut Flight) {
+        let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
+        let first = flight.first;
+        let is_later = |waiter: &mut Envelope| waiter.reply_to != first;
+        for waiter in flight.waiters.extract_if(.., is_later) {
+            entry.hold_again(waiter, &flight.frame);
+            self.resuming.push_back((flight.hot, waiter.reply_to.connection()));
+            self.held += 1;
+        }
     }
 
     /// A connection gets so many replies at once: more might be more than it may have waiting. Its other requests go their own way.
