@@ -197,6 +197,7 @@ impl Hot {
         entry.last_asker = envelope.tenant();
         if is_write {
             if let Some(rate) = self.settings.write_rate
+                && self.settings.mode == Mode::On
                 && let Err(retry_after) = entry.take_write(rate, now)
             {
                 return Meeting::WrittenTooOften { limit: rate, retry_after };
@@ -507,7 +508,7 @@ impl Hot {
         reply: &[u8],
         now: Timestamp,
     ) {
-        if !self.under_way.is_empty() {
+        if self.under_way.may_have(to) {
             self.close(env, to, outcome, reply, now);
         }
     }

@@ -47,9 +47,11 @@ impl Open {
 }
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct UnderWay {
     open: HashMap<ReplyTo, Open>,
+    /// How many of those there are, by some bits of where their reply belongs: nearly all replies are to none.
+    marks: Box<[u32; MARKS]>,
     /// What is answered next is answered without its store.
     abandoned: Option<ReplyTo>,
     /// Those that were, until their store has answered too, or their connection is lost.
@@ -60,10 +62,30 @@ pub struct UnderWay {
     compared: HashMap<ReplyTo, (Snapshot, Bytes)>,
 }
 
+const MARKS: usize = 1_024;
+
+impl Default for UnderWay {
+    fn default() -> Self {
+        Self {
+            open: HashMap::new(),
+            marks: Box::new([0; MARKS]),
+            abandoned: None,
+            unsettled: HashMap::new(),
+            lost: VecDeque::new(),
+            compared: HashMap::new(),
+        }
+    }
+}
+
+fn mark_of(to: ReplyTo) -> usize {
+    (to.client.wrapping_mul(61) ^ to.sequence) as usize % MARKS
+}
+
 impl UnderWay {
+    /// May a reply be to one of them?
     #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.open.is_empty()
+    pub fn may_have(&self, to: ReplyTo) -> bool {
+        self.marks[mark_of(to)] > 0
     }
 
     pub fn len(&self) -> usize {
@@ -72,11 +94,14 @@ impl UnderWay {
 
     pub fn open(&mut self, to: ReplyTo, open: Open) {
         let before = self.open.insert(to, open);
+        self.marks[mark_of(to)] += u32::from(before.is_none());
         debug_assert!(before.is_none(), "a reply has one request: {to:?}");
     }
 
     pub fn close(&mut self, to: ReplyTo) -> Option<Open> {
-        self.open.remove(&to)
+        let open = self.open.remove(&to)?;
+        self.marks[mark_of(to)] -= 1;
+        Some(open)
     }
 
     /// A request is about to be answered without its store, which may carry it out yet.
