@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir::config::Quotas;
+use weir::policy::hot_keys::HotSettings as Detection;
 use weir::protocol::{Segment, encode};
 use weir::routing::{Topology, slot_of};
 use weir::shard::{
@@ -189,6 +190,8 @@ impl Bench {
             .collect();
         let overload = OverloadSettings::new(SHARDS, BACKENDS);
         let hot = HotSettings::new(topology.backends());
+        // With so few keys each would be hot.
+        let hot = HotSettings { detection: Detection { least_per_second: u64::MAX, ..hot.detection }, ..hot };
         let settings = |id| ShardSettings {
             id: ShardId(id),
             topology,
