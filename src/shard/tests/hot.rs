@@ -983,3 +983,64 @@ fn a_write_that_was_answered_before_its_store_had_is_under_way_until_that_has() 
     rig.keep(client, &key, "new");
     assert_eq!(rig.figures().writes_under_way, 0);
 }
+
+#[test]
+fn a_hot_key_may_be_written_so_often_and_whoever_writes_more_is_told_which() {
+    let mut rig = eager(1, |settings| settings.hot.write_rate = Some(100));
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    rig.make_hot(client, &key);
+    let mut refused = 0;
+    for _ in 0..300 {
+        let (told, _) = rig.ask(client, &["SET", &key, "v"], "", "+OK\r\n");
+        if told != "+OK\r\n" {
+            let begins = format!("-THROTTLED scope=key name={key} limit=100 remaining=0 retry_after_ms=");
+            assert!(told.starts_with(&begins), "{told}");
+            refused += 1;
+        }
+        rig.wait(MILLISECOND * 5);
+    }
+    // A second and a half: half of 300, and what may be written at once.
+    assert!((135..=151).contains(&refused), "{refused}");
+    assert_eq!(rig.ask(client, &["SET", "another", "v"], "", "+OK\r\n").0, "+OK\r\n");
+}
+
+#[test]
+fn a_key_whose_replies_cost_much_is_told_of_though_it_is_asked_for_seldom() {
+    let mut rig = Rig::with(1, 1, |settings| {
+        let detection = Detection { least_per_second: 500, ..Detection::default() };
+        settings.hot = HotSettings { detection, ..HotSettings::new(1) };
+    });
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    // 100,000 rows a second are 2,000 request units.
+    let rows = format!("*5000\r\n{}", "$1\r\nx\r\n".repeat(5_000));
+    for _ in 0..80 {
+        rig.ask(client, &["LRANGE", &key, "0", "-1"], "", &rows);
+        rig.wait(MILLISECOND * 50);
+    }
+    let told = rig.shards[0].hot_keys();
+    let found = told.iter().find(|told| told.key == key.as_bytes()).expect("it is told of");
+    assert!(found.hot_for.is_none() && found.request_units > 1_500.0, "{found:?}");
+}
+
+#[test]
+fn a_core_that_asks_much_answers_from_a_copy_until_something_is_written() {
+    let mut rig = eager(2, |settings| settings.hot.copied_from = [100, 10]);
+    let (here, elsewhere) = (rig.client(0), rig.client(1));
+    let key = rig.key(0, 0);
+    rig.make_hot(elsewhere, &key);
+    for _ in 0..60 {
+        rig.ask(elsewhere, &["GET", &key], ":-1\r\n", "$1\r\na\r\n");
+        rig.wait(MILLISECOND);
+    }
+    assert!(rig.counted(Counter::HotHitsCopied) > 10);
+    assert!(rig.shards[1].hot_figures().copies > 0);
+    // Pipelined behind the write it goes to the home; after it, the copy is worthless.
+    rig.send(elsewhere, &[&["SET", &key, "b"], &["GET", &key]]);
+    assert_eq!(rig.serve(":-1\r\n", "+OK\r\n"), ["SET", "GET"]);
+    assert_eq!(rig.told(elsewhere), "+OK\r\n+OK\r\n");
+    let copied = rig.counted(Counter::HotHitsCopied);
+    assert_eq!(rig.ask(here, &["SET", &key, "c"], "", "+OK\r\n").0, "+OK\r\n");
+    let (told, asked) = rig.ask(elsewhere, &["GET", &key], ":-1\r\n", "$1\r\nc\r\n");
+    assert_eq!((told.as_str(), asked.join(" ").as_str()), ("$1\r\nc\r\n", "PTTL GET"));
+    assert_eq!(rig.counted(Counter::HotHitsCopied), copied);
+}
