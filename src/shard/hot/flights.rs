@@ -142,7 +142,7 @@ impl Flights {
     }
 
     /// May a request that takes this route wait for it? It goes where that would go, and what it finds there is neither older than
-    /// what is kept may be, nor from before a write that has been acknowledged: none has ended since it was sent.
+    /// what is kept may be, nor from before a write that anybody may have seen: none was under way, and none has begun.
     pub fn is_open_to(
         &self,
         id: FlightId,
@@ -154,7 +154,7 @@ impl Flights {
         flight.is_some_and(|flight| {
             let is_fresh = !flight.is_sent
                 || now < flight.sent_at.after(ttl)
-                    && flight.snapshot.is_some_and(|snapshot| versions.is_good(&snapshot));
+                    && flight.snapshot.is_some_and(|seen| seen.is_quiet() && versions.is_good(&seen));
             flight.envelope.route == route && is_fresh
         })
     }
