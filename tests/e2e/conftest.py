@@ -10,8 +10,6 @@ import pytest
 from harness import processes
 from harness.processes import Redis, Server, StandIn, Weir
 
-# What is off by itself is tested all the same.
-__import__("os").environ.setdefault("WEIR_HOT", "true")
 
 FILES_WANTED = 65_536
 # Characters shown of what a server wrote, when a test failed.
