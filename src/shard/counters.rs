@@ -62,12 +62,13 @@ pub enum Counter {
     HotBypassedOther,
     HotMatches,
     HotMismatches,
+    HotWrittenPast,
     HotPromoted,
     HotDemoted,
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 57] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 58] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -228,6 +229,12 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 57] = [
     (Counter::HotBypassedOther, "weir_hot_bypass_total", "reason=\"other\"", BYPASSES),
     (Counter::HotMatches, "weir_hot_compared_total", "outcome=\"same\"", COMPARISONS),
     (Counter::HotMismatches, "weir_hot_compared_total", "outcome=\"different\"", COMPARISONS),
+    (
+        Counter::HotWrittenPast,
+        "weir_hot_written_past_total",
+        "",
+        "Replies that differed from what was kept though nothing had been written through weir: all that was kept of the key is dropped.",
+    ),
     (Counter::HotPromoted, "weir_hot_keys_total", "change=\"promoted\"", HOT_KEYS),
     (Counter::HotDemoted, "weir_hot_keys_total", "change=\"demoted\"", HOT_KEYS),
 ];

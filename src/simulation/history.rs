@@ -36,7 +36,8 @@ struct Write {
     ends: bool,
     ended_at: Option<u64>,
     fate: Fate,
-    executed: bool,
+    /// The place among all that stores carried out.
+    executed: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub(super) struct History {
     counts_sent: BTreeMap<String, i64>,
     /// The newest write that a store has carried out, by client and key.
     executed: BTreeMap<(u32, String), usize>,
+    /// How many writes stores have carried out.
+    executions: usize,
     /// The newest write that a client has seen of a key.
     seen: BTreeMap<(u32, String), usize>,
     /// When stores forget writes by themselves.
@@ -81,7 +84,7 @@ impl History {
             ends: false,
             ended_at: None,
             fate: Fate::Open,
-            executed: false,
+            executed: None,
         });
         let number = self.writes.len() - 1;
         self.by_key.entry(key.to_owned()).or_default().push(number);
@@ -115,13 +118,13 @@ impl History {
     pub fn settle(&mut self, write: usize, fate: Fate) -> Checked {
         let settled = &mut self.writes[write];
         settled.fate = fate;
-        if fate == Fate::Never && settled.executed {
+        if fate == Fate::Never && settled.executed.is_some() {
             return Err(format!(
                 "write {write} on {} was refused as if it had never been sent, but was carried out",
                 settled.key
             ));
         }
-        if matches!(fate, Fate::Done(_)) && !settled.executed && !settled.deletes {
+        if matches!(fate, Fate::Done(_)) && settled.executed.is_none() && !settled.deletes {
             return Err(format!(
                 "write {write} on {} was acknowledged, but no store carried it out",
                 settled.key
@@ -140,7 +143,8 @@ impl History {
                 "a store was sent write {write} of client {client} on {key}, which nobody made"
             ));
         };
-        if std::mem::replace(&mut known.executed, true) {
+        self.executions += 1;
+        if known.executed.replace(self.executions).is_some() {
             return Err(format!("write {write} on {key} was carried out twice"));
         }
         match known.fate {
@@ -164,7 +168,7 @@ impl History {
     pub fn check_value(&mut self, read: Sent, key: &str, found: Option<usize>) -> Checked {
         if let Some(found) = found.filter(|found| *found < self.writes.len()) {
             let newest = *self.seen.entry((read.client, key.to_owned())).or_insert(found);
-            if self.done_before(found, self.writes[newest].sent) {
+            if self.writes[found].executed < self.writes[newest].executed {
                 return Err(format!(
                     "{key} read as {found} by client {}, which had read {newest}",
                     read.client

@@ -131,6 +131,12 @@ impl Writer {
         if self.random.per_mille(150) {
             return self.set_for_a_while(burst, &key, step, history);
         }
+        if self.random.per_mille(100) {
+            let sent = self.next(step);
+            let (write, value) = self.written(sent, &key, history);
+            let words = [&b"EVAL"[..], b"SET", b"1", key.as_bytes(), &value];
+            return self.push(burst, sent, &words, Expected::Ok(vec![write]));
+        }
         self.set_key(burst, &key, step, history);
     }
 
@@ -163,7 +169,12 @@ impl Writer {
             return self.ask(burst, step, &[b"GET", key.as_bytes()], Expected::Log(key.clone()));
         }
         let key = self.register();
-        self.ask(burst, step, &[b"GET", key.as_bytes()], Expected::Value(key.clone()));
+        let words: &[&[u8]] = if self.random.per_mille(100) {
+            &[b"EVAL", b"GET", b"1", key.as_bytes()]
+        } else {
+            &[b"GET", key.as_bytes()]
+        };
+        self.ask(burst, step, words, Expected::Value(key.clone()));
     }
 
     fn append(&mut self, burst: &mut Burst, step: u64, history: &mut History) {

@@ -157,8 +157,13 @@ impl Store {
         loop {
             match connection.decoder.next(bytes, &mut consumed, &limits) {
                 Ok(Some(request)) => {
-                    let (frame, places) =
-                        (request.arguments.frame().to_vec(), request.arguments.places().to_vec());
+                    let frame = request.arguments.frame().to_vec();
+                    let mut places = request.arguments.places().to_vec();
+                    // A script is the name of a command, which is called with its key and its arguments.
+                    if request.arguments.name() == b"EVAL" {
+                        places.remove(2);
+                        places.remove(0);
+                    }
                     connection.waiting.push_back(Waiting { frame, places });
                 }
                 Ok(None) => break,

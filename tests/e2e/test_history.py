@@ -13,7 +13,7 @@ from harness.processes import ROOT, Redis, Server, StandIn, binary
 from harness.waiting import until
 
 # Flags for every weir of this file, on top of its shards.
-WEIR_FLAGS: list[str] = ["--disable", "hot"]
+WEIR_FLAGS: list[str] = []
 SHARDS = ["--shards", "8"]
 # More than any run comes to: they are ended with a signal.
 ENDLESS = ["--operations", "10000000"]

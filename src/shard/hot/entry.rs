@@ -81,6 +81,8 @@ pub struct Read<'a> {
     pub route: Route,
     /// All of it.
     pub frame: &'a [u8],
+    /// Something that its connection asked for before has yet to be answered, and may be about any key.
+    pub is_behind_any: bool,
 }
 
 /// What became of requests for it.
@@ -229,11 +231,14 @@ impl Entry {
     fn look(
         &self,
         place: Option<usize>,
-        Read { connection, route, frame }: Read<'_>,
+        Read { connection, route, frame, is_behind_any }: Read<'_>,
         (versions, flights): (&Versions, &Flights),
         ttl: Duration,
         now: Timestamp,
     ) -> Found {
+        if is_behind_any {
+            return Found::Nothing(Counter::HotBypassedOrder);
+        }
         let own = self.waits.get(&connection);
         let pauses = now < self.pauses_until;
         if let Some(answer) = place.and_then(|place| self.answers.get(place)) {
@@ -403,6 +408,21 @@ impl Entry {
         Some((answer.frame.clone(), answer.terms))
     }
 
+    /// Is a reply another one than what is kept of the same, as if nothing had been written since?
+    pub fn differs(
+        &self,
+        is_asked: impl Fn(&[u8], Protocol) -> bool,
+        reply: &[u8],
+        versions: &Versions,
+        now: Timestamp,
+    ) -> bool {
+        let mut good = self.answers.iter().filter_map(|answer| {
+            let kept = answer.kept.as_ref().filter(|kept| kept.is_good(versions, now))?;
+            is_asked(&answer.frame, answer.protocol).then_some(kept)
+        });
+        good.any(|kept| kept.reply != reply)
+    }
+
     /// What was kept gives way to what was fetched.
     pub fn forget(&mut self, flight: &Flight) {
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) {
@@ -514,9 +534,10 @@ impl Entry {
         held
     }
 
-    /// What all of them hold back.
-    pub fn take_all_held(&mut self) -> Vec<(Envelope, Vec<u8>)> {
-        self.waits.values_mut().flat_map(|wait| std::mem::take(&mut wait.held)).collect()
+    /// Connections that wait for a fetch, or hold something back.
+    pub fn waiting(&self) -> Vec<u64> {
+        let waiting = self.waits.iter().filter(|(_, wait)| wait.flight.is_some() || !wait.held.is_empty());
+        waiting.map(|(connection, _)| *connection).collect()
     }
 
     /// The fetch that a connection waits for, if it waits for one.

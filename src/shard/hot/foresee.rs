@@ -74,7 +74,8 @@ impl Hot {
             return Foreseen::GoesOn("the request is too long");
         }
         let known = (&*self.settings.versions, &self.flights);
-        match entry.foresee(Read { connection, route, frame }, known, self.settings.ttl, now) {
+        let is_behind_any = self.under_way.is_about_any(connection);
+        match entry.foresee(Read { connection, route, frame, is_behind_any }, known, self.settings.ttl, now) {
             Found::Kept { .. } => Foreseen::Kept,
             Found::Flight(_) => Foreseen::Joins,
             Found::Fetchable => Foreseen::Fetched,

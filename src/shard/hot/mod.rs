@@ -51,7 +51,7 @@ use super::versions::Cell;
 use crate::config::{HotScripts, Quotas};
 use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
 use crate::protocol::command::{Class, Effect};
-use crate::protocol::encode;
+use crate::protocol::{Protocol, encode};
 use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_WAITERS_MAX};
 use crate::values::{BackendId, ShardId, Timestamp};
 use copies::Copies;
@@ -205,12 +205,14 @@ impl Hot {
             entry.tally.writes += 1;
             let cell = Cell::of_hash(hash);
             self.settings.versions.begin(cell);
-            self.pass(envelope, id, Some(cell));
+            self.pass(envelope, id, Open::Write(id, cell));
             return Meeting::Passes;
         }
         let is_fit = may_be_kept && frame.len() <= HOT_FRAME_BYTES_MAX;
         let found = if is_fit {
-            let read = Read { connection: envelope.reply_to.connection(), route: envelope.route, frame };
+            let (connection, route) = (envelope.reply_to.connection(), envelope.route);
+            let is_behind_any = self.under_way.is_about_any(connection);
+            let read = Read { connection, route, frame, is_behind_any };
             let known = (&*self.settings.versions, &self.flights);
             entry.find(read, known, self.settings.ttl, now)
         } else {
@@ -221,7 +223,7 @@ impl Hot {
                 if self.settings.mode == Mode::Shadow {
                     let snapshot = entry.snapshot(&self.settings.versions);
                     self.under_way.compare(envelope.reply_to, snapshot, reply);
-                    self.pass(envelope, id, None);
+                    self.pass(envelope, id, self.read(id, envelope, frame));
                     return Meeting::Passes;
                 }
                 if is_to_be_fetched {
@@ -232,14 +234,14 @@ impl Hot {
                 Meeting::Answered(reply)
             }
             Found::Flight(_) if self.settings.mode == Mode::Shadow => {
-                self.pass(envelope, id, None);
+                self.pass(envelope, id, self.read(id, envelope, frame));
                 Meeting::Passes
             }
             Found::Flight(flight) => self.join(env, envelope, (id, flight)),
             Found::Fetchable => {
                 let flight = self.fetch(env, envelope, id, frame, now);
                 if self.settings.mode == Mode::Shadow {
-                    self.pass(envelope, id, None);
+                    self.pass(envelope, id, self.read(id, envelope, frame));
                     return Meeting::Passes;
                 }
                 self.join(env, envelope, (id, flight))
@@ -251,12 +253,12 @@ impl Hot {
             }
             Found::Later => {
                 env.counters.add(Counter::HotBypassedOrder, 1);
-                self.pass(envelope, id, None);
+                self.pass(envelope, id, self.read(id, envelope, frame));
                 Meeting::Passes
             }
             Found::Nothing(why) => {
                 env.counters.add(why, 1);
-                self.pass(envelope, id, None);
+                self.pass(envelope, id, self.read(id, envelope, frame));
                 Meeting::Passes
             }
         }
@@ -319,13 +321,18 @@ impl Hot {
 
     /// A request for a hot key goes on: until it is answered, later ones of its connection do not overtake it, and neither does it
     /// overtake earlier ones.
-    fn pass(&mut self, envelope: &Envelope, id: HotId, cell: Option<Cell>) {
+    fn pass(&mut self, envelope: &Envelope, id: HotId, open: Open) {
         self.detach(id, envelope.reply_to.connection());
         if let Some(entry) = entry_of(&mut self.entries, id) {
-            let access = if cell.is_some() { Access::Write } else { Access::Read };
+            let access = if matches!(open, Open::Write(..)) { Access::Write } else { Access::Read };
             entry.handle_sent(envelope.reply_to.connection(), None, access);
         }
-        self.under_way.open(envelope.reply_to, Open::Key(id, cell));
+        self.under_way.open(envelope.reply_to, open);
+    }
+
+    /// A read of a hot key that goes on.
+    fn read(&self, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
+        Open::Read(id, number_of(&self.keys, frame, envelope.route.protocol))
     }
 
     /// Begins to fetch a reply. Nobody waits for it yet.
@@ -370,7 +377,8 @@ impl Hot {
         left.extend(held);
         for (envelope, frame) in left {
             entry.handle_sent(connection, None, Access::Read);
-            self.under_way.open(envelope.reply_to, Open::Key(id, None));
+            let asked = number_of(&self.keys, &frame, envelope.route.protocol);
+            self.under_way.open(envelope.reply_to, Open::Read(id, asked));
             self.detached.push_back((envelope, frame));
         }
     }
@@ -429,7 +437,8 @@ impl Hot {
         cells.dedup();
         cells.iter().for_each(|cell| self.settings.versions.begin(*cell));
         self.detach_all(envelope);
-        if !cells.is_empty() {
+        // What only reads counts too: nothing that its connection asks for later is told what was before.
+        if !cells.is_empty() || self.known > 0 {
             self.under_way.open(envelope.reply_to, Open::Cells(cells.into()));
         }
     }
@@ -521,6 +530,9 @@ impl Hot {
         }
         let Some(open) = self.under_way.close(to) else { return };
         self.note_cost(env, &open, outcome);
+        if let (Open::Read(id, asked), Outcome::Served { .. }) = (&open, outcome) {
+            self.compare(env, (*id, *asked), reply, now);
+        }
         let connection = to.connection();
         open.for_each_key(|id| {
             if let Some(entry) = entry_of(&mut self.entries, id)
@@ -542,7 +554,7 @@ impl Hot {
         let Outcome::Served { bytes, rows, .. } = outcome else { return };
         let (slot, hash) = match open {
             Open::Costly(slot, hash) => (*slot, *hash),
-            Open::Key(id, _) => match entry_of(&mut self.entries, *id) {
+            Open::Read(id, _) | Open::Write(id, _) => match entry_of(&mut self.entries, *id) {
                 Some(entry) => (entry.slot, entry.hash),
                 None => return,
             },
@@ -590,6 +602,10 @@ impl Hot {
             return Some(Landed::new(vec![first], outcome));
         }
         let mut flight = self.flights.end(id)?;
+        if was_served {
+            let asked = number_of(&self.keys, &flight.frame, flight.envelope.route.protocol);
+            self.compare(env, (hot, asked), reply, now);
+        }
         if let Some(entry) = entry_of(&mut self.entries, hot) {
             entry.forget(&flight);
         }
@@ -617,6 +633,20 @@ impl Hot {
             self.send_apart(&mut flight, env.settings.output_bytes_max / OUTPUT_PART / reply.len().max(1));
         }
         Some(Landed::new(flight.waiters, outcome))
+    }
+
+    /// What was read now is not what is kept, though nothing was written since through here: somebody writes past weir. Nobody who is
+    /// told it sees what was before in any other reply, on any core.
+    fn compare(&mut self, env: &mut Env, (id, asked): (HotId, u64), reply: &[u8], now: Timestamp) {
+        let Self { entries, keys, settings, .. } = self;
+        let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
+        let is_asked = |frame: &[u8], protocol| number_of(keys, frame, protocol) == asked;
+        if entry.differs(is_asked, reply, &settings.versions, now) {
+            let cell = Cell::of_hash(entry.hash);
+            settings.versions.begin(cell);
+            settings.versions.end(cell);
+            env.counters.add(Counter::HotWrittenPast, 1);
+        }
     }
 
     /// Replies that are kept, and bytes of those.
@@ -654,7 +684,8 @@ impl Hot {
             connections.for_each(|connection| entry.handle_sent(connection, None, Access::Read));
         }
         for envelope in apart {
-            self.under_way.open(envelope.reply_to, Open::Key(flight.hot, None));
+            let open = self.read(flight.hot, &envelope, &flight.frame);
+            self.under_way.open(envelope.reply_to, open);
             self.detached.push_back((envelope, flight.frame.clone()));
         }
     }
@@ -684,7 +715,7 @@ impl Hot {
         self.turned_at = now;
         let to_tell = &mut self.to_tell;
         self.copies.handle_turn_end(env.settings.id, now, &mut |home, hits| to_tell.push_back((home, hits)));
-        let Self { keys, entries, known, warming, detached, held, .. } = self;
+        let Self { keys, entries, known, warming, flights, detached, held, .. } = self;
         keys.tick(now, &mut |event| match event {
             Event::Promoted { id, hash, slot, key } => {
                 env.counters.add(Counter::HotPromoted, 1);
@@ -704,9 +735,15 @@ impl Hot {
                 env.counters.add(Counter::HotDemoted, 1);
                 let place = entries.get_mut(usize::from(id.index));
                 if let Some(mut entry) = place.and_then(|place| place.take_if(|entry| entry.id == id)) {
-                    let left = entry.take_all_held();
-                    *held -= left.len();
-                    detached.extend(left);
+                    // Nobody will know what must not be overtaken: nothing waits any more.
+                    for connection in entry.waiting() {
+                        if let Some(flight) = entry.flight_of(connection) {
+                            detached.extend(flights.leave(flight, connection));
+                        }
+                        let left = entry.take_held(connection);
+                        *held -= left.len();
+                        detached.extend(left);
+                    }
                     *known -= 1;
                     *warming -= usize::from(entry.warmth != Warmth::Warm);
                 }
@@ -859,4 +896,9 @@ pub struct HotFigures {
 
 fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry> {
     entries.get_mut(usize::from(id.index))?.as_deref_mut().filter(|entry| entry.id == id)
+}
+
+/// A number for what asks for a reply.
+fn number_of(keys: &HotKeys, frame: &[u8], protocol: Protocol) -> u64 {
+    keys.hash(frame) ^ protocol as u64
 }

@@ -1,6 +1,7 @@
 //! Requests that have yet to be answered, of which hot keys must know: each at the core that sends it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::{Entry, HashMap};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 
@@ -12,11 +13,13 @@ use crate::values::Timestamp;
 /// What one of them touches.
 #[derive(Debug)]
 pub enum Open {
-    /// One hot key; which cell, if it is written.
-    Key(HotId, Option<Cell>),
-    /// Several.
+    /// A hot key that is read, and a number for what asks for it.
+    Read(HotId, u64),
+    /// One that is written.
+    Write(HotId, Cell),
+    /// Several; which cells, of those that are written.
     Keys(Box<[(HotId, Option<Cell>)]>),
-    /// Written keys that are at home anywhere.
+    /// Keys that are at home anywhere: those that are written.
     Cells(Box<[Cell]>),
     /// All that a backend stores.
     Cell(Cell),
@@ -25,10 +28,15 @@ pub enum Open {
 }
 
 impl Open {
+    /// Is it about keys that need not be at home here?
+    fn is_about_any(&self) -> bool {
+        matches!(self, Self::Cells(_) | Self::Cell(_))
+    }
+
     /// Calls `each` with every hot key.
     pub fn for_each_key(&self, mut each: impl FnMut(HotId)) {
         match self {
-            Self::Key(id, _) => each(*id),
+            Self::Read(id, _) | Self::Write(id, _) => each(*id),
             Self::Keys(keys) => keys.iter().for_each(|(id, _)| each(*id)),
             Self::Cells(_) | Self::Cell(_) | Self::Costly(..) => {}
         }
@@ -37,11 +45,10 @@ impl Open {
     /// Calls `each` with every cell that is written.
     pub fn for_each_cell(&self, mut each: impl FnMut(Cell)) {
         match self {
-            Self::Key(_, cell) => cell.iter().copied().for_each(each),
+            Self::Write(_, cell) | Self::Cell(cell) => each(*cell),
             Self::Keys(keys) => keys.iter().filter_map(|(_, cell)| *cell).for_each(each),
             Self::Cells(cells) => cells.iter().copied().for_each(each),
-            Self::Cell(cell) => each(*cell),
-            Self::Costly(..) => {}
+            Self::Read(..) | Self::Costly(..) => {}
         }
     }
 }
@@ -52,6 +59,8 @@ pub struct UnderWay {
     open: HashMap<ReplyTo, Open>,
     /// How many of those there are, by some bits of where their reply belongs: nearly all replies are to none.
     marks: Box<[u32; MARKS]>,
+    /// By connection, those that are about keys that need not be at home here.
+    about_any: HashMap<u64, u32>,
     /// What is answered next is answered without its store.
     abandoned: Option<ReplyTo>,
     /// Those that were, until their store has answered too, or their connection is lost.
@@ -69,6 +78,7 @@ impl Default for UnderWay {
         Self {
             open: HashMap::new(),
             marks: Box::new([0; MARKS]),
+            about_any: HashMap::new(),
             abandoned: None,
             unsettled: HashMap::new(),
             lost: VecDeque::new(),
@@ -92,7 +102,15 @@ impl UnderWay {
         self.open.len() + self.unsettled.len() + self.lost.len()
     }
 
+    /// Has a connection asked for something that may be about any key?
+    pub fn is_about_any(&self, connection: u64) -> bool {
+        !self.about_any.is_empty() && self.about_any.contains_key(&connection)
+    }
+
     pub fn open(&mut self, to: ReplyTo, open: Open) {
+        if open.is_about_any() {
+            *self.about_any.entry(to.connection()).or_default() += 1;
+        }
         let before = self.open.insert(to, open);
         self.marks[mark_of(to)] += u32::from(before.is_none());
         debug_assert!(before.is_none(), "a reply has one request: {to:?}");
@@ -101,6 +119,14 @@ impl UnderWay {
     pub fn close(&mut self, to: ReplyTo) -> Option<Open> {
         let open = self.open.remove(&to)?;
         self.marks[mark_of(to)] -= 1;
+        if open.is_about_any()
+            && let Entry::Occupied(mut count) = self.about_any.entry(to.connection())
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
         Some(open)
     }
 

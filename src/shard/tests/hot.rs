@@ -941,6 +941,79 @@ fn a_key_that_nobody_asks_for_any_more_is_forgotten_and_what_is_under_way_of_it_
 }
 
 #[test]
+fn a_read_never_overtakes_what_its_connection_asked_for_before_of_keys_that_nobody_named() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    rig.keep(other, &key, "old");
+    rig.send(client, &[&["EVAL", "code", "1", &key], &["GET", &key], &["GET", &key]]);
+    // Others may share a fetch meanwhile.
+    rig.send(other, &[&["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["EVAL", "GET", "GET", "PTTL", "GET"]);
+    rig.serve(":-1\r\n", "$3\r\nnew\r\n");
+    assert_eq!(rig.told(client), "$3\r\nnew\r\n".repeat(3));
+    assert_eq!(rig.told(other), "$3\r\nnew\r\n");
+    rig.keep(client, &key, "new");
+}
+
+#[test]
+fn who_waits_when_a_key_is_forgotten_goes_its_own_way() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    rig.send(client, &[&["GET", &key], &["GET", &key]]);
+    rig.send(other, &[&["MGET", &key, "other"], &["GET", &key]]);
+    assert_eq!(rig.words_at_stores()[..2], ["PTTL", "GET"]);
+    let before = rig.words_at_stores().len();
+    rig.wait(Duration::from_secs(3));
+    assert_eq!((rig.figures().keys, rig.figures().waiters), (0, 0));
+    // Those of one connection go over one way again: what it asks for now comes behind them.
+    rig.send(client, &[&["STRLEN", &key]]);
+    let asked: Vec<String> = rig.words_at_stores()[before..].iter().map(|word| (*word).to_owned()).collect();
+    assert_eq!((asked.len(), asked[3].as_str()), (4, "STRLEN"), "{asked:?}");
+    rig.serve(":-1\r\n", "$1\r\nv\r\n");
+    assert_eq!(rig.told(client), "$1\r\nv\r\n".repeat(3));
+    assert_eq!(rig.figures(), HotFigures::default());
+}
+
+#[test]
+fn who_has_seen_what_was_written_past_here_does_not_see_what_was_before() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    let length = |rig: &mut Rig, reply: &str| {
+        let (told, asked) = rig.ask(other, &["STRLEN", &key], ":-1\r\n", reply);
+        assert_eq!(told, reply);
+        asked.len()
+    };
+    rig.keep(client, &key, "old");
+    assert_eq!([length(&mut rig, ":3\r\n"), length(&mut rig, ":3\r\n")], [2, 0]);
+    // It is renewed before it is too old, and is another one by then.
+    let before = rig.counted(Counter::HotWrittenPast);
+    while rig.at_stores.is_empty() {
+        rig.wait(MILLISECOND);
+        rig.send(client, &[&["GET", &key]]);
+        assert_eq!(rig.told(client), bulk("old"));
+    }
+    rig.serve(":-1\r\n", "$5\r\nnewer\r\n");
+    assert_eq!(rig.counted(Counter::HotWrittenPast), before + 1);
+    assert_eq!([length(&mut rig, ":5\r\n"), length(&mut rig, ":5\r\n")], [2, 0]);
+}
+
+#[test]
+fn nor_does_who_has_read_it_by_itself() {
+    let mut rig = eager(1, |settings| settings.output_bytes_max = 8_000);
+    let [client, other] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.make_hot(client, &key);
+    let [old, new] = ["o", "n"].map(|value| bulk(&value.repeat(900)));
+    rig.send(client, &[&["GET", key.as_str()][..]; 4]);
+    rig.answer_first("PTTL", ":-1\r\n");
+    rig.answer_first("GET", &old);
+    // One client may not be told all at once: the others of its requests go their own way.
+    assert_eq!(rig.words_at_stores(), ["GET", "GET"]);
+    assert!(rig.knows(other, &key, &"o".repeat(900)));
+    rig.serve("", &new);
+    assert_eq!(rig.told(client), [old.as_str(), &old, &new, &new].concat());
+    assert_eq!(rig.counted(Counter::HotWrittenPast), 1);
+    assert!(!rig.knows(other, &key, "o"));
+}
+
+#[test]
 fn a_flush_is_about_every_store() {
     let mut rig = eager_before(1, 2, |_| {});
     let [client, other] = [rig.client(0), rig.client(0)];
