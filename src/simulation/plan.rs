@@ -110,6 +110,8 @@ pub(super) struct Plan {
     /// How long a store may take for one request; in the mean, if it has so many servers for all its connections.
     pub store_delay: Duration,
     pub store_servers: Option<usize>,
+    /// Requests that a store may be asked at once; the others wait, and some overtake others there.
+    pub window_most: u16,
     pub stall: Option<Stall>,
     pub sleeps: Option<Sleeps>,
     pub load: Option<Load>,
@@ -155,6 +157,7 @@ impl Plan {
             network_delay: micros(random, &[1, 50, 500, 5_000]),
             store_delay: micros(random, if has_favourites { &[1, 20, 200] } else { &[1, 20, 200, 2_000] }),
             store_servers: (!calm && random.per_mille(300)).then(|| random.between(1, 4) as usize),
+            window_most: if calm { 4_096 } else { *random.pick(&[4_096, 4_096, 1, 4]) },
             stall: None,
             sleeps: random.per_mille(300).then(|| Sleeps {
                 apart: Duration::from_millis(*random.pick(&[50, 1_000])),
@@ -218,6 +221,7 @@ impl Plan {
             turn_delay: Duration::from_micros(20),
             store_delay: Duration::from_secs_f64(servers as f64 / capacity),
             store_servers: Some(servers),
+            window_most: 4_096,
             stall,
             sleeps: trouble
                 .has(Trouble::LATE_CORES)
@@ -247,7 +251,7 @@ impl Plan {
 
     /// Nothing goes wrong that could make weir refuse a request.
     pub fn is_calm(&self) -> bool {
-        if self.store_servers.is_some() {
+        if self.store_servers.is_some() || self.window_most < 4_096 {
             return false;
         }
         let Faults {

@@ -20,6 +20,7 @@ use super::{Summary, Voice};
 use crate::config::Quotas;
 use crate::control::pool::Rhythm;
 use crate::control::reconciliation::Reconciliation;
+use crate::policy::window::Bounds;
 use crate::protocol::{Room, Segment, encode};
 use crate::routing::{Topology, slot_of};
 use crate::shard::{
@@ -194,7 +195,9 @@ impl World {
             .collect();
         let quotas = Arc::new(quotas_of(&plan));
         let rhythm = Rhythm { period: PERIOD, lease: PERIOD * 5 };
-        let overload = OverloadSettings::new(plan.shards, plan.backends);
+        let bounds = Bounds { most: plan.window_most, ..Bounds::default() };
+        let overload =
+            OverloadSettings { window_bounds: bounds, ..OverloadSettings::new(plan.shards, plan.backends) };
         let cores = (0..plan.shards)
             .map(|index| {
                 let settings = ShardSettings {

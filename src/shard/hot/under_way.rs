@@ -1,7 +1,7 @@
 //! Requests that have yet to be answered, of which hot keys must know: each at the core that sends it.
 
-use std::collections::hash_map::{Entry, HashMap};
 use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 
 use bytes::Bytes;
 
