@@ -223,11 +223,6 @@ pub struct Flags {
     #[arg(default_value = "0.7,0.5,0.3")]
     pub shed_levels: ShedLevels,
 
-    /// Keep replies of hot keys. Not on by itself yet: under load a connection may see its own reads of one key out of order
-    #[arg(long, env = "WEIR_HOT", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
-    #[arg(help_heading = HOT_KEYS)]
-    pub hot: bool,
-
     /// Requests for one key per second that make it hot, if --hot-share says so too: what is read of it is then kept for a while
     #[arg(long, env = "WEIR_HOT_RATE", value_name = "N", help_heading = HOT_KEYS)]
     #[arg(value_parser = number(1, 1_000_000_000), default_value = "500")]

@@ -167,10 +167,6 @@ impl Config {
         let admin_token = token_source(&flags)?;
         let overload = OverloadLimits::from_flags(&flags)?;
         let hot = HotLimits::from_flags(&flags)?;
-        let mut disabled = flags.disable;
-        if !flags.hot && !flags.shadow.contains(&Layer::Hot) {
-            disabled.push(Layer::Hot);
-        }
         Ok(Self {
             listen,
             admin,
@@ -206,7 +202,7 @@ impl Config {
             scan_count_max: flags.scan_count_max as u32,
             overload,
             hot,
-            disabled,
+            disabled: flags.disable,
             shadowed: flags.shadow,
             request_bytes_max: flags.max_request_bytes.bytes(),
             reply_bytes_max: flags.max_reply_bytes.bytes(),

@@ -10,7 +10,6 @@ import pytest
 from harness import processes
 from harness.processes import Redis, Server, StandIn, Weir
 
-
 FILES_WANTED = 65_536
 # Characters shown of what a server wrote, when a test failed.
 OUTPUT_SHOWN = {"weir": 8000, "weir-storage": 8000}

@@ -6,9 +6,10 @@
 //!      └ no ──> link   └ no ──> link  └ read
 //!                                      ├─ kept, and nothing written since ──> answered
 //!                                      ├─ being fetched, over the same link ──> waits for that
-//!                                      ├─ else ──> is fetched: PTTL and itself; what is fetched while something is written
-//!                                      │           is for those alone who ask until that is over
-//!                                      └─ what must not overtake earlier ones, or is in no list ──> link, as if it were not hot
+//!                                      ├─ behind earlier reads of its connection ──> held back until those are answered
+//!                                      ├─ behind its own writes, or what may be about any key, or in no list ──> link
+//!                                      └─ else ──> is fetched: PTTL and itself; what is sent for while something is written
+//!                                                  is for those alone who asked before it was
 //! ```
 //!
 //! | what | file |
@@ -23,7 +24,8 @@
 //! | what would be done, for `QOS EXPLAIN` | `foresee.rs` |
 //!
 //! Why nobody is told what was before a write that has been acknowledged: `../versions.rs`. Why no connection sees its own requests out
-//! of order: what it still waits for is known per key (`entry.rs`), and then its reads go where its earlier requests went.
+//! of order: what it still waits for is known per key (`entry.rs`), or that it may be about any (`under_way.rs`), and then its reads go
+//! where its earlier requests went.
 
 mod copies;
 mod entry;

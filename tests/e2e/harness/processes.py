@@ -229,8 +229,6 @@ class Weir(Server):
         self.admin_port = self.admin_port_kept or free_port()
         return [
             str(binary("weir")),
-            # Off by itself; tested all the same.
-            "--hot",
             "--listen",
             f"127.0.0.1:{self.port}",
             "--admin",
