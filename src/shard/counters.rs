@@ -63,12 +63,14 @@ pub enum Counter {
     HotMatches,
     HotMismatches,
     HotWrittenPast,
+    Redirections,
+    SlotsHeld,
     HotPromoted,
     HotDemoted,
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 58] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 60] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -234,6 +236,18 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 58] = [
         "weir_hot_written_past_total",
         "",
         "Replies that differed from what was kept though nothing had been written through weir: all that was kept of the key is dropped.",
+    ),
+    (
+        Counter::Redirections,
+        "weir_cluster_redirections_total",
+        "",
+        "Replies of cluster nodes that sent a request elsewhere.",
+    ),
+    (
+        Counter::SlotsHeld,
+        "weir_cluster_requests_held_total",
+        "",
+        "Requests that waited until their slot had settled at another node.",
     ),
     (Counter::HotPromoted, "weir_hot_keys_total", "change=\"promoted\"", HOT_KEYS),
     (Counter::HotDemoted, "weir_hot_keys_total", "change=\"demoted\"", HOT_KEYS),

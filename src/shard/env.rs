@@ -8,6 +8,7 @@ use super::settings::ShardSettings;
 use super::strain::Strain;
 use crate::config::Quotas;
 use crate::protocol::BufferPool;
+use crate::routing::SlotMap;
 use crate::values::random::Random;
 use crate::values::{Action, BackendId};
 
@@ -29,6 +30,8 @@ pub struct Env {
     pub pressures: Pressures,
     /// What is to be done in the world.
     pub actions: VecDeque<Action>,
+    /// Which node owns which slot, before a cluster.
+    pub slots: Option<Arc<SlotMap>>,
     /// How strained backends are.
     pub strain: Strain,
     /// Lines for those who look after weir.
@@ -52,6 +55,7 @@ impl Env {
             counters: Counters::default(),
             pressures: Pressures::default(),
             actions: VecDeque::new(),
+            slots: None,
             strain,
             lines: VecDeque::new(),
             random,
@@ -67,7 +71,27 @@ impl Env {
 
     /// A backend's address, as refusals and metrics name it.
     pub fn backend_name(&self, backend: BackendId) -> &str {
-        &self.settings.backends[usize::from(backend.0)].name
+        match &self.slots {
+            None => &self.settings.backends[usize::from(backend.0)].name,
+            Some(slots) => slots.name_of(backend),
+        }
+    }
+
+    /// The backend of a slot; any, where a cluster has nobody for it.
+    #[inline]
+    pub fn backend_of(&self, slot: u16) -> BackendId {
+        match &self.slots {
+            None => self.settings.topology.backend_of(slot),
+            Some(slots) => slots.owner(slot).unwrap_or(BackendId(0)),
+        }
+    }
+
+    /// Backends that have keys of their own.
+    pub fn stores(&self) -> Vec<BackendId> {
+        match &self.slots {
+            None => self.settings.topology.all_backends().collect(),
+            Some(slots) => slots.primaries().collect(),
+        }
     }
 
     /// For what need not be unguessable: jitter.

@@ -46,6 +46,7 @@ mod note;
 mod outcome;
 mod post;
 mod question;
+mod reach;
 mod refusal;
 mod request;
 mod settings;
@@ -53,7 +54,7 @@ mod stored;
 mod strain;
 mod versions;
 
-pub use back::{BulkheadFigures, ServiceTimes};
+pub use back::{BulkheadFigures, Refresh, ServiceTimes};
 pub use board::Noticeboard;
 pub use composer::Shard;
 pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};

@@ -83,6 +83,10 @@ pub enum NotSent {
     Strained,
     /// It could not be answered in time; where it was then, and for how long it had waited.
     TooLate(Stage, Duration),
+    /// No node of the cluster owns its slot.
+    NoOwner,
+    /// Nodes of the cluster sent it to each other, for too long or though it may have been carried out.
+    Redirects,
 }
 
 /// How far a request had come.
@@ -109,6 +113,8 @@ impl Stage {
 
 /// When to come back to a backend that is too slow for what matters little: levels last for a second at least.
 const RETRY_STRAINED: Duration = Duration::from_secs(1);
+/// When to come back to a slot that is between two nodes.
+const RETRY_MOVED: Duration = Duration::from_millis(100);
 /// When to come back after something had no room.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(10);
 
@@ -116,7 +122,7 @@ impl NotSent {
     /// Under which pressure it was refused, if any.
     pub const fn pressure(self) -> Option<Pressure> {
         match self {
-            Self::Down(_) | Self::CoreFull => None,
+            Self::Down(_) | Self::CoreFull | Self::NoOwner | Self::Redirects => None,
             Self::Full | Self::Queue(_) => Some(Pressure::Queue),
             Self::Window(_) => Some(Pressure::Window),
             Self::Stalled(_) => Some(Pressure::Stalled),
@@ -141,6 +147,11 @@ impl NotSent {
                 Counter::RefusedUnavailable,
                 Refusal::Unavailable { backend, reason: "connect-failed", retry_after },
             ),
+            Self::NoOwner | Self::Redirects => {
+                let reason = if self == Self::NoOwner { "no-owner" } else { "redirects" };
+                let retry_after = RETRY_MOVED;
+                (Counter::RefusedUnavailable, Refusal::Unavailable { backend, reason, retry_after })
+            }
             Self::Full => (Counter::RefusedOverloaded, full("pending")),
             Self::CoreFull => (Counter::RefusedOverloaded, full("core")),
         }

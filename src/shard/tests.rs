@@ -2,6 +2,7 @@
 
 mod admission;
 mod clients;
+mod cluster;
 mod fences;
 mod foresee;
 mod holdings;

@@ -324,6 +324,11 @@ impl Bulkhead {
         self.parked.iter().any(|(_, parked)| parked.came <= until)
     }
 
+    /// All that waits.
+    pub fn parked(&self) -> impl Iterator<Item = &Parked> {
+        self.parked.iter().map(|(_, parked)| parked)
+    }
+
     /// Does nothing wait?
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()

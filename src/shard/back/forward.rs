@@ -35,6 +35,22 @@ impl Back {
         requests: usize,
         now: Now,
     ) -> Result<(), NotSent> {
+        if self.slots.is_some() {
+            return self.send_to_owner(env, envelope, message, requests, now);
+        }
+        self.send_there(env, envelope, message, requests, now)
+    }
+
+    /// Sends it to the backend that it names.
+    #[inline]
+    pub(super) fn send_there(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) -> Result<(), NotSent> {
         let bulkhead = &self.bulkheads[bulkhead_for(envelope.route)];
         if bulkhead.has_room(envelope.deadline, now.monotonic) {
             match self.put_on_link(env, envelope, message, requests, now) {
@@ -104,6 +120,9 @@ impl Back {
         self.in_flight += requests;
         if link.begin_list() {
             self.to_send.push_back(connection);
+        }
+        if self.slots.is_some() {
+            self.keep_sent(connection, route.slot, message, requests);
         }
         Ok(())
     }
@@ -204,16 +223,50 @@ impl Back {
         match pending.purpose {
             Purpose::Answer(to) => {
                 self.leave_window(env, connection, &pending, now);
+                if self.slots.is_some()
+                    && self.is_elsewhere(env, connection, &pending, (scanned, end), replies, now)
+                {
+                    return;
+                }
                 self.take_reply(env, connection, (to, pending), end, scanned, replies, now);
             }
             Purpose::Abandoned(to) => {
                 self.leave_window(env, connection, &pending, now);
+                if self.slots.is_some() {
+                    self.is_elsewhere(env, connection, &pending, (scanned, end), replies, now);
+                }
                 self.take_no_reply(env, connection, pending);
                 replies.note(env, to, Note::Settled);
             }
             Purpose::Ahead(to) => self.take_ahead(env, connection, (to, pending), end, replies, now),
-            Purpose::Steps(_) | Purpose::Fence => self.take_no_reply(env, connection, pending),
+            Purpose::Steps(_) | Purpose::Fence => {
+                if scanned.kind == b'-' && self.slots.is_some() {
+                    self.hear_step(connection, end);
+                }
+                self.take_no_reply(env, connection, pending);
+            }
         }
+    }
+
+    /// Before a cluster: has its node refused a request for another, and is that seen to?
+    #[inline(never)]
+    fn is_elsewhere(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        pending: &Pending,
+        (scanned, end): (&Scanned, &[u8]),
+        replies: &mut impl Replies,
+        now: Now,
+    ) -> bool {
+        let is_elsewhere =
+            self.is_refused_for_another(env, connection, pending, (scanned.kind, end), replies, now);
+        if is_elsewhere {
+            let link = &mut self.links[connection.0 as usize];
+            link.let_go = 0;
+            env.pool.give(std::mem::take(&mut link.partial));
+        }
+        is_elsewhere
     }
 
     /// A reply makes room in the window, and tells how it stands with the backend.
@@ -407,6 +460,7 @@ impl Back {
         now: Now,
     ) {
         env.counters.add(Counter::LinksLost, 1);
+        self.doubt_slots("a connection was lost");
         let spread = env.random_byte();
         let link = &mut self.links[connection.0 as usize];
         // What waited for the connection to be greeted was not sent. Of the others nobody knows how far they came.

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::inner::Inner;
+use super::slots::Unanswered;
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner};
 use crate::shard::fence::StoreClient;
@@ -190,6 +191,8 @@ pub struct Link {
     pub scanner: ReplyScanner,
     /// When bytes came last.
     pub heard_at: Timestamp,
+    /// What was sent and has yet to be answered, before a cluster.
+    pub unanswered: Unanswered,
     /// The beginning of a reply that is not whole yet.
     pub partial: Vec<u8>,
     /// Of the reply that is coming, if it is larger than allowed: so many bytes were let go, and an error takes its place.
@@ -222,6 +225,7 @@ impl Link {
             costly_ahead: 0,
             scanner: ReplyScanner::default(),
             heard_at: Timestamp::ZERO,
+            unanswered: Unanswered::default(),
             partial: Vec::new(),
             let_go: 0,
         }
@@ -290,6 +294,7 @@ impl Link {
     /// Forgets what was on its way out or to be answered, but for the requests. How many answers to the greeting were owed.
     pub fn clear(&mut self, pool: &mut BufferPool) -> usize {
         self.output.clear(pool);
+        self.unanswered.clear();
         pool.give(std::mem::take(&mut self.greeting));
         self.fences.clear();
         self.name = None;

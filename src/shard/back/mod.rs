@@ -11,6 +11,7 @@
 //! | how much may be in flight, and what waits for that | `bulkhead.rs`, `waiting.rs` |
 //! | whether a backend is slower than it used to be | `strain.rs` |
 //! | what is answered before its backend has | `early.rs` |
+//! | slots of a cluster, which change their owners | `slots.rs` |
 
 mod bulkhead;
 mod early;
@@ -20,6 +21,7 @@ mod inner;
 mod link;
 mod room;
 mod service_time;
+mod slots;
 mod strain;
 mod waiting;
 
@@ -28,6 +30,7 @@ use std::time::Duration;
 
 pub use bulkhead::{Figures as BulkheadFigures, RESERVED};
 pub use service_time::ServiceTimes;
+pub use slots::{NO_SLOT, Refresh};
 pub use waiting::turn_away;
 
 use super::env::Env;
@@ -46,6 +49,7 @@ use crate::values::{BackendId, ConnectionId, Owner, ShardId, Timestamp, shorten}
 use bulkhead::Bulkhead;
 use forward::bulkhead_for;
 use link::{Link, LinkState};
+use slots::Slots;
 
 /// However many backends there are, so many bytes of requests may wait before each.
 const QUEUE_BYTES_LEAST: usize = 1 << 20;
@@ -91,6 +95,8 @@ pub struct Back {
     ratios: Vec<LatencyRatio>,
     /// What is usual, per backend.
     baselines: Vec<Baseline>,
+    /// Who owns which slot, before a cluster.
+    slots: Option<Box<Slots>>,
 }
 
 impl Back {
@@ -139,6 +145,7 @@ impl Back {
                 .map(|_| LatencyRatio::new(overload.shed_levels, Timestamp::ZERO))
                 .collect(),
             baselines: topology.all_backends().map(|_| Baseline::default()).collect(),
+            slots: None,
         }
     }
 

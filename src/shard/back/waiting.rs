@@ -40,7 +40,7 @@ impl Back {
                 env.counters.add(Counter::LateInShadow, 1);
             }
             let envelope = Envelope { deadline: Timestamp::MAX, ..*envelope };
-            return self.send(env, &envelope, message, requests, now);
+            return self.send_there(env, &envelope, message, requests, now);
         }
         self.begin_turn(now);
         let index = bulkhead_for(envelope.route);
@@ -143,10 +143,11 @@ impl Back {
     }
 
     fn next_look(&self) -> Timestamp {
+        let slots_due = self.slots_due().unwrap_or(Timestamp::MAX);
         if self.listed.is_empty() {
-            self.early_at
+            self.early_at.min(slots_due)
         } else {
-            self.early_at.min(self.turned_at.after(HEARTBEAT))
+            self.early_at.min(self.turned_at.after(HEARTBEAT)).min(slots_due)
         }
     }
 
@@ -159,6 +160,9 @@ impl Back {
         }
         if !self.listed.is_empty() {
             self.look_after_all(env, replies, now);
+        }
+        if self.slots.is_some() {
+            self.look_after_slots(env, replies, now);
         }
     }
 
@@ -243,6 +247,9 @@ impl Back {
         if self.bulkheads[bulkhead_for(envelope.route)].misses(envelope.deadline, now.monotonic) {
             let why = NotSent::TooLate(Stage::Queue, now.monotonic.since(came));
             turn_away(env, replies, to, why, now);
+        } else if self.slots.is_some() && self.is_held_back(env, &envelope, message.message(), requests, now)
+        {
+            // It goes on with the others of its slot.
         } else if let Err(why) = self.send_now(env, &envelope, message.message(), requests, now) {
             turn_away(env, replies, to, why, now);
         }

@@ -83,7 +83,8 @@ impl Shard {
                 encode::bulk(&mut frame, cursor.to_string().as_bytes());
                 arguments.iter().skip(2).for_each(|word| encode::bulk(&mut frame, word));
                 let rewrite = Rewrite::Cursor { backend: backend.0 };
-                let envelope = self.envelope_alone(id, (0, backend), (rewrite, charge), nature);
+                let slot = self.no_slot();
+                let envelope = self.envelope_alone(id, (slot, backend), (rewrite, charge), nature);
                 self.send_from_here(&envelope, Message::Small(&frame), 1, now);
                 self.env.pool.give(frame);
             }

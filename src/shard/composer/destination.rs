@@ -6,6 +6,7 @@ use crate::protocol::command::{
     Class, Command, Effect, FanOut, Gather, Handling, KeyError, Keys, LocalCommand,
 };
 use crate::routing::slot_of;
+use crate::shard::back::NO_SLOT;
 use crate::shard::front::split_cursor;
 use crate::shard::request::Touches;
 use crate::values::ClientId;
@@ -97,7 +98,6 @@ impl Shard {
         handling: Handling,
         arguments: &Arguments<'_>,
     ) -> Result<Destination, String> {
-        let backends = self.env.settings.topology.backends();
         match handling {
             Handling::Forward => {
                 match self.placement(command, arguments).map_err(|error| error.to_string())? {
@@ -106,7 +106,7 @@ impl Shard {
                         Ok(Destination::Home { slot, backend, home, touches })
                     }
                     Placement::OneBackend { slot, backend } => Ok(Destination::Alone { slot, backend }),
-                    Placement::Nowhere => Ok(FIRST_BACKEND),
+                    Placement::Nowhere => Ok(self.first_backend()),
                     Placement::Apart => Err(CROSS_SLOT.to_owned()),
                 }
             }
@@ -124,12 +124,14 @@ impl Shard {
                 }
             }
             Handling::FanOut(FanOut::Scan) => {
-                let cursor = split_cursor(arguments.at(1), backends);
+                let cursor = split_cursor(arguments.at(1), self.env.settings.topology.backends());
                 let (backend, cursor) = cursor.ok_or("ERR invalid cursor")?;
-                Ok(Destination::Scan { backend: BackendId(backend), cursor })
+                Ok(Destination::Scan { backend: self.scanned(BackendId(backend)), cursor })
             }
-            Handling::FanOut(FanOut::One) => Ok(FIRST_BACKEND),
-            Handling::FanOut(fan_out) if backends == 1 && fan_out != FanOut::Settings => Ok(FIRST_BACKEND),
+            Handling::FanOut(FanOut::One) => Ok(self.first_backend()),
+            Handling::FanOut(fan_out) if fan_out != FanOut::Settings && self.has_one_store() => {
+                Ok(self.first_backend())
+            }
             Handling::FanOut(fan_out) => Ok(Destination::Stores(fan_out)),
             // Whoever administers asks the stores.
             Handling::Local(LocalCommand::ConfigGet) if self.is_admin(id) => {
@@ -142,7 +144,38 @@ impl Shard {
     /// Where a command goes that is in no table.
     pub(super) fn destination_of_unknown(&self, arguments: &Arguments<'_>) -> Destination {
         let slot = arguments.get(1).map_or(0, slot_of);
-        Destination::Alone { slot, backend: self.env.settings.topology.backend_of(slot) }
+        Destination::Alone { slot, backend: self.env.backend_of(slot) }
+    }
+
+    /// Where goes what names no key.
+    fn first_backend(&self) -> Destination {
+        let (slot, backend) = self.first_place();
+        Destination::Alone { slot, backend }
+    }
+
+    /// The same as a slot and a backend.
+    pub(super) fn first_place(&self) -> (u16, BackendId) {
+        let first = match &self.env.slots {
+            None => None,
+            Some(slots) => slots.primaries().next(),
+        };
+        (self.no_slot(), first.unwrap_or(BackendId(0)))
+    }
+
+    /// The slot of what goes to a backend for another reason.
+    pub(super) fn no_slot(&self) -> u16 {
+        if self.env.slots.is_some() { NO_SLOT } else { 0 }
+    }
+
+    /// Is there only one store, which has all keys?
+    pub(super) fn has_one_store(&self) -> bool {
+        self.env.slots.is_none() && self.env.settings.topology.backends() == 1
+    }
+
+    /// The store that a cursor names; of a cluster the next one that is there.
+    fn scanned(&self, named: BackendId) -> BackendId {
+        let Some(slots) = &self.env.slots else { return named };
+        slots.primaries().find(|primary| primary.0 >= named.0).unwrap_or(named)
     }
 
     /// Where the key of a request lives that has exactly one.
@@ -156,8 +189,8 @@ impl Shard {
         if i16::from(first) != i16::from(last) {
             return None;
         }
-        let (slot, topology) = (slot_of(arguments.at(usize::from(first))), self.env.settings.topology);
-        Some((slot, topology.backend_of(slot), topology.home_of(slot)))
+        let slot = slot_of(arguments.at(usize::from(first)));
+        Some((slot, self.env.backend_of(slot), self.env.settings.topology.home_of(slot)))
     }
 
     /// Where the keys of a request live.
@@ -174,15 +207,17 @@ impl Shard {
         let mut placement = Placement::Nowhere;
         command.for_each_key(arguments, &mut |index| {
             let slot = slot_of(arguments.at(index));
-            let (backend, home) = (topology.backend_of(slot), topology.home_of(slot));
-            placement = placement.and(slot, backend, home, |slot| settings.lane_of(slot));
+            let (backend, home) = (self.env.backend_of(slot), topology.home_of(slot));
+            let is_apart = self.env.slots.is_some() && placement.slot().is_some_and(|other| other != slot);
+            placement = if is_apart {
+                Placement::Apart
+            } else {
+                placement.and(slot, backend, home, |slot| settings.lane_of(slot))
+            };
         })?;
         Ok(placement)
     }
 }
-
-/// What names no key goes there.
-const FIRST_BACKEND: Destination = Destination::Alone { slot: 0, backend: BackendId(0) };
 
 /// Which keys a request is about that goes to their home. What a script writes only its author knows.
 #[inline]
@@ -208,6 +243,14 @@ pub(super) fn step_of(command: &Command) -> usize {
 }
 
 impl Placement {
+    /// The slot of the first key, as long as all are together.
+    fn slot(self) -> Option<u16> {
+        match self {
+            Self::Together { slot, .. } | Self::OneBackend { slot, .. } => Some(slot),
+            Self::Nowhere | Self::Apart => None,
+        }
+    }
+
     /// The same with one more key.
     fn and(self, slot: u16, backend: BackendId, home: ShardId, lane_of: impl Fn(u16) -> u16) -> Self {
         match self {

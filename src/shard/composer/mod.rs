@@ -31,7 +31,7 @@ mod upkeep;
 
 use std::sync::Arc;
 
-use super::back::{Back, BulkheadFigures, ServiceTimes};
+use super::back::{Back, BulkheadFigures, Refresh, ServiceTimes};
 use super::counters::{Counter, Counters, Pressures};
 use super::env::Env;
 use super::front::client_filter::{ClientsAsked, ClientsTold};
@@ -46,6 +46,7 @@ use super::request::ReplyTo;
 use super::settings::ShardSettings;
 use crate::config::Quotas;
 use crate::protocol::Segment;
+use crate::routing::SlotMap;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, StoreVersion, Timestamp};
@@ -266,6 +267,17 @@ impl Shard {
     pub fn handle_grants(&mut self, grants: &[Grant], now: Now) {
         self.gate.handle_grants(grants, now.monotonic);
         self.resume_waiting(now);
+    }
+
+    /// Who owns which slot of a cluster, from now on.
+    pub fn handle_slots(&mut self, slots: Arc<SlotMap>, now: Now) {
+        self.back.handle_slots(Arc::clone(&slots), now.monotonic);
+        self.env.slots = Some(slots);
+    }
+
+    /// What is to be found out about the cluster, if anything.
+    pub fn poll_refresh(&mut self) -> Option<Refresh> {
+        self.back.take_refresh()
     }
 
     /// Clients that say HELLO from now on are told this version.

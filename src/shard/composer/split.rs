@@ -1,5 +1,7 @@
 //! One request, many places: `MGET` and its kin go apart by key, `DBSIZE` and its kin go to every backend.
 
+use std::collections::HashMap;
+
 use super::Shard;
 use super::destination::step_of;
 use crate::protocol::command::{Command, FanOut, Gather};
@@ -58,6 +60,9 @@ impl Shard {
 
     /// The places the keys live in, and for each key in order, in which of them.
     fn parts_of(&self, arguments: &Arguments<'_>, step: usize) -> (Vec<Part>, Vec<u16>) {
+        if self.env.slots.is_some() {
+            return self.parts_by_slot(arguments, step);
+        }
         let settings = &self.env.settings;
         let topology = settings.topology;
         let (backends, lanes) = (usize::from(topology.backends()), usize::from(settings.links_per_backend));
@@ -82,6 +87,24 @@ impl Shard {
                 part
             })
             .collect();
+        (parts, order)
+    }
+
+    /// The same before a cluster, which takes no request for several slots.
+    fn parts_by_slot(&self, arguments: &Arguments<'_>, step: usize) -> (Vec<Part>, Vec<u16>) {
+        let mut part_of: HashMap<u16, u16> = HashMap::new();
+        let mut parts: Vec<Part> = Vec::new();
+        let order = (1..arguments.len()).step_by(step).map(|index| {
+            let slot = slot_of(arguments.at(index));
+            let part = *part_of.entry(slot).or_insert_with(|| {
+                let home = self.env.settings.topology.home_of(slot);
+                parts.push(Part { home, backend: self.env.backend_of(slot), slot, keys: 0 });
+                parts.len() as u16 - 1
+            });
+            parts[usize::from(part)].keys += 1;
+            part
+        });
+        let order = order.collect();
         (parts, order)
     }
 
@@ -117,6 +140,7 @@ impl Shard {
         message: Message<'_>,
         now: Now,
     ) {
+        let stores = self.env.stores();
         let join = match fan_out {
             FanOut::Scan | FanOut::One => unreachable!("they go to one backend"),
             FanOut::Concat => Join::Concat,
@@ -130,17 +154,16 @@ impl Shard {
             FanOut::SumEach => Join::SumEach,
             FanOut::Settings => Join::Settings,
             FanOut::ByStore => {
-                let backends = self.env.settings.backends.iter();
-                Join::ByStore(backends.map(|backend| backend.name.clone()).collect())
+                let names = stores.iter().map(|store| self.env.backend_name(*store).to_owned());
+                Join::ByStore(names.collect())
             }
         };
         self.env.counters.add(Counter::RequestsSplit, 1);
-        let topology = self.env.settings.topology;
-        let parts = usize::from(topology.backends());
-        let whole = self.envelope_of_parts(id, join, parts, charge, (nature, nature.touches()));
+        let slot = self.no_slot();
+        let whole = self.envelope_of_parts(id, join, stores.len(), charge, (nature, nature.touches()));
         self.front.client(id).hold_back_later();
-        for backend in topology.all_backends() {
-            self.send_from_here(&whole.of_part(backend.0, 0, backend), message, 1, now);
+        for (part, backend) in stores.into_iter().enumerate() {
+            self.send_from_here(&whole.of_part(part as u16, slot, backend), message, 1, now);
         }
     }
 

@@ -48,7 +48,7 @@ impl Shard {
             );
             return self.answer_error(id, &text);
         };
-        let backend = transaction.backend();
+        let place = transaction.place().unwrap_or_else(|| self.first_place());
         let Some((block, replies)) = transaction.into_block() else {
             return self.answer_priced(id, charge, now, |out, _| out.extend(splice.put_into(b"*0\r\n")));
         };
@@ -57,7 +57,7 @@ impl Shard {
             rewrite = Rewrite::Splice;
             self.front.client(id).keep_splice(splice);
         }
-        let envelope = self.envelope_alone(id, (0, backend), (rewrite, charge), Nature::TRANSACTION);
+        let envelope = self.envelope_alone(id, place, (rewrite, charge), Nature::TRANSACTION);
         self.send_from_here(&envelope, Message::Shared(&block.into()), replies, now);
     }
 
@@ -82,7 +82,7 @@ impl Shard {
         handling: Handling,
         arguments: &Arguments<'_>,
     ) {
-        let single = self.env.settings.topology.backends() == 1;
+        let single = self.has_one_store();
         let passes = match handling {
             Handling::Forward | Handling::Split(_) => true,
             Handling::FanOut(_) => single,
@@ -106,8 +106,10 @@ impl Shard {
         match self.placement(command, arguments) {
             Err(error) => self.refuse_in_transaction(id, &error.to_string()),
             Ok(Placement::Nowhere) => self.queue(id, command, None, arguments),
-            Ok(Placement::Together { backend, .. } | Placement::OneBackend { backend, .. }) => {
-                self.queue(id, command, Some(backend), arguments);
+            Ok(Placement::Together { slot, backend, .. } | Placement::OneBackend { slot, backend }) => {
+                // Only a cluster wants all of it in one slot.
+                let slot = if self.env.slots.is_some() { slot } else { 0 };
+                self.queue(id, command, Some((slot, backend)), arguments);
             }
             Ok(Placement::Apart) => self.handle_queued(id, Err(NotQueued::Apart)),
         }
@@ -134,13 +136,13 @@ impl Shard {
         &mut self,
         id: ClientId,
         command: &'static Command,
-        backend: Option<BackendId>,
+        place: Option<(u16, BackendId)>,
         arguments: &Arguments<'_>,
     ) {
         let asked = asked(Some(command), arguments);
         let bytes_max = self.env.settings.request_bytes_max;
         let transaction = self.front.client(id).transaction().expect("only called inside a transaction");
-        let queued = transaction.queue(backend, arguments, (&asked, self.gate.weights()), bytes_max);
+        let queued = transaction.queue(place, arguments, (&asked, self.gate.weights()), bytes_max);
         self.handle_queued(id, queued);
     }
 

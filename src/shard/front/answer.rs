@@ -115,8 +115,9 @@ impl Front {
             }
             Some((Rewrite::Cursor { backend }, charge)) => {
                 settle(charge, &Settlement::of(outcome));
+                let next = env.stores().into_iter().find(|store| store.0 > backend);
                 let backends = env.settings.topology.backends();
-                let reply = with_next_cursor(message.bytes(), backend, backends);
+                let reply = with_next_cursor(message.bytes(), backend, next.map(|next| next.0), backends);
                 self.answer_rewritten(env, id, to.sequence, reply);
             }
             Some((Rewrite::Splice, charge)) => {

@@ -10,13 +10,12 @@ pub fn split_cursor(word: &[u8], backends: u16) -> Option<(u16, u64)> {
 }
 
 /// A store's `SCAN` reply with a cursor for the client.
-pub fn with_next_cursor(reply: &[u8], backend: u16, backends: u16) -> Vec<u8> {
+pub fn with_next_cursor(reply: &[u8], backend: u16, next: Option<u16>, backends: u16) -> Vec<u8> {
     let backends = u64::from(backends);
     let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };
-    let next = match (cursor, u64::from(backend) + 1) {
-        (0, next_backend) if next_backend == backends => Some(0),
-        (0, next_backend) => Some(next_backend),
-        (cursor, _) => cursor.checked_mul(backends).and_then(|scaled| scaled.checked_add(u64::from(backend))),
+    let next = match cursor {
+        0 => Some(next.map_or(0, u64::from)),
+        cursor => cursor.checked_mul(backends).and_then(|scaled| scaled.checked_add(u64::from(backend))),
     };
     let mut out = Vec::with_capacity(reply.len() + 20);
     match next {
@@ -56,7 +55,8 @@ mod tests {
             seen.push((backend, inner));
             // Each store takes three steps.
             let reply = reply_with(if inner == 2 { 0 } else { inner + 1 });
-            let next = with_next_cursor(&reply, backend, 3);
+            let following = Some(backend + 1).filter(|following| *following < 3);
+            let next = with_next_cursor(&reply, backend, following, 3);
             word = reply::text(reply::elements(&next).and_then(|mut elements| elements.next()).expect("two"))
                 .expect("a bulk")
                 .to_vec();
@@ -72,7 +72,7 @@ mod tests {
     fn what_is_no_cursor_is_said_to_be_none() {
         assert_eq!(split_cursor(b"x", 2), None);
         assert_eq!(split_cursor(b"-1", 2), None);
-        assert!(with_next_cursor(&reply_with(u64::MAX), 1, 2).starts_with(b"-ERR the cursor"));
-        assert_eq!(with_next_cursor(b"-ERR away\r\n", 0, 2), b"-ERR away\r\n");
+        assert!(with_next_cursor(&reply_with(u64::MAX), 1, None, 2).starts_with(b"-ERR the cursor"));
+        assert_eq!(with_next_cursor(b"-ERR away\r\n", 0, Some(1), 2), b"-ERR away\r\n");
     }
 }

@@ -19,7 +19,7 @@ pub struct Transaction {
     /// Bytes of those.
     locals_bytes: usize,
     /// Where the keys so far live.
-    backend: Option<BackendId>,
+    place: Option<(u16, BackendId)>,
     /// A request could not be queued, so `EXEC` will refuse.
     poisoned: bool,
 }
@@ -77,9 +77,9 @@ impl Transaction {
         (!self.poisoned && self.len() > 0).then_some(self.asked)
     }
 
-    /// Where it goes.
-    pub fn backend(&self) -> BackendId {
-        self.backend.unwrap_or(BackendId(0))
+    /// Where it goes: which slot, where only requests for one slot may stand together, and which backend. Nowhere without keys.
+    pub fn place(&self) -> Option<(u16, BackendId)> {
+        self.place
     }
 
     /// Those that weir answers itself.
@@ -97,15 +97,15 @@ impl Transaction {
         Some((self.frames, self.requests + 2))
     }
 
-    /// Queues a request for the store that has its keys; none if it has no keys.
+    /// Queues a request for the place that has its keys; none if it has no keys.
     pub fn queue(
         &mut self,
-        backend: Option<BackendId>,
+        place: Option<(u16, BackendId)>,
         arguments: &Arguments<'_>,
         (asked, weights): (&Asked, &Weights),
         bytes_max: usize,
     ) -> Result<(), NotQueued> {
-        if let (Some(one), Some(other)) = (self.backend, backend)
+        if let (Some(one), Some(other)) = (self.place, place)
             && one != other
         {
             return Err(NotQueued::Apart);
@@ -113,7 +113,7 @@ impl Transaction {
         if !self.has_room_for(arguments.frame().len(), bytes_max) {
             return Err(NotQueued::TooLarge);
         }
-        self.backend = self.backend.or(backend);
+        self.place = self.place.or(place);
         if self.requests == 0 {
             encode::request(&mut self.frames, [b"MULTI".as_slice()].into_iter());
         }

@@ -20,7 +20,7 @@
 //! | what is kept of a key, and who must not be overtaken | `entry.rs` |
 //! | reads that several requests wait for | `flights.rs` |
 //! | requests for hot keys that have yet to be answered, and writes that no home sees | `under_way.rs` |
-//! | the keys of a request, where it names several | `reach.rs` |
+//! | the keys of a request, where it names several | `../reach.rs` |
 //! | what would be done, for `QOS EXPLAIN` | `foresee.rs` |
 //!
 //! Why nobody is told what was before a write that has been acknowledged: `../versions.rs`. Why no connection sees its own requests out
@@ -31,7 +31,6 @@ mod copies;
 mod entry;
 mod flights;
 mod foresee;
-mod reach;
 mod under_way;
 
 use std::collections::{HashMap, VecDeque};
@@ -47,6 +46,7 @@ use super::counters::Counter;
 use super::env::Env;
 use super::note::Note;
 use super::outcome::Outcome;
+use super::reach;
 use super::request::{Envelope, FlightId, NOBODY, Overdue, ReplyTo, Route, Touched, Touches};
 use super::settings::{HotSettings, Mode};
 use super::versions::Cell;

@@ -1,0 +1,430 @@
+//! Before a cluster: nodes that refuse requests, because slots have other owners by now.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::policy::window::Bounds;
+use crate::routing::{Member, SlotMap};
+use crate::values::Random;
+use crate::values::limits::SLOTS;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const NODES: u16 = 3;
+
+fn map(version: u64, owner_of: impl Fn(u16) -> Option<u16>) -> Arc<SlotMap> {
+    let members = (0..NODES)
+        .map(|node| Member {
+            backend: BackendId(node),
+            addresses: vec![(format!("10.0.0.{node}"), 7000 + node)],
+            is_primary: true,
+        })
+        .collect();
+    SlotMap::new(version, |slot| owner_of(slot).map(BackendId), members)
+}
+
+/// Cores before a cluster of three nodes.
+fn clustered(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
+    let mut rig = Rig::with(shards, NODES, |settings| {
+        settings.hot.mode = Mode::Off;
+        change(settings);
+    });
+    rig.publish(&map(1, |slot| Some(thirds(slot))));
+    rig
+}
+
+/// Which node has a slot, in the beginning.
+fn thirds(slot: u16) -> u16 {
+    (u32::from(slot) * u32::from(NODES) / u32::from(SLOTS)) as u16
+}
+
+impl Rig {
+    fn publish(&mut self, map: &Arc<SlotMap>) {
+        for shard in &mut self.shards {
+            shard.handle_slots(Arc::clone(map), self.now);
+        }
+        self.turns();
+    }
+
+    /// What is at stores: node and command.
+    fn at_nodes(&self) -> Vec<String> {
+        let word = |sent: &Sent| sent.frame.split("\r\n").nth(2).unwrap_or("").to_owned();
+        self.at_stores.iter().map(|sent| format!("{} {}", sent.backend.0, word(sent))).collect()
+    }
+}
+
+fn moved(key: &str, node: u16) -> String {
+    format!("-MOVED {} 10.0.0.{node}:{}\r\n", slot_of(key.as_bytes()), 7000 + node)
+}
+
+fn ask(key: &str, node: u16) -> String {
+    format!("-ASK {} 10.0.0.{node}:{}\r\n", slot_of(key.as_bytes()), 7000 + node)
+}
+
+/// A core, a client of it, and a key that the first node has.
+fn before_a_node() -> (Rig, usize, String) {
+    let mut rig = clustered(1, |_| {});
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    (rig, client, key)
+}
+
+#[test]
+fn what_was_refused_goes_to_the_new_owner_and_so_does_what_comes_later() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["SET", &key, "1"], &["GET", &key], &["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["0 SET", "0 GET", "0 GET"]);
+    rig.answer_next("+OK\r\n");
+    rig.answer_next(&moved(&key, 1));
+    // What was sent behind it is awaited: else that could come too late.
+    rig.send(client, &[&["STRLEN", &key]]);
+    assert_eq!(rig.at_nodes(), ["0 GET"]);
+    rig.answer_next(&moved(&key, 1));
+    assert_eq!(rig.at_nodes(), ["1 GET", "1 GET"]);
+    for _ in 0..2 {
+        rig.answer_next("$1\r\n1\r\n");
+    }
+    assert_eq!(rig.at_nodes(), ["1 STRLEN"]);
+    rig.answer_next(":1\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n$1\r\n1\r\n$1\r\n1\r\n:1\r\n");
+    let slot = slot_of(key.as_bytes());
+    let refresh = rig.shards[0].poll_refresh().expect("somebody should look");
+    assert_eq!((refresh.why, refresh.moved), ("MOVED", Some((slot, BackendId(1)))));
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["1 GET"]);
+}
+
+#[test]
+fn a_node_that_is_asked_to_take_over_is_told_so_and_the_map_stays() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["APPEND", &key, "1"]]);
+    rig.answer_next(&ask(&key, 2));
+    assert_eq!(rig.at_nodes(), ["2 ASKING", "2 APPEND"]);
+    rig.answer_next("+OK\r\n");
+    rig.answer_next(":1\r\n");
+    assert_eq!(rig.told(client), ":1\r\n");
+    assert!(rig.shards[0].poll_refresh().is_none());
+    rig.send(client, &[&["APPEND", &key, "2"]]);
+    assert_eq!(rig.at_nodes(), ["0 APPEND"]);
+    // Twice refused, it waits a little.
+    rig.answer_next(&ask(&key, 2));
+    rig.answer_next("+OK\r\n");
+    rig.answer_next(&moved(&key, 0));
+    assert_eq!(rig.at_nodes(), [""; 0]);
+    rig.wait(5 * MILLISECOND);
+    assert_eq!(rig.at_nodes(), ["0 APPEND"]);
+    rig.answer_next(":2\r\n");
+    assert_eq!(rig.told(client), ":2\r\n");
+}
+
+#[test]
+fn a_block_that_was_refused_goes_whole() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["MULTI"], &["SET", &key, "1"], &["GET", &key], &["EXEC"]]);
+    for reply in ["+OK\r\n", &moved(&key, 1), &moved(&key, 1), "-EXECABORT because\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.at_nodes(), ["1 MULTI", "1 SET", "1 GET", "1 EXEC"]);
+    // Also where it is asked for by and by.
+    for reply in ["+OK\r\n", &ask(&key, 2), "+QUEUED\r\n", "-EXECABORT because\r\n"] {
+        rig.answer_next(reply);
+    }
+    rig.wait(5 * MILLISECOND);
+    assert_eq!(rig.at_nodes(), ["2 ASKING", "2 MULTI", "2 SET", "2 GET", "2 EXEC"]);
+    for reply in ["+OK\r\n", "+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n+OK\r\n$1\r\n1\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert!(rig.told(client).ends_with("*2\r\n+OK\r\n$1\r\n1\r\n"));
+}
+
+#[test]
+fn a_script_may_say_what_it_likes() {
+    let (mut rig, client, key) = before_a_node();
+    let script = ["EVAL", "code", "1", &key];
+    rig.send(client, &[&script, &["GET", &key]]);
+    rig.answer_next(&moved(&key, 1));
+    rig.answer_next("$1\r\n1\r\n");
+    assert_eq!(rig.at_nodes(), [""; 0], "it is not sent again before it is known that this was true");
+    // The node has the slot: the script was carried out.
+    rig.publish(&map(2, |slot| Some(thirds(slot))));
+    let told = rig.told(client);
+    assert!(told.starts_with("-UNAVAILABLE backend=10.0.0.0:7000 reason=redirects"), "{told}");
+    assert!(told.ends_with("$1\r\n1\r\n"));
+    // It does not have it any more.
+    rig.send(client, &[&script]);
+    rig.answer_next(&moved(&key, 1));
+    rig.publish(&map(3, |_| Some(1)));
+    assert_eq!(rig.at_nodes(), ["1 EVAL"]);
+    rig.answer_next(":7\r\n");
+    assert_eq!(rig.told(client), ":7\r\n");
+    // Of another slot than its own, and of a node that nobody knows.
+    rig.send(client, &[&script]);
+    rig.answer_next("-MOVED 1 10.9.9.9:1\r\n");
+    assert!(rig.told(client).contains("reason=redirects"));
+}
+
+#[test]
+fn a_node_that_nobody_knows_is_found_out_about_first() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next(&format!("-MOVED {} 10.0.0.9:7009\r\n", slot_of(key.as_bytes())));
+    assert_eq!((rig.at_nodes(), rig.told(client).as_str()), (Vec::new(), ""));
+    assert!(rig.shards[0].poll_refresh().is_some());
+    rig.publish(&map(2, |_| Some(2)));
+    assert_eq!(rig.at_nodes(), ["2 GET"]);
+    rig.answer_next("$-1\r\n");
+    // Who never hears of it is told in a second.
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next(&format!("-MOVED {} 10.0.0.9:7009\r\n", slot_of(key.as_bytes())));
+    rig.wait(Duration::from_millis(1_100));
+    assert!(rig.told(client).contains("reason=redirects"));
+}
+
+#[test]
+fn nodes_that_send_each_other_requests_for_ever_are_not_followed_for_ever() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["GET", &key]]);
+    let mut sent = 0;
+    while rig.told(client).is_empty() {
+        if let Some(at) = rig.at_stores.first().map(|sent| sent.backend.0) {
+            sent += 1;
+            rig.answer_next(&moved(&key, 1 - at));
+        }
+        rig.wait(MILLISECOND);
+        assert!(sent < 20);
+    }
+    assert_eq!(sent, 7);
+}
+
+#[test]
+fn what_needs_keys_that_are_here_and_there_is_tried_again_for_a_while() {
+    let (mut rig, client, key) = before_a_node();
+    let keys = ["a", "b"].map(|name| format!("{{{key}}}{name}"));
+    let mget = ["MGET", &keys[0], &keys[1]];
+    rig.send(client, &[&mget, &["GET", "other"]]);
+    rig.answer_first("MGET", "-TRYAGAIN Multiple keys request during rehashing of slot\r\n");
+    assert!(rig.frames("MGET").is_empty());
+    rig.wait(12 * MILLISECOND);
+    rig.answer_first("MGET", "*2\r\n$-1\r\n$-1\r\n");
+    rig.answer_next("$-1\r\n");
+    assert_eq!(rig.told(client), "*2\r\n$-1\r\n$-1\r\n$-1\r\n");
+}
+
+#[test]
+fn another_owner_gets_nothing_while_the_former_one_owes_something() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["APPEND", &key, "1"]]);
+    rig.publish(&map(2, |_| Some(2)));
+    rig.send(client, &[&["APPEND", &key, "2"], &["GET", "of another slot"]]);
+    assert_eq!(rig.at_nodes(), ["0 APPEND", "2 GET"]);
+    rig.answer_first("APPEND", ":1\r\n");
+    assert_eq!(rig.at_nodes(), ["2 GET", "2 APPEND"]);
+    rig.answer_next("$-1\r\n");
+    rig.answer_next(":2\r\n");
+    assert_eq!(rig.told(client), ":1\r\n:2\r\n$-1\r\n");
+}
+
+#[test]
+fn only_keys_of_one_slot_go_together() {
+    let (mut rig, client, key) = before_a_node();
+    let neighbour = (0..100_000).map(|number| format!("n{number}")).find(|name| {
+        thirds(slot_of(name.as_bytes())) == 0 && slot_of(name.as_bytes()) != slot_of(key.as_bytes())
+    });
+    let neighbour = neighbour.expect("some key is");
+    rig.send(client, &[&["RENAME", &key, &neighbour]]);
+    assert!(rig.told(client).starts_with("-CROSSSLOT "));
+    rig.send(client, &[&["MULTI"], &["GET", &key], &["GET", &neighbour], &["EXEC"]]);
+    assert!(rig.told(client).contains("-CROSSSLOT "));
+    rig.send(client, &[&["MGET", &key, &neighbour, &key]]);
+    assert_eq!(rig.at_nodes(), ["0 MGET", "0 MGET"]);
+    rig.answer_next("*2\r\n$1\r\na\r\n$1\r\nc\r\n");
+    rig.answer_next("*1\r\n$1\r\nb\r\n");
+    assert_eq!(rig.told(client), "*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n");
+}
+
+#[test]
+fn a_slot_that_nobody_has_and_a_cluster_of_nobody_are_told_of() {
+    let (mut rig, client, key) = before_a_node();
+    rig.publish(&map(2, |slot| (slot != slot_of(key.as_bytes())).then_some(1)));
+    rig.send(client, &[&["GET", &key], &["GET", "other"], &["DBSIZE"]]);
+    rig.answer_next("$-1\r\n");
+    let mut asked = rig.at_nodes();
+    asked.sort();
+    assert_eq!(asked, ["0 DBSIZE", "1 DBSIZE", "2 DBSIZE"]);
+    for _ in 0..3 {
+        rig.answer_next(":4\r\n");
+    }
+    let told = rig.told(client);
+    assert!(told.starts_with("-UNAVAILABLE ") && told.contains("reason=no-owner"), "{told}");
+    assert!(told.ends_with("$-1\r\n:12\r\n"), "{told}");
+}
+
+/// Nodes between which slots move: each carries out what it owns, or is asked to, and keeps a list of it.
+struct Cluster {
+    owners: BTreeMap<u16, u16>,
+    /// Slots that move, to where, and keys that are there already.
+    moving: BTreeMap<u16, (u16, BTreeSet<String>)>,
+    lists: BTreeMap<String, Vec<String>>,
+    asked: BTreeSet<(usize, ConnectionId)>,
+    version: u64,
+}
+
+impl Cluster {
+    fn carry_out(&mut self, sent: &Sent) -> String {
+        let words: Vec<&str> = sent.frame.split("\r\n").collect();
+        if words[2] == "ASKING" {
+            self.asked.insert((sent.shard, sent.link));
+            return "+OK\r\n".to_owned();
+        }
+        let (key, value) = (words[4], words.get(6));
+        let was_asked = self.asked.remove(&(sent.shard, sent.link));
+        let slot = slot_of(key.as_bytes());
+        let owner = self.owners[&slot];
+        let node = sent.backend.0;
+        let target = self.moving.get(&slot).map(|(target, keys)| (*target, keys.contains(key)));
+        match target {
+            Some((target, is_there)) if node == owner && (is_there || !self.lists.contains_key(key)) => {
+                return ask(key, target);
+            }
+            Some((target, _)) if node == target && was_asked => {
+                self.moving.get_mut(&slot).expect("it moves").1.insert(key.to_owned());
+            }
+            _ if node != owner => return moved(key, owner),
+            _ => {}
+        }
+        let list = self.lists.entry(key.to_owned()).or_default();
+        list.extend(value.map(|value| (*value).to_owned()));
+        format!(":{}\r\n", list.len())
+    }
+
+    /// Something about a slot changes.
+    fn move_on(&mut self, slot: u16, random: &mut Random) {
+        let owner = self.owners[&slot];
+        match self.moving.remove(&slot) {
+            None => {
+                let target = (owner + 1 + random.below(u64::from(NODES) - 1) as u16) % NODES;
+                if random.below(3) == 0 {
+                    self.owners.insert(slot, target);
+                } else {
+                    self.moving.insert(slot, (target, BTreeSet::new()));
+                }
+            }
+            Some((target, mut keys)) if random.below(2) == 0 => {
+                // One more key goes over.
+                let next =
+                    self.lists.keys().find(|key| slot_of(key.as_bytes()) == slot && !keys.contains(*key));
+                keys.extend(next.cloned());
+                self.moving.insert(slot, (target, keys));
+            }
+            Some((target, _)) => {
+                self.owners.insert(slot, target);
+            }
+        }
+    }
+}
+
+/// Whatever moves and whenever: each request is carried out once, those of a connection in its order, and no client hears of it.
+#[test]
+fn every_append_is_carried_out_once_and_in_order_while_slots_move() {
+    let (mut all_refused, mut all_asked) = (0, 0);
+    for seed in 0..60 {
+        let random = &mut Random::new(seed);
+        let narrow = random.below(2) == 0;
+        let mut rig = clustered(2, |settings| {
+            if narrow {
+                let window_bounds = Bounds { least: 1, most: 3 };
+                settings.overload = OverloadSettings { window_bounds, ..OverloadSettings::new(2, NODES) };
+            }
+        });
+        let names: Vec<String> =
+            (0..3).flat_map(|slot| ["a", "b"].map(|name| format!("{{{slot}}}{name}"))).collect();
+        let slots: Vec<u16> = names.iter().map(|name| slot_of(name.as_bytes())).collect();
+        let owners: BTreeMap<u16, u16> = slots.iter().map(|slot| (*slot, thirds(*slot))).collect();
+        let mut cluster = Cluster {
+            owners,
+            moving: BTreeMap::new(),
+            lists: BTreeMap::new(),
+            asked: BTreeSet::new(),
+            version: 1,
+        };
+        let clients = [rig.client(0), rig.client(0), rig.client(1)];
+        let mut sent: BTreeMap<(usize, String), Vec<String>> = BTreeMap::new();
+        let (mut count, mut answered) = (0, 0);
+        for step in 0..1_500 {
+            match random.below(12) {
+                0..=2 if count < 200 => {
+                    let client = *random.pick(&clients);
+                    for _ in 0..random.between(1, 5) {
+                        let (name, value) = (random.pick(&names).clone(), format!("c{client}.{count}"));
+                        rig.send(client, &[&["APPEND", &name, &value]]);
+                        sent.entry((client, name)).or_default().push(value);
+                        count += 1;
+                    }
+                }
+                3 if step % 4 == 0 => cluster.move_on(*random.pick(&slots), random),
+                4 if random.below(6) == 0 => {
+                    cluster.version += 1;
+                    let owners = cluster.owners.clone();
+                    let owner_of = |slot| Some(owners.get(&slot).copied().unwrap_or(thirds(slot)));
+                    rig.publish(&map(cluster.version, owner_of));
+                }
+                5 => rig.wait(MILLISECOND),
+                _ => {
+                    let links: BTreeSet<_> =
+                        rig.at_stores.iter().map(|sent| (sent.shard, sent.link)).collect();
+                    let links: Vec<_> = links.into_iter().collect();
+                    if links.is_empty() {
+                        continue;
+                    }
+                    let link = *random.pick(&links);
+                    let at = rig.at_stores.iter().position(|sent| (sent.shard, sent.link) == link);
+                    let next = rig.at_stores.remove(at.expect("there is one"));
+                    let reply = cluster.carry_out(&next);
+                    answered += u32::from(reply.starts_with(':'));
+                    rig.bytes(&next, reply.as_bytes());
+                }
+            }
+        }
+        // Everything comes to rest.
+        for _ in 0..4_000 {
+            if rig.at_stores.is_empty() {
+                rig.wait(MILLISECOND);
+            } else {
+                let next = rig.at_stores.remove(0);
+                let reply = cluster.carry_out(&next);
+                rig.bytes(&next, reply.as_bytes());
+            }
+        }
+        let mut told = 0;
+        let mut refused = 0;
+        for client in clients {
+            for line in rig.told(client).lines() {
+                told += 1;
+                refused += u32::from(line.starts_with('-'));
+                assert!(
+                    line.starts_with(':') || line.contains("reason=redirects"),
+                    "seed {seed}: a client was told {line}"
+                );
+            }
+        }
+        assert_eq!(told, count, "seed {seed}: each is answered once");
+        assert!(answered > 0, "seed {seed}");
+        all_refused += refused;
+        all_asked += count;
+        for ((client, name), values) in sent {
+            let own = format!("c{client}.");
+            let list: Vec<&String> = cluster
+                .lists
+                .get(&name)
+                .into_iter()
+                .flatten()
+                .filter(|value| value.starts_with(&own))
+                .collect();
+            let mut expected = values.iter();
+            let in_order = list.iter().all(|value| expected.any(|sent| sent == *value));
+            assert!(in_order, "seed {seed}, {name}: sent {values:?}, carried out {list:?}");
+        }
+        let all: usize = cluster.lists.values().map(Vec::len).sum();
+        assert_eq!(all as u32, count - refused, "seed {seed}: what was refused was not carried out");
+    }
+    // Slots that come back after some requests were sent away leave those behind what was carried out since.
+    assert!(all_refused * 50 <= all_asked, "{all_refused} of {all_asked} refused");
+}
