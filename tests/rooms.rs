@@ -9,7 +9,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("values", &[]),
     ("config", &["values"]),
     ("protocol", &["values"]),
-    ("routing", &["values"]),
+    ("routing", &["values", "protocol"]),
     ("policy", &["values"]),
     ("storage", &["values", "protocol"]),
     ("client", &["values", "protocol"]),

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 
+pub use crate::values::ServerAddress;
 use crate::values::limits::BACKENDS_MAX;
 
 /// The port of a server that is named without one.
@@ -29,15 +30,6 @@ pub enum Storage {
     Unix(PathBuf),
 }
 
-/// Where a server is. The name is looked up by whoever connects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerAddress {
-    /// A name or an address, without brackets.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
-}
-
 /// How weir signs in to a store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
@@ -50,13 +42,6 @@ pub struct Credentials {
 impl fmt::Debug for Credentials {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Credentials").field("user", &self.user).field("password", &"(hidden)").finish()
-    }
-}
-
-impl fmt::Display for ServerAddress {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
-        if host.contains(':') { write!(out, "[{host}]:{port}") } else { write!(out, "{host}:{port}") }
     }
 }
 

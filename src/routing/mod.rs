@@ -5,7 +5,10 @@
 //!   cores     |    0    |    1    |    2    |    3    |
 //!   backends  |         A         |         B         |
 //! ```
+//!
+//! Where stores deal out the slots themselves, as a Redis Cluster does, `cluster/` has their map.
 
+pub mod cluster;
 mod slot;
 mod slot_map;
 

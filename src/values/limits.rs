@@ -38,6 +38,14 @@ pub const RECEIVE_BUFFER_BYTES: usize = 20 * 1024;
 pub const SHARDS_MAX: usize = 256;
 /// Backends of one process.
 pub const BACKENDS_MAX: usize = 1024;
+/// Bytes of what one node of a cluster tells of it: every slot a range of its own, with a replica each, fits.
+pub const CLUSTER_REPLY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Nodes that are asked for it together.
+pub const CLUSTER_VIEWS_MAX: usize = 3;
+/// Bytes of a node's id: Redis has 40 hexadecimal digits.
+pub const NODE_ID_BYTES_MAX: usize = 64;
+/// Bytes of a host's name, as in the DNS.
+pub const HOST_BYTES_MAX: usize = 255;
 /// Bytes of a quota file.
 pub const QUOTA_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Bytes of a quota file that comes over HTTP. It is held in memory: enough for the most tenants with a line or six each.

@@ -1,5 +1,6 @@
 //! Plain values that every room may name: time, ids, limits, chance, spare things. No behaviour beyond arithmetic and keeping.
 
+pub mod address;
 pub mod allowance;
 pub mod effects;
 pub mod escape;
@@ -14,6 +15,7 @@ pub mod time;
 pub mod units;
 pub mod usage;
 
+pub use address::ServerAddress;
 pub use allowance::{BucketId, Capacity, Demand, Grant};
 pub use effects::{Action, Loss, Owner};
 pub use escape::escaped;

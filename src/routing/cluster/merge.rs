@@ -1,0 +1,366 @@
+//! From views to the next map.
+//!
+//! Each slot goes to the claim with the highest config epoch, never one lower than what is in force, and never by counting
+//! views: most nodes may be late.
+//!
+//! | a claim does not count | because |
+//! |---|---|
+//! | whose node was asked itself, and does not make it | nobody knows better |
+//! | in force, whose node no view knows any more | it was forgotten |
+//! | in force by MOVED, to a node that has failed | nobody is left there to correct it |
+//!
+//! MOVED is known before any epoch is: its claim stands between the epoch in force and the next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::map::{Map, NOBODY, Node, NodeKey, OpenSlot, Role};
+use super::view::{NodeId, Open, Seen, View};
+use crate::values::BackendId;
+use crate::values::limits::{BACKENDS_MAX, CLUSTER_VIEWS_MAX, SLOTS};
+
+/// A config epoch, or the half above it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Epoch(u64);
+
+impl Epoch {
+    fn whole(epoch: u64) -> Self {
+        Self(epoch << 1)
+    }
+
+    fn and_a_half(self) -> Self {
+        Self(self.0 | 1)
+    }
+
+    fn is_patched(self) -> bool {
+        self.0 & 1 == 1
+    }
+}
+
+/// Why a view was not heeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// It shares less than half of the ids that are known: another cluster answers at this address.
+    Strangers,
+    /// It would make more nodes than there may be.
+    TooManyNodes,
+    /// Enough others were looked at.
+    TooManyViews,
+}
+
+/// What came of views.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The map now in force, if it says anything new.
+    pub map: Option<Arc<Map>>,
+    /// For each view that was not heeded, its place and why.
+    pub rejected: Vec<(usize, Rejected)>,
+}
+
+/// What is known of a cluster. One task has it, and posts its maps to everybody.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    map: Arc<Map>,
+    /// Of the claim in force, for each slot.
+    epochs: Box<[Epoch]>,
+    /// Nodes that were ever known.
+    generations: u32,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            map: Arc::new(Map::empty()),
+            epochs: vec![Epoch::default(); usize::from(SLOTS)].into(),
+            generations: 0,
+        }
+    }
+}
+
+impl Cluster {
+    /// The map in force.
+    pub fn map(&self) -> &Arc<Map> {
+        &self.map
+    }
+
+    /// Merges what some nodes told at about the same time.
+    pub fn apply(&mut self, views: &[View]) -> Applied {
+        let (accepted, rejected) = self.accept(views);
+        if accepted.is_empty() {
+            return Applied { map: None, rejected };
+        }
+        let facts = facts(&accepted);
+        let places = self.places(&facts);
+        let owners = self.owners(&accepted, &facts, &places);
+        let open = self.open(&accepted, &places, &owners);
+        let nodes = self.nodes(&facts, &places);
+        let next = Map { version: self.map.version + 1, owners, nodes: nodes.into(), open: open.into() };
+        Applied { map: self.put_in_force(next), rejected }
+    }
+
+    /// Nodes said MOVED: each slot belongs to that node, until a higher epoch says otherwise. What is no node of the map in
+    /// force is left alone.
+    pub fn patch(&mut self, moved: &[(u16, NodeKey)]) -> Option<Arc<Map>> {
+        let is_news = |(slot, key): &&(u16, NodeKey)| {
+            *slot < SLOTS && self.map.node_of(*key).is_some() && self.map.owner_key(*slot) != Some(*key)
+        };
+        let news: Vec<_> = moved.iter().filter(is_news).copied().collect();
+        if news.is_empty() {
+            return None;
+        }
+        let mut next = Map { version: self.map.version + 1, ..Map::clone(&self.map) };
+        for (slot, key) in &news {
+            next.owners[usize::from(*slot)] = key.backend.0;
+            let epoch = &mut self.epochs[usize::from(*slot)];
+            *epoch = epoch.and_a_half();
+        }
+        let stays_open = |open: &&OpenSlot| news.iter().all(|(slot, _)| *slot != open.slot);
+        if !next.open.iter().all(|open| stays_open(&open)) {
+            next.open = next.open.iter().filter(stays_open).copied().collect();
+        }
+        self.put_in_force(next)
+    }
+
+    fn put_in_force(&mut self, next: Map) -> Option<Arc<Map>> {
+        if next.says_the_same(&self.map) {
+            return None;
+        }
+        self.map = Arc::new(next);
+        Some(Arc::clone(&self.map))
+    }
+
+    fn accept<'a>(&self, views: &'a [View]) -> (Vec<&'a View>, Vec<(usize, Rejected)>) {
+        let mut known: Vec<&NodeId> = self.map.nodes().map(|node| &node.id).collect();
+        known.sort_unstable();
+        let mut all: Vec<&NodeId> = Vec::new();
+        let (mut accepted, mut rejected) = (Vec::<&View>::new(), Vec::new());
+        for (place, view) in views.iter().enumerate() {
+            let shared = view.nodes.iter().filter(|node| known.binary_search(&&node.id).is_ok()).count();
+            let with_this = || {
+                let mut union = all.clone();
+                union.extend(view.nodes.iter().map(|node| &node.id));
+                union.sort_unstable();
+                union.dedup();
+                union
+            };
+            if accepted.len() == CLUSTER_VIEWS_MAX {
+                rejected.push((place, Rejected::TooManyViews));
+            } else if shared * 2 < known.len() {
+                rejected.push((place, Rejected::Strangers));
+            } else if with_this().len() > BACKENDS_MAX {
+                rejected.push((place, Rejected::TooManyNodes));
+            } else {
+                all = with_this();
+                // The first view of all says which cluster this is.
+                if known.is_empty() {
+                    known.clone_from(&all);
+                }
+                accepted.push(view);
+            }
+        }
+        (accepted, rejected)
+    }
+
+    /// A place for each node: its old one, or one that is free.
+    fn places<'a>(&mut self, facts: &Facts<'a>) -> Places<'a> {
+        let mut places = Places { by_id: BTreeMap::new(), taken: vec![None; BACKENDS_MAX] };
+        for node in self.map.nodes() {
+            if let Some((id, _)) = facts.get_key_value(&node.id) {
+                places.take(id, node.key);
+            }
+        }
+        let newcomers: Vec<_> = facts.keys().filter(|id| !places.by_id.contains_key(*id)).collect();
+        let mut free = 0;
+        for id in newcomers {
+            while places.taken[free].is_some() {
+                free += 1;
+            }
+            places.take(id, NodeKey { backend: BackendId(free as u16), generation: self.generations });
+            self.generations = self.generations.wrapping_add(1);
+        }
+        places
+    }
+
+    fn owners(&mut self, accepted: &[&View], facts: &Facts<'_>, places: &Places<'_>) -> Box<[u16]> {
+        let claims: Vec<Claims> = accepted.iter().map(|view| Claims::of(view, places)).collect();
+        let mut failed = vec![false; BACKENDS_MAX];
+        for (id, fact) in facts {
+            failed[usize::from(places.of(id).0)] = fact.failed;
+        }
+        // Those that answered themselves, by their places.
+        let mut tellers: Vec<Option<&Claims>> = vec![None; BACKENDS_MAX];
+        for claims in &claims {
+            tellers[usize::from(claims.teller)].get_or_insert(claims);
+        }
+        let mut owners = vec![NOBODY; usize::from(SLOTS)];
+        for (slot, chosen) in owners.iter_mut().enumerate() {
+            let denied = |owner: u16, epoch: Epoch| {
+                let Some(own) = tellers[usize::from(owner)] else { return false };
+                own.owners[slot] != owner && (epoch.is_patched() || epoch <= own.epoch_of(owner))
+            };
+            let in_force = self.map.owner_key(slot as u16).filter(|key| {
+                let (place, epoch) = (key.backend.0, self.epochs[slot]);
+                places.has(*key)
+                    && !denied(place, epoch)
+                    && !(epoch.is_patched() && failed[usize::from(place)])
+            });
+            let mut best = in_force.map(|key| (self.epochs[slot], key.backend.0));
+            for own in [true, false] {
+                for claims in &claims {
+                    let owner = claims.owners[slot];
+                    if owner == NOBODY || own != (owner == claims.teller) {
+                        continue;
+                    }
+                    let epoch = claims.epoch_of(owner);
+                    let is_higher = best.is_none_or(|(highest, _)| epoch > highest);
+                    if is_higher && !denied(owner, epoch) {
+                        best = Some((epoch, owner));
+                    }
+                }
+            }
+            let (epoch, owner) = best.unwrap_or((Epoch::default(), NOBODY));
+            (self.epochs[slot], *chosen) = (epoch, owner);
+        }
+        owners.into()
+    }
+
+    /// What those say that answered, and what others said last, if it still makes sense.
+    fn open(&self, accepted: &[&View], places: &Places<'_>, owners: &[u16]) -> Vec<OpenSlot> {
+        let tellers: Vec<BackendId> = accepted.iter().map(|view| places.of(view.teller())).collect();
+        let is_old_news = |open: &&OpenSlot| {
+            let ends = [open.source, open.target];
+            let still_there = |end: &BackendId| self.map.node(*end).is_some_and(|node| places.has(node.key));
+            ends.iter().all(still_there) && !ends.iter().any(|end| tellers.contains(end))
+        };
+        let mut open: Vec<OpenSlot> = self.map.open.iter().filter(is_old_news).copied().collect();
+        for (view, teller) in accepted.iter().zip(&tellers) {
+            open.extend(view.open.iter().filter_map(|told| {
+                let (Open::To(slot, peer) | Open::From(slot, peer)) = told;
+                let peer = places.by_id.get(peer)?.backend;
+                let (source, target) =
+                    if matches!(told, Open::To(..)) { (*teller, peer) } else { (peer, *teller) };
+                Some(OpenSlot { slot: *slot, source, target })
+            }));
+        }
+        open.retain(|open| owners[usize::from(open.slot)] == open.source.0 && open.source != open.target);
+        open.sort_unstable();
+        // A source knows best where its slot goes: only one target counts.
+        open.dedup_by_key(|open| open.slot);
+        open
+    }
+
+    fn nodes(&self, facts: &Facts<'_>, places: &Places<'_>) -> Vec<Option<Node>> {
+        let length = places.taken.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        let mut nodes: Vec<Option<Node>> = vec![None; length];
+        let primary_of = |fact: &Fact<'_>| {
+            let primary = places.by_id.get(fact.seen.replica_of.as_ref()?)?;
+            Some(primary.backend)
+        };
+        for (id, fact) in facts {
+            let key = places.by_id[id];
+            let role = if fact.seen.is_replica { Role::Replica(primary_of(fact)) } else { Role::Primary };
+            let mut addresses = fact.seen.addresses.clone();
+            // In which order one node names them and in which another does is no news.
+            if let Some(before) = self.map.node_of(key)
+                && before.addresses.len() == addresses.len()
+                && before.addresses.iter().all(|address| addresses.contains(address))
+            {
+                addresses.clone_from(&before.addresses);
+            }
+            let id = (*id).clone();
+            let node = Node { key, id, addresses, role, failed: fact.failed, replicas: Vec::new() };
+            nodes[usize::from(key.backend.0)] = Some(node);
+        }
+        for (id, fact) in facts.iter().filter(|(_, fact)| fact.live && !fact.failed) {
+            if let Some(primary) = primary_of(fact)
+                && let Some(node) = &mut nodes[usize::from(primary.0)]
+                && node.role == Role::Primary
+            {
+                node.replicas.push(places.of(id));
+            }
+        }
+        nodes.iter_mut().flatten().for_each(|node| node.replicas.sort_unstable());
+        nodes
+    }
+}
+
+/// Where each node stands in the next map.
+struct Places<'a> {
+    by_id: BTreeMap<&'a NodeId, NodeKey>,
+    taken: Vec<Option<NodeKey>>,
+}
+
+impl<'a> Places<'a> {
+    fn take(&mut self, id: &'a NodeId, key: NodeKey) {
+        self.taken[usize::from(key.backend.0)] = Some(key);
+        self.by_id.insert(id, key);
+    }
+
+    /// Of a node that one of the views names.
+    fn of(&self, id: &NodeId) -> BackendId {
+        self.by_id[id].backend
+    }
+
+    /// Is it there, and not only another at its place?
+    fn has(&self, key: NodeKey) -> bool {
+        self.taken[usize::from(key.backend.0)] == Some(key)
+    }
+}
+
+/// What the views together say of a node.
+struct Fact<'a> {
+    /// By the view with the highest epoch for it; where they are equal, by its own.
+    seen: &'a Seen,
+    is_own: bool,
+    /// Somebody says that most think so, and it did not answer itself.
+    failed: bool,
+    answered: bool,
+    /// Of a replica: somebody offers it.
+    live: bool,
+}
+
+type Facts<'a> = BTreeMap<&'a NodeId, Fact<'a>>;
+
+fn facts<'a>(accepted: &[&'a View]) -> Facts<'a> {
+    let mut facts = Facts::new();
+    for view in accepted {
+        for (place, seen) in view.nodes.iter().enumerate() {
+            let is_own = place == view.myself;
+            let first = Fact { seen, is_own, failed: false, answered: false, live: false };
+            let fact = facts.entry(&seen.id).or_insert(first);
+            if (seen.epoch, is_own) > (fact.seen.epoch, fact.is_own) {
+                (fact.seen, fact.is_own) = (seen, is_own);
+            }
+            fact.answered |= is_own;
+            fact.failed = (fact.failed || seen.failed) && !fact.answered;
+            fact.live |= seen.live;
+        }
+    }
+    facts
+}
+
+/// What one view says, slot by slot, by places.
+struct Claims {
+    teller: u16,
+    owners: Box<[u16]>,
+    epochs: Box<[Epoch]>,
+}
+
+impl Claims {
+    fn of(view: &View, places: &Places<'_>) -> Self {
+        let mut owners = vec![NOBODY; usize::from(SLOTS)];
+        let mut epochs = vec![Epoch::default(); BACKENDS_MAX];
+        for seen in &view.nodes {
+            let place = places.of(&seen.id).0;
+            epochs[usize::from(place)] = Epoch::whole(seen.epoch);
+            for (first, last) in &seen.slots {
+                owners[usize::from(*first)..=usize::from(*last)].fill(place);
+            }
+        }
+        Self { teller: places.of(view.teller()).0, owners: owners.into(), epochs: epochs.into() }
+    }
+
+    fn epoch_of(&self, place: u16) -> Epoch {
+        self.epochs[usize::from(place)]
+    }
+}

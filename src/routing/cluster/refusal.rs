@@ -1,0 +1,200 @@
+//! Replies by which a node of a cluster says that it did not carry out a request, or not yet.
+
+use crate::values::ServerAddress;
+use crate::values::limits::{HOST_BYTES_MAX, SLOTS};
+
+/// A refusal, as its text says. It proves nothing after a script: a script may return any error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeRefusal<'a> {
+    /// The slot belongs to another node.
+    Moved {
+        /// Which slot.
+        slot: u16,
+        /// Where it is now.
+        target: Target<'a>,
+    },
+    /// The key may have gone to another node, the slot has not.
+    Ask {
+        /// Which slot.
+        slot: u16,
+        /// Where to ask for this once.
+        target: Target<'a>,
+    },
+    /// Some keys of the request are here, others are gone.
+    TryAgain,
+    /// The node does not think that the cluster works, or that anybody owns the slot.
+    ClusterDown,
+    /// It is a replica.
+    ReadOnly,
+    /// It still loads its data.
+    Loading,
+    /// It is a replica without its primary.
+    MasterDown,
+    /// It runs a script for too long.
+    Busy,
+}
+
+/// Where a node sends somebody to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target<'a> {
+    /// As written; without brackets.
+    host: &'a str,
+    port: u16,
+}
+
+impl Target<'_> {
+    /// The address, as told by the node at `sender`: one without a host means the host that answered, and `?` that none is known.
+    pub fn resolve(&self, sender: &ServerAddress) -> Option<ServerAddress> {
+        let host = match self.host {
+            "" => &sender.host,
+            "?" => return None,
+            host => host,
+        };
+        Some(ServerAddress { host: host.to_owned(), port: self.port })
+    }
+}
+
+impl<'a> NodeRefusal<'a> {
+    /// Reads a whole reply; nothing if it is no such refusal, or not as Redis writes it.
+    pub fn parse(reply: &'a [u8]) -> Option<Self> {
+        let line = reply.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
+        let (code, rest) = line.split_at(line.iter().position(|byte| *byte == b' ').unwrap_or(line.len()));
+        Some(match code {
+            b"MOVED" => {
+                let (slot, target) = slot_and_target(rest)?;
+                Self::Moved { slot, target }
+            }
+            b"ASK" => {
+                let (slot, target) = slot_and_target(rest)?;
+                Self::Ask { slot, target }
+            }
+            b"TRYAGAIN" => Self::TryAgain,
+            b"CLUSTERDOWN" => Self::ClusterDown,
+            b"READONLY" => Self::ReadOnly,
+            b"LOADING" => Self::Loading,
+            b"MASTERDOWN" => Self::MasterDown,
+            b"BUSY" => Self::Busy,
+            _ => return None,
+        })
+    }
+}
+
+/// ` 3999 127.0.0.1:6381`
+fn slot_and_target(text: &[u8]) -> Option<(u16, Target<'_>)> {
+    let (slot, target) = std::str::from_utf8(text).ok()?.strip_prefix(' ')?.split_once(' ')?;
+    let (host, port) = host_and_port(target)?;
+    let slot = digits(slot).filter(|slot| *slot < SLOTS)?;
+    Some((slot, Target { host, port }))
+}
+
+/// A host and the port behind its last colon: nodes write IPv6 addresses without brackets. The host may be empty.
+pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let port = digits(port).filter(|port| *port != 0)?;
+    is_host(host).then_some((host, port))
+}
+
+/// May this be the name or the address of a host?
+pub(super) fn is_host(text: &str) -> bool {
+    text.len() <= HOST_BYTES_MAX
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"[]@,".contains(&byte))
+}
+
+/// A number without a sign.
+pub(super) fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    if plain { text.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address(host: &str, port: u16) -> ServerAddress {
+        ServerAddress { host: host.to_owned(), port }
+    }
+
+    #[test]
+    fn redirections_are_read() {
+        let sender = address("10.0.0.9", 7);
+        for (line, slot, wanted) in [
+            ("MOVED 3999 127.0.0.1:6381", 3999, Some(address("127.0.0.1", 6381))),
+            ("MOVED 0 ::1:6381", 0, Some(address("::1", 6381))),
+            ("MOVED 0 fe80::12:6381", 0, Some(address("fe80::12", 6381))),
+            ("MOVED 16383 [::1]:6381", 16383, Some(address("::1", 6381))),
+            ("MOVED 5 b.example:1", 5, Some(address("b.example", 1))),
+            // As recorded with `cluster-preferred-endpoint-type` unknown-endpoint, and hostname where there is none.
+            ("MOVED 12182 :32863", 12182, Some(address("10.0.0.9", 32863))),
+            ("MOVED 12182 ?:32863", 12182, None),
+        ] {
+            for (code, is_ask) in [("MOVED", false), ("ASK", true)] {
+                let reply = format!("-{}\r\n", line.replace("MOVED", code));
+                let (read, target) = match NodeRefusal::parse(reply.as_bytes()) {
+                    Some(NodeRefusal::Moved { slot, target }) if !is_ask => (slot, target),
+                    Some(NodeRefusal::Ask { slot, target }) if is_ask => (slot, target),
+                    other => panic!("{reply}: {other:?}"),
+                };
+                assert_eq!((read, target.resolve(&sender)), (slot, wanted.clone()), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_refusals_are_told_by_their_first_word() {
+        for (line, wanted) in [
+            ("TRYAGAIN Multiple keys request during rehashing of slot", Some(NodeRefusal::TryAgain)),
+            ("CLUSTERDOWN Hash slot not served", Some(NodeRefusal::ClusterDown)),
+            ("READONLY You can't write against a read only replica.", Some(NodeRefusal::ReadOnly)),
+            ("LOADING Redis is loading the dataset in memory", Some(NodeRefusal::Loading)),
+            ("MASTERDOWN Link with MASTER is down", Some(NodeRefusal::MasterDown)),
+            ("BUSY Redis is busy running a script.", Some(NodeRefusal::Busy)),
+            ("BUSY", Some(NodeRefusal::Busy)),
+            ("BUSYGROUP Consumer Group name already exists", None),
+            ("ERR MOVED 1 a:1", None),
+            ("MOVEDX 1 a:1", None),
+            ("", None),
+        ] {
+            assert_eq!(NodeRefusal::parse(format!("-{line}\r\n").as_bytes()), wanted, "{line}");
+        }
+        assert_eq!(NodeRefusal::parse(b"+BUSY\r\n"), None);
+    }
+
+    #[test]
+    fn redirections_that_redis_would_not_write_are_none() {
+        let long = format!("MOVED 1 {}:1", "h".repeat(HOST_BYTES_MAX + 1));
+        for line in [
+            "MOVED",
+            "MOVED ",
+            "MOVED 1",
+            "MOVED 1 ",
+            "MOVED 1 a",
+            "MOVED 1 a:",
+            "MOVED 1 a:0",
+            "MOVED 1 a:65536",
+            "MOVED 1 a:+1",
+            "MOVED +1 a:1",
+            "MOVED 16384 a:1",
+            "MOVED -1 a:1",
+            "MOVED 1  a:1",
+            "MOVED 1 a b:1",
+            "MOVED 1 a\u{e9}:1",
+            &long,
+        ] {
+            assert_eq!(NodeRefusal::parse(format!("-{line}\r\n").as_bytes()), None, "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_bytes_give_a_bounded_target_or_none(line in "-(MOVED|ASK) [0-9]{0,6} .{0,300}\r\n") {
+            if let Some(NodeRefusal::Moved { slot, target } | NodeRefusal::Ask { slot, target }) =
+                NodeRefusal::parse(line.as_bytes())
+            {
+                prop_assert!(slot < SLOTS && target.host.len() <= HOST_BYTES_MAX && target.port > 0);
+            }
+        }
+    }
+}

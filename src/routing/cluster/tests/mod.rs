@@ -1,0 +1,63 @@
+//! Against replies recorded from redis-server 7.0.15 (`tests/data/cluster/`), a slow model, and hostile bytes.
+
+mod hostile;
+mod model;
+mod recorded;
+mod refresh;
+
+use std::fmt::Write as _;
+
+use super::*;
+use crate::values::ServerAddress;
+
+fn address(text: &str) -> ServerAddress {
+    let (host, port) = text.rsplit_once(':').expect("host:port");
+    ServerAddress { host: host.to_owned(), port: port.parse().expect("a port") }
+}
+
+/// One node of a view that is written down for a test.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    id: String,
+    epoch: u64,
+    flags: &'static str,
+    replica_of: Option<String>,
+    slots: Vec<u16>,
+    open: String,
+}
+
+impl Told {
+    fn primary(id: &str, epoch: u64, slots: impl IntoIterator<Item = u16>) -> Self {
+        let slots = slots.into_iter().collect();
+        Self { id: id.to_owned(), epoch, flags: "master", slots, ..Self::default() }
+    }
+}
+
+/// The view of the first of them, through the bytes that it would send. Where nodes are follows from their ids.
+fn view(told: &[Told]) -> Result<View, Unusable> {
+    let mut nodes = String::new();
+    let mut ranges = Vec::new();
+    for (place, node) in told.iter().enumerate() {
+        let Told { id, epoch, flags, replica_of, slots, open } = node;
+        let myself = if place == 0 { "myself," } else { "" };
+        let primary = replica_of.as_deref().unwrap_or("-");
+        write!(nodes, "{id} {id}.example:1@2 {myself}{flags} {primary} 0 0 {epoch} connected").expect("text");
+        for slot in slots {
+            write!(nodes, " {slot}").expect("text");
+            let host = format!("{id}.example");
+            ranges.push(format!(
+                "*3\r\n:{slot}\r\n:{slot}\r\n*3\r\n${}\r\n{host}\r\n:1\r\n${}\r\n{id}\r\n",
+                host.len(),
+                id.len()
+            ));
+        }
+        writeln!(nodes, "{open}").expect("text");
+    }
+    let slots = format!("*{}\r\n{}", ranges.len(), ranges.concat());
+    let nodes = format!("${}\r\n{nodes}\r\n", nodes.len());
+    View::parse(&address("seed.example:7"), slots.as_bytes(), nodes.as_bytes())
+}
+
+fn owner_of(map: &Map, slot: u16) -> Option<&str> {
+    map.owner(slot).and_then(|owner| map.node(owner)).map(|node| node.id.as_str())
+}

@@ -1,0 +1,272 @@
+//! Views of made-up clusters, merged by maps of names, slot by slot.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SLOTS_USED: u16 = 5;
+const NODES: u8 = 5;
+
+/// What one node says: about which nodes (epoch, failed), and who owns each slot.
+#[derive(Clone, Debug)]
+struct Said {
+    teller: u8,
+    nodes: BTreeMap<u8, (u64, bool)>,
+    owners: Vec<Option<u8>>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Views(Vec<Said>),
+    Moved(u16, u8),
+}
+
+/// The rules, said as slowly as they can be.
+#[derive(Default)]
+struct Model {
+    known: BTreeSet<u8>,
+    in_force: BTreeMap<u16, (f64, u8)>,
+}
+
+impl Model {
+    fn apply(&mut self, said: &[Said]) -> Vec<Said> {
+        let mut accepted: Vec<Said> = Vec::new();
+        let mut known = self.known.clone();
+        for one in said {
+            let ids: BTreeSet<u8> = one.nodes.keys().copied().collect();
+            if known.is_empty() {
+                known.clone_from(&ids);
+            }
+            if ids.intersection(&known).count() as f64 >= known.len() as f64 / 2.0 {
+                accepted.push(one.clone());
+            }
+        }
+        if accepted.is_empty() {
+            return accepted;
+        }
+        self.known = accepted.iter().flat_map(|one| one.nodes.keys().copied()).collect();
+        let failed: BTreeSet<u8> = self
+            .known
+            .iter()
+            .filter(|node| accepted.iter().all(|one| one.teller != **node))
+            .filter(|node| accepted.iter().any(|one| one.nodes.get(node).is_some_and(|node| node.1)))
+            .copied()
+            .collect();
+        for slot in 0..SLOTS_USED {
+            // Epoch, then what is in force, then who claims it itself, then who was asked first.
+            let mut claims: Vec<(f64, u8, i32, u8)> = Vec::new();
+            if let Some((epoch, node)) = self.in_force.get(&slot)
+                && self.known.contains(node)
+                && !(epoch.fract() > 0.0 && failed.contains(node))
+            {
+                claims.push((*epoch, 2, 0, *node));
+            }
+            for (place, one) in accepted.iter().enumerate() {
+                if let Some(owner) = one.owners[usize::from(slot)] {
+                    let own = u8::from(owner == one.teller);
+                    claims.push((one.nodes[&owner].0 as f64, own, -(place as i32), owner));
+                }
+            }
+            claims.retain(|(epoch, _, _, owner)| {
+                let itself = accepted.iter().find(|one| one.teller == *owner);
+                itself.is_none_or(|own| {
+                    let makes_it = own.owners[usize::from(slot)] == Some(*owner);
+                    makes_it || (epoch.fract() == 0.0 && *epoch > own.nodes[owner].0 as f64)
+                })
+            });
+            claims.sort_by(|one, other| one.partial_cmp(other).expect("numbers"));
+            match claims.last() {
+                Some((epoch, _, _, owner)) => self.in_force.insert(slot, (*epoch, *owner)),
+                None => self.in_force.remove(&slot),
+            };
+        }
+        accepted
+    }
+
+    fn patch(&mut self, slot: u16, node: u8) -> bool {
+        let owner = self.in_force.get(&slot).map(|claim| claim.1);
+        if !self.known.contains(&node) || owner == Some(node) {
+            return false;
+        }
+        let epoch = self.in_force.get(&slot).map_or(0.0, |claim| claim.0.floor());
+        self.in_force.insert(slot, (epoch + 0.5, node));
+        true
+    }
+}
+
+fn name(node: u8) -> String {
+    format!("n{node}")
+}
+
+fn view_of(said: &Said) -> View {
+    let mut told: Vec<Told> = Vec::new();
+    for (node, (epoch, failed)) in &said.nodes {
+        let slots = (0..SLOTS_USED).filter(|slot| said.owners[usize::from(*slot)] == Some(*node));
+        let mut one = Told::primary(&name(*node), *epoch, slots);
+        if *failed {
+            one.flags = "master,fail";
+        }
+        let place = if *node == said.teller { 0 } else { told.len() };
+        told.insert(place, one);
+    }
+    view(&told).expect("well formed")
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    let node = || (0_u64..5, prop::bool::weighted(0.2));
+    let nodes = prop::collection::btree_map(0..NODES, node(), 2..=usize::from(NODES));
+    nodes.prop_flat_map(|nodes| {
+        let ids: Vec<u8> = nodes.keys().copied().collect();
+        let owner = prop::option::weighted(0.85, prop::sample::select(ids.clone()));
+        let owners = prop::collection::vec(owner, usize::from(SLOTS_USED));
+        (prop::sample::select(ids), owners).prop_map(move |(teller, owners)| Said {
+            teller,
+            nodes: nodes.clone(),
+            owners,
+        })
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => prop::collection::vec(said(), 1..=3).prop_map(Step::Views),
+        1 => (0..SLOTS_USED, 0..NODES).prop_map(|(slot, node)| Step::Moved(slot, node)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn merged_as_the_model_merges(steps in prop::collection::vec(step(), 1..8)) {
+        let (mut cluster, mut model) = (Cluster::default(), Model::default());
+        let mut generations = BTreeMap::new();
+        for step in steps {
+            let before = cluster.map().clone();
+            let changed = match step {
+                Step::Views(said) => {
+                    let views: Vec<View> = said.iter().map(view_of).collect();
+                    let applied = cluster.apply(&views);
+                    let accepted = model.apply(&said);
+                    prop_assert_eq!(views.len() - accepted.len(), applied.rejected.len());
+                    applied.map
+                }
+                Step::Moved(slot, node) => {
+                    let key = before.nodes().find(|known| known.id.as_str() == name(node)).map(|node| node.key);
+                    let changed = key.and_then(|key| cluster.patch(&[(slot, key)]));
+                    prop_assert_eq!(changed.is_some(), model.patch(slot, node));
+                    changed
+                }
+            };
+            let map = cluster.map();
+            for slot in 0..SLOTS_USED {
+                let wanted = model.in_force.get(&slot).map(|claim| name(claim.1));
+                prop_assert_eq!(owner_of(map, slot), wanted.as_deref(), "slot {}", slot);
+            }
+            prop_assert_eq!(map.owner(SLOTS_USED), None);
+            let known: BTreeSet<String> = map.nodes().map(|node| node.id.to_string()).collect();
+            prop_assert_eq!(known, model.known.iter().map(|node| name(*node)).collect::<BTreeSet<_>>());
+            prop_assert_eq!(changed.is_some(), map.version() == before.version() + 1);
+            for node in map.nodes() {
+                prop_assert_eq!(map.node_of(node.key), Some(node));
+                let first = generations.entry(node.key.generation).or_insert_with(|| node.id.clone());
+                prop_assert_eq!(&*first, &node.id, "a generation is one node for ever");
+            }
+            let moved: Vec<u16> = map.moved_since(&before, 0..=SLOTS_USED).collect();
+            let key = |map: &Map, slot| map.owner_key(slot);
+            let wanted: Vec<u16> =
+                (0..=SLOTS_USED).filter(|slot| key(map, *slot) != key(&before, *slot)).collect();
+            prop_assert_eq!(moved, wanted);
+            let gone = map.gone_since(&before).count();
+            prop_assert_eq!(gone, before.nodes().filter(|node| map.node_of(node.key).is_none()).count());
+        }
+    }
+}
+
+/// Three nodes of which most are late do not undo what MOVED said.
+#[test]
+fn late_views_do_not_undo_moved() {
+    let told = |slots_of_a: &[u16], slots_of_b: &[u16], epoch_of_b, first: usize| {
+        let mut told = vec![
+            Told::primary("a", 5, slots_of_a.iter().copied()),
+            Told::primary("b", epoch_of_b, slots_of_b.iter().copied()),
+            Told::primary("c", 3, [9]),
+        ];
+        told.swap(0, first);
+        view(&told).expect("a view")
+    };
+    let mut cluster = Cluster::default();
+    cluster.apply(&[told(&[1, 2], &[3], 4, 0)]);
+    let key = cluster.map().owner_key(3).expect("b");
+    assert!(cluster.patch(&[(1, key)]).is_some());
+    assert!(cluster.patch(&[(1, key)]).is_none(), "it is known by now");
+    // c and a late a say what was; the epoch of a node that gave a slot away is still the higher one.
+    assert!(cluster.apply(&[told(&[1, 2], &[3], 4, 2)]).map.is_none());
+    assert_eq!(owner_of(cluster.map(), 1), Some("b"));
+    // b has made it official, and then gives it back.
+    assert!(cluster.apply(&[told(&[2], &[1, 3], 6, 1)]).map.is_none());
+    let back = [Told::primary("a", 7, [1, 2]), Told::primary("b", 6, [3]), Told::primary("c", 3, [9])];
+    cluster.apply(&[told(&[2], &[1, 3], 6, 2), view(&back).expect("a view")]);
+    assert_eq!(owner_of(cluster.map(), 1), Some("a"));
+}
+
+#[test]
+fn another_cluster_at_a_reused_address_is_not_listened_to() {
+    let mut cluster = Cluster::default();
+    let ours: Vec<Told> = ["a", "b", "c", "d"].map(|id| Told::primary(id, 1, [])).to_vec();
+    let ours = [vec![Told::primary("z", 1, 0..10)], ours].concat();
+    cluster.apply(&[view(&ours).expect("a view")]);
+    let theirs = [Told::primary("x", 9, 0..10), Told::primary("a", 1, []), Told::primary("b", 1, [])];
+    let applied = cluster.apply(&[view(&theirs).expect("a view"), view(&ours).expect("a view")]);
+    assert_eq!(applied.rejected, [(0, Rejected::Strangers)]);
+    assert!(applied.map.is_none());
+    assert_eq!(owner_of(cluster.map(), 5), Some("z"));
+}
+
+#[test]
+fn a_new_node_at_an_old_place_is_another() {
+    let mut cluster = Cluster::default();
+    let told = |id: &str, epoch| {
+        view(&[Told::primary("a", 1, [1]), Told::primary(id, epoch, [2]), Told::primary("c", 1, [3])])
+            .expect("a view")
+    };
+    let before = cluster.apply(&[told("b", 1)]).map.expect("a map");
+    let after = cluster.apply(&[told("n", 0)]).map.expect("a map");
+    assert_eq!(before.owner(2), after.owner(2), "the place of b is used again");
+    assert_eq!(after.moved_since(&before, 0..=9).collect::<Vec<_>>(), [2]);
+    let gone: Vec<NodeKey> = after.gone_since(&before).collect();
+    assert_eq!(gone, [before.owner_key(2).expect("b")]);
+    assert_eq!(after.node_of(gone[0]), None);
+}
+
+/// Who was asked knows its open slots best; of others, what they said last holds.
+#[test]
+fn open_slots_are_kept_while_they_make_sense() {
+    let told = |first: usize, open: &str, slots_of_a: &[u16], slots_of_b: &[u16]| {
+        let (slots_of_a, slots_of_b) = (slots_of_a.iter().copied(), slots_of_b.iter().copied());
+        let epoch = 1 + slots_of_b.len() as u64;
+        let mut told = vec![
+            Told::primary("a", 1, slots_of_a),
+            Told::primary("b", epoch, slots_of_b),
+            Told::primary("c", 1, [9]),
+        ];
+        told[first].open = open.to_owned();
+        told.swap(0, first);
+        view(&told).expect("a view")
+    };
+    let open =
+        |cluster: &Cluster| cluster.map().open_slots().iter().map(|open| open.slot).collect::<Vec<_>>();
+    let mut cluster = Cluster::default();
+    cluster.apply(&[told(0, " [1->-b] [2->-b] [3->-nobody]", &[1, 2], &[])]);
+    assert_eq!(open(&cluster), [1, 2]);
+    cluster.apply(&[told(2, "", &[1, 2], &[])]);
+    assert_eq!(open(&cluster), [1, 2], "c does not know");
+    cluster.apply(&[told(2, "", &[2], &[1])]);
+    assert_eq!(open(&cluster), [2], "the first has arrived");
+    cluster.apply(&[told(1, " [2-<-a]", &[2], &[1])]);
+    assert_eq!(open(&cluster), [2]);
+    let key = cluster.map().owner_key(1).expect("b");
+    cluster.patch(&[(2, key)]);
+    assert_eq!(open(&cluster), [] as [u16; 0]);
+}

@@ -1,0 +1,293 @@
+//! What one node tells of its cluster, by `CLUSTER SLOTS` and `CLUSTER NODES`.
+//!
+//! | from | is taken |
+//! |---|---|
+//! | `CLUSTER NODES` | ids, config epochs, roles, flags, slots, and the node's own open slots |
+//! | `CLUSTER SLOTS` | endpoints, as the cluster wants to be reached; which replicas are live |
+//!
+//! Owners and their epochs come out of one reply, so that they belong together. `CLUSTER SLOTS` has no primary without slots,
+//! though it may import some; `CLUSTER SHARDS` counts a failed primary as one more shard.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::refusal::{digits, host_and_port, is_host};
+use crate::protocol::{ReplyScanner, reply};
+use crate::values::ServerAddress;
+use crate::values::limits::{BACKENDS_MAX, CLUSTER_REPLY_BYTES_MAX, NODE_ID_BYTES_MAX, SLOTS};
+
+/// How much of an error of the node is kept.
+const ERROR_BYTES_MAX: usize = 128;
+/// Addresses of one node in one view: where it is to be reached, its address, its name.
+const ADDRESSES_MAX: usize = 3;
+
+/// The name of a node, which it keeps when its address changes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(Box<str>);
+
+impl NodeId {
+    /// Nothing if no node has such an id.
+    pub fn new(text: &str) -> Option<Self> {
+        let sane = (1..=NODE_ID_BYTES_MAX).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        sane.then(|| Self(text.into()))
+    }
+
+    /// As the node writes it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// Why replies are no view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// The node replied with this error: it is no cluster, still loads, does not permit it.
+    Refused(String),
+    /// These are not the replies that were asked for.
+    Malformed(&'static str),
+    /// More than is looked at.
+    TooLarge,
+    /// It has no slots, and has met no other node yet.
+    KnowsNobody,
+}
+
+/// What one node told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// All that are known by their ids, without those that still shake hands.
+    pub(super) nodes: Vec<Seen>,
+    /// Which of them told it.
+    pub(super) myself: usize,
+    /// Open slots of the one that told it.
+    pub(super) open: Vec<Open>,
+}
+
+/// One node, as another sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) id: NodeId,
+    /// Its config epoch; of a replica, that of its primary.
+    pub(super) epoch: u64,
+    /// The primary that it copies, if it is a replica.
+    pub(super) replica_of: Option<NodeId>,
+    pub(super) is_replica: bool,
+    /// Most primaries think so. (`fail?` is what one node thinks, and counts for nothing.)
+    pub(super) failed: bool,
+    /// The best first; may be empty.
+    pub(super) addresses: Vec<ServerAddress>,
+    /// Of a replica: `CLUSTER SLOTS` names it.
+    pub(super) live: bool,
+    /// Ranges, both ends included; no slot is in two ranges of a view.
+    pub(super) slots: Vec<(u16, u16)>,
+}
+
+/// A slot that is on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Open {
+    To(u16, NodeId),
+    From(u16, NodeId),
+}
+
+impl View {
+    /// Reads the whole replies (RESP2) to `CLUSTER SLOTS` and `CLUSTER NODES` of the node at `asked`.
+    pub fn parse(asked: &ServerAddress, slots: &[u8], nodes: &[u8]) -> Result<Self, Unusable> {
+        for whole in [slots, nodes] {
+            check(whole)?;
+        }
+        let mut view = read_nodes(asked, nodes)?;
+        view.note_endpoints(asked, slots)?;
+        let alone = view.nodes.len() == 1 && view.nodes[0].slots.is_empty();
+        if alone { Err(Unusable::KnowsNobody) } else { Ok(view) }
+    }
+
+    /// The id of the node that told it.
+    pub fn teller(&self) -> &NodeId {
+        &self.nodes[self.myself].id
+    }
+
+    fn note_endpoints(&mut self, asked: &ServerAddress, slots: &[u8]) -> Result<(), Unusable> {
+        const WRONG: Unusable = Unusable::Malformed("CLUSTER SLOTS");
+        let places: BTreeMap<NodeId, usize> =
+            self.nodes.iter().enumerate().map(|(place, node)| (node.id.clone(), place)).collect();
+        let mut noted = vec![false; self.nodes.len()];
+        for range in reply::elements(slots).ok_or(WRONG)? {
+            let mut parts = reply::elements(range).ok_or(WRONG)?;
+            for _ in 0..2 {
+                parts.next().and_then(reply::integer).ok_or(WRONG)?;
+            }
+            for (position, node) in parts.enumerate() {
+                let mut fields = reply::elements(node).ok_or(WRONG)?;
+                let host = fields.next().ok_or(WRONG)?;
+                let port = fields.next().and_then(reply::integer).ok_or(WRONG)?;
+                let id = fields.next().and_then(reply::text).and_then(|id| std::str::from_utf8(id).ok());
+                let id = id.and_then(NodeId::new).ok_or(WRONG)?;
+                // It came between the two replies, or still shakes hands.
+                let Some(place) = places.get(&id) else { continue };
+                let seen = &mut self.nodes[*place];
+                seen.live |= position > 0;
+                if !std::mem::replace(&mut noted[*place], true)
+                    && let Some(endpoint) = endpoint(asked, host, port)
+                {
+                    seen.addresses.retain(|address| *address != endpoint);
+                    seen.addresses.insert(0, endpoint);
+                    seen.addresses.truncate(ADDRESSES_MAX);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Is this one whole reply, and no error?
+fn check(whole: &[u8]) -> Result<(), Unusable> {
+    if whole.len() > CLUSTER_REPLY_BYTES_MAX {
+        return Err(Unusable::TooLarge);
+    }
+    match ReplyScanner::default().scan(whole) {
+        Ok(Some(scanned)) if scanned.end == whole.len() => {}
+        _ => return Err(Unusable::Malformed("no whole reply")),
+    }
+    if whole[0] == b'-' {
+        let text = reply::text(whole).unwrap_or_default();
+        let text = &text[..text.len().min(ERROR_BYTES_MAX)];
+        return Err(Unusable::Refused(String::from_utf8_lossy(text).into_owned()));
+    }
+    Ok(())
+}
+
+/// Where `CLUSTER SLOTS` wants a node to be reached. NULL and an empty host mean the host that answered, `?` that none is known.
+fn endpoint(asked: &ServerAddress, host: &[u8], port: i64) -> Option<ServerAddress> {
+    let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
+    let host = std::str::from_utf8(reply::text(host).unwrap_or_default()).ok()?;
+    match host {
+        "" => Some(ServerAddress { host: asked.host.clone(), port }),
+        "?" => None,
+        host => is_host(host).then(|| ServerAddress { host: host.to_owned(), port }),
+    }
+}
+
+fn read_nodes(asked: &ServerAddress, nodes: &[u8]) -> Result<View, Unusable> {
+    const WRONG: Unusable = Unusable::Malformed("CLUSTER NODES");
+    let text = if nodes[0] == b'$' { reply::text(nodes) } else { None };
+    let text = text.and_then(|text| std::str::from_utf8(text).ok()).ok_or(WRONG)?;
+    let mut view = View { nodes: Vec::new(), myself: usize::MAX, open: Vec::new() };
+    let mut claimed = vec![false; usize::from(SLOTS)];
+    let mut ids = std::collections::BTreeSet::new();
+    for line in text.split('\n').filter(|line| !line.is_empty()) {
+        let line = Line::read(line).ok_or(WRONG)?;
+        // The id is made up until the handshake is over.
+        if line.flag("handshake") {
+            continue;
+        }
+        if view.nodes.len() == BACKENDS_MAX {
+            return Err(Unusable::TooLarge);
+        }
+        let (seen, open) = line.seen(asked, &mut claimed).ok_or(WRONG)?;
+        if !ids.insert(seen.id.clone()) {
+            return Err(WRONG);
+        }
+        if line.flag("myself") {
+            if view.myself != usize::MAX {
+                return Err(WRONG);
+            }
+            view.myself = view.nodes.len();
+            view.open = open;
+        }
+        view.nodes.push(seen);
+    }
+    if view.myself == usize::MAX { Err(WRONG) } else { Ok(view) }
+}
+
+/// `id ip:port@cport,hostname flags primary ping pong epoch link slot ...`
+struct Line<'a> {
+    id: &'a str,
+    address: &'a str,
+    flags: &'a str,
+    primary: &'a str,
+    epoch: &'a str,
+    slots: std::str::Split<'a, char>,
+}
+
+impl<'a> Line<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let mut words = line.trim_end_matches('\r').split(' ');
+        let (id, address, flags, primary) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        let (_ping, _pong, epoch, _link) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        Some(Self { id, address, flags, primary, epoch, slots: words })
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.flags.split(',').any(|flag| flag == name)
+    }
+
+    fn seen(&self, asked: &ServerAddress, claimed: &mut [bool]) -> Option<(Seen, Vec<Open>)> {
+        let is_replica = self.flag("slave") || self.flag("replica");
+        let replica_of = if self.primary == "-" { None } else { Some(NodeId::new(self.primary)?) };
+        let mut seen = Seen {
+            id: NodeId::new(self.id)?,
+            // Kept with a bit more, which a real one never needs.
+            epoch: digits(self.epoch).filter(|epoch| *epoch <= u64::MAX >> 1)?,
+            replica_of: replica_of.filter(|_| is_replica),
+            is_replica,
+            failed: self.flag("fail"),
+            addresses: if self.flag("noaddr") { Vec::new() } else { addresses(asked, self.address) },
+            live: false,
+            slots: Vec::new(),
+        };
+        let mut open = Vec::new();
+        for word in self.slots.clone().filter(|word| !word.is_empty()) {
+            if let Some(inner) = word.strip_prefix('[') {
+                open.push(Open::read(inner.strip_suffix(']')?)?);
+                if open.len() > usize::from(SLOTS) {
+                    return None;
+                }
+                continue;
+            }
+            let (first, last) = word.split_once('-').unwrap_or((word, word));
+            let (first, last): (u16, u16) = (digits(first)?, digits(last)?);
+            let range = claimed.get_mut(usize::from(first)..=usize::from(last))?;
+            // Nobody owns what another owns. So the work is bounded, whatever is written here.
+            if range.is_empty() || range.contains(&true) {
+                return None;
+            }
+            range.fill(true);
+            seen.slots.push((first, last));
+        }
+        Some((seen, open))
+    }
+}
+
+impl Open {
+    /// `93->-id` or `77-<-id`
+    fn read(text: &str) -> Option<Self> {
+        let slot = |text| digits(text).filter(|slot| *slot < SLOTS);
+        if let Some((number, id)) = text.split_once("->-") {
+            Some(Self::To(slot(number)?, NodeId::new(id)?))
+        } else {
+            let (number, id) = text.split_once("-<-")?;
+            Some(Self::From(slot(number)?, NodeId::new(id)?))
+        }
+    }
+}
+
+/// `ip:port@cport[,hostname[,name=value...]]`, where each part may be missing in what older versions write.
+fn addresses(asked: &ServerAddress, text: &str) -> Vec<ServerAddress> {
+    let mut parts = text.split(',');
+    let endpoint = parts.next().unwrap_or_default();
+    let endpoint = endpoint.split_once('@').map_or(endpoint, |(endpoint, _)| endpoint);
+    let Some((host, port)) = host_and_port(endpoint) else { return Vec::new() };
+    let host = if host.is_empty() { &asked.host } else { host };
+    let name = parts.next().filter(|name| !name.is_empty() && !name.contains('=') && is_host(name));
+    let mut found = vec![ServerAddress { host: host.to_owned(), port }];
+    if let Some(name) = name.filter(|name| *name != host) {
+        found.push(ServerAddress { host: name.to_owned(), port });
+    }
+    found
+}
