@@ -10,10 +10,8 @@
 
 pub mod cluster;
 mod slot;
-mod slot_map;
 
 pub use slot::slot_of;
-pub use slot_map::{CLUSTER_NODES_MAX, Member, SlotMap};
 
 use crate::values::limits::SLOTS;
 use crate::values::{BackendId, ShardId};

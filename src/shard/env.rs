@@ -8,7 +8,7 @@ use super::settings::ShardSettings;
 use super::strain::Strain;
 use crate::config::Quotas;
 use crate::protocol::BufferPool;
-use crate::routing::SlotMap;
+use crate::routing::cluster::Map;
 use crate::values::random::Random;
 use crate::values::{Action, BackendId};
 
@@ -31,7 +31,9 @@ pub struct Env {
     /// What is to be done in the world.
     pub actions: VecDeque<Action>,
     /// Which node owns which slot, before a cluster.
-    pub slots: Option<Arc<SlotMap>>,
+    pub slots: Option<Arc<Map>>,
+    /// How its nodes are called, by their places.
+    node_names: Vec<String>,
     /// How strained backends are.
     pub strain: Strain,
     /// Lines for those who look after weir.
@@ -56,6 +58,7 @@ impl Env {
             pressures: Pressures::default(),
             actions: VecDeque::new(),
             slots: None,
+            node_names: Vec::new(),
             strain,
             lines: VecDeque::new(),
             random,
@@ -73,8 +76,16 @@ impl Env {
     pub fn backend_name(&self, backend: BackendId) -> &str {
         match &self.slots {
             None => &self.settings.backends[usize::from(backend.0)].name,
-            Some(slots) => slots.name_of(backend),
+            Some(_) => self.node_names.get(usize::from(backend.0)).map_or("none", String::as_str),
         }
+    }
+
+    /// Another map of the cluster is in force.
+    pub fn handle_slots(&mut self, slots: Arc<Map>) {
+        let place = |place| slots.node(BackendId(place as u16)).and_then(|node| node.addresses.first());
+        let name = |at| place(at).map_or_else(|| "none".to_owned(), ToString::to_string);
+        self.node_names = (0..slots.places()).map(name).collect();
+        self.slots = Some(slots);
     }
 
     /// The backend of a slot; any, where a cluster has nobody for it.
@@ -90,7 +101,7 @@ impl Env {
     pub fn stores(&self) -> Vec<BackendId> {
         match &self.slots {
             None => self.settings.topology.all_backends().collect(),
-            Some(slots) => slots.primaries().collect(),
+            Some(slots) => slots.primaries().map(|node| node.key.backend).collect(),
         }
     }
 

@@ -54,7 +54,7 @@ mod stored;
 mod strain;
 mod versions;
 
-pub use back::{BulkheadFigures, Refresh, ServiceTimes};
+pub use back::{BulkheadFigures, Doubt, ServiceTimes};
 pub use board::Noticeboard;
 pub use composer::Shard;
 pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};

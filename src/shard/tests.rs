@@ -22,6 +22,7 @@ use crate::config::Quotas;
 use crate::protocol::Segment;
 use crate::protocol::encode;
 use crate::routing::Topology;
+use crate::routing::cluster::Cluster;
 use crate::routing::slot_of;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
@@ -687,6 +688,8 @@ struct Rig {
     inner: Option<&'static str>,
     /// What they answer if they are asked to be told deadlines.
     terms: &'static str,
+    /// What nodes of a cluster have told.
+    cluster: Cluster,
 }
 
 impl Rig {
@@ -748,6 +751,7 @@ impl Rig {
             killed: Vec::new(),
             inner: None,
             terms: "+OK\r\n",
+            cluster: Cluster::default(),
         }
     }
 

@@ -460,7 +460,7 @@ impl Back {
         now: Now,
     ) {
         env.counters.add(Counter::LinksLost, 1);
-        self.doubt_slots("a connection was lost");
+        self.doubt_slots();
         let spread = env.random_byte();
         let link = &mut self.links[connection.0 as usize];
         // What waited for the connection to be greeted was not sent. Of the others nobody knows how far they came.

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 pub use bulkhead::{Figures as BulkheadFigures, RESERVED};
 pub use service_time::ServiceTimes;
-pub use slots::{NO_SLOT, Refresh};
+pub use slots::{Doubt, NO_SLOT};
 pub use waiting::turn_away;
 
 use super::env::Env;

@@ -23,7 +23,7 @@ use super::link::{Pending, Purpose};
 use super::{Back, Replies, turn_away};
 use crate::protocol::command::Class;
 use crate::protocol::{RequestDecoder, RequestLimits};
-use crate::routing::SlotMap;
+use crate::routing::cluster::{Map, NodeKey, NodeRefusal, Reason, Target};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
@@ -55,52 +55,6 @@ pub const LOOKS_APART: Duration = Duration::from_millis(1);
 const PATCH_HOLDS: Duration = Duration::from_secs(2);
 /// What is said before a request that a node was asked to take over.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
-
-/// Why a node did not carry out what it was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused<'a> {
-    /// The slot has another owner.
-    Moved(u16, Place<'a>),
-    /// The slot is moving, and this key is there already.
-    Ask(u16, Place<'a>),
-    /// The slot is moving, and its keys are here and there.
-    Incomplete,
-    /// It only reads.
-    ReadOnly,
-}
-
-/// Where a refusal points. Without a host it is the one that refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
-    host: &'a str,
-    port: u16,
-}
-
-impl<'a> Refused<'a> {
-    /// What an error says, if it is one of these.
-    pub fn read(error: &'a [u8]) -> Option<Self> {
-        let text = std::str::from_utf8(error.strip_suffix(b"\r\n").unwrap_or(error)).ok()?;
-        let mut words = text.split(' ');
-        let kind = words.next()?;
-        let mut place = || {
-            let slot = words.next()?.parse().ok()?;
-            let (host, port) = words.next()?.rsplit_once(':')?;
-            Some((slot, Place { host, port: port.parse().ok()? }))
-        };
-        match kind {
-            "-MOVED" => place().map(|(slot, place)| Self::Moved(slot, place)),
-            "-ASK" => place().map(|(slot, place)| Self::Ask(slot, place)),
-            "-TRYAGAIN" => Some(Self::Incomplete),
-            "-READONLY" => Some(Self::ReadOnly),
-            _ => None,
-        }
-    }
-}
-
-/// Does an error say that the cluster is not as it was?
-fn tells_of_change(error: &[u8]) -> bool {
-    [&b"-CLUSTERDOWN"[..], b"-MASTERDOWN", b"-LOADING"].iter().any(|begin| error.starts_with(begin))
-}
 
 /// A request that was sent, as it was: it may have to be sent again.
 #[derive(Debug)]
@@ -201,19 +155,19 @@ struct Hold {
     carried_out: HashMap<(u64, Box<[u8]>), u32>,
 }
 
-/// What control is to find out.
+/// Why the map may be old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refresh {
+pub struct Doubt {
     /// What speaks for it.
-    pub why: &'static str,
+    pub reason: Reason,
     /// A slot's new owner, if one was named.
-    pub moved: Option<(u16, BackendId)>,
+    pub moved: Option<(u16, NodeKey)>,
 }
 
 /// One core's.
 #[derive(Debug)]
 pub struct Slots {
-    map: Arc<SlotMap>,
+    map: Arc<Map>,
     /// Owners that refusals named, and until when that counts.
     patches: BTreeMap<u16, (BackendId, Timestamp)>,
     holds: BTreeMap<u16, Hold>,
@@ -221,11 +175,11 @@ pub struct Slots {
     held_bytes: usize,
     /// What is being sent was sent before.
     tries: Tries,
-    refresh: Option<Refresh>,
+    doubt: Option<Doubt>,
 }
 
 impl Slots {
-    pub fn new(map: Arc<SlotMap>) -> Self {
+    pub fn new(map: Arc<Map>) -> Self {
         Self {
             map,
             patches: BTreeMap::new(),
@@ -233,7 +187,7 @@ impl Slots {
             held: 0,
             held_bytes: 0,
             tries: Tries::default(),
-            refresh: None,
+            doubt: None,
         }
     }
 
@@ -244,11 +198,15 @@ impl Slots {
         }
     }
 
-    fn want(&mut self, why: &'static str, moved: Option<(u16, BackendId)>) {
+    fn doubt(&mut self, reason: Reason, moved: Option<(u16, NodeKey)>) {
         // What names an owner is worth more.
-        if self.refresh.is_none_or(|refresh| refresh.moved.is_none()) {
-            self.refresh = Some(Refresh { why, moved });
+        if self.doubt.is_none_or(|doubt| doubt.moved.is_none()) {
+            self.doubt = Some(Doubt { reason, moved });
         }
+    }
+
+    fn key_of(&self, backend: BackendId) -> Option<NodeKey> {
+        self.map.node(backend).map(|node| node.key)
     }
 
     fn has_room_for(&self, bytes: usize) -> bool {
@@ -264,7 +222,7 @@ impl Slots {
 
 impl Back {
     /// A map of the cluster; the first one says that there is a cluster.
-    pub fn handle_slots(&mut self, map: Arc<SlotMap>, now: Timestamp) {
+    pub fn handle_slots(&mut self, map: Arc<Map>, now: Timestamp) {
         let Some(slots) = &mut self.slots else {
             self.slots = Some(Box::new(Slots::new(map)));
             return;
@@ -284,15 +242,15 @@ impl Back {
         }
     }
 
-    /// What control is to find out, if anything.
-    pub fn take_refresh(&mut self) -> Option<Refresh> {
-        self.slots.as_mut()?.refresh.take()
+    /// Why the map may be old, if it may.
+    pub fn take_doubt(&mut self) -> Option<Doubt> {
+        self.slots.as_mut()?.doubt.take()
     }
 
-    /// Something happened to a node.
-    pub(super) fn doubt_slots(&mut self, why: &'static str) {
+    /// A connection to a node was lost, or could not be made.
+    pub(super) fn doubt_slots(&mut self) {
         if let Some(slots) = &mut self.slots {
-            slots.want(why, None);
+            slots.doubt(Reason::LinkLost, None);
         }
     }
 
@@ -321,7 +279,7 @@ impl Back {
             return self.hold_new(env, envelope, message, requests, now);
         }
         let Some(backend) = slots.owner(slot) else {
-            slots.want("a slot has no owner", None);
+            slots.doubt(Reason::Moved(None), None);
             return Err(NotSent::NoOwner);
         };
         let envelope = Envelope { route: Route { backend, ..envelope.route }, ..*envelope };
@@ -386,7 +344,7 @@ impl Back {
 
     /// A step of a block was answered with an error.
     pub(super) fn hear_step(&mut self, connection: ConnectionId, error: &[u8]) {
-        if self.slots.is_some() && Refused::read(error).is_some() {
+        if NodeRefusal::parse(error).is_some() {
             self.links[connection.0 as usize].unanswered.step.get_or_insert_with(|| error.to_vec());
         }
     }
@@ -407,19 +365,25 @@ impl Back {
         let is_error = kind == b'-';
         let error = [link.partial.as_slice(), if is_error { end } else { &[] }].concat();
         let refused = match &step {
-            Some(step) if error.starts_with(b"-EXECABORT") => Refused::read(step),
-            _ if is_error => Refused::read(&error),
+            Some(step) if error.starts_with(b"-EXECABORT") => NodeRefusal::parse(step),
+            _ if is_error => NodeRefusal::parse(&error),
             _ => None,
         };
+        // What says nothing of where the slot is, is handed on.
+        let is_down = refused.is_some_and(|refused| {
+            use NodeRefusal::{Busy, ClusterDown, Loading, MasterDown};
+            matches!(refused, Busy | ClusterDown | Loading | MasterDown)
+        });
+        let refused = refused.filter(|_| !is_down);
         let is_wanted = refused.is_some() || link.unanswered.is_next_in(self.slots.as_deref());
         let Some((sent, frame)) = link.unanswered.pop(is_wanted) else { return false };
         let (sender, protocol, bulkhead) = (link.backend, link.protocol, link.bulkhead);
         let Some(slots) = self.slots.as_mut().filter(|_| sent.slot != NO_SLOT) else { return false };
         let Purpose::Answer(to) = pending.purpose else { return false };
+        if is_down && let Some(node) = slots.key_of(sender) {
+            slots.doubt(Reason::ClusterDown(node), None);
+        }
         let Some(refused) = refused else {
-            if is_error && tells_of_change(&error) {
-                slots.want("a node says that the cluster is not whole", None);
-            }
             if let Some(hold) = slots.holds.get_mut(&sent.slot) {
                 for key in keys_of(&frame) {
                     hold.carried_out.insert((to.connection(), key), to.sequence);
@@ -445,7 +409,7 @@ impl Back {
         }
         let hold = slots.holds.entry(sent.slot).or_default();
         let least = match refused {
-            Refused::Incomplete => PAUSE_INCOMPLETE,
+            NodeRefusal::TryAgain => PAUSE_INCOMPLETE,
             _ if tries.hops > 1 => PAUSE_FIRST,
             _ => Duration::ZERO,
         };
@@ -586,42 +550,40 @@ impl Slots {
     /// What follows from a refusal. Nothing, if it cannot be true.
     fn judge(
         &mut self,
-        refused: Refused<'_>,
+        refused: NodeRefusal<'_>,
         (slot, sender): (u16, BackendId),
         class: Class,
         now: Timestamp,
     ) -> Option<Way> {
         let is_script = class == Class::Script;
         match refused {
-            Refused::Moved(named, place) if named == slot => {
-                let owner = self.find(place, sender);
-                self.want("MOVED", owner.map(|owner| (slot, owner)));
+            NodeRefusal::Moved { slot: named, target } if named == slot => {
+                let owner = self.find(target, sender);
+                self.doubt(Reason::Moved(owner), owner.map(|owner| (slot, owner)));
                 let Some(owner) = owner.filter(|_| !is_script) else { return Some(Way::AfterRefresh) };
-                self.patches.insert(slot, (owner, now.after(PATCH_HOLDS)));
+                self.patches.insert(slot, (owner.backend, now.after(PATCH_HOLDS)));
                 Some(Way::Owner)
             }
-            Refused::Ask(named, place) if named == slot && !is_script => {
-                let target = self.find(place, sender);
+            NodeRefusal::Ask { slot: named, target } if named == slot && !is_script => {
+                let target = self.find(target, sender);
                 if target.is_none() {
-                    self.want("ASK names a node that is not known", None);
+                    self.doubt(Reason::Moved(None), None);
                 }
-                Some(target.map_or(Way::AfterRefresh, Way::Ask))
+                Some(target.map_or(Way::AfterRefresh, |target| Way::Ask(target.backend)))
             }
-            Refused::Incomplete if !is_script => Some(Way::Owner),
-            Refused::ReadOnly if !is_script => {
-                self.want("a former primary only reads", None);
+            NodeRefusal::TryAgain if !is_script => Some(Way::Owner),
+            NodeRefusal::ReadOnly if !is_script => {
+                let node = self.key_of(sender);
+                self.doubt(node.map_or(Reason::LinkLost, Reason::ReadOnly), None);
                 Some(Way::AfterRefresh)
             }
             _ => None,
         }
     }
 
-    fn find(&self, Place { host, port }: Place<'_>, sender: BackendId) -> Option<BackendId> {
-        if !host.is_empty() {
-            return self.map.find(host, port);
-        }
-        let sender = self.map.members().iter().find(|member| member.backend == sender)?;
-        sender.addresses.iter().find_map(|(host, _)| self.map.find(host, port))
+    fn find(&self, target: Target<'_>, sender: BackendId) -> Option<NodeKey> {
+        let sender = self.map.node(sender)?.addresses.first()?;
+        self.map.find(&target.resolve(sender)?).map(|node| node.key)
     }
 }
 
@@ -658,29 +620,4 @@ fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
     let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
     let _ = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len()));
     (&frame[consumed..], 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_are_read_as_nodes_word_them() {
-        let place = |host, port| Place { host, port };
-        for (error, expected) in [
-            ("-MOVED 3999 127.0.0.1:6381\r\n", Some(Refused::Moved(3999, place("127.0.0.1", 6381)))),
-            ("-ASK 1 ::1:7000\r\n", Some(Refused::Ask(1, place("::1", 7000)))),
-            ("-MOVED 5 :7001\r\n", Some(Refused::Moved(5, place("", 7001)))),
-            ("-MOVED 5 host.example:7001 more\r\n", Some(Refused::Moved(5, place("host.example", 7001)))),
-            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", Some(Refused::Incomplete)),
-            ("-READONLY You can't write against a read only replica.\r\n", Some(Refused::ReadOnly)),
-            ("-MOVED x 127.0.0.1:6381\r\n", None),
-            ("-MOVED 1 127.0.0.1\r\n", None),
-            ("-MOVED\r\n", None),
-            ("-ERR MOVED 1 127.0.0.1:1\r\n", None),
-        ] {
-            assert_eq!(Refused::read(error.as_bytes()), expected, "{error}");
-        }
-        assert_eq!(Refused::read(b"-MOVED \xff 1:1\r\n"), None);
-    }
 }

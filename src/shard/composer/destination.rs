@@ -157,7 +157,7 @@ impl Shard {
     pub(super) fn first_place(&self) -> (u16, BackendId) {
         let first = match &self.env.slots {
             None => None,
-            Some(slots) => slots.primaries().next(),
+            Some(slots) => slots.primaries().next().map(|node| node.key.backend),
         };
         (self.no_slot(), first.unwrap_or(BackendId(0)))
     }
@@ -175,7 +175,8 @@ impl Shard {
     /// The store that a cursor names; of a cluster the next one that is there.
     fn scanned(&self, named: BackendId) -> BackendId {
         let Some(slots) = &self.env.slots else { return named };
-        slots.primaries().find(|primary| primary.0 >= named.0).unwrap_or(named)
+        let mut primaries = slots.primaries().map(|node| node.key.backend);
+        primaries.find(|primary| *primary >= named).unwrap_or(named)
     }
 
     /// Where the key of a request lives that has exactly one.

@@ -31,7 +31,7 @@ mod upkeep;
 
 use std::sync::Arc;
 
-use super::back::{Back, BulkheadFigures, Refresh, ServiceTimes};
+use super::back::{Back, BulkheadFigures, Doubt, ServiceTimes};
 use super::counters::{Counter, Counters, Pressures};
 use super::env::Env;
 use super::front::client_filter::{ClientsAsked, ClientsTold};
@@ -46,7 +46,7 @@ use super::request::ReplyTo;
 use super::settings::ShardSettings;
 use crate::config::Quotas;
 use crate::protocol::Segment;
-use crate::routing::SlotMap;
+use crate::routing::cluster::Map;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, StoreVersion, Timestamp};
@@ -270,14 +270,14 @@ impl Shard {
     }
 
     /// Who owns which slot of a cluster, from now on.
-    pub fn handle_slots(&mut self, slots: Arc<SlotMap>, now: Now) {
+    pub fn handle_slots(&mut self, slots: Arc<Map>, now: Now) {
         self.back.handle_slots(Arc::clone(&slots), now.monotonic);
-        self.env.slots = Some(slots);
+        self.env.handle_slots(slots);
     }
 
-    /// What is to be found out about the cluster, if anything.
-    pub fn poll_refresh(&mut self) -> Option<Refresh> {
-        self.back.take_refresh()
+    /// Why the map of the cluster may be old, if it may.
+    pub fn poll_doubt(&mut self) -> Option<Doubt> {
+        self.back.take_doubt()
     }
 
     /// Clients that say HELLO from now on are told this version.
