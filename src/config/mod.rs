@@ -256,7 +256,7 @@ fn token_source(flags: &Flags) -> Result<Option<TokenSource>, ConfigError> {
 fn check_unix_path(flags: &Flags) -> Result<(), ConfigError> {
     let store = match &flags.storage {
         Storage::Unix(path) => Some(("--storage", path)),
-        Storage::Embedded | Storage::Servers { .. } => None,
+        Storage::Embedded | Storage::Servers { .. } | Storage::Cluster { .. } => None,
     };
     for (flag, path) in flags.unix.iter().map(|path| ("--unix", path)).chain(store) {
         let length = path.as_os_str().len();
@@ -300,9 +300,11 @@ fn check_sizes(flags: &Flags) -> Result<(), ConfigError> {
         (Some(given), Storage::Embedded) if given < EMBEDDED_BYTES_MIN => Err(ConfigError::new(format!(
             "--embedded-max-bytes {given}: {EMBEDDED_BYTES_MIN} or more is wanted"
         ))),
-        (Some(_), storage @ (Storage::Servers { .. } | Storage::Unix(_))) => Err(ConfigError::new(format!(
-            "--embedded-max-bytes is for --storage embedded, and the storage is {storage}"
-        ))),
+        (Some(_), storage @ (Storage::Servers { .. } | Storage::Cluster { .. } | Storage::Unix(_))) => {
+            Err(ConfigError::new(format!(
+                "--embedded-max-bytes is for --storage embedded, and the storage is {storage}"
+            )))
+        }
         _ => Ok(()),
     }
 }

@@ -26,6 +26,13 @@ pub enum Storage {
         /// How weir signs in to them.
         credentials: Option<Credentials>,
     },
+    /// A cluster, of which some nodes are known.
+    Cluster {
+        /// At least one, all different.
+        seeds: Vec<ServerAddress>,
+        /// How weir signs in to all nodes.
+        credentials: Option<Credentials>,
+    },
     /// One server at a path.
     Unix(PathBuf),
 }
@@ -52,15 +59,28 @@ impl fmt::Display for Storage {
             Self::Embedded => out.write_str("embedded"),
             Self::Unix(path) => write!(out, "unix:{}", path.display()),
             Self::Servers { servers, credentials } => {
-                let hidden = if credentials.is_some() { "...@" } else { "" };
-                let servers: Vec<_> = servers.iter().map(ToString::to_string).collect();
-                write!(out, "redis://{hidden}{}", servers.join(","))
+                write_servers(out, "redis", servers, credentials.as_ref())
+            }
+            Self::Cluster { seeds, credentials } => {
+                write_servers(out, "cluster", seeds, credentials.as_ref())
             }
         }
     }
 }
 
-const WANTED: &str = "embedded, redis://HOST:PORT[,HOST:PORT...] or unix:PATH is wanted";
+fn write_servers(
+    out: &mut fmt::Formatter<'_>,
+    scheme: &str,
+    servers: &[ServerAddress],
+    credentials: Option<&Credentials>,
+) -> fmt::Result {
+    let hidden = if credentials.is_some() { "...@" } else { "" };
+    let servers: Vec<_> = servers.iter().map(ToString::to_string).collect();
+    write!(out, "{scheme}://{hidden}{}", servers.join(","))
+}
+
+const WANTED: &str =
+    "embedded, redis://HOST:PORT[,HOST:PORT...], cluster://HOST:PORT[,HOST:PORT...] or unix:PATH is wanted";
 
 impl FromStr for Storage {
     type Err = String;
@@ -73,11 +93,11 @@ impl FromStr for Storage {
             return if path.is_empty() { Err(WANTED.to_owned()) } else { Ok(Self::Unix(path.into())) };
         }
         match text.split_once("://") {
-            Some(("redis" | "valkey", rest)) => servers(rest),
-            Some(("cluster", _)) => {
-                Err("clusters are not supported yet: redis://HOST:PORT,... names single \
-                                         servers, over which weir spreads the keys itself"
-                    .to_owned())
+            Some(("redis" | "valkey", rest)) => {
+                servers(rest).map(|(servers, credentials)| Self::Servers { servers, credentials })
+            }
+            Some(("cluster", rest)) => {
+                servers(rest).map(|(seeds, credentials)| Self::Cluster { seeds, credentials })
             }
             Some(("rediss" | "valkeys", _)) => {
                 Err("encrypted connections to a store are not supported yet: redis://... is".to_owned())
@@ -87,7 +107,7 @@ impl FromStr for Storage {
     }
 }
 
-fn servers(text: &str) -> Result<Storage, String> {
+fn servers(text: &str) -> Result<(Vec<ServerAddress>, Option<Credentials>), String> {
     let (credentials, servers) = match text.rsplit_once('@') {
         Some((credentials, servers)) => (Some(read_credentials(credentials)?), servers),
         None => (None, text),
@@ -105,7 +125,7 @@ fn servers(text: &str) -> Result<Storage, String> {
     }
     match (1..servers.len()).find(|index| servers[..*index].contains(&servers[*index])) {
         Some(index) => Err(format!("{} is there twice", servers[index])),
-        None => Ok(Storage::Servers { servers, credentials }),
+        None => Ok((servers, credentials)),
     }
 }
 

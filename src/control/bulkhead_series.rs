@@ -45,10 +45,15 @@ fn at(totals: &Totals, place: usize) -> impl Iterator<Item = &BulkheadFigures> +
     totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
 }
 
+/// Backends that there are, with their places: those of a cluster come and go.
+fn known(backends: &[String]) -> impl Iterator<Item = (usize, &String)> {
+    backends.iter().enumerate().filter(|(_, backend)| !backend.is_empty())
+}
+
 pub(super) fn write_bulkheads(page: &mut Exposition, backends: &[String], totals: &Totals) {
     for (name, help, join, figure) in FIGURES {
         let mut family = page.family(name, help, Kind::Gauge);
-        for (index, backend) in backends.iter().enumerate() {
+        for (index, backend) in known(backends) {
             for (track, word) in TRACKS.iter().enumerate() {
                 let place = index * BULKHEADS + track;
                 let own = at(totals, place).map(figure);
@@ -75,13 +80,13 @@ fn write_levels(page: &mut Exposition, backends: &[String], totals: &Totals) {
     let of = |backend: usize| at(totals, backend * BULKHEADS);
     let help = "How much a core would hold back of what matters little, 0 to 3: the highest of all cores.";
     let mut family = page.family("weir_backend_level", help, Kind::Gauge);
-    for (index, backend) in backends.iter().enumerate() {
+    for (index, backend) in known(backends) {
         let level = of(index).map(|own| own.level).max().unwrap_or_default();
         family.sample(&[("backend", backend)], u64::from(level));
     }
     let help = "What replies usually take by what they take now (95th percentiles): 1 is steady, the lowest of all cores.";
     let mut family = page.family("weir_backend_latency_ratio", help, Kind::Gauge);
-    for (index, backend) in backends.iter().enumerate() {
+    for (index, backend) in known(backends) {
         let ratio = of(index).filter_map(|own| own.latency_ratio).fold(1.0, f64::min);
         family.sample(&[("backend", backend)], ratio);
     }
@@ -93,7 +98,7 @@ const LINES_MAX: usize = 64;
 /// The lines of `INFO`: how it stands with each backend, and how much was refused for which reason.
 pub(super) fn bulkhead_lines(backends: &[String], totals: &Totals) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
-    for (index, backend) in backends.iter().enumerate().take(LINES_MAX) {
+    for (index, backend) in known(backends).take(LINES_MAX) {
         let [usual, heavy] = [0, 1].map(|track| at(totals, index * BULKHEADS + track));
         let in_micros = |figure: fn(&BulkheadFigures) -> Duration| {
             usual.clone().map(figure).max().unwrap_or_default().as_micros()

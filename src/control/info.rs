@@ -109,7 +109,8 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
             line("quotas_version", &facts.quotas.version);
             line("quotas_loaded", &facts.quotas.taken_in_all());
             line("quotas_refused", &facts.quotas.refused_in_all());
-            line("backends", &facts.backends.join(","));
+            let backends = facts.backends.iter().filter(|name| !name.is_empty());
+            line("backends", &backends.map(String::as_str).collect::<Vec<_>>().join(","));
             line("backend_connections", &sum.links_open);
             line("backend_replies_owed", &sum.replies_owed);
             for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {

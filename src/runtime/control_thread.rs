@@ -166,6 +166,11 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.settings.facts.store_version = version;
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::StoreVersion(version)));
         }
+        ToControl::Slots(map, why) => {
+            let line = control::slots_line(&map, &why);
+            this.settings.facts.backends = control::node_names(&map);
+            this.say(log::Kind::Cluster, &line);
+        }
         ToControl::Token(Ok(token)) => {
             this.say(log::Kind::Token, "the file of the admin token was read");
             if let Some(guard) = &mut this.settings.guard {

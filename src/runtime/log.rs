@@ -28,11 +28,13 @@ pub(super) enum Kind {
     Refused,
     /// A token was read.
     Token,
+    /// There is another map of the cluster.
+    Cluster,
     /// A core holds back more, or less, of what matters little.
     Level,
 }
 
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {

@@ -9,6 +9,7 @@
 //! | `Report`, `Clients` | one per shard: there is one round of each at a time |
 //! | `Quotas`, `Token`, `Check` | one per file that changed, or was posted: those bodies have a common bound |
 //! | `Reload` | one that is carried out, and one behind it: those that came meanwhile are one |
+//! | `Slots` | one per map: maps are a second apart, or differ by a slot that a node refused |
 //! | `Line` | one per shard, backend and second: a level lasts that long at least |
 //! | `Drain`, `Stop`, `Drained` | one per shard |
 
@@ -23,6 +24,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::{AdminToken, QuotaError, Quotas};
 use crate::control::{QuotaSource, ShardReport};
+use crate::routing::cluster::Map;
 use crate::shard::{ClientsAsked, ClientsTold, Question, ReplyTo};
 use crate::storage::EngineStatistics;
 use crate::values::allowance::Report;
@@ -37,6 +39,8 @@ pub(super) enum ToShard {
     Grants(Vec<Grant>),
     /// Clients are told another version.
     StoreVersion(StoreVersion),
+    /// Who owns which slot of a cluster.
+    Slots(Arc<Map>),
     /// Say what you have counted.
     Report,
     /// A client of any shard wants something of all clients.
@@ -69,6 +73,8 @@ pub(super) enum ToControl {
     Quotas(Box<QuotasRead>),
     /// The lowest version among the stores is another.
     StoreVersion(StoreVersion),
+    /// There is another map of the cluster, and why.
+    Slots(Arc<Map>, String),
     /// The file of the admin token was read again.
     Token(Result<AdminToken, String>),
 }

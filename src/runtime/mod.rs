@@ -8,11 +8,13 @@
 //!  weir-load      the load generator's, in a process of its own: load_thread.rs, load.rs
 //!  weir-quotas        reads and checks quotas, watches the quota file: quotas_thread.rs, watch.rs
 //!  weir-versions      asks stores for their versions, once a minute: versions_thread.rs
+//!  weir-topology      asks nodes of a cluster who owns which slot: topology_thread.rs
 //!  weir-signals       turns signals into letters to control
 //! ```
 
 mod admin;
 mod allocator;
+mod asking;
 mod clock;
 mod connect;
 mod control_thread;
@@ -32,6 +34,7 @@ mod ring;
 mod server;
 mod shard_thread;
 mod storage_thread;
+mod topology_thread;
 mod versions_thread;
 mod watch;
 

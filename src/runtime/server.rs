@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 use glommio::ExecutorJoinHandle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::clock::Clock;
-use super::connect::{Route, Routes};
+use super::connect::{Place, Route, Routes};
 use super::control_thread::{self, Control, ControlSettings};
 use super::driver::Driver;
 use super::mesh::{self, Mesh};
@@ -23,6 +23,7 @@ use super::quotas_thread::{QuotaFile, QuotasThread};
 use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
+use super::topology_thread::{DOUBTS_MAX, Listeners, TopologyThread};
 use super::versions_thread::VersionsThread;
 use super::watch::FileWatch;
 use super::{admin, executor, listen, log};
@@ -30,22 +31,23 @@ use crate::config::{AdminToken, Config, Layer, LimiterKind, Quotas, Size, Storag
 use crate::control::pool::Rhythm;
 use crate::control::quota_page::Guard;
 use crate::control::reconciliation::Reconciliation;
-use crate::control::{ProcessFacts, Versions};
+use crate::control::{self, ProcessFacts, Versions};
 use crate::policy::fixed_window::FixedWindows;
 use crate::policy::hot_keys::HotSettings as Detection;
 use crate::policy::queue::{Held, Patience};
 use crate::policy::seats::Seats;
 use crate::policy::window::Bounds;
 use crate::routing::Topology;
+use crate::routing::cluster::Map;
 use crate::shard::{
-    AdmissionSettings, BackendSettings, ClientLimits, HotSettings, Limiter, Mode, OverloadSettings, Shard,
-    ShardSettings,
+    AdmissionSettings, BackendSettings, ClientLimits, Doubt, HotSettings, Limiter, Mode, OverloadSettings,
+    Shard, ShardSettings,
 };
 use crate::storage::script::Script;
 use crate::storage::{Engine, EngineLimits, Service};
 use crate::values::allowance::lease_of;
-use crate::values::limits::TENANTS_MAX;
-use crate::values::{ShardId, StoreVersion};
+use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS, TENANTS_MAX};
+use crate::values::{Random, ShardId, StoreVersion};
 
 /// Descriptors beside those of clients: rings, listeners, links, executors.
 const FILES_SPARE: u64 = 1024;
@@ -89,6 +91,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     let mut executors: Vec<Executor> = Vec::new();
     let (backends, storage) = start_storage(config, clock, &mut executors)?;
+    let topology = topology_thread(config, &backends, clock);
     let mut versions = ask_versions(&backends, clock);
     let store_version = versions.ask_first();
     let (routes, backends): (Vec<Route>, Vec<BackendSettings>) = backends.into_iter().unzip();
@@ -99,6 +102,10 @@ pub fn run(config: &Config) -> Result<(), String> {
     let admission = admission_settings(config);
     let overload = overload_settings(config, cpus.len(), backends.len());
     let hot = hot_settings(config, backends.len());
+    let (topology, slots) = topology
+        .map(|mut topology| (topology.find_first(), topology))
+        .map_or_else(|| (None, None), |(slots, topology)| (Some(topology), Some(slots)));
+    let (doubts, heard_doubts) = crossbeam_channel::bounded(DOUBTS_MAX);
     let mut mailboxes = Vec::new();
     for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(listeners) {
         let (mailbox, letters, bell) = mailbox::<ToShard>()?;
@@ -121,15 +128,17 @@ pub fn run(config: &Config) -> Result<(), String> {
             clock,
             busy_poll: config.busy_poll,
             store_version,
+            cluster: slots.clone().map(|slots| (slots, doubts.clone())),
         };
         executors.push(start_shard(cpus[index], parts, (letters, bell))?);
     }
 
+    let shards = mailboxes.clone();
     let facts = ProcessFacts {
         pid: std::process::id(),
         port: opened.port,
         clients_max: config.clients_max,
-        backends: backends.iter().map(|backend| backend.name.clone()).collect(),
+        backends: backend_names(&backends, slots.as_deref()),
         run_id: run_id(),
         store_version,
         ..ProcessFacts::default()
@@ -160,9 +169,14 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
     .start()
     .map_err(|error| format!("cannot start a thread: {error}"))?;
+    drop(doubts);
+    if let Some(topology) = topology {
+        let listeners = Listeners { shards, control: control.clone(), doubts: heard_doubts };
+        topology.start(listeners).map_err(|error| format!("cannot start a thread: {error}"))?;
+    }
     versions.start(control.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
     listen_to_signals(control)?;
-    report_start(config, &opened, &cpus, &backends, &quotas);
+    report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
     if let Some(warning) = exposure(opened.admin, token) {
         log::line(&warning);
     }
@@ -227,16 +241,22 @@ fn report_start(
     config: &Config,
     opened: &Opened,
     cpus: &[Option<usize>],
-    backends: &[BackendSettings],
+    (backends, slots): (&[BackendSettings], Option<&Map>),
     quotas: &Quotas,
 ) {
     opened.lines.iter().for_each(|line| log::line(line));
     let places: Vec<String> =
         cpus.iter().map(|cpu| cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())).collect();
     log::line(&format!("{} shards on CPUs {}", cpus.len(), places.join(",")));
-    let names: Vec<&str> = backends.iter().map(|backend| backend.name.as_str()).collect();
+    let names: Vec<String> =
+        backend_names(backends, slots).into_iter().filter(|name| !name.is_empty()).collect();
     let bound = match config.storage {
         Storage::Embedded => format!(", at most {}", Size(config.embedded_bytes_max as u64)),
+        Storage::Cluster { .. } => {
+            let owned =
+                slots.map_or(0, |slots| (0..SLOTS).filter(|slot| slots.owner(*slot).is_some()).count());
+            format!(": a cluster with {owned} of {SLOTS} slots owned")
+        }
         _ => String::new(),
     };
     log::line(&format!("storage: {}{bound}", names.join(", ")));
@@ -262,7 +282,8 @@ fn tenants_line(config: &Config, quotas: &Quotas) -> String {
 /// Where each backend is, and what it is called.
 fn resolve(config: &Config) -> Result<Vec<(socket2::SockAddr, BackendSettings)>, String> {
     match &config.storage {
-        Storage::Embedded => Ok(Vec::new()),
+        // Nodes of a cluster are found out about from time to time.
+        Storage::Embedded | Storage::Cluster { .. } => Ok(Vec::new()),
         Storage::Unix(path) => {
             let address = socket2::SockAddr::unix(path)
                 .map_err(|error| format!("--storage unix:{}: {error}", path.display()))?;
@@ -336,6 +357,15 @@ fn start_storage(
     clock: Clock,
     executors: &mut Vec<Executor>,
 ) -> Result<(Backends, Option<Mailbox<ToStorage>>), String> {
+    if let Storage::Cluster { credentials, .. } = &config.storage {
+        let credentials = credentials.as_ref().map(|known| (known.user.clone(), known.password.clone()));
+        let node = |number| {
+            let settings =
+                BackendSettings { name: format!("node {number}"), credentials: credentials.clone() };
+            (Route::Node(Place::default()), settings)
+        };
+        return Ok(((0..CLUSTER_NODES_MAX).map(node).collect(), None));
+    }
     if config.storage != Storage::Embedded {
         let servers = resolve(config)?;
         return Ok((
@@ -384,6 +414,8 @@ struct Parts {
     clock: Clock,
     busy_poll: Duration,
     store_version: StoreVersion,
+    /// Who owns which slot of a cluster, and who is told that this may be wrong.
+    cluster: Option<(Arc<Map>, Sender<Doubt>)>,
 }
 
 fn start_shard(
@@ -404,13 +436,29 @@ fn start_shard(
             clock,
             busy_poll,
             store_version,
+            cluster,
         } = parts;
         let driver = Driver::new(Ring::new(bell)?, listeners);
         let mut shard = Shard::new(settings, quotas);
         shard.handle_store_version(store_version);
-        ShardThread { shard, driver, mesh, connector: routes, letters, control, door, clock, busy_poll }
-            .run()
-            .await
+        let doubts = cluster.map(|(slots, doubts)| {
+            shard.handle_slots(slots, clock.now());
+            doubts
+        });
+        ShardThread {
+            shard,
+            driver,
+            mesh,
+            connector: routes,
+            letters,
+            control,
+            doubts,
+            door,
+            clock,
+            busy_poll,
+        }
+        .run()
+        .await
     };
     executor::spawn(&name, cpu, task).map_err(|error| error.to_string())
 }
@@ -478,7 +526,11 @@ fn hot_settings(config: &Config, backends: usize) -> HotSettings {
     let limits = config.hot;
     let settings = HotSettings::new(backends as u16);
     HotSettings {
-        mode: mode_of(config, Layer::Hot),
+        // What is kept knows nothing yet of slots that change their owners.
+        mode: match config.storage {
+            Storage::Cluster { .. } => Mode::Off,
+            _ => mode_of(config, Layer::Hot),
+        },
         detection: Detection {
             least_per_second: limits.rate,
             least_share_per_mille: limits.share_per_mille,
@@ -547,9 +599,29 @@ fn listen_to_signals(control: Mailbox<ToControl>) -> Result<(), String> {
 fn ask_versions(backends: &Backends, clock: Clock) -> VersionsThread {
     let stores = backends.iter().filter_map(|(route, settings)| match route {
         Route::Socket(address) => Some((address.clone(), settings.credentials.as_ref())),
-        Route::Embedded(_) => None,
+        Route::Node(_) | Route::Embedded(_) => None,
     });
     VersionsThread::new(stores, clock)
+}
+
+/// Who finds out about a cluster.
+fn topology_thread(config: &Config, backends: &Backends, clock: Clock) -> Option<TopologyThread> {
+    let Storage::Cluster { seeds, credentials } = &config.storage else { return None };
+    let credentials = credentials.as_ref().map(|known| (known.user.clone(), known.password.clone()));
+    let places = backends.iter().filter_map(|(route, _)| match route {
+        Route::Node(place) => Some(Arc::clone(place)),
+        Route::Socket(_) | Route::Embedded(_) => None,
+    });
+    let random = Random::new(random_seed());
+    Some(TopologyThread::new(seeds.clone(), credentials.as_ref(), places.collect(), (clock, random)))
+}
+
+/// How backends are called; of a cluster those that there are, each in its place.
+fn backend_names(backends: &[BackendSettings], slots: Option<&Map>) -> Vec<String> {
+    match slots {
+        None => backends.iter().map(|backend| backend.name.clone()).collect(),
+        Some(slots) => control::node_names(slots),
+    }
 }
 
 /// Forty hexadecimal digits, as Redis has them.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 
 use super::allocator;
 use super::clock::Clock;
@@ -22,7 +22,7 @@ use super::messages::{Mailbox, ToControl, ToShard};
 use super::park::{Parking, SHALLOW_SLEEP};
 use crate::control::{EventLoopFigures, ShardReport};
 use crate::protocol::{Room, Segment};
-use crate::shard::{Address, Shard};
+use crate::shard::{Address, Doubt, Shard};
 use crate::values::time::Now;
 use crate::values::{Action, Loss, Owner};
 
@@ -192,6 +192,8 @@ pub(super) struct ShardThread<C> {
     pub connector: C,
     pub letters: Receiver<ToShard>,
     pub control: Mailbox<ToControl>,
+    /// Who is told that a map of the cluster may be old; nobody without a cluster.
+    pub doubts: Option<Sender<Doubt>>,
     pub door: Door,
     pub clock: Clock,
     pub busy_poll: Duration,
@@ -200,7 +202,8 @@ pub(super) struct ShardThread<C> {
 impl<C: Connector> ShardThread<C> {
     /// Runs until told to stop.
     pub async fn run(self) -> io::Result<()> {
-        let Self { shard, mut driver, mut mesh, connector, letters, control, door, clock, busy_poll } = self;
+        let Self { shard, mut driver, mut mesh, connector, letters, control, doubts, door, clock, busy_poll } =
+            self;
         let mut guarded = Guarded { shard, door, inside: 0, bytes: 0 };
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
@@ -221,6 +224,7 @@ impl<C: Connector> ShardThread<C> {
                     ToShard::Quotas(quotas) => guarded.shard.handle_quotas(quotas, now),
                     ToShard::Grants(grants) => guarded.shard.handle_grants(&grants, now),
                     ToShard::StoreVersion(version) => guarded.shard.handle_store_version(version),
+                    ToShard::Slots(slots) => guarded.shard.handle_slots(slots, now),
                     ToShard::Report => {
                         let report = ShardReport::of(&guarded.shard, figures);
                         control.post(ToControl::Report(guarded.shard.id(), Box::new(report)));
@@ -251,6 +255,10 @@ impl<C: Connector> ShardThread<C> {
             }
             while let Some(line) = guarded.shard.poll_line() {
                 control.post(ToControl::Line(line));
+            }
+            if let (Some(doubts), Some(doubt)) = (&doubts, guarded.shard.poll_doubt()) {
+                // Where so many wait already, one more says nothing new.
+                let _ = doubts.try_send(doubt);
             }
             while let Some((to, question)) = guarded.shard.poll_question() {
                 control.post(ToControl::Ask(to, question));

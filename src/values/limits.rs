@@ -38,6 +38,8 @@ pub const RECEIVE_BUFFER_BYTES: usize = 20 * 1024;
 pub const SHARDS_MAX: usize = 256;
 /// Backends of one process.
 pub const BACKENDS_MAX: usize = 1024;
+/// Nodes of a cluster, replicas among them.
+pub const CLUSTER_NODES_MAX: usize = 128;
 /// Bytes of what one node of a cluster tells of it: every slot a range of its own, with a replica each, fits.
 pub const CLUSTER_REPLY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Nodes that are asked for it together.

@@ -4,12 +4,12 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::view::NodeId;
-use crate::values::limits::{BACKENDS_MAX, SLOTS};
+use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 use crate::values::{BackendId, ServerAddress};
 
 /// A slot that nobody owns.
 pub(super) const NOBODY: u16 = u16::MAX;
-const _: () = assert!(BACKENDS_MAX < NOBODY as usize);
+const _: () = assert!(CLUSTER_NODES_MAX < NOBODY as usize);
 
 /// A place in the table of nodes, and who has it: places are used again, generations never are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

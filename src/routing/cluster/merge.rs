@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::map::{Map, NOBODY, Node, NodeKey, OpenSlot, Role};
 use super::view::{NodeId, Open, Seen, View};
 use crate::values::BackendId;
-use crate::values::limits::{BACKENDS_MAX, CLUSTER_VIEWS_MAX, SLOTS};
+use crate::values::limits::{CLUSTER_NODES_MAX, CLUSTER_VIEWS_MAX, SLOTS};
 
 /// A config epoch, or the half above it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,7 +147,7 @@ impl Cluster {
                 rejected.push((place, Rejected::TooManyViews));
             } else if shared * 2 < known.len() {
                 rejected.push((place, Rejected::Strangers));
-            } else if with_this().len() > BACKENDS_MAX {
+            } else if with_this().len() > CLUSTER_NODES_MAX {
                 rejected.push((place, Rejected::TooManyNodes));
             } else {
                 all = with_this();
@@ -163,7 +163,7 @@ impl Cluster {
 
     /// A place for each node: its old one, or one that is free.
     fn places<'a>(&mut self, facts: &Facts<'a>) -> Places<'a> {
-        let mut places = Places { by_id: BTreeMap::new(), taken: vec![None; BACKENDS_MAX] };
+        let mut places = Places { by_id: BTreeMap::new(), taken: vec![None; CLUSTER_NODES_MAX] };
         for node in self.map.nodes() {
             if let Some((id, _)) = facts.get_key_value(&node.id) {
                 places.take(id, node.key);
@@ -183,12 +183,12 @@ impl Cluster {
 
     fn owners(&mut self, accepted: &[&View], facts: &Facts<'_>, places: &Places<'_>) -> Box<[u16]> {
         let claims: Vec<Claims> = accepted.iter().map(|view| Claims::of(view, places)).collect();
-        let mut failed = vec![false; BACKENDS_MAX];
+        let mut failed = [false; CLUSTER_NODES_MAX];
         for (id, fact) in facts {
             failed[usize::from(places.of(id).0)] = fact.failed;
         }
         // Those that answered themselves, by their places.
-        let mut tellers: Vec<Option<&Claims>> = vec![None; BACKENDS_MAX];
+        let mut tellers: Vec<Option<&Claims>> = vec![None; CLUSTER_NODES_MAX];
         for claims in &claims {
             tellers[usize::from(claims.teller)].get_or_insert(claims);
         }
@@ -349,7 +349,7 @@ struct Claims {
 impl Claims {
     fn of(view: &View, places: &Places<'_>) -> Self {
         let mut owners = vec![NOBODY; usize::from(SLOTS)];
-        let mut epochs = vec![Epoch::default(); BACKENDS_MAX];
+        let mut epochs = vec![Epoch::default(); CLUSTER_NODES_MAX];
         for seen in &view.nodes {
             let place = places.of(&seen.id).0;
             epochs[usize::from(place)] = Epoch::whole(seen.epoch);

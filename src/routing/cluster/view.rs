@@ -14,7 +14,7 @@ use std::fmt;
 use super::refusal::{digits, host_and_port, is_host};
 use crate::protocol::{ReplyScanner, reply};
 use crate::values::ServerAddress;
-use crate::values::limits::{BACKENDS_MAX, CLUSTER_REPLY_BYTES_MAX, NODE_ID_BYTES_MAX, SLOTS};
+use crate::values::limits::{CLUSTER_NODES_MAX, CLUSTER_REPLY_BYTES_MAX, NODE_ID_BYTES_MAX, SLOTS};
 
 /// How much of an error of the node is kept.
 const ERROR_BYTES_MAX: usize = 128;
@@ -186,7 +186,7 @@ fn read_nodes(asked: &ServerAddress, nodes: &[u8]) -> Result<View, Unusable> {
         if line.flag("handshake") {
             continue;
         }
-        if view.nodes.len() == BACKENDS_MAX {
+        if view.nodes.len() == CLUSTER_NODES_MAX {
             return Err(Unusable::TooLarge);
         }
         let (seen, open) = line.seen(asked, &mut claimed).ok_or(WRONG)?;

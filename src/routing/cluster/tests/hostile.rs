@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::values::limits::{BACKENDS_MAX, CLUSTER_REPLY_BYTES_MAX};
+use crate::values::limits::{CLUSTER_NODES_MAX, CLUSTER_REPLY_BYTES_MAX};
 
 const HEALTHY_SLOTS: &[u8] = include_bytes!("../../../../tests/data/cluster/hostnames.slots");
 const HEALTHY_NODES: &[u8] = include_bytes!("../../../../tests/data/cluster/importing.nodes");
@@ -75,7 +75,7 @@ fn errors_are_told_and_too_much_is_not_looked_at() {
     let whole = format!("${CLUSTER_REPLY_BYTES_MAX}\r\n{}\r\n", " ".repeat(CLUSTER_REPLY_BYTES_MAX));
     assert_eq!(parse(HEALTHY_SLOTS, whole.as_bytes()), Err(Unusable::TooLarge));
     let many: Vec<String> =
-        (0..=BACKENDS_MAX).map(|id| format!("{id} h:1@2 master - 0 0 0 connected")).collect();
+        (0..=CLUSTER_NODES_MAX).map(|id| format!("{id} h:1@2 master - 0 0 0 connected")).collect();
     assert_eq!(nodes(&many.join("\n")), Err(Unusable::TooLarge));
     for (slots, complaint) in [
         ("+OK\r\n", "CLUSTER SLOTS"),

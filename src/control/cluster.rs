@@ -1,0 +1,113 @@
+//! What is told of a cluster: its nodes, who owns how many slots, and how that was found out.
+
+use serde_json::{Value, json};
+
+use crate::routing::cluster::{Map, Node, Role};
+use crate::values::BackendId;
+use crate::values::limits::SLOTS;
+
+/// How nodes are called, each in its place among the backends; nothing where nobody is.
+pub fn node_names(map: &Map) -> Vec<String> {
+    (0..map.places())
+        .map(|place| map.node(BackendId(place as u16)).map(name_of).unwrap_or_default())
+        .collect()
+}
+
+fn name_of(node: &Node) -> String {
+    node.addresses.first().map_or_else(|| node.id.to_string(), ToString::to_string)
+}
+
+/// Slots that each place owns.
+fn owned(map: &Map) -> Vec<u32> {
+    let mut owned = vec![0; map.places()];
+    for owner in (0..SLOTS).filter_map(|slot| map.owner(slot)) {
+        if let Some(count) = owned.get_mut(usize::from(owner.0)) {
+            *count += 1;
+        }
+    }
+    owned
+}
+
+/// A line for those who look after weir: another map is in force.
+pub fn slots_line(map: &Map, why: &str) -> String {
+    let owned = owned(map);
+    let primaries = map.primaries().filter(|node| owned[usize::from(node.key.backend.0)] > 0).count();
+    format!(
+        "cluster: map {} ({why}): {} of {SLOTS} slots owned by {primaries} of {} nodes, {} of them failed, {} slots on their way",
+        map.version(),
+        owned.iter().sum::<u32>(),
+        map.nodes().count(),
+        map.nodes().filter(|node| node.failed).count(),
+        map.open_slots().len()
+    )
+}
+
+/// The page `/cluster`.
+pub fn cluster_page(map: Option<&Map>) -> String {
+    let Some(map) = map else { return json!({ "cluster": false }).to_string() };
+    let owned = owned(map);
+    let names = node_names(map);
+    let nodes: Vec<Value> = map
+        .nodes()
+        .map(|node| {
+            let place = usize::from(node.key.backend.0);
+            let (role, of) = match node.role {
+                Role::Primary => ("primary", None),
+                Role::Replica(of) => ("replica", of.and_then(|of| names.get(usize::from(of.0)))),
+            };
+            json!({
+                "name": names[place],
+                "id": node.id.to_string(),
+                "addresses": node.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "role": role,
+                "replica_of": of,
+                "failed": node.failed,
+                "slots": owned[place],
+            })
+        })
+        .collect();
+    let open: Vec<Value> = map
+        .open_slots()
+        .iter()
+        .map(|open| {
+            let name = |node: BackendId| names.get(usize::from(node.0));
+            json!({ "slot": open.slot, "source": name(open.source), "target": name(open.target) })
+        })
+        .collect();
+    json!({
+        "cluster": true,
+        "version": map.version(),
+        "slots_owned": owned.iter().sum::<u32>(),
+        "nodes": nodes,
+        "slots_on_their_way": open,
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::cluster::{Cluster, View};
+    use crate::values::ServerAddress;
+
+    #[test]
+    fn a_cluster_is_told_of_by_its_nodes() {
+        assert_eq!(cluster_page(None), r#"{"cluster":false}"#);
+        let nodes = "a1 10.0.0.1:7000@1 myself,master - 0 0 1 connected 0-99 200 [5->-b2]\n\
+                     b2 10.0.0.2:7000@1 master,fail - 0 0 2 connected 100-199\n";
+        let told = format!("${}\r\n{nodes}\r\n", nodes.len());
+        let asked = ServerAddress { host: "10.0.0.1".to_owned(), port: 7000 };
+        let mut cluster = Cluster::default();
+        cluster.apply(&[View::parse(&asked, b"*0\r\n", told.as_bytes()).expect("a view")]);
+        let map = cluster.map();
+        assert_eq!(node_names(map), ["10.0.0.1:7000", "10.0.0.2:7000"]);
+        let line = slots_line(map, "MOVED");
+        assert!(
+            line.contains("(MOVED): 201 of 16384 slots owned by 2 of 2 nodes, 1 of them failed, 1 slots"),
+            "{line}"
+        );
+        let page: Value = serde_json::from_str(&cluster_page(Some(map))).expect("JSON");
+        assert_eq!((&page["nodes"][0]["slots"], &page["nodes"][1]["failed"]), (&json!(101), &json!(true)));
+        assert_eq!(page["slots_on_their_way"][0]["target"], json!("10.0.0.2:7000"));
+    }
+}

@@ -1,0 +1,182 @@
+//! Asks nodes of a cluster who owns which slot, on a thread of its own, and tells all shards: once before the first client is
+//! served, then whenever a shard has reason to doubt it, and every ten seconds.
+
+use std::io;
+use std::net::ToSocketAddrs as _;
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use socket2::SockAddr;
+
+use super::asking::{self, Credentials, Question};
+use super::clock::Clock;
+use super::connect::Place;
+use super::messages::{Mailbox, ToControl, ToShard};
+use crate::routing::cluster::{Applied, Ask, Cluster, Map, Node, Outcome, Refresh, View};
+use crate::shard::Doubt;
+use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
+use crate::values::{Random, ServerAddress, Timestamp};
+
+/// How long the start waits for a first map.
+const START_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a node may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A node is asked by a thread of little weight that lasts as long as its answer.
+const STACK_BYTES: usize = 256 * 1024;
+/// Doubts that wait to be heard: further ones say nothing new.
+pub(super) const DOUBTS_MAX: usize = 256;
+
+/// What is known of the cluster, and who is told.
+pub(super) struct TopologyThread {
+    seeds: Vec<ServerAddress>,
+    question: Question,
+    cluster: Cluster,
+    refresh: Refresh,
+    /// Where shards look when they connect.
+    places: Vec<Place>,
+    clock: Clock,
+}
+
+/// Who hears of maps, and from where doubts come.
+pub(super) struct Listeners {
+    pub shards: Vec<Mailbox<ToShard>>,
+    pub control: Mailbox<ToControl>,
+    pub doubts: Receiver<Doubt>,
+}
+
+impl TopologyThread {
+    /// Nothing has been asked yet.
+    pub fn new(
+        seeds: Vec<ServerAddress>,
+        credentials: Option<&Credentials>,
+        places: Vec<Place>,
+        (clock, random): (Clock, Random),
+    ) -> Self {
+        let requests: [&[&str]; 2] = [&["CLUSTER", "SLOTS"], &["CLUSTER", "NODES"]];
+        Self {
+            question: Question::new(credentials, &requests, 2 * CLUSTER_REPLY_BYTES_MAX),
+            cluster: Cluster::default(),
+            refresh: Refresh::new(seeds.len(), random),
+            seeds,
+            places,
+            clock,
+        }
+    }
+
+    /// Asks until somebody has answered, for a while.
+    pub fn find_first(&mut self) -> Arc<Map> {
+        let until = self.clock.now().monotonic.after(START_PATIENCE);
+        while self.cluster.map().version() == 0 && self.clock.now().monotonic < until {
+            match self.refresh.poll_deadline() {
+                Some(due) if due > self.clock.now().monotonic => {
+                    thread::park_timeout(due.min(until).since(self.clock.now().monotonic));
+                }
+                _ => _ = self.round(),
+            }
+        }
+        Arc::clone(self.cluster.map())
+    }
+
+    /// Goes on asking. The thread ends with the process.
+    pub fn start(self, listeners: Listeners) -> io::Result<()> {
+        thread::Builder::new()
+            .name("weir-topology".to_owned())
+            .spawn(move || self.run(&listeners))
+            .map(|_| ())
+    }
+
+    fn run(mut self, listeners: &Listeners) {
+        loop {
+            let now = self.clock.now().monotonic;
+            let due = self.refresh.poll_deadline().unwrap_or(now);
+            match listeners.doubts.recv_timeout(due.since(now)) {
+                Ok(doubt) => self.hear(doubt, listeners),
+                Err(RecvTimeoutError::Timeout) => {}
+                // No shard is left.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if let Some(map) = self.round() {
+                tell(listeners, &map, "nodes were asked");
+            }
+        }
+    }
+
+    /// All doubts that are there by now.
+    fn hear(&mut self, first: Doubt, listeners: &Listeners) {
+        let doubts: Vec<Doubt> =
+            std::iter::once(first).chain(listeners.doubts.try_iter().take(DOUBTS_MAX)).collect();
+        let moved: Vec<_> = doubts.iter().filter_map(|doubt| doubt.moved).collect();
+        doubts.iter().for_each(|doubt| self.refresh.handle_reason(doubt.reason));
+        if let Some(map) = self.cluster.patch(&moved) {
+            self.note_places(&map);
+            tell(listeners, &map, "MOVED");
+        }
+    }
+
+    /// Asks those whose turn it is, if it is time. The map, if it is another one now.
+    fn round(&mut self) -> Option<Arc<Map>> {
+        let started = self.clock.now().monotonic;
+        let map = Arc::clone(self.cluster.map());
+        let asked: Vec<ServerAddress> = match self.refresh.poll_round(&map, started)? {
+            Ask::Seeds(seeds) => seeds.into_iter().filter_map(|seed| self.seeds.get(seed).cloned()).collect(),
+            Ask::Nodes(nodes) => {
+                let address = |node: &Node| node.addresses.first().cloned();
+                nodes.into_iter().filter_map(|key| map.node_of(key).and_then(address)).collect()
+            }
+        };
+        let views = self.ask_together(&asked, started.after(PATIENCE));
+        let Applied { map, .. } = self.cluster.apply(&views);
+        let outcome = match (&map, views.is_empty()) {
+            (Some(_), _) => Outcome::Changed,
+            (None, false) => Outcome::Unchanged,
+            (None, true) => Outcome::NobodyAnswered,
+        };
+        self.refresh.handle_outcome(outcome, self.clock.now().monotonic);
+        // Names may mean other addresses by now.
+        let current = Arc::clone(self.cluster.map());
+        self.note_places(&current);
+        map
+    }
+
+    /// One thread for each, so that a node that is silent takes no time from others. They are three at most.
+    fn ask_together(&self, asked: &[ServerAddress], deadline: Timestamp) -> Vec<View> {
+        thread::scope(|scope| {
+            let asked: Vec<_> = asked
+                .iter()
+                .map(|address| {
+                    let thread =
+                        thread::Builder::new().name("weir-topology".to_owned()).stack_size(STACK_BYTES);
+                    thread.spawn_scoped(scope, move || self.ask(address, deadline))
+                })
+                .collect();
+            asked.into_iter().filter_map(|thread| thread.ok()?.join().ok().flatten()).collect()
+        })
+    }
+
+    fn ask(&self, address: &ServerAddress, deadline: Timestamp) -> Option<View> {
+        let replies = asking::ask(&found(address)?, &self.question, self.clock, deadline).ok()?;
+        let [slots, nodes] = <[Vec<u8>; 2]>::try_from(replies).ok()?;
+        View::parse(address, &slots, &nodes).ok()
+    }
+
+    /// Where each node is found now.
+    fn note_places(&self, map: &Map) {
+        for (place, at) in self.places.iter().enumerate() {
+            let node = map.nodes().find(|node| usize::from(node.key.backend.0) == place);
+            let address = node.and_then(|node| node.addresses.iter().find_map(found));
+            *at.lock().unwrap_or_else(PoisonError::into_inner) = address;
+        }
+    }
+}
+
+fn tell(listeners: &Listeners, map: &Arc<Map>, why: &str) {
+    listeners.shards.iter().for_each(|shard| shard.post(ToShard::Slots(Arc::clone(map))));
+    listeners.control.post(ToControl::Slots(Arc::clone(map), why.to_owned()));
+}
+
+/// The first address of a name.
+fn found(address: &ServerAddress) -> Option<SockAddr> {
+    (address.host.as_str(), address.port).to_socket_addrs().ok()?.next().map(SockAddr::from)
+}
