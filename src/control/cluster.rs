@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::http::{Response, Status};
 use crate::routing::cluster::{Map, Node, Role};
 use crate::values::BackendId;
 use crate::values::limits::SLOTS;
@@ -43,8 +44,12 @@ pub fn slots_line(map: &Map, why: &str) -> String {
 }
 
 /// The page `/cluster`.
-pub fn cluster_page(map: Option<&Map>) -> String {
-    let Some(map) = map else { return json!({ "cluster": false }).to_string() };
+pub(super) fn cluster_page(map: Option<&Map>) -> Response {
+    Response::json(Status::Ok, &told(map))
+}
+
+fn told(map: Option<&Map>) -> Value {
+    let Some(map) = map else { return json!({ "cluster": false }) };
     let owned = owned(map);
     let names = node_names(map);
     let nodes: Vec<Value> = map
@@ -81,7 +86,6 @@ pub fn cluster_page(map: Option<&Map>) -> String {
         "nodes": nodes,
         "slots_on_their_way": open,
     })
-    .to_string()
 }
 
 #[cfg(test)]
@@ -92,13 +96,13 @@ mod tests {
 
     #[test]
     fn a_cluster_is_told_of_by_its_nodes() {
-        assert_eq!(cluster_page(None), r#"{"cluster":false}"#);
+        assert_eq!(told(None), json!({ "cluster": false }));
         let nodes = "a1 10.0.0.1:7000@1 myself,master - 0 0 1 connected 0-99 200 [5->-b2]\n\
                      b2 10.0.0.2:7000@1 master,fail - 0 0 2 connected 100-199\n";
-        let told = format!("${}\r\n{nodes}\r\n", nodes.len());
+        let reply = format!("${}\r\n{nodes}\r\n", nodes.len());
         let asked = ServerAddress { host: "10.0.0.1".to_owned(), port: 7000 };
         let mut cluster = Cluster::default();
-        cluster.apply(&[View::parse(&asked, b"*0\r\n", told.as_bytes()).expect("a view")]);
+        cluster.apply(&[View::parse(&asked, b"*0\r\n", reply.as_bytes()).expect("a view")]);
         let map = cluster.map();
         assert_eq!(node_names(map), ["10.0.0.1:7000", "10.0.0.2:7000"]);
         let line = slots_line(map, "MOVED");
@@ -106,7 +110,7 @@ mod tests {
             line.contains("(MOVED): 201 of 16384 slots owned by 2 of 2 nodes, 1 of them failed, 1 slots"),
             "{line}"
         );
-        let page: Value = serde_json::from_str(&cluster_page(Some(map))).expect("JSON");
+        let page = told(Some(map));
         assert_eq!((&page["nodes"][0]["slots"], &page["nodes"][1]["failed"]), (&json!(101), &json!(true)));
         assert_eq!(page["slots_on_their_way"][0]["target"], json!("10.0.0.2:7000"));
     }

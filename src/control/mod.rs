@@ -22,7 +22,7 @@ pub mod suggestion;
 mod tenant_series;
 pub mod tenants;
 
-pub use cluster::{cluster_page, node_names, slots_line};
+pub use cluster::{node_names, slots_line};
 pub use hot_keys::write_hot_keys;
 pub use info::info;
 pub use limits::write_limits;

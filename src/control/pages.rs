@@ -1,6 +1,7 @@
 //! What the admin port shows.
 
 use super::bulkhead_series::write_bulkheads;
+use super::cluster::cluster_page;
 use super::exposition::{CONTENT_TYPE, Exposition, Kind};
 use super::hot_keys::hot_keys_page;
 use super::hot_series::write_hot;
@@ -47,6 +48,7 @@ pub fn page(route: Route, query: &str, view: View<'_>) -> Response {
         (Route::Tenants, _) => {
             Tenants { quotas: view.versions.current(), meter: view.meter, now: view.now }.page(query)
         }
+        (Route::Cluster, _) => cluster_page(view.facts.cluster.as_deref()),
         (Route::NotFound, _) => Response::refusal(Status::NotFound),
         (Route::Metrics | Route::HotKeys, None) => {
             Response::text(Status::ServiceUnavailable, "a shard does not answer")

@@ -1,8 +1,10 @@
 //! What shards report, and what the process is as a whole.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::QuotaHistory;
+use crate::routing::cluster::Map;
 use crate::shard::{
     BulkheadFigures, Counters, HotFigures, HotKey, Pressures, ServiceTimes, Shard, UserFigures,
 };
@@ -108,6 +110,8 @@ pub struct ProcessFacts {
     pub clients_max: usize,
     /// Addresses of the stores.
     pub backends: Vec<String>,
+    /// Who owns which slot, before a cluster.
+    pub cluster: Option<Arc<Map>>,
     /// What became of the quotas it was given.
     pub quotas: QuotaHistory,
     /// Requests to the admin port that would have changed something, and were not allowed to.

@@ -169,6 +169,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         ToControl::Slots(map, why) => {
             let line = control::slots_line(&map, &why);
             this.settings.facts.backends = control::node_names(&map);
+            this.settings.facts.cluster = Some(map);
             this.say(log::Kind::Cluster, &line);
         }
         ToControl::Token(Ok(token)) => {

@@ -140,6 +140,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         clients_max: config.clients_max,
         backends: backend_names(&backends, slots.as_deref()),
         run_id: run_id(),
+        cluster: slots.clone(),
         store_version,
         ..ProcessFacts::default()
     };

@@ -25,12 +25,14 @@ pub enum Route {
     Tenants,
     /// `/hotkeys`: the keys that are asked for the most.
     HotKeys,
+    /// `/cluster`: its nodes, and who owns which slots.
+    Cluster,
     /// Nothing that there is.
     NotFound,
 }
 
 /// The pages, as the index lists them.
-const PAGES: [(&str, Route, &str); 7] = [
+const PAGES: [(&str, Route, &str); 8] = [
     ("/", Route::Index, "this list"),
     ("/metrics", Route::Metrics, "figures for Prometheus"),
     ("/healthz", Route::Health, "200 while the process lives"),
@@ -41,6 +43,7 @@ const PAGES: [(&str, Route, &str); 7] = [
         "what each tenant used of its quota; ?minutes=N shows the last minutes one by one",
     ),
     ("/hotkeys", Route::HotKeys, "the keys that are asked for the most; ?count=N shows so many"),
+    ("/cluster", Route::Cluster, "the nodes of a cluster, and how many slots each of them owns"),
     ("/config/quotas", Route::Quotas, "the quotas in force; POST a quota file to put others in force"),
 ];
 

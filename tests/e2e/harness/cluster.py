@@ -1,0 +1,120 @@
+"""A real Redis Cluster: primaries and replicas, slots that move with their keys, nodes that die."""
+
+from __future__ import annotations
+
+from .ports import free_port
+from .processes import Redis
+from .resp import Closed, Reply
+from .waiting import until
+
+SLOTS = 16_384
+# As long as nodes wait for each other before one is taken for dead.
+NODE_TIMEOUT_MS = 1_000
+
+
+class Cluster:
+    """Nodes of which the first `primaries` own the slots, and each further one copies one of those."""
+
+    def __init__(self, servers, primaries: int = 3, replicas: int = 0) -> None:
+        self.bus_ports: dict[int, int] = {}
+        self.nodes: list[Redis] = [self._start(servers) for _ in range(primaries + replicas)]
+        self.primaries = self.nodes[:primaries]
+        first = self.nodes[0]
+        for number, node in enumerate(self.nodes):
+            self.call(node, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for node in self.nodes[1:]:
+            self.call(first, "CLUSTER", "MEET", "127.0.0.1", node.port, self.bus_ports[node.port])
+        for number, node in enumerate(self.primaries):
+            begin, end = SLOTS * number // primaries, SLOTS * (number + 1) // primaries - 1
+            self.call(node, "CLUSTER", "ADDSLOTSRANGE", begin, end)
+        until(lambda: all(self._sees_all(node) for node in self.nodes), "nodes know each other")
+        for number, node in enumerate(self.nodes[primaries:]):
+            self.call(node, "CLUSTER", "REPLICATE", self.id_of(self.primaries[number % primaries]))
+        until(lambda: all(self.is_whole(node) for node in self.nodes), "the cluster is whole")
+
+    def _start(self, servers) -> Redis:
+        bus = free_port()
+        node = servers.redis(*self._options(bus))
+        self.bus_ports[node.port] = bus
+        return node
+
+    @staticmethod
+    def _options(bus: int) -> list[str]:
+        return [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-port",
+            str(bus),
+            "--cluster-node-timeout",
+            str(NODE_TIMEOUT_MS),
+            "--cluster-replica-validity-factor",
+            "0",
+            "--repl-diskless-sync-delay",
+            "0",
+        ]
+
+    @property
+    def storage(self) -> str:
+        return "cluster://" + ",".join(node.address for node in self.nodes[:2])
+
+    @staticmethod
+    def call(node: Redis, *words) -> Reply:
+        with node.connect() as connection:
+            reply = connection.call(*words)
+        assert not reply.is_error, f"{words} on {node.address}: {reply.text}"
+        return reply
+
+    def id_of(self, node: Redis) -> str:
+        return self.call(node, "CLUSTER", "MYID").text
+
+    def _sees_all(self, node: Redis) -> bool:
+        return len(self.call(node, "CLUSTER", "NODES").text.splitlines()) == len(self.nodes)
+
+    def info(self, node: Redis) -> str:
+        return self.call(node, "CLUSTER", "INFO").text
+
+    def is_whole(self, node: Redis) -> bool:
+        try:
+            roles = self.call(node, "INFO", "replication").text
+            settled = "role:master" in roles or "master_link_status:up" in roles
+            return settled and "cluster_state:ok" in self.info(node)
+        except (OSError, Closed):
+            return False
+
+    def owner(self, slot: int) -> Redis:
+        ports = {node.port: node for node in self.nodes}
+        for begin, end, place, *_ in self.call(self._alive(), "CLUSTER", "SLOTS").plain():
+            if begin <= slot <= end:
+                return ports[place[1]]
+        raise AssertionError(f"nobody owns {slot}")
+
+    def _alive(self) -> Redis:
+        return next(node for node in self.nodes if not node.exited())
+
+    def begin_move(self, slot: int, target: Redis) -> Redis:
+        """The slot is on its way, without its keys so far. Who owns it."""
+        source = self.owner(slot)
+        assert source is not target
+        self.call(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
+        self.call(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
+        return source
+
+    def move_keys(self, slot: int, source: Redis, target: Redis, most: int = 1_000) -> int:
+        """Some of its keys go over. How many."""
+        keys = self.call(source, "CLUSTER", "GETKEYSINSLOT", slot, most).plain()
+        if keys:
+            self.call(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
+        return len(keys)
+
+    def end_move(self, slot: int, source: Redis, target: Redis) -> None:
+        while self.move_keys(slot, source, target):
+            pass
+        for node in (target, source, *(other for other in self.nodes if other not in (source, target))):
+            with node.connect() as connection:
+                # Replicas are told by their primaries.
+                connection.call("CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
+
+    def move(self, slot: int, target: Redis) -> None:
+        """All of a slot goes to another node."""
+        source = self.begin_move(slot, target)
+        self.end_move(slot, source, target)
