@@ -97,8 +97,9 @@ pub struct Flags {
     #[arg(value_parser = number(0, 1_000_000), default_value = "0")]
     pub busy_poll_us: u64,
 
-    /// What stands behind weir: embedded, redis://HOST:PORT[,HOST:PORT...] or unix:PATH. Servers that want it get
-    /// redis://USER:PASSWORD@HOST:PORT; better given in the environment, where others do not see it
+    /// What stands behind weir: embedded, redis://HOST:PORT[,HOST:PORT...], cluster://HOST:PORT[,HOST:PORT...] (some nodes of
+    /// a cluster) or unix:PATH. Servers that want it get redis://USER:PASSWORD@HOST:PORT; better given in the environment,
+    /// where others do not see it
     #[arg(long, env = "WEIR_STORAGE", value_name = "STORAGE", help_heading = STORAGE)]
     #[arg(value_parser = StorageParser, hide_env_values = true, default_value = "embedded")]
     pub storage: Storage,
@@ -391,7 +392,8 @@ mod tests {
             ),
             (
                 "--storage=memory",
-                "invalid value 'memory' for '--storage <STORAGE>': embedded, redis://HOST:PORT[,HOST:PORT...] or \
+                "invalid value 'memory' for '--storage <STORAGE>': embedded, redis://HOST:PORT[,HOST:PORT...], \
+                 cluster://HOST:PORT[,HOST:PORT...] or \
                  unix:PATH is wanted",
             ),
             (

@@ -278,9 +278,19 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Storage>(), Err(complaint.to_owned()), "{text}");
         }
-        for text in ["cluster://a:1,b:2", "rediss://a"] {
-            assert!(text.parse::<Storage>().expect_err("not yet").contains("not supported yet"), "{text}");
-        }
+        let told = "rediss://a".parse::<Storage>().expect_err("not yet");
+        assert!(told.contains("not supported yet"), "{told}");
+        assert_eq!("cluster://a,a:6379".parse::<Storage>(), Err("a:6379 is there twice".to_owned()));
+    }
+
+    #[test]
+    fn a_cluster_is_named_by_some_of_its_nodes() {
+        let storage: Storage = "cluster://ann:secret@a,b:7000".parse().expect("well formed");
+        let Storage::Cluster { seeds, credentials } = &storage else { panic!("{storage}") };
+        let seeds: Vec<String> = seeds.iter().map(ToString::to_string).collect();
+        assert_eq!(seeds, ["a:6379", "b:7000"]);
+        assert_eq!(credentials.as_ref().and_then(|known| known.user.as_deref()), Some("ann"));
+        assert_eq!(storage.to_string(), "cluster://...@a:6379,b:7000");
     }
 
     #[test]

@@ -26,6 +26,7 @@
 //! | what cores tell each other of what stands before backends, without a lock | `board.rs` |
 //! | how strained backends are by that: what is dearer, or refused | `strain.rs` |
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
+//! | the keys of a message that names several | `reach.rs` |
 //! | what became of it, why it went no further, and what its client's core is told besides | `outcome.rs`, `refusal.rs`, `note.rs` |
 //! | what was written since when, as all cores see it, and what one lends another of hot keys | `versions.rs`, `copy.rs` |
 //! | what is left of a connection that was given up | `fence.rs` |

@@ -19,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::bulkhead::Bulkhead;
-use super::link::{Pending, Purpose};
+use super::link::{LinkState, Pending, Purpose};
 use super::{Back, Replies, turn_away};
 use crate::protocol::command::Class;
 use crate::protocol::{RequestDecoder, RequestLimits};
@@ -222,13 +222,16 @@ impl Slots {
 
 impl Back {
     /// A map of the cluster; the first one says that there is a cluster.
-    pub fn handle_slots(&mut self, map: Arc<Map>, now: Timestamp) {
+    pub fn handle_slots(&mut self, env: &mut Env, map: Arc<Map>, replies: &mut impl Replies, now: Now) {
         let Some(slots) = &mut self.slots else {
             self.slots = Some(Box::new(Slots::new(map)));
             return;
         };
-        slots.map = map;
-        slots.patches.retain(|_, (_, until)| *until > now);
+        let older = std::mem::replace(&mut slots.map, map);
+        slots.patches.retain(|_, (_, until)| *until > now.monotonic);
+        let gone: Vec<BackendId> = slots.map.gone_since(&older).map(|node| node.backend).collect();
+        self.leave(env, &gone, replies, now);
+        let Some(slots) = &mut self.slots else { return };
         // What is owed by former owners comes before what new ones are sent.
         let former =
             self.links.iter().flat_map(|link| link.unanswered.slots().map(|slot| (slot, link.backend)));
@@ -238,6 +241,16 @@ impl Back {
         for (slot, backend) in former.chain(waiting) {
             if slot != NO_SLOT && slots.owner(slot) != Some(backend) {
                 slots.holds.entry(slot).or_default();
+            }
+        }
+    }
+
+    /// These nodes are no members any more: others may take their places.
+    fn leave(&mut self, env: &mut Env, gone: &[BackendId], replies: &mut impl Replies, now: Now) {
+        for index in 0..self.links.len() {
+            let link = &self.links[index];
+            if gone.contains(&link.backend) && link.state != LinkState::Closed {
+                self.drop_link(env, ConnectionId(index as u32), "node-gone", replies, now);
             }
         }
     }

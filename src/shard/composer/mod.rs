@@ -271,7 +271,8 @@ impl Shard {
 
     /// Who owns which slot of a cluster, from now on.
     pub fn handle_slots(&mut self, slots: Arc<Map>, now: Now) {
-        self.back.handle_slots(Arc::clone(&slots), now.monotonic);
+        let (env, back, mut replies) = self.towards_clients();
+        back.handle_slots(env, Arc::clone(&slots), &mut replies, now);
         self.env.handle_slots(slots);
     }
 

@@ -33,7 +33,12 @@ fn thirds(slot: u16) -> u16 {
 impl Rig {
     /// A map of which all cores hear.
     fn publish(&mut self, owner_of: impl Fn(u16) -> Option<u16>) {
-        let mut slots: Vec<Vec<String>> = vec![Vec::new(); usize::from(NODES)];
+        self.publish_of(NODES, owner_of);
+    }
+
+    /// The same of a cluster of so many nodes.
+    fn publish_of(&mut self, nodes: u16, owner_of: impl Fn(u16) -> Option<u16>) {
+        let mut slots: Vec<Vec<String>> = vec![Vec::new(); usize::from(nodes)];
         let all: Vec<u16> = (0..SLOTS).collect();
         for range in all.chunk_by(|one, next| owner_of(*one) == owner_of(*next)) {
             if let (Some(owner), Some(last)) = (owner_of(range[0]), range.last()) {
@@ -51,7 +56,7 @@ impl Rig {
         let view = View::parse(&asked, b"*0\r\n", bulk(&nodes).as_bytes()).expect("a view");
         self.cluster.apply(&[view]);
         let map = Arc::clone(self.cluster.map());
-        assert!((0..NODES).all(|node| {
+        assert!((0..nodes).all(|node| {
             map.node(BackendId(node)).is_some_and(|at| at.id.as_str().ends_with(&node.to_string()))
         }));
         for shard in &mut self.shards {
@@ -236,6 +241,21 @@ fn another_owner_gets_nothing_while_the_former_one_owes_something() {
     rig.answer_next("$-1\r\n");
     rig.answer_next(":2\r\n");
     assert_eq!(rig.told(client), ":1\r\n:2\r\n$-1\r\n");
+}
+
+#[test]
+fn a_node_that_left_the_cluster_is_let_go_of() {
+    let mut rig = clustered(1, |_| {});
+    let (client, key) = (rig.client(0), rig.key(0, 2));
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["2 GET"]);
+    rig.publish_of(2, |slot| Some(slot % 2));
+    assert!(rig.told(client).starts_with("-UNAVAILABLE backend=10.0.0.2:7002 reason=node-gone"));
+    assert_eq!(rig.at_nodes(), [""; 0]);
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes().len(), 1);
+    rig.answer_next("$-1\r\n");
+    assert_eq!(rig.told(client), "$-1\r\n");
 }
 
 #[test]
