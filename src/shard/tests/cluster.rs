@@ -51,9 +51,9 @@ impl Rig {
             let place = format!("10.0.0.{node}:{}@1", 7000 + node);
             format!("{node:040} {place} {myself}master - 0 0 {epoch} connected{}\n", slots.concat())
         };
-        let nodes: String = slots.into_iter().enumerate().map(line).collect();
+        let told: String = slots.into_iter().enumerate().map(line).collect();
         let asked = ServerAddress { host: "10.0.0.0".to_owned(), port: 7000 };
-        let view = View::parse(&asked, b"*0\r\n", bulk(&nodes).as_bytes()).expect("a view");
+        let view = View::parse(&asked, b"*0\r\n", bulk(&told).as_bytes()).expect("a view");
         self.cluster.apply(&[view]);
         let map = Arc::clone(self.cluster.map());
         assert!((0..nodes).all(|node| {
