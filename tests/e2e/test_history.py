@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from harness.careless_cache import CarelessCache
+from harness.cluster import Cluster
 from harness.processes import ROOT, Redis, Server, StandIn, binary
 from harness.waiting import until
 
@@ -122,6 +123,24 @@ def test_a_store_stands_still(servers, flags: list[str]):
     run.lines(2)
     stores[0].signal(signal.SIGCONT)
     run.go_on()
+    clean(run)
+
+
+@pytest.mark.weir_only
+def test_slots_of_a_cluster_move_under_everything(servers):
+    cluster = Cluster(servers)
+    weir = servers.weir(flags=SHARDS, storage=cluster.storage)
+    run = history(servers, weir.address)
+    # The tags of its keys.
+    slots = [int(cluster.call(cluster.nodes[0], "CLUSTER", "KEYSLOT", f"{{history{tag}}}").plain()) for tag in range(4)]
+    for turn in range(8):
+        for slot in slots:
+            others = [node for node in cluster.primaries if node is not cluster.owner(slot)]
+            target = others[turn % len(others)]
+            source = cluster.begin_move(slot, target)
+            cluster.move_keys(slot, source, target, most=1)
+            run.go_on(STRETCH // 16)
+            cluster.end_move(slot, source, target)
     clean(run)
 
 
