@@ -11,7 +11,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("protocol", &["values"]),
     ("routing", &["values", "protocol"]),
     ("policy", &["values"]),
-    ("storage", &["values", "protocol"]),
+    ("storage", &["values", "protocol", "routing"]),
     ("client", &["values", "protocol"]),
     ("load", &["values", "protocol", "client"]),
     ("calibration", &["values", "protocol", "policy", "load"]),

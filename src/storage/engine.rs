@@ -130,6 +130,12 @@ impl Engine {
         call.disposition
     }
 
+    /// Is there such a key?
+    pub(super) fn holds(&mut self, key: &[u8], now: Now) -> bool {
+        self.keyspace.set_now(now.unix_ms);
+        self.keyspace.peek(key).is_some()
+    }
+
     /// A connection that another one wants dropped with everything that it has not been answered, if any. Whoever holds the
     /// connections asks after each request.
     pub fn poll_killed(&mut self) -> Option<u64> {

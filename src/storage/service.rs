@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::script::{Director, Pending, Place, Script};
+use super::script::{ClusterSession, Director, Pending, Place, Script};
 use super::{Engine, Session};
 use crate::protocol::{BufferPool, Output, RequestDecoder, RequestLimits, Segment};
 use crate::values::time::Now;
@@ -42,6 +42,8 @@ struct Connection {
     pending: Pending,
     /// What it sent while a script leaves it alone.
     early: Option<Early>,
+    /// What it said to a store that plays a node of a cluster.
+    cluster: ClusterSession,
 }
 
 /// One engine and its connections.
@@ -110,6 +112,7 @@ impl Service {
             ending: false,
             pending: Pending::default(),
             early: None,
+            cluster: ClusterSession::default(),
         });
         let id = ClientId { index: index as u32, generation };
         if self.director.is_some() {

@@ -41,6 +41,15 @@ impl Session {
         }
     }
 
+    /// A request was refused before it was carried out: what is queued with it will be too.
+    pub(super) fn refuse(&mut self, arguments: &Arguments<'_>) {
+        if arguments.name().eq_ignore_ascii_case(b"exec") {
+            self.transaction = None;
+        } else if let Some(transaction) = &mut self.transaction {
+            transaction.spoiled = true;
+        }
+    }
+
     /// The dialect that the connection speaks.
     pub fn protocol(&self) -> Protocol {
         self.protocol

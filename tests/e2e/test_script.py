@@ -46,7 +46,7 @@ def test_names_of_figures(storage):
     with storage().connect(protocol=3) as connection:
         assert {name.decode() for name in connection.ok("STORAGE", "STATS")} == {
             "concurrency", "concurrency_max", "queue", "queue_max", "requests", "replies", "errors_injected",
-            "requests_refused", "requests_lost", "connections_refused", "reads_untracked",
+            "requests_refused", "cluster_refusals", "requests_lost", "connections_refused", "reads_untracked",
         }
 
 

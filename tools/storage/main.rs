@@ -4,7 +4,7 @@
 mod script_file;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use clap::{ArgAction, Args, Parser};
 use weir::config::Size;
 use weir::config::units::duration;
 use weir::runtime;
-use weir::storage::script::{Behaviour, Change, Phases, SERVERS_MAX, Script, ServiceTimes};
+use weir::storage::script::{Behaviour, Change, ClusterNodes, Phases, SERVERS_MAX, Script, ServiceTimes};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -42,6 +42,8 @@ Examples:
     slow_accept = \"100ms\"                   leaves new connections alone for so long
     refuse_connections = true               closes new connections at once
     outage = true                           closes and refuses all connections while the phase lasts
+  weir-storage --cluster nodes.txt --listen 127.0.0.1:7001
+                                            one node of a cluster: several of these look like a whole one
   redis-cli -p 7380 STORAGE HELP            changes all that while it runs, and tells what reached it";
 
 /// A Redis-compatible store in memory: weir's embedded engine, standing alone.
@@ -82,6 +84,10 @@ struct ScriptFlags {
     /// What changes in time: see below
     #[arg(long, env = "WEIR_STORAGE_SCRIPT", value_name = "FILE")]
     script: Option<PathBuf>,
+    /// Plays a node of a Redis Cluster: a file with its reply to CLUSTER NODES. Which node it is says the flag myself, or else
+    /// --listen
+    #[arg(long, env = "WEIR_STORAGE_CLUSTER", value_name = "FILE")]
+    cluster: Option<PathBuf>,
     /// Whether clients may change all this, and ask what reached the store, by STORAGE commands
     #[arg(long, env = "WEIR_STORAGE_SCRIPTABLE", value_name = "BOOL", action = ArgAction::Set)]
     #[arg(default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -90,7 +96,7 @@ struct ScriptFlags {
 
 impl ScriptFlags {
     /// The script; nothing when the store just serves.
-    fn script(self) -> Result<Option<Script>, String> {
+    fn script(self, listens: SocketAddr) -> Result<Option<Script>, String> {
         let phases = self.script.as_deref().map(script_file::read).transpose()?.unwrap_or_default();
         let mut behaviour = Behaviour::default();
         behaviour.apply(&Change {
@@ -100,10 +106,18 @@ impl ScriptFlags {
             per_row: Some(self.per_row),
             ..Change::default()
         });
-        let plain = behaviour == Behaviour::default() && phases == Phases::default();
-        let script = Script { behaviour, phases, seed: self.seed, scriptable: self.scriptable };
+        let cluster = self.cluster.as_deref().map(|path| read_cluster(path, listens)).transpose()?;
+        let plain = cluster.is_none() && behaviour == Behaviour::default() && phases == Phases::default();
+        let (seed, scriptable, listens) = (self.seed, self.scriptable, Some(listens));
+        let script = Script { behaviour, phases, seed, scriptable, cluster, listens };
         Ok((self.scriptable || !plain).then_some(script))
     }
+}
+
+fn read_cluster(path: &Path, listens: SocketAddr) -> Result<ClusterNodes, String> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{name} (--cluster): {error}"))?;
+    ClusterNodes::parse(&text, Some(listens)).map_err(|problem| format!("{name} (--cluster): {problem}"))
 }
 
 fn servers(text: &str) -> Result<usize, String> {
@@ -112,7 +126,7 @@ fn servers(text: &str) -> Result<usize, String> {
 }
 
 fn run(flags: StorageFlags) -> Result<(), String> {
-    let script = flags.script.script()?;
+    let script = flags.script.script(flags.listen)?;
     runtime::run_storage(flags.listen, flags.max_bytes.0, flags.max_request_bytes.bytes(), script)
 }
 
@@ -142,7 +156,7 @@ mod tests {
         let script = |words: &[&str]| {
             let flags =
                 StorageFlags::try_parse_from([&["weir-storage"], words].concat()).expect("well formed");
-            flags.script.script().expect("no file to read")
+            flags.script.script(flags.listen).expect("no file to read")
         };
         assert!(script(&["--scriptable=false"]).is_none());
         assert!(script(&[]).expect("scriptable").scriptable);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::behaviour::{Change, ServiceTimes};
+use super::cluster::{Cluster, ClusterNodes, Endpoints, refusal};
 use super::director::Director;
 use super::fault::{Errors, FaultKind};
 use super::reads::Busiest;
@@ -32,6 +33,15 @@ const HELP: &[&str] = &[
     "    Closes all connections, loses what is in flight, and closes new connections for so long.",
     "SLOW-ACCEPT DURATION",
     "    Leaves new connections alone for so long.",
+    "CLUSTER NODES TEXT | CLUSTER NODES OFF",
+    "    Plays a node of a cluster that has this reply to CLUSTER NODES, with its flags and open slots; or none any more.",
+    "CLUSTER ENDPOINTS IP|HOSTNAME|UNKNOWN",
+    "    How MOVED, ASK and CLUSTER SLOTS name nodes.",
+    "CLUSTER REFUSE MOVED|ASK HOST:PORT [SLOTS FROM[-TO]] [SKIP N] [TIMES N]",
+    "CLUSTER REFUSE TRYAGAIN|CLUSTERDOWN|READONLY|KIND [SLOTS FROM[-TO]] [SKIP N] [TIMES N]",
+    "    Refuses requests about these slots, but for the first N, so many times. READONLY is for writes only.",
+    "CLUSTER REFUSE OFF",
+    "    Refuses only what such a node would.",
     "RESET",
     "    Behaves as the flags say again, and starts all figures anew.",
     "STATS | COMMANDS",
@@ -110,6 +120,7 @@ impl Director {
             ("TOP", []) => return Ok(self.write_top(TOP_DEFAULT, Busiest::Reads, out)),
             ("TOP", [count]) => return Ok(self.write_top(number(count, TOP_MAX)?, Busiest::Reads, out)),
             ("TOP", [count, by]) => return Ok(self.write_top(number(count, TOP_MAX)?, busiest(by)?, out)),
+            ("CLUSTER", [what, values @ ..]) => self.script_cluster(what, values, arguments)?,
             ("READS-RESET", []) => self.tally.reads.reset(),
             ("RESET", []) => self.reset(now),
             ("SET", [what, values @ ..]) => self.set(&change(what, values)?, now)?,
@@ -134,7 +145,50 @@ impl Director {
         Ok(())
     }
 
+    fn script_cluster(
+        &mut self,
+        what: &str,
+        values: &[&str],
+        arguments: &Arguments<'_>,
+    ) -> Result<(), String> {
+        if what.eq_ignore_ascii_case("nodes") && values.len() == 1 {
+            return self.set_nodes(arguments.at(3));
+        }
+        let cluster =
+            self.cluster.as_mut().ok_or("this is no node of a cluster: CLUSTER NODES makes it one")?;
+        match (what.to_ascii_uppercase().as_str(), values) {
+            ("ENDPOINTS", [kind]) => {
+                cluster.endpoints = match kind.to_ascii_uppercase().as_str() {
+                    "IP" => Endpoints::Address,
+                    "HOSTNAME" => Endpoints::Name,
+                    "UNKNOWN" => Endpoints::Unknown,
+                    _ => return Err(format!("'{kind}': IP, HOSTNAME or UNKNOWN is wanted")),
+                }
+            }
+            ("REFUSE", [off]) if off.eq_ignore_ascii_case("off") => cluster.refusals.clear(),
+            ("REFUSE", words) => cluster.refusals.push(refusal(words)?)?,
+            _ => return Err(format!("'CLUSTER {what}': NODES, ENDPOINTS or REFUSE is wanted")),
+        }
+        Ok(())
+    }
+
+    fn set_nodes(&mut self, text: &[u8]) -> Result<(), String> {
+        if text.eq_ignore_ascii_case(b"off") {
+            self.cluster = None;
+            return Ok(());
+        }
+        let text = std::str::from_utf8(text).map_err(|_| "a text is wanted".to_owned())?;
+        let id = self.cluster.as_ref().map(|cluster| cluster.nodes.my_id().to_owned());
+        let nodes = ClusterNodes::parse_of(text, id.as_deref(), self.script.listens)?;
+        match &mut self.cluster {
+            Some(cluster) => cluster.nodes = nodes,
+            None => self.cluster = Some(Cluster::new(nodes)),
+        }
+        Ok(())
+    }
+
     fn reset(&mut self, now: Timestamp) {
+        self.cluster = self.script.cluster.clone().map(Cluster::new);
         self.base = self.script.behaviour.clone();
         self.stations.end_stall(now);
         self.end_outage();
@@ -155,6 +209,7 @@ impl Director {
             ("replies", tally.served.saturating_sub(concurrency as u64)),
             ("errors_injected", tally.errors_injected),
             ("requests_refused", tally.requests_refused),
+            ("cluster_refusals", self.cluster.as_ref().map_or(0, |cluster| cluster.refused)),
             ("requests_lost", tally.requests_lost),
             ("connections_refused", tally.connections_refused),
             ("reads_untracked", tally.reads.untracked),

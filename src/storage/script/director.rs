@@ -1,8 +1,10 @@
 //! Says what happens to each request, and when: behaviour, phases, servers and figures of one scripted store.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::behaviour::{Behaviour, WorkClass};
+use super::cluster::{Cluster, ClusterNodes, ClusterSession, Verdict};
 use super::distribution::fraction;
 use super::phases::Phases;
 use super::reads::KeyNumber;
@@ -10,6 +12,7 @@ use super::stations::Stations;
 use super::tally::Tally;
 use crate::protocol::command::{self, Effect};
 use crate::protocol::{Argument, Arguments, ReplyScanner, reply};
+use crate::storage::Session;
 use crate::values::Random;
 use crate::values::{ClientId, Timestamp};
 
@@ -30,6 +33,10 @@ pub struct Script {
     pub seed: u64,
     /// May clients change it by `STORAGE`?
     pub scriptable: bool,
+    /// The cluster of which it plays a node.
+    pub cluster: Option<ClusterNodes>,
+    /// Where clients connect: so it finds itself among the nodes of a cluster.
+    pub listens: Option<SocketAddr>,
 }
 
 /// A request that waits.
@@ -88,6 +95,7 @@ pub(in crate::storage) struct Director {
     times: Random,
     faults: Random,
     pub(super) tally: Tally,
+    pub(super) cluster: Option<Cluster>,
 }
 
 impl Director {
@@ -107,6 +115,7 @@ impl Director {
             times,
             faults,
             tally: Tally::default(),
+            cluster: script.cluster.clone().map(Cluster::new),
             script,
         }
     }
@@ -219,6 +228,26 @@ impl Director {
         let (job, start) = self.stations.next_start(now)?;
         self.queued_bytes -= held_bytes(&job.frame, &job.places);
         Some((job, start))
+    }
+
+    /// A request whose turn has come: would the node of a cluster that this store plays carry it out? What is
+    /// not for the engine is over, and takes no time.
+    pub(in crate::storage) fn judge(
+        &mut self,
+        visit: &Visit,
+        said: &mut ClusterSession,
+        session: &Session,
+        arguments: &Arguments<'_>,
+        holds: &mut dyn FnMut(&[u8]) -> bool,
+        out: &mut Vec<u8>,
+    ) -> Verdict {
+        let Some(cluster) = &mut self.cluster else { return Verdict::Execute };
+        let verdict = cluster.judge(said, session, arguments, holds, out);
+        if verdict != Verdict::Execute {
+            self.tally.served += 1;
+            self.leave(visit);
+        }
+        verdict
     }
 
     /// A request whose turn has come: what is to be done with it.

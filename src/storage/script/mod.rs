@@ -17,9 +17,11 @@
 //! * Requests start in the order of arrival, whoever sent them, so what they do to keys is in that order too.
 //! * Starts and ends are computed, not observed: a server that is free at 5.0 ms takes the next request at 5.0 ms,
 //!   though the process wakes at 5.1 ms. So late wake-ups cost no capacity.
+//! * It may play a node of a cluster (`cluster/`): then it refuses what that node would, when service starts.
 //! * The same seed and the same arrivals give the same service times and the same errors.
 
 mod behaviour;
+mod cluster;
 mod command;
 mod director;
 mod distribution;
@@ -31,11 +33,13 @@ mod stations;
 mod tally;
 
 pub use behaviour::{Behaviour, Change, SERVERS_MAX, ServiceTimes, WorkClass};
+pub use cluster::ClusterNodes;
 pub use director::Script;
 pub use distribution::Distribution;
 pub use fault::{Errors, FaultKind};
 pub use phases::{Phase, Phases};
 
+pub(in crate::storage) use cluster::{ClusterSession, Verdict};
 pub(in crate::storage) use command::Effect;
 pub(in crate::storage) use director::{Director, Place, Turn, Visit};
 pub(in crate::storage) use pending::Pending;

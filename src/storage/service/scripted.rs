@@ -1,7 +1,7 @@
 //! The same service, told how to behave: every reply is held back until it is due.
 
 use crate::protocol::{Arguments, BufferPool, encode};
-use crate::storage::script::{Director, Effect, Place, Turn, Visit};
+use crate::storage::script::{Director, Effect, Place, Turn, Verdict, Visit};
 use crate::storage::{Disposition, Engine};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
@@ -218,11 +218,27 @@ impl Desk<'_> {
     ) {
         let place = visit.place;
         let mut reply = self.pool.take();
+        let engine = &mut *self.engine;
+        let verdict = self.director.judge(
+            &visit,
+            &mut connection.cluster,
+            &connection.session,
+            &arguments,
+            &mut |key| engine.holds(key, now),
+            &mut reply,
+        );
+        if let Verdict::Refused(line) = &verdict {
+            connection.session.refuse(&arguments);
+            encode::error(&mut reply, line);
+        }
+        if verdict != Verdict::Execute {
+            connection.pending.fill(place.number, reply);
+            connection.pending.finish(place.number);
+            return;
+        }
         match self.director.turn_of(&visit, &arguments, start) {
             Turn::Fail(line) => {
-                if let Some(transaction) = &mut connection.session.transaction {
-                    transaction.spoiled = true;
-                }
+                connection.session.refuse(&arguments);
                 encode::error(&mut reply, line);
                 connection.pending.fill(place.number, reply);
                 connection.pending.finish(place.number);
@@ -278,7 +294,7 @@ mod tests {
             let service_time = Some(service_time.parse().expect("well formed"));
             behaviour.apply(&Change { servers: Some(servers), service_time, ..Change::default() });
             let phases = Phases::new(phases).expect("few");
-            let script = Script { behaviour, phases, seed: 3, scriptable: true };
+            let script = Script { behaviour, phases, seed: 3, scriptable: true, ..Script::default() };
             let engine = Engine::new(EngineLimits::with_memory(u64::MAX), 1);
             let service = Service::new(engine, 1 << 20).scripted(script);
             Self { service, now: Now::default(), closed: Vec::new() }
