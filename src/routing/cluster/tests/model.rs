@@ -115,7 +115,7 @@ fn view_of(said: &Said) -> View {
 }
 
 fn said() -> impl Strategy<Value = Said> {
-    let node = || (0_u64..5, prop::bool::weighted(0.2));
+    let node = || (0_u64..5, prop::bool::weighted(0.4));
     let nodes = prop::collection::btree_map(0..NODES, node(), 2..=usize::from(NODES));
     nodes.prop_flat_map(|nodes| {
         let ids: Vec<u8> = nodes.keys().copied().collect();
@@ -132,14 +132,14 @@ fn said() -> impl Strategy<Value = Said> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => prop::collection::vec(said(), 1..=3).prop_map(Step::Views),
-        1 => (0..SLOTS_USED, 0..NODES).prop_map(|(slot, node)| Step::Moved(slot, node)),
+        2 => (0..SLOTS_USED, 0..NODES).prop_map(|(slot, node)| Step::Moved(slot, node)),
     ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
-    fn merged_as_the_model_merges(steps in prop::collection::vec(step(), 1..8)) {
+    fn merged_as_the_model_merges(steps in prop::collection::vec(step(), 1..12)) {
         let (mut cluster, mut model) = (Cluster::default(), Model::default());
         let mut generations = BTreeMap::new();
         for step in steps {
@@ -209,6 +209,26 @@ fn late_views_do_not_undo_moved() {
     let back = [Told::primary("a", 7, [1, 2]), Told::primary("b", 6, [3]), Told::primary("c", 3, [9])];
     cluster.apply(&[told(&[2], &[1, 3], 6, 2), view(&back).expect("a view")]);
     assert_eq!(owner_of(cluster.map(), 1), Some("a"));
+}
+
+/// Somebody late said MOVED, to a node that has died: nobody there can say where the slot really is.
+#[test]
+fn moved_to_a_dead_node_is_taken_back() {
+    let told = |flags, first: usize| {
+        let mut told =
+            vec![Told::primary("a", 5, [1]), Told::primary("b", 4, [2]), Told::primary("c", 3, [9])];
+        told[1].flags = flags;
+        told.swap(0, first);
+        view(&told).expect("a view")
+    };
+    let mut cluster = Cluster::default();
+    cluster.apply(&[told("master", 0)]);
+    let b = cluster.map().owner_key(2).expect("b");
+    cluster.patch(&[(1, b)]);
+    cluster.apply(&[told("master,fail?", 2)]);
+    assert_eq!(owner_of(cluster.map(), 1), Some("b"), "only one node thinks so");
+    cluster.apply(&[told("master,fail", 2)]);
+    assert_eq!((owner_of(cluster.map(), 1), owner_of(cluster.map(), 2)), (Some("a"), Some("b")));
 }
 
 #[test]
