@@ -127,8 +127,9 @@ impl TopologyThread {
             }
         };
         let views = self.ask_together(&asked, started.after(PATIENCE));
-        let Applied { map, .. } = self.cluster.apply(&views);
-        let outcome = match (&map, views.is_empty()) {
+        let Applied { map, rejected } = self.cluster.apply(&views);
+        // Who tells of another cluster is as good as nobody: the seeds may know better.
+        let outcome = match (&map, rejected.len() == views.len()) {
             (Some(_), _) => Outcome::Changed,
             (None, false) => Outcome::Unchanged,
             (None, true) => Outcome::NobodyAnswered,
