@@ -363,6 +363,7 @@ impl Pools {
             level: 0,
             at: now.monotonic,
             share: 1 << 15,
+            part: weir::values::Part::WHOLE,
             dry_from: (!plenty).then_some(0),
         }
     }

@@ -11,7 +11,7 @@ use proptest::test_runner::FileFailurePersistence;
 use weir::control::pool::{Pool, Rhythm};
 use weir::policy::slice::{Rules, Slice, Verdict};
 use weir::values::allowance::lease_of;
-use weir::values::{BucketId, Capacity, Demand, Grant, Price, ShardId, Timestamp, UNIT};
+use weir::values::{BucketId, Capacity, Demand, Grant, Part, Price, ShardId, Timestamp, UNIT};
 
 const PERIOD: Duration = Duration::from_millis(10);
 const BUCKET: BucketId = BucketId(7);
@@ -111,7 +111,7 @@ impl World {
             capacity,
             now,
             cores: std::iter::repeat_with(core).take(CORES).collect(),
-            pool: Pool::full(capacity, now),
+            pool: Pool::full(capacity, Part::WHOLE, now),
             granted: 0,
             plain: Plain { capacity, level, filled_micros: now.as_nanos() / 1_000 },
         }

@@ -144,7 +144,16 @@ impl Ledger {
             .map(|scope| {
                 let bucket = self.accounts.bucket(scope).expect("every scope is bounded");
                 let holds = amount as u64;
-                Grant { bucket, amount, holds, level: 0, at: self.now, share: 65_535, dry_from }
+                Grant {
+                    bucket,
+                    amount,
+                    holds,
+                    level: 0,
+                    at: self.now,
+                    share: 65_535,
+                    part: weir::values::Part::WHOLE,
+                    dry_from,
+                }
             })
             .collect();
         self.accounts.handle_grants(&grants, self.now);

@@ -11,10 +11,10 @@ use super::cores::Cores;
 use super::hot::{HotScripts, Share};
 use super::layers::{Layer, LimiterKind};
 use super::overload::ShedLevels;
-use super::storage::{Storage, StorageParser};
+use super::storage::{AddressParser, FleetStore, Storage};
 use super::token::Secret;
 use super::units::{Size, duration, positive_duration, request_units};
-use crate::values::limits::{CLIENTS_MAX, SHARDS_MAX};
+use crate::values::limits::{CLIENTS_MAX, FLEET_NAMESPACE_BYTES_MAX, SHARDS_MAX};
 
 const CLIENTS: &str = "Clients";
 const CORES: &str = "Cores";
@@ -101,7 +101,7 @@ pub struct Flags {
     /// a cluster) or unix:PATH. Servers that want it get redis://USER:PASSWORD@HOST:PORT; better given in the environment,
     /// where others do not see it
     #[arg(long, env = "WEIR_STORAGE", value_name = "STORAGE", help_heading = STORAGE)]
-    #[arg(value_parser = StorageParser, hide_env_values = true, default_value = "embedded")]
+    #[arg(value_parser = AddressParser::<Storage>::new(), hide_env_values = true, default_value = "embedded")]
     pub storage: Storage,
 
     /// What the embedded store may hold before it refuses writes [default: 256MiB]
@@ -144,6 +144,18 @@ pub struct Flags {
     #[arg(long, env = "WEIR_RECONCILE", value_name = "DURATION", help_heading = QUOTAS)]
     #[arg(value_parser = positive_duration, default_value = "10ms")]
     pub reconcile: Duration,
+
+    /// A Redis in which several weirs count what they are asked for, so that their quotas are one: redis://HOST:PORT, or
+    /// redis://USER:PASSWORD@HOST:PORT, better given in the environment. Each gives out its share, by demand. No request
+    /// waits for it [default: quotas are this process's own]
+    #[arg(long, env = "WEIR_FLEET", value_name = "STORE", help_heading = QUOTAS)]
+    #[arg(value_parser = AddressParser::<FleetStore>::new(), hide_env_values = true)]
+    pub fleet: Option<FleetStore>,
+
+    /// Weirs with the same name here are one fleet: its keys there begin with {weir:NAME}
+    #[arg(long, env = "WEIR_FLEET_NAMESPACE", value_name = "NAME", help_heading = QUOTAS)]
+    #[arg(value_parser = namespace, default_value = "weir")]
+    pub fleet_namespace: String,
 
     /// Request units of any request; `weir-calibrate` finds what fits a store
     #[arg(long, env = "WEIR_RU_BASE", value_name = "RU", help_heading = QUOTAS)]
@@ -325,6 +337,15 @@ pub struct Flags {
     pub check: bool,
 }
 
+/// Reads a part of the names of keys.
+fn namespace(text: &str) -> Result<String, String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    if (1..=FLEET_NAMESPACE_BYTES_MAX).contains(&text.len()) && text.bytes().all(fits) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("1 to {FLEET_NAMESPACE_BYTES_MAX} letters, digits, '-', '_', '.' or ':' are wanted"))
+}
+
 /// Reads a whole number within bounds.
 fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
     move |text| {
@@ -400,6 +421,16 @@ mod tests {
                 "--storage=redis://ann:secret@a:x",
                 "invalid value 'redis://...@a:x' for '--storage <STORAGE>': 'a:x' is no server: HOST, HOST:PORT or \
                  [IPV6]:PORT is wanted",
+            ),
+            (
+                "--fleet=redis://ann:secret@a,b",
+                "invalid value 'redis://...@a,b' for '--fleet <STORE>': one server is wanted: redis://HOST:PORT, or \
+                 redis://USER:PASSWORD@HOST:PORT",
+            ),
+            (
+                "--fleet-namespace={a}",
+                "invalid value '{a}' for '--fleet-namespace <NAME>': 1 to 64 letters, digits, '-', '_', '.' or ':' are \
+                 wanted",
             ),
             (
                 "--window-max=65536",

@@ -21,7 +21,7 @@ pub use hot::{HotLimits, HotScripts};
 pub use layers::{Layer, LimiterKind};
 pub use overload::OverloadLimits;
 pub use quotas::{QuotaError, Quotas, Tenant};
-pub use storage::{Credentials, ServerAddress, Storage};
+pub use storage::{Credentials, FleetStore, ServerAddress, Storage};
 pub use token::AdminToken;
 pub use units::Size;
 
@@ -91,6 +91,8 @@ pub struct Config {
     pub limiter: LimiterKind,
     /// How often cores reconcile what they spent.
     pub reconcile: Duration,
+    /// Where a fleet counts that shares quotas, and the fleet's name there.
+    pub fleet: Option<(FleetStore, String)>,
     /// What the terms of a price weigh.
     pub weights: Weights,
     /// What a walk may look at in one step.
@@ -191,6 +193,7 @@ impl Config {
             login_timeout: (!flags.login_timeout.is_zero()).then_some(flags.login_timeout),
             limiter: flags.limiter,
             reconcile: flags.reconcile,
+            fleet: flags.fleet.map(|store| (store, flags.fleet_namespace)),
             weights: Weights {
                 base: flags.ru_base,
                 kib_in: flags.ru_kib_in,
@@ -331,6 +334,12 @@ fn check_layers(flags: &Flags) -> Result<(), ConfigError> {
     if !RECONCILE.contains(&flags.reconcile) {
         return Err(ConfigError::new(format!("--reconcile {:?}: 1ms to 1s is wanted", flags.reconcile)));
     }
+    if flags.fleet.is_some() && flags.limiter == LimiterKind::Static {
+        return Err(ConfigError::new("--fleet is for --limiter buckets, and the limiter is static"));
+    }
+    if flags.fleet.is_some() && flags.disable.contains(&Layer::Rate) {
+        return Err(ConfigError::new("--fleet shares quotas, and --disable rate switches them off"));
+    }
     for layer in &flags.shadow {
         if flags.disable.contains(layer) {
             return Err(ConfigError::new(format!(
@@ -451,6 +460,14 @@ mod tests {
             (
                 "--shadow rate --limiter static",
                 "--shadow rate is for --limiter buckets, and the limiter is static",
+            ),
+            (
+                "--fleet redis://h --limiter static",
+                "--fleet is for --limiter buckets, and the limiter is static",
+            ),
+            (
+                "--fleet redis://h --disable hot,rate",
+                "--fleet shares quotas, and --disable rate switches them off",
             ),
             ("--unix /a --storage unix:/a", "--unix and --storage are both /a"),
             ("--admin-token=", "--admin-token: a token is 1 to 1024 visible ASCII letters without spaces"),

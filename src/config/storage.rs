@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -183,22 +184,63 @@ fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(decoded).ok()
 }
 
-/// Reads `--storage`. Unlike others it never repeats the value in a complaint: a password may be in it.
-#[derive(Clone, Debug)]
-pub(super) struct StorageParser;
+/// The one server that a fleet counts in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetStore {
+    /// Where it is.
+    pub server: ServerAddress,
+    /// How weir signs in to it.
+    pub credentials: Option<Credentials>,
+}
 
-impl TypedValueParser for StorageParser {
-    type Value = Storage;
+/// As it would be given, without the password.
+impl fmt::Display for FleetStore {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hidden = if self.credentials.is_some() { "...@" } else { "" };
+        write!(out, "redis://{hidden}{}", self.server)
+    }
+}
+
+impl FromStr for FleetStore {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const WANTED: &str = "one server is wanted: redis://HOST:PORT, or redis://USER:PASSWORD@HOST:PORT";
+        if !text.contains("://") || text.starts_with("unix:") {
+            return Err(WANTED.to_owned());
+        }
+        match text.parse() {
+            Ok(Storage::Servers { mut servers, credentials }) if servers.len() == 1 => {
+                Ok(Self { server: servers.remove(0), credentials })
+            }
+            Err(problem) if problem != self::WANTED => Err(problem),
+            _ => Err(WANTED.to_owned()),
+        }
+    }
+}
+
+/// Reads `--storage` and `--fleet`. Unlike others it never repeats the value in a complaint: a password may be in it.
+#[derive(Clone, Debug)]
+pub(super) struct AddressParser<T>(PhantomData<T>);
+
+impl<T> AddressParser<T> {
+    pub const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T: FromStr<Err = String> + Clone + Send + Sync + 'static> TypedValueParser for AddressParser<T> {
+    type Value = T;
 
     fn parse_ref(
         &self,
         command: &clap::Command,
         argument: Option<&clap::Arg>,
         value: &OsStr,
-    ) -> Result<Storage, clap::Error> {
+    ) -> Result<T, clap::Error> {
         let text = value.to_string_lossy();
         text.parse().map_err(|problem| {
-            let name = argument.map_or("--storage".to_owned(), ToString::to_string);
+            let name = argument.map_or_else(String::new, ToString::to_string);
             let shown = without_credentials(&text);
             // Such an error is shown as it stands, so it has to bring the last line of all others along.
             let help = "For more information, try '--help'.";
@@ -291,6 +333,24 @@ mod tests {
         assert_eq!(seeds, ["a:6379", "b:7000"]);
         assert_eq!(credentials.as_ref().and_then(|known| known.user.as_deref()), Some("ann"));
         assert_eq!(storage.to_string(), "cluster://...@a:6379,b:7000");
+    }
+
+    #[test]
+    fn a_fleet_counts_in_one_server() {
+        let store: FleetStore = "redis://ann:secret@h".parse().expect("well formed");
+        assert_eq!(store.to_string(), "redis://...@h:6379");
+        assert!(!format!("{store:?}").contains("secret"));
+        let wanted = "one server is wanted: redis://HOST:PORT, or redis://USER:PASSWORD@HOST:PORT";
+        for text in ["", "embedded", "h:1", "unix:/a", "unix:///a", "redis://a,b", "http://h"] {
+            assert_eq!(text.parse::<FleetStore>(), Err(wanted.to_owned()), "{text}");
+        }
+        for (text, complaint) in [
+            ("redis://h:x", "'h:x' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
+            ("rediss://h", "encrypted connections to a store are not supported yet: redis://... is"),
+            ("redis://h/3", "a database other than 0 is not supported: leave out what follows '/'"),
+        ] {
+            assert_eq!(text.parse::<FleetStore>(), Err(complaint.to_owned()), "{text}");
+        }
     }
 
     #[test]

@@ -15,15 +15,21 @@ pub fn write_limits(
 ) {
     encode::array(out, limits.len());
     for limit in limits {
-        encode::map(out, protocol, 6);
+        // Only of quotas that a fleet shares.
+        let share = limit.bucket.and_then(|(bucket, capacity)| {
+            let part = pools.shared_part(bucket)?;
+            Some(part.of(capacity.second()) / UNIT)
+        });
+        encode::map(out, protocol, 6 + usize::from(share.is_some()));
         encode::bulk(out, b"scope");
         encode::bulk(out, limit.scope.as_bytes());
         encode::bulk(out, b"name");
         encode::bulk(out, limit.name.as_bytes());
         let known = limit.bucket.map(|(bucket, capacity)| {
             let remaining = pools.remaining(bucket, capacity, now);
-            let missing = (signed(capacity.burst).saturating_sub(remaining)).max(0) as u64;
-            let reset_ms = capacity.micros_for(missing).div_ceil(1_000);
+            let here = capacity.scaled(pools.part(bucket));
+            let missing = (signed(here.burst).saturating_sub(remaining)).max(0) as u64;
+            let reset_ms = here.micros_for(missing).div_ceil(1_000);
             [capacity.ru_per_second, capacity.burst / UNIT, remaining.max(0) as u64 / UNIT, reset_ms]
         });
         for (index, name) in ["limit", "burst", "remaining", "reset_ms"].into_iter().enumerate() {
@@ -33,6 +39,10 @@ pub fn write_limits(
                 // No bound.
                 None => encode::null(out, protocol),
             }
+        }
+        if let Some(share) = share {
+            encode::bulk(out, b"share");
+            encode::integer(out, share as i64);
         }
     }
 }

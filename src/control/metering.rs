@@ -80,19 +80,13 @@ impl Meter {
         report: &[(TenantId, Usage)],
         minute: u64,
     ) {
-        let current = versions.current();
-        match versions.find(version) {
-            Some(spoken) if spoken.version() == current.version() => {
-                report.iter().for_each(|(tenant, usage)| self.record(*tenant, *usage, minute));
+        if versions.find(version).is_none() {
+            self.late_reports += 1;
+        }
+        for (tenant, usage) in report {
+            if let Some(tenant) = versions.now_called(version, *tenant) {
+                self.record(tenant, *usage, minute);
             }
-            Some(spoken) => {
-                for (tenant, usage) in report.iter().filter(|(id, _)| usize::from(id.0) < spoken.len()) {
-                    if let Some(tenant) = current.find(&spoken.tenant(*tenant).name) {
-                        self.record(tenant, *usage, minute);
-                    }
-                }
-            }
-            None => self.late_reports += 1,
         }
     }
 

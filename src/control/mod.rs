@@ -4,6 +4,8 @@ mod bulkhead_series;
 pub mod client_rounds;
 mod cluster;
 pub mod exposition;
+mod fleet;
+mod fleet_series;
 mod hot_keys;
 mod hot_series;
 pub mod http;
@@ -23,6 +25,7 @@ mod tenant_series;
 pub mod tenants;
 
 pub use cluster::{node_names, slots_line};
+pub use fleet::{Exchange, FleetQuotas, FleetSettings, PERIOD as FLEET_PERIOD};
 pub use hot_keys::write_hot_keys;
 pub use info::info;
 pub use limits::write_limits;

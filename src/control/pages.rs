@@ -3,12 +3,13 @@
 use super::bulkhead_series::write_bulkheads;
 use super::cluster::cluster_page;
 use super::exposition::{CONTENT_TYPE, Exposition, Kind};
+use super::fleet_series::write_fleet;
 use super::hot_keys::hot_keys_page;
 use super::hot_series::write_hot;
 use super::http::{Response, Route, Status};
 use super::quota_page::quotas_page;
 use super::tenants::Tenants;
-use super::{Meter, ProcessFacts, QuotaHistory, QuotaSource, Totals, Versions};
+use super::{FleetQuotas, Meter, ProcessFacts, QuotaHistory, QuotaSource, Totals, Versions};
 use crate::config::Quotas;
 use crate::shard::COUNTERS;
 use crate::values::time::Now;
@@ -33,6 +34,8 @@ pub struct View<'a> {
     pub versions: &'a Versions,
     /// What was used of them.
     pub meter: &'a Meter,
+    /// The fleet, if quotas are shared with one.
+    pub fleet: Option<&'a FleetQuotas>,
     /// The moment it is shown.
     pub now: Now,
 }
@@ -49,6 +52,10 @@ pub fn page(route: Route, query: &str, view: View<'_>) -> Response {
             Tenants { quotas: view.versions.current(), meter: view.meter, now: view.now }.page(query)
         }
         (Route::Cluster, _) => cluster_page(view.facts.cluster.as_deref()),
+        (Route::Fleet, _) => match view.fleet {
+            Some(fleet) => fleet.page(view.versions.current(), query, view.now.monotonic),
+            None => Response::problem(Status::NotFound, "quotas are shared with nobody (--fleet)", None),
+        },
         (Route::NotFound, _) => Response::refusal(Status::NotFound),
         (Route::Metrics | Route::HotKeys, None) => {
             Response::text(Status::ServiceUnavailable, "a shard does not answer")
@@ -64,6 +71,11 @@ fn metrics(view: View<'_>, totals: &Totals) -> String {
     write_facts(&mut page, view.facts);
     write_quota_history(&mut page, view.versions.history());
     write_tenants(&mut page, view.versions.current(), view.meter);
+    if let Some(fleet) = view.fleet {
+        let named = view.meter.series().named();
+        let names = named.iter().map(|(id, _)| (*id, view.versions.current().tenant(*id).name.as_str()));
+        write_fleet(&mut page, fleet, names, view.now.monotonic);
+    }
     write_shard_gauges(&mut page, totals);
     write_counters(&mut page, totals);
     write_service_times(&mut page, totals);
@@ -266,7 +278,11 @@ mod tests {
         let mut meter = Meter::new(versions.current());
         let usage = Usage { admitted: 1_500_000, ..Usage::default() };
         meter.record(TenantId(0), usage, 0);
-        page(route, "", View { facts, totals, versions: &versions, meter: &meter, now: Now::default() })
+        page(
+            route,
+            "",
+            View { facts, totals, versions: &versions, meter: &meter, fleet: None, now: Now::default() },
+        )
     }
 
     fn body(route: Route, draining: bool) -> (Status, String) {
@@ -280,6 +296,7 @@ mod tests {
         assert_eq!(body(Route::Ready, false), (Status::Ok, "ready\n".to_owned()));
         assert_eq!(body(Route::Ready, true), (Status::ServiceUnavailable, "draining\n".to_owned()));
         assert_eq!(body(Route::NotFound, false).0, Status::NotFound);
+        assert_eq!(body(Route::Fleet, false).0, Status::NotFound, "there is none");
         assert_eq!(body(Route::Metrics, false).0, Status::ServiceUnavailable);
         assert_eq!(body(Route::HotKeys, false).0, Status::ServiceUnavailable);
         assert!(Route::HotKeys.needs_figures() && !Route::Ready.needs_figures());

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::policy::bucket::Bucket;
 use crate::values::limits::DEBT_MAX;
-use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, ShardId, Timestamp, signed};
+use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, ShardId, Timestamp, signed};
 
 /// Shares are in this many parts, and so many of them are dealt out evenly.
 const WHOLE_SHARE: u64 = 65_536;
@@ -62,20 +62,20 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A full one.
-    pub fn full(capacity: Capacity, now: Timestamp) -> Self {
-        Self { bucket: Bucket::full(capacity, now), holders: Vec::new(), forgiven: 0 }
+    /// A full one, of which this process has a part.
+    pub fn full(capacity: Capacity, part: Part, now: Timestamp) -> Self {
+        Self { bucket: Bucket::full(capacity, part, now), holders: Vec::new(), forgiven: 0 }
     }
 
-    /// How large it is.
+    /// How large all of it is.
     pub fn capacity(&self) -> Capacity {
         self.bucket.capacity()
     }
 
-    /// Another quota: what is in it stays, as far as it fits.
-    pub fn resize(&mut self, capacity: Capacity, now: Timestamp) {
+    /// Another quota, or another part of it: what is in it stays, as far as it fits.
+    pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp) {
         let elsewhere = self.outstanding();
-        self.bucket.resize(capacity, now, elsewhere);
+        self.bucket.resize(capacity, part, now, elsewhere);
     }
 
     /// What is left, wherever it is.
@@ -92,7 +92,7 @@ impl Pool {
     /// Nothing would be lost if it were forgotten.
     pub fn is_idle(&self, now: Timestamp, rhythm: Rhythm) -> bool {
         let active = |holder: &Holder| holder.outstanding != 0 || now.since(holder.heard_at) <= rhythm.lease;
-        !self.holders.iter().any(active) && self.remaining(now) >= signed(self.capacity().burst)
+        !self.holders.iter().any(active) && self.remaining(now) >= signed(self.bucket.burst())
     }
 
     /// What a core told, and what it is told in return.
@@ -128,6 +128,7 @@ impl Pool {
             level: self.bucket.level(),
             at: now,
             share: self.share_of(index, now, rhythm) as u32,
+            part: self.bucket.part(),
             dry_from: granted.dry_from,
         }
     }
@@ -195,7 +196,7 @@ impl Pool {
 
     /// What everybody's bucket may owe because of surprises.
     fn surprise_max(&self) -> MicroUnits {
-        self.capacity().second() / SURPRISE_PARTS
+        self.bucket.part().of(self.capacity().second()) / SURPRISE_PARTS
     }
 
     fn grant(&mut self, index: usize, demand: &Demand, now: Timestamp, rhythm: Rhythm) -> Granted {
@@ -223,8 +224,7 @@ impl Pool {
         let is_due = demand.needed > 0 || demand.wanted > 0;
         if amount < least.min(short) {
             let fits = level >= least.saturating_add(self.left_to_the_first(index).min(least))
-                || (self.holds_all(index)
-                    && least > signed(self.capacity().burst).saturating_sub(outstanding));
+                || (self.holds_all(index) && least > signed(self.bucket.burst()).saturating_sub(outstanding));
             amount = if is_due && fits { least } else { 0 };
         }
         let unmet = if is_due { (short - amount).max(0) } else { 0 };
@@ -268,7 +268,7 @@ impl Pool {
     fn holds_all(&self, index: usize) -> bool {
         let own = self.holders[index].outstanding;
         signed(self.outstanding()) == own.max(0)
-            && self.bucket.level().saturating_add(own) >= signed(self.capacity().burst)
+            && self.bucket.level().saturating_add(own) >= signed(self.bucket.burst())
     }
 
     /// What one request of whoever has waited longest needs, unless that is this core.
@@ -320,7 +320,7 @@ mod tests {
 
     impl Rig {
         fn full() -> Self {
-            Self { pool: Pool::full(CAPACITY, Timestamp::from_millis(1_000)), millis: 1_000 }
+            Self { pool: Pool::full(CAPACITY, Part::WHOLE, Timestamp::from_millis(1_000)), millis: 1_000 }
         }
 
         /// With this much in it, of which no core has any.
@@ -515,7 +515,7 @@ mod tests {
     fn another_quota_leaves_what_is_there_and_with_cores() {
         let mut rig = Rig::full();
         rig.needs(0, 15 * UNIT);
-        rig.pool.resize(Capacity { ru_per_second: 1_000, burst: 1_000 * UNIT }, rig.now());
+        rig.pool.resize(Capacity { ru_per_second: 1_000, burst: 1_000 * UNIT }, Part::WHOLE, rig.now());
         assert_eq!(rig.left(), 100 * UNIT as i64);
         rig.millis += 100;
         assert_eq!(rig.left(), 200 * UNIT as i64);

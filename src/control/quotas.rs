@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::{QuotaError, Quotas};
+use crate::values::TenantId;
 
 /// Why quotas were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +139,18 @@ impl Versions {
             .into_iter()
             .flatten()
             .find(|quotas| quotas.version() == version)
+    }
+
+    /// What a tenant of a version is in the one in force. None of those long gone: nobody knows any more whom they mean.
+    pub fn now_called(&self, version: u64, tenant: TenantId) -> Option<TenantId> {
+        let spoken = self.find(version)?;
+        if spoken.version() == self.current.version() {
+            return Some(tenant);
+        }
+        if usize::from(tenant.0) >= spoken.len() {
+            return None;
+        }
+        self.current.find(&spoken.tenant(tenant).name)
     }
 
     /// Why those in force were read.

@@ -1,12 +1,13 @@
 //! Quotas over all cores: the pools that their slices draw from, and what each core is told about them.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::pool::{Pool, Rhythm};
 use crate::policy::bucket_table::BucketTable;
 use crate::values::allowance::Report;
 use crate::values::limits::POOLS_MAX;
-use crate::values::{BucketId, Capacity, Grant, MicroUnits, Timestamp, signed};
+use crate::values::{BucketId, Capacity, Grant, MicroUnits, Part, Timestamp, signed};
 
 /// Idle pools are looked for with every report, the oldest first: this many, and twice as many as it may have made.
 const SWEPT_PER_REPORT: usize = 4;
@@ -16,6 +17,8 @@ const SWEPT_PER_REPORT: usize = 4;
 pub struct Reconciliation {
     rhythm: Rhythm,
     pools: BucketTable<Pool>,
+    /// The buckets that several processes share: what this one has of each.
+    parts: HashMap<BucketId, Part>,
     /// The latest version of the quotas that a core went by.
     version: u64,
     forgiven: MicroUnits,
@@ -24,7 +27,38 @@ pub struct Reconciliation {
 impl Reconciliation {
     /// No pools: every bucket is full.
     pub fn new(rhythm: Rhythm) -> Self {
-        Self { rhythm, pools: BucketTable::new(POOLS_MAX), version: 0, forgiven: 0 }
+        Self { rhythm, pools: BucketTable::new(POOLS_MAX), parts: HashMap::new(), version: 0, forgiven: 0 }
+    }
+
+    /// From now on this process has another part of a quota. What is in the bucket stays, as far as it fits: a part that
+    /// grows is not full at once, or else a burst would come with it each time.
+    pub fn set_part(&mut self, bucket: BucketId, capacity: Capacity, part: Part, now: Timestamp) {
+        let before = self.parts.insert(bucket, part).unwrap_or(part);
+        let rhythm = self.rhythm;
+        let is_idle = |pool: &Pool| pool.is_idle(now, rhythm);
+        let pool = if part > before {
+            self.pools.get_or_insert_with(bucket, || Pool::full(capacity, before, now), is_idle)
+        } else {
+            self.pools.get_mut(bucket)
+        };
+        if let Some(pool) = pool {
+            pool.resize(pool.capacity(), part, now);
+        }
+    }
+
+    /// This process has all of a bucket again.
+    pub fn forget_part(&mut self, bucket: BucketId) {
+        self.parts.remove(&bucket);
+    }
+
+    /// This process's part of a bucket, if others have parts of it too.
+    pub fn shared_part(&self, bucket: BucketId) -> Option<Part> {
+        self.parts.get(&bucket).copied()
+    }
+
+    /// This process's part of a bucket.
+    pub fn part(&self, bucket: BucketId) -> Part {
+        self.parts.get(&bucket).copied().unwrap_or(Part::WHOLE)
     }
 
     /// How many buckets are not full, or are in use.
@@ -43,17 +77,18 @@ impl Reconciliation {
         let current = report.version >= self.version;
         self.version = self.version.max(report.version);
         for demand in &report.demands {
+            let part = self.part(demand.bucket);
             let made = self.pools.get_or_insert_with(
                 demand.bucket,
-                || Pool::full(demand.capacity, now),
+                || Pool::full(demand.capacity, part, now),
                 |pool| pool.is_idle(now, rhythm),
             );
             let Some(pool) = made else {
-                grants.push(nothing(demand.bucket, now));
+                grants.push(nothing(demand.bucket, part, now));
                 continue;
             };
             if current && pool.capacity() != demand.capacity {
-                pool.resize(demand.capacity, now);
+                pool.resize(demand.capacity, part, now);
             }
             grants.push(pool.handle_demand(report.shard, demand, now, self.rhythm));
             self.forgiven = self.forgiven.saturating_add(pool.take_forgiven());
@@ -61,9 +96,10 @@ impl Reconciliation {
         self.pools.sweep(SWEPT_PER_REPORT + 2 * report.demands.len(), |pool| pool.is_idle(now, rhythm));
     }
 
-    /// What is left of a bucket: all of it, if nobody draws from it.
+    /// What is left of a bucket: all of this process's part, if nobody draws from it.
     pub fn remaining(&self, bucket: BucketId, capacity: Capacity, now: Timestamp) -> i64 {
-        self.pools.get(bucket).map_or(signed(capacity.burst), |pool| pool.remaining(now))
+        let full = || signed(capacity.scaled(self.part(bucket)).burst);
+        self.pools.get(bucket).map_or_else(full, |pool| pool.remaining(now))
     }
 
     /// How often cores report.
@@ -73,8 +109,8 @@ impl Reconciliation {
 }
 
 /// There are more buckets in use than can be kept.
-fn nothing(bucket: BucketId, now: Timestamp) -> Grant {
-    Grant { bucket, amount: 0, holds: 0, level: 0, at: now, share: 0, dry_from: Some(0) }
+fn nothing(bucket: BucketId, part: Part, now: Timestamp) -> Grant {
+    Grant { bucket, amount: 0, holds: 0, level: 0, at: now, share: 0, part, dry_from: Some(0) }
 }
 
 #[cfg(test)]

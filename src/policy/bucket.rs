@@ -1,11 +1,13 @@
 //! A token bucket in whole numbers: what came in, what may gather, what was taken. Nothing is ever rounded.
 
-use crate::values::{Capacity, MicroUnits, Timestamp, signed};
+use crate::values::{Capacity, MicroUnits, Part, Timestamp, signed};
 
 /// A level that rises with time up to the burst. It may be below zero: what was taken is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     capacity: Capacity,
+    /// What of that there is here.
+    part: Part,
     level: i64,
     /// The level counts what came in until here, in whole microseconds.
     refilled_micros: u64,
@@ -13,8 +15,9 @@ pub struct Bucket {
 
 impl Bucket {
     /// A full one.
-    pub const fn full(capacity: Capacity, now: Timestamp) -> Self {
-        Self { capacity, level: signed(capacity.burst), refilled_micros: now.as_nanos() / 1_000 }
+    pub fn full(capacity: Capacity, part: Part, now: Timestamp) -> Self {
+        let level = signed(capacity.scaled(part).burst);
+        Self { capacity, part, level, refilled_micros: now.as_nanos() / 1_000 }
     }
 
     /// What is in it now. `elsewhere` counts towards the burst as if it were in it.
@@ -27,9 +30,9 @@ impl Bucket {
     /// The same, without a change.
     pub fn level_at(&self, now: Timestamp, elsewhere: u64) -> i64 {
         let elapsed = (now.as_nanos() / 1_000).saturating_sub(self.refilled_micros);
-        let room =
-            signed(self.capacity.burst).saturating_sub(signed(elsewhere)).saturating_sub(self.level).max(0);
-        self.level.saturating_add(signed(elapsed.saturating_mul(self.capacity.ru_per_second)).min(room))
+        let room = signed(self.burst()).saturating_sub(signed(elsewhere)).saturating_sub(self.level).max(0);
+        let came_in = self.part.of(elapsed.saturating_mul(self.capacity.ru_per_second));
+        self.level.saturating_add(signed(came_in).min(room))
     }
 
     /// What is in it, as of the last refill.
@@ -37,24 +40,34 @@ impl Bucket {
         self.level
     }
 
-    /// What comes in and may gather.
+    /// What comes in and may gather, of the whole quota.
     pub const fn capacity(&self) -> Capacity {
         self.capacity
+    }
+
+    /// What of that there is here.
+    pub const fn part(&self) -> Part {
+        self.part
+    }
+
+    /// What may gather here.
+    pub fn burst(&self) -> MicroUnits {
+        self.capacity.scaled(self.part).burst
     }
 
     /// Takes, or puts back. This makes no more debt than so much: gives what is forgiven.
     pub fn book(&mut self, amount: i64, debt_max: MicroUnits) -> MicroUnits {
         let lowest = -signed(debt_max);
         let wanted = self.level.saturating_sub(amount);
-        self.level = wanted.max(lowest.min(self.level)).min(signed(self.capacity.burst));
+        self.level = wanted.max(lowest.min(self.level)).min(signed(self.burst()));
         self.level.saturating_sub(wanted).max(0) as u64
     }
 
-    /// Another quota from now on: what is in it stays, as far as it fits.
-    pub fn resize(&mut self, capacity: Capacity, now: Timestamp, elsewhere: u64) {
+    /// Another quota from now on, or another part of it: what is in it stays, as far as it fits.
+    pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp, elsewhere: u64) {
         self.refill(now, elsewhere);
-        self.capacity = capacity;
-        self.level = self.level.min(signed(capacity.burst));
+        (self.capacity, self.part) = (capacity, part);
+        self.level = self.level.min(signed(self.burst()));
     }
 }
 
@@ -66,7 +79,7 @@ mod tests {
     const SLOW: Capacity = Capacity { ru_per_second: 3, burst: 10_000_000 };
 
     fn drained(capacity: Capacity) -> Bucket {
-        let mut bucket = Bucket::full(capacity, Timestamp::ZERO);
+        let mut bucket = Bucket::full(capacity, Part::WHOLE, Timestamp::ZERO);
         assert_eq!(bucket.book(capacity.burst as i64, DEBT_MAX), 0);
         bucket
     }
@@ -105,11 +118,28 @@ mod tests {
 
     #[test]
     fn the_level_stays_when_the_quota_changes() {
-        let mut bucket = Bucket::full(SLOW, Timestamp::ZERO);
+        let mut bucket = Bucket::full(SLOW, Part::WHOLE, Timestamp::ZERO);
         bucket.book(4_000_000, DEBT_MAX);
-        bucket.resize(Capacity { ru_per_second: 1_000, burst: 20_000_000 }, Timestamp::ZERO, 0);
+        bucket.resize(Capacity { ru_per_second: 1_000, burst: 20_000_000 }, Part::WHOLE, Timestamp::ZERO, 0);
         assert_eq!(bucket.level(), 6_000_000);
-        bucket.resize(Capacity { ru_per_second: 2, burst: 2_000_000 }, Timestamp::ZERO, 0);
+        bucket.resize(Capacity { ru_per_second: 2, burst: 2_000_000 }, Part::WHOLE, Timestamp::ZERO, 0);
         assert_eq!(bucket.level(), 2_000_000);
+    }
+
+    #[test]
+    fn a_part_of_a_quota_fills_as_slowly_and_holds_as_little() {
+        let ten_per_second = Capacity { ru_per_second: 10, burst: 10_000_000 };
+        let mut bucket = Bucket::full(ten_per_second, Part::of_billionths(10_000_000), Timestamp::ZERO);
+        assert_eq!(bucket.level(), 100_000, "a hundredth");
+        bucket.book(100_000, DEBT_MAX);
+        for millis in 1..=500 {
+            bucket.refill(Timestamp::from_millis(millis), 0);
+        }
+        assert_eq!(bucket.level(), 50_000, "less than one request unit per second, and nothing is lost");
+        bucket.resize(ten_per_second, Part::even(2), Timestamp::from_millis(500), 0);
+        assert_eq!(bucket.level(), 50_000, "a part that grows is not full at once");
+        assert_eq!(bucket.refill(Timestamp::from_millis(1_500), 0), 5_000_000);
+        bucket.resize(ten_per_second, Part::even(10), Timestamp::from_millis(1_500), 0);
+        assert_eq!(bucket.level(), 1_000_000);
     }
 }

@@ -12,6 +12,7 @@
 //! | how much is left of a quota | `bucket.rs` |
 //! | may this core spend some of it now | `slice.rs` |
 //! | whose bucket is this | `bucket_table.rs` |
+//! | which part of a quota may this host give out, if several share it | `fleet.rs` |
 //! | which keys have much of a core's load | `hot_keys.rs` |
 //! | how many connections may a tenant hold | `seats.rs` |
 //! | the way it used to be done: requests per second, counted | `fixed_window.rs` |
@@ -21,6 +22,7 @@ pub mod bucket;
 pub mod bucket_table;
 pub mod estimate;
 pub mod fixed_window;
+pub mod fleet;
 pub mod hot_keys;
 pub mod latency_ratio;
 pub mod price;

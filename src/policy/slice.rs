@@ -338,7 +338,7 @@ impl Wanted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::UNIT;
+    use crate::values::{Part, UNIT};
 
     const CAPACITY: Capacity = Capacity { ru_per_second: 10, burst: 20 * UNIT };
     const RULES: Rules = Rules {
@@ -361,6 +361,7 @@ mod tests {
             level,
             at,
             share: 0,
+            part: Part::WHOLE,
             dry_from,
         });
         slice.allowance = 0;

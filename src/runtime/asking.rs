@@ -12,7 +12,7 @@ use crate::values::Timestamp;
 /// The shortest time that sockets are made to wait for.
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 /// How much is read at once.
-const CHUNK_BYTES: usize = 4096;
+const CHUNK_BYTES: usize = 16 * 1024;
 
 /// Weir's own credentials at a store: user name (if any) and password.
 pub(super) type Credentials = (Option<String>, String);
@@ -48,71 +48,98 @@ pub(super) fn ask(
     clock: Clock,
     deadline: Timestamp,
 ) -> io::Result<Vec<Vec<u8>>> {
-    let left = || match deadline.since(clock.now().monotonic) {
-        Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
+    let mut socket = Socket::new(address.domain(), Type::STREAM.cloexec(), None)?;
+    socket.connect_timeout(address, left(clock, deadline)?)?;
+    send(&mut socket, &question.bytes, clock, deadline)?;
+    let replies = question.before + question.wanted;
+    let told = receive(&mut socket, (replies, question.bytes_max), clock, deadline)?;
+    Ok(apart(&told).skip(question.before).map(<[u8]>::to_vec).collect())
+}
+
+/// Whole replies, one behind the other.
+fn apart(mut told: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let scanned = ReplyScanner::default().scan(told).ok().flatten()?;
+        let (reply, rest) = told.split_at(scanned.end);
+        told = rest;
+        Some(reply)
+    })
+}
+
+/// Sends all of it.
+pub(super) fn send(socket: &mut Socket, bytes: &[u8], clock: Clock, deadline: Timestamp) -> io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        socket.set_write_timeout(Some(left(clock, deadline)?))?;
+        match socket.write(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(sent) => rest = &rest[sent..],
+            Err(error) if is_interruption(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// So many replies, of so many bytes at most, as they came.
+pub(super) fn receive(
+    socket: &mut Socket,
+    (replies, bytes_max): (usize, usize),
+    clock: Clock,
+    deadline: Timestamp,
+) -> io::Result<Vec<u8>> {
+    let mut replies =
+        Replies { scanner: ReplyScanner::default(), bytes: Vec::new(), missing: replies, bytes_max };
+    let mut chunk = [0; CHUNK_BYTES];
+    while replies.missing > 0 {
+        socket.set_read_timeout(Some(left(clock, deadline)?))?;
+        match socket.read(&mut chunk) {
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")),
+            Ok(length) => replies.take(&chunk[..length])?,
+            Err(error) if is_interruption(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(replies.bytes)
+}
+
+/// Signals, and timeouts: of these the deadline decides.
+fn is_interruption(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// What is left until then.
+pub(super) fn left(clock: Clock, deadline: Timestamp) -> io::Result<Duration> {
+    match deadline.since(clock.now().monotonic) {
+        Duration::ZERO => Err(io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time")),
         // What is rounded down to nothing would mean to wait for ever.
         left => Ok(left.max(TIMEOUT_MIN)),
-    };
-    let mut socket = Socket::new(address.domain(), Type::STREAM.cloexec(), None)?;
-    socket.connect_timeout(address, left()?)?;
-    socket.set_write_timeout(Some(left()?))?;
-    socket.write_all(&question.bytes)?;
-    let mut answer = Answer::new(question);
-    let mut chunk = [0; CHUNK_BYTES];
-    while !answer.is_whole() {
-        socket.set_read_timeout(Some(left()?))?;
-        let length = socket.read(&mut chunk)?;
-        if length == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        answer.take(&chunk[..length])?;
     }
-    Ok(answer.replies)
 }
 
 /// Replies as they come in.
-struct Answer {
+struct Replies {
     scanner: ReplyScanner,
-    /// Of the reply that comes in.
     bytes: Vec<u8>,
-    taken: usize,
+    missing: usize,
     bytes_max: usize,
-    before: usize,
-    wanted: usize,
-    replies: Vec<Vec<u8>>,
 }
 
-impl Answer {
-    fn new(question: &Question) -> Self {
-        let Question { before, wanted, bytes_max, .. } = *question;
-        let (scanner, bytes, replies) = (ReplyScanner::default(), Vec::new(), Vec::new());
-        Self { scanner, bytes, taken: 0, bytes_max, before, wanted, replies }
-    }
-
-    fn is_whole(&self) -> bool {
-        self.replies.len() == self.wanted
-    }
-
-    /// More bytes.
+impl Replies {
     fn take(&mut self, mut chunk: &[u8]) -> io::Result<()> {
-        self.taken += chunk.len();
-        if self.taken > self.bytes_max {
-            return Err(io::ErrorKind::InvalidData.into());
+        let nonsense = |why| io::Error::new(io::ErrorKind::InvalidData, why);
+        if self.bytes.len() + chunk.len() > self.bytes_max {
+            return Err(nonsense("its answer is too long"));
         }
-        while !chunk.is_empty() && !self.is_whole() {
-            let scanned = self.scanner.scan(chunk).map_err(|_| io::ErrorKind::InvalidData)?;
-            let (part, rest) = chunk.split_at(scanned.map_or(chunk.len(), |scanned| scanned.end));
-            self.bytes.extend_from_slice(part);
-            chunk = rest;
-            if scanned.is_none() {
-                continue;
+        self.bytes.extend_from_slice(chunk);
+        while !chunk.is_empty() {
+            if self.missing == 0 {
+                return Err(nonsense("it said more than it was asked for"));
             }
-            let whole = std::mem::take(&mut self.bytes);
-            if self.before == 0 {
-                self.replies.push(whole);
-            } else {
-                self.before -= 1;
-            }
+            let scanned = self.scanner.scan(chunk).map_err(|_| nonsense("its answer makes no sense"))?;
+            let Some(scanned) = scanned else { return Ok(()) };
+            self.missing -= 1;
+            chunk = &chunk[scanned.end..];
         }
         Ok(())
     }
@@ -124,49 +151,44 @@ mod tests {
 
     const BYTES_MAX: usize = 64 * 1024;
 
-    fn question(credentials: Option<&Credentials>) -> Question {
-        Question::new(credentials, &[&["INFO", "server"], &["PING"]], BYTES_MAX)
-    }
-
-    /// The replies in bytes that arrive in pieces of this length; nothing if more of them is to come.
-    fn read(question: &Question, bytes: &[u8], piece: usize) -> io::Result<Option<Vec<Vec<u8>>>> {
-        let mut answer = Answer::new(question);
-        for part in bytes.chunks(piece) {
-            answer.take(part)?;
-        }
-        Ok(answer.is_whole().then_some(answer.replies))
+    fn take(replies: usize, bytes: &[u8], piece: usize) -> io::Result<usize> {
+        let (scanner, bytes_max) = (ReplyScanner::default(), BYTES_MAX);
+        let mut taken = Replies { scanner, bytes: Vec::new(), missing: replies, bytes_max };
+        bytes.chunks(piece).try_for_each(|part| taken.take(part))?;
+        Ok(taken.missing)
     }
 
     #[test]
-    fn an_answer_is_read_in_whatever_pieces_it_comes() {
-        let replies: [&[u8]; 2] = [b"$35\r\n# Server\r\nredis_version:7.0.15\r\nx:1\r\n", b"+PONG\r\n"];
-        let plain = replies.concat();
-        let signed_in = [b"+OK\r\n".as_slice(), &plain].concat();
-        for piece in 1..=signed_in.len() {
-            let expected = Some(replies.map(<[u8]>::to_vec).to_vec());
-            assert_eq!(read(&question(None), &plain, piece).expect("replies"), expected);
-            let credentials = Some((None, "p".to_owned()));
-            assert_eq!(read(&question(credentials.as_ref()), &signed_in, piece).expect("replies"), expected);
+    fn answers_are_read_in_whatever_pieces_they_come() {
+        let answer = b":0\r\n*2\r\n$1\r\na\r\n$1\r\n1\r\n:5\r\n";
+        for piece in 1..=answer.len() {
+            assert_eq!(take(3, answer, piece).expect("replies"), 0);
+            assert_eq!(take(4, answer, piece).expect("replies"), 1);
+            assert!(take(2, answer, piece).is_err(), "more than was asked for");
         }
-        assert_eq!(read(&question(None), &plain[..plain.len() - 1], 7).expect("replies"), None);
+        assert_eq!(apart(answer).collect::<Vec<_>>().concat(), answer);
+        assert_eq!(apart(answer).count(), 3);
     }
 
     #[test]
-    fn what_is_no_answer_ends_the_question() {
-        assert!(read(&question(None), b"HTTP/1.1 400 Bad Request\r\n", 5).is_err());
+    fn no_more_is_held_than_the_bound() {
+        assert!(take(1, b"HTTP/1.1 400 Bad Request\r\n", 5).is_err());
         let endless = [b"$100000000\r\n".as_slice(), &vec![b'x'; BYTES_MAX]].concat();
-        assert!(read(&question(None), &endless, CHUNK_BYTES).is_err(), "no more is held than the bound");
+        assert!(take(1, &endless, CHUNK_BYTES).is_err());
     }
 
     #[test]
     fn credentials_go_before_the_question() {
         let bytes = |credentials: Option<Credentials>| {
-            String::from_utf8(question(credentials.as_ref()).bytes).expect("text")
+            let requests: [&[&str]; 2] = [&["INFO", "server"], &["PING"]];
+            let question = Question::new(credentials.as_ref(), &requests, BYTES_MAX);
+            (String::from_utf8(question.bytes).expect("text"), question.before, question.wanted)
         };
         let asked = "*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n*1\r\n$4\r\nPING\r\n";
-        assert_eq!(bytes(None), asked);
-        assert_eq!(bytes(Some((None, "p".to_owned()))), format!("*2\r\n$4\r\nAUTH\r\n$1\r\np\r\n{asked}"));
-        let both = Some((Some("u".to_owned()), "p".to_owned()));
-        assert_eq!(bytes(both), format!("*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n{asked}"));
+        assert_eq!(bytes(None), (asked.to_owned(), 0, 2));
+        let password = bytes(Some((None, "p".to_owned())));
+        assert_eq!(password, (format!("*2\r\n$4\r\nAUTH\r\n$1\r\np\r\n{asked}"), 1, 2));
+        let both = bytes(Some((Some("u".to_owned()), "p".to_owned())));
+        assert_eq!(both.0, format!("*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n{asked}"));
     }
 }

@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 use glommio::channels::local_channel::{self, LocalSender};
 
 use super::clock::Clock;
 use super::log;
-use super::messages::{Mailbox, QuotasRead, Signal, ToControl, ToQuotas, ToShard};
+use super::messages::{Mailbox, QuotasRead, Signal, ToControl, ToFleet, ToQuotas, ToShard};
 use super::park::Parking;
 use super::storage_thread::ToStorage;
 use crate::control::client_rounds::ClientRounds;
@@ -22,7 +22,9 @@ use crate::control::http::{Head, Response, Status};
 use crate::control::quota_page::{self, Guard};
 use crate::control::reconciliation::Reconciliation;
 use crate::control::tenants::Tenants;
-use crate::control::{self, Meter, ProcessFacts, ShardReport, Totals, Versions, View};
+use crate::control::{
+    self, FLEET_PERIOD, FleetQuotas, Meter, ProcessFacts, ShardReport, Totals, Versions, View,
+};
 use crate::protocol::{Protocol, encode};
 use crate::shard::{ClientsAsked, Question, ReplyTo};
 use crate::storage::EngineStatistics;
@@ -44,6 +46,8 @@ pub(super) struct ControlSettings {
     pub drain_timeout: Duration,
     /// What the cores draw from quotas.
     pub pools: Reconciliation,
+    /// With whom quotas are shared, and who asks their store; none if with nobody.
+    pub fleet: Option<(FleetQuotas, Sender<ToFleet>)>,
     pub clock: Clock,
 }
 
@@ -172,6 +176,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.settings.facts.cluster = Some(map);
             this.say(log::Kind::Cluster, &line);
         }
+        ToControl::Fleet { number, answer } => this.take_fleet_answer(number, &answer),
         ToControl::Token(Ok(token)) => {
             this.say(log::Kind::Token, "the file of the admin token was read");
             if let Some(guard) = &mut this.settings.guard {
@@ -209,9 +214,39 @@ fn stop_after(control: Rc<RefCell<Control>>, timeout: Duration) {
     .detach();
 }
 
+/// Asks the fleet's store once a period, at this host's moment of it. Moments that were missed are not made up for.
+pub(super) fn keep_to_fleet(control: &Rc<RefCell<Control>>) {
+    let Some(phase) = control.borrow().settings.fleet.as_ref().map(|(fleet, _)| fleet.phase()) else {
+        return;
+    };
+    let control = Rc::clone(control);
+    glommio::spawn_local(async move {
+        let mut due = control.borrow().settings.clock.now().monotonic.after(phase);
+        loop {
+            let now = control.borrow().settings.clock.now().monotonic;
+            glommio::timer::sleep(due.since(now)).await;
+            let mut this = control.borrow_mut();
+            if this.finished {
+                return;
+            }
+            let now = this.settings.clock.now().monotonic;
+            this.ask_fleet(now);
+            // The timer may be a little early.
+            due = due.after(FLEET_PERIOD);
+            while due <= now {
+                due = due.after(FLEET_PERIOD);
+            }
+        }
+    })
+    .detach();
+}
+
 impl Control {
-    pub fn new(settings: ControlSettings) -> Self {
+    pub fn new(mut settings: ControlSettings) -> Self {
         let shards = settings.shards.len();
+        if let Some((fleet, _)) = &mut settings.fleet {
+            fleet.start(&mut settings.pools, settings.clock.now().monotonic);
+        }
         Self {
             meter: Meter::new(settings.versions.current()),
             settings,
@@ -244,7 +279,8 @@ impl Control {
     pub fn page(&self, head: &Head, totals: Option<&Totals>) -> Response {
         let (facts, now) = (self.facts(), self.settings.clock.now());
         let (versions, meter) = (&self.settings.versions, &self.meter);
-        control::page(head.route, &head.query, View { facts: &facts, totals, versions, meter, now })
+        let fleet = self.settings.fleet.as_ref().map(|(fleet, _)| fleet);
+        control::page(head.route, &head.query, View { facts: &facts, totals, versions, meter, fleet, now })
     }
 
     /// May the body behind this head be taken? The error is the reply.
@@ -267,8 +303,34 @@ impl Control {
             self.settings.pools.handle_report(report, now, &mut grants);
             self.settings.shards[usize::from(report.shard.0)].post(ToShard::Grants(grants));
         }
+        if let Some((fleet, _)) = &mut self.settings.fleet {
+            fleet.handle_usage(&self.settings.versions, report.version, &report.usage);
+        }
         let minute = Meter::minute_of(now);
         self.meter.take_report(&self.settings.versions, report.version, &report.usage, minute);
+    }
+
+    fn ask_fleet(&mut self, now: Timestamp) {
+        let Some((fleet, thread)) = &mut self.settings.fleet else { return };
+        let exchange = fleet.begin(now, &mut self.settings.pools);
+        // A thread that is still busy with the one before answers neither in time.
+        let _ = thread.try_send(ToFleet { exchange, deadline: now.after(FLEET_PERIOD) });
+        self.tell_of_fleet(now);
+    }
+
+    fn take_fleet_answer(&mut self, number: u64, answer: &Result<Vec<u8>, String>) {
+        let now = self.settings.clock.now().monotonic;
+        let Some((fleet, _)) = &mut self.settings.fleet else { return };
+        let answer = answer.as_deref().map_err(String::as_str);
+        fleet.handle_answer(number, answer, now, &mut self.settings.pools);
+        self.tell_of_fleet(now);
+    }
+
+    fn tell_of_fleet(&mut self, now: Timestamp) {
+        let Some((fleet, _)) = &mut self.settings.fleet else { return };
+        while let Some(line) = fleet.poll_line() {
+            self.log.say(log::Kind::Fleet, &line, now);
+        }
     }
 
     /// Answers some of what was asked. False if nothing was.
@@ -417,6 +479,9 @@ impl Control {
                 );
                 self.log.say(log::Kind::Quotas, &text, now.monotonic);
                 self.meter.carry_over(&before, &quotas);
+                if let Some((fleet, _)) = &mut self.settings.fleet {
+                    fleet.handle_quotas(&quotas, &mut self.settings.pools, now.monotonic);
+                }
                 let shards = self.settings.shards.iter();
                 shards.for_each(|shard| shard.post(ToShard::Quotas(Arc::clone(&quotas))));
                 quota_page::posted(&self.settings.versions)

@@ -32,6 +32,8 @@ pub(super) enum Kind {
     Cluster,
     /// A core holds back more, or less, of what matters little.
     Level,
+    /// The fleet's store came or went, or hosts did.
+    Fleet,
 }
 
 const KINDS: usize = 6;

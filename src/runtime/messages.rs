@@ -11,6 +11,7 @@
 //! | `Reload` | one that is carried out, and one behind it: those that came meanwhile are one |
 //! | `Slots` | one per map: maps are a second apart, or differ by a slot that a node refused |
 //! | `Line` | one per shard, backend and second: a level lasts that long at least |
+//! | `ToFleet`, `Fleet` | one per period, and one before it that is not taken yet |
 //! | `Drain`, `Stop`, `Drained` | one per shard |
 
 use std::fs::File;
@@ -23,12 +24,12 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::{AdminToken, QuotaError, Quotas};
-use crate::control::{QuotaSource, ShardReport};
+use crate::control::{Exchange, QuotaSource, ShardReport};
 use crate::routing::cluster::Map;
 use crate::shard::{ClientsAsked, ClientsTold, Question, ReplyTo};
 use crate::storage::EngineStatistics;
 use crate::values::allowance::Report;
-use crate::values::{Grant, ShardId, StoreVersion};
+use crate::values::{Grant, ShardId, StoreVersion, Timestamp};
 
 /// From the control executor to a shard.
 #[derive(Debug)]
@@ -75,6 +76,11 @@ pub(super) enum ToControl {
     StoreVersion(StoreVersion),
     /// There is another map of the cluster, and why.
     Slots(Arc<Map>, String),
+    /// What the fleet's store said, or why it said nothing.
+    Fleet {
+        number: u64,
+        answer: Result<Vec<u8>, String>,
+    },
     /// The file of the admin token was read again.
     Token(Result<AdminToken, String>),
 }
@@ -95,6 +101,13 @@ pub(super) enum ToQuotas {
     Reload,
     /// Check what came over HTTP.
     Check { body: Vec<u8>, ticket: u64 },
+}
+
+/// From the control executor to the thread that asks the fleet's store: one question, and when its answer is of no use any more.
+#[derive(Debug)]
+pub(super) struct ToFleet {
+    pub exchange: Exchange,
+    pub deadline: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@ mod control_thread;
 mod descriptors;
 mod driver;
 mod executor;
+mod fleet_thread;
 mod listen;
 mod load;
 mod load_thread;

@@ -17,8 +17,9 @@ use super::clock::Clock;
 use super::connect::{Place, Route, Routes};
 use super::control_thread::{self, Control, ControlSettings};
 use super::driver::Driver;
+use super::fleet_thread::FleetThread;
 use super::mesh::{self, Mesh};
-use super::messages::{Mailbox, Signal, ToControl, ToShard};
+use super::messages::{Mailbox, Signal, ToControl, ToFleet, ToShard};
 use super::quotas_thread::{QuotaFile, QuotasThread};
 use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
@@ -31,8 +32,9 @@ use crate::config::{AdminToken, Config, Layer, LimiterKind, Quotas, Size, Storag
 use crate::control::pool::Rhythm;
 use crate::control::quota_page::Guard;
 use crate::control::reconciliation::Reconciliation;
-use crate::control::{self, ProcessFacts, Versions};
+use crate::control::{self, FleetQuotas, FleetSettings, ProcessFacts, Versions};
 use crate::policy::fixed_window::FixedWindows;
+use crate::policy::fleet::HostId;
 use crate::policy::hot_keys::HotSettings as Detection;
 use crate::policy::queue::{Held, Patience};
 use crate::policy::seats::Seats;
@@ -134,6 +136,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
 
     let shards = mailboxes.clone();
+    let fleet = join_fleet(config, &quotas, admission.secret, control.clone(), clock)?;
     let facts = ProcessFacts {
         pid: std::process::id(),
         port: opened.port,
@@ -157,6 +160,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         facts,
         drain_timeout: config.drain_timeout,
         pools: Reconciliation::new(Rhythm { period: config.reconcile, lease: lease_of(config.reconcile) }),
+        fleet,
         clock,
     };
     let admin = opened.admin_socket.take().map(|socket| (socket, config.admin_hosts.clone()));
@@ -262,6 +266,9 @@ fn report_start(
     };
     log::line(&format!("storage: {}{bound}", names.join(", ")));
     log::line(&tenants_line(config, quotas));
+    if let Some((store, namespace)) = &config.fleet {
+        log::line(&format!("fleet: quotas are shared with all weirs that count as '{namespace}' at {store}"));
+    }
     log::line(&format!(
         "limits: {} clients that hold {} together, requests of {}, replies of {}, {} waiting per client",
         config.clients_max,
@@ -576,9 +583,29 @@ fn start_control(
         if let Some((socket, hosts)) = admin {
             admin::serve(Rc::clone(&control), socket, hosts);
         }
+        control_thread::keep_to_fleet(&control);
         control_thread::run(control, letters, bell).await
     };
     executor::spawn("weir-control", None, task).map_err(|error| error.to_string())
+}
+
+/// Whoever shares quotas with others has a thread that asks their store.
+fn join_fleet(
+    config: &Config,
+    quotas: &Quotas,
+    secret: [u64; 2],
+    control: Mailbox<ToControl>,
+    clock: Clock,
+) -> Result<Option<(FleetQuotas, Sender<ToFleet>)>, String> {
+    let Some((store, namespace)) = &config.fleet else { return Ok(None) };
+    let host = HostId(random_seed());
+    let settings = FleetSettings { store: store.to_string(), namespace: namespace.clone(), host, secret };
+    // One that is asked, and none behind it: what waits for long is of no use.
+    let (sender, questions) = crossbeam_channel::bounded(1);
+    FleetThread { store: store.clone(), control, questions, clock }
+        .start()
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    Ok(Some((FleetQuotas::new(settings, quotas), sender)))
 }
 
 fn listen_to_signals(control: Mailbox<ToControl>) -> Result<(), String> {

@@ -63,6 +63,7 @@ pub use front::client_filter::{ClientsAsked, ClientsTold};
 pub use front::{Address, Identity};
 pub use gate::{
     Accounts, Bill, Charge, Decision, Payer, Scope, Settlement, Tab, UserAccount, UserFigures, asked,
+    bucket_of, capacity_of,
 };
 pub use hot::{HotFigures, HotKey};
 pub use message::Message;

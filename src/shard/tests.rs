@@ -893,6 +893,7 @@ impl Rig {
                         level: 0,
                         at: self.now.monotonic,
                         share: 1 << 15,
+                        part: crate::values::Part::WHOLE,
                         dry_from: self.pools.1.then_some(0),
                     };
                     let grants: Vec<Grant> = report.demands.iter().map(granted).collect();

@@ -33,9 +33,52 @@ impl Capacity {
         self.ru_per_second.saturating_mul(meanwhile.as_micros() as u64)
     }
 
+    /// A part of it, for whoever only estimates: no less than 1 per second, and no burst of nothing.
+    #[must_use]
+    pub fn scaled(&self, part: Part) -> Self {
+        Self { ru_per_second: part.of(self.ru_per_second).max(1), burst: part.of(self.burst).max(1) }
+    }
+
     /// Microseconds until so many millionths have come in.
     pub const fn micros_for(&self, amount: MicroUnits) -> u64 {
         amount.div_ceil(self.ru_per_second)
+    }
+}
+
+/// A part of a quota, in billionths: what one of several weirs may give out of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Part(u32);
+
+impl Part {
+    /// All of it.
+    pub const WHOLE: Self = Self(1_000_000_000);
+
+    /// So many billionths; all of it, if they are more.
+    pub const fn of_billionths(billionths: u64) -> Self {
+        if billionths < Self::WHOLE.0 as u64 { Self(billionths as u32) } else { Self::WHOLE }
+    }
+
+    /// One of so many equal parts.
+    pub const fn even(parts: u64) -> Self {
+        Self((Self::WHOLE.0 as u64 / if parts == 0 { 1 } else { parts }) as u32)
+    }
+
+    /// In billionths.
+    pub const fn billionths(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// So much of an amount, rounded down.
+    pub const fn of(self, amount: u64) -> u64 {
+        if self.0 == Self::WHOLE.0 {
+            return amount;
+        }
+        (amount as u128 * self.0 as u128 / Self::WHOLE.0 as u128) as u64
+    }
+
+    /// As a number from 0 to 1.
+    pub fn ratio(self) -> f64 {
+        f64::from(self.0) / f64::from(Self::WHOLE.0)
     }
 }
 
@@ -77,6 +120,8 @@ pub struct Grant {
     pub at: Timestamp,
     /// The core's part of what comes in, in 65,536ths.
     pub share: u32,
+    /// The part of the quota that all cores of this process have together.
+    pub part: Part,
     /// There was not enough for requests of this cost, or a larger one; zero if for none at all.
     pub dry_from: Option<MicroUnits>,
 }

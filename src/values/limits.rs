@@ -163,6 +163,16 @@ pub const ENGINE_INPUT_BYTES_HELD: usize = 256 * 1024;
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
 /// The largest reply that may be let through: some of the largest values.
 pub const REPLY_BYTES_CEILING: usize = 2 * 1024 * 1024 * 1024;
+/// Hosts that share one quota.
+pub const FLEET_HOSTS_MAX: usize = 4_096;
+/// Quotas that one host asks the fleet's store about in one period.
+pub const FLEET_KEYS_MAX: usize = 1_000;
+/// Entries of hosts long gone that one host removes in one period.
+pub const FLEET_FORGOTTEN_AT_ONCE: usize = 64;
+/// Bytes of the store's answer: that many hosts and quotas, and room to spare.
+pub const FLEET_ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of the name that a fleet's keys begin with.
+pub const FLEET_NAMESPACE_BYTES_MAX: usize = 64;
 
 const _: () = assert!(SLOTS.is_power_of_two());
 const _: () = assert!(INLINE_BYTES_MAX > COPY_BYTES_MAX);

@@ -16,7 +16,7 @@ pub mod units;
 pub mod usage;
 
 pub use address::ServerAddress;
-pub use allowance::{BucketId, Capacity, Demand, Grant};
+pub use allowance::{BucketId, Capacity, Demand, Grant, Part};
 pub use effects::{Action, Loss, Owner};
 pub use escape::escaped;
 pub use ids::{BackendId, ClientId, ConnectionId, ShardId, TenantId};

@@ -121,6 +121,7 @@ pub fn admin(bytes: &[u8]) {
         totals: Some(&totals),
         versions: &versions,
         meter: &meter,
+        fleet: None,
         now: Now::default(),
     };
     let mut out = Vec::new();

@@ -27,12 +27,14 @@ pub enum Route {
     HotKeys,
     /// `/cluster`: its nodes, and who owns which slots.
     Cluster,
+    /// `/fleet`: how quotas are shared with other hosts.
+    Fleet,
     /// Nothing that there is.
     NotFound,
 }
 
 /// The pages, as the index lists them.
-const PAGES: [(&str, Route, &str); 8] = [
+const PAGES: [(&str, Route, &str); 9] = [
     ("/", Route::Index, "this list"),
     ("/metrics", Route::Metrics, "figures for Prometheus"),
     ("/healthz", Route::Health, "200 while the process lives"),
@@ -44,6 +46,7 @@ const PAGES: [(&str, Route, &str); 8] = [
     ),
     ("/hotkeys", Route::HotKeys, "the keys that are asked for the most; ?count=N shows so many"),
     ("/cluster", Route::Cluster, "the nodes of a cluster, and how many slots each of them owns"),
+    ("/fleet", Route::Fleet, "how quotas are shared with other hosts (--fleet)"),
     ("/config/quotas", Route::Quotas, "the quotas in force; POST a quota file to put others in force"),
 ];
 

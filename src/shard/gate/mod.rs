@@ -13,7 +13,9 @@ mod effort;
 mod pricing;
 mod settlement;
 
-pub use accounts::{Accounts, Bill, Charge, Decision, Payer, Scope, Tab, UserAccount, UserFigures};
+pub use accounts::{
+    Accounts, Bill, Charge, Decision, Payer, Scope, Tab, UserAccount, UserFigures, bucket_of, capacity_of,
+};
 pub use admission::{Admission, Estimate, Throttled};
 pub use pricing::asked;
 pub use settlement::Settlement;

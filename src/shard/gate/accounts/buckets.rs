@@ -10,12 +10,15 @@ use crate::policy::bucket_table::BucketTable;
 use crate::policy::estimate::Expected;
 use crate::policy::slice::Slice;
 use crate::values::limits::USERS_MAX;
-use crate::values::{BucketId, Capacity, MicroUnits, TenantId, Timestamp, Usage};
+use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage};
 
 /// One bucket, as far as this core has to do with it.
 #[derive(Debug)]
 pub(super) struct Account {
     bucket: BucketId,
+    /// The whole quota.
+    quota: Capacity,
+    /// What this process has of it, as the pool said last.
     capacity: Capacity,
     pub slice: Slice,
     pub listed: bool,
@@ -73,13 +76,16 @@ impl Sizes {
 /// The account of a scope, whatever it is kept in.
 pub(super) struct Entry<'a> {
     pub bucket: BucketId,
+    /// The whole quota.
+    pub quota: Capacity,
+    /// What this process has of it.
     pub capacity: Capacity,
     pub slice: &'a mut Slice,
     pub listed: &'a mut bool,
 }
 
 /// The slice of a scope, and whether it is on the agenda.
-type Part<'a> = (&'a mut Slice, &'a mut bool);
+type Piece<'a> = (&'a mut Slice, &'a mut bool);
 
 /// All of them.
 #[derive(Debug)]
@@ -116,7 +122,7 @@ impl Buckets {
     pub fn take_over(&mut self, quotas: &Quotas, moved: &[Option<TenantId>]) {
         let global = quotas.global().map(capacity_of);
         self.global = global.map(|capacity| match self.global.take() {
-            Some(account) => Account { capacity, ..account },
+            Some(account) => Account { quota: capacity, capacity, ..account },
             None => Account::new(BucketId::GLOBAL, capacity),
         });
         let accounts = quotas.tenants().map(|(_, tenant)| {
@@ -162,6 +168,7 @@ impl Buckets {
         };
         account.map(|account| Entry {
             bucket: account.bucket,
+            quota: account.quota,
             capacity: account.capacity,
             slice: &mut account.slice,
             listed: &mut account.listed,
@@ -176,16 +183,18 @@ impl Buckets {
             |entry| entry.is_idle(sizes, now),
         )?;
         entry.size = user.size;
+        let capacity = sizes.get(user.size);
         Some(Entry {
             bucket: user.bucket,
-            capacity: sizes.get(user.size),
+            quota: capacity,
+            capacity,
             slice: &mut entry.slice,
             listed: &mut entry.listed,
         })
     }
 
     /// The slices of all buckets of a payer, with whether they are listed. None if one of them is not known here.
-    pub fn parts_of(&mut self, payer: Payer) -> Option<[Option<Part<'_>>; 3]> {
+    pub fn parts_of(&mut self, payer: Payer) -> Option<[Option<Piece<'_>>; 3]> {
         let Self { global, tenants, users, .. } = self;
         let tenant = &mut tenants[usize::from(payer.tenant().0)];
         let user = match payer.user() {
@@ -197,20 +206,32 @@ impl Buckets {
         Some([global.as_mut().map(Account::part), tenant.account.as_mut().map(Account::part), user])
     }
 
-    /// What this core knows of a scope's bucket, without making an account of it.
+    /// What this core knows of a scope's bucket, without making an account of it, and this process's part of its size.
     pub fn known(&self, scope: Scope, now: Timestamp) -> Option<(Slice, Capacity)> {
-        let slice = match scope {
-            Scope::User(user) => self.users.get(user.bucket).map(|entry| entry.slice),
-            _ => self.account(scope).map(|account| account.slice),
-        };
-        Some((slice.unwrap_or(Slice::untouched(now)), self.capacity(scope)?))
+        if let Scope::User(user) = scope {
+            let slice = self.users.get(user.bucket).map(|entry| entry.slice);
+            return Some((slice.unwrap_or(Slice::untouched(now)), self.sizes.get(user.size)));
+        }
+        self.account(scope).map(|account| (account.slice, account.capacity))
     }
 
-    /// The size of a scope's bucket, if it has one.
+    /// The size of a scope's bucket, if it has one: the whole quota.
     pub fn capacity(&self, scope: Scope) -> Option<Capacity> {
         match scope {
             Scope::User(user) => Some(self.sizes.get(user.size)),
-            _ => self.account(scope).map(|account| account.capacity),
+            _ => self.account(scope).map(|account| account.quota),
+        }
+    }
+
+    /// This process has so much of a scope's quota.
+    pub fn set_part(&mut self, scope: Scope, part: Part) {
+        let account = match scope {
+            Scope::Global => self.global.as_mut(),
+            Scope::Tenant(tenant) => self.tenants[usize::from(tenant.0)].account.as_mut(),
+            Scope::User(_) => None,
+        };
+        if let Some(account) = account {
+            account.capacity = account.quota.scaled(part);
         }
     }
 
@@ -258,19 +279,25 @@ impl Buckets {
 
     /// The same on every core and in every version of the quota file, and nobody outside can find two alike.
     fn bucket_of(&self, tenant: &Tenant, user: Option<&str>) -> BucketId {
-        let mut hasher = DefaultHasher::new();
-        (self.secret, &tenant.name, user).hash(&mut hasher);
-        BucketId(hasher.finish().max(BucketId::GLOBAL.0 + 1))
+        bucket_of(self.secret, &tenant.name, user)
     }
 }
 
+/// The bucket of a tenant, or of one of its users, in a process with this secret.
+pub fn bucket_of(secret: [u64; 2], tenant: &str, user: Option<&str>) -> BucketId {
+    let mut hasher = DefaultHasher::new();
+    (secret, tenant, user).hash(&mut hasher);
+    BucketId(hasher.finish().max(BucketId::GLOBAL.0 + 1))
+}
+
 impl Account {
-    const fn part(&mut self) -> Part<'_> {
+    const fn part(&mut self) -> Piece<'_> {
         (&mut self.slice, &mut self.listed)
     }
 
-    fn new(bucket: BucketId, capacity: Capacity) -> Self {
-        Self { bucket, capacity, slice: Slice::untouched(Timestamp::ZERO), listed: false }
+    fn new(bucket: BucketId, quota: Capacity) -> Self {
+        let capacity = quota;
+        Self { bucket, quota, capacity, slice: Slice::untouched(Timestamp::ZERO), listed: false }
     }
 }
 

@@ -20,6 +20,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 pub use self::books::{Bill, Charge};
+pub use self::buckets::bucket_of;
 use self::buckets::{Buckets, SizeId};
 use self::reports::Agenda;
 use self::tab::Ledger;
@@ -325,13 +326,13 @@ impl Accounts {
         Some(slice.check(cost, capacity, now, self.rules(now)))
     }
 
-    /// What of the scope's bucket is left, as far as this core knows.
+    /// The size of the scope's bucket, and what of it is left as far as this core knows.
     pub fn remaining(&mut self, scope: Scope, now: Timestamp) -> Option<(Capacity, MicroUnits)> {
-        let (slice, capacity) = self.ledger.buckets().known(scope, now)?;
-        Some((capacity, slice.remaining(capacity, now)))
+        let (slice, here) = self.ledger.buckets().known(scope, now)?;
+        Some((self.capacity(scope)?, slice.remaining(here, now)))
     }
 
-    /// The size of a scope's bucket.
+    /// The size of a scope's bucket: the whole quota.
     pub fn capacity(&self, scope: Scope) -> Option<Capacity> {
         self.ledger.names().capacity(scope)
     }

@@ -49,6 +49,7 @@ impl Accounts {
         for grant in grants {
             // A tenant that has no bound any more needs no grant, nor a user that is forgotten.
             let Some(scope) = self.ledger.buckets().scope_of(grant.bucket) else { continue };
+            self.ledger.buckets().set_part(scope, grant.part);
             if let Some(entry) = self.ledger.buckets().entry(scope, now) {
                 entry.slice.handle_grant(grant);
                 self.agenda.list(scope, entry.listed, now);
@@ -149,7 +150,7 @@ impl Accounts {
         for (scope, needed) in scopes {
             let buckets = self.ledger.buckets();
             let Some(entry) = buckets.entry(scope, now) else { continue };
-            let demand = entry.slice.report(entry.bucket, entry.capacity, needed, now, rules);
+            let demand = entry.slice.report(entry.bucket, entry.quota, needed, now, rules);
             if let (Some(demand), Scope::Global) = (demand, scope) {
                 demands.push(Demand { surprise: std::mem::take(&mut buckets.surprise), ..demand });
             } else {

@@ -302,6 +302,7 @@ mod tests {
                     level: 1_000_000,
                     at: self.now,
                     share: 30_000,
+                    part: crate::values::Part::WHOLE,
                     dry_from: None,
                 }));
                 reports.push(report);

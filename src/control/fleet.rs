@@ -1,0 +1,596 @@
+//! One quota for a fleet, as the control executor sees to it: what tenants ask for goes to the fleet's store once a period, and what
+//! that says of all hosts becomes this host's part of each quota, which the pools go by.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::Versions;
+use super::http::{Response, Status};
+use super::json::as_shown;
+use super::reconciliation::Reconciliation;
+use crate::config::Quotas;
+use crate::policy::fleet::{Fleet, HostId, Outcome, Question};
+use crate::protocol::{ReplyScanner, encode, reply};
+use crate::shard::{bucket_of, capacity_of};
+use crate::values::limits::TENANTS_SHOWN_MAX;
+use crate::values::usage::Amount;
+use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage};
+
+/// How often the store is asked.
+pub const PERIOD: Duration = Duration::from_secs(1);
+/// What nobody touched for so long is forgotten by the store.
+const LIFETIME_MS: &str = "60000";
+/// Letters of a store's complaint that are shown.
+const PROBLEM_CHARS_MAX: usize = 200;
+
+/// What the fleet is told once.
+#[derive(Clone, Debug)]
+pub struct FleetSettings {
+    /// The store, as it may be shown.
+    pub store: String,
+    /// What the names of its keys begin with.
+    pub namespace: String,
+    /// This host.
+    pub host: HostId,
+    /// What names of tenants become buckets with.
+    pub secret: [u64; 2],
+}
+
+/// One round trip: what is sent, and how many replies that has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// Which one it is.
+    pub number: u64,
+    /// All commands.
+    pub request: Vec<u8>,
+    /// One for each.
+    pub replies: usize,
+}
+
+/// What came of round trips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The answer was used.
+    Answered,
+    /// There was none within a period.
+    Lost,
+    /// It was an error, or made no sense.
+    Refused,
+}
+
+impl Ending {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Answered, Self::Lost, Self::Refused];
+
+    /// The word for it in metrics and pages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Lost => "lost",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// How this host stands with the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It never heard of others.
+    Starting,
+    /// The last question was answered.
+    Connected,
+    /// It was not: the last shares hold.
+    Away,
+    /// For longer than they do: an even part is the most.
+    Alone,
+}
+
+impl State {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Connected => "connected",
+            Self::Away => "away",
+            Self::Alone => "alone",
+        }
+    }
+}
+
+/// One quota that the fleet shares.
+#[derive(Clone, Debug)]
+struct Place {
+    /// None is everybody's.
+    tenant: Option<TenantId>,
+    /// In the store.
+    key: String,
+    bucket: BucketId,
+    capacity: Capacity,
+    /// What the pools were told last.
+    told: Option<Part>,
+}
+
+/// What a tenant asked for in this period.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    passed: MicroUnits,
+    denied: MicroUnits,
+}
+
+/// The fleet, seen from here.
+#[derive(Debug)]
+pub struct FleetQuotas {
+    settings: FleetSettings,
+    fleet: Fleet,
+    /// Everybody's first, if there is one, then tenants by their ids: those that have a quota.
+    places: Vec<Place>,
+    /// By tenant.
+    place_of: Vec<Option<usize>>,
+    asked: Vec<Asked>,
+    /// Which counters the question is about that was sent last, by place.
+    added: Vec<usize>,
+    /// Which question that is, until it is answered.
+    awaited: Option<u64>,
+    begun_at: Option<Timestamp>,
+    counts: [u64; Ending::ALL.len()],
+    state: State,
+    hosts_told: u64,
+    problem: Option<String>,
+    /// What whoever looks after weir should read.
+    lines: Vec<String>,
+}
+
+impl FleetQuotas {
+    /// A host that has heard of nobody yet.
+    pub fn new(settings: FleetSettings, quotas: &Quotas) -> Self {
+        let places = places(&settings, quotas);
+        let sizes = places.iter().map(|place| place.capacity.ru_per_second);
+        let mut this = Self {
+            fleet: Fleet::new(settings.host, PERIOD, sizes),
+            settings,
+            places: Vec::new(),
+            place_of: Vec::new(),
+            asked: vec![Asked::default(); quotas.len()],
+            added: Vec::new(),
+            awaited: None,
+            begun_at: None,
+            counts: [0; Ending::ALL.len()],
+            state: State::Starting,
+            hosts_told: 1,
+            problem: None,
+            lines: Vec::new(),
+        };
+        this.take_places(places, quotas.len());
+        this
+    }
+
+    /// How long after the start the first question is due.
+    pub fn phase(&self) -> Duration {
+        self.settings.host.phase(PERIOD)
+    }
+
+    /// Other quotas are in force. A tenant is known by its name.
+    pub fn handle_quotas(&mut self, quotas: &Quotas, pools: &mut Reconciliation, now: Timestamp) {
+        let mut next = places(&self.settings, quotas);
+        let mut before = std::mem::take(&mut self.places);
+        let mut moved = vec![None; next.len()];
+        // Both are in the order of the quota file; a map would be as long as this is short.
+        let by_bucket: std::collections::BTreeMap<BucketId, usize> =
+            before.iter().enumerate().map(|(at, place)| (place.bucket, at)).collect();
+        for (place, from) in next.iter_mut().zip(&mut moved) {
+            *from = by_bucket.get(&place.bucket).copied();
+            if let Some(at) = *from {
+                place.told = before[at].told.take();
+            }
+        }
+        let gone = before.iter().enumerate().filter(|(at, _)| !moved.contains(&Some(*at)));
+        gone.for_each(|(_, place)| pools.forget_part(place.bucket));
+        let sizes = next.iter().map(|place| place.capacity.ru_per_second);
+        self.fleet.replace(sizes.zip(moved));
+        self.take_places(next, quotas.len());
+        self.asked = vec![Asked::default(); quotas.len()];
+        self.added.clear();
+        self.awaited = None;
+        self.apply(pools, now);
+    }
+
+    fn take_places(&mut self, places: Vec<Place>, tenants: usize) {
+        self.place_of = vec![None; tenants];
+        for (at, place) in places.iter().enumerate() {
+            if let Some(tenant) = place.tenant {
+                self.place_of[usize::from(tenant.0)] = Some(at);
+            }
+        }
+        self.places = places;
+    }
+
+    /// What a shard tells of tenants, by the ids of a version.
+    pub fn handle_usage(&mut self, versions: &Versions, version: u64, usage: &[(TenantId, Usage)]) {
+        for (tenant, usage) in usage {
+            let Some(tenant) = versions.now_called(version, *tenant) else { continue };
+            if let Some(asked) = self.asked.get_mut(usize::from(tenant.0)) {
+                asked.passed = asked.passed.saturating_add(usage.admitted).saturating_add(usage.cached);
+                asked.denied = asked.denied.saturating_add(usage.throttled);
+            }
+        }
+    }
+
+    /// A period is over: what to send.
+    pub fn begin(&mut self, now: Timestamp, pools: &mut Reconciliation) -> Exchange {
+        if self.awaited.is_some() {
+            self.handle_loss(Ending::Lost, "it did not answer in time");
+        }
+        self.tell_demand(now);
+        let question = self.fleet.begin(now);
+        (self.begun_at, self.awaited) = (Some(now), Some(question.tick));
+        let exchange = self.written(&question);
+        self.added = question.added.into_iter().map(|(place, _)| place).collect();
+        self.settle_state(now);
+        self.apply(pools, now);
+        exchange
+    }
+
+    /// What everybody's quota is asked for is no more of each tenant than its own quota would let pass here.
+    fn tell_demand(&mut self, now: Timestamp) {
+        let elapsed = self.begun_at.map_or(PERIOD, |begun_at| now.since(begun_at));
+        let mut everybody = 0_u64;
+        for (tenant, asked) in self.asked.iter_mut().enumerate() {
+            let Asked { passed, denied } = std::mem::take(asked);
+            let wanted = passed.saturating_add(denied);
+            if wanted == 0 {
+                continue;
+            }
+            let of_everybody = match self.place_of[tenant] {
+                Some(at) => {
+                    self.fleet.handle_demand(at, wanted);
+                    let here = self.fleet.part(at, now).of(self.places[at].capacity.comes_in(elapsed));
+                    wanted.min(here).max(passed)
+                }
+                None => wanted,
+            };
+            everybody = everybody.saturating_add(of_everybody);
+        }
+        if self.places.first().is_some_and(|place| place.tenant.is_none()) {
+            self.fleet.handle_demand(0, everybody);
+        }
+    }
+
+    fn written(&self, question: &Question) -> Exchange {
+        let mut exchange = Exchange { number: question.tick, request: Vec::new(), replies: 0 };
+        let hosts = format!("{{weir:{}}}:hosts", self.settings.namespace);
+        let own = name_of(self.settings.host);
+        exchange.add(&["HSET", &hosts, &own, &question.tick.to_string()]);
+        exchange.add(&["HGETALL", &hosts]);
+        for (place, added) in &question.added {
+            exchange.add(&["INCRBY", &self.places[*place].key, &added.to_string()]);
+        }
+        for (place, _) in &question.added {
+            exchange.add(&["PEXPIRE", &self.places[*place].key, LIFETIME_MS]);
+        }
+        exchange.add(&["PEXPIRE", &hosts, LIFETIME_MS]);
+        if !question.gone.is_empty() {
+            let gone: Vec<String> = question.gone.iter().map(|host| name_of(*host)).collect();
+            let words = ["HDEL", &hosts].into_iter().chain(gone.iter().map(String::as_str));
+            exchange.add(&words.collect::<Vec<_>>());
+        }
+        exchange
+    }
+
+    /// What came back of a question: all replies in a row, or why there are none.
+    pub fn handle_answer(
+        &mut self,
+        number: u64,
+        answer: Result<&[u8], &str>,
+        now: Timestamp,
+        pools: &mut Reconciliation,
+    ) {
+        // It was given up, or asked under other quotas.
+        if self.awaited.take_if(|awaited| *awaited == number).is_none() {
+            return;
+        }
+        match answer
+            .map_err(|problem| (Ending::Lost, problem.to_owned()))
+            .and_then(|bytes| self.read(bytes, now))
+        {
+            Ok(()) => {
+                self.count(Ending::Answered);
+                self.problem = None;
+                self.added.clear();
+                self.tell_connected();
+            }
+            Err((ending, problem)) => self.handle_loss(ending, &problem),
+        }
+        self.settle_state(now);
+        self.apply(pools, now);
+    }
+
+    fn read(&mut self, bytes: &[u8], now: Timestamp) -> Result<(), (Ending, String)> {
+        let refused = |problem: &str| (Ending::Refused, problem.to_owned());
+        let replies = split(bytes).ok_or_else(|| refused("its answer makes no sense"))?;
+        let count = self.added.len();
+        let ([said, listed], rest) = replies
+            .split_first_chunk::<2>()
+            .filter(|(_, rest)| rest.len() > 2 * count)
+            .ok_or_else(|| refused("its answer makes no sense"))?;
+        for reply in [said, listed] {
+            if reply[0] == b'-' {
+                return Err(refused(&shown(reply)));
+            }
+        }
+        let hosts = hosts_of(listed).ok_or_else(|| refused("its list of hosts makes no sense"))?;
+        if total_of(said).is_none() || !hosts.iter().any(|(host, _)| *host == self.settings.host) {
+            return Err(refused("its list of hosts makes no sense"));
+        }
+        let totals: Vec<Option<u64>> = rest[..count].iter().map(|reply| total_of(reply)).collect();
+        let unread = rest[..count].iter().find(|reply| total_of(reply).is_none());
+        match self.fleet.handle_answer(now, &hosts, &totals) {
+            Outcome::Heard => {}
+            Outcome::Late => return Err((Ending::Lost, "its answer came too late".to_owned())),
+            Outcome::Crowded => return Err(refused("it lists more hosts than a fleet may have")),
+        }
+        match unread {
+            // The other quotas are split by what was read.
+            Some(reply) => {
+                self.lines.push(format!(
+                    "fleet: a counter at {} cannot be read: {}",
+                    self.settings.store,
+                    shown(reply)
+                ));
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn handle_loss(&mut self, ending: Ending, problem: &str) {
+        self.count(ending);
+        self.fleet.handle_lost();
+        self.added.clear();
+        self.awaited = None;
+        let problem: String = problem.chars().take(PROBLEM_CHARS_MAX).collect();
+        let consequence = match self.state {
+            State::Starting => "a tenth of each quota is what this host gives out until it is",
+            State::Connected => "the last shares hold for a minute",
+            State::Away | State::Alone => "",
+        };
+        if !consequence.is_empty() && self.problem.as_ref() != Some(&problem) {
+            let store = &self.settings.store;
+            self.lines.push(format!("fleet: the store {store} cannot be asked: {problem}; {consequence}"));
+        }
+        self.problem = Some(problem);
+    }
+
+    fn tell_connected(&mut self) {
+        let (store, hosts) = (&self.settings.store, self.fleet.hosts());
+        match self.state {
+            State::Starting => {
+                let own = name_of(self.settings.host);
+                self.lines.push(format!("fleet: {hosts} hosts share quotas at {store}; this one is {own}"));
+            }
+            State::Away | State::Alone => {
+                self.lines.push(format!("fleet: the store {store} answers again: {hosts} hosts"));
+            }
+            State::Connected if hosts != self.hosts_told => {
+                self.lines.push(format!("fleet: {hosts} hosts share quotas, there were {}", self.hosts_told));
+            }
+            State::Connected => {}
+        }
+        self.hosts_told = hosts;
+    }
+
+    fn settle_state(&mut self, now: Timestamp) {
+        let next = match (self.fleet.heard_at(), &self.problem) {
+            (None, _) => State::Starting,
+            (Some(_), _) if self.fleet.is_out_of_patience(now) => State::Alone,
+            (Some(_), Some(_)) => State::Away,
+            (Some(_), None) => State::Connected,
+        };
+        if next == State::Alone && self.state != State::Alone {
+            let (store, hosts) = (&self.settings.store, self.fleet.hosts());
+            self.lines.push(format!(
+                "fleet: the store {store} has been away for a minute: this host gives out no more than its part among {hosts}"
+            ));
+        }
+        self.state = next;
+    }
+
+    /// Tells the pools what changed.
+    fn apply(&mut self, pools: &mut Reconciliation, now: Timestamp) {
+        for (at, place) in self.places.iter_mut().enumerate() {
+            let part = self.fleet.part(at, now);
+            if place.told != Some(part) {
+                pools.set_part(place.bucket, place.capacity, part, now);
+                place.told = Some(part);
+            }
+        }
+    }
+
+    /// The same at the start, before anybody asks for anything.
+    pub fn start(&mut self, pools: &mut Reconciliation, now: Timestamp) {
+        self.apply(pools, now);
+    }
+
+    /// The next line for the log.
+    pub fn poll_line(&mut self) -> Option<String> {
+        (!self.lines.is_empty()).then(|| self.lines.remove(0))
+    }
+
+    fn count(&mut self, ending: Ending) {
+        self.counts[ending as usize] += 1;
+    }
+
+    /// Round trips that ended so.
+    pub fn counted(&self, ending: Ending) -> u64 {
+        self.counts[ending as usize]
+    }
+
+    /// Hosts that live, this one among them.
+    pub fn hosts(&self) -> u64 {
+        self.fleet.hosts()
+    }
+
+    /// Since an answer was last used.
+    pub fn age(&self, now: Timestamp) -> Option<Duration> {
+        self.fleet.heard_at().map(|heard_at| now.since(heard_at))
+    }
+
+    /// This host's part of a tenant's quota, or of everybody's; none if there is no such quota.
+    pub fn part(&self, tenant: Option<TenantId>, now: Timestamp) -> Option<Part> {
+        let at = match tenant {
+            Some(tenant) => self.place_of.get(usize::from(tenant.0)).copied().flatten()?,
+            None => self.places.first().is_some_and(|place| place.tenant.is_none()).then_some(0)?,
+        };
+        Some(self.fleet.part(at, now))
+    }
+
+    /// `/fleet`; `query` is what stood behind a `?`.
+    pub fn page(&self, quotas: &Quotas, query: &str, now: Timestamp) -> Response {
+        let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
+            let problem = format!("{query} means nothing here: after=NAME is wanted");
+            return Response::problem(Status::BadRequest, &problem, None);
+        };
+        let limited = quotas.tenants_after(after).filter(|(_, tenant)| tenant.limit.is_some());
+        let mut tenants: Vec<_> = limited.take(TENANTS_SHOWN_MAX + 1).collect();
+        let is_cut = tenants.len() > TENANTS_SHOWN_MAX;
+        tenants.truncate(TENANTS_SHOWN_MAX);
+        let next = tenants.last().filter(|_| is_cut).map(|(_, last)| format!("/fleet?after={}", last.name));
+        let everybody = self.places.first().filter(|place| place.tenant.is_none() && after.is_empty());
+        let everybody = everybody.map(|_| self.shown("global", "global", 0, now));
+        let tenants = tenants.into_iter().filter_map(|(id, tenant)| {
+            let at = self.place_of.get(usize::from(id.0)).copied().flatten()?;
+            Some(self.shown("tenant", &tenant.name, at, now))
+        });
+        let page = Page {
+            state: self.state.name(),
+            store: &self.settings.store,
+            namespace: &self.settings.namespace,
+            host: name_of(self.settings.host),
+            hosts: self.hosts(),
+            answered_ms_ago: self.age(now).map(|age| age.as_millis() as u64),
+            exchanges: ExchangesShown {
+                answered: self.counted(Ending::Answered),
+                lost: self.counted(Ending::Lost),
+                refused: self.counted(Ending::Refused),
+            },
+            problem: self.problem.as_deref(),
+            scopes: everybody.into_iter().chain(tenants).collect(),
+            next,
+        };
+        Response::json(Status::Ok, &page)
+    }
+
+    fn shown<'a>(&self, scope: &'static str, name: &'a str, at: usize, now: Timestamp) -> ScopeShown<'a> {
+        let (part, quota) = (self.fleet.part(at, now), self.places[at].capacity);
+        ScopeShown {
+            scope,
+            name,
+            ru_per_second: quota.ru_per_second,
+            share_ru_per_second: Amount(u128::from(part.of(quota.second()))),
+            share: part.ratio(),
+            demand_ru_per_second: Amount(u128::from(self.fleet.demand(at))),
+        }
+    }
+}
+
+/// The page; names and their order are a contract.
+#[derive(Serialize)]
+struct Page<'a> {
+    state: &'static str,
+    store: &'a str,
+    namespace: &'a str,
+    host: String,
+    hosts: u64,
+    answered_ms_ago: Option<u64>,
+    exchanges: ExchangesShown,
+    problem: Option<&'a str>,
+    scopes: Vec<ScopeShown<'a>>,
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ExchangesShown {
+    answered: u64,
+    lost: u64,
+    refused: u64,
+}
+
+#[derive(Serialize)]
+struct ScopeShown<'a> {
+    scope: &'static str,
+    name: &'a str,
+    ru_per_second: u64,
+    #[serde(serialize_with = "as_shown")]
+    share_ru_per_second: Amount,
+    #[serde(serialize_with = "as_shown")]
+    share: f64,
+    #[serde(serialize_with = "as_shown")]
+    demand_ru_per_second: Amount,
+}
+
+impl Exchange {
+    fn add(&mut self, words: &[&str]) {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        encode::request(&mut self.request, words.into_iter());
+        self.replies += 1;
+    }
+}
+
+fn places(settings: &FleetSettings, quotas: &Quotas) -> Vec<Place> {
+    let key = |scope: &str| format!("{{weir:{}}}:d:{scope}", settings.namespace);
+    let everybody = quotas.global().map(|limit| Place {
+        tenant: None,
+        key: key("global"),
+        bucket: BucketId::GLOBAL,
+        capacity: capacity_of(limit),
+        told: None,
+    });
+    let tenants = quotas.tenants().filter_map(|(id, tenant)| {
+        Some(Place {
+            tenant: Some(id),
+            key: key(&format!("tenant:{}", tenant.name)),
+            bucket: bucket_of(settings.secret, &tenant.name, None),
+            capacity: capacity_of(tenant.limit?),
+            told: None,
+        })
+    });
+    everybody.into_iter().chain(tenants).collect()
+}
+
+/// Sixteen hexadecimal digits.
+fn name_of(host: HostId) -> String {
+    format!("{:016x}", host.0)
+}
+
+/// The replies that stand one behind the other. None if they are no replies, or if the last is not whole.
+fn split(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut replies = Vec::new();
+    while !bytes.is_empty() {
+        let end = ReplyScanner::default().scan(bytes).ok()??.end;
+        let (reply, rest) = bytes.split_at(end);
+        replies.push(reply);
+        bytes = rest;
+    }
+    Some(replies)
+}
+
+/// Hosts and their ticks. What has another form is no host's.
+fn hosts_of(listed: &[u8]) -> Option<Vec<(HostId, u64)>> {
+    let words: Vec<&[u8]> =
+        reply::names_and_values(listed)?.map(|word| reply::text(word).unwrap_or(b"")).collect();
+    let number = |word: &[u8], base| u64::from_str_radix(std::str::from_utf8(word).ok()?, base).ok();
+    let hosts = words.chunks_exact(2).filter(|pair| pair[0].len() == 16);
+    Some(hosts.filter_map(|pair| Some((HostId(number(pair[0], 16)?), number(pair[1], 10)?))).collect())
+}
+
+fn total_of(reply: &[u8]) -> Option<u64> {
+    u64::try_from(reply::integer(reply)?).ok()
+}
+
+/// What a store said instead of what was expected.
+fn shown(reply: &[u8]) -> String {
+    let text = reply::text(reply).unwrap_or(b"no such reply was expected");
+    String::from_utf8_lossy(text).chars().take(PROBLEM_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests;

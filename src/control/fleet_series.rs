@@ -1,0 +1,36 @@
+//! The fleet among the metrics.
+
+use super::FleetQuotas;
+use super::exposition::{Exposition, Kind};
+use super::fleet::Ending;
+use crate::values::{TenantId, Timestamp};
+
+/// Writes how many hosts share quotas, how that is going, and this host's part of everybody's quota and of those of tenants
+/// that have figures of their own.
+pub fn write_fleet<'a>(
+    page: &mut Exposition,
+    fleet: &FleetQuotas,
+    tenants: impl Iterator<Item = (TenantId, &'a str)>,
+    now: Timestamp,
+) {
+    page.family("weir_fleet_hosts", "Hosts that share quotas, this one among them.", Kind::Gauge)
+        .sample(&[], fleet.hosts());
+    let help = "Times the fleet's store was asked, by what came of it.";
+    let mut exchanges = page.family("weir_fleet_exchanges_total", help, Kind::Counter);
+    for ending in Ending::ALL {
+        exchanges.sample(&[("outcome", ending.name())], fleet.counted(ending));
+    }
+    if let Some(age) = fleet.age(now) {
+        let help = "Time since the fleet's store last answered.";
+        page.family("weir_fleet_answer_age_seconds", help, Kind::Gauge).sample(&[], age.as_secs_f64());
+    }
+    let help = "The part of a quota that this host gives out.";
+    let mut shares = page.family("weir_fleet_share_ratio", help, Kind::Gauge);
+    let everybody = std::iter::once(("global", "global", fleet.part(None, now)));
+    let tenants = tenants.map(|(id, name)| ("tenant", name, fleet.part(Some(id), now)));
+    for (scope, name, part) in everybody.chain(tenants) {
+        if let Some(part) = part {
+            shares.sample(&[("scope", scope), ("name", name)], part.ratio());
+        }
+    }
+}

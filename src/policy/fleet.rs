@@ -1,0 +1,370 @@
+//! One quota for a fleet: which part of each quota this host may give out, by what it and all others were asked for.
+//!
+//! ```text
+//!   once a period ─> question: my tick, and what I was asked for since ──INCRBY──> counters of the fleet
+//!   its answer ────> whose ticks move: N hosts; how far each counter went: D      share = R (0.1 / N + 0.9 d / D)
+//!   no answer ─────> the last shares, for a minute; then an even part at most
+//! ```
+//!
+//! `d` and `D` are of the same stretch of this host's own time, so that no clocks are compared. A share shrinks at once and
+//! grows a period later, when every other host had time to shrink: the shares of hosts that hear each other come to one
+//! quota, but for one period after a host came. What is asked for and denied counts: it is what the host could use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::values::limits::{FLEET_FORGOTTEN_AT_ONCE, FLEET_HOSTS_MAX, FLEET_KEYS_MAX};
+use crate::values::{MicroUnits, Part, Timestamp};
+
+/// Of a quota, this is dealt out evenly, in billionths, and the rest by demand.
+const EVEN_BILLIONTHS: u64 = 100_000_000;
+/// What a host may give out that never heard how many others there are.
+const UNKNOWN: Part = Part::of_billionths(EVEN_BILLIONTHS);
+/// A host whose tick stood still for so many of one's own periods is gone.
+const MISSED_MAX: u32 = 3;
+/// Its entry is removed when it stood still for so many.
+const FORGOTTEN_AFTER: u32 = 60;
+/// How long shares hold without an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Amounts travel in thousandths of a request unit.
+const MICRO_PER_MILLI: u64 = 1_000;
+
+/// A weir of the fleet: drawn when it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostId(pub u64);
+
+impl HostId {
+    /// How long after the start of a period this host asks, so that not all do at once.
+    pub fn phase(self, period: Duration) -> Duration {
+        // Fibonacci hashing: ids in a row are spread too.
+        let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Duration::from_nanos(((u128::from(spread) * period.as_nanos()) >> 64) as u64)
+    }
+}
+
+/// What the store is asked, in one round trip.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Question {
+    /// Tells others that this host lives.
+    pub tick: u64,
+    /// Hosts that are gone for long: their entries are removed.
+    pub gone: Vec<HostId>,
+    /// Scopes, and what is added to their counters, in thousandths of a request unit.
+    pub added: Vec<(usize, u64)>,
+}
+
+/// What came of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was used.
+    Heard,
+    /// It came later than a period, or to no question.
+    Late,
+    /// There are more hosts than can be kept.
+    Crowded,
+}
+
+/// One quota.
+#[derive(Clone, Debug)]
+struct Scope {
+    ru_per_second: u64,
+    /// Asked for since the last question.
+    demand: MicroUnits,
+    /// The same of the period before it, per second.
+    demand_shown: MicroUnits,
+    /// What stood in the counter when it was last heard of, and nothing was lost since.
+    total: Option<u64>,
+    /// The share by the last answer, if that was to grow: it does with the next.
+    target: Part,
+    part: Part,
+    heard_at: Option<Timestamp>,
+}
+
+/// The last of a host's ticks.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    tick: u64,
+    /// Answers since that changed.
+    missed: u32,
+}
+
+/// This host's view of the fleet. Scopes are named by their places.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    own: HostId,
+    period: Duration,
+    tick: u64,
+    others: BTreeMap<HostId, Seen>,
+    scopes: Vec<Scope>,
+    /// The question that was not answered yet.
+    asked: Option<(Timestamp, Vec<(usize, u64)>)>,
+    asked_at: Option<Timestamp>,
+    heard_at: Option<Timestamp>,
+}
+
+impl Fleet {
+    /// A host that has heard of nobody, with quotas of so many request units per second.
+    pub fn new(own: HostId, period: Duration, quotas: impl Iterator<Item = u64>) -> Self {
+        let scopes = quotas.map(|quota| Scope::new(quota, UNKNOWN)).collect();
+        Self {
+            own,
+            period,
+            tick: 0,
+            others: BTreeMap::new(),
+            scopes,
+            asked: None,
+            asked_at: None,
+            heard_at: None,
+        }
+    }
+
+    /// Other quotas: for each its size, and its place before if it was there. A question under way is given up.
+    pub fn replace(&mut self, quotas: impl Iterator<Item = (u64, Option<usize>)>) {
+        self.handle_lost();
+        let newcomer = if self.heard_at.is_some() { self.floor() } else { UNKNOWN };
+        let mut before: Vec<Option<Scope>> = std::mem::take(&mut self.scopes).into_iter().map(Some).collect();
+        self.scopes = quotas
+            .map(|(ru_per_second, place)| {
+                let known = place.and_then(|place| before.get_mut(place)?.take());
+                match known {
+                    Some(scope) => Scope { ru_per_second, ..scope },
+                    None => Scope { heard_at: self.heard_at, ..Scope::new(ru_per_second, newcomer) },
+                }
+            })
+            .collect();
+    }
+
+    /// Somebody asked for so much, whether it was granted or not.
+    pub fn handle_demand(&mut self, scope: usize, amount: MicroUnits) {
+        if let Some(scope) = self.scopes.get_mut(scope) {
+            scope.demand = scope.demand.saturating_add(amount);
+        }
+    }
+
+    /// A period is over: what to ask. A question that was not answered is given up.
+    pub fn begin(&mut self, now: Timestamp) -> Question {
+        self.handle_lost();
+        let elapsed = self.asked_at.map_or(self.period, |asked_at| now.since(asked_at));
+        let hosts = self.hosts();
+        for scope in &mut self.scopes {
+            scope.demand_shown = per_second(scope.demand, elapsed);
+        }
+        let added = self.choose(elapsed, hosts);
+        let gone = self.others.iter().filter(|(_, seen)| seen.missed >= FORGOTTEN_AFTER);
+        let gone: Vec<HostId> = gone.map(|(id, _)| *id).take(FLEET_FORGOTTEN_AT_ONCE).collect();
+        self.others.retain(|id, _| !gone.contains(id));
+        self.tick += 1;
+        self.asked_at = Some(now);
+        self.asked = Some((now, added.clone()));
+        Question { tick: self.tick, gone, added }
+    }
+
+    /// Which counters are asked for, with what is added to them.
+    fn choose(&mut self, elapsed: Duration, hosts: u64) -> Vec<(usize, u64)> {
+        let floor = self.floor();
+        let is_heavy = |scope: &Scope| scope.is_above(floor, elapsed);
+        let (mut heavy, light): (Vec<usize>, Vec<usize>) =
+            (0..self.scopes.len()).partition(|place| is_heavy(&self.scopes[*place]));
+        // Who asks for more than there are keys: the heaviest have them, and what others get is an even part.
+        let crowded = if heavy.len() > FLEET_KEYS_MAX {
+            heavy.select_nth_unstable_by_key(FLEET_KEYS_MAX, |place| {
+                std::cmp::Reverse(self.scopes[*place].demand)
+            });
+            heavy.split_off(FLEET_KEYS_MAX)
+        } else {
+            Vec::new()
+        };
+        // Less than the floor needs no key. As long as few are asked for, these are too: then it is known that nobody else
+        // wants any, and what may come at once is an even part instead of the floor.
+        let spare = (FLEET_KEYS_MAX as u64 / hosts) as usize;
+        let spare = spare.min(FLEET_KEYS_MAX - heavy.len());
+        let is_known = |place: &usize| self.scopes[*place].total.is_some();
+        let (mut light, others): (Vec<usize>, Vec<usize>) = light.into_iter().partition(is_known);
+        light.extend(others);
+        let unasked = light.split_off(spare.min(light.len()));
+        for place in crowded {
+            self.scopes[place].leave_out(Part::even(hosts));
+        }
+        for place in unasked {
+            self.scopes[place].leave_out(floor);
+        }
+        let asked = heavy.into_iter().chain(light);
+        asked.map(|place| (place, self.scopes[place].take_demand())).collect()
+    }
+
+    /// The answer: the hosts with their ticks, and the counters in the order of the question, where they could be read.
+    pub fn handle_answer(
+        &mut self,
+        now: Timestamp,
+        hosts: &[(HostId, u64)],
+        totals: &[Option<u64>],
+    ) -> Outcome {
+        if hosts.len() > FLEET_HOSTS_MAX {
+            self.handle_lost();
+            return Outcome::Crowded;
+        }
+        let Some((asked_at, asked)) = self.asked.take() else { return Outcome::Late };
+        if now.since(asked_at) > self.period || asked.len() != totals.len() {
+            self.asked = Some((asked_at, asked));
+            self.handle_lost();
+            return Outcome::Late;
+        }
+        // What was capped while nothing was heard grows like any other share.
+        let even = Part::even(self.hosts());
+        for scope in self.scopes.iter_mut().filter(|scope| scope.is_out_of_patience(now)) {
+            scope.part = scope.part.min(even);
+            scope.target = scope.target.min(scope.part);
+        }
+        self.handle_hosts(hosts);
+        let hosts = self.hosts();
+        let mut unread = Vec::new();
+        for ((place, added), total) in asked.iter().zip(totals) {
+            match total {
+                Some(total) => self.scopes[*place].handle_total(*added, *total, hosts),
+                None => unread.push((*place, self.scopes[*place].heard_at)),
+            }
+        }
+        self.heard_at = Some(now);
+        self.scopes.iter_mut().for_each(|scope| scope.heard_at = Some(now));
+        for (place, heard_at) in unread {
+            self.scopes[place].start_over();
+            self.scopes[place].heard_at = heard_at;
+        }
+        Outcome::Heard
+    }
+
+    /// No answer will be used: whether the counters moved is not known. What was added is never sent again.
+    pub fn handle_lost(&mut self) {
+        let Some((_, asked)) = self.asked.take() else { return };
+        for (place, _) in asked {
+            self.scopes[place].start_over();
+        }
+    }
+
+    fn handle_hosts(&mut self, hosts: &[(HostId, u64)]) {
+        self.others.values_mut().for_each(|seen| seen.missed = seen.missed.saturating_add(1));
+        for (id, tick) in hosts.iter().filter(|(id, _)| *id != self.own) {
+            let seen = self.others.entry(*id).or_insert(Seen { tick: *tick, missed: 0 });
+            if seen.tick != *tick {
+                *seen = Seen { tick: *tick, missed: 0 };
+            }
+        }
+        // Entries that others removed, and those that an emptied store lost.
+        let listed: BTreeSet<HostId> = hosts.iter().map(|(id, _)| *id).collect();
+        self.others.retain(|id, seen| seen.missed < MISSED_MAX || listed.contains(id));
+    }
+
+    /// Hosts that live, this one among them.
+    pub fn hosts(&self) -> u64 {
+        1 + self.others.values().filter(|seen| seen.missed < MISSED_MAX).count() as u64
+    }
+
+    /// The part of a quota that this host may give out now.
+    pub fn part(&self, scope: usize, now: Timestamp) -> Part {
+        let Some(scope) = self.scopes.get(scope) else { return Part::WHOLE };
+        if scope.is_out_of_patience(now) { scope.part.min(Part::even(self.hosts())) } else { scope.part }
+    }
+
+    /// What was asked for in the last period, per second.
+    pub fn demand(&self, scope: usize) -> MicroUnits {
+        self.scopes.get(scope).map_or(0, |scope| scope.demand_shown)
+    }
+
+    /// When an answer was last used.
+    pub fn heard_at(&self) -> Option<Timestamp> {
+        self.heard_at
+    }
+
+    /// Shares hold for so long without an answer.
+    pub fn is_out_of_patience(&self, now: Timestamp) -> bool {
+        is_too_old(self.heard_at, now)
+    }
+
+    /// This host.
+    pub fn own(&self) -> HostId {
+        self.own
+    }
+
+    /// What a host may give out that asks for nothing.
+    fn floor(&self) -> Part {
+        Part::of_billionths(EVEN_BILLIONTHS / self.hosts())
+    }
+}
+
+impl Scope {
+    const fn new(ru_per_second: u64, part: Part) -> Self {
+        Self { ru_per_second, demand: 0, demand_shown: 0, total: None, target: part, part, heard_at: None }
+    }
+
+    fn is_out_of_patience(&self, now: Timestamp) -> bool {
+        is_too_old(self.heard_at, now)
+    }
+
+    fn is_above(&self, part: Part, elapsed: Duration) -> bool {
+        let came_in = u128::from(self.ru_per_second) * elapsed.as_micros();
+        u128::from(self.demand) * u128::from(Part::WHOLE.billionths())
+            > came_in * u128::from(part.billionths())
+    }
+
+    /// Whole thousandths; what is less than one stays.
+    fn take_demand(&mut self) -> u64 {
+        let whole = self.demand / MICRO_PER_MILLI;
+        self.demand %= MICRO_PER_MILLI;
+        whole
+    }
+
+    /// This time nobody is asked.
+    fn leave_out(&mut self, part: Part) {
+        self.demand = 0;
+        self.total = None;
+        self.settle(part);
+    }
+
+    fn handle_total(&mut self, added: u64, total: u64, hosts: u64) {
+        let difference = self.total.and_then(|before| total.checked_sub(before));
+        self.total = Some(total);
+        match difference {
+            // Less than was added just now: the counter started over.
+            Some(all) if all >= added => self.settle(share(added, all, hosts)),
+            _ if self.heard_at.is_none() => self.settle(Part::even(hosts)),
+            _ => self.target = self.target.min(self.part),
+        }
+        if total < added {
+            // No counter does that.
+            self.start_over();
+        }
+    }
+
+    /// What the counter says next is compared with nothing before.
+    fn start_over(&mut self) {
+        self.total = None;
+        self.target = self.target.min(self.part);
+    }
+
+    /// Shrinks at once, and grows to what two answers in a row allow.
+    fn settle(&mut self, target: Part) {
+        self.part = target.min(self.target);
+        self.target = target;
+    }
+}
+
+fn is_too_old(heard_at: Option<Timestamp>, now: Timestamp) -> bool {
+    heard_at.is_some_and(|heard_at| now.since(heard_at) > PATIENCE)
+}
+
+/// A host's part of a quota.
+fn share(own: u64, all: u64, hosts: u64) -> Part {
+    if all == 0 {
+        return Part::even(hosts);
+    }
+    let by_demand = Part::WHOLE.billionths() - EVEN_BILLIONTHS;
+    let by_demand = u128::from(by_demand) * u128::from(own.min(all)) / u128::from(all);
+    Part::of_billionths(EVEN_BILLIONTHS / hosts + by_demand as u64)
+}
+
+fn per_second(amount: MicroUnits, elapsed: Duration) -> MicroUnits {
+    (u128::from(amount) * 1_000_000 / elapsed.as_micros().max(1)).min(u128::from(u64::MAX)) as u64
+}
+
+#[cfg(test)]
+mod tests;

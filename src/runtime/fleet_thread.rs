@@ -1,0 +1,121 @@
+//! Asks the fleet's store, on a thread of its own: the control executor has shards to answer meanwhile. One round trip at a time,
+//! over a connection that is kept; whatever goes wrong, it is closed, and the next question makes another.
+
+use std::io;
+use std::net::ToSocketAddrs as _;
+
+use crossbeam_channel::Receiver;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::asking::{left, receive, send};
+use super::clock::Clock;
+use super::messages::{Mailbox, ToControl, ToFleet};
+use crate::config::FleetStore;
+use crate::control::Exchange;
+use crate::protocol::{encode, reply};
+use crate::values::Timestamp;
+use crate::values::limits::FLEET_ANSWER_BYTES_MAX;
+
+/// What the thread works with.
+pub(super) struct FleetThread {
+    pub store: FleetStore,
+    pub control: Mailbox<ToControl>,
+    pub questions: Receiver<ToFleet>,
+    pub clock: Clock,
+}
+
+impl FleetThread {
+    /// Starts it. It ends with the control executor.
+    pub fn start(self) -> io::Result<()> {
+        std::thread::Builder::new().name("weir-fleet".to_owned()).spawn(move || self.run()).map(|_| ())
+    }
+
+    fn run(self) {
+        let mut kept = None;
+        while let Ok(ToFleet { exchange, deadline }) = self.questions.recv() {
+            let answer = self.ask(&mut kept, &exchange, deadline);
+            if answer.is_err() {
+                kept = None;
+            }
+            let answer = answer.map_err(|error| error.to_string());
+            self.control.post(ToControl::Fleet { number: exchange.number, answer });
+        }
+    }
+
+    fn ask(
+        &self,
+        kept: &mut Option<Socket>,
+        exchange: &Exchange,
+        deadline: Timestamp,
+    ) -> io::Result<Vec<u8>> {
+        let clock = self.clock;
+        let connection = match kept {
+            Some(connection) => connection,
+            None => kept.insert(self.connect(deadline)?),
+        };
+        send(connection, &exchange.request, clock, deadline)?;
+        receive(connection, (exchange.replies, FLEET_ANSWER_BYTES_MAX), clock, deadline)
+    }
+
+    /// The name is looked up each time: a store that moved has another address.
+    fn connect(&self, deadline: Timestamp) -> io::Result<Socket> {
+        let FleetStore { server, credentials } = &self.store;
+        let mut problem = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+        for address in (server.host.as_str(), server.port).to_socket_addrs()? {
+            let mut socket =
+                Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), Some(Protocol::TCP))?;
+            match socket.connect_timeout(&address.into(), left(self.clock, deadline)?) {
+                Ok(()) => {
+                    socket.set_tcp_nodelay(true)?;
+                    if let Some(known) = credentials {
+                        let words = ["AUTH"]
+                            .into_iter()
+                            .chain(known.user.as_deref())
+                            .chain([known.password.as_str()]);
+                        let words: Vec<&[u8]> = words.map(str::as_bytes).collect();
+                        let mut request = Vec::new();
+                        encode::request(&mut request, words.into_iter());
+                        send(&mut socket, &request, self.clock, deadline)?;
+                        signed_in(&receive(&mut socket, (1, FLEET_ANSWER_BYTES_MAX), self.clock, deadline)?)?;
+                    }
+                    return Ok(socket);
+                }
+                Err(error) => problem = error,
+            }
+        }
+        Err(problem)
+    }
+}
+
+fn signed_in(said: &[u8]) -> io::Result<()> {
+    if said.starts_with(b"-") {
+        let text = String::from_utf8_lossy(reply::text(said).unwrap_or(b"AUTH failed")).into_owned();
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_store_that_says_nothing_is_given_up_at_the_deadline() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let clock = Clock::start();
+        let (control, letters, _bell) = Mailbox::for_executor().expect("an eventfd");
+        let (sender, questions) = crossbeam_channel::bounded(1);
+        let store = format!("redis://127.0.0.1:{port}").parse().expect("well formed");
+        FleetThread { store, control, questions, clock }.start().expect("a thread");
+        let exchange = Exchange { number: 7, request: b"PING\r\n".to_vec(), replies: 1 };
+        let deadline = clock.now().monotonic.after(Duration::from_millis(20));
+        sender.send(ToFleet { exchange, deadline }).expect("it listens");
+        let Ok(ToControl::Fleet { number: 7, answer: Err(problem) }) = letters.recv() else {
+            panic!("it gives up");
+        };
+        assert_eq!(problem, "it did not answer in time");
+    }
+}
