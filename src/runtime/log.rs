@@ -36,7 +36,7 @@ pub(super) enum Kind {
     Fleet,
 }
 
-const KINDS: usize = 6;
+const KINDS: usize = Kind::Fleet as usize + 1;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {

@@ -131,7 +131,7 @@ impl Writer {
         if self.random.per_mille(150) {
             return self.set_for_a_while(burst, &key, step, history);
         }
-        if self.random.per_mille(100) {
+        if self.random.per_mille(50) {
             let sent = self.next(step);
             let (write, value) = self.written(sent, &key, history);
             let words = [&b"EVAL"[..], b"SET", b"1", key.as_bytes(), &value];
@@ -169,7 +169,7 @@ impl Writer {
             return self.ask(burst, step, &[b"GET", key.as_bytes()], Expected::Log(key.clone()));
         }
         let key = self.register();
-        let words: &[&[u8]] = if self.random.per_mille(100) {
+        let words: &[&[u8]] = if self.random.per_mille(15) {
             &[b"EVAL", b"GET", b"1", key.as_bytes()]
         } else {
             &[b"GET", key.as_bytes()]
