@@ -22,6 +22,8 @@ pub const QUESTIONS_UNDER_WAY_MAX: usize = 64;
 pub const LINK_PENDING_MAX: usize = 65_536;
 /// Unsent bytes on one connection to a backend.
 pub const LINK_OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of requests that a node of a cluster has yet to answer, on one connection: they may have to be sent again.
+pub const LINK_UNANSWERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of requests and replies that wait for another core before requests for it are refused.
 pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Words of a `HELLO`: the version, who it is, and a name.

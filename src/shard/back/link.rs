@@ -267,7 +267,9 @@ impl Link {
 
     /// May more go out, as far as what has yet to leave goes?
     pub fn has_room(&self) -> bool {
-        self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX
+        self.pending.len() < LINK_PENDING_MAX
+            && self.output.len() < LINK_OUTPUT_BYTES_MAX
+            && self.unanswered.has_room()
     }
 
     /// Bytes that are known to be missing of the reply that is coming.

@@ -224,7 +224,10 @@ impl Back {
 
     /// Gives back what long pipelines took.
     pub fn tidy(&mut self) {
-        self.links.iter_mut().for_each(|link| shorten(&mut link.pending));
+        for link in &mut self.links {
+            shorten(&mut link.pending);
+            link.unanswered.tidy();
+        }
         self.bulkheads.iter_mut().for_each(Bulkhead::tidy);
     }
 

@@ -31,9 +31,9 @@ use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Stage};
 use crate::shard::request::{Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};
 use crate::shard::stored::Stored;
-use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::limits::{COPY_BYTES_MAX, LINK_UNANSWERED_BYTES_MAX};
 use crate::values::time::Now;
-use crate::values::{BackendId, ConnectionId, Timestamp};
+use crate::values::{BackendId, ConnectionId, Timestamp, shorten};
 
 /// What goes to a backend that was chosen for another reason than a slot.
 pub const NO_SLOT: u16 = u16::MAX;
@@ -73,11 +73,22 @@ enum Frame {
     Shared(Bytes),
 }
 
+impl Frame {
+    fn len(&self) -> usize {
+        match self {
+            Self::Kept(length) => *length as usize,
+            Self::Shared(bytes) => bytes.len(),
+        }
+    }
+}
+
 /// What was sent over one connection and has yet to be answered, in its order.
 #[derive(Debug, Default)]
 pub struct Unanswered {
     sent: VecDeque<Sent>,
     bytes: VecDeque<u8>,
+    /// Of all of it, wherever it is kept.
+    length: usize,
     /// A step of the block that is being answered was refused so.
     step: Option<Vec<u8>>,
 }
@@ -91,6 +102,7 @@ impl Unanswered {
                 Frame::Kept(bytes.len() as u32)
             }
         };
+        self.length += message.bytes().len();
         let Tries { hops, held_since } = tries;
         self.sent.push_back(Sent { slot, requests: requests as u16, hops, held_since, frame });
     }
@@ -98,6 +110,7 @@ impl Unanswered {
     /// The oldest is answered. It, if it is wanted, with its bytes.
     fn pop(&mut self, is_wanted: bool) -> Option<(Sent, Vec<u8>)> {
         let sent = self.sent.pop_front()?;
+        self.length -= sent.frame.len();
         let bytes = match &sent.frame {
             Frame::Kept(length) => {
                 let bytes = self.bytes.drain(..*length as usize);
@@ -113,6 +126,17 @@ impl Unanswered {
     fn is_next_in(&self, slots: Option<&Slots>) -> bool {
         let slot = self.sent.front().map(|sent| sent.slot);
         slots.zip(slot).is_some_and(|(slots, slot)| slots.holds.contains_key(&slot))
+    }
+
+    /// May more be kept?
+    pub fn has_room(&self) -> bool {
+        self.length < LINK_UNANSWERED_BYTES_MAX
+    }
+
+    /// Gives back what a burst took.
+    pub fn tidy(&mut self) {
+        shorten(&mut self.sent);
+        shorten(&mut self.bytes);
     }
 
     /// The connection is lost.
@@ -474,18 +498,20 @@ impl Back {
                 list = std::mem::take(&mut hold.list);
             }
             let carried_out = std::mem::take(&mut hold.carried_out);
-            // Those of one connection in its order; a number that begins again does so for all of what is held.
-            let first = list.first().map_or(0, |held| held.envelope.reply_to.sequence);
-            let place = |held: &Held| {
-                let to = held.envelope.reply_to;
-                (to.sequence.wrapping_sub(first) as i32, to.part)
-            };
-            list.sort_by_key(place);
+            // Those of one connection in its order, also where its numbers begin again.
+            let mut some: HashMap<u64, u32> = HashMap::new();
+            for Held { envelope: Envelope { reply_to: to, .. }, .. } in &list {
+                some.entry(to.connection()).or_insert(to.sequence);
+            }
+            list.sort_by_cached_key(|Held { envelope: Envelope { reply_to: to, .. }, .. }| {
+                let some = some.get(&to.connection()).copied().unwrap_or_default();
+                (to.sequence.wrapping_sub(some) as i32, to.part)
+            });
             let was_overtaken = |held: &mut Held| {
                 let to = held.envelope.reply_to;
                 let is_newer = |key| {
                     let newest = carried_out.get(&(to.connection(), key));
-                    newest.is_some_and(|newest| *newest > to.sequence)
+                    newest.is_some_and(|newest| newest.wrapping_sub(to.sequence) as i32 > 0)
                 };
                 let was_sent = held.tries.hops > 0 && !carried_out.is_empty();
                 was_sent && keys_of(held.message.message().bytes()).into_iter().any(is_newer)

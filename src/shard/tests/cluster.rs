@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::policy::window::Bounds;
 use crate::routing::cluster::{Reason, View};
-use crate::values::limits::SLOTS;
+use crate::values::limits::{LINK_UNANSWERED_BYTES_MAX, SLOTS};
 use crate::values::{Random, ServerAddress};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -256,6 +256,28 @@ fn a_node_that_left_the_cluster_is_let_go_of() {
     assert_eq!(rig.at_nodes().len(), 1);
     rig.answer_next("$-1\r\n");
     assert_eq!(rig.told(client), "$-1\r\n");
+}
+
+#[test]
+fn what_nodes_have_yet_to_answer_has_a_bound() {
+    let (mut rig, client, key) = before_a_node();
+    let value = "x".repeat(1 << 19);
+    let mut refused = 0;
+    for _ in 0..200 {
+        rig.send(client, &[&["SET", &key, &value]]);
+        let told = rig.told(client);
+        refused += usize::from(!told.is_empty());
+    }
+    let most = LINK_UNANSWERED_BYTES_MAX / value.len() + 1;
+    assert!(rig.at_stores.len() <= most, "{} at stores", rig.at_stores.len());
+    while !rig.at_stores.is_empty() {
+        rig.answer_next("+OK\r\n");
+    }
+    let told = rig.told(client);
+    assert_eq!(told.lines().count() + refused, 200);
+    assert!(told.contains("-OVERLOADED reason=pending"), "{}", &told[..200]);
+    rig.send(client, &[&["SET", &key, &value]]);
+    assert_eq!(rig.at_nodes(), ["0 SET"]);
 }
 
 #[test]
