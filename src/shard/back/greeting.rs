@@ -1,7 +1,6 @@
 //! What weir says first on a connection to a backend, before requests flow; and the fences, there and between requests.
 
-use super::inner::Inner;
-use super::link::{Greeting, LinkState, Pending, Purpose};
+use super::link::{Greeting, Inner, LinkState, Pending, Purpose};
 use super::{Back, Replies};
 use crate::protocol::{Protocol, encode};
 use crate::shard::counters::Counter;

@@ -11,7 +11,7 @@
 //! for what it answered early (`INFLIGHT WAIT`).
 
 use super::Back;
-use super::link::{Greeting, Link, Odd};
+use super::link::{Greeting, Inner, Link, Odd};
 use crate::protocol::call::begin_call;
 use crate::protocol::{BufferPool, encode};
 use crate::shard::counters::{Counter, Counters};
@@ -20,15 +20,6 @@ use crate::shard::message::Message;
 use crate::shard::request::Envelope;
 use crate::values::limits::{COPY_BYTES_MAX, DEADLINE_MS_MAX};
 use crate::values::{ConnectionId, Tier, Timestamp};
-
-/// What is known of a weir behind a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inner {
-    /// How much requests over the connection matter there. No tier above it may be asked for.
-    tier: Tier,
-    /// It has agreed to be told deadlines.
-    takes_deadlines: bool,
-}
 
 /// The least that is passed on: what is refused for less is refused here.
 const REST_MS_LEAST: u64 = 1;

@@ -15,8 +15,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::inner::Inner;
-use super::slots::Unanswered;
+use super::unanswered::Unanswered;
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner};
 use crate::shard::fence::StoreClient;
@@ -159,6 +158,15 @@ impl Pending {
     pub const fn is_counted(&self) -> bool {
         matches!(self.purpose, Purpose::Answer(_) | Purpose::Abandoned(_))
     }
+}
+
+/// What is known of a weir behind a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inner {
+    /// How much requests over the connection matter there. No tier above it may be asked for.
+    pub tier: Tier,
+    /// It has agreed to be told deadlines.
+    pub takes_deadlines: bool,
 }
 
 #[derive(Debug)]

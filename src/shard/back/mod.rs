@@ -11,7 +11,7 @@
 //! | how much may be in flight, and what waits for that | `bulkhead.rs`, `waiting.rs` |
 //! | whether a backend is slower than it used to be | `strain.rs` |
 //! | what is answered before its backend has | `early.rs` |
-//! | slots of a cluster, which change their owners | `slots.rs` |
+//! | slots of a cluster, which change their owners, and what may have to be sent again for that | `slots.rs`, `unanswered.rs` |
 
 mod bulkhead;
 mod early;
@@ -23,6 +23,7 @@ mod room;
 mod service_time;
 mod slots;
 mod strain;
+mod unanswered;
 mod waiting;
 
 use std::collections::VecDeque;

@@ -12,7 +12,7 @@
 //!
 //! Only what a node has refused is sent again, at most so often, and not behind a later request of its connection that was carried out.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use bytes::Bytes;
 
 use super::bulkhead::Bulkhead;
 use super::link::{LinkState, Pending, Purpose};
+use super::unanswered::Tries;
 use super::{Back, Replies, turn_away};
 use crate::protocol::command::Class;
 use crate::protocol::{RequestDecoder, RequestLimits};
@@ -31,9 +32,9 @@ use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Stage};
 use crate::shard::request::{Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};
 use crate::shard::stored::Stored;
-use crate::values::limits::{COPY_BYTES_MAX, LINK_UNANSWERED_BYTES_MAX};
+use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
-use crate::values::{BackendId, ConnectionId, Timestamp, shorten};
+use crate::values::{BackendId, ConnectionId, Timestamp};
 
 /// What goes to a backend that was chosen for another reason than a slot.
 pub const NO_SLOT: u16 = u16::MAX;
@@ -55,106 +56,6 @@ pub const LOOKS_APART: Duration = Duration::from_millis(1);
 const PATCH_HOLDS: Duration = Duration::from_secs(2);
 /// What is said before a request that a node was asked to take over.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
-
-/// A request that was sent, as it was: it may have to be sent again.
-#[derive(Debug)]
-struct Sent {
-    slot: u16,
-    requests: u16,
-    hops: u8,
-    held_since: Timestamp,
-    frame: Frame,
-}
-
-#[derive(Debug)]
-enum Frame {
-    /// So many of the bytes that are kept.
-    Kept(u32),
-    Shared(Bytes),
-}
-
-impl Frame {
-    fn len(&self) -> usize {
-        match self {
-            Self::Kept(length) => *length as usize,
-            Self::Shared(bytes) => bytes.len(),
-        }
-    }
-}
-
-/// What was sent over one connection and has yet to be answered, in its order.
-#[derive(Debug, Default)]
-pub struct Unanswered {
-    sent: VecDeque<Sent>,
-    bytes: VecDeque<u8>,
-    /// Of all of it, wherever it is kept.
-    length: usize,
-    /// A step of the block that is being answered was refused so.
-    step: Option<Vec<u8>>,
-}
-
-impl Unanswered {
-    fn push(&mut self, (slot, requests): (u16, usize), tries: Tries, message: Message<'_>) {
-        let frame = match message {
-            Message::Shared(bytes) => Frame::Shared(bytes.clone()),
-            Message::Small(bytes) => {
-                self.bytes.extend(bytes);
-                Frame::Kept(bytes.len() as u32)
-            }
-        };
-        self.length += message.bytes().len();
-        let Tries { hops, held_since } = tries;
-        self.sent.push_back(Sent { slot, requests: requests as u16, hops, held_since, frame });
-    }
-
-    /// The oldest is answered. It, if it is wanted, with its bytes.
-    fn pop(&mut self, is_wanted: bool) -> Option<(Sent, Vec<u8>)> {
-        let sent = self.sent.pop_front()?;
-        self.length -= sent.frame.len();
-        let bytes = match &sent.frame {
-            Frame::Kept(length) => {
-                let bytes = self.bytes.drain(..*length as usize);
-                if is_wanted { bytes.collect() } else { Vec::new() }
-            }
-            Frame::Shared(bytes) if is_wanted => bytes.to_vec(),
-            Frame::Shared(_) => Vec::new(),
-        };
-        Some((sent, bytes))
-    }
-
-    /// Is the oldest for a slot that is held?
-    fn is_next_in(&self, slots: Option<&Slots>) -> bool {
-        let slot = self.sent.front().map(|sent| sent.slot);
-        slots.zip(slot).is_some_and(|(slots, slot)| slots.holds.contains_key(&slot))
-    }
-
-    /// May more be kept?
-    pub fn has_room(&self) -> bool {
-        self.length < LINK_UNANSWERED_BYTES_MAX
-    }
-
-    /// Gives back what a burst took.
-    pub fn tidy(&mut self) {
-        shorten(&mut self.sent);
-        shorten(&mut self.bytes);
-    }
-
-    /// The connection is lost.
-    pub fn clear(&mut self) {
-        *self = Self::default();
-    }
-
-    fn slots(&self) -> impl Iterator<Item = u16> {
-        self.sent.iter().map(|sent| sent.slot)
-    }
-}
-
-/// How often a request was sent, and since when it has been held.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tries {
-    hops: u8,
-    held_since: Timestamp,
-}
 
 /// A request that is held.
 #[derive(Debug)]
@@ -412,7 +313,12 @@ impl Back {
             matches!(refused, Busy | ClusterDown | Loading | MasterDown)
         });
         let refused = refused.filter(|_| !is_down);
-        let is_wanted = refused.is_some() || link.unanswered.is_next_in(self.slots.as_deref());
+        let is_wanted = refused.is_some()
+            || self
+                .slots
+                .as_ref()
+                .zip(link.unanswered.next_slot())
+                .is_some_and(|(slots, slot)| slots.holds.contains_key(&slot));
         let Some((sent, frame)) = link.unanswered.pop(is_wanted) else { return false };
         let (sender, protocol, bulkhead) = (link.backend, link.protocol, link.bulkhead);
         let Some(slots) = self.slots.as_mut().filter(|_| sent.slot != NO_SLOT) else { return false };
@@ -432,8 +338,8 @@ impl Back {
         let track = if bulkhead.is_multiple_of(2) { Track::Usual } else { Track::Heavy };
         let route = Route { slot: sent.slot, backend: sender, protocol, track };
         let envelope = envelope_of(pending, to, route);
-        let held_since = if sent.hops == 0 { now.monotonic } else { sent.held_since };
-        let tries = Tries { hops: sent.hops + 1, held_since };
+        let held_since = if sent.tries.hops == 0 { now.monotonic } else { sent.tries.held_since };
+        let tries = Tries { hops: sent.tries.hops + 1, held_since };
         let is_known = slots.judge(refused, (sent.slot, sender), pending.class, now.monotonic);
         let (ask, confirmed_by) = match is_known {
             Some(Way::Owner) => (None, None),
