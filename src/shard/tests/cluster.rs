@@ -382,7 +382,7 @@ impl Nodes {
 #[test]
 fn every_append_is_carried_out_once_and_in_order_while_slots_move() {
     let (mut all_refused, mut all_asked) = (0, 0);
-    for seed in 0..60 {
+    for seed in 0..40 {
         let random = &mut Random::new(seed);
         let narrow = random.below(2) == 0;
         let mut rig = clustered(2, |settings| {
