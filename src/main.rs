@@ -1,9 +1,9 @@
-//! The server: flags to configuration, configuration to a running process.
+//! The server: flags to configuration, configuration to a running process; and what looks at one.
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use weir::config::{Config, Flags};
+use weir::config::{Command, Config, Flags};
 use weir::runtime;
 
 #[global_allocator]
@@ -11,7 +11,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    let outcome = if flags.check {
+    let outcome = if let Some(Command::Top(top)) = &flags.command {
+        runtime::run_top(top)
+    } else if flags.check {
         Config::from_flags(flags)
             .map_err(|error| error.to_string())
             .and_then(|config| runtime::check(&config))

@@ -15,7 +15,7 @@ use weir::policy::hot_keys::HotSettings as Detection;
 use weir::protocol::{Segment, encode};
 use weir::routing::{Topology, slot_of};
 use weir::shard::{
-    AdmissionSettings, BackendSettings, ClientLimits, Counter, HotSettings, OverloadSettings, Shard,
+    AdmissionSettings, BackendSettings, ClientLimits, Counter, HotSettings, Mode, OverloadSettings, Shard,
     ShardSettings,
 };
 use weir::values::time::Now;
@@ -230,6 +230,7 @@ impl Bench {
             topology,
             backends: Arc::clone(&backends),
             links_per_backend: 1,
+            replicas: Mode::Off,
             heavy_links: 1,
             heavy_from: 20 * UNIT,
             request_bytes_max: 1 << 20,

@@ -10,7 +10,7 @@ use weir::control::reconciliation::Reconciliation;
 use weir::protocol::encode;
 use weir::routing::Topology;
 use weir::shard::{
-    AdmissionSettings, BackendSettings, ClientLimits, HotSettings, Limiter, OverloadSettings, Shard,
+    AdmissionSettings, BackendSettings, ClientLimits, HotSettings, Limiter, Mode, OverloadSettings, Shard,
     ShardSettings,
 };
 use weir::values::allowance::lease_of;
@@ -44,6 +44,7 @@ impl Composer {
             topology,
             backends: Arc::new([BackendSettings { name: "127.0.0.1:6379".into(), credentials: None }]),
             links_per_backend: 1,
+            replicas: Mode::Off,
             heavy_links: 1,
             heavy_from: 20 * UNIT,
             request_bytes_max: 1 << 20,

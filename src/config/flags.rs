@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
-use clap::{ArgAction, Parser};
+use clap::{ArgAction, Parser, Subcommand};
 
 use super::address::ListenAddress;
 use super::cores::Cores;
@@ -13,6 +13,7 @@ use super::layers::{Layer, LimiterKind};
 use super::overload::ShedLevels;
 use super::storage::{AddressParser, FleetStore, Storage};
 use super::token::Secret;
+use super::top::TopFlags;
 use super::units::{Size, duration, positive_duration, request_units};
 use crate::values::limits::{CLIENTS_MAX, FLEET_NAMESPACE_BYTES_MAX, SHARDS_MAX};
 
@@ -34,7 +35,8 @@ Examples:
   weir --storage redis://10.0.0.1:6379,10.0.0.2:6379
                                                     spread the keys over two servers
   weir --listen 0.0.0.0:7379 --quotas quotas.toml --check
-                                                    check flags and quota file, and exit";
+                                                    check flags and quota file, and exit
+  weir top --sort tenant                            look at the weir whose admin port is at 127.0.0.1:7381";
 
 /// Each takes some hundred bytes more than its message.
 const QUEUE_REQUESTS_MAX: u64 = 1_000_000;
@@ -46,6 +48,7 @@ const WINDOW_MAX: u64 = u16::MAX as u64;
 /// With no flags weir serves an embedded store at once.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "weir", version, after_help = EXAMPLES, max_term_width = 110, allow_negative_numbers = true)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct Flags {
     /// Where clients connect; may be given several times. Port 0 takes any free port
     #[arg(long, env = "WEIR_LISTEN", value_name = "ADDRESS", help_heading = CLIENTS)]
@@ -55,6 +58,11 @@ pub struct Flags {
     /// A Unix socket where clients connect too. `--listen off` leaves only this one
     #[arg(long, env = "WEIR_UNIX", value_name = "PATH", help_heading = CLIENTS)]
     pub unix: Option<PathBuf>,
+
+    /// Where the same keys are served over HTTP; may be given several times. Nowhere by default
+    #[arg(long, env = "WEIR_HTTP", value_name = "ADDRESS", help_heading = CLIENTS)]
+    #[arg(value_delimiter = ',')]
+    pub http: Vec<ListenAddress>,
 
     /// Where metrics, health and quotas are served over HTTP, or off
     #[arg(long, env = "WEIR_ADMIN", value_name = "ADDRESS", help_heading = CLIENTS)]
@@ -188,12 +196,12 @@ pub struct Flags {
     pub ru_latency_ms: u64,
 
     /// Layers to switch off: rate (quotas), shed (deadlines, also those passed on to a weir behind, and tiers), queue,
-    /// window, hot (cache of hot keys)
+    /// window, hot (cache of hot keys), breaker (sick servers are left alone), replicas (reading from replicas of a cluster)
     #[arg(long, env = "WEIR_DISABLE", value_name = "LAYER,...", help_heading = LAYERS)]
     #[arg(value_delimiter = ',')]
     pub disable: Vec<Layer>,
 
-    /// Layers that decide and count, but are not obeyed: rate, shed, queue, window, hot
+    /// Layers that decide and count, but are not obeyed: rate, shed, queue, window, hot, breaker
     #[arg(long, env = "WEIR_SHADOW", value_name = "LAYER,...", help_heading = LAYERS)]
     #[arg(value_delimiter = ',')]
     pub shadow: Vec<Layer>,
@@ -335,6 +343,17 @@ pub struct Flags {
     /// Check flags and quota file, say what is wrong with them, and exit
     #[arg(long, env = "WEIR_CHECK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub check: bool,
+
+    /// Something else than to serve.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What weir does besides serving.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Show in a terminal, second by second, how a running weir is doing
+    Top(TopFlags),
 }
 
 /// Reads a part of the names of keys.
@@ -359,6 +378,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::config::TopSort;
 
     #[test]
     fn the_definition_holds_together() {
@@ -373,6 +393,21 @@ mod tests {
             assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(twin.as_str()), "{flag}");
             assert!(argument.get_help().is_some(), "{flag}");
             assert!(flag == "check" || argument.get_help_heading().is_some(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn top_has_flags_of_its_own() {
+        let flags = Flags::try_parse_from(["weir", "top", "--sort", "key", "--once"]).expect("right");
+        let Some(Command::Top(top)) = flags.command else { panic!("{:?}", flags.command) };
+        assert_eq!((top.sort, top.once, top.json, top.no_color), (TopSort::Key, true, false, false));
+        let flags = Flags::try_parse_from(["weir", "top", "--no-color"]).expect("right");
+        assert!(matches!(flags.command, Some(Command::Top(top)) if top.no_color));
+        assert!(Flags::try_parse_from(["weir"]).expect("right").command.is_none());
+        for wrong in
+            [&["weir", "--shards", "2", "top"][..], &["weir", "top", "--shards", "2"], &["weir", "help"]]
+        {
+            assert!(Flags::try_parse_from(wrong).is_err(), "{wrong:?}");
         }
     }
 
@@ -443,8 +478,8 @@ mod tests {
             ),
             (
                 "--shadow=cold",
-                "invalid value 'cold' for '--shadow <LAYER,...>': rate, shed, queue, window or hot is wanted, or several \
-                 of them with commas between",
+                "invalid value 'cold' for '--shadow <LAYER,...>': rate, shed, queue, window, hot, breaker or replicas is \
+                 wanted, or several of them with commas between",
             ),
             (
                 "--hot-share=2",

@@ -16,11 +16,16 @@ pub enum Layer {
     Window,
     /// Hot keys: cache and flights.
     Hot,
+    /// Sick stores are left alone.
+    Breaker,
+    /// Reads from replicas of a cluster.
+    Replicas,
 }
 
 impl Layer {
     /// All of them, in the order in which a request meets them.
-    pub const ALL: [Self; 5] = [Self::Rate, Self::Hot, Self::Shed, Self::Queue, Self::Window];
+    pub const ALL: [Self; 7] =
+        [Self::Rate, Self::Hot, Self::Replicas, Self::Shed, Self::Breaker, Self::Queue, Self::Window];
 
     /// The word for it.
     pub const fn name(self) -> &'static str {
@@ -30,6 +35,8 @@ impl Layer {
             Self::Queue => "queue",
             Self::Window => "window",
             Self::Hot => "hot",
+            Self::Breaker => "breaker",
+            Self::Replicas => "replicas",
         }
     }
 }
@@ -45,7 +52,9 @@ impl FromStr for Layer {
 
     fn from_str(word: &str) -> Result<Self, &'static str> {
         let known = Self::ALL.into_iter().find(|layer| layer.name() == word);
-        known.ok_or("rate, shed, queue, window or hot is wanted, or several of them with commas between")
+        known.ok_or(
+            "rate, shed, queue, window, hot, breaker or replicas is wanted, or several of them with commas between",
+        )
     }
 }
 

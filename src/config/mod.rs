@@ -9,6 +9,7 @@ pub mod overload;
 pub mod quotas;
 pub mod storage;
 pub mod token;
+mod top;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,13 +17,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use cores::Cores;
-pub use flags::Flags;
+pub use flags::{Command, Flags};
 pub use hot::{HotLimits, HotScripts};
 pub use layers::{Layer, LimiterKind};
 pub use overload::OverloadLimits;
 pub use quotas::{QuotaError, Quotas, Tenant};
 pub use storage::{Credentials, FleetStore, ServerAddress, Storage};
 pub use token::AdminToken;
+pub use top::{TopFlags, TopSort};
 pub use units::Size;
 
 pub use crate::values::units;
@@ -49,6 +51,8 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub struct Config {
     /// Where clients connect.
     pub listen: Vec<SocketAddr>,
+    /// Where the same keys are served over HTTP.
+    pub http: Vec<SocketAddr>,
     /// The Unix socket where clients connect.
     pub unix: Option<PathBuf>,
     /// Where metrics and health are served.
@@ -170,6 +174,7 @@ impl Config {
         let overload = OverloadLimits::from_flags(&flags)?;
         let hot = HotLimits::from_flags(&flags)?;
         Ok(Self {
+            http: http_addresses(&flags, &listen)?,
             listen,
             admin,
             admin_hosts: flags.admin_host,
@@ -240,6 +245,20 @@ fn listen_addresses(flags: &Flags) -> Result<Vec<SocketAddr>, ConfigError> {
                 "--listen and --admin are both {address}: two ports are wanted"
             )));
         }
+    }
+    Ok(addresses)
+}
+
+fn http_addresses(flags: &Flags, listen: &[SocketAddr]) -> Result<Vec<SocketAddr>, ConfigError> {
+    let addresses: Vec<SocketAddr> = flags.http.iter().filter_map(|listen| listen.address()).collect();
+    for (index, address) in addresses.iter().enumerate().filter(|(_, address)| address.port() != 0) {
+        let other = match () {
+            () if addresses[..index].contains(address) => "--http is there twice:",
+            () if listen.contains(address) => "--http and --listen are both",
+            () if flags.admin.address() == Some(*address) => "--http and --admin are both",
+            () => continue,
+        };
+        return Err(ConfigError::new(format!("{other} {address}: two ports are wanted")));
     }
     Ok(addresses)
 }
@@ -345,6 +364,9 @@ fn check_layers(flags: &Flags) -> Result<(), ConfigError> {
             return Err(ConfigError::new(format!(
                 "--shadow {layer} and --disable {layer}: a layer that is off decides nothing"
             )));
+        }
+        if *layer == Layer::Replicas {
+            return Err(ConfigError::new("--shadow replicas: these can only be switched off (--disable)"));
         }
         if *layer == Layer::Rate && flags.limiter == LimiterKind::Static {
             return Err(ConfigError::new(
@@ -453,6 +475,7 @@ mod tests {
                 "--shadow rate --disable hot,rate",
                 "--shadow rate and --disable rate: a layer that is off decides nothing",
             ),
+            ("--shadow window,replicas", "--shadow replicas: these can only be switched off (--disable)"),
             (
                 "--shadow window,queue --disable queue,shed",
                 "--shadow queue and --disable queue: a layer that is off decides nothing",

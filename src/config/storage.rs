@@ -11,6 +11,7 @@ use clap::error::ErrorKind;
 
 pub use crate::values::ServerAddress;
 use crate::values::limits::BACKENDS_MAX;
+use crate::values::percent_decoded;
 
 /// The port of a server that is named without one.
 const DEFAULT_PORT: u16 = 6379;
@@ -45,6 +46,13 @@ pub struct Credentials {
     pub user: Option<String>,
     /// The password.
     pub password: String,
+}
+
+impl Credentials {
+    /// User, if any, and password.
+    pub fn pair(&self) -> (Option<String>, String) {
+        (self.user.clone(), self.password.clone())
+    }
 }
 
 impl fmt::Debug for Credentials {
@@ -157,6 +165,7 @@ impl FromStr for ServerAddress {
 fn read_credentials(text: &str) -> Result<Credentials, String> {
     let decoded = |text: &str| {
         percent_decoded(text)
+            .and_then(|bytes| String::from_utf8(bytes).ok())
             .ok_or_else(|| "a '%' in user or password stands before two hexadecimal digits".to_owned())
     };
     let (user, password) = text.split_once(':').ok_or("before '@', user:password or :password is wanted")?;
@@ -165,23 +174,6 @@ fn read_credentials(text: &str) -> Result<Credentials, String> {
     }
     let user = if user.is_empty() { None } else { Some(decoded(user)?) };
     Ok(Credentials { user, password: decoded(password)? })
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, others @ ..] = rest {
-        rest = others;
-        if *first == b'%' {
-            let (digits, others) = others.split_at_checked(2)?;
-            let digit = |byte: u8| char::from(byte).to_digit(16);
-            decoded.push((digit(digits[0])? * 16 + digit(digits[1])?) as u8);
-            rest = others;
-        } else {
-            decoded.push(*first);
-        }
-    }
-    String::from_utf8(decoded).ok()
 }
 
 /// The one server that a fleet counts in.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Totals;
 use super::exposition::{Exposition, Kind};
-use crate::shard::{BULKHEADS, BulkheadFigures, Pressure};
+use crate::shard::{BULKHEADS, BreakerStage, BulkheadFigures, Pressure};
 use crate::values::Tier;
 
 /// The kinds of requests that each store has a bulkhead for, in the order of `shard::Track`.
@@ -41,12 +41,12 @@ const FIGURES: [(&str, &str, Join, Figure); 9] = [
 ];
 
 /// The bulkheads in one place, of all cores.
-fn at(totals: &Totals, place: usize) -> impl Iterator<Item = &BulkheadFigures> + Clone {
+pub(super) fn at(totals: &Totals, place: usize) -> impl Iterator<Item = &BulkheadFigures> + Clone {
     totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
 }
 
 /// Backends that there are, with their places: those of a cluster come and go.
-fn known(backends: &[String]) -> impl Iterator<Item = (usize, &String)> {
+pub(super) fn known(backends: &[String]) -> impl Iterator<Item = (usize, &String)> {
     backends.iter().enumerate().filter(|(_, backend)| !backend.is_empty())
 }
 
@@ -66,6 +66,7 @@ pub(super) fn write_bulkheads(page: &mut Exposition, backends: &[String], totals
         }
     }
     write_levels(page, backends, totals);
+    write_health(page, backends, totals);
     let help = "Requests refused because their backend could not have answered in time, by reason and tier.";
     let mut family = page.family("weir_overload_refusals_total", help, Kind::Counter);
     for pressure in Pressure::ALL {
@@ -92,6 +93,25 @@ fn write_levels(page: &mut Exposition, backends: &[String], totals: &Totals) {
     }
 }
 
+fn write_health(page: &mut Exposition, backends: &[String], totals: &Totals) {
+    let help = "What is done with a backend's requests: 0 they pass, 1 they are refused because it is sick, 2 one was let through, 3 some pass.";
+    let mut family = page.family("weir_backend_breaker", help, Kind::Gauge);
+    for (index, backend) in known(backends) {
+        family.sample(&[("backend", backend)], stage_of(totals, index) as u64);
+    }
+    let help = "Times a backend was set aside because it was sick.";
+    let mut family = page.family("weir_backend_ejections_total", help, Kind::Counter);
+    for (index, backend) in known(backends) {
+        let ejections = at(totals, index * BULKHEADS).map(|own| own.ejections);
+        family.sample(&[("backend", backend)], ejections.sum::<u64>());
+    }
+}
+
+/// All cores know the same.
+pub(super) fn stage_of(totals: &Totals, backend: usize) -> BreakerStage {
+    at(totals, backend * BULKHEADS).next().map(|own| own.breaker).unwrap_or_default()
+}
+
 /// Backends that have a line each. Whoever has more looks at the metrics.
 const LINES_MAX: usize = 64;
 
@@ -105,7 +125,7 @@ pub(super) fn bulkhead_lines(backends: &[String], totals: &Totals) -> Vec<(Strin
         };
         let text = format!(
             "name={backend},window={},in_flight={},queue={},heavy_in_flight={},heavy_queue={},base_us={},median_us={},\
-             level={},stalled={}",
+             level={},stalled={},breaker={}",
             usual.clone().map(|own| own.window).sum::<usize>(),
             usual.clone().map(|own| own.in_flight).sum::<usize>(),
             usual.clone().map(|own| own.held.requests).sum::<usize>(),
@@ -115,6 +135,7 @@ pub(super) fn bulkhead_lines(backends: &[String], totals: &Totals) -> Vec<(Strin
             in_micros(|own| own.median),
             usual.clone().map(|own| own.level).max().unwrap_or_default(),
             u8::from(usual.clone().any(|own| own.is_stalled)),
+            stage_of(totals, index).name(),
         );
         lines.push((format!("backend{index}"), text));
     }
@@ -152,7 +173,7 @@ mod tests {
             told,
             [
                 "backend0:name=a:1,window=64,in_flight=6,queue=0,heavy_in_flight=2,heavy_queue=0,base_us=2000,\
-                 median_us=0,level=1,stalled=1",
+                 median_us=0,level=1,stalled=1,breaker=ok",
                 "overload_refusals_window:0",
                 "overload_refusals_queue:4",
                 "overload_refusals_stalled:0",

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::http::{Response, Status};
+use super::{ReplicaFacts, Totals};
 use crate::routing::cluster::{Map, Node, Role};
-use crate::values::BackendId;
 use crate::values::limits::SLOTS;
+use crate::values::{BackendId, Timestamp};
 
 /// How nodes are called, each in its place among the backends; nothing where nobody is.
 pub fn node_names(map: &Map) -> Vec<String> {
@@ -44,11 +45,16 @@ pub fn slots_line(map: &Map, why: &str) -> String {
 }
 
 /// The page `/cluster`.
-pub(super) fn cluster_page(map: Option<&Map>) -> Response {
-    Response::json(Status::Ok, &told(map))
+pub(super) fn cluster_page(
+    map: Option<&Map>,
+    replicas: &ReplicaFacts,
+    totals: Option<&Totals>,
+    now: Timestamp,
+) -> Response {
+    Response::json(Status::Ok, &told(map, replicas, totals, now))
 }
 
-fn told(map: Option<&Map>) -> Value {
+fn told(map: Option<&Map>, replicas: &ReplicaFacts, totals: Option<&Totals>, now: Timestamp) -> Value {
     let Some(map) = map else { return json!({ "cluster": false }) };
     let owned = owned(map);
     let names = node_names(map);
@@ -60,12 +66,14 @@ fn told(map: Option<&Map>) -> Value {
                 Role::Primary => ("primary", None),
                 Role::Replica(of) => ("replica", of.and_then(|of| names.get(usize::from(of.0)))),
             };
+            let reads = of.map(|_| replicas.told(node.key, totals, now));
             json!({
                 "name": names[place],
                 "id": node.id.to_string(),
                 "addresses": node.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "role": role,
                 "replica_of": of,
+                "reads": reads,
                 "failed": node.failed,
                 "slots": owned[place],
             })
@@ -96,6 +104,7 @@ mod tests {
 
     #[test]
     fn a_cluster_is_told_of_by_its_nodes() {
+        let told = |map| told(map, &ReplicaFacts::default(), None, Timestamp::ZERO);
         assert_eq!(told(None), json!({ "cluster": false }));
         let nodes = "a1 10.0.0.1:7000@1 myself,master - 0 0 1 connected 0-99 200 [5->-b2]\n\
                      b2 10.0.0.2:7000@1 master,fail - 0 0 2 connected 100-199\n";

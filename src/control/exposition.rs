@@ -13,6 +13,8 @@ pub enum Kind {
     Counter,
     /// It goes up and down.
     Gauge,
+    /// Quantiles, with the sum and the count of what they are of.
+    Summary,
 }
 
 /// A number as a sample.
@@ -84,6 +86,7 @@ impl Exposition {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Summary => "summary",
         };
         self.text.push_str("# HELP ");
         self.text.push_str(name);
@@ -121,6 +124,15 @@ impl Family<'_> {
     }
 }
 
+impl Family<'_> {
+    /// What a summary's quantiles are of: all of it together, and how many there were.
+    pub fn sum_and_count(&mut self, sum: f64, count: u64) {
+        let name = self.name;
+        writeln!(self.text, "{name}_sum {}\n{name}_count {count}", Value::from(sum))
+            .expect("writing to a string does not fail");
+    }
+}
+
 /// Writes `text` with a backslash before each of `special`; a line end becomes `\n`. For other control characters the format has no
 /// way to write them, and some readers take them for line ends.
 fn escape(out: &mut String, text: &str, special: &[char]) {
@@ -153,6 +165,8 @@ mod tests {
             .sample(&[("shard", "0")], 3_u64)
             .sample(&[("shard", "1"), ("tier", "batch")], u64::MAX);
         page.family("weir_load", "How busy.", Kind::Gauge).sample(&[], 0.25);
+        let mut family = page.family("weir_seconds", "How long.", Kind::Summary);
+        family.sample(&[("quantile", "0.5")], 0.5).sum_and_count(7.5, 3);
         assert_eq!(
             page.finish(),
             "# HELP weir_requests_total Requests decoded.\n\
@@ -161,7 +175,12 @@ mod tests {
              weir_requests_total{shard=\"1\",tier=\"batch\"} 18446744073709551615\n\
              # HELP weir_load How busy.\n\
              # TYPE weir_load gauge\n\
-             weir_load 0.25\n"
+             weir_load 0.25\n\
+             # HELP weir_seconds How long.\n\
+             # TYPE weir_seconds summary\n\
+             weir_seconds{quantile=\"0.5\"} 0.5\n\
+             weir_seconds_sum 7.5\n\
+             weir_seconds_count 3\n"
         );
     }
 

@@ -51,7 +51,7 @@ fn write_hottest(page: &mut Exposition, totals: &Totals) {
     }
 }
 
-fn label(key: &HotKey) -> String {
+pub(super) fn label(key: &HotKey) -> String {
     let shown = key.key.len().min(HOT_KEY_LABEL_BYTES_MAX);
     let more = if shown < key.length { "..." } else { "" };
     escaped(&key.key[..shown]) + more

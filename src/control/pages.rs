@@ -6,10 +6,13 @@ use super::exposition::{CONTENT_TYPE, Exposition, Kind};
 use super::fleet_series::write_fleet;
 use super::hot_keys::hot_keys_page;
 use super::hot_series::write_hot;
+use super::http::Head;
 use super::http::{Response, Route, Status};
 use super::quota_page::quotas_page;
+use super::replicas::write_replicas;
+use super::state::state_page;
 use super::tenants::Tenants;
-use super::{FleetQuotas, Meter, ProcessFacts, QuotaHistory, QuotaSource, Totals, Versions};
+use super::{FleetQuotas, Journal, Meter, ProcessFacts, QuotaHistory, QuotaSource, Recent, Totals, Versions};
 use crate::config::Quotas;
 use crate::shard::COUNTERS;
 use crate::values::time::Now;
@@ -19,7 +22,7 @@ use crate::values::usage::UsageKind;
 impl Route {
     /// Whether the page shows figures of all shards, which have to be asked for.
     pub const fn needs_figures(self) -> bool {
-        matches!(self, Self::Metrics | Self::HotKeys)
+        matches!(self, Self::Metrics | Self::HotKeys | Self::State | Self::Cluster)
     }
 }
 
@@ -40,9 +43,27 @@ pub struct View<'a> {
     pub now: Now,
 }
 
+/// What is kept for those who look again and again.
+#[derive(Clone, Debug, Default)]
+pub struct Looks {
+    /// Figures of a moment ago.
+    pub recent: Recent,
+    /// What weir decided.
+    pub journal: Journal,
+}
+
+/// The refusal of a request that a page of another site made a browser send: it could not read the reply, but it need not have weir
+/// collect figures either.
+pub fn foreign(head: &Head) -> Option<Response> {
+    (head.is_foreign && matches!(head.route, Route::State | Route::Explain))
+        .then(|| Response::problem(Status::Forbidden, "this is not told to pages of other sites", None))
+}
+
 /// The page; `query` is what stood behind a `?`.
-pub fn page(route: Route, query: &str, view: View<'_>) -> Response {
+pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Response {
     match (route, view.totals) {
+        (Route::Page, _) => super::page::page(),
+        (Route::State, Some(totals)) => state_page(view, totals, &mut looks.recent, &looks.journal),
         (Route::Index, _) => Response::index(),
         (Route::Health, _) => Response::text(Status::Ok, "ok"),
         (Route::Ready, _) if view.facts.draining => Response::text(Status::ServiceUnavailable, "draining"),
@@ -51,13 +72,16 @@ pub fn page(route: Route, query: &str, view: View<'_>) -> Response {
         (Route::Tenants, _) => {
             Tenants { quotas: view.versions.current(), meter: view.meter, now: view.now }.page(query)
         }
-        (Route::Cluster, _) => cluster_page(view.facts.cluster.as_deref()),
+        (Route::Cluster, totals) => {
+            cluster_page(view.facts.cluster.as_deref(), &view.facts.replicas, totals, view.now.monotonic)
+        }
         (Route::Fleet, _) => match view.fleet {
             Some(fleet) => fleet.page(view.versions.current(), query, view.now.monotonic),
             None => Response::problem(Status::NotFound, "quotas are shared with nobody (--fleet)", None),
         },
-        (Route::NotFound, _) => Response::refusal(Status::NotFound),
-        (Route::Metrics | Route::HotKeys, None) => {
+        // Shards are asked; it does not come here.
+        (Route::NotFound | Route::Explain, _) => Response::refusal(Status::NotFound),
+        (Route::Metrics | Route::HotKeys | Route::State, None) => {
             Response::text(Status::ServiceUnavailable, "a shard does not answer")
         }
         (Route::HotKeys, Some(totals)) => hot_keys_page(totals, query, view.now),
@@ -80,6 +104,7 @@ fn metrics(view: View<'_>, totals: &Totals) -> String {
     write_counters(&mut page, totals);
     write_service_times(&mut page, totals);
     write_bulkheads(&mut page, &view.facts.backends, totals);
+    write_replicas(&mut page, &view.facts.backends, &view.facts.replicas, totals, view.now.monotonic);
     write_hot(&mut page, totals);
     write_engine(&mut page, totals);
     page.finish()
@@ -181,6 +206,11 @@ fn write_event_loops(page: &mut Exposition, totals: &Totals) {
             family.sample(&[("shard", &shard.to_string())], figure(&report.event_loop));
         }
     }
+    let mut family =
+        page.family("weir_shard_cpu_seconds_total", "CPU time of a shard's thread.", Kind::Counter);
+    for (shard, report) in totals.shards.iter().enumerate() {
+        family.sample(&[("shard", &shard.to_string())], report.event_loop.cpu.as_secs_f64());
+    }
 }
 
 fn write_users(page: &mut Exposition, totals: &Totals) {
@@ -231,10 +261,11 @@ fn write_counters(page: &mut Exposition, totals: &Totals) {
 fn write_service_times(page: &mut Exposition, totals: &Totals) {
     let times = totals.sum().service_times;
     let help = "Time from handing a request to a backend connection to its whole reply.";
-    let mut family = page.family("weir_backend_reply_seconds", help, Kind::Gauge);
+    let mut family = page.family("weir_backend_reply_seconds", help, Kind::Summary);
     for (label, share) in [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99), ("0.999", 0.999), ("1", 1.0)] {
         family.sample(&[("quantile", label)], times.quantile(share).as_secs_f64());
     }
+    family.sum_and_count(times.sum().as_secs_f64(), times.count());
     page.family("weir_backend_reply_seconds_total", "All these times together.", Kind::Counter)
         .sample(&[], times.sum().as_secs_f64());
 }
@@ -266,6 +297,7 @@ fn write_engine(page: &mut Exposition, totals: &Totals) {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::*;
     use crate::control::{EventLoopFigures, ShardReport};
@@ -282,6 +314,7 @@ mod tests {
             route,
             "",
             View { facts, totals, versions: &versions, meter: &meter, fleet: None, now: Now::default() },
+            &mut Looks::default(),
         )
     }
 
@@ -299,12 +332,15 @@ mod tests {
         assert_eq!(body(Route::Fleet, false).0, Status::NotFound, "there is none");
         assert_eq!(body(Route::Metrics, false).0, Status::ServiceUnavailable);
         assert_eq!(body(Route::HotKeys, false).0, Status::ServiceUnavailable);
+        assert_eq!(body(Route::State, false).0, Status::ServiceUnavailable);
+        assert_eq!(body(Route::Page, false).0, Status::Ok, "it says itself that there are no figures");
         assert!(Route::HotKeys.needs_figures() && !Route::Ready.needs_figures());
     }
 
     #[test]
     fn figures_of_all_shards() {
-        let event_loop = EventLoopFigures { turns: 5, sleeps: 4, doorbells: 6 };
+        let event_loop =
+            EventLoopFigures { turns: 5, sleeps: 4, doorbells: 6, cpu: Duration::from_millis(1_500) };
         let mut busy = ShardReport { clients_open: 7, event_loop, ..ShardReport::default() };
         busy.counters.add(Counter::Requests, 3);
         busy.counters.add(Counter::RefusedPermission, 2);
@@ -318,6 +354,7 @@ mod tests {
             "weir_event_loop_turns_total{shard=\"0\"} 5",
             "weir_event_loop_sleeps_total{shard=\"0\"} 4",
             "weir_doorbells_total{shard=\"0\"} 6",
+            "weir_shard_cpu_seconds_total{shard=\"0\"} 1.5",
             "weir_refusals_total{shard=\"0\",reason=\"permission\"} 2",
             "weir_embedded_keys 0",
             "weir_tenants 1",

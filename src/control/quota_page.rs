@@ -29,7 +29,7 @@ impl Guard {
 
     /// May the body behind this head be taken? The error is the reply.
     pub fn admit(&self, head: &Head) -> Result<(), Response> {
-        if head.has_origin {
+        if head.is_foreign {
             // A page of any site can make a browser on this machine send a request to a loopback address.
             return Err(Response::problem(
                 Status::Forbidden,
@@ -134,6 +134,7 @@ struct TenantShown<'a> {
     user_ru_per_second: Option<u64>,
     tier: &'static str,
     deadline_ms: Option<u64>,
+    stale_on_error_ms: u64,
     admin: bool,
     /// Null where every key is the tenant's.
     keys: Option<&'a [String]>,
@@ -149,6 +150,7 @@ impl<'a> TenantShown<'a> {
             user_ru_per_second: rate(tenant.user_limit),
             tier: tenant.tier.name(),
             deadline_ms: tenant.deadline.map(|deadline| deadline.as_millis() as u64),
+            stale_on_error_ms: tenant.stale_on_error.as_millis() as u64,
             admin: tenant.admin,
             keys: Some(&*tenant.keys).filter(|keys| !keys.is_empty()),
             users: tenant.users.len(),
@@ -265,7 +267,7 @@ mod tests {
     #[test]
     fn a_refusal_says_how_to_sign_in() {
         let response = guard(Some("sesame"), "127.0.0.1:1").admit(&head("")).expect_err("no token");
-        assert_eq!(response.header, Some(("www-authenticate", "Bearer realm=\"weir\"")));
+        assert_eq!(response.headers, [("www-authenticate", "Bearer realm=\"weir\"")]);
         assert!(!response.body.contains("sesame"));
     }
 
@@ -302,7 +304,7 @@ mod tests {
             "{\"version\":0,\"source\":\"start\",\"since\":\"1970-01-01T00:00:00.000Z\",\"file\":\"q.toml\",\
              \"last_refusal\":null,\"global_ru_per_second\":9,\"global_burst_seconds\":1,\"tenants\":[\
              {\"name\":\"acme\",\"ru_per_second\":5,\"burst_seconds\":1.5,\"user_ru_per_second\":null,\
-             \"tier\":\"standard\",\"deadline_ms\":null,\"admin\":false,\"keys\":[\"a\\\"\"],\"users\":1},"
+             \"tier\":\"standard\",\"deadline_ms\":null,\"stale_on_error_ms\":0,\"admin\":false,\"keys\":[\"a\\\"\"],\"users\":1},"
         ));
         let problem = Quotas::parse("q", "[default]\ntier = 1").expect_err("it is wrong");
         versions.refuse(problem.clone(), QuotaSource::Post, 1_700_000_000_123);

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::QuotaHistory;
+use super::{QuotaHistory, ReplicaFacts};
 use crate::routing::cluster::Map;
 use crate::shard::{
-    BulkheadFigures, Counters, HotFigures, HotKey, Pressures, ServiceTimes, Shard, UserFigures,
+    BulkheadFigures, Counters, HotFigures, HotKey, Pressures, ReaderFigures, ServiceTimes, Shard, UserFigures,
 };
 use crate::storage::EngineStatistics;
 use crate::values::StoreVersion;
@@ -32,6 +32,8 @@ pub struct ShardReport {
     pub hot: HotFigures,
     /// See there.
     pub hot_keys: Vec<HotKey>,
+    /// What nodes did of reads that replicas may answer, by their places.
+    pub readers: Vec<ReaderFigures>,
     /// Users whose quotas it keeps account of.
     pub users: UserFigures,
     /// How often it was awake, and woke others.
@@ -47,6 +49,8 @@ pub struct EventLoopFigures {
     pub sleeps: u64,
     /// Times it woke another core.
     pub doorbells: u64,
+    /// CPU time of its thread.
+    pub cpu: Duration,
 }
 
 impl ShardReport {
@@ -62,6 +66,7 @@ impl ShardReport {
             pressures: shard.pressures().clone(),
             hot: shard.hot_figures(),
             hot_keys: shard.hot_keys(),
+            readers: shard.reader_figures(),
             users: shard.users(),
             event_loop,
         }
@@ -112,6 +117,8 @@ pub struct ProcessFacts {
     pub backends: Vec<String>,
     /// Who owns which slot, before a cluster.
     pub cluster: Option<Arc<Map>>,
+    /// What is known of its replicas.
+    pub replicas: ReplicaFacts,
     /// What became of the quotas it was given.
     pub quotas: QuotaHistory,
     /// Requests to the admin port that would have changed something, and were not allowed to.

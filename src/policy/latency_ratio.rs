@@ -192,6 +192,12 @@ impl LatencyRatio {
         self.seen
     }
 
+    /// What replies of a class take now: the 95th percentile, if there were enough of them in the last ten seconds.
+    pub fn recent_p95(&self, class: usize) -> Option<Duration> {
+        let micros = self.classes.get(class)?.as_ref()?.recent()?;
+        Some(Duration::from_micros(micros as u64))
+    }
+
     /// What others should know.
     pub fn told(&self, now: Timestamp) -> Told {
         Told { at: now, level: self.steps.level, replies: self.replies }

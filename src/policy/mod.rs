@@ -9,15 +9,18 @@
 //! | how many requests are in flight at a backend | `window.rs` |
 //! | what waits for room there, who gets it, and who waited for too long | `queue.rs` |
 //! | is a backend slower than it used to be, and what is held back for it | `latency_ratio.rs` |
+//! | is a backend sick, so that it should be left alone | `breaker.rs` |
 //! | how much is left of a quota | `bucket.rs` |
 //! | may this core spend some of it now | `slice.rs` |
 //! | whose bucket is this | `bucket_table.rs` |
 //! | which part of a quota may this host give out, if several share it | `fleet.rs` |
 //! | which keys have much of a core's load | `hot_keys.rs` |
+//! | which of several nodes with the same keys answers a read | `stand_ins.rs` |
 //! | how many connections may a tenant hold | `seats.rs` |
 //! | the way it used to be done: requests per second, counted | `fixed_window.rs` |
 
 pub mod baseline;
+pub mod breaker;
 pub mod bucket;
 pub mod bucket_table;
 pub mod estimate;
@@ -29,4 +32,5 @@ pub mod price;
 pub mod queue;
 pub mod seats;
 pub mod slice;
+pub mod stand_ins;
 pub mod window;

@@ -5,6 +5,7 @@ pub mod arguments;
 pub mod call;
 pub mod command;
 pub mod encode;
+pub mod http;
 pub mod output;
 pub mod reply;
 pub mod request;

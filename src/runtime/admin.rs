@@ -13,9 +13,10 @@ use glommio::net::TcpStream;
 use glommio::timer::timeout;
 use slab::Slab;
 
-use super::control_thread::{Control, figures, post_quotas};
+use super::control_thread::{Control, explain, figures, post_quotas};
 use super::listen;
-use crate::control::http::{self, Body, Head, Method, Persistence, Received, Response, Status};
+use crate::control::foreign;
+use crate::control::http::{self, Body, Head, Method, Persistence, Received, Response, Route, Status};
 use crate::values::limits::QUOTA_POSTS_BYTES_MAX;
 
 /// Connections at once. For one more, that which has let weir wait longest is closed, so that silent ones shut nobody out.
@@ -128,8 +129,14 @@ async fn converse(admin: &Admin, place: usize, mut stream: TcpStream) -> io::Res
             Received::Request(head) => {
                 received.drain(..head.length);
                 let control = &admin.control;
-                let totals = if head.route.needs_figures() { figures(control).await } else { None };
-                let response = control.borrow().page(&head, totals.as_ref());
+                let response = match foreign(&head) {
+                    Some(refusal) => refusal,
+                    None if head.route == Route::Explain => explain(control, &head).await,
+                    None => {
+                        let totals = if head.route.needs_figures() { figures(control).await } else { None };
+                        control.borrow_mut().page(&head, totals.as_ref())
+                    }
+                };
                 (response, head.method, head.persistence)
             }
             Received::Refused(response) => (response, Method::Get, Persistence::Close),

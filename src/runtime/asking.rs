@@ -29,16 +29,21 @@ impl Question {
     /// Requests that are asked together. What is answered may have so many bytes.
     pub fn new(credentials: Option<&Credentials>, requests: &[&[&str]], bytes_max: usize) -> Self {
         let mut bytes = Vec::new();
-        if let Some((user, password)) = credentials {
-            let words = ["AUTH"].into_iter().chain(user.as_deref()).chain([password.as_str()]);
-            let words: Vec<&[u8]> = words.map(str::as_bytes).collect();
-            encode::request(&mut bytes, words.into_iter());
+        if let Some(credentials) = credentials {
+            sign_in(&mut bytes, credentials);
         }
         for request in requests {
             encode::request(&mut bytes, request.iter().map(|word| word.as_bytes()));
         }
         Self { bytes, before: usize::from(credentials.is_some()), wanted: requests.len(), bytes_max }
     }
+}
+
+/// Asks to be let in.
+pub(super) fn sign_in(out: &mut Vec<u8>, (user, password): &Credentials) {
+    let words = ["AUTH"].into_iter().chain(user.as_deref()).chain([password.as_str()]);
+    let words: Vec<&[u8]> = words.map(str::as_bytes).collect();
+    encode::request(out, words.into_iter());
 }
 
 /// The replies, in their order.

@@ -2,7 +2,9 @@
 
 #![expect(clippy::disallowed_methods, reason = "this is the one place")]
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::values::Timestamp;
 use crate::values::time::Now;
@@ -27,4 +29,10 @@ impl Clock {
             unix_ms: unix.as_millis() as u64,
         }
     }
+}
+
+/// CPU time that the calling thread has used.
+pub fn thread_cpu() -> Duration {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }

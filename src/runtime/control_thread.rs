@@ -14,22 +14,24 @@ use glommio::channels::local_channel::{self, LocalSender};
 
 use super::clock::Clock;
 use super::log;
-use super::messages::{Mailbox, QuotasRead, Signal, ToControl, ToFleet, ToQuotas, ToShard};
+use super::messages::{Mailbox, QuotasRead, Signal, ToControl, ToFleet, ToQuotas, ToReplicas, ToShard};
+use super::notify::Notify;
 use super::park::Parking;
 use super::storage_thread::ToStorage;
 use crate::control::client_rounds::ClientRounds;
+use crate::control::explain_page::{self, ExplainQuery};
 use crate::control::http::{Head, Response, Status};
 use crate::control::quota_page::{self, Guard};
 use crate::control::reconciliation::Reconciliation;
 use crate::control::tenants::Tenants;
 use crate::control::{
-    self, FLEET_PERIOD, FleetQuotas, Meter, ProcessFacts, ShardReport, Totals, Versions, View,
+    self, FLEET_PERIOD, FleetQuotas, Looks, Meter, ProcessFacts, ShardReport, Totals, Versions, View,
 };
 use crate::protocol::{Protocol, encode};
-use crate::shard::{ClientsAsked, Question, ReplyTo};
+use crate::shard::{ClientsAsked, Explained, Question, ReplyTo};
 use crate::storage::EngineStatistics;
-use crate::values::Timestamp;
 use crate::values::allowance::Report;
+use crate::values::{ShardId, Timestamp};
 
 /// What the control executor is told once.
 pub(super) struct ControlSettings {
@@ -44,10 +46,14 @@ pub(super) struct ControlSettings {
     pub guard: Option<Guard>,
     pub facts: ProcessFacts,
     pub drain_timeout: Duration,
+    /// Who is told how it goes.
+    pub manager: Notify,
     /// What the cores draw from quotas.
     pub pools: Reconciliation,
     /// With whom quotas are shared, and who asks their store; none if with nobody.
     pub fleet: Option<(FleetQuotas, Sender<ToFleet>)>,
+    /// Who asks replicas of a cluster how far they are, where they may answer reads.
+    pub replicas: Option<Sender<ToReplicas>>,
     pub clock: Clock,
 }
 
@@ -95,9 +101,13 @@ pub(super) struct Control {
     /// Those who brought quotas, until it is known whether they are right.
     posted: BTreeMap<u64, LocalSender<Response>>,
     posts: u64,
+    /// Those who want a command explained.
+    explaining: BTreeMap<u64, LocalSender<Result<Explained, String>>>,
+    explanations: u64,
     meter: Meter,
     client_rounds: ClientRounds,
     log: log::Log,
+    looks: Looks,
     drained: Vec<bool>,
     finished: bool,
 }
@@ -150,6 +160,12 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
                 this.ask_about_clients(next);
             }
         }
+        ToControl::Explained { ticket, told } => {
+            if let Some(sender) = this.explaining.remove(&ticket) {
+                // Whoever asked may have left.
+                drop(sender.try_send(told));
+            }
+        }
         ToControl::Ask(to, question) => this.due.push_back(Due::Asked(to, question)),
         ToControl::RoundDue => {
             this.round_planned = false;
@@ -160,7 +176,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         ToControl::Drained(shard) => {
             this.drained[usize::from(shard.0)] = true;
             if this.drained.iter().all(|drained| *drained) {
-                log::line("drained: every request taken on was answered");
+                this.say(log::Kind::Life, "drained: every request taken on was answered");
                 this.stop_everything();
             }
         }
@@ -173,9 +189,11 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         ToControl::Slots(map, why) => {
             let line = control::slots_line(&map, &why);
             this.settings.facts.backends = control::node_names(&map);
+            this.tell_of_replicas(ToReplicas::Map(Arc::clone(&map)));
             this.settings.facts.cluster = Some(map);
             this.say(log::Kind::Cluster, &line);
         }
+        ToControl::Replicas(states) => this.settings.facts.replicas.states = states,
         ToControl::Fleet { number, answer } => this.take_fleet_answer(number, &answer),
         ToControl::Token(Ok(token)) => {
             this.say(log::Kind::Token, "the file of the admin token was read");
@@ -187,13 +205,14 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.say(log::Kind::Refused, &format!("{problem}; the token stays as it is"));
         }
         ToControl::Signal(Signal::Terminate) if this.settings.facts.draining => {
-            log::line("told to stop twice: stopping at once");
+            this.say(log::Kind::Life, "told to stop twice: stopping at once");
             this.stop_everything();
         }
         ToControl::Signal(Signal::Terminate) => {
             this.settings.facts.draining = true;
+            this.settings.manager.stopping();
             let timeout = this.settings.drain_timeout;
-            log::line(&format!("draining, for {timeout:?} at most"));
+            this.say(log::Kind::Life, &format!("draining, for {timeout:?} at most"));
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::Drain));
             drop(this);
             stop_after(Rc::clone(control), timeout);
@@ -206,7 +225,7 @@ fn stop_after(control: Rc<RefCell<Control>>, timeout: Duration) {
         glommio::timer::sleep(timeout).await;
         let mut this = control.borrow_mut();
         if !this.finished {
-            log::line("the time for draining is over: the clients that are left are cut off");
+            this.say(log::Kind::Life, "the time for draining is over: the clients that are left are cut off");
             this.stop_everything();
             this.settings.own.post(ToControl::Signal(Signal::Terminate));
         }
@@ -252,6 +271,7 @@ impl Control {
             settings,
             client_rounds: ClientRounds::default(),
             log: log::Log::default(),
+            looks: Looks::default(),
             round: None,
             next: Vec::new(),
             round_started: None,
@@ -259,6 +279,8 @@ impl Control {
             due: VecDeque::new(),
             posted: BTreeMap::new(),
             posts: 0,
+            explaining: BTreeMap::new(),
+            explanations: 0,
             drained: vec![false; shards],
             finished: false,
         }
@@ -276,11 +298,12 @@ impl Control {
     }
 
     /// A page of the admin port. Figures of shards are shown if they came.
-    pub fn page(&self, head: &Head, totals: Option<&Totals>) -> Response {
+    pub fn page(&mut self, head: &Head, totals: Option<&Totals>) -> Response {
         let (facts, now) = (self.facts(), self.settings.clock.now());
         let (versions, meter) = (&self.settings.versions, &self.meter);
         let fleet = self.settings.fleet.as_ref().map(|(fleet, _)| fleet);
-        control::page(head.route, &head.query, View { facts: &facts, totals, versions, meter, fleet, now })
+        let view = View { facts: &facts, totals, versions, meter, fleet, now };
+        control::page(head.route, &head.query, view, &mut self.looks)
     }
 
     /// May the body behind this head be taken? The error is the reply.
@@ -315,7 +338,7 @@ impl Control {
         let exchange = fleet.begin(now, &mut self.settings.pools);
         // A thread that is still busy with the one before answers neither in time.
         let _ = thread.try_send(ToFleet { exchange, deadline: now.after(FLEET_PERIOD) });
-        self.tell_of_fleet(now);
+        self.tell_of_fleet();
     }
 
     fn take_fleet_answer(&mut self, number: u64, answer: &Result<Vec<u8>, String>) {
@@ -323,13 +346,14 @@ impl Control {
         let Some((fleet, _)) = &mut self.settings.fleet else { return };
         let answer = answer.as_deref().map_err(String::as_str);
         fleet.handle_answer(number, answer, now, &mut self.settings.pools);
-        self.tell_of_fleet(now);
+        self.tell_of_fleet();
     }
 
-    fn tell_of_fleet(&mut self, now: Timestamp) {
+    fn tell_of_fleet(&mut self) {
+        let now = self.settings.clock.now();
         let Some((fleet, _)) = &mut self.settings.fleet else { return };
         while let Some(line) = fleet.poll_line() {
-            self.log.say(log::Kind::Fleet, &line, now);
+            self.log.say(log::Kind::Fleet, &line, &mut self.looks.journal, now);
         }
     }
 
@@ -433,6 +457,10 @@ impl Control {
         let Some(round) = self.round.take_if(whole) else { return };
         let totals =
             Rc::new(Totals { shards: round.reports.into_iter().flatten().collect(), engine: round.engine });
+        let now = self.settings.clock.now();
+        for line in self.looks.journal.news_of_hot_keys(&totals) {
+            self.log.note(log::Kind::HotKey, &line, &mut self.looks.journal, now);
+        }
         for waiter in round.waiters {
             match waiter {
                 Waiter::Client(to, wanted) => {
@@ -447,13 +475,20 @@ impl Control {
         }
     }
 
+    fn tell_of_replicas(&self, letter: ToReplicas) {
+        if let Some(thread) = &self.settings.replicas {
+            // It ends with the process.
+            let _ = thread.send(letter);
+        }
+    }
+
     fn answer(&self, to: ReplyTo, reply: Vec<u8>) {
         self.settings.shards[usize::from(to.shard.0)].post(ToShard::Answer(to, reply));
     }
 
     fn say(&mut self, kind: log::Kind, text: &str) {
-        let now = self.settings.clock.now().monotonic;
-        self.log.say(kind, text, now);
+        let now = self.settings.clock.now();
+        self.log.say(kind, text, &mut self.looks.journal, now);
     }
 
     fn reload(&mut self) {
@@ -477,18 +512,20 @@ impl Control {
                     quotas.len(),
                     quota_page::origin(versions)
                 );
-                self.log.say(log::Kind::Quotas, &text, now.monotonic);
+                self.log.say(log::Kind::Quotas, &text, &mut self.looks.journal, now);
                 self.meter.carry_over(&before, &quotas);
                 if let Some((fleet, _)) = &mut self.settings.fleet {
                     fleet.handle_quotas(&quotas, &mut self.settings.pools, now.monotonic);
                 }
                 let shards = self.settings.shards.iter();
                 shards.for_each(|shard| shard.post(ToShard::Quotas(Arc::clone(&quotas))));
+                self.settings.facts.replicas.is_wanted = quotas.have_stale_reads();
+                self.tell_of_replicas(ToReplicas::Wanted(quotas.have_stale_reads()));
                 quota_page::posted(&self.settings.versions)
             }
             Err(problem) => {
                 let text = format!("{problem}; the quotas in force stay as they are");
-                self.log.say(log::Kind::Refused, &text, now.monotonic);
+                self.log.say(log::Kind::Refused, &text, &mut self.looks.journal, now);
                 let reply = quota_page::refused(&problem);
                 versions.refuse(problem, read.source, now.unix_ms);
                 reply
@@ -518,6 +555,59 @@ pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
     control.borrow_mut().collect_for(Waiter::Page(sender));
     let waited = glommio::timer::timeout(FIGURES_TIMEOUT, async move { Ok(receiver.recv().await) }).await;
     waited.ok().flatten()
+}
+
+/// What would be decided of a command: by the core that its keys are at home on, where there is one.
+pub(super) async fn explain(control: &Rc<RefCell<Control>>, head: &Head) -> Response {
+    let query = match ExplainQuery::parse(&head.query) {
+        Ok(query) => Arc::new(query),
+        Err(refusal) => return refusal,
+    };
+    let mut told = explained_by(control, ShardId(0), &query).await;
+    if let Some(Ok(first)) = &told
+        && let Some(home) = first.home().filter(|home| *home != ShardId(0))
+    {
+        told = explained_by(control, home, &query).await;
+    }
+    told.map_or_else(
+        || Response::problem(Status::ServiceUnavailable, "a shard does not answer", None),
+        explain_page::explained,
+    )
+}
+
+async fn explained_by(
+    control: &Rc<RefCell<Control>>,
+    shard: ShardId,
+    query: &Arc<ExplainQuery>,
+) -> Option<Result<Explained, String>> {
+    let (sender, receiver) = local_channel::new_bounded(1);
+    let ticket = {
+        let this = &mut *control.borrow_mut();
+        this.explanations += 1;
+        let ticket = this.explanations;
+        let asked = this.settings.shards.get(usize::from(shard.0))?;
+        asked.post(ToShard::Explain { query: Arc::clone(query), ticket });
+        this.explaining.insert(ticket, sender);
+        ticket
+    };
+    let waited = glommio::timer::timeout(FIGURES_TIMEOUT, async move { Ok(receiver.recv().await) }).await;
+    control.borrow_mut().explaining.remove(&ticket);
+    waited.ok().flatten()
+}
+
+/// Tells a service manager that wants to know it that all shards answer, for as long as they do.
+pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
+    let Some(period) = control.borrow().settings.manager.period() else { return };
+    let control = Rc::clone(control);
+    glommio::spawn_local(async move {
+        while !control.borrow().finished {
+            if figures(&control).await.is_some() {
+                control.borrow().settings.manager.alive();
+            }
+            glommio::timer::sleep(period).await;
+        }
+    })
+    .detach();
 }
 
 /// How long whoever brings quotas waits until it is known whether they are right.

@@ -20,10 +20,17 @@ const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// Sockets that get their turn for a buffer at once. The other buffers are for those who did not have to wait.
 const TURNS_AT_ONCE: usize = RECEIVE_BUFFERS as usize / 2;
 
+/// What is spoken where a connection came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entrance {
+    Resp,
+    Http,
+}
+
 /// The deciding code that sockets belong to.
 pub(super) trait Application {
     /// A new connection: whose it is.
-    fn handle_accepted(&mut self, now: Now) -> Owner;
+    fn handle_accepted(&mut self, entrance: Entrance, now: Now) -> Owner;
     /// The socket of a new connection, to be looked at.
     fn note_socket(&mut self, _owner: Owner, _socket: &OwnedFd) {}
     fn handle_connected(&mut self, owner: Owner, now: Now);
@@ -87,7 +94,7 @@ pub(super) struct Driver {
     pub ring: Ring,
     /// By the ring's names for them.
     sockets: Vec<Option<Socket>>,
-    listeners: Vec<Token>,
+    listeners: Vec<(Token, Entrance)>,
     /// Listeners that failed (no descriptors left, say), and when they are tried again.
     resting: Vec<(Token, Timestamp)>,
     completions: Vec<Completion>,
@@ -102,9 +109,10 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub fn new(mut ring: Ring, listeners: Vec<OwnedFd>) -> Self {
-        let listeners: Vec<Token> = listeners.into_iter().map(|listener| ring.adopt(listener)).collect();
-        listeners.iter().for_each(|listener| ring.accept(*listener));
+    pub fn new(mut ring: Ring, listeners: Vec<(OwnedFd, Entrance)>) -> Self {
+        let listeners: Vec<(Token, Entrance)> =
+            listeners.into_iter().map(|(listener, entrance)| (ring.adopt(listener), entrance)).collect();
+        listeners.iter().for_each(|(listener, _)| ring.accept(*listener));
         Self {
             ring,
             sockets: Vec::new(),
@@ -123,7 +131,7 @@ impl Driver {
     /// Accepts no more.
     pub fn stop_listening(&mut self) {
         // The kernel would go on taking connections that nobody answers, so the listeners are closed as well.
-        for listener in std::mem::take(&mut self.listeners) {
+        for (listener, _) in std::mem::take(&mut self.listeners) {
             if !self.resting.iter().any(|(resting, _)| *resting == listener) {
                 self.ring.cancel_accept(listener);
             }
@@ -172,8 +180,8 @@ impl Driver {
     }
 
     /// Adopts a connected socket, as if it had been accepted.
-    pub fn adopt(&mut self, fd: OwnedFd, application: &mut impl Application, now: Now) {
-        let owner = application.handle_accepted(now);
+    pub fn adopt(&mut self, fd: OwnedFd, entrance: Entrance, application: &mut impl Application, now: Now) {
+        let owner = application.handle_accepted(entrance, now);
         application.note_socket(owner, &fd);
         let token = self.insert(fd, owner);
         self.receive(token, application);
@@ -250,9 +258,11 @@ impl Driver {
         application: &mut impl Application,
         now: Now,
     ) {
-        let listening = self.listeners.contains(&listener);
+        let entrance = self.listeners.iter().find(|(own, _)| *own == listener).map(|(_, entrance)| *entrance);
+        let listening = entrance.is_some();
         match socket {
-            Ok(fd) => self.adopt(fd, application, now),
+            // What was taken just before it stopped listening is of no use to anybody any more.
+            Ok(fd) => self.adopt(fd, entrance.unwrap_or(Entrance::Resp), application, now),
             Err(error) if ended && listening => {
                 application.note_not_accepted(&error);
                 self.resting.push((listener, now.monotonic.after(ACCEPT_REST)));
@@ -598,7 +608,7 @@ mod tests {
     }
 
     impl Application for Notes {
-        fn handle_accepted(&mut self, _now: Now) -> Owner {
+        fn handle_accepted(&mut self, _entrance: Entrance, _now: Now) -> Owner {
             self.accepted += 1;
             self.received.push(0);
             client(self.accepted - 1)
@@ -665,7 +675,7 @@ mod tests {
         fn connect(&mut self) -> UnixStream {
             let (near, far) = UnixStream::pair().expect("a pair");
             let now = self.now();
-            self.driver.adopt(near.into(), &mut self.notes, now);
+            self.driver.adopt(near.into(), Entrance::Resp, &mut self.notes, now);
             far.set_nonblocking(true).expect("a socket");
             far
         }

@@ -7,12 +7,12 @@ use std::net::ToSocketAddrs as _;
 use crossbeam_channel::Receiver;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::asking::{left, receive, send};
+use super::asking::{left, receive, send, sign_in};
 use super::clock::Clock;
 use super::messages::{Mailbox, ToControl, ToFleet};
 use crate::config::FleetStore;
 use crate::control::Exchange;
-use crate::protocol::{encode, reply};
+use crate::protocol::reply;
 use crate::values::Timestamp;
 use crate::values::limits::FLEET_ANSWER_BYTES_MAX;
 
@@ -68,13 +68,8 @@ impl FleetThread {
                 Ok(()) => {
                     socket.set_tcp_nodelay(true)?;
                     if let Some(known) = credentials {
-                        let words = ["AUTH"]
-                            .into_iter()
-                            .chain(known.user.as_deref())
-                            .chain([known.password.as_str()]);
-                        let words: Vec<&[u8]> = words.map(str::as_bytes).collect();
                         let mut request = Vec::new();
-                        encode::request(&mut request, words.into_iter());
+                        sign_in(&mut request, &known.pair());
                         send(&mut socket, &request, self.clock, deadline)?;
                         signed_in(&receive(&mut socket, (1, FLEET_ANSWER_BYTES_MAX), self.clock, deadline)?)?;
                     }

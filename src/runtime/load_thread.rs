@@ -15,7 +15,7 @@ use crossbeam_channel::Sender;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::clock::Clock;
-use super::driver::{Application, Connector, Driver};
+use super::driver::{Application, Connector, Driver, Entrance};
 use super::ring::Ring;
 use crate::load::statistics::Interval;
 use crate::load::{Plan, Run};
@@ -50,7 +50,7 @@ pub(super) enum Told {
 struct Generating(Run);
 
 impl Application for Generating {
-    fn handle_accepted(&mut self, _now: Now) -> Owner {
+    fn handle_accepted(&mut self, _entrance: Entrance, _now: Now) -> Owner {
         // Nothing listens, so nothing is accepted.
         Owner::Client(ClientId { index: 0, generation: 0 })
     }

@@ -4,7 +4,9 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use crate::control::Journal;
 use crate::values::Timestamp;
+use crate::values::time::Now;
 
 /// A line is cut behind so many characters: a path or an error may be longer.
 const LINE_CHARS_MAX: usize = 2_000;
@@ -34,9 +36,28 @@ pub(super) enum Kind {
     Level,
     /// The fleet's store came or went, or hosts did.
     Fleet,
+    /// A key became hot, or is hot no more.
+    HotKey,
+    /// The process starts or ends.
+    Life,
 }
 
-const KINDS: usize = Kind::Fleet as usize + 1;
+const KINDS: usize = Kind::Life as usize + 1;
+
+impl Kind {
+    /// The word for what it is about.
+    const fn about(self) -> &'static str {
+        match self {
+            Self::Reload | Self::Quotas | Self::Refused => "quotas",
+            Self::Token => "token",
+            Self::Cluster => "cluster",
+            Self::Level => "store",
+            Self::Fleet => "fleet",
+            Self::HotKey => "hot key",
+            Self::Life => "process",
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
@@ -49,14 +70,28 @@ struct Stretch {
 #[derive(Debug, Default)]
 pub(super) struct Log([Stretch; KINDS]);
 
+/// A line with what it is to say of those that were left out before it.
+fn with_left_out(text: &str, left_out: u64) -> String {
+    match left_out {
+        0 => shown(text),
+        count => shown(&format!("{text} ({count} lines like this one were left out before it)")),
+    }
+}
+
 impl Log {
     /// Writes a line, unless there were many of its kind of late. The next one that is written says how many were not.
-    pub fn say(&mut self, kind: Kind, text: &str, now: Timestamp) {
-        if let Some(left_out) = self.admit(kind, now) {
-            match left_out {
-                0 => line(text),
-                count => line(&format!("{text} ({count} lines like this one were left out before it)")),
-            }
+    pub fn say(&mut self, kind: Kind, text: &str, journal: &mut Journal, now: Now) {
+        if let Some(left_out) = self.admit(kind, now.monotonic) {
+            let text = with_left_out(text, left_out);
+            line(&text);
+            journal.write(kind.about(), &text, now.unix_ms);
+        }
+    }
+
+    /// The same for what may have names of keys in it: only those read it who look at the admin port.
+    pub fn note(&mut self, kind: Kind, text: &str, journal: &mut Journal, now: Now) {
+        if let Some(left_out) = self.admit(kind, now.monotonic) {
+            journal.write(kind.about(), &with_left_out(text, left_out), now.unix_ms);
         }
     }
 

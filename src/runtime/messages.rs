@@ -7,9 +7,13 @@
 //! | `Spent`, `Grants` | one per shard and period, and one for each that a request waits for; each `Spent` is answered once |
 //! | `Ask`, `Answer` | `QUESTIONS_UNDER_WAY_MAX` per shard |
 //! | `Report`, `Clients` | one per shard: there is one round of each at a time |
+//! | `Explain`, `Explained` | two per connection to the admin port |
 //! | `Quotas`, `Token`, `Check` | one per file that changed, or was posted: those bodies have a common bound |
 //! | `Reload` | one that is carried out, and one behind it: those that came meanwhile are one |
-//! | `Slots` | one per map: maps are a second apart, or differ by a slot that a node refused |
+//! | `Slots` | one per map: maps are a second apart, or differ by a slot that a node refused, or somebody asked for certainty |
+//! | `SlotsConfirmed` | one per round of all primaries: four fifths of the time there is none |
+//! | `Replicas` | one per shard and second, and one to control |
+//! | `Map`, `Wanted` | one per map, and one per file of quotas |
 //! | `Line` | one per shard, backend and second: a level lasts that long at least |
 //! | `ToFleet`, `Fleet` | one per period, and one before it that is not taken yet |
 //! | `Drain`, `Stop`, `Drained` | one per shard |
@@ -24,9 +28,10 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::{AdminToken, QuotaError, Quotas};
+use crate::control::explain_page::ExplainQuery;
 use crate::control::{Exchange, QuotaSource, ShardReport};
-use crate::routing::cluster::Map;
-use crate::shard::{ClientsAsked, ClientsTold, Question, ReplyTo};
+use crate::routing::cluster::{Map, ReplicaState};
+use crate::shard::{ClientsAsked, ClientsTold, Explained, Question, ReplyTo};
 use crate::storage::EngineStatistics;
 use crate::values::allowance::Report;
 use crate::values::{Grant, ShardId, StoreVersion, Timestamp};
@@ -42,12 +47,18 @@ pub(super) enum ToShard {
     StoreVersion(StoreVersion),
     /// Who owns which slot of a cluster.
     Slots(Arc<Map>),
+    /// All primaries of the cluster were asked from then on, and the map is what they say.
+    SlotsConfirmed(Timestamp),
+    /// How far its replicas are behind.
+    Replicas(Arc<[ReplicaState]>),
     /// Say what you have counted.
     Report,
     /// A client of any shard wants something of all clients.
     Clients(Arc<ClientsAsked>),
     /// The reply to a question.
     Answer(ReplyTo, Vec<u8>),
+    /// What would be decided of a command. The ticket comes back with the answer.
+    Explain { query: Arc<ExplainQuery>, ticket: u64 },
     /// Stop accepting, finish, close, and say when you are done.
     Drain,
     /// The time for draining is over.
@@ -62,6 +73,11 @@ pub(super) enum ToControl {
     Ask(ReplyTo, Question),
     /// What a shard has to say about its clients.
     Clients(ShardId, ClientsTold),
+    /// What would be decided of a command, or why that cannot be said.
+    Explained {
+        ticket: u64,
+        told: Result<Explained, String>,
+    },
     /// What was spent of quotas, and by whom.
     Spent(Report),
     /// Something that whoever looks after weir should read.
@@ -76,6 +92,8 @@ pub(super) enum ToControl {
     StoreVersion(StoreVersion),
     /// There is another map of the cluster, and why.
     Slots(Arc<Map>, String),
+    /// How far replicas of the cluster are behind.
+    Replicas(Arc<[ReplicaState]>),
     /// What the fleet's store said, or why it said nothing.
     Fleet {
         number: u64,
@@ -101,6 +119,15 @@ pub(super) enum ToQuotas {
     Reload,
     /// Check what came over HTTP.
     Check { body: Vec<u8>, ticket: u64 },
+}
+
+/// From the control executor to the thread that asks replicas how far they are.
+#[derive(Debug)]
+pub(super) enum ToReplicas {
+    /// There is another map.
+    Map(Arc<Map>),
+    /// Whether there are tenants whose reads they may answer.
+    Wanted(bool),
 }
 
 /// From the control executor to the thread that asks the fleet's store: one question, and when its answer is of no use any more.

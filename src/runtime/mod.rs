@@ -9,6 +9,7 @@
 //!  weir-quotas        reads and checks quotas, watches the quota file: quotas_thread.rs, watch.rs
 //!  weir-versions      asks stores for their versions, once a minute: versions_thread.rs
 //!  weir-topology      asks nodes of a cluster who owns which slot: topology_thread.rs
+//!  weir-replicas      asks nodes of a cluster how far its replicas are behind: replicas_thread.rs
 //!  weir-signals       turns signals into letters to control
 //! ```
 
@@ -28,13 +29,16 @@ mod load_thread;
 mod log;
 mod mesh;
 mod messages;
+mod notify;
 mod park;
 mod quotas_thread;
 mod reception;
+mod replicas_thread;
 mod ring;
 mod server;
 mod shard_thread;
 mod storage_thread;
+mod top;
 mod topology_thread;
 mod versions_thread;
 mod watch;
@@ -42,3 +46,4 @@ mod watch;
 pub use clock::Clock;
 pub use load::{LoadEvent, LoadSummary, run_load};
 pub use server::{check, run, run_storage};
+pub use top::run as run_top;

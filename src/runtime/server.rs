@@ -16,11 +16,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::clock::Clock;
 use super::connect::{Place, Route, Routes};
 use super::control_thread::{self, Control, ControlSettings};
-use super::driver::Driver;
+use super::driver::{Driver, Entrance};
 use super::fleet_thread::FleetThread;
 use super::mesh::{self, Mesh};
-use super::messages::{Mailbox, Signal, ToControl, ToFleet, ToShard};
+use super::messages::{Mailbox, Signal, ToControl, ToFleet, ToReplicas, ToShard};
+use super::notify::Notify;
 use super::quotas_thread::{QuotaFile, QuotasThread};
+use super::replicas_thread::ReplicasThread;
 use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
@@ -28,11 +30,13 @@ use super::topology_thread::{DOUBTS_MAX, Listeners, TopologyThread};
 use super::versions_thread::VersionsThread;
 use super::watch::FileWatch;
 use super::{admin, executor, listen, log};
-use crate::config::{AdminToken, Config, Layer, LimiterKind, Quotas, Size, Storage, TokenSource};
+use crate::config::{
+    AdminToken, Config, Credentials, Layer, LimiterKind, Quotas, Size, Storage, TokenSource,
+};
 use crate::control::pool::Rhythm;
 use crate::control::quota_page::Guard;
 use crate::control::reconciliation::Reconciliation;
-use crate::control::{self, FleetQuotas, FleetSettings, ProcessFacts, Versions};
+use crate::control::{self, FleetQuotas, FleetSettings, ProcessFacts, ReplicaFacts, Versions};
 use crate::policy::fixed_window::FixedWindows;
 use crate::policy::fleet::HostId;
 use crate::policy::hot_keys::HotSettings as Detection;
@@ -86,6 +90,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
     let (_, _, probe) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
     Ring::new(probe).map_err(|error| executor::ring_advice(&error))?;
+    let manager = Notify::from_environment()?;
     let clock = Clock::start();
     let (listeners, mut opened) = open_listeners(config, cpus.len())?;
 
@@ -137,6 +142,13 @@ pub fn run(config: &Config) -> Result<(), String> {
 
     let shards = mailboxes.clone();
     let fleet = join_fleet(config, &quotas, admission.secret, control.clone(), clock)?;
+    let (to_replicas, replicas) = replicas_thread(
+        config,
+        (mailboxes.clone(), control.clone()),
+        (slots.as_ref(), quotas.have_stale_reads()),
+        clock,
+    )
+    .unzip();
     let facts = ProcessFacts {
         pid: std::process::id(),
         port: opened.port,
@@ -144,6 +156,11 @@ pub fn run(config: &Config) -> Result<(), String> {
         backends: backend_names(&backends, slots.as_deref()),
         run_id: run_id(),
         cluster: slots.clone(),
+        replicas: ReplicaFacts {
+            is_on: to_replicas.is_some(),
+            is_wanted: quotas.have_stale_reads(),
+            ..ReplicaFacts::default()
+        },
         store_version,
         ..ProcessFacts::default()
     };
@@ -159,8 +176,10 @@ pub fn run(config: &Config) -> Result<(), String> {
         guard: opened.admin.map(|address| Guard { token: token.clone(), address }),
         facts,
         drain_timeout: config.drain_timeout,
+        manager: manager.clone(),
         pools: Reconciliation::new(Rhythm { period: config.reconcile, lease: lease_of(config.reconcile) }),
         fleet,
+        replicas: to_replicas,
         clock,
     };
     let admin = opened.admin_socket.take().map(|socket| (socket, config.admin_hosts.clone()));
@@ -179,9 +198,14 @@ pub fn run(config: &Config) -> Result<(), String> {
         let listeners = Listeners { shards, control: control.clone(), doubts: heard_doubts };
         topology.start(listeners).map_err(|error| format!("cannot start a thread: {error}"))?;
     }
+    if let (Some(replicas), Storage::Cluster { credentials, .. }) = (replicas, &config.storage) {
+        let credentials = credentials.as_ref().map(Credentials::pair);
+        replicas.start(credentials.as_ref()).map_err(|error| format!("cannot start a thread: {error}"))?;
+    }
     versions.start(control.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
     listen_to_signals(control)?;
     report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
+    manager.ready();
     if let Some(warning) = exposure(opened.admin, token) {
         log::line(&warning);
     }
@@ -308,8 +332,7 @@ fn resolve(config: &Config) -> Result<Vec<(socket2::SockAddr, BackendSettings)>,
                     .to_socket_addrs()
                     .map_err(|error| unknown(&error.to_string()))?;
                 let address = addresses.next().ok_or_else(|| unknown("its name has no address"))?;
-                let credentials =
-                    credentials.as_ref().map(|known| (known.user.clone(), known.password.clone()));
+                let credentials = credentials.as_ref().map(Credentials::pair);
                 Ok((address.into(), BackendSettings { name: server.to_string(), credentials }))
             })
             .collect(),
@@ -324,24 +347,33 @@ struct Opened {
     admin_socket: Option<OwnedFd>,
 }
 
-fn open_listeners(config: &Config, shards: usize) -> Result<(Vec<Vec<OwnedFd>>, Opened), String> {
-    let mut per_shard: Vec<Vec<OwnedFd>> = std::iter::repeat_with(Vec::new).take(shards).collect();
+/// The sockets of one shard to listen on.
+type Doors = Vec<(OwnedFd, Entrance)>;
+
+fn open_listeners(config: &Config, shards: usize) -> Result<(Vec<Doors>, Opened), String> {
+    let mut per_shard: Vec<Doors> = std::iter::repeat_with(Vec::new).take(shards).collect();
     let mut opened = Opened { lines: Vec::new(), port: 0, admin: None, admin_socket: None };
-    let mut share_out = |sockets: Vec<OwnedFd>| {
-        per_shard.iter_mut().zip(sockets).for_each(|(own, socket)| own.push(socket));
+    let mut share_out = |sockets: Vec<OwnedFd>, entrance: Entrance| {
+        per_shard.iter_mut().zip(sockets).for_each(|(own, socket)| own.push((socket, entrance)));
     };
     for address in &config.listen {
         let (sockets, bound) = listen::tcp(*address, shards)
             .map_err(|error| format!("--listen {address}: cannot listen there: {error}"))?;
-        share_out(sockets);
+        share_out(sockets, Entrance::Resp);
         opened.lines.push(format!("listening on {bound}"));
         opened.port = if opened.port == 0 { bound.port() } else { opened.port };
     }
     if let Some(path) = &config.unix {
         let sockets = listen::unix(path, shards)
             .map_err(|error| format!("--unix {}: cannot listen there: {error}", path.display()))?;
-        share_out(sockets);
+        share_out(sockets, Entrance::Resp);
         opened.lines.push(format!("listening on {}", path.display()));
+    }
+    for address in &config.http {
+        let (sockets, bound) = listen::tcp(*address, shards)
+            .map_err(|error| format!("--http {address}: cannot listen there: {error}"))?;
+        share_out(sockets, Entrance::Http);
+        opened.lines.push(format!("keys on http://{bound}/v1/keys, /, /pipeline, /multi-exec"));
     }
     if let Some(address) = config.admin {
         let (socket, bound) = listen::alone(address, admin::BACKLOG)
@@ -366,7 +398,7 @@ fn start_storage(
     executors: &mut Vec<Executor>,
 ) -> Result<(Backends, Option<Mailbox<ToStorage>>), String> {
     if let Storage::Cluster { credentials, .. } = &config.storage {
-        let credentials = credentials.as_ref().map(|known| (known.user.clone(), known.password.clone()));
+        let credentials = credentials.as_ref().map(Credentials::pair);
         let node = |number| {
             let settings =
                 BackendSettings { name: format!("node {number}"), credentials: credentials.clone() };
@@ -398,6 +430,7 @@ fn start_engine(
     (letters, bell): Letters<ToStorage>,
     clock: Clock,
 ) -> io::Result<Executor> {
+    let listeners = listeners.into_iter().map(|listener| (listener, Entrance::Resp)).collect();
     let seed = script.as_ref().map_or_else(random_seed, |script| script.seed);
     executor::spawn("weir-storage", None, move || async move {
         let plain = Service::new(Engine::new(limits, seed), request_bytes_max);
@@ -414,7 +447,7 @@ fn start_engine(
 struct Parts {
     settings: ShardSettings,
     quotas: Arc<Quotas>,
-    listeners: Vec<OwnedFd>,
+    listeners: Vec<(OwnedFd, Entrance)>,
     mesh: Mesh,
     routes: Routes,
     control: Mailbox<ToControl>,
@@ -502,6 +535,10 @@ fn shard_settings(
         },
         overload,
         hot,
+        replicas: match config.storage {
+            Storage::Cluster { .. } => mode_of(config, Layer::Replicas),
+            _ => Mode::Off,
+        },
     }
 }
 
@@ -522,6 +559,7 @@ fn overload_settings(config: &Config, shards: usize, backends: usize) -> Overloa
         window: mode_of(config, Layer::Window),
         queue: mode_of(config, Layer::Queue),
         shed: mode_of(config, Layer::Shed),
+        breaker: mode_of(config, Layer::Breaker),
         window_bounds: Bounds { least: limits.window_least, most: limits.window_most },
         queue_limit: Held { requests: limits.queue_requests, bytes: limits.queue_bytes },
         queue_patience: Patience { target: limits.queue_target, interval: limits.queue_interval },
@@ -584,6 +622,7 @@ fn start_control(
             admin::serve(Rc::clone(&control), socket, hosts);
         }
         control_thread::keep_to_fleet(&control);
+        control_thread::keep_telling(&control);
         control_thread::run(control, letters, bell).await
     };
     executor::spawn("weir-control", None, task).map_err(|error| error.to_string())
@@ -635,13 +674,25 @@ fn ask_versions(backends: &Backends, clock: Clock) -> VersionsThread {
 /// Who finds out about a cluster.
 fn topology_thread(config: &Config, backends: &Backends, clock: Clock) -> Option<TopologyThread> {
     let Storage::Cluster { seeds, credentials } = &config.storage else { return None };
-    let credentials = credentials.as_ref().map(|known| (known.user.clone(), known.password.clone()));
+    let credentials = credentials.as_ref().map(Credentials::pair);
     let places = backends.iter().filter_map(|(route, _)| match route {
         Route::Node(place) => Some(Arc::clone(place)),
         Route::Socket(_) | Route::Embedded(_) => None,
     });
     let random = Random::new(random_seed());
     Some(TopologyThread::new(seeds.clone(), credentials.as_ref(), places.collect(), (clock, random)))
+}
+
+/// Who finds out how far replicas of a cluster are behind, unless they are not to be used; and where to write to it.
+fn replicas_thread(
+    config: &Config,
+    (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),
+    (map, is_wanted): (Option<&Arc<Map>>, bool),
+    clock: Clock,
+) -> Option<(Sender<ToReplicas>, ReplicasThread)> {
+    let map = Arc::clone(map.filter(|_| mode_of(config, Layer::Replicas) == Mode::On)?);
+    let (sender, letters) = crossbeam_channel::unbounded();
+    Some((sender, ReplicasThread { shards, control, letters, map, is_wanted, clock }))
 }
 
 /// How backends are called; of a cluster those that there are, each in its place.

@@ -15,8 +15,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 
 use super::allocator;
-use super::clock::Clock;
-use super::driver::{Application, Connector, Driver};
+use super::clock::{Clock, thread_cpu};
+use super::driver::{Application, Connector, Driver, Entrance};
 use super::mesh::{Departure, Mesh};
 use super::messages::{Mailbox, ToControl, ToShard};
 use super::park::{Parking, SHALLOW_SLEEP};
@@ -83,16 +83,18 @@ impl Guarded {
 }
 
 impl Application for Guarded {
-    fn handle_accepted(&mut self, now: Now) -> Owner {
+    fn handle_accepted(&mut self, entrance: Entrance, now: Now) -> Owner {
         self.count_clients();
         if self.door.open.load(Ordering::Relaxed) >= self.door.clients_max && self.shard.make_room() {
             self.count_clients();
         }
         let full = self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max;
-        let id = if full {
-            self.shard.handle_client_refused(self.door.clients_max, now)
-        } else {
-            self.shard.handle_client_opened(now)
+        let clients_max = self.door.clients_max;
+        let id = match entrance {
+            Entrance::Resp if full => self.shard.handle_client_refused(clients_max, now),
+            Entrance::Resp => self.shard.handle_client_opened(now),
+            Entrance::Http if full => self.shard.handle_http_client_refused(clients_max, now),
+            Entrance::Http => self.shard.handle_http_client_opened(now),
         };
         self.inside = self.shard.clients_open();
         Owner::Client(id)
@@ -225,13 +227,20 @@ impl<C: Connector> ShardThread<C> {
                     ToShard::Grants(grants) => guarded.shard.handle_grants(&grants, now),
                     ToShard::StoreVersion(version) => guarded.shard.handle_store_version(version),
                     ToShard::Slots(slots) => guarded.shard.handle_slots(slots, now),
+                    ToShard::SlotsConfirmed(at) => guarded.shard.handle_slots_confirmed(at),
+                    ToShard::Replicas(states) => guarded.shard.handle_replicas(&states),
                     ToShard::Report => {
+                        figures.cpu = thread_cpu();
                         let report = ShardReport::of(&guarded.shard, figures);
                         control.post(ToControl::Report(guarded.shard.id(), Box::new(report)));
                     }
                     ToShard::Clients(asked) => {
                         let told = guarded.shard.handle_clients_asked(&asked, now);
                         control.post(ToControl::Clients(guarded.shard.id(), told));
+                    }
+                    ToShard::Explain { query, ticket } => {
+                        let told = guarded.shard.handle_explain(&query.tenant, &query.words, now);
+                        control.post(ToControl::Explained { ticket, told });
                     }
                     ToShard::Answer(to, reply) => guarded.shard.handle_answer(to, &reply, now),
                     ToShard::Drain => {
@@ -256,9 +265,11 @@ impl<C: Connector> ShardThread<C> {
             while let Some(line) = guarded.shard.poll_line() {
                 control.post(ToControl::Line(line));
             }
-            if let (Some(doubts), Some(doubt)) = (&doubts, guarded.shard.poll_doubt()) {
-                // Where so many wait already, one more says nothing new.
-                let _ = doubts.try_send(doubt);
+            if let Some(doubts) = &doubts {
+                while let Some(doubt) = guarded.shard.poll_doubt() {
+                    // Where so many wait already, one more says nothing new.
+                    let _ = doubts.try_send(doubt);
+                }
             }
             while let Some((to, question)) = guarded.shard.poll_question() {
                 control.post(ToControl::Ask(to, question));

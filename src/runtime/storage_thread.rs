@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use crossbeam_channel::Receiver;
 
 use super::clock::Clock;
-use super::driver::{Application, Connector, Driver};
+use super::driver::{Application, Connector, Driver, Entrance};
 use super::messages::{Mailbox, ToControl};
 use super::park::{Parking, SHALLOW_SLEEP};
 use crate::protocol::Segment;
@@ -29,7 +29,7 @@ pub(super) enum ToStorage {
 struct Served(Service);
 
 impl Application for Served {
-    fn handle_accepted(&mut self, now: Now) -> Owner {
+    fn handle_accepted(&mut self, _entrance: Entrance, now: Now) -> Owner {
         Owner::Client(self.0.handle_client_opened(now))
     }
 
@@ -94,7 +94,7 @@ pub(super) async fn serve(
         while let Ok(letter) = letters.try_recv() {
             work += 1;
             match letter {
-                ToStorage::Adopt(socket) => driver.adopt(socket, &mut served, now),
+                ToStorage::Adopt(socket) => driver.adopt(socket, Entrance::Resp, &mut served, now),
                 ToStorage::Report(control) => {
                     control.post(ToControl::Engine(served.0.engine().statistics()));
                 }

@@ -14,10 +14,10 @@ use super::asking::{self, Credentials, Question};
 use super::clock::Clock;
 use super::connect::Place;
 use super::messages::{Mailbox, ToControl, ToShard};
-use crate::routing::cluster::{Applied, Ask, Cluster, Map, Node, Outcome, Refresh, View};
+use crate::routing::cluster::{Applied, Ask, Cluster, Map, Node, NodeId, Outcome, Refresh, View};
 use crate::shard::Doubt;
 use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
-use crate::values::{Random, ServerAddress, Timestamp};
+use crate::values::{BackendId, Random, ServerAddress, Timestamp};
 
 /// How long the start waits for a first map.
 const START_PATIENCE: Duration = Duration::from_secs(2);
@@ -44,6 +44,15 @@ pub(super) struct Listeners {
     pub shards: Vec<Mailbox<ToShard>>,
     pub control: Mailbox<ToControl>,
     pub doubts: Receiver<Doubt>,
+}
+
+/// What came of a round.
+#[derive(Default)]
+struct Round {
+    /// The map, if it is another one now.
+    map: Option<Arc<Map>>,
+    /// It is what all primaries say.
+    is_sure: bool,
 }
 
 impl TopologyThread {
@@ -97,8 +106,13 @@ impl TopologyThread {
                 // No shard is left.
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            if let Some(map) = self.round() {
-                tell(listeners, &map, "nodes were asked");
+            let began = self.clock.now().monotonic;
+            let round = self.round();
+            if let Some(map) = &round.map {
+                tell(listeners, map, "nodes were asked");
+            }
+            if round.is_sure {
+                listeners.shards.iter().for_each(|shard| shard.post(ToShard::SlotsConfirmed(began)));
             }
         }
     }
@@ -115,11 +129,12 @@ impl TopologyThread {
         }
     }
 
-    /// Asks those whose turn it is, if it is time. The map, if it is another one now.
-    fn round(&mut self) -> Option<Arc<Map>> {
+    /// Asks those whose turn it is, if it is time.
+    fn round(&mut self) -> Round {
         let started = self.clock.now().monotonic;
         let map = Arc::clone(self.cluster.map());
-        let asked: Vec<ServerAddress> = match self.refresh.poll_round(&map, started)? {
+        let Some(ask) = self.refresh.poll_round(&map, started) else { return Round::default() };
+        let asked: Vec<ServerAddress> = match ask {
             Ask::Seeds(seeds) => seeds.into_iter().filter_map(|seed| self.seeds.get(seed).cloned()).collect(),
             Ask::Nodes(nodes) => {
                 let address = |node: &Node| node.addresses.first().cloned();
@@ -138,10 +153,13 @@ impl TopologyThread {
         // Names may mean other addresses by now.
         let current = Arc::clone(self.cluster.map());
         self.note_places(&current);
-        map
+        let heeded = views.iter().enumerate().filter(|(place, _)| rejected.iter().all(|(at, _)| at != place));
+        let tellers: Vec<&NodeId> = heeded.map(|(_, view)| view.teller()).collect();
+        let is_sure = !tellers.is_empty() && current.stores().all(|node| tellers.contains(&&node.id));
+        Round { map, is_sure }
     }
 
-    /// One thread for each, so that a node that is silent takes no time from others. They are three at most.
+    /// One thread for each, so that a node that is silent takes no time from others. They are `CLUSTER_NODES_MAX` at most.
     fn ask_together(&self, asked: &[ServerAddress], deadline: Timestamp) -> Vec<View> {
         thread::scope(|scope| {
             let asked: Vec<_> = asked
@@ -165,7 +183,7 @@ impl TopologyThread {
     /// Where each node is found now.
     fn note_places(&self, map: &Map) {
         for (place, at) in self.places.iter().enumerate() {
-            let node = map.nodes().find(|node| usize::from(node.key.backend.0) == place);
+            let node = map.node(BackendId(place as u16));
             let address = node.and_then(|node| node.addresses.iter().find_map(found));
             *at.lock().unwrap_or_else(PoisonError::into_inner) = address;
         }
@@ -178,6 +196,6 @@ fn tell(listeners: &Listeners, map: &Arc<Map>, why: &str) {
 }
 
 /// The first address of a name.
-fn found(address: &ServerAddress) -> Option<SockAddr> {
+pub(super) fn found(address: &ServerAddress) -> Option<SockAddr> {
     (address.host.as_str(), address.port).to_socket_addrs().ok()?.next().map(SockAddr::from)
 }

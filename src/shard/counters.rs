@@ -13,6 +13,7 @@ pub enum Counter {
     ClientsClosedUnread,
     ClientsClosedIdle,
     ClientsClosedLogin,
+    ClientsClosedSlow,
     ClientsClosedMemory,
     ClientsClosedKilled,
     Requests,
@@ -34,6 +35,7 @@ pub enum Counter {
     RefusedThrottled,
     RefusedDeadline,
     RefusedPermission,
+    RefusedEjected,
     LoginsFailed,
     ThrottledInShadow,
     ExpiredInShadow,
@@ -63,14 +65,18 @@ pub enum Counter {
     HotMatches,
     HotMismatches,
     HotWrittenPast,
+    HotStaleOnError,
     Redirections,
     SlotsHeld,
+    ReplicaReadsEmpty,
+    ReplicaReadsRefused,
+    ReplicaReadsLost,
     HotPromoted,
     HotDemoted,
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 60] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 66] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -82,6 +88,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 60] = [
     (Counter::ClientsClosedUnread, "weir_clients_expelled_total", "reason=\"unread\"", EXPELLED),
     (Counter::ClientsClosedIdle, "weir_clients_expelled_total", "reason=\"idle\"", EXPELLED),
     (Counter::ClientsClosedLogin, "weir_clients_expelled_total", "reason=\"login\"", EXPELLED),
+    (Counter::ClientsClosedSlow, "weir_clients_expelled_total", "reason=\"slow\"", EXPELLED),
     (Counter::ClientsClosedMemory, "weir_clients_expelled_total", "reason=\"memory\"", EXPELLED),
     (Counter::ClientsClosedKilled, "weir_clients_expelled_total", "reason=\"killed\"", EXPELLED),
     (Counter::Requests, "weir_requests_total", "", "Requests decoded."),
@@ -158,6 +165,12 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 60] = [
     (Counter::RefusedThrottled, "weir_refusals_total", "reason=\"throttled\"", REFUSALS),
     (Counter::RefusedDeadline, "weir_refusals_total", "reason=\"deadline\"", REFUSALS),
     (Counter::RefusedPermission, "weir_refusals_total", "reason=\"permission\"", REFUSALS),
+    (
+        Counter::RefusedEjected,
+        "weir_ejected_refusals_total",
+        "",
+        "Requests refused because their backend was set aside; those that are unavailable contain them.",
+    ),
     (Counter::LoginsFailed, "weir_logins_failed_total", "", "Attempts to log in with what is no password."),
     (
         Counter::ThrottledInShadow,
@@ -238,6 +251,12 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 60] = [
         "Replies that differed from what was kept though nothing had been written through weir: all that was kept of the key is dropped.",
     ),
     (
+        Counter::HotStaleOnError,
+        "weir_hot_stale_on_error_total",
+        "",
+        "Reads of hot keys that were answered with what was too old, because the store was away and their tenant has stale_on_error.",
+    ),
+    (
         Counter::Redirections,
         "weir_cluster_redirections_total",
         "",
@@ -249,6 +268,9 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 60] = [
         "",
         "Requests that waited until their slot had settled at another node.",
     ),
+    (Counter::ReplicaReadsEmpty, "weir_replica_reads_sent_on_total", "reason=\"empty\"", SENT_ON),
+    (Counter::ReplicaReadsRefused, "weir_replica_reads_sent_on_total", "reason=\"refused\"", SENT_ON),
+    (Counter::ReplicaReadsLost, "weir_replica_reads_sent_on_total", "reason=\"lost\"", SENT_ON),
     (Counter::HotPromoted, "weir_hot_keys_total", "change=\"promoted\"", HOT_KEYS),
     (Counter::HotDemoted, "weir_hot_keys_total", "change=\"demoted\"", HOT_KEYS),
 ];
@@ -260,6 +282,7 @@ const FETCHES: &str = "Replies fetched for hot keys, by what became of them: a w
 const BYPASSES: &str = "Reads of hot keys that went on to the store by themselves, by reason.";
 const COMPARISONS: &str =
     "Replies of the store beside what would have been answered from memory (--shadow hot).";
+const SENT_ON: &str = "Reads that were sent on to primaries after a replica: it said that there is nothing, refused, or was lost or silent.";
 const HOT_KEYS: &str = "Keys that became hot, and that are not any more.";
 const SENDS: &str = "Sends completed, by receiver.";
 const REFUSALS: &str = "Requests that weir refused, by reason.";
@@ -290,6 +313,16 @@ impl Counters {
         for (sum, value) in self.0.iter_mut().zip(other.0) {
             *sum += value;
         }
+    }
+
+    /// What was counted after the same shard's counters were these.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut since = self.clone();
+        for (count, before) in since.0.iter_mut().zip(before.0) {
+            *count = count.saturating_sub(before);
+        }
+        since
     }
 }
 
@@ -337,6 +370,16 @@ impl Pressures {
     /// How many so far.
     pub fn get(&self, pressure: Pressure, tier: Tier) -> u64 {
         self.0[pressure as usize][tier as usize]
+    }
+
+    /// What was counted after these.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut since = self.clone();
+        for (count, before) in since.0.as_flattened_mut().iter_mut().zip(before.0.as_flattened()) {
+            *count = count.saturating_sub(*before);
+        }
+        since
     }
 }
 

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::counters::{Counters, Pressures};
+use super::pieces::Pieces;
 use super::settings::ShardSettings;
 use super::strain::Strain;
 use crate::config::Quotas;
 use crate::protocol::BufferPool;
-use crate::routing::cluster::Map;
+use crate::routing::cluster::{Map, Walks};
 use crate::values::random::Random;
 use crate::values::{Action, BackendId};
 
@@ -32,6 +33,10 @@ pub struct Env {
     pub actions: VecDeque<Action>,
     /// Which node owns which slot, before a cluster.
     pub slots: Option<Arc<Map>>,
+    /// What cursors of walks over its nodes mean.
+    pub walks: Walks,
+    /// Requests that were taken apart because their slot is half moved.
+    pub pieces: Pieces,
     /// How its nodes are called, by their places.
     node_names: Vec<String>,
     /// How strained backends are.
@@ -58,6 +63,8 @@ impl Env {
             pressures: Pressures::default(),
             actions: VecDeque::new(),
             slots: None,
+            walks: Walks::default(),
+            pieces: Pieces::default(),
             node_names: Vec::new(),
             strain,
             lines: VecDeque::new(),
@@ -85,6 +92,7 @@ impl Env {
         let place = |place| slots.node(BackendId(place as u16)).and_then(|node| node.addresses.first());
         let name = |at| place(at).map_or_else(|| "none".to_owned(), ToString::to_string);
         self.node_names = (0..slots.places()).map(name).collect();
+        self.walks.handle_map(&slots);
         self.slots = Some(slots);
     }
 
@@ -101,7 +109,7 @@ impl Env {
     pub fn stores(&self) -> Vec<BackendId> {
         match &self.slots {
             None => self.settings.topology.all_backends().collect(),
-            Some(slots) => slots.primaries().map(|node| node.key.backend).collect(),
+            Some(slots) => slots.stores().map(|node| node.key.backend).collect(),
         }
     }
 

@@ -24,9 +24,11 @@
 //! | what a core is told once | `settings.rs` |
 //! | what is counted | `counters.rs` |
 //! | what cores tell each other of what stands before backends, without a lock | `board.rs` |
+//! | the same of their health: what is counted of failures, and whose requests are refused | `health.rs` |
 //! | how strained backends are by that: what is dearer, or refused | `strain.rs` |
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
 //! | the keys of a message that names several | `reach.rs` |
+//! | a request that goes on key by key, because its slot is half moved | `pieces.rs` |
 //! | what became of it, why it went no further, and what its client's core is told besides | `outcome.rs`, `refusal.rs`, `note.rs` |
 //! | what was written since when, as all cores see it, and what one lends another of hot keys | `versions.rs`, `copy.rs` |
 //! | what is left of a connection that was given up | `fence.rs` |
@@ -41,10 +43,12 @@ mod env;
 mod fence;
 mod front;
 mod gate;
+mod health;
 mod hot;
 mod message;
 mod note;
 mod outcome;
+mod pieces;
 mod post;
 mod question;
 mod reach;
@@ -55,9 +59,10 @@ mod stored;
 mod strain;
 mod versions;
 
-pub use back::{BulkheadFigures, Doubt, ServiceTimes};
+pub use back::{BreakerStage, BulkheadFigures, Doubt, ReaderFigures, ServiceTimes};
 pub use board::Noticeboard;
 pub use composer::Shard;
+pub use composer::explain::Explained;
 pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
 pub use front::client_filter::{ClientsAsked, ClientsTold};
 pub use front::{Address, Identity};

@@ -11,4 +11,6 @@ pub enum Note {
     Long,
     /// And now little does.
     Eased,
+    /// A node that was asked for being a primary of the cluster is none any more.
+    NotPrimary,
 }

@@ -69,6 +69,8 @@ const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
 pub enum NotSent {
     /// The backend could not be reached; the next attempt is this far away.
     Down(Duration),
+    /// The backend is sick, and left alone until then.
+    Ejected(Duration),
     /// Too much is in flight on the connection.
     Full,
     /// Too much waits for the core that the key is at home on.
@@ -85,6 +87,10 @@ pub enum NotSent {
     TooLate(Stage, Duration),
     /// No node of the cluster owns its slot.
     NoOwner,
+    /// A node of the cluster was asked for being a primary, and is none.
+    NotPrimary,
+    /// Not all primaries of the cluster could be asked, so nobody knows whether it would miss something.
+    Unconfirmed,
     /// Nodes of the cluster sent it to each other, for too long or though it may have been carried out.
     Redirects,
 }
@@ -122,7 +128,13 @@ impl NotSent {
     /// Under which pressure it was refused, if any.
     pub const fn pressure(self) -> Option<Pressure> {
         match self {
-            Self::Down(_) | Self::CoreFull | Self::NoOwner | Self::Redirects => None,
+            Self::Down(_)
+            | Self::Ejected(_)
+            | Self::CoreFull
+            | Self::NoOwner
+            | Self::NotPrimary
+            | Self::Unconfirmed
+            | Self::Redirects => None,
             Self::Full | Self::Queue(_) => Some(Pressure::Queue),
             Self::Window(_) => Some(Pressure::Window),
             Self::Stalled(_) => Some(Pressure::Stalled),
@@ -147,8 +159,17 @@ impl NotSent {
                 Counter::RefusedUnavailable,
                 Refusal::Unavailable { backend, reason: "connect-failed", retry_after },
             ),
-            Self::NoOwner | Self::Redirects => {
-                let reason = if self == Self::NoOwner { "no-owner" } else { "redirects" };
+            Self::Ejected(retry_after) => (
+                Counter::RefusedUnavailable,
+                Refusal::Unavailable { backend, reason: "ejected", retry_after },
+            ),
+            Self::NoOwner | Self::NotPrimary | Self::Unconfirmed | Self::Redirects => {
+                let reason = match self {
+                    Self::NoOwner => "no-owner",
+                    Self::NotPrimary => "not-primary",
+                    Self::Unconfirmed => "topology",
+                    _ => "redirects",
+                };
                 let retry_after = RETRY_MOVED;
                 (Counter::RefusedUnavailable, Refusal::Unavailable { backend, reason, retry_after })
             }

@@ -40,6 +40,18 @@ impl ReplyTo {
         is_flight.then_some(FlightId { index: self.client & !FLIGHT, generation: self.generation })
     }
 
+    /// To what puts a request of many pieces together, for one of those. It keeps the number of the whole.
+    #[must_use]
+    pub fn piece(self, shard: ShardId, whole: u32, part: u16) -> Self {
+        Self { shard, part, client: PIECE | whole, ..self }
+    }
+
+    /// Of which request it is a piece, if it is one.
+    #[inline]
+    pub fn piece_of(self) -> Option<u32> {
+        (self.client & (PIECE | FLIGHT) == PIECE).then_some(self.client & !PIECE)
+    }
+
     /// The same reply, for what was asked before the request itself.
     #[must_use]
     pub fn ahead(self) -> Self {
@@ -65,6 +77,7 @@ impl ReplyTo {
 
 /// No table of clients has so many places.
 const FLIGHT: u32 = 1 << 31;
+const PIECE: u32 = 1 << 30;
 
 /// A read that several requests wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +172,17 @@ pub enum Track {
     Usual,
     /// Those for requests that cost much.
     Heavy,
+    /// Those for reads that a replica of a cluster may answer, or the primary: the home of the key decides.
+    Replica,
+}
+
+impl Track {
+    /// The track of a request, where what does not cost much takes this one.
+    #[inline]
+    #[must_use]
+    pub fn or(self, usual: Self) -> Self {
+        if self == Self::Usual { usual } else { self }
+    }
 }
 
 /// Where a request goes.

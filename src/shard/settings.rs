@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::board::Noticeboard;
+use super::health::HealthBoard;
 use super::versions::Versions;
 use crate::config::HotScripts;
 use crate::policy::fixed_window::FixedWindows;
@@ -62,6 +63,8 @@ pub struct ShardSettings {
     pub overload: OverloadSettings,
     /// Which keys are hot, and what is kept of them.
     pub hot: HotSettings,
+    /// Whether replicas of a cluster answer reads of those who allow it; without a cluster there are none.
+    pub replicas: Mode,
 }
 
 /// What a shard is told about hot keys.
@@ -136,8 +139,12 @@ pub struct OverloadSettings {
     pub queue_patience: Patience,
     /// Below which latency ratios less important work is held back, the highest one first.
     pub shed_levels: [f64; 3],
+    /// Stores that are left alone while they are sick.
+    pub breaker: Mode,
     /// What cores tell each other.
     pub board: Arc<Noticeboard>,
+    /// See there.
+    pub health: Arc<HealthBoard>,
 }
 
 impl OverloadSettings {
@@ -151,13 +158,21 @@ impl OverloadSettings {
             queue_limit: Held { requests: 8192, bytes: 64 << 20 },
             queue_patience: Patience::default(),
             shed_levels: [0.7, 0.5, 0.3],
+            breaker: Mode::On,
+            health: Arc::new(HealthBoard::new(shards, backends)),
             board: Arc::new(Noticeboard::new(shards, usize::from(backends) * BULKHEADS)),
         }
     }
 
     /// None of it.
     pub fn off(shards: u16, backends: u16) -> Self {
-        Self { window: Mode::Off, queue: Mode::Off, shed: Mode::Off, ..Self::new(shards, backends) }
+        Self {
+            window: Mode::Off,
+            queue: Mode::Off,
+            shed: Mode::Off,
+            breaker: Mode::Off,
+            ..Self::new(shards, backends)
+        }
     }
 }
 
@@ -225,6 +240,12 @@ impl ShardSettings {
     /// What clients of this core may hold however much those of others do.
     pub fn clients_bytes_share(&self) -> usize {
         self.clients.bytes_max / usize::from(self.topology.shards())
+    }
+
+    /// Connections to each backend in each dialect for reads that may be answered by a replica.
+    #[inline]
+    pub fn replica_links(&self) -> u16 {
+        u16::from(self.replicas == Mode::On)
     }
 
     /// Which of the usual connections to a backend a slot uses.

@@ -7,9 +7,12 @@ mod fences;
 mod foresee;
 mod holdings;
 mod hot;
+mod http;
 mod neighbours;
 mod overload;
+mod replicas;
 mod rooms;
+mod sick;
 mod track;
 mod transactions;
 
@@ -90,6 +93,31 @@ fn a_failed_part_fails_only_its_own_keys() {
     rig.answer_first(&kept, "*1\r\n$1\r\nk\r\n");
     let refusal = "-UNAVAILABLE backend=store0 reason=connection-lost retry_after_ms=50\r\n";
     assert_eq!(rig.told(client), format!("*3\r\n{refusal}$1\r\nk\r\n{refusal}"));
+    assert_eq!(rig.shards[0].gathers_open(), 0);
+}
+
+#[test]
+fn a_write_of_which_a_part_failed_claims_nothing_and_says_what_else_may_have_happened() {
+    let mut rig = Rig::new(1, 2);
+    let client = rig.client(0);
+    let [lost, kept] = [rig.key(0, 0), rig.key(0, 1)];
+    let refusal = "-UNAVAILABLE backend=store0 reason=connection-lost retry_after_ms=50";
+    for (words, done) in [
+        (vec!["DEL", &lost, &kept], ":1\r\n"),
+        (vec!["UNLINK", &lost, &kept], ":1\r\n"),
+        (vec!["MSET", &lost, "1", &kept, "2"], "+OK\r\n"),
+        (vec!["EXISTS", &lost, &kept], ":1\r\n"),
+        (vec!["TOUCH", &lost, &kept], ":1\r\n"),
+    ] {
+        for reply in [done, "-OOM no room\r\n"] {
+            rig.send(client, &[&words]);
+            rig.lose(&lost);
+            rig.answer_first(&kept, reply);
+            let changes = !matches!(words[0], "EXISTS" | "TOUCH") && reply == done;
+            let rest = if changes { " (the rest may have happened)" } else { "" };
+            assert_eq!(rig.told(client), format!("{refusal}{rest}\r\n"), "{words:?}");
+        }
+    }
     assert_eq!(rig.shards[0].gathers_open(), 0);
 }
 
@@ -710,6 +738,7 @@ impl Rig {
                     topology,
                     backends: Arc::clone(&backends),
                     links_per_backend: 1,
+                    replicas: Mode::Off,
                     heavy_links: 1,
                     heavy_from: 20 * UNIT,
                     request_bytes_max: 1 << 20,
@@ -938,7 +967,10 @@ impl Rig {
             Owner::Link(link, generation) => {
                 let backend = self.links[&(shard, link)];
                 for frame in frames_of(&segment.bytes()) {
-                    if frame.contains("\r\nCLIENT\r\n") || frame.contains("\r\nINFLIGHT\r\n") {
+                    let is_greeting = ["CLIENT", "INFLIGHT", "READONLY"]
+                        .iter()
+                        .any(|word| frame.contains(&format!("\r\n{word}\r\n")));
+                    if is_greeting {
                         self.greeted(shard, link, generation, &frame);
                         continue;
                     }
@@ -954,6 +986,8 @@ impl Rig {
         let reply = if frame.contains("\r\nKILL\r\n") {
             self.killed.push(frame.split("\r\n").nth(8).expect("an id").to_owned());
             ":1\r\n".to_owned()
+        } else if frame.contains("\r\nREADONLY\r\n") {
+            "+OK\r\n".to_owned()
         } else if frame.contains("\r\nQOS\r\n") {
             assert!(self.inner.is_some(), "a plain store never hears of it");
             self.terms.to_owned()

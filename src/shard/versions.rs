@@ -3,7 +3,8 @@
 //! Keys share cells by hash, and each backend has one of its own for writes of which nobody knows what they touch. A cell counts
 //! the writes under way and all that ever began. Whoever keeps something that was read notes both cells before the read is sent,
 //! while no write is under way; it is good for as long as neither has changed. A write changes them before its bytes leave, and
-//! is under way until its reply has come: so nobody who knows of the reply is told what was before.
+//! is under way until its reply has come: so nobody who knows of the reply is told what was before. One that was refused before anybody
+//! carried it out is taken back.
 //!
 //! Only requests for keys that are hot look at cells, and writes that leave from another core than their keys' home.
 
@@ -73,6 +74,13 @@ impl Versions {
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
     }
 
+    /// A write that began turns out never to have been carried out, and never will be: it is as if it had not begun. What was read before
+    /// it, while nothing else was being written, is good again, unless another one has begun.
+    pub fn take_back(&self, cell: Cell) {
+        let before = self.at(cell).fetch_sub(BEGAN + 1, Ordering::SeqCst);
+        debug_assert!(before & UNDER_WAY > 0, "a write ends once");
+    }
+
     /// What the cells of a key are now.
     pub fn look(&self, key: Cell, backend: Cell) -> Snapshot {
         let seen = [key, backend].map(|cell| self.at(cell).load(Ordering::SeqCst));
@@ -129,6 +137,47 @@ mod tests {
         assert_eq!(versions.under_way(), 0);
     }
 
+    /// Beside a set of entries that only writes which were carried out empty.
+    #[test]
+    fn what_was_read_before_writes_that_were_taken_back_is_good_again_and_nothing_else() {
+        use crate::values::random::Random;
+        let all = Cell::of_backend(BackendId(0));
+        let key = Cell::of_hash(7 << 48);
+        let mut good_again = 0;
+        for seed in 0..200 {
+            let (versions, mut random) = (Versions::new(1), Random::new(seed));
+            let mut under_way: Vec<Cell> = Vec::new();
+            // How many writes had been carried out when it was read, which nobody knows before they are over.
+            let (mut kept, mut carried_out): (Vec<(Snapshot, u64)>, u64) = (Vec::new(), 0);
+            for _ in 0..200 {
+                match random.below(4) {
+                    0 => {
+                        let cell = if random.below(8) > 0 { key } else { all };
+                        versions.begin(cell);
+                        under_way.push(cell);
+                    }
+                    1 | 2 if !under_way.is_empty() => {
+                        let cell = under_way.swap_remove(random.index(under_way.len()));
+                        if random.below(2) == 0 {
+                            versions.end(cell);
+                            carried_out += 1;
+                        } else {
+                            versions.take_back(cell);
+                        }
+                    }
+                    _ => kept.extend(versions.snapshot(key, all).map(|seen| (seen, carried_out))),
+                }
+                for (snapshot, at) in &kept {
+                    let is_good = under_way.is_empty() && *at == carried_out;
+                    let is_told = versions.is_good(snapshot);
+                    assert_eq!(is_told, is_good, "seed {seed}");
+                    good_again += u64::from(is_told);
+                }
+            }
+        }
+        assert!(good_again > 1_000, "{good_again}");
+    }
+
     /// Beside a set of entries that any write of their key, or of everything, empties.
     #[test]
     fn nothing_is_good_that_a_cache_without_versions_would_have_dropped() {
@@ -151,7 +200,8 @@ mod tests {
                 }
                 1 if !under_way.is_empty() => {
                     let (_, cell) = under_way.swap_remove(random.index(under_way.len()));
-                    versions.end(cell);
+                    // Whatever was dropped for it: what is kept from then on is good whether it is over or taken back.
+                    if random.below(2) == 0 { versions.end(cell) } else { versions.take_back(cell) }
                 }
                 _ => {
                     let is_written =

@@ -135,6 +135,7 @@ impl Client {
                 topology,
                 padding_max: plan.padding_max,
                 has_favourites: plan.has_favourites,
+                script_reads: plan.script_reads,
                 cursor: None,
             },
             bursts_left,

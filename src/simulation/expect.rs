@@ -209,10 +209,6 @@ impl Asked {
     /// The client is told that it was not done, or it has left and is told nothing.
     pub fn refused(&self, fate: Fate, history: &mut History) -> Result<(), String> {
         match &self.expected {
-            // One refused part speaks for all parts, and others may have been carried out.
-            Expected::Ok(writes) | Expected::Deleted(writes) if writes.len() > 1 => {
-                all(writes, Fate::Unknown, history)
-            }
             Expected::Ok(writes) | Expected::Deleted(writes) | Expected::IfNone { writes, .. } => {
                 all(writes, fate, history)
             }
@@ -319,6 +315,8 @@ impl Asked {
 
 /// What is said of a write that was sent, and is answered before its store has.
 const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
+/// And of one of which a part failed, where others may not have.
+const REST_MAY_HAVE_HAPPENED: &str = " (the rest may have happened)";
 const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
@@ -332,7 +330,7 @@ fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
         return if allowed.throttling { Ok(Some(Fate::Never)) } else { Err("there is no quota".into()) };
     }
     let contains = |text: &str| reply.windows(text.len()).any(|window| window == text.as_bytes());
-    let fate = if contains(MAY_HAVE_HAPPENED) {
+    let fate = if contains(MAY_HAVE_HAPPENED) || contains(REST_MAY_HAVE_HAPPENED) {
         Fate::Unknown
     } else if [&b"-LOADING "[..], b"-OVERLOADED ", b"-DEADLINE "].iter().any(|word| reply.starts_with(word)) {
         Fate::Never

@@ -95,6 +95,9 @@ pub(super) struct Sleeps {
     pub longest: Duration,
 }
 
+/// A window that nothing in a world fills.
+const WIDE: u16 = 4_096;
+
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub shards: u16,
@@ -133,6 +136,8 @@ pub(super) struct Plan {
     pub hot: HotSettings,
     /// Everybody reads the same few keys.
     pub has_favourites: bool,
+    /// So many of a thousand reads are scripts, of which weir does not know that they only read.
+    pub script_reads: u64,
     /// The world ends by draining the shards; otherwise the clients leave by themselves.
     pub ends_by_draining: bool,
 }
@@ -143,6 +148,7 @@ impl Plan {
         let calm = random.per_mille(250);
         let backends = random.between(1, 3) as u16;
         let has_favourites = random.per_mille(400);
+        let window_most = if calm { WIDE } else { *random.pick(&[WIDE, WIDE, WIDE, 1, 4]) };
         // Who asks for the same large value again and again must be able to have all of them waiting.
         let output_bytes_max = *random.pick(&[150_000, 1_000_000, 64_000_000]);
         let output_bytes_max = if has_favourites { 64_000_000 } else { output_bytes_max };
@@ -157,7 +163,7 @@ impl Plan {
             network_delay: micros(random, &[1, 50, 500, 5_000]),
             store_delay: micros(random, if has_favourites { &[1, 20, 200] } else { &[1, 20, 200, 2_000] }),
             store_servers: (!calm && random.per_mille(300)).then(|| random.between(1, 4) as usize),
-            window_most: if calm { 4_096 } else { *random.pick(&[4_096, 4_096, 1, 4]) },
+            window_most,
             stall: None,
             sleeps: random.per_mille(300).then(|| Sleeps {
                 apart: Duration::from_millis(*random.pick(&[50, 1_000])),
@@ -185,11 +191,13 @@ impl Plan {
                     if has_favourites { &[20_000, 1_000_000, 1_000_000] } else { &[2_000, 20_000, 200_000] },
                 ),
                 scripts: *random.pick(&[HotScripts::Strict, HotScripts::Declared]),
-                copied_from: *random.pick(&[[1, 1], [1, 1], [1, 1], [20, 5]]),
+                copied_from: *random.pick(&[[1, 1], [1, 1], [1, 1], [1, 1], [1, 1], [1, 1], [1, 1], [20, 5]]),
                 seed: random.bits(),
                 ..HotSettings::new(backends)
             },
             has_favourites,
+            // Where requests overtake each other.
+            script_reads: if window_most < WIDE { 40 } else { 2 },
             ends_by_draining: random.per_mille(300),
         }
     }
@@ -221,7 +229,7 @@ impl Plan {
             turn_delay: Duration::from_micros(20),
             store_delay: Duration::from_secs_f64(servers as f64 / capacity),
             store_servers: Some(servers),
-            window_most: 4_096,
+            window_most: WIDE,
             stall,
             sleeps: trouble
                 .has(Trouble::LATE_CORES)
@@ -251,7 +259,7 @@ impl Plan {
 
     /// Nothing goes wrong that could make weir refuse a request.
     pub fn is_calm(&self) -> bool {
-        if self.store_servers.is_some() || self.window_most < 4_096 {
+        if self.store_servers.is_some() || self.window_most < WIDE {
             return false;
         }
         let Faults {

@@ -28,6 +28,8 @@ pub(super) struct Writer {
     pub padding_max: usize,
     /// It reads the same few keys as everybody.
     pub has_favourites: bool,
+    /// So many of a thousand of its reads are scripts.
+    pub script_reads: u64,
     /// A walk over all keys that is under way: its next cursor.
     pub cursor: Option<u64>,
 }
@@ -169,7 +171,7 @@ impl Writer {
             return self.ask(burst, step, &[b"GET", key.as_bytes()], Expected::Log(key.clone()));
         }
         let key = self.register();
-        let words: &[&[u8]] = if self.random.per_mille(15) {
+        let words: &[&[u8]] = if self.random.per_mille(self.script_reads) {
             &[b"EVAL", b"GET", b"1", key.as_bytes()]
         } else {
             &[b"GET", key.as_bytes()]

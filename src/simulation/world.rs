@@ -24,8 +24,8 @@ use crate::policy::window::Bounds;
 use crate::protocol::{Room, Segment, encode};
 use crate::routing::{Topology, slot_of};
 use crate::shard::{
-    AdmissionSettings, BackendSettings, Batch, BulkheadFigures, ClientLimits, Counter, OverloadSettings,
-    Question, ReplyTo, Shard, ShardSettings,
+    AdmissionSettings, BackendSettings, Batch, BulkheadFigures, ClientLimits, Counter, Mode,
+    OverloadSettings, Question, ReplyTo, Shard, ShardSettings,
 };
 use crate::values::Random;
 use crate::values::allowance::Report;
@@ -205,6 +205,7 @@ impl World {
                     topology,
                     backends: Arc::clone(&backends),
                     links_per_backend: plan.links_per_backend,
+                    replicas: Mode::Off,
                     heavy_links: plan.heavy_links,
                     heavy_from: plan.heavy_from,
                     request_bytes_max: 4 << 20,

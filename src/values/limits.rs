@@ -1,5 +1,7 @@
 //! Every bound in one place, tied together by assertions that the compiler checks.
 
+use std::time::Duration;
+
 /// Hash slots of the Redis Cluster key space.
 pub const SLOTS: u16 = 16_384;
 /// Arguments of one request, as in Redis.
@@ -46,6 +48,8 @@ pub const CLUSTER_NODES_MAX: usize = 128;
 pub const CLUSTER_REPLY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Nodes that are asked for it together.
 pub const CLUSTER_VIEWS_MAX: usize = 3;
+/// A replica answers nothing if it may be further behind its primary than this, or if nobody knows.
+pub const REPLICA_LAG_MAX: Duration = Duration::from_secs(3);
 /// Bytes of a node's id: Redis has 40 hexadecimal digits.
 pub const NODE_ID_BYTES_MAX: usize = 64;
 /// Bytes of a host's name, as in the DNS.
@@ -131,6 +135,16 @@ pub const HOT_KEYS_SHOWN_BYTES_MAX: usize = 256 * 1024;
 pub const HOT_KEY_SERIES_MAX: usize = 20;
 /// Bytes of their names there.
 pub const HOT_KEY_LABEL_BYTES_MAX: usize = 64;
+/// Lines of its log that weir keeps for those who look at its page, and characters of one.
+pub const JOURNAL_LINES_MAX: usize = 100;
+/// See there.
+pub const JOURNAL_LINE_CHARS_MAX: usize = 400;
+/// Stores, tenants and hot keys that are shown at once to those who look; those that need it most.
+pub const STATE_STORES_MAX: usize = 64;
+/// See there.
+pub const STATE_TENANTS_MAX: usize = 100;
+/// See there.
+pub const STATE_HOT_KEYS_MAX: usize = 20;
 /// Bytes of a request that its reply is kept for.
 pub const HOT_FRAME_BYTES_MAX: usize = 1024;
 /// Bytes of a reply that is kept.
@@ -145,6 +159,8 @@ pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 4_096;
 pub const HOT_WAITERS_MAX: usize = 65_536;
 /// The longest deadline.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+/// The longest that a tenant may have replies told beyond `--hot-ttl` while their store is away.
+pub const STALE_ON_ERROR_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
 /// Classes of commands that prices are learnt for.
 pub const COMMAND_CLASSES: usize = 6;
 /// Users of one shard that are remembered at once, over all tenants.
@@ -175,6 +191,15 @@ pub const FLEET_FORGOTTEN_AT_ONCE: usize = 64;
 pub const FLEET_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of the name that a fleet's keys begin with.
 pub const FLEET_NAMESPACE_BYTES_MAX: usize = 64;
+
+/// Commands that come in one request of HTTP, and words of each.
+pub const HTTP_COMMANDS_MAX: usize = 1_000;
+/// See there.
+pub const HTTP_WORDS_MAX: usize = 65_536;
+/// A request of HTTP has so long to come, and a second more for so many bytes.
+pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// See there.
+pub const HTTP_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;
 
 const _: () = assert!(SLOTS.is_power_of_two());
 const _: () = assert!(INLINE_BYTES_MAX > COPY_BYTES_MAX);

@@ -82,6 +82,14 @@ impl UsageSum {
         }
     }
 
+    /// Takes some off that were added before.
+    pub fn subtract(&mut self, usage: Usage) {
+        for kind in UsageKind::ALL {
+            let sum = &mut self.0[kind as usize];
+            *sum = sum.saturating_sub(u128::from(usage.of(kind)));
+        }
+    }
+
     /// The part that came to this end.
     pub const fn of(&self, kind: UsageKind) -> Amount {
         Amount(self.0[kind as usize])
@@ -155,6 +163,8 @@ mod tests {
         sum.add(usage);
         assert_eq!(sum.consumed(), Amount(22 + 2 * u128::from(u64::MAX)));
         assert_eq!(sum.asked(), Amount(22 + 44 + 66 + 2 * u128::from(u64::MAX)));
+        sum.subtract(usage);
+        assert_eq!(sum, UsageSum::from(usage));
         assert!(Usage::default().is_empty() && !usage.is_empty());
     }
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from itertools import cycle
+from random import Random
 
 import pytest
 
@@ -94,8 +96,15 @@ def test_what_is_half_moved_is_found_key_by_key(weir, cluster: Cluster):
         assert said(client, "STRLEN", names[30]) == len(names[30])
         replies = client.pipeline([("MULTI",), ("GET", names[25]), ("APPEND", names[25], "+"), ("EXEC",)])
         assert in_text(replies[-1].plain()) == [names[25], len(names[25]) + 1]
-        # Keys that are here and there: the cluster has no answer to that, and neither has weir, for longer than a second.
-        assert client.call("MGET", *names).text.startswith("UNAVAILABLE")
+        # Keys that are here and there, and new ones: one by one.
+        values = [name if name in names[:20] else {names[25]: name + "+"}.get(name, name) for name in names]
+        assert said(client, "MGET", *names, "{half}none", "other") == [*values, None, None]
+        assert said(client, "EXISTS", *names, "{half}none", names[0]) == 41
+        assert said(client, "MGET", "{half}none", "{half}neither") == [None, None]
+        assert said(client, "DEL", "{half}none", names[39], names[1]) == 2
+        assert said(client, "SET", names[1], names[1]) == "OK"
+        # For what needs them together a node has no answer, and neither has weir, for longer than a second.
+        assert client.call("SUNION", *names[:20]).text.startswith("UNAVAILABLE")
         cluster.end_move(slot, source, target)
         assert said(client, "MGET", *names[:25]) == names[:25]
         assert said(client, "FLUSHALL") == "OK"
@@ -216,6 +225,120 @@ def test_a_primary_hands_over_and_another_one_dies(servers):
     for appended in load.appended.values():
         assert appended == sorted(appended)
     assert "cluster: map" in weir.output(1 << 20)
+
+
+def walk(client: Connection, count: int = 10, between=lambda: None) -> tuple[set[str], int]:
+    """All that SCAN shows, and in how many steps."""
+    found: set[str] = set()
+    cursor, steps = "0", 0
+    while True:
+        cursor, page = said(client, "SCAN", cursor, "COUNT", str(count))
+        found.update(page)
+        steps += 1
+        if cursor == "0":
+            return found, steps
+        assert steps < 100_000
+        between()
+
+
+def test_a_walk_misses_nothing_while_slots_move(weir, cluster: Cluster):
+    names = {f"walk:{number}" for number in range(1_500)}
+    random = Random(7)
+    with weir.connect() as client:
+        assert said(client, "FLUSHALL") == "OK"
+        client.pipeline([("SET", name, "v") for name in sorted(names)])
+        slots = sorted({slot_of(cluster, name) for name in list(names)[:100]})
+        stopping = threading.Event()
+        moved: list[int] = []
+
+        def go_on_moving() -> None:
+            # One after the other: of what goes and comes back while its node is visited nobody hears.
+            for slot in cycle(slots):
+                if stopping.is_set():
+                    return
+                target = random.choice(others(cluster, slot))
+                source = cluster.begin_move(slot, target)
+                # Sometimes it stays half moved for a while.
+                for _ in range(random.randrange(3)):
+                    cluster.move_keys(slot, source, target, most=1)
+                    stopping.wait(random.random() / 20)
+                cluster.end_move(slot, source, target)
+                moved.append(slot)
+
+        mover = threading.Thread(target=go_on_moving)
+        mover.start()
+        try:
+            for count in [5, 20, 100, 10, 50, 1_000]:
+                before = len(moved)
+                found, steps = walk(client, count)
+                assert names <= found, (count, steps, len(moved) - before, sorted(names - found)[:5])
+        finally:
+            stopping.set()
+            mover.join(60)
+        assert len(moved) > 5
+        assert walk(client, 100)[0] == names
+        assert client.call("SCAN", "12345678901234567").raw.startswith(b"*2")
+        assert client.call("SCAN", "no cursor").text == "ERR invalid cursor"
+        assert said(client, "FLUSHALL") == "OK"
+
+
+def test_no_stale_copy_contributes_while_replicas_take_over(servers):
+    cluster = Cluster(servers, primaries=3, replicas=3)
+    weir = servers.weir(flags=SHARDS, storage=cluster.storage)
+    names = {f"copy:{number}" for number in range(300)}
+    pairs = [(cluster.nodes[place], cluster.nodes[place + 3]) for place in range(3)]
+    answers: list[str] = []
+
+    def hand_over(place: int) -> None:
+        pairs[place] = pairs[place][::-1]
+        # It may have yet to hear that it is a replica by now.
+        with pairs[place][0].connect() as heir:
+            until(lambda: not heir.call("CLUSTER", "FAILOVER").is_error, "it is asked to take over")
+
+    def has_taken_over(place: int) -> bool:
+        heir = pairs[place][0]
+        if "role:master" in cluster.call(heir, "INFO", "replication").text:
+            return True
+        # Primaries vote for nobody twice in a while.
+        with heir.connect() as operator:
+            operator.call("CLUSTER", "FAILOVER")
+        return False
+
+    with weir.connect() as client:
+        client.pipeline([("SET", name, "v") for name in sorted(names)])
+        until(lambda: all(cluster.is_whole(node) for node in cluster.nodes), "replicas are in step")
+        for turn in range(4):
+            place = turn % 3
+            hand_over(place)
+            for _ in range(30):
+                for words in [("DBSIZE",), ("KEYS", "*"), ("RANDOMKEY",)]:
+                    reply = client.call(*words)
+                    if reply.is_error:
+                        answers.append(reply.text)
+                    elif words[0] == "DBSIZE":
+                        assert reply.plain() == len(names)
+                    elif words[0] == "KEYS":
+                        assert set(in_text(reply.plain())) == names
+                    else:
+                        assert in_text(reply.plain()) in names
+            until(lambda: has_taken_over(place), "it has taken over")  # noqa: B023
+            if turn == 3:
+                # A replica that was a primary a moment ago has a copy of everything.
+                until(lambda: client.call("FLUSHALL").text == "OK", "all is gone", seconds=10)
+                assert said(client, "DBSIZE") == 0
+                continue
+            steps = iter(range(100_000))
+
+            def once() -> None:
+                if next(steps) == 3:
+                    hand_over((turn + 1) % 3)  # noqa: B023
+
+            assert walk(client, 10, once)[0] == names
+            until(lambda: has_taken_over((turn + 1) % 3), "it has taken over")  # noqa: B023
+            until(lambda: all(cluster.is_whole(node) for node in cluster.nodes), "replicas are in step")
+        assert all(text.startswith("UNAVAILABLE") for text in answers), answers[:3]
+    for node in cluster.nodes:
+        until(lambda: cluster.call(node, "DBSIZE").plain() == 0, "nothing is left")  # noqa: B023
 
 
 def test_a_store_that_is_no_cluster_is_waited_for(servers):

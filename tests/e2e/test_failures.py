@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import redis
 
 from harness.fake_store import FakeStore, accommodating
 from harness.load import Load
@@ -19,6 +20,7 @@ from harness.waiting import until
 
 pytestmark = pytest.mark.weir_only
 
+REST = "(the rest may have happened)"
 REFUSAL = "UNAVAILABLE"
 
 
@@ -131,9 +133,35 @@ def test_one_dead_backend_fails_only_its_keys(servers):
                 assert child.kind == b"-" and child.text.startswith(f"{REFUSAL} backend={dead.address}"), (name, child)
         refused = connection.call("MSET", there[0], "new", gone[0], "new")
         assert refused.is_error and refused.text.startswith(REFUSAL), refused
+        # A part of it was done: that is said, because nothing else says so.
+        assert refused.text.endswith(REST), refused
+        assert connection.ok("GET", there[0]) == b"new"
         assert connection.ok("MGET", *there[1:]) == [name.encode() for name in there[1:]]
-        assert connection.call("DEL", there[1], gone[1]).text.startswith(REFUSAL)
-        assert connection.ok("EXISTS", *there[2:]) == len(there[2:])
+        for word, name in zip(("DEL", "UNLINK"), there[1:3]):
+            refused = connection.call(word, name, gone[1])
+            assert refused.text.startswith(REFUSAL) and refused.text.endswith(REST), refused
+        assert connection.ok("EXISTS", *there[:3]) == 1, "what could be deleted was"
+        for word in ("EXISTS", "TOUCH"):
+            refused = connection.call(word, *there[3:], gone[1])
+            assert refused.text.startswith(REFUSAL) and not refused.text.endswith(REST), refused
+        assert connection.call("DEL", gone[0], gone[1]).text.startswith(REFUSAL)
+        assert connection.ok("EXISTS", *there[3:]) == len(there[3:])
+
+
+def test_clients_get_what_can_be_had_of_many_keys(servers):
+    weir = two_backends(servers)
+    dead, living = weir.backends
+    held = keys_by_backend(weir, "split")
+    there, gone = held[living][0], held[dead][0]
+    dead.kill()
+    for protocol in (2, 3):
+        with redis.Redis(host="127.0.0.1", port=weir.port, socket_timeout=30, protocol=protocol) as client:
+            first, error, last = client.mget(there, gone, there)
+            assert first == last == there.encode()
+            assert isinstance(error, redis.exceptions.ResponseError) and str(error).startswith(REFUSAL), error
+            with pytest.raises(redis.exceptions.ResponseError, match="the rest may have happened"):
+                client.delete(there, gone)
+            client.set(there, there)
 
 
 def test_a_refusal_says_which_backend_and_when_to_come_back(servers):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -139,7 +140,7 @@ def test_operators_are_shown_the_same_and_any_bytes_survive(weir: Weir):
         assert keys[b"plain"]["key"] == "plain"
     for query in ("?count=0", "?count=1001", "?count=x", "?other=1"):
         assert weir.admin(f"/hotkeys{query}")[0] == 400, query
-    assert "/hotkeys" in weir.admin("/")[1]
+    assert "/hotkeys" in weir.admin("/pages")[1]
 
 
 def test_a_name_too_long_to_be_kept_is_told_by_how_it_begins(weir: Weir):
@@ -252,3 +253,85 @@ def test_a_layer_in_shadow_only_watches(servers):
     assert sum(samples["weir_hot_hits_total"].values()) == 0
     compared = samples["weir_hot_compared_total"]
     assert sum(value for label, value in compared.items() if "different" in label) == 0 < sum(compared.values())
+
+
+@pytest.fixture
+def lenient(servers, tmp_path: Path) -> Weir:
+    """Before one store; one of its tenants takes old replies while that is away."""
+    file = tmp_path / "quotas.toml"
+    file.write_text('[default]\n[tenants.keen]\npassword = "keen-password"\nadmin = true\nstale_on_error = "30s"\n')
+    return servers.weir(servers.redis(), flags=[*FLAGS, "--hot-ttl", "200ms", "--quotas", str(file)])
+
+
+def stale_so_far(weir: Weir) -> float:
+    return sum(metrics.parse(weir.admin("/metrics")[1])["weir_hot_stale_on_error_total"].values())
+
+
+def is_told_what_is_old(weir: Weir, keen: Connection) -> None:
+    """Reads a key that is kept, for as long as it takes to be told what is too old many times."""
+    goal = stale_so_far(weir) + 200
+
+    def goes_on() -> bool:
+        for _ in range(50):
+            assert keen.ok("GET", "viral") == b"v"
+        return stale_so_far(weir) >= goal
+
+    until(goes_on, "old replies are told")
+
+
+def test_a_hot_key_is_told_while_its_store_is_dead_to_whom_wants_that(lenient: Weir):
+    (store,) = lenient.backends
+    with login(lenient, "keen", 2) as keen, lenient.connect() as other:
+        keen.ok("SET", "viral", "v")
+        heat(keen, "viral")
+        assert other.ok("GET", "viral") == b"v"
+        store.kill()
+        is_told_what_is_old(lenient, keen)
+        assert other.call("GET", "viral").text.startswith("UNAVAILABLE")
+        # Who writes in vain takes it from nobody.
+        assert keen.call("SET", "viral", "w").text.startswith("UNAVAILABLE")
+        is_told_what_is_old(lenient, keen)
+        (entry,) = [entry for entry in told(keen) if entry["key"] == b"viral"]
+        assert entry["state"] == b"stale"
+        store.start()
+        # It has forgotten everything; and whoever has heard that never hears anything else again.
+        until(lambda: keen.ok("GET", "viral") is None, "the store is asked again")
+        assert [keen.ok("GET", "viral") for _ in range(50)] == [None] * 50
+
+
+def test_a_hot_key_is_told_while_its_store_stands_still(lenient: Weir):
+    (store,) = lenient.backends
+    with login(lenient, "keen", 2) as keen:
+        keen.ok("SET", "viral", "v")
+        heat(keen, "viral")
+        store.signal(signal.SIGSTOP)
+        try:
+            is_told_what_is_old(lenient, keen)
+        finally:
+            store.signal(signal.SIGCONT)
+        until(lambda: not keen.call("SET", "viral", "w").is_error, "it is written")
+        assert [keen.ok("GET", "viral") for _ in range(50)] == [b"w"] * 50
+        # A write of which nobody knows: from then on nothing that is old is told.
+        heat(keen, "viral")
+        store.signal(signal.SIGSTOP)
+        try:
+            unknown = keen.call("SET", "viral", "x")
+            assert unknown.is_error, unknown
+            assert keen.call("GET", "viral").is_error
+        finally:
+            store.signal(signal.SIGCONT)
+
+
+def test_new_quotas_say_who_is_told_what_is_old(lenient: Weir):
+    file = Path(lenient.flags[lenient.flags.index("--quotas") + 1])
+    with login(lenient, "keen", 2) as keen:
+        keen.ok("SET", "viral", "v")
+        heat(keen, "viral")
+        lenient.backends[0].kill()
+        is_told_what_is_old(lenient, keen)
+        file.write_text(file.read_text().replace('"30s"', '"2h"'))
+        until(lambda: "stale_on_error" in lenient.output(1 << 20), "what is wrong is said")
+        assert 'stale_on_error is "2h": 0, or a duration up to 3600s, in quotes' in lenient.output(1 << 20)
+        is_told_what_is_old(lenient, keen)
+        file.write_text(file.read_text().replace('"2h"', "0"))
+        until(lambda: keen.call("GET", "viral").is_error, "it is taken back")

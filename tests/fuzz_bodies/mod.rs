@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use weir::config::Quotas;
 use weir::control::http::{self, Received};
-use weir::control::{Meter, ProcessFacts, Totals, Versions, View, page};
+use weir::control::{Looks, Meter, ProcessFacts, Totals, Versions, View, page};
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, reply};
 use weir::routing::Topology;
 use weir::shard::{
-    AdmissionSettings, BackendSettings, ClientLimits, HotSettings, OverloadSettings, Shard, ShardSettings,
+    AdmissionSettings, BackendSettings, ClientLimits, HotSettings, Mode, OverloadSettings, Shard,
+    ShardSettings,
 };
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp, UNIT};
@@ -125,7 +126,8 @@ pub fn admin(bytes: &[u8]) {
         now: Now::default(),
     };
     let mut out = Vec::new();
-    page(head.route, &head.query, view).write(&mut out, head.method, head.persistence);
+    let response = page(head.route, &head.query, view, &mut Looks::default());
+    response.write(&mut out, head.method, head.persistence);
     assert!(out.starts_with(b"HTTP/1.1 "));
 }
 
@@ -233,6 +235,7 @@ impl House {
             topology,
             backends: Arc::clone(&backends),
             links_per_backend: 2,
+            replicas: Mode::Off,
             heavy_links: 1,
             heavy_from: UNIT + UNIT / 20,
             request_bytes_max: REQUEST_BYTES_MAX,

@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+use crate::values::units;
 
 /// What is wrong with a quota file, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +138,19 @@ impl<'a> Section<'a> {
                 _ => return None,
             };
             (number > 0.0 && number <= f64::from(most)).then_some(number)
+        })
+    }
+
+    /// A duration up to `most`; 0 needs no unit.
+    pub fn duration(
+        &'a self,
+        key: &'a str,
+        most: Duration,
+    ) -> Result<Option<Found<'a, Duration>>, QuotaError> {
+        let wanted = format!("0, or a duration up to {most:?}, in quotes, such as \"10s\", is wanted");
+        self.find(key, &wanted, |value| match value {
+            DeValue::Integer(integer) => (integer.as_str() == "0").then_some(Duration::ZERO),
+            _ => units::duration(value.as_str()?).ok().filter(|duration| *duration <= most),
         })
     }
 

@@ -7,22 +7,25 @@ use super::document::{Document, Found, QuotaError, Section};
 use super::{DEFAULT_TENANT, Limit, PasswordDigest, Quotas, Tenant, UserTerms, user_name};
 use crate::values::limits::{
     BURST_SECONDS_MAX, CLIENTS_MAX, DEADLINE_MS_MAX, KEY_PREFIX_BYTES_MAX, KEY_PREFIXES_MAX, NAMED_USERS_MAX,
-    PASSWORD_BYTES_MAX, RU_PER_SECOND_MAX, TENANT_NAME_BYTES_MAX, TENANTS_MAX, USER_NAME_BYTES_MAX,
+    PASSWORD_BYTES_MAX, RU_PER_SECOND_MAX, STALE_ON_ERROR_MAX, TENANT_NAME_BYTES_MAX, TENANTS_MAX,
+    USER_NAME_BYTES_MAX,
 };
 use crate::values::{TenantId, Tier};
 
 const GLOBAL_KEYS: [&str; 2] = ["ru_per_second", "burst_seconds"];
-const DEFAULT_KEYS: [&str; 8] = [
+const DEFAULT_KEYS: [&str; 10] = [
     "ru_per_second",
     "burst_seconds",
     "user_ru_per_second",
     "tier",
     "deadline_ms",
+    "stale_on_error",
     "max_clients",
+    "stale_reads",
     "keys",
     "admin",
 ];
-const TENANT_KEYS: [&str; 11] = [
+const TENANT_KEYS: [&str; 13] = [
     "password",
     "password_sha256",
     "ru_per_second",
@@ -30,7 +33,9 @@ const TENANT_KEYS: [&str; 11] = [
     "user_ru_per_second",
     "tier",
     "deadline_ms",
+    "stale_on_error",
     "max_clients",
+    "stale_reads",
     "keys",
     "admin",
     "users",
@@ -127,9 +132,13 @@ fn terms(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
         deadline: section
             .number("deadline_ms", 1, DEADLINE_MS_MAX)?
             .map(|deadline| Duration::from_millis(deadline.value)),
+        stale_on_error: section
+            .duration("stale_on_error", STALE_ON_ERROR_MAX)?
+            .map_or(Duration::ZERO, |stale| stale.value),
         limit: limit(section, "ru_per_second", burst)?,
         user_limit: limit(section, "user_ru_per_second", burst)?,
         clients_max: section.number("max_clients", 1, CLIENTS_MAX)?.map(|most| most.value as u32),
+        stale_reads: section.boolean("stale_reads")?.is_some_and(|may| may.value),
         ..Tenant::unlimited(name)
     })
 }
@@ -230,7 +239,9 @@ mod tests {
             user_ru_per_second = 100
             tier = "critical"
             deadline_ms = 250
+            stale_on_error = "10s"
             max_clients = 50
+            stale_reads = true
             keys = ["acme:", "shared:"]
             admin = true
             [tenants.acme.users.loader]
@@ -254,9 +265,12 @@ mod tests {
             (Tier::Critical, limit(5000, 2000), limit(100, 2000))
         );
         assert_eq!(acme.deadline, Some(Duration::from_millis(250)));
+        assert_eq!((acme.stale_on_error, default.stale_on_error), (Duration::from_secs(10), Duration::ZERO));
+        assert_eq!(quotas.stale_on_error_max(), Duration::from_secs(10));
         assert_eq!(acme.keys, ["acme:", "shared:"]);
         assert_eq!((acme.clients_max, default.clients_max), (Some(50), None));
         assert!(acme.admin && !default.admin);
+        assert!(acme.stale_reads && !default.stale_reads && quotas.have_stale_reads());
         assert_eq!(acme.users["loader"], UserTerms { limit: limit(10, 2000), tier: Tier::Batch });
         assert_eq!(acme.users["ann@example.com"], UserTerms { limit: None, tier: Tier::Critical });
     }
@@ -296,6 +310,10 @@ mod tests {
                 "q.toml:2:10: default.tier is \"urgent\": critical, standard, batch or sheddable is wanted",
             ),
             ("[default]\nadmin = 1", "q.toml:2:9: default.admin is 1: true or false is wanted"),
+            (
+                "[default]\nstale_reads = 'yes'",
+                "q.toml:2:15: default.stale_reads is \"yes\": true or false is wanted",
+            ),
             (
                 "[default]\ndeadline_ms = 1.5",
                 "q.toml:2:15: default.deadline_ms is 1.5: a whole number from 1 to 86400000 is wanted",

@@ -56,12 +56,16 @@ pub struct Tenant {
     pub tier: Tier,
     /// How long an answer is of use, unless the request says otherwise.
     pub deadline: Option<Duration>,
+    /// While the store of a hot key is away, what was read of the key is told for so long beyond the time that it is kept anyway.
+    pub stale_on_error: Duration,
     /// Its quota; none means no bound.
     pub limit: Option<Limit>,
     /// The quota of each user that has none of its own; none means no bound.
     pub user_limit: Option<Limit>,
     /// Connections that it may have; none means the usual share.
     pub clients_max: Option<u32>,
+    /// Its reads may be answered by replicas of a cluster, a little late.
+    pub stale_reads: bool,
     /// The users that the file names. Others exist as soon as somebody signs in as one.
     pub users: BTreeMap<String, UserTerms>,
     password: Option<PasswordDigest>,
@@ -83,6 +87,8 @@ pub struct Quotas {
     by_name: BTreeMap<String, TenantId>,
     strangers: Option<TenantId>,
     global: Option<Limit>,
+    /// The longest of any tenant.
+    stale_on_error_max: Duration,
     version: u64,
 }
 
@@ -139,7 +145,8 @@ impl Quotas {
     fn of(tenants: Vec<Tenant>, strangers: Option<TenantId>, global: Option<Limit>) -> Self {
         let ids = (0..).map(TenantId);
         let by_name = tenants.iter().map(|tenant| tenant.name.clone()).zip(ids).collect();
-        Self { tenants, by_name, strangers, global, version: 0 }
+        let stale_on_error_max = tenants.iter().map(|tenant| tenant.stale_on_error).max().unwrap_or_default();
+        Self { tenants, by_name, strangers, global, stale_on_error_max, version: 0 }
     }
 
     /// The tenant of clients that do not authenticate, if such clients are served.
@@ -150,6 +157,11 @@ impl Quotas {
     /// The quota of all tenants together; none means no bound.
     pub fn global(&self) -> Option<Limit> {
         self.global
+    }
+
+    /// The longest that any tenant may be told what is too old, while stores are away.
+    pub fn stale_on_error_max(&self) -> Duration {
+        self.stale_on_error_max
     }
 
     /// One tenant, by an id of this version.
@@ -179,6 +191,11 @@ impl Quotas {
         self.by_name.get(name).copied()
     }
 
+    /// Whether reads of any tenant may be answered by replicas.
+    pub fn have_stale_reads(&self) -> bool {
+        self.tenants.iter().any(|tenant| tenant.stale_reads)
+    }
+
     /// Whether anybody could sign in at all.
     pub fn has_passwords(&self) -> bool {
         self.tenants.iter().any(|tenant| tenant.password.is_some())
@@ -198,6 +215,21 @@ impl Quotas {
             None => None,
         };
         Some(SignedIn { tenant: id, user })
+    }
+
+    /// The tenant with that password, if it is the only one. All are looked at, however early one is found.
+    pub fn only_tenant_with(&self, password: &[u8]) -> Option<&str> {
+        if password.len() > PASSWORD_BYTES_MAX {
+            return None;
+        }
+        let given = PasswordDigest::of_bytes(password);
+        let (mut found, mut count) = (None, 0);
+        for tenant in &self.tenants {
+            if tenant.password.as_ref().is_some_and(|digest| digest.is(&given)) {
+                (found, count) = (Some(tenant.name.as_str()), count + 1);
+            }
+        }
+        found.filter(|_| count == 1)
     }
 
     /// The tenant of that name, if that is its password. Takes equally long whether the name or the password was
@@ -221,9 +253,11 @@ impl Tenant {
             keys: Vec::new(),
             tier: Tier::Standard,
             deadline: None,
+            stale_on_error: Duration::ZERO,
             limit: None,
             user_limit: None,
             clients_max: None,
+            stale_reads: false,
             users: BTreeMap::new(),
             password: None,
         }

@@ -14,7 +14,16 @@ impl PasswordDigest {
     pub(super) const NOBODYS: Self = Self([0; 32]);
 
     pub(in crate::config) fn of(password: &str) -> Self {
-        Self(Sha256::digest(password.as_bytes()).into())
+        Self::of_bytes(password.as_bytes())
+    }
+
+    pub(super) fn of_bytes(password: &[u8]) -> Self {
+        Self(Sha256::digest(password).into())
+    }
+
+    /// Whether it is the same, in a time that does not depend on how nearly it is.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
     }
 
     /// From 64 hexadecimal digits.
@@ -27,8 +36,7 @@ impl PasswordDigest {
 
     /// Whether the password has this digest, in a time that does not depend on how nearly it has.
     pub(in crate::config) fn is_of(&self, password: &[u8]) -> bool {
-        let given: [u8; 32] = Sha256::digest(password).into();
-        self.0.ct_eq(&given).into()
+        self.is(&Self::of_bytes(password))
     }
 }
 

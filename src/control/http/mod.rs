@@ -11,8 +11,14 @@ pub use response::Response;
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// `/`: what else there is.
+    /// `/`: how it goes, for people.
+    Page,
+    /// `/pages`: what else there is.
     Index,
+    /// `/state.json`: what the page shows.
+    State,
+    /// `/explain`: what would be decided of a command.
+    Explain,
     /// `/metrics`.
     Metrics,
     /// `/healthz`: does the process live.
@@ -34,8 +40,15 @@ pub enum Route {
 }
 
 /// The pages, as the index lists them.
-const PAGES: [(&str, Route, &str); 9] = [
-    ("/", Route::Index, "this list"),
+pub(super) const PAGES: [(&str, Route, &str); 12] = [
+    ("/", Route::Page, "how it goes, for people: a page that is live"),
+    ("/pages", Route::Index, "this list"),
+    ("/state.json", Route::State, "what that page shows, and weir top"),
+    (
+        "/explain",
+        Route::Explain,
+        "what would be decided of a command, without doing it: ?tenant=NAME&command=GET%20key",
+    ),
     ("/metrics", Route::Metrics, "figures for Prometheus"),
     ("/healthz", Route::Health, "200 while the process lives"),
     ("/readyz", Route::Ready, "200 while clients are welcome, 503 while it drains"),

@@ -3,6 +3,7 @@
 use httparse::{EMPTY_HEADER, Error, Header, Request, Status as Parse};
 
 use super::{Host, Method, PAGES, Persistence, Response, Route, Status};
+use crate::protocol::http::headers::{credentials, lasts, length_of, values};
 
 /// Bytes of a request up to the end of its headers. More is refused.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -39,8 +40,8 @@ pub struct Head {
     pub body: Body,
     /// What came as `Authorization: Bearer`.
     pub bearer: Option<Vec<u8>>,
-    /// Whether a page of some site made a browser send it: only browsers say where a request comes from.
-    pub has_origin: bool,
+    /// Whether a page of some other site made a browser send it: only browsers say where a request comes from.
+    pub is_foreign: bool,
 }
 
 /// What follows a head.
@@ -99,22 +100,29 @@ fn understand(request: &Request<'_, '_>, length: usize) -> Result<Head, Response
         Method::Post => body(headers).map_err(Response::refusal)?,
     };
     let host = Host::read(values(headers, "host")).ok_or_else(|| Response::refusal(Status::BadRequest))?;
-    let bearer = values(headers, "authorization").next().and_then(bearer);
+    let bearer = values(headers, "authorization").next();
+    let bearer = bearer.and_then(|value| credentials(value, "bearer")).map(<[u8]>::to_vec);
     Ok(Head {
         route,
         query: query.to_owned(),
         host,
         method,
-        persistence: persistence(request.version, headers),
+        persistence: if lasts(headers, request.version == Some(1)) {
+            Persistence::KeepAlive
+        } else {
+            Persistence::Close
+        },
         length,
         body,
         bearer,
-        has_origin: values(headers, "origin").next().is_some(),
+        is_foreign: is_foreign(headers),
     })
 }
 
-fn values<'a>(headers: &'a [Header<'a>], name: &'static str) -> impl Iterator<Item = &'a [u8]> {
-    headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+/// Our own page only ever asks its own host for something, of which browsers do not say where it comes from.
+fn is_foreign(headers: &[Header<'_>]) -> bool {
+    let elsewhere = |value: &[u8]| !matches!(value, b"same-origin" | b"none");
+    values(headers, "origin").next().is_some() || values(headers, "sec-fetch-site").any(elsewhere)
 }
 
 /// Bodies that nobody asked for are not read, so they must not be taken for the next request.
@@ -137,18 +145,9 @@ fn body(headers: &[Header<'_>]) -> Result<Body, Status> {
             Status::LengthRequired
         });
     };
-    // Only digits: `parse` would take a sign too.
-    let digits =
-        std::str::from_utf8(length).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    let bytes: u64 = digits.and_then(|text| text.parse().ok()).ok_or(Status::BadRequest)?;
+    let bytes = length_of(length).ok_or(Status::BadRequest)?;
     let waits = values(headers, "expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"));
     Ok(if waits { Body::Waits(bytes) } else { Body::Follows(bytes) })
-}
-
-fn bearer(value: &[u8]) -> Option<Vec<u8>> {
-    const SCHEME: &[u8] = b"bearer ";
-    let (scheme, token) = value.split_at_checked(SCHEME.len())?;
-    scheme.eq_ignore_ascii_case(SCHEME).then(|| token.trim_ascii().to_vec())
 }
 
 /// The page that a target names, and what stands behind a `?`.
@@ -161,20 +160,6 @@ fn target(target: &str) -> (Route, &str) {
     };
     let found = PAGES.iter().find(|(name, _, _)| *name == path);
     (found.map_or(Route::NotFound, |(_, route, _)| *route), query)
-}
-
-fn persistence(version: Option<u8>, headers: &[Header<'_>]) -> Persistence {
-    let asks_for = |word: &str| {
-        values(headers, "connection").any(|value| {
-            let mut words = value.split(|byte| *byte == b',');
-            words.any(|value| value.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
-        })
-    };
-    let stays = match version {
-        Some(1) => !asks_for("close"),
-        _ => asks_for("keep-alive") && !asks_for("close"),
-    };
-    if stays { Persistence::KeepAlive } else { Persistence::Close }
 }
 
 #[cfg(test)]
@@ -201,11 +186,13 @@ mod tests {
     #[test]
     fn pages_are_found() {
         for (path, route, query) in [
-            ("/", Route::Index, ""),
+            ("/", Route::Page, ""),
+            ("/pages", Route::Index, ""),
+            ("/state.json", Route::State, ""),
             ("/metrics", Route::Metrics, ""),
             ("/metrics?name=x", Route::Metrics, "name=x"),
             ("http://host:1/healthz", Route::Health, ""),
-            ("http://host:1", Route::Index, ""),
+            ("http://host:1", Route::Page, ""),
             ("/readyz", Route::Ready, ""),
             ("/config/quotas", Route::Quotas, ""),
             ("/metrics/", Route::NotFound, ""),
@@ -239,7 +226,7 @@ mod tests {
         }
         let Received::Request(first) = receive(text) else { panic!("it is whole") };
         let Received::Request(second) = receive(&text[first.length..]) else { panic!("it is whole") };
-        assert_eq!(second.route, Route::Index);
+        assert_eq!(second.route, Route::Page);
     }
 
     #[test]
@@ -286,7 +273,14 @@ mod tests {
         assert_eq!(with("authorization: bearer  abc ").bearer.as_deref(), Some(&b"abc"[..]));
         assert_eq!(with("Authorization: Bearer").bearer, None);
         assert_eq!(with("Authorization: Basic abc").bearer, None);
-        assert!(with("Origin: http://evil.example").has_origin && !with("Host: h").has_origin);
+        for header in
+            ["Origin: http://evil.example", "Sec-Fetch-Site: cross-site", "sec-fetch-site: same-site"]
+        {
+            assert!(with(header).is_foreign, "{header}");
+        }
+        for header in ["Host: h", "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: none"] {
+            assert!(!with(header).is_foreign, "{header}");
+        }
     }
 
     #[test]

@@ -14,8 +14,8 @@ pub struct Response {
     pub status: Status,
     /// What the body is.
     pub content_type: &'static str,
-    /// A header of this reply alone: its name and what it says.
-    pub header: Option<(&'static str, &'static str)>,
+    /// Headers of this reply alone: their names and what they say.
+    pub headers: Vec<(&'static str, &'static str)>,
     /// The body.
     pub body: String,
 }
@@ -23,17 +23,22 @@ pub struct Response {
 impl Response {
     /// A page.
     pub fn page(content_type: &'static str, body: String) -> Self {
-        Self { status: Status::Ok, content_type, header: None, body }
+        Self { status: Status::Ok, content_type, headers: Vec::new(), body }
     }
 
     /// One line of text.
     pub fn text(status: Status, line: &str) -> Self {
-        Self { status, header: None, content_type: "text/plain; charset=utf-8", body: format!("{line}\n") }
+        Self {
+            status,
+            headers: Vec::new(),
+            content_type: "text/plain; charset=utf-8",
+            body: format!("{line}\n"),
+        }
     }
 
     /// A JSON document.
     pub fn json(status: Status, value: &impl Serialize) -> Self {
-        Self { status, header: None, content_type: "application/json", body: json::document(value) }
+        Self { status, headers: Vec::new(), content_type: "application/json", body: json::document(value) }
     }
 
     /// What is wrong, for people and programs (RFC 9457), with the place in the body that it is about.
@@ -41,7 +46,7 @@ impl Response {
         let (number, title) = status.parts();
         let (line, column) = place.unzip();
         let body = json::document(&Problem { title, status: number, detail, line, column });
-        Self { status, header: None, content_type: "application/problem+json", body }
+        Self { status, headers: Vec::new(), content_type: "application/problem+json", body }
     }
 
     /// A refusal in the words of its status.
@@ -56,8 +61,9 @@ impl Response {
 
     /// The same with one header more.
     #[must_use]
-    pub fn with_header(self, name: &'static str, value: &'static str) -> Self {
-        Self { header: Some((name, value)), ..self }
+    pub fn with_header(mut self, name: &'static str, value: &'static str) -> Self {
+        self.headers.push((name, value));
+        self
     }
 
     /// The list of pages.
@@ -72,11 +78,12 @@ impl Response {
             Persistence::KeepAlive => "keep-alive",
             Persistence::Close => "close",
         };
-        let header = self.header.map_or(String::new(), |(name, value)| format!("{name}: {value}\r\n"));
+        let headers: String =
+            self.headers.iter().flat_map(|(name, value)| [*name, ": ", *value, "\r\n"]).collect();
         write!(
             out,
             "HTTP/1.1 {}\r\ncontent-type: {}\r\ncontent-length: {}\r\ncache-control: no-store\r\n\
-             {header}connection: {connection}\r\n\r\n",
+             x-content-type-options: nosniff\r\n{headers}connection: {connection}\r\n\r\n",
             self.status.line(),
             self.content_type,
             self.body.len()
@@ -115,7 +122,7 @@ mod tests {
         assert_eq!(
             written(&Response::text(Status::Ok, "ok"), Method::Get, Persistence::KeepAlive),
             "HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 3\r\n\
-             cache-control: no-store\r\nconnection: keep-alive\r\n\r\nok\n"
+             cache-control: no-store\r\nx-content-type-options: nosniff\r\nconnection: keep-alive\r\n\r\nok\n"
         );
         let head = written(&Response::index(), Method::Head, Persistence::Close);
         assert!(head.ends_with("connection: close\r\n\r\n") && !head.contains("content-length: 0"), "{head}");

@@ -242,10 +242,8 @@ impl Times {
     }
 
     /// Nothing as long as there are too few samples.
-    pub fn judge(&self) -> Option<Judged> {
-        if self.wide.samples < SAMPLES_MIN {
-            return None;
-        }
+    /// The last second, or as much more as it takes until there are enough of them.
+    fn narrow(&self) -> Counts<u32> {
         let mut narrow = Counts::<u32>::none();
         for back in 0..SLICES {
             if back >= SECOND && narrow.samples >= SAMPLES_MIN {
@@ -253,6 +251,19 @@ impl Times {
             }
             narrow.add(&self.slices[(self.newest + SLICES - back) % SLICES]);
         }
+        narrow
+    }
+
+    /// The percentile of those, in microseconds.
+    pub fn recent(&self) -> Option<f64> {
+        (self.wide.samples >= SAMPLES_MIN).then(|| self.narrow().percentile(0.0))
+    }
+
+    pub fn judge(&self) -> Option<Judged> {
+        if self.wide.samples < SAMPLES_MIN {
+            return None;
+        }
+        let narrow = self.narrow();
         let long = self.reference();
         long.is_finite().then(|| Judged {
             weight: self.long.iter().map(|part| f64::from(part.replies)).sum(),

@@ -40,6 +40,8 @@ pub struct Node {
     pub addresses: Vec<ServerAddress>,
     /// What it does.
     pub role: Role,
+    /// Its config epoch: whoever got slots last has the highest. Of a replica, that of its primary.
+    pub epoch: u64,
     /// Most primaries cannot reach it. It goes on owning its slots until another does.
     pub failed: bool,
     /// Its live replicas, if it is a primary.
@@ -118,6 +120,17 @@ impl Map {
         self.nodes().filter(|node| node.role == Role::Primary)
     }
 
+    /// Nodes that may hold keys: who owns slots or takes some over, and all other primaries that have not failed.
+    pub fn stores(&self) -> impl Iterator<Item = &Node> {
+        let mut owns = vec![false; self.places()];
+        for owner in self.owners.iter().filter(|owner| **owner != NOBODY) {
+            owns[usize::from(*owner)] = true;
+        }
+        self.open.iter().for_each(|open| owns[usize::from(open.target.0)] = true);
+        let is_well = |node: &Node| node.role == Role::Primary && !node.failed;
+        self.nodes().filter(move |node| is_well(node) || owns[usize::from(node.key.backend.0)])
+    }
+
     /// The node at an address. A better address of one node goes before a lesser one of another.
     pub fn find(&self, address: &ServerAddress) -> Option<&Node> {
         let rank = |node: &Node| {
@@ -154,6 +167,13 @@ impl Map {
     /// Nodes of an older map that are gone: their connections drain, then close.
     pub fn gone_since(&self, older: &Self) -> impl Iterator<Item = NodeKey> {
         older.nodes().map(|node| node.key).filter(|key| self.node_of(*key).is_none())
+    }
+
+    /// Places where another node is than in an older map, or one that does something else.
+    pub fn changed_since(&self, older: &Self) -> Vec<BackendId> {
+        let told = |map: &Self, place| map.node(place).map(|node| (node.key, node.role));
+        let places = (0..self.places().max(older.places())).map(|place| BackendId(place as u16));
+        places.filter(|place| told(self, *place) != told(older, *place)).collect()
     }
 
     /// Do both say the same, whatever their versions?

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::map::{Map, NOBODY, Node, NodeKey, OpenSlot, Role};
 use super::view::{NodeId, Open, Seen, View};
 use crate::values::BackendId;
-use crate::values::limits::{CLUSTER_NODES_MAX, CLUSTER_VIEWS_MAX, SLOTS};
+use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
 /// A config epoch, or the half above it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,7 +143,7 @@ impl Cluster {
                 union.dedup();
                 union
             };
-            if accepted.len() == CLUSTER_VIEWS_MAX {
+            if accepted.len() == CLUSTER_NODES_MAX {
                 rejected.push((place, Rejected::TooManyViews));
             } else if shared * 2 < known.len() {
                 rejected.push((place, Rejected::Strangers));
@@ -268,7 +268,8 @@ impl Cluster {
                 addresses.clone_from(&before.addresses);
             }
             let id = (*id).clone();
-            let node = Node { key, id, addresses, role, failed: fact.failed, replicas: Vec::new() };
+            let (epoch, failed) = (fact.seen.epoch, fact.failed);
+            let node = Node { key, id, addresses, role, epoch, failed, replicas: Vec::new() };
             nodes[usize::from(key.backend.0)] = Some(node);
         }
         for (id, fact) in facts.iter().filter(|(_, fact)| fact.live && !fact.failed) {

@@ -14,7 +14,9 @@
 //! | from views to the next map | `merge.rs` |
 //! | slot to node; nodes, replicas, slots on the move | `map.rs` |
 //! | when to ask, and whom | `refresh.rs` |
+//! | `SCAN` over all nodes, while slots move | `walk.rs` |
 //! | replies by which a node refuses: MOVED, ASK ... | `refusal.rs` |
+//! | how far replicas are behind | `replicas.rs` |
 //!
 //! A node is its id; its addresses are aliases. What a node tells is bounded and checked, and what makes no sense is refused
 //! as a whole.
@@ -23,13 +25,17 @@ mod map;
 mod merge;
 mod refresh;
 mod refusal;
+mod replicas;
 mod view;
+mod walk;
 
 pub use map::{Map, Node, NodeKey, OpenSlot, Role};
 pub use merge::{Applied, Cluster, Rejected};
 pub use refresh::{Ask, Outcome, Reason, Refresh};
 pub use refusal::{NodeRefusal, Target};
+pub use replicas::{Answer, ReplicaState, Replicas, Replication};
 pub use view::{NodeId, Unusable, View};
+pub use walk::{WalkPosition, WalkStep, Walks};
 
 #[cfg(test)]
 mod tests;

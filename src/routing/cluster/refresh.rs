@@ -3,6 +3,7 @@
 //! | what happened | is asked |
 //! |---|---|
 //! | MOVED, READONLY, CLUSTERDOWN, a lost link | at once; again after 1 s at least, doubling to 10 s while nothing changes |
+//! | somebody has to be sure that nothing has changed | all primaries, at once, but for a fifth of the time at most |
 //! | nothing | every 10 s, give or take a fifth |
 //! | ASK | not: the slot is where it was |
 //! | nobody answered | again like that, the seeds and the known nodes in turn |
@@ -22,6 +23,10 @@ const GAP_CHANCE: f64 = 0.25;
 /// Without any need, a round begins so long after the last has ended.
 const PERIOD: Duration = Duration::from_secs(10);
 const PERIOD_CHANCE: f64 = 0.2;
+/// After a round of all primaries the next is so many times as far away as that took, and at least and at most so far.
+const PAUSE_TIMES: u32 = 4;
+const PAUSE_LEAST: Duration = Duration::from_millis(5);
+const PAUSE_MOST: Duration = Duration::from_millis(500);
 
 /// Why a map may be old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +39,14 @@ pub enum Reason {
     ClusterDown(NodeKey),
     /// A connection to a node was lost, or could not be made: others know more.
     LinkLost,
+    /// Nothing speaks against it, but somebody has to know: all primaries are asked.
+    Unsure,
 }
 
 /// Who is to be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// These nodes, three at most.
+    /// These nodes: three at most, or all primaries.
     Nodes(Vec<NodeKey>),
     /// These of the seeds, by their places in the list, three at most.
     Seeds(Vec<usize>),
@@ -70,6 +77,10 @@ pub struct Refresh {
     /// The next round without need.
     due: Timestamp,
     wanted: bool,
+    /// All primaries are to be asked, and not before then; when the last round began.
+    unsure: bool,
+    sure_not_before: Timestamp,
+    began: Timestamp,
     /// Whether the round under way was wanted.
     under_way: Option<bool>,
     ask_seeds: bool,
@@ -89,6 +100,9 @@ impl Refresh {
             not_before: Timestamp::ZERO,
             due: Timestamp::ZERO,
             wanted: true,
+            unsure: false,
+            sure_not_before: Timestamp::ZERO,
+            began: Timestamp::ZERO,
             under_way: None,
             ask_seeds: true,
             named: Vec::new(),
@@ -97,6 +111,10 @@ impl Refresh {
 
     /// The map may be old.
     pub fn handle_reason(&mut self, reason: Reason) {
+        if reason == Reason::Unsure {
+            self.unsure = true;
+            return;
+        }
         self.wanted = true;
         if let Reason::Moved(Some(node)) | Reason::ReadOnly(node) | Reason::ClusterDown(node) = reason {
             self.named.retain(|named| *named != node);
@@ -111,6 +129,8 @@ impl Refresh {
     /// The round under way is over.
     pub fn handle_outcome(&mut self, outcome: Outcome, now: Timestamp) {
         let Some(was_wanted) = self.under_way.take() else { return };
+        let pause = now.since(self.began).saturating_mul(PAUSE_TIMES).clamp(PAUSE_LEAST, PAUSE_MOST);
+        self.sure_not_before = now.after(pause);
         match outcome {
             Outcome::Changed => self.gap = GAP_LEAST,
             // A round that nobody asked for says nothing about how often to ask.
@@ -133,17 +153,29 @@ impl Refresh {
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.under_way.is_some() {
             None
-        } else if self.wanted {
-            Some(self.not_before.min(self.due))
         } else {
-            Some(self.due)
+            let sure = if self.unsure { self.sure_not_before } else { Timestamp::MAX };
+            Some(self.due_at().min(sure))
         }
+    }
+
+    /// When the next round is due that is not about all primaries.
+    fn due_at(&self) -> Timestamp {
+        if self.wanted { self.not_before.min(self.due) } else { self.due }
     }
 
     /// Begins a round, if it is time: these are to be asked, and `handle_outcome` says what came of it.
     pub fn poll_round(&mut self, map: &Map, now: Timestamp) -> Option<Ask> {
         if self.poll_deadline().is_none_or(|at| at > now) {
             return None;
+        }
+        self.began = now;
+        if self.due_at() > now {
+            self.unsure = false;
+            self.under_way = Some(false);
+            let all: Vec<NodeKey> = map.stores().map(|node| node.key).collect();
+            let is_known = !all.is_empty();
+            return Some(if is_known { Ask::Nodes(all) } else { Ask::Seeds(self.choose_seeds()) });
         }
         if self.wanted {
             // After a while in which nobody asked, the first is at once, and the next soon.

@@ -55,6 +55,16 @@ impl Target<'_> {
 }
 
 impl<'a> NodeRefusal<'a> {
+    /// The word for it, if it says that its node cannot work now: nothing about a slot or a request.
+    pub const fn sickness(self) -> Option<&'static str> {
+        match self {
+            Self::Loading => Some("LOADING"),
+            Self::Busy => Some("BUSY"),
+            Self::MasterDown => Some("MASTERDOWN"),
+            _ => None,
+        }
+    }
+
     /// Reads a whole reply; nothing if it is no such refusal, or not as Redis writes it.
     pub fn parse(reply: &'a [u8]) -> Option<Self> {
         let line = reply.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;

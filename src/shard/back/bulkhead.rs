@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use super::BreakerStage;
 use crate::policy::queue::{Circumstances, Held, Queue, Refused, Taken, Waiting};
 use crate::policy::window::{Sample, Window};
 use crate::shard::board::{Load, Section};
@@ -64,6 +65,8 @@ pub struct Bulkhead {
     /// It is what costs much: it may take long, and that is no stall.
     is_patient: bool,
     is_stalled: bool,
+    /// The backend is sick: its requests are looked at one by one, and none waits.
+    is_gated: bool,
     /// What a reply took of late, if one has come.
     took: Option<Duration>,
     /// Nothing waited at some time since this was asked last.
@@ -87,6 +90,7 @@ impl Bulkhead {
             full_nanos: 0,
             is_patient,
             is_stalled: false,
+            is_gated: false,
             took: None,
             was_empty: true,
             is_listed: false,
@@ -160,6 +164,11 @@ impl Bulkhead {
             self.discount_tenant(tenant);
         }
         before
+    }
+
+    /// How many are in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
     }
 
     /// The connections were lost: nothing is in flight that a stalled backend could answer.
@@ -359,7 +368,7 @@ impl Bulkhead {
     pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
         let size = self.window.size() as u32;
         let size = if self.queue.has_any_of(Tier::Critical) { size } else { size - size / RESERVED };
-        if self.is_stalled || self.in_flight >= size {
+        if self.is_stalled || self.is_gated || self.in_flight >= size {
             return None;
         }
         let half = (size / 2).max(1);
@@ -368,6 +377,28 @@ impl Bulkhead {
         let may = |tenant: TenantId| !has_rivals || tenants.get(&tenant).is_none_or(|count| *count < half);
         let taken = self.queue.take(may)?;
         Some((self.unpark(taken), taken.is_old))
+    }
+
+    /// Whether the backend is sick, from now on.
+    pub fn set_gated(&mut self, is_gated: bool) {
+        self.is_gated = is_gated;
+        self.set_limit();
+    }
+
+    /// Is it?
+    pub fn is_gated(&self) -> bool {
+        self.is_gated
+    }
+
+    /// Is there room in the window, whatever waits?
+    pub fn has_place(&self) -> bool {
+        self.mode != Mode::On || (self.in_flight as usize) < self.window.size()
+    }
+
+    /// The next one that waited for a backend that has been set aside.
+    pub fn take_gated(&mut self) -> Option<(Parked, bool)> {
+        let taken = self.queue.take(|_| true)?;
+        Some(self.unpark(taken))
     }
 
     fn unpark(&mut self, taken: Taken<u32>) -> (Parked, bool) {
@@ -407,6 +438,7 @@ impl Bulkhead {
     fn set_limit(&mut self) {
         let size = self.window.size() as u32;
         self.limit = match self.mode {
+            _ if self.is_gated => 0,
             Mode::Off => u32::MAX,
             Mode::Shadow => size,
             Mode::On if self.is_stalled || !self.queue.is_empty() => 0,
@@ -435,6 +467,8 @@ impl Bulkhead {
             is_stalled: self.is_stalled,
             level: 0,
             latency_ratio: None,
+            breaker: BreakerStage::Well,
+            ejections: 0,
         }
     }
 }
@@ -477,4 +511,8 @@ pub struct Figures {
     pub level: u8,
     /// The latency ratio that was seen last.
     pub latency_ratio: Option<f64>,
+    /// What is done with the requests of the backend as a whole.
+    pub breaker: BreakerStage,
+    /// How often this core set the backend as a whole aside.
+    pub ejections: u64,
 }

@@ -15,7 +15,7 @@ use crate::shard::refusal::{Refusal, Stage};
 use crate::shard::request::ReplyTo;
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
-use crate::values::{Tier, Timestamp};
+use crate::values::{ConnectionId, Tier, Timestamp};
 
 /// What is in flight at a backend that stands still is answered after so long.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -24,14 +24,24 @@ const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Back {
     pub(super) fn answer_early(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
+        // What is asked of somebody else meanwhile comes to be looked at in time, too.
+        self.early_at = Timestamp::MAX;
         let mut next = Timestamp::MAX;
         let mut given_up: Vec<(ReplyTo, Given)> = Vec::new();
-        for link in &mut self.links {
+        for index in 0..self.links.len() {
+            if self.links[index].only_reads {
+                next = next.min(self.give_up_reads(env, ConnectionId(index as u32), replies, now));
+            }
+            let link = &mut self.links[index];
             let bulkhead = &self.bulkheads[link.bulkhead];
             let is_stalled = bulkhead.is_stalled();
             given_up.clear();
             for pending in &mut link.pending {
                 let Purpose::Answer(to) = pending.purpose else { continue };
+                // What it is a piece of is answered when all of them are.
+                if to.piece_of().is_some() {
+                    continue;
+                }
                 let patient_until = if is_stalled { pending.sent_at.after(PATIENCE) } else { Timestamp::MAX };
                 let mut deadline = pending.deadline();
                 if self.deadlines != Mode::On && deadline <= now.monotonic {
@@ -65,15 +75,14 @@ impl Back {
                 env.pressures.add(given.pressure(), given.tier);
                 env.counters.add(Counter::RequestsAbandoned, 1);
                 // It costs what it was estimated at, like one whose connection was lost.
-                replies.note(env, to, Note::Unsettled);
+                if !link.only_reads {
+                    replies.note(env, to, Note::Unsettled);
+                }
                 replies.reply(env, to, Outcome::Lost, Message::Small(&text), now);
             }
             env.pool.give(text);
         }
-        self.early_at = next.max(now.monotonic.after(LOOKS_APART));
-        if next == Timestamp::MAX {
-            self.early_at = next;
-        }
+        self.early_at = self.early_at.min(next.max(now.monotonic.after(LOOKS_APART)));
     }
 }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::link::{Link, LinkState, Odd, Pending, Purpose};
+use super::readers::patient_until;
+use super::slots::{PRIMARY, behind_role};
 use super::{Back, Replies};
 use crate::policy::window::{KINDS, Sample};
 use crate::protocol::command::{Class, Effect};
@@ -35,22 +37,20 @@ impl Back {
         requests: usize,
         now: Now,
     ) -> Result<(), NotSent> {
-        if self.slots.is_some() {
-            return self.send_to_owner(env, envelope, message, requests, now);
-        }
-        self.send_there(env, envelope, message, requests, now)
-    }
-
-    /// Sends it to the backend that it names.
-    #[inline]
-    pub(super) fn send_there(
-        &mut self,
-        env: &mut Env,
-        envelope: &Envelope,
-        message: Message<'_>,
-        requests: usize,
-        now: Now,
-    ) -> Result<(), NotSent> {
+        let owned;
+        let envelope = if self.slots.is_some() {
+            if envelope.route.slot == PRIMARY && requests == 1 {
+                let block = behind_role(message.bytes());
+                return self.send(env, envelope, Message::Small(&block), 2, now);
+            }
+            let Some(found) = self.resolve_owner(env, envelope, message, requests, now)? else {
+                return Ok(());
+            };
+            owned = found;
+            &owned
+        } else {
+            envelope
+        };
         let bulkhead = &self.bulkheads[bulkhead_for(envelope.route)];
         if bulkhead.has_room(envelope.deadline, now.monotonic) {
             match self.put_on_link(env, envelope, message, requests, now) {
@@ -117,6 +117,9 @@ impl Back {
         if has_deadline && envelope.overdue == Overdue::Answered {
             self.early_at = self.early_at.min(envelope.deadline);
         }
+        if route.track == Track::Replica {
+            self.early_at = self.early_at.min(patient_until(envelope.deadline, now.monotonic));
+        }
         self.in_flight += requests;
         if link.begin_list() {
             self.to_send.push_back(connection);
@@ -129,7 +132,12 @@ impl Back {
 
     /// Sees to it that the link takes requests.
     #[cold]
-    fn make_ready(&mut self, env: &mut Env, connection: ConnectionId, now: Now) -> Result<(), NotSent> {
+    pub(super) fn make_ready(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        now: Now,
+    ) -> Result<(), NotSent> {
         let link = &mut self.links[connection.0 as usize];
         match link.state {
             LinkState::BackingOff { until } if until > now.monotonic => {
@@ -223,50 +231,33 @@ impl Back {
         match pending.purpose {
             Purpose::Answer(to) => {
                 self.leave_window(env, connection, &pending, now);
+                self.note_health(env, connection, &pending, (scanned, end), now);
                 if self.slots.is_some()
-                    && self.is_elsewhere(env, connection, &pending, (scanned, end), replies, now)
+                    && self.is_refused_for_another(env, connection, &pending, (scanned, end), replies, now)
                 {
-                    return;
+                    return self.take_no_reply(env, connection, pending);
                 }
                 self.take_reply(env, connection, (to, pending), end, scanned, replies, now);
             }
             Purpose::Abandoned(to) => {
                 self.leave_window(env, connection, &pending, now);
+                self.note_health(env, connection, &pending, (scanned, end), now);
                 if self.slots.is_some() {
-                    self.is_elsewhere(env, connection, &pending, (scanned, end), replies, now);
+                    self.is_refused_for_another(env, connection, &pending, (scanned, end), replies, now);
                 }
                 self.take_no_reply(env, connection, pending);
-                replies.note(env, to, Note::Settled);
+                if !self.links[connection.0 as usize].only_reads {
+                    replies.note(env, to, Note::Settled);
+                }
             }
             Purpose::Ahead(to) => self.take_ahead(env, connection, (to, pending), end, replies, now),
             Purpose::Steps(_) | Purpose::Fence => {
-                if scanned.kind == b'-' && self.slots.is_some() {
-                    self.hear_step(connection, end);
+                if self.slots.is_some() && pending.purpose != Purpose::Fence {
+                    self.hear_step(connection, scanned.kind, end);
                 }
                 self.take_no_reply(env, connection, pending);
             }
         }
-    }
-
-    /// Before a cluster: has its node refused a request for another, and is that seen to?
-    #[inline(never)]
-    fn is_elsewhere(
-        &mut self,
-        env: &mut Env,
-        connection: ConnectionId,
-        pending: &Pending,
-        (scanned, end): (&Scanned, &[u8]),
-        replies: &mut impl Replies,
-        now: Now,
-    ) -> bool {
-        let is_elsewhere =
-            self.is_refused_for_another(env, connection, pending, (scanned.kind, end), replies, now);
-        if is_elsewhere {
-            let link = &mut self.links[connection.0 as usize];
-            link.let_go = 0;
-            env.pool.give(std::mem::take(&mut link.partial));
-        }
-        is_elsewhere
     }
 
     /// A reply makes room in the window, and tells how it stands with the backend.
@@ -461,8 +452,12 @@ impl Back {
     ) {
         env.counters.add(Counter::LinksLost, 1);
         self.doubt_slots();
+        self.hear_of_loss(env, connection, reason, now);
         let spread = env.random_byte();
         let link = &mut self.links[connection.0 as usize];
+        if link.only_reads {
+            return self.lose_reads(env, connection, reason, (spread, replies), now);
+        }
         // What waited for the connection to be greeted was not sent. Of the others nobody knows how far they came.
         let outcome = if link.state == LinkState::Open { Outcome::Lost } else { Outcome::Refused };
         self.in_flight -= link.clear(&mut env.pool);
@@ -497,7 +492,7 @@ impl Back {
     pub fn give_up_on_silent(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         for index in 0..self.links.len() {
             let connection = ConnectionId(index as u32);
-            if let Some(reason) = overdue(&self.links[index], &env.settings, now) {
+            if let Some(reason) = overdue(&self.links[index], &env.settings, self.late, now) {
                 self.drop_link(env, connection, reason, replies, now);
             }
         }
@@ -505,12 +500,13 @@ impl Back {
 }
 
 /// What a link has waited for too long for, if anything.
-fn overdue(link: &Link, settings: &ShardSettings, now: Now) -> Option<&'static str> {
+fn overdue(link: &Link, settings: &ShardSettings, late: Duration, now: Now) -> Option<&'static str> {
     let has_passed = |since, timeout| now.monotonic.since(since) >= timeout;
     match link.state {
         LinkState::Opening { since } => {
             has_passed(since, settings.connect_timeout).then_some("connect-timeout")
         }
+        LinkState::Open if link.only_reads => link.is_silent(late, now.monotonic).then_some("silent"),
         LinkState::Open | LinkState::Greeting { .. } => {
             let owes_since = link.owes_since()?;
             has_passed(owes_since, settings.reply_timeout).then_some("reply-timeout")
@@ -521,14 +517,15 @@ fn overdue(link: &Link, settings: &ShardSettings, now: Now) -> Option<&'static s
 
 /// The connection of a request: the same for the same slot and track, so that requests on one key keep their order.
 #[inline]
-fn link_for(settings: &ShardSettings, route: Route) -> ConnectionId {
+pub(super) fn link_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
-    let per_backend = u32::from(usual + heavy);
+    let per_backend = u32::from(usual + heavy + settings.replica_links());
     let lane = settings.lane_of(route.slot);
     let lane = match route.track {
         Track::Usual => lane,
         // What goes together on the usual track goes together here too.
         Track::Heavy => usual + lane % heavy,
+        Track::Replica => usual + heavy,
     };
     let dialect = match route.protocol {
         Protocol::Resp2 => 0,
@@ -540,9 +537,16 @@ fn link_for(settings: &ShardSettings, route: Route) -> ConnectionId {
 /// Through which bulkhead a request passes.
 #[inline]
 pub(super) const fn bulkhead_for(route: Route) -> usize {
-    route.backend.0 as usize * BULKHEADS + route.track as usize
+    // What replicas answer passes through the usual one of their node: nothing else does.
+    route.backend.0 as usize * BULKHEADS + route.track as usize % BULKHEADS
 }
 
+/// The track whose requests pass through a bulkhead.
+pub(super) const fn track_of(bulkhead: usize) -> Track {
+    if bulkhead % BULKHEADS == Track::Usual as usize { Track::Usual } else { Track::Heavy }
+}
+
+const _: () = assert!(Track::Replica as usize % BULKHEADS == Track::Usual as usize);
 const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind");
 
 /// Such requests take as long as what they look at is large: how long says nothing of the backend.

@@ -21,6 +21,10 @@ impl Back {
             encode::request(&mut out, words.iter().map(|word| word.as_bytes()));
             link.greetings.push_back(Greeting::Login);
         }
+        if link.only_reads {
+            encode::request(&mut out, [&b"READONLY"[..]].into_iter());
+            link.greetings.push_back(Greeting::ReadOnly);
+        }
         encode::request(&mut out, [&b"CLIENT"[..], b"INFO"].into_iter());
         link.greetings.push_back(Greeting::Identity);
         link.greeting = out;
@@ -85,9 +89,11 @@ impl Back {
             link.proved();
         } else if step == Greeting::Login {
             return self.drop_link(env, connection, "login-refused", replies, now);
+        } else if step == Greeting::ReadOnly {
+            return self.drop_link(env, connection, "no-replica", replies, now);
         }
         match step {
-            Greeting::Login => {}
+            Greeting::Login | Greeting::ReadOnly => {}
             Greeting::Identity => {
                 link.name = store_client(reply);
                 link.inner = Inner::told_by(reply);
@@ -144,7 +150,7 @@ impl Back {
     /// there is nothing to fence off, or the store does not know how.
     pub(super) fn raise_fence(&mut self, connection: ConnectionId) -> bool {
         let link = &mut self.links[connection.0 as usize];
-        let sent = link.state == LinkState::Open && !link.pending.is_empty();
+        let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.only_reads;
         let Some(name) = link.name.take().filter(|_| sent) else { return false };
         self.fences.raise(link.backend, name);
         true

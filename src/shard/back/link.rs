@@ -12,6 +12,7 @@
 //! Replies come in the order of requests, so the oldest unanswered request owns the next reply. When the connection
 //! is lost, all of them are answered `-UNAVAILABLE`: weir cannot know which were carried out, so it repeats none.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -58,6 +59,8 @@ pub enum Purpose {
 pub enum Greeting {
     /// An error ends the connection.
     Login,
+    /// That what follows only reads: else replicas send everybody to their primaries. An error ends the connection.
+    ReadOnly,
     /// How the store calls the connection.
     Identity,
     /// What a weir is told of deadlines.
@@ -175,6 +178,8 @@ pub struct Link {
     pub protocol: Protocol,
     /// Through which of them its requests pass.
     pub bulkhead: usize,
+    /// It leads to a replica, and carries nothing but reads that it may answer.
+    pub only_reads: bool,
     pub state: LinkState,
     /// Counts sockets, so that an event of an old one is not taken for the new one's.
     pub generation: u32,
@@ -217,6 +222,7 @@ impl Link {
             backend,
             protocol,
             bulkhead,
+            only_reads: false,
             state: LinkState::Closed,
             generation: 0,
             attempts: 0,
@@ -343,6 +349,11 @@ impl Link {
             _ => Duration::ZERO,
         }
     }
+}
+
+/// A reply of which some came before.
+pub fn whole<'a>(kept: &[u8], end: &'a [u8]) -> Cow<'a, [u8]> {
+    if kept.is_empty() { Cow::Borrowed(end) } else { Cow::Owned([kept, end].concat()) }
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@
 //! | how long that took | `service_time.rs` |
 //! | how much may be in flight, and what waits for that | `bulkhead.rs`, `waiting.rs` |
 //! | whether a backend is slower than it used to be | `strain.rs` |
+//! | whether a backend is sick, and left alone | `sick.rs` |
 //! | what is answered before its backend has | `early.rs` |
+//! | reads that replicas of a cluster may answer | `readers.rs` |
 //! | slots of a cluster, which change their owners, and what may have to be sent again for that | `slots.rs`, `unanswered.rs` |
 
 mod bulkhead;
@@ -19,8 +21,10 @@ mod forward;
 mod greeting;
 mod inner;
 mod link;
+mod readers;
 mod room;
 mod service_time;
+mod sick;
 mod slots;
 mod strain;
 mod unanswered;
@@ -29,9 +33,11 @@ mod waiting;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+pub use crate::policy::breaker::Stage as BreakerStage;
 pub use bulkhead::{Figures as BulkheadFigures, RESERVED};
+pub use readers::ReaderFigures;
 pub use service_time::ServiceTimes;
-pub use slots::{Doubt, NO_SLOT};
+pub use slots::{Doubt, NO_SLOT, PRIMARY};
 pub use waiting::turn_away;
 
 use super::env::Env;
@@ -50,6 +56,8 @@ use crate::values::{BackendId, ConnectionId, Owner, ShardId, Timestamp, shorten}
 use bulkhead::Bulkhead;
 use forward::bulkhead_for;
 use link::{Link, LinkState};
+use readers::Readers;
+use sick::Health;
 use slots::Slots;
 
 /// However many backends there are, so many bytes of requests may wait before each.
@@ -96,8 +104,12 @@ pub struct Back {
     ratios: Vec<LatencyRatio>,
     /// What is usual, per backend.
     baselines: Vec<Baseline>,
+    /// Whether they are sick.
+    health: Vec<Health>,
     /// Who owns which slot, before a cluster.
     slots: Option<Box<Slots>>,
+    /// Who answers reads that replicas may answer.
+    readers: Option<Box<Readers>>,
 }
 
 impl Back {
@@ -110,9 +122,12 @@ impl Back {
             .flat_map(|(backend, protocol)| {
                 let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
                 let tracks = (0..usual).map(|_| Track::Usual).chain((0..heavy).map(|_| Track::Heavy));
-                tracks.map(move |track| {
+                let replica = (0..settings.replica_links()).map(|_| Track::Replica);
+                tracks.chain(replica).map(move |track| {
                     let route = Route { slot: 0, backend, protocol, track };
-                    Link::new(backend, protocol, bulkhead_for(route))
+                    let mut link = Link::new(backend, protocol, bulkhead_for(route));
+                    link.only_reads = track == Track::Replica;
+                    link
                 })
             })
             .collect();
@@ -146,7 +161,9 @@ impl Back {
                 .map(|_| LatencyRatio::new(overload.shed_levels, Timestamp::ZERO))
                 .collect(),
             baselines: topology.all_backends().map(|_| Baseline::default()).collect(),
+            health: topology.all_backends().map(|_| Health::default()).collect(),
             slots: None,
+            readers: (settings.replicas == Mode::On).then(|| Box::new(Readers::new(settings.seed))),
         }
     }
 

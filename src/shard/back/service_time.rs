@@ -53,6 +53,18 @@ impl ServiceTimes {
         self.add_run(other.run.0, other.run.1);
     }
 
+    /// What was counted after these, of the same cores; both as they are told.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut since = self.clone();
+        // Where there was more before, these are not the same cores; then all is new.
+        if since.micros.subtract(&before.micros).is_err() {
+            return self.clone();
+        }
+        since.sum_nanos = self.sum_nanos.saturating_sub(before.sum_nanos);
+        since
+    }
+
     /// As it stands, to be read.
     #[must_use]
     pub fn told(&self) -> Self {
@@ -92,5 +104,10 @@ mod tests {
         assert_eq!(one.quantile(0.5), Duration::from_micros(100));
         let high = one.quantile(0.95).as_micros();
         assert!((4950..=5050).contains(&high), "{high}");
+        let before = one.told();
+        one.record(7_000_000);
+        let since = one.told().since(&before);
+        assert_eq!((since.count(), since.sum()), (1, Duration::from_millis(7)));
+        assert_eq!(before.since(&one.told()).count(), 101, "not the same cores");
     }
 }

@@ -12,32 +12,39 @@
 //!
 //! Only what a node has refused is sent again, at most so often, and not behind a later request of its connection that was carried out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::bulkhead::Bulkhead;
-use super::link::{LinkState, Pending, Purpose};
+use super::forward::track_of;
+use super::link::{LinkState, Pending, Purpose, whole};
 use super::unanswered::Tries;
 use super::{Back, Replies, turn_away};
-use crate::protocol::command::Class;
-use crate::protocol::{RequestDecoder, RequestLimits};
+use crate::protocol::command::{Class, Effect};
+use crate::protocol::{RequestDecoder, RequestLimits, Scanned, reply};
 use crate::routing::cluster::{Map, NodeKey, NodeRefusal, Reason, Target};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
+use crate::shard::note::Note;
+use crate::shard::pieces::{Pieces, taken_apart};
 use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Stage};
 use crate::shard::request::{Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};
 use crate::shard::stored::Stored;
-use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
 /// What goes to a backend that was chosen for another reason than a slot.
 pub const NO_SLOT: u16 = u16::MAX;
+/// What goes to a node for being a primary: a replica would answer it too, so it is asked first.
+pub const PRIMARY: u16 = NO_SLOT - 1;
+const _: () = assert!(SLOTS < PRIMARY);
 
 /// A request is sent this often at most, and held for so long together.
 const HOPS_MAX: u8 = 6;
@@ -56,6 +63,8 @@ pub const LOOKS_APART: Duration = Duration::from_millis(1);
 const PATCH_HOLDS: Duration = Duration::from_secs(2);
 /// What is said before a request that a node was asked to take over.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
+/// What is asked before a request for a primary.
+const ROLE: &[u8] = b"*1\r\n$4\r\nROLE\r\n";
 
 /// A request that is held.
 #[derive(Debug)]
@@ -80,6 +89,49 @@ struct Hold {
     carried_out: HashMap<(u64, Box<[u8]>), u32>,
 }
 
+impl Hold {
+    /// What leaves next, in the order of each connection; and what must not, because something later was carried out.
+    fn take_next(&mut self, pieces: &Pieces) -> (Vec<Held>, Vec<Held>) {
+        // What was refused goes first, alone: what came later must not be carried out before it, should it be refused again.
+        let mut list: Vec<Held> = self.list.extract_if(.., |held| held.tries.hops > 0).collect();
+        if list.is_empty() {
+            list = std::mem::take(&mut self.list);
+        }
+        let carried_out = std::mem::take(&mut self.carried_out);
+        // Also where the numbers of a connection begin again.
+        let mut some: HashMap<u64, u32> = HashMap::new();
+        for Held { envelope: Envelope { reply_to: to, .. }, .. } in &list {
+            some.entry(pieces.connection(*to)).or_insert(to.sequence);
+        }
+        list.sort_by_cached_key(|Held { envelope: Envelope { reply_to: to, .. }, .. }| {
+            let some = some.get(&pieces.connection(*to)).copied().unwrap_or_default();
+            (to.sequence.wrapping_sub(some) as i32, to.part)
+        });
+        let was_overtaken = |held: &mut Held| {
+            let to = held.envelope.reply_to;
+            let is_newer = |key| {
+                let newest = carried_out.get(&(pieces.connection(to), key));
+                newest.is_some_and(|newest| newest.wrapping_sub(to.sequence) as i32 > 0)
+            };
+            let was_sent = held.tries.hops > 0 && !carried_out.is_empty();
+            was_sent && keys_of(held.message.message().bytes()).into_iter().any(is_newer)
+        };
+        let overtaken = list.extract_if(.., was_overtaken).collect();
+        if list.iter().any(Held::is_piece) {
+            // Each goes its own way: what comes behind it must not be there first.
+            let mut until: HashMap<u64, (bool, u32)> = HashMap::new();
+            let is_later = |held: &mut Held| {
+                let (to, is_piece) = (held.envelope.reply_to, held.is_piece());
+                let first = *until.entry(pieces.connection(to)).or_insert((is_piece, to.sequence));
+                if first.0 { first.1 != to.sequence } else { is_piece }
+            };
+            let later: Vec<Held> = list.extract_if(.., is_later).collect();
+            self.list.extend(later);
+        }
+        (list, overtaken)
+    }
+}
+
 /// Why the map may be old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubt {
@@ -92,7 +144,7 @@ pub struct Doubt {
 /// One core's.
 #[derive(Debug)]
 pub struct Slots {
-    map: Arc<Map>,
+    pub(super) map: Arc<Map>,
     /// Owners that refusals named, and until when that counts.
     patches: BTreeMap<u16, (BackendId, Timestamp)>,
     holds: BTreeMap<u16, Hold>,
@@ -116,7 +168,7 @@ impl Slots {
         }
     }
 
-    fn owner(&self, slot: u16) -> Option<BackendId> {
+    pub(super) fn owner(&self, slot: u16) -> Option<BackendId> {
         match self.patches.get(&slot) {
             Some((owner, _)) => Some(*owner),
             None => self.map.owner(slot),
@@ -132,6 +184,13 @@ impl Slots {
 
     fn key_of(&self, backend: BackendId) -> Option<NodeKey> {
         self.map.node(backend).map(|node| node.key)
+    }
+
+    /// Is a slot on its way to another owner, or has it just come from one?
+    pub(super) fn is_moving(&self, slot: u16) -> bool {
+        self.map.open_slot(slot).is_some()
+            || self.patches.contains_key(&slot)
+            || self.holds.contains_key(&slot)
     }
 
     fn has_room_for(&self, bytes: usize) -> bool {
@@ -154,17 +213,19 @@ impl Back {
         };
         let older = std::mem::replace(&mut slots.map, map);
         slots.patches.retain(|_, (_, until)| *until > now.monotonic);
+        let changed = slots.map.changed_since(&older);
         let gone: Vec<BackendId> = slots.map.gone_since(&older).map(|node| node.backend).collect();
+        changed.into_iter().for_each(|backend| self.meet_anew(env, backend));
         self.leave(env, &gone, replies, now);
         let Some(slots) = &mut self.slots else { return };
-        // What is owed by former owners comes before what new ones are sent.
-        let former =
-            self.links.iter().flat_map(|link| link.unanswered.slots().map(|slot| (slot, link.backend)));
+        // What is owed by former owners comes before what new ones are sent; what replicas owe only reads.
+        let owners = self.links.iter().filter(|link| !link.only_reads);
+        let former = owners.flat_map(|link| link.unanswered.slots().map(|slot| (slot, link.backend)));
         let waiting = self.bulkheads.iter().flat_map(|bulkhead| {
             bulkhead.parked().map(|parked| (parked.envelope.route.slot, parked.envelope.route.backend))
         });
         for (slot, backend) in former.chain(waiting) {
-            if slot != NO_SLOT && slots.owner(slot) != Some(backend) {
+            if slot < SLOTS && slots.owner(slot) != Some(backend) {
                 slots.holds.entry(slot).or_default();
             }
         }
@@ -172,6 +233,7 @@ impl Back {
 
     /// These nodes are no members any more: others may take their places.
     fn leave(&mut self, env: &mut Env, gone: &[BackendId], replies: &mut impl Replies, now: Now) {
+        gone.iter().for_each(|backend| self.forget_health(env, *backend));
         for index in 0..self.links.len() {
             let link = &self.links[index];
             if gone.contains(&link.backend) && link.state != LinkState::Closed {
@@ -198,51 +260,37 @@ impl Back {
         (!slots.holds.is_empty()).then(|| self.turned_at.after(LOOKS_APART))
     }
 
-    /// Sends a request to the owner of its slot, or holds it.
+    /// A request as it goes to the owner of its slot. Nothing, if it is held.
     #[inline(never)]
-    pub(super) fn send_to_owner(
+    pub(super) fn resolve_owner(
         &mut self,
         env: &mut Env,
         envelope: &Envelope,
         message: Message<'_>,
         requests: usize,
         now: Now,
-    ) -> Result<(), NotSent> {
-        let Some(slots) = &mut self.slots else { return Ok(()) };
+    ) -> Result<Option<Envelope>, NotSent> {
         let slot = envelope.route.slot;
-        if slot == NO_SLOT {
-            return self.send_there(env, envelope, message, requests, now);
-        }
+        let Some(slots) = self.slots.as_mut().filter(|_| slot < SLOTS) else { return Ok(Some(*envelope)) };
         if slots.holds.contains_key(&slot) {
-            return self.hold_new(env, envelope, message, requests, now);
+            if !slots.has_room_for(message.bytes().len()) {
+                return Err(NotSent::Queue(LOOKS_APART));
+            }
+            slots.hold(Held::new(env, envelope, message, requests, now));
+            env.counters.add(Counter::SlotsHeld, 1);
+            return Ok(None);
         }
         let Some(backend) = slots.owner(slot) else {
             slots.doubt(Reason::Moved(None), None);
             return Err(NotSent::NoOwner);
         };
-        let envelope = Envelope { route: Route { backend, ..envelope.route }, ..*envelope };
-        self.send_there(env, &envelope, message, requests, now)
-    }
-
-    /// A request that has not been sent yet, for a slot that is held.
-    fn hold_new(
-        &mut self,
-        env: &mut Env,
-        envelope: &Envelope,
-        message: Message<'_>,
-        requests: usize,
-        now: Now,
-    ) -> Result<(), NotSent> {
-        let Some(slots) = self.slots.as_mut().filter(|slots| slots.has_room_for(message.bytes().len()))
-        else {
-            return Err(NotSent::Queue(LOOKS_APART));
+        let route = Route { backend, ..envelope.route };
+        let route = if route.track == Track::Replica && envelope.nature.effect == Effect::Read {
+            self.choose_reader(env, route, envelope.deadline, now)
+        } else {
+            Route { track: track_at_owner(route.track), ..route }
         };
-        let tries = Tries { hops: 0, held_since: now.monotonic };
-        let message = Stored::new(message, &mut env.pool);
-        let envelope = *envelope;
-        slots.hold(Held { envelope, message, requests, tries, ask: None, confirmed_by: None });
-        env.counters.add(Counter::SlotsHeld, 1);
-        Ok(())
+        Ok(Some(Envelope { route, ..*envelope }))
     }
 
     /// What waited for room goes on. True if it is held instead, because its slot has another owner by now.
@@ -255,16 +303,12 @@ impl Back {
         now: Now,
     ) -> bool {
         let (slot, backend) = (envelope.route.slot, envelope.route.backend);
-        let Some(slots) = self.slots.as_mut().filter(|_| slot != NO_SLOT) else { return false };
-        let is_elsewhere = slots.owner(slot) != Some(backend);
-        if !is_elsewhere && !slots.holds.contains_key(&slot) {
-            return false;
+        let Some(slots) = self.slots.as_mut().filter(|_| slot < SLOTS) else { return false };
+        let is_held = slots.owner(slot) != Some(backend) || slots.holds.contains_key(&slot);
+        if is_held {
+            slots.hold(Held::new(env, envelope, message, requests, now));
         }
-        let tries = Tries { hops: 0, held_since: now.monotonic };
-        let message = Stored::new(message, &mut env.pool);
-        let envelope = *envelope;
-        slots.hold(Held { envelope, message, requests, tries, ask: None, confirmed_by: None });
-        true
+        is_held
     }
 
     /// A request is on its way over a connection.
@@ -280,10 +324,17 @@ impl Back {
         self.links[connection.0 as usize].unanswered.push((slot, requests), tries, message);
     }
 
-    /// A step of a block was answered with an error.
-    pub(super) fn hear_step(&mut self, connection: ConnectionId, error: &[u8]) {
-        if NodeRefusal::parse(error).is_some() {
-            self.links[connection.0 as usize].unanswered.step.get_or_insert_with(|| error.to_vec());
+    /// A step of a block was answered.
+    pub(super) fn hear_step(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) {
+        let link = &mut self.links[connection.0 as usize];
+        let is_role = link.unanswered.next_slot() == Some(PRIMARY);
+        if kind != b'-' && !is_role {
+            return;
+        }
+        let whole = whole(&link.partial, end);
+        let matters = if is_role { is_replica(&whole) } else { NodeRefusal::parse(&whole).is_some() };
+        if matters {
+            link.unanswered.step.get_or_insert(whole.into_owned());
         }
     }
 
@@ -294,24 +345,28 @@ impl Back {
         env: &mut Env,
         connection: ConnectionId,
         pending: &Pending,
-        (kind, end): (u8, &[u8]),
+        (scanned, end): (&Scanned, &[u8]),
         replies: &mut impl Replies,
         now: Now,
     ) -> bool {
+        if self.readers.is_some() {
+            if self.links[connection.0 as usize].only_reads {
+                return self.is_asked_of_owner(env, connection, pending, (scanned, end), replies, now);
+            }
+            self.hear_owner(connection, pending, now);
+        }
         let link = &mut self.links[connection.0 as usize];
         let step = link.unanswered.step.take();
-        let is_error = kind == b'-';
-        let error = [link.partial.as_slice(), if is_error { end } else { &[] }].concat();
+        let is_error = scanned.kind == b'-';
+        let error = if is_error { whole(&link.partial, end) } else { Cow::Borrowed(&[][..]) };
         let refused = match &step {
             Some(step) if error.starts_with(b"-EXECABORT") => NodeRefusal::parse(step),
             _ if is_error => NodeRefusal::parse(&error),
             _ => None,
         };
         // What says nothing of where the slot is, is handed on.
-        let is_down = refused.is_some_and(|refused| {
-            use NodeRefusal::{Busy, ClusterDown, Loading, MasterDown};
-            matches!(refused, Busy | ClusterDown | Loading | MasterDown)
-        });
+        let is_down = refused
+            .is_some_and(|refused| refused == NodeRefusal::ClusterDown || refused.sickness().is_some());
         let refused = refused.filter(|_| !is_down);
         let is_wanted = refused.is_some()
             || self
@@ -321,22 +376,32 @@ impl Back {
                 .is_some_and(|(slots, slot)| slots.holds.contains_key(&slot));
         let Some((sent, frame)) = link.unanswered.pop(is_wanted) else { return false };
         let (sender, protocol, bulkhead) = (link.backend, link.protocol, link.bulkhead);
-        let Some(slots) = self.slots.as_mut().filter(|_| sent.slot != NO_SLOT) else { return false };
         let Purpose::Answer(to) = pending.purpose else { return false };
+        let Some(slots) = self.slots.as_mut() else { return false };
+        if sent.slot == PRIMARY && step.is_some() {
+            if let Some(node) = slots.key_of(sender) {
+                slots.doubt(Reason::ReadOnly(node), None);
+            }
+            replies.note(env, to, Note::NotPrimary);
+            turn_away(env, replies, (to, sender, pending.tier), NotSent::NotPrimary, now);
+            return true;
+        }
+        if sent.slot >= SLOTS {
+            return false;
+        }
         if is_down && let Some(node) = slots.key_of(sender) {
             slots.doubt(Reason::ClusterDown(node), None);
         }
         let Some(refused) = refused else {
             if let Some(hold) = slots.holds.get_mut(&sent.slot) {
                 for key in keys_of(&frame) {
-                    hold.carried_out.insert((to.connection(), key), to.sequence);
+                    hold.carried_out.insert((env.pieces.connection(to), key), to.sequence);
                 }
             }
             return false;
         };
         env.counters.add(Counter::Redirections, 1);
-        let track = if bulkhead.is_multiple_of(2) { Track::Usual } else { Track::Heavy };
-        let route = Route { slot: sent.slot, backend: sender, protocol, track };
+        let route = Route { slot: sent.slot, backend: sender, protocol, track: track_of(bulkhead) };
         let envelope = envelope_of(pending, to, route);
         let held_since = if sent.tries.hops == 0 { now.monotonic } else { sent.tries.held_since };
         let tries = Tries { hops: sent.tries.hops + 1, held_since };
@@ -350,9 +415,17 @@ impl Back {
         if tries.hops > HOPS_MAX || !slots.has_room_for(frame.len()) {
             return give_up_on(env, &envelope, replies, now);
         }
+        if refused == NodeRefusal::TryAgain
+            && to.flight_id().is_none()
+            && slots.hold_apart(env, &envelope, &frame, tries)
+        {
+            return true;
+        }
         let hold = slots.holds.entry(sent.slot).or_default();
         let least = match refused {
             NodeRefusal::TryAgain => PAUSE_INCOMPLETE,
+            // Each of many may be sent on.
+            NodeRefusal::Ask { .. } if to.piece_of().is_some() => Duration::ZERO,
             _ if tries.hops > 1 => PAUSE_FIRST,
             _ => Duration::ZERO,
         };
@@ -374,60 +447,31 @@ impl Back {
     #[inline(never)]
     pub(super) fn look_after_slots(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Some(slots) = self.slots.as_mut().filter(|slots| !slots.holds.is_empty()) else { return };
-        let mut is_busy: BTreeMap<u16, bool> = slots.holds.keys().map(|slot| (*slot, false)).collect();
+        let Slots { holds, map, .. } = &mut **slots;
         let parked = self.bulkheads.iter().flat_map(Bulkhead::parked);
         let waiting = parked.map(|parked| parked.envelope.route.slot);
-        for slot in self.links.iter().flat_map(|link| link.unanswered.slots()).chain(waiting) {
-            if let Some(is_busy) = is_busy.get_mut(&slot) {
-                *is_busy = true;
-            }
-        }
+        let in_flight = self.links.iter().flat_map(|link| link.unanswered.slots());
+        let busy: BTreeSet<u16> = in_flight.chain(waiting).filter(|slot| holds.contains_key(slot)).collect();
         let mut late: Vec<(Held, NotSent)> = Vec::new();
         let mut ready: Vec<Held> = Vec::new();
-        for (slot, is_busy) in is_busy {
-            let Some(hold) = slots.holds.get_mut(&slot) else { continue };
+        holds.retain(|slot, hold| {
             late.extend(hold.list.extract_if(.., |held| held.is_late(now.monotonic)).map(|held| {
                 let is_late = now.monotonic >= held.envelope.deadline;
                 let waited = now.monotonic.since(held.tries.held_since);
                 let why = if is_late { NotSent::TooLate(Stage::Queue, waited) } else { NotSent::Redirects };
                 (held, why)
             }));
-            let version = slots.map.version();
-            let is_doubted =
-                hold.list.iter().any(|held| held.confirmed_by.is_some_and(|seen| seen >= version));
-            if is_busy || is_doubted || now.monotonic < hold.not_before {
-                continue;
+            let is_doubted = |held: &Held| held.confirmed_by.is_some_and(|seen| seen >= map.version());
+            let has_doubts = hold.list.iter().any(is_doubted);
+            if busy.contains(slot) || has_doubts || now.monotonic < hold.not_before {
+                return true;
             }
-            // What was refused goes first, alone: what came later must not be carried out before it, should it be refused again.
-            let mut list: Vec<Held> = hold.list.extract_if(.., |held| held.tries.hops > 0).collect();
-            if list.is_empty() {
-                list = std::mem::take(&mut hold.list);
-            }
-            let carried_out = std::mem::take(&mut hold.carried_out);
-            // Those of one connection in its order, also where its numbers begin again.
-            let mut some: HashMap<u64, u32> = HashMap::new();
-            for Held { envelope: Envelope { reply_to: to, .. }, .. } in &list {
-                some.entry(to.connection()).or_insert(to.sequence);
-            }
-            list.sort_by_cached_key(|Held { envelope: Envelope { reply_to: to, .. }, .. }| {
-                let some = some.get(&to.connection()).copied().unwrap_or_default();
-                (to.sequence.wrapping_sub(some) as i32, to.part)
-            });
-            let was_overtaken = |held: &mut Held| {
-                let to = held.envelope.reply_to;
-                let is_newer = |key| {
-                    let newest = carried_out.get(&(to.connection(), key));
-                    newest.is_some_and(|newest| newest.wrapping_sub(to.sequence) as i32 > 0)
-                };
-                let was_sent = held.tries.hops > 0 && !carried_out.is_empty();
-                was_sent && keys_of(held.message.message().bytes()).into_iter().any(is_newer)
-            };
-            late.extend(list.extract_if(.., was_overtaken).map(|held| (held, NotSent::Redirects)));
-            if hold.list.is_empty() && list.iter().all(|held| held.tries.hops == 0) {
-                slots.holds.remove(&slot);
-            }
+            let (list, overtaken) = hold.take_next(&env.pieces);
+            let stays = !hold.list.is_empty() || list.iter().any(|held| held.tries.hops > 0);
+            late.extend(overtaken.into_iter().map(|held| (held, NotSent::Redirects)));
             ready.extend(list);
-        }
+            stays
+        });
         for held in ready.iter().chain(late.iter().map(|(held, _)| held)) {
             slots.held -= 1;
             slots.held_bytes -= held.message.len();
@@ -473,6 +517,17 @@ impl Back {
 fn give_up_on(env: &mut Env, envelope: &Envelope, replies: &mut impl Replies, now: Now) -> bool {
     turn_away(env, replies, envelope.addressee(), NotSent::Redirects, now);
     true
+}
+
+/// Does a node say that it copies another?
+fn is_replica(role: &[u8]) -> bool {
+    let first = reply::elements(role).and_then(|mut parts| parts.next()).and_then(reply::text);
+    first.is_some_and(|role| matches!(role, b"slave" | b"replica"))
+}
+
+/// A request for a primary, behind the question whether it is one.
+pub(super) fn behind_role(frame: &[u8]) -> Vec<u8> {
+    [ROLE, frame].concat()
 }
 
 /// The keys of a request, or of a block of them.
@@ -526,6 +581,23 @@ impl Slots {
         }
     }
 
+    /// A request for keys that are not all where its slot is goes on key by key, if it may.
+    fn hold_apart(&mut self, env: &mut Env, whole: &Envelope, frame: &[u8], tries: Tries) -> bool {
+        let apart = taken_apart(frame.strip_prefix(ASKING).unwrap_or(frame));
+        let Some((pieces, join)) = apart.filter(|(pieces, _)| self.held + pieces.len() <= HELD_MAX) else {
+            return false;
+        };
+        let to = whole.reply_to;
+        let index = env.pieces.insert(to, (join, whole.nature.effect), whole.route.protocol, pieces.len());
+        for (part, piece) in pieces.iter().enumerate() {
+            let reply_to = to.piece(env.settings.id, index, part as u16);
+            let message = Stored::new(Message::Small(piece), &mut env.pool);
+            let envelope = Envelope { reply_to, ..*whole };
+            self.hold(Held { envelope, message, requests: 1, tries, ask: None, confirmed_by: None });
+        }
+        true
+    }
+
     fn find(&self, target: Target<'_>, sender: BackendId) -> Option<NodeKey> {
         let sender = self.map.node(sender)?.addresses.first()?;
         self.map.find(&target.resolve(sender)?).map(|node| node.key)
@@ -533,13 +605,36 @@ impl Slots {
 }
 
 impl Held {
+    /// It has not been sent yet. What is held goes to owners, whoever might have answered it.
+    fn new(env: &mut Env, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) -> Self {
+        let track = track_at_owner(envelope.route.track);
+        Self {
+            envelope: Envelope { route: Route { track, ..envelope.route }, ..*envelope },
+            message: Stored::new(message, &mut env.pool),
+            requests,
+            tries: Tries { hops: 0, held_since: now.monotonic },
+            ask: None,
+            confirmed_by: None,
+        }
+    }
+
+    /// Is it for one of the keys of a request that was taken apart?
+    fn is_piece(&self) -> bool {
+        self.envelope.reply_to.piece_of().is_some()
+    }
+
     fn is_late(&self, now: Timestamp) -> bool {
         now >= self.envelope.deadline || now.since(self.tries.held_since) >= HELD_FOR_MAX
     }
 }
 
+/// The track of what goes to an owner, whoever might have answered it.
+fn track_at_owner(track: Track) -> Track {
+    if track == Track::Replica { Track::Usual } else { track }
+}
+
 /// What travels with a request, as far as that matters to whoever sends it again.
-fn envelope_of(pending: &Pending, reply_to: ReplyTo, route: Route) -> Envelope {
+pub(super) fn envelope_of(pending: &Pending, reply_to: ReplyTo, route: Route) -> Envelope {
     Envelope {
         reply_to,
         route,

@@ -40,10 +40,15 @@ impl Back {
                 env.counters.add(Counter::LateInShadow, 1);
             }
             let envelope = Envelope { deadline: Timestamp::MAX, ..*envelope };
-            return self.send_there(env, &envelope, message, requests, now);
+            return self.send(env, &envelope, message, requests, now);
         }
         self.begin_turn(now);
         let index = bulkhead_for(envelope.route);
+        if self.bulkheads[index].is_gated()
+            && let Some(sent_or_not) = self.pass_gate(env, envelope, (message, requests), now)
+        {
+            return sent_or_not;
+        }
         let bulkhead = &mut self.bulkheads[index];
         match bulkhead.judge(envelope, now.monotonic) {
             Verdict::TooLate => return Err(NotSent::TooLate(Stage::Arrival, Duration::ZERO)),
@@ -105,7 +110,7 @@ impl Back {
     }
 
     /// A bulkhead is looked after from now on.
-    fn list(&mut self, index: usize) {
+    pub(super) fn list(&mut self, index: usize) {
         let bulkhead = &mut self.bulkheads[index];
         if !bulkhead.is_listed() {
             let counted = links_of(&self.links, self.ratios.len(), index).flat_map(|link| &link.pending);
@@ -163,6 +168,7 @@ impl Back {
         }
         if self.slots.is_some() {
             self.look_after_slots(env, replies, now);
+            self.look_after_readers(env, now);
         }
     }
 
@@ -202,6 +208,9 @@ impl Back {
 
     fn look_after(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) -> bool {
         let late = self.late;
+        if self.bulkheads[index].is_gated() {
+            self.clear_gated(env, index, replies, now);
+        }
         let bulkhead = &mut self.bulkheads[index];
         bulkhead.begin_turn(late, now.monotonic);
         if bulkhead.handle_look(now.monotonic) {
@@ -277,11 +286,14 @@ impl Back {
     }
 
     /// How it stands with the bulkheads of each backend, in the order of backends and tracks.
-    pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
+    pub fn bulkheads(&self, settings: &ShardSettings) -> impl Iterator<Item = BulkheadFigures> {
         self.bulkheads.iter().enumerate().map(|(index, bulkhead)| {
             let ratio = &self.ratios[index / BULKHEADS];
             let latency_ratio = ratio.seen().map(|seen| seen.ratio);
-            BulkheadFigures { level: ratio.level() as u8, latency_ratio, ..bulkhead.figures() }
+            let ejections = self.health[index / BULKHEADS].ejections;
+            let breaker = settings.overload.health.standing(index / BULKHEADS).stage;
+            let level = ratio.level() as u8;
+            BulkheadFigures { level, latency_ratio, breaker, ejections, ..bulkhead.figures() }
         })
     }
 

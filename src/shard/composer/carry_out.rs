@@ -7,14 +7,17 @@ use super::destination::Destination;
 use crate::policy::price::Asked;
 use crate::protocol::command::{Class, Command, LocalCommand};
 use crate::protocol::{Arguments, Request, encode};
+use crate::routing::cluster::WalkStep;
+use crate::shard::back::PRIMARY;
 use crate::shard::counters::Counter;
-use crate::shard::front::Rewrite;
-use crate::shard::gate::{Admission, Charge, Payer, Scope, Throttled, asked};
+use crate::shard::front::{MAP_PATIENCE, Rewrite};
+use crate::shard::gate::{Admission, Charge, Payer, Scope, Settlement, Throttled, asked};
 use crate::shard::message::Message;
 use crate::shard::refusal::{NotSent, Refusal};
-use crate::shard::request::{Envelope, Nature, ReplyTo};
+use crate::shard::request::{Envelope, Nature, ReplyTo, Track};
+use crate::shard::settings::Mode;
 use crate::values::time::Now;
-use crate::values::{BackendId, ClientId, ShardId};
+use crate::values::{BackendId, ClientId, ShardId, Timestamp};
 
 /// When to come back after something that may be carried out yet.
 const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
@@ -45,7 +48,15 @@ impl Shard {
         if self.env.strain.is_any() && self.is_held_back(id, destination) {
             return;
         }
-        let Ok(charge) = self.admit(id, command, destination, &request.arguments, now) else { return };
+        if destination == Destination::Walk(WalkStep::Unsure) {
+            return self.wait_for_map(id, &request.arguments, now);
+        }
+        let usual = if self.front.client(id).reads_stale() {
+            self.track_of_stale(command, destination)
+        } else {
+            Track::Usual
+        };
+        let Ok(charge) = self.admit(id, command, destination, usual, &request.arguments, now) else { return };
         let Destination::Home { slot, backend, home, touches } = destination else {
             return self.carry_out_alone(id, command, destination, charge, request, now);
         };
@@ -78,17 +89,20 @@ impl Shard {
             }
             (Destination::Scan { backend, cursor }, _) => {
                 let mut frame = self.env.pool.take();
-                encode::array(&mut frame, arguments.len());
-                encode::bulk(&mut frame, arguments.name());
-                encode::bulk(&mut frame, cursor.to_string().as_bytes());
-                arguments.iter().skip(2).for_each(|word| encode::bulk(&mut frame, word));
+                with_cursor(&mut frame, arguments, cursor);
                 let rewrite = Rewrite::Cursor { backend: backend.0 };
                 let slot = self.no_slot();
                 let envelope = self.envelope_alone(id, (slot, backend), (rewrite, charge), nature);
                 self.send_from_here(&envelope, Message::Small(&frame), 1, now);
                 self.env.pool.give(frame);
             }
-            (Destination::Stores(fan_out), _) => self.ask_all(id, fan_out, (charge, nature), message, now),
+            (Destination::Walk(step), _) => self.walk_on(id, step, (charge, nature), arguments, now),
+            (Destination::Stores(fan_out), _) => {
+                if self.env.slots.is_some() {
+                    self.front.note_addressed(id, None, arguments);
+                }
+                self.ask_all(id, fan_out, (charge, nature), message, now);
+            }
             (Destination::Parts(gather), Some(command)) => {
                 self.split(id, command, gather, charge, arguments, now);
             }
@@ -102,7 +116,62 @@ impl Shard {
         }
     }
 
-    /// Admits a request and takes its price, if it has one. What does not go further has been seen to.
+    /// The next step of a walk over the nodes of a cluster.
+    fn walk_on(
+        &mut self,
+        id: ClientId,
+        step: WalkStep,
+        (charge, nature): (Option<Charge>, Nature),
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        match step {
+            WalkStep::Visit { node, cursor, position } => {
+                self.front.note_addressed(id, Some(position), arguments);
+                let mut frame = self.env.pool.take();
+                with_cursor(&mut frame, arguments, cursor);
+                let place = (PRIMARY, node.backend);
+                let envelope = self.envelope_alone(id, place, (Rewrite::Walk, charge), nature);
+                self.send_from_here(&envelope, Message::Small(&frame), 1, now);
+                self.env.pool.give(frame);
+            }
+            WalkStep::Done => self.answer_priced(id, charge, now, |out, _| {
+                encode::array(out, 2);
+                encode::bulk(out, b"0");
+                encode::array(out, 0);
+            }),
+            WalkStep::Nowhere | WalkStep::Unsure => {
+                self.settle(charge, &Settlement::default(), now);
+                self.answer_not_sent(id, BackendId(0), NotSent::NoOwner);
+            }
+        }
+    }
+
+    /// A request goes on when the map of the cluster is known to be right, if that is soon.
+    fn wait_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+        if now.monotonic.since(self.front.client(id).came()) >= MAP_PATIENCE {
+            return self.answer_not_sent(id, BackendId(0), NotSent::Unconfirmed);
+        }
+        self.env.counters.add(Counter::RequestsHeld, 1);
+        self.front.hold_for_map(id, arguments);
+    }
+
+    /// The map of the cluster is what primaries said that were asked at that time.
+    pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
+        self.front.certainty().handle_confirmed(at);
+    }
+
+    /// Requests go on that waited for that, or have waited for too long.
+    pub(super) fn resume_sure(&mut self, now: Now) {
+        for id in self.front.certainty().take_ready(now.monotonic) {
+            if self.front.end_wait_for_grant(id) {
+                self.resume(id, now);
+            }
+        }
+    }
+
+    /// Admits a request and takes its price, if it has one. What does not go further has been seen to. `usual` is the track of
+    /// what does not cost much.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     fn admit(
@@ -110,11 +179,13 @@ impl Shard {
         id: ClientId,
         command: Option<&'static Command>,
         destination: Destination,
+        usual: Track,
         arguments: &Arguments<'_>,
         now: Now,
     ) -> Result<Option<Charge>, Stopped> {
         if self.gate.lets_all_pass() {
-            return Ok(None);
+            let has_tracks = self.env.settings.replicas == Mode::On;
+            return if has_tracks { self.take_track(id, destination, usual, arguments) } else { Ok(None) };
         }
         if let Destination::Weir(local) = destination {
             return self.admit_local(id, command, local, arguments, now);
@@ -123,15 +194,32 @@ impl Shard {
         let client = self.front.client(id);
         let Some(payer) = client.payer() else { return Ok(None) };
         if self.env.strain.is_any() {
-            return self.admit_off_tab(id, payer, (&asked, class), destination.backend(), arguments, now);
+            let backend = destination.backend();
+            return self.admit_off_tab(id, payer, (&asked, class), (backend, usual), arguments, now);
         }
         let in_flight = client.unanswered();
-        let take_track = |track| client.take_track(track);
+        let take_track = |track: Track| client.take_track(track.or(usual));
         let charge = self.gate.admit_on_tab(payer, in_flight, (&asked, class), take_track, now);
         if charge.is_some() {
             return Ok(charge);
         }
-        self.admit_off_tab(id, payer, (&asked, class), destination.backend(), arguments, now)
+        self.admit_off_tab(id, payer, (&asked, class), (destination.backend(), usual), arguments, now)
+    }
+
+    /// The same where nothing has a price, and replicas may answer some.
+    #[cold]
+    fn take_track(
+        &mut self,
+        id: ClientId,
+        destination: Destination,
+        usual: Track,
+        arguments: &Arguments<'_>,
+    ) -> Result<Option<Charge>, Stopped> {
+        if self.reaches_stores(id, destination) && !self.front.client(id).take_track(usual) {
+            self.front.hold_for_replies(&mut self.env, id, arguments);
+            return Err(Stopped);
+        }
+        Ok(None)
     }
 
     /// The same for what weir answers itself: little of it has a price.
@@ -155,7 +243,7 @@ impl Shard {
             _ => None,
         };
         let (Some((asked, class)), Some(payer)) = (asked, client.payer()) else { return Ok(None) };
-        self.admit_off_tab(id, payer, (&asked, class), None, arguments, now)
+        self.admit_off_tab(id, payer, (&asked, class), (None, Track::Usual), arguments, now)
     }
 
     /// The same for what goes on no tab, such as a whole transaction.
@@ -165,14 +253,14 @@ impl Shard {
         id: ClientId,
         payer: Payer,
         (asked, class): (&Asked, Class),
-        backend: Option<BackendId>,
+        (backend, usual): (Option<BackendId>, Track),
         arguments: &Arguments<'_>,
         now: Now,
     ) -> Result<Option<Charge>, Stopped> {
         let client = self.front.client(id);
         let in_flight = client.unanswered();
         let percent = self.env.strain.percent(backend, client.identity().tier);
-        let take_track = |track| client.take_track(track);
+        let take_track = |track: Track| client.take_track(track.or(usual));
         match self.gate.admit(&mut self.env, payer, in_flight, (asked, class, percent), take_track, now) {
             Admission::Passed(charge) => return Ok(charge),
             Admission::AfterReplies => self.front.hold_for_replies(&mut self.env, id, arguments),
@@ -243,7 +331,7 @@ impl Shard {
     }
 
     /// Is any of it for a store?
-    fn reaches_stores(&mut self, id: ClientId, destination: Destination) -> bool {
+    pub(super) fn reaches_stores(&mut self, id: ClientId, destination: Destination) -> bool {
         match destination {
             Destination::Weir(LocalCommand::Exec) => {
                 self.front.client(id).transaction().is_some_and(|transaction| transaction.reaches_stores())
@@ -325,4 +413,12 @@ impl Shard {
     pub(super) fn payer_of(&mut self, id: ClientId) -> Option<Payer> {
         self.front.client(id).payer()
     }
+}
+
+/// A walk's request with another cursor.
+fn with_cursor(out: &mut Vec<u8>, arguments: &Arguments<'_>, cursor: u64) {
+    encode::array(out, arguments.len());
+    encode::bulk(out, arguments.name());
+    encode::bulk(out, cursor.to_string().as_bytes());
+    arguments.iter().skip(2).for_each(|word| encode::bulk(out, word));
 }

@@ -32,8 +32,11 @@ impl Shard {
 
     /// Takes on what it can. How many bytes are known to be missing of the request that is coming, if they may.
     pub(super) fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
-        let Some(mut decoder) = self.front.begin_decoding(id) else { return 0 };
-        let progress = self.decode_with(id, &mut decoder, chunk, now);
+        let Some((mut decoder, http)) = self.front.begin_decoding(id) else { return 0 };
+        let progress = match http {
+            None => self.decode_with(id, &mut decoder, chunk, now),
+            Some(http) => self.decode_http(id, http, chunk, now),
+        };
         let missing = if progress == Progress::Done { decoder.missing() } else { 0 };
         self.front.end_decoding(&mut self.env, id, decoder, progress);
         missing
@@ -88,7 +91,7 @@ impl Shard {
     }
 
     /// One whole request: from here it is answered exactly once.
-    fn handle_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+    pub(super) fn handle_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         if let Some(command) = command::recognise_plain(&request.arguments) {
             return self.handle_command(id, command, request, now);
         }

@@ -5,6 +5,7 @@ use crate::protocol::Arguments;
 use crate::protocol::command::{
     Class, Command, Effect, FanOut, Gather, Handling, KeyError, Keys, LocalCommand,
 };
+use crate::routing::cluster::WalkStep;
 use crate::routing::slot_of;
 use crate::shard::back::NO_SLOT;
 use crate::shard::front::split_cursor;
@@ -25,6 +26,8 @@ pub(super) enum Destination {
     Stores(FanOut),
     /// To the backend that a cursor names, from the cursor that one gave.
     Scan { backend: BackendId, cursor: u64 },
+    /// The next step of a walk over the nodes of a cluster.
+    Walk(WalkStep),
     /// Nowhere: weir answers.
     Weir(LocalCommand),
 }
@@ -36,7 +39,7 @@ impl Destination {
         use LocalCommand::{Exec, Hello, Reset};
         match self {
             Self::Home { .. } | Self::Parts(_) => false,
-            Self::Alone { .. } | Self::Stores(_) | Self::Scan { .. } => true,
+            Self::Alone { .. } | Self::Stores(_) | Self::Scan { .. } | Self::Walk(_) => true,
             Self::Weir(local) => matches!(local, Exec | Hello | Reset),
         }
     }
@@ -49,7 +52,8 @@ impl Destination {
             Self::Home { backend, .. } | Self::Alone { backend, .. } | Self::Scan { backend, .. } => {
                 Some(backend)
             }
-            Self::Parts(_) | Self::Stores(_) | Self::Weir(_) => None,
+            Self::Walk(WalkStep::Visit { node, .. }) => Some(node.backend),
+            Self::Parts(_) | Self::Stores(_) | Self::Walk(_) | Self::Weir(_) => None,
         }
     }
 }
@@ -123,10 +127,16 @@ impl Shard {
                     _ => Ok(Destination::Parts(gather)),
                 }
             }
+            Handling::FanOut(FanOut::Scan) if self.env.slots.is_some() => {
+                let cursor = std::str::from_utf8(arguments.at(1)).ok().and_then(|word| word.parse().ok());
+                let came = self.front.client(id).came();
+                let is_sure = self.front.certainty().is_sure(came);
+                Ok(Destination::Walk(self.env.walks.step(cursor.ok_or("ERR invalid cursor")?, is_sure)))
+            }
             Handling::FanOut(FanOut::Scan) => {
                 let cursor = split_cursor(arguments.at(1), self.env.settings.topology.backends());
                 let (backend, cursor) = cursor.ok_or("ERR invalid cursor")?;
-                Ok(Destination::Scan { backend: self.scanned(BackendId(backend)), cursor })
+                Ok(Destination::Scan { backend: BackendId(backend), cursor })
             }
             Handling::FanOut(FanOut::One) => Ok(self.first_backend()),
             Handling::FanOut(fan_out) if fan_out != FanOut::Settings && self.has_one_store() => {
@@ -155,11 +165,8 @@ impl Shard {
 
     /// The same as a slot and a backend.
     pub(super) fn first_place(&self) -> (u16, BackendId) {
-        let first = match &self.env.slots {
-            None => None,
-            Some(slots) => slots.primaries().next().map(|node| node.key.backend),
-        };
-        (self.no_slot(), first.unwrap_or(BackendId(0)))
+        let primary = self.env.slots.as_ref().and_then(|slots| slots.primaries().next());
+        (self.no_slot(), primary.map_or(BackendId(0), |node| node.key.backend))
     }
 
     /// The slot of what goes to a backend for another reason.
@@ -170,13 +177,6 @@ impl Shard {
     /// Is there only one store, which has all keys?
     pub(super) fn has_one_store(&self) -> bool {
         self.env.slots.is_none() && self.env.settings.topology.backends() == 1
-    }
-
-    /// The store that a cursor names; of a cluster the next one that is there.
-    fn scanned(&self, named: BackendId) -> BackendId {
-        let Some(slots) = &self.env.slots else { return named };
-        let mut primaries = slots.primaries().map(|node| node.key.backend);
-        primaries.find(|primary| *primary >= named).unwrap_or(named)
     }
 
     /// Where the key of a request lives that has exactly one.

@@ -4,12 +4,15 @@ mod standing;
 
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
+
 use super::Shard;
 use super::decode::encoded;
 use super::destination::{Placement, touches_of};
 use crate::policy::slice::Verdict;
 use crate::protocol::command::{Class, Command, Handling, recognise};
 use crate::protocol::{Arguments, Protocol, encode};
+use crate::shard::front::{Chosen, Identity};
 use crate::shard::gate::{Estimate, Payer, Scope, asked};
 use crate::shard::hot::Foreseen;
 use crate::shard::question::{Question, ScopeLimit};
@@ -20,6 +23,17 @@ use crate::values::time::Now;
 use crate::values::usage::Amount;
 use crate::values::{BackendId, ClientId, MicroUnits, Price, ShardId, UNIT};
 use standing::{Standing, Terms, prefixed};
+
+/// Whose request it would be.
+struct Subject {
+    identity: Identity,
+    protocol: Protocol,
+    /// See `ReplyTo::connection`.
+    connection: u64,
+}
+
+/// No client's.
+const NO_CONNECTION: u64 = u64::MAX;
 
 impl Shard {
     /// All three scopes. What is left of them is asked of the pools, which know what other cores spent.
@@ -36,7 +50,8 @@ impl Shard {
         }
         // What was spent here and not told yet goes first.
         self.gate.flush(now.monotonic);
-        let limits = self.scopes_of(id).into_iter().map(|(scope, name)| ScopeLimit {
+        let identity = self.front.client(id).identity().clone();
+        let limits = self.scopes_of(&identity).into_iter().map(|(scope, name)| ScopeLimit {
             scope: word_for(scope),
             name,
             bucket: self.gate.bucket(scope),
@@ -68,18 +83,33 @@ impl Shard {
                 return self.answer_error(id, &error.to_string());
             }
         };
-        let explained = self.explained(id, command, &inner, now);
+        let client = self.front.client(id);
+        let (identity, protocol) = (client.identity().clone(), client.protocol());
+        let connection = ReplyTo::new(self.env.settings.id, id, 0).connection();
+        let explained = self.explained(&Subject { identity, protocol, connection }, command, &inner, now);
         self.answer_priced(id, charge, now, |out, protocol| explained.write(out, protocol));
+    }
+
+    /// The same for operators: as if a client of this tenant asked that has chosen nothing. The error says what is wrong.
+    pub fn handle_explain(&mut self, tenant: &str, words: &[Vec<u8>], now: Now) -> Result<Explained, String> {
+        let quotas = &self.env.quotas;
+        let tenant = quotas.find(tenant).ok_or_else(|| format!("there is no tenant '{tenant}'"))?;
+        let identity = Identity::of(quotas, tenant, None, None, Chosen::default());
+        let (frame, places) = encoded(words.iter().map(Vec::as_slice));
+        let arguments = Arguments::new(&frame, &places);
+        let command = recognise(&arguments).map_err(|error| error.to_string())?;
+        let subject = Subject { identity, protocol: Protocol::Resp2, connection: NO_CONNECTION };
+        Ok(self.explained(&subject, command, &arguments, now))
     }
 
     fn explained(
         &mut self,
-        id: ClientId,
+        subject: &Subject,
         command: &'static Command,
         arguments: &Arguments<'_>,
         now: Now,
-    ) -> Map {
-        let mut map = Map::default();
+    ) -> Explained {
+        let mut map = Explained::default();
         map.text("command", command.spoken_name());
         let handling = command.handling_for(arguments);
         match handling {
@@ -97,14 +127,14 @@ impl Shard {
         let sender = self.explain_place(&mut map, command, handling, arguments);
         map.text("class", word_for_class(command.class).to_owned());
         let weights = *self.gate.weights();
-        let (payer, asked) = (self.payer_of(id), asked(Some(command), arguments));
-        let (tier, backend) = (self.front.client(id).identity().tier, sender.map(|(backend, _)| backend));
+        let (payer, asked) = (subject.identity.payer, asked(Some(command), arguments));
+        let (tier, backend) = (subject.identity.tier, sender.map(|(backend, _)| backend));
         let percent = self.env.strain.percent(backend, tier);
         let Estimate { quote, expected, total, surcharge } =
             self.gate.estimate(payer, (&asked, command.class, percent));
         let fixed = quote.fixed.micro() - surcharge;
         let rest = weights.rest_of_estimate(&quote, expected);
-        let mut price = Map::default();
+        let mut price = Explained::default();
         price.units("base", weights.base.min(fixed));
         price.units("request_bytes", fixed.saturating_sub(weights.base));
         let keys = u64::from(quote.keys).saturating_mul(weights.key).min(rest);
@@ -115,11 +145,11 @@ impl Shard {
         price.units("to_floor", total.micro().saturating_sub(terms));
         price.units("total", total.micro());
         map.0.push(("estimate", Value::Map(price)));
-        self.explain_admission(&mut map, id, total, now);
+        self.explain_admission(&mut map, subject, total, now);
         if let Some((backend, home)) = sender {
             let track = self.gate.track(payer, command.class, total);
-            self.explain_hot(&mut map, id, (command, arguments, track), now);
-            self.explain_standing(&mut map, id, (backend, home, track), now);
+            self.explain_hot(&mut map, subject, (command, arguments, track), now);
+            self.explain_standing(&mut map, subject, (backend, home, track), now);
         }
         map
     }
@@ -127,8 +157,8 @@ impl Shard {
     /// What is done about the key if it is hot. Only the core that it is at home on knows.
     fn explain_hot(
         &mut self,
-        map: &mut Map,
-        id: ClientId,
+        map: &mut Explained,
+        subject: &Subject,
         (command, arguments, track): (&Command, &Arguments<'_>, Track),
         now: Now,
     ) {
@@ -139,10 +169,9 @@ impl Shard {
                 format!("core {} decides: the key is at home there", home.0)
             }
             Ok(Placement::Together { slot, backend, .. }) => {
-                let route = Route { slot, backend, protocol: self.front.client(id).protocol(), track };
-                let connection = ReplyTo::new(own, id, 0).connection();
+                let route = Route { slot, backend, protocol: subject.protocol, track };
                 let what = (touches_of(command, arguments), command.effect);
-                self.hot.foresee(what, (connection, route), arguments.frame(), now.monotonic).text()
+                self.hot.foresee(what, (subject.connection, route), arguments.frame(), now.monotonic).text()
             }
             Ok(Placement::OneBackend { .. } | Placement::Apart) => Foreseen::Keys.text(),
             Ok(Placement::Nowhere) | Err(_) => Foreseen::NoKey.text(),
@@ -153,8 +182,8 @@ impl Shard {
     /// What stands before a backend, on the core that would send the request.
     fn explain_standing(
         &mut self,
-        map: &mut Map,
-        id: ClientId,
+        map: &mut Explained,
+        subject: &Subject,
         (backend, home, track): (BackendId, ShardId, Track),
         now: Now,
     ) {
@@ -162,23 +191,25 @@ impl Shard {
         let overload = &settings.overload;
         let index = usize::from(backend.0) * BULKHEADS + track as usize;
         let standing = if home == settings.id {
-            self.back.bulkheads().nth(index).map(|own| Standing::of(&own)).unwrap_or_default()
+            self.back.bulkheads(settings).nth(index).map(|own| Standing::of(&own)).unwrap_or_default()
         } else {
             let first = overload.window_bounds.first(settings.topology.shards());
             Standing::told(overload.board.of(home, index), first)
         };
-        let identity = self.front.client(id).identity();
+        let identity = &subject.identity;
         let level = strain::agreed_at(&overload.board, settings, usize::from(backend.0), now.monotonic);
         let terms = Terms { tier: identity.tier, deadline: identity.deadline, level };
         map.text("tier", identity.tier.to_string());
         map.text("connections", if track == Track::Heavy { "heavy" } else { "usual" }.to_owned());
+        let health = overload.health.standing(usize::from(backend.0));
+        map.text("breaker", standing::breaker(overload.breaker, health, now.monotonic));
         standing.explain(map, overload, &terms);
     }
 
     /// Where it goes. To which backend and from which core, where that is one.
     fn explain_place(
         &self,
-        map: &mut Map,
+        map: &mut Explained,
         command: &'static Command,
         handling: Handling,
         arguments: &Arguments<'_>,
@@ -216,16 +247,16 @@ impl Shard {
         }
     }
 
-    fn explain_admission(&mut self, map: &mut Map, id: ClientId, cost: Price, now: Now) {
+    fn explain_admission(&mut self, map: &mut Explained, subject: &Subject, cost: Price, now: Now) {
         if !self.gate.is_priced() {
             return map.text("rate", "off".to_owned());
         }
         let mut scopes = Vec::new();
         let mut decision = "admitted";
-        for (scope, name) in self.scopes_of(id) {
+        for (scope, name) in self.scopes_of(&subject.identity) {
             let peeked = self.gate.peek(scope, cost, now.monotonic);
             let Some((verdict, capacity, remaining)) = peeked else { continue };
-            let mut told = Map::default();
+            let mut told = Explained::default();
             told.text("scope", word_for(scope).to_owned());
             told.text("name", name);
             told.number("limit", capacity.ru_per_second as i64);
@@ -249,8 +280,7 @@ impl Shard {
     }
 
     /// The scopes that a client's requests are paid from, and the names of those who pay.
-    fn scopes_of(&mut self, id: ClientId) -> Vec<(Scope, String)> {
-        let identity = self.front.client(id).identity();
+    fn scopes_of(&self, identity: &Identity) -> Vec<(Scope, String)> {
         let mut scopes = vec![(Scope::Global, "global".to_owned())];
         if let Some(tenant) = identity.tenant {
             scopes.push((Scope::Tenant(tenant), self.env.quotas.tenant(tenant).name.clone()));
@@ -286,18 +316,33 @@ fn in_ms(duration: Duration) -> i64 {
 }
 
 /// A reply of named values, in either dialect.
-#[derive(Debug, Default)]
-struct Map(Vec<(&'static str, Value)>);
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Explained(Vec<(&'static str, Value)>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 enum Value {
     Text(String),
     Number(i64),
-    Map(Map),
+    Map(Explained),
     List(Vec<Value>),
 }
 
-impl Map {
+impl Serialize for Explained {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl Explained {
+    /// The core that the keys are at home on, if there is one: it knows more than others.
+    pub fn home(&self) -> Option<ShardId> {
+        self.0.iter().find_map(|(name, value)| match value {
+            Value::Number(home) if *name == "shard" => u16::try_from(*home).ok().map(ShardId),
+            _ => None,
+        })
+    }
+
     fn text(&mut self, name: &'static str, text: String) {
         self.0.push((name, Value::Text(text)));
     }

@@ -3,13 +3,14 @@
 //!
 //! | what happens to a request | file |
 //! |---|---|
-//! | its bytes become a request, the rest of a large one in room made for it | `decode.rs`, `rooms.rs` |
+//! | its bytes become a request, the rest of a large one in room made for it | `decode.rs`, `http.rs`, `rooms.rs` |
 //! | may its client do that | `permit.rs` |
 //! | where does it go | `destination.rs` |
 //! | it is admitted, and sent there | `carry_out.rs`, `split.rs` |
 //! | its key is hot | `heat.rs` |
 //! | it is queued, or a transaction carried out | `transaction.rs` |
 //! | weir answers it | `local.rs`, `clients.rs`, `qos.rs`, `explain.rs` |
+//! | a replica may answer it | `stale.rs` |
 //! | its reply comes back | `replies.rs` |
 //!
 //! No file here has state of its own, but for when to look after things (`upkeep.rs`).
@@ -18,20 +19,22 @@ mod carry_out;
 mod clients;
 mod decode;
 mod destination;
-mod explain;
+pub(super) mod explain;
 mod heat;
+mod http;
 mod local;
 mod permit;
 mod qos;
 mod replies;
 mod rooms;
 mod split;
+mod stale;
 mod transaction;
 mod upkeep;
 
 use std::sync::Arc;
 
-use super::back::{Back, BulkheadFigures, Doubt, ServiceTimes};
+use super::back::{Back, BulkheadFigures, Doubt, ReaderFigures, ServiceTimes};
 use super::counters::{Counter, Counters, Pressures};
 use super::env::Env;
 use super::front::client_filter::{ClientsAsked, ClientsTold};
@@ -46,7 +49,7 @@ use super::request::ReplyTo;
 use super::settings::ShardSettings;
 use crate::config::Quotas;
 use crate::protocol::Segment;
-use crate::routing::cluster::Map;
+use crate::routing::cluster::{Map, Reason, ReplicaState};
 use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, StoreVersion, Timestamp};
@@ -79,7 +82,7 @@ impl Shard {
         Self {
             front: Front::new(&settings),
             gate: Gate::new(&settings, &quotas),
-            hot: Hot::new(settings.hot.clone()),
+            hot: Hot::new(settings.hot.clone(), &quotas),
             back: Back::new(&settings),
             post: Post::new(settings.topology.shards()),
             upkeep: Upkeep::default(),
@@ -135,7 +138,7 @@ impl Shard {
 
     /// How it stands with the bulkheads of each backend: one for each track.
     pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
-        self.back.bulkheads()
+        self.back.bulkheads(&self.env.settings)
     }
 
     /// Requests that wait for room at their backends.
@@ -182,9 +185,7 @@ impl Shard {
     pub fn handle_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
         self.env.counters.add(Counter::ClientsRefused, 1);
         let id = self.handle_client_opened(now);
-        let text =
-            format!("OVERLOADED reason=clients limit={clients_max} (--max-clients) retry_after_ms=1000");
-        self.answer_error(id, &text);
+        self.answer_error(id, &no_room(clients_max));
         self.front.stop_listening(&mut self.env, id);
         id
     }
@@ -276,9 +277,21 @@ impl Shard {
         self.env.handle_slots(slots);
     }
 
+    /// How far replicas of a cluster are behind.
+    pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
+        self.back.handle_replicas(states);
+    }
+
+    /// What nodes did of reads that replicas may answer, by their places.
+    pub fn reader_figures(&self) -> Vec<ReaderFigures> {
+        self.back.reader_figures()
+    }
+
     /// Why the map of the cluster may be old, if it may.
     pub fn poll_doubt(&mut self) -> Option<Doubt> {
-        self.back.take_doubt()
+        let unsure = Doubt { reason: Reason::Unsure, moved: None };
+        let turn = self.turn.monotonic;
+        self.back.take_doubt().or_else(|| self.front.certainty().take_question(turn).then_some(unsure))
     }
 
     /// Clients that say HELLO from now on are told this version.
@@ -290,7 +303,7 @@ impl Shard {
     pub fn handle_quotas(&mut self, quotas: Arc<Quotas>, now: Now) {
         self.gate.handle_quotas(&self.env.quotas, &quotas, now.monotonic);
         self.front.handle_quotas(&self.env, &mut self.gate, &quotas, now);
-        self.hot.handle_quotas();
+        self.hot.handle_quotas(&quotas);
         self.env.quotas = quotas;
         self.resume_waiting(now);
     }
@@ -338,6 +351,7 @@ impl Shard {
         back.handle_turn_end(env, &mut replies, now);
         self.look_after_hot(now);
         self.front.end_pauses(&self.env.quotas, now);
+        self.resume_sure(now);
         self.front.reserve_for_waiting();
         for _ in 0..self.front.waiting_for_turn() {
             let Some(id) = self.front.take_next_turn() else { break };
@@ -426,7 +440,8 @@ impl Shard {
         let next_turn = self.is_busy().then_some(self.turn.monotonic);
         let upkeep = self.upkeep.poll_deadline();
         let own = [self.gate.poll_deadline(), self.hot.poll_deadline(), self.back.poll_deadline()];
-        own.into_iter().chain([upkeep, next_turn, self.front.pause_ends()]).flatten().min()
+        let front = [self.front.pause_ends(), self.front.certainty_deadline()];
+        own.into_iter().chain([upkeep, next_turn]).chain(front).flatten().min()
     }
 
     /// Was memory given back, so that the system may have it?
@@ -444,6 +459,7 @@ impl Shard {
             || self.front.sends_in_flight() > 0
             || idle_matters
             || login_matters
+            || self.front.has_slow_http()
             || holds_much
     }
 
@@ -452,8 +468,10 @@ impl Shard {
         back.give_up_on_silent(env, &mut replies, now);
         back.look_for_stalls(&env.settings, now);
         back.look_for_strain(env, now);
+        back.look_for_sickness(env, now);
         self.front.close_stuck(&mut self.env, now);
         self.front.close_strangers(&mut self.env, now);
+        self.front.close_slow_http(&mut self.env, now);
         if self.front.holds_much(&self.env) {
             self.front.weigh(&mut self.env);
         }
@@ -472,11 +490,21 @@ impl Shard {
     }
 }
 
+/// What a client is told for whom there is no room.
+fn no_room(clients_max: usize) -> String {
+    format!("OVERLOADED reason=clients limit={clients_max} (--max-clients) retry_after_ms=1000")
+}
+
 #[cfg(test)]
 impl Shard {
     /// Its clients, to look at.
     pub fn front(&self) -> &Front {
         &self.front
+    }
+
+    /// Is nothing left of requests that were taken apart?
+    pub fn has_no_pieces(&self) -> bool {
+        self.env.pieces.is_empty()
     }
 
     /// Weighs them now.

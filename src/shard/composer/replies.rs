@@ -12,6 +12,7 @@ use crate::shard::outcome::Outcome;
 use crate::shard::post::Post;
 use crate::shard::refusal::NotSent;
 use crate::shard::request::{Envelope, ReplyTo};
+use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
 
 /// The stages that a reply passes.
@@ -33,6 +34,9 @@ impl Replies for TowardsClients<'_> {
         if to.flight_id().is_some() {
             return self.land(env, to, outcome, message, now);
         }
+        if let Some(whole) = to.piece_of() {
+            return self.join(env, (whole, to.part), outcome, message, now);
+        }
         self.hot.handle_reply(env, to, outcome, message.bytes(), now.monotonic);
         self.clients.give(env, to, outcome, message, now);
     }
@@ -49,11 +53,28 @@ impl Replies for TowardsClients<'_> {
 }
 
 impl TowardsClients<'_> {
+    /// A piece of a request that was taken apart was answered.
+    #[inline(never)]
+    fn join(&mut self, env: &mut Env, piece: (u32, u16), outcome: Outcome, message: Message<'_>, now: Now) {
+        let bytes_max = env.settings.reply_bytes_max;
+        let joined = env.pieces.handle_reply(piece, outcome, message, bytes_max, &mut env.pool);
+        let Some((to, outcome, reply)) = joined else { return };
+        if reply.len() > COPY_BYTES_MAX {
+            self.clients.give(env, to, outcome, Message::Shared(&reply.into()), now);
+        } else {
+            self.clients.give(env, to, outcome, Message::Small(&reply), now);
+            env.pool.give(reply);
+        }
+    }
+
     /// What was fetched for several requests is there, or will not come.
     #[inline(never)]
     fn land(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let bytes = message.bytes();
         let Some(mut landed) = self.hot.land(env, to, outcome, bytes, now.monotonic) else { return };
+        while let Some((to, outcome, reply)) = landed.next_spared() {
+            self.clients.give(env, to, outcome, Message::new(&reply, Some(&reply)), now);
+        }
         while let Some((to, outcome)) = landed.next(bytes.len()) {
             self.clients.give(env, to, outcome, message, now);
         }

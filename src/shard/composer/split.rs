@@ -1,18 +1,17 @@
 //! One request, many places: `MGET` and its kin go apart by key, `DBSIZE` and its kin go to every backend.
 
-use std::collections::HashMap;
-
 use super::Shard;
 use super::destination::step_of;
 use crate::protocol::command::{Command, FanOut, Gather};
 use crate::protocol::{Arguments, encode};
 use crate::routing::slot_of;
+use crate::shard::back::PRIMARY;
 use crate::shard::counters::Counter;
 use crate::shard::front::Join;
 use crate::shard::gate::Charge;
 use crate::shard::message::Message;
 use crate::shard::request::{Envelope, Nature, ReplyTo, Route, Touches};
-use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, ShardId};
 
@@ -60,24 +59,28 @@ impl Shard {
 
     /// The places the keys live in, and for each key in order, in which of them.
     fn parts_of(&self, arguments: &Arguments<'_>, step: usize) -> (Vec<Part>, Vec<u16>) {
-        if self.env.slots.is_some() {
-            return self.parts_by_slot(arguments, step);
-        }
         let settings = &self.env.settings;
         let topology = settings.topology;
         let (backends, lanes) = (usize::from(topology.backends()), usize::from(settings.links_per_backend));
-        let places = usize::from(topology.shards()) * backends * lanes;
+        // A cluster takes no request for several slots.
+        let by_slot = self.env.slots.is_some();
+        let places =
+            if by_slot { usize::from(SLOTS) } else { usize::from(topology.shards()) * backends * lanes };
         let mut part_at = vec![u16::MAX; places];
         let mut parts: Vec<Part> = Vec::new();
         let order = (1..arguments.len())
             .step_by(step)
             .map(|index| {
                 let slot = slot_of(arguments.at(index));
-                let (home, backend) = (topology.home_of(slot), topology.backend_of(slot));
+                let (home, backend) = (topology.home_of(slot), self.env.backend_of(slot));
                 // A part goes over one connection, so keys that use different ones are different parts: else a key
                 // could be reached over two, and its requests overtake each other.
-                let place = (usize::from(home.0) * backends + usize::from(backend.0)) * lanes
-                    + usize::from(settings.lane_of(slot));
+                let place = if by_slot {
+                    usize::from(slot)
+                } else {
+                    (usize::from(home.0) * backends + usize::from(backend.0)) * lanes
+                        + usize::from(settings.lane_of(slot))
+                };
                 if part_at[place] == u16::MAX {
                     part_at[place] = parts.len() as u16;
                     parts.push(Part { home, backend, slot, keys: 0 });
@@ -87,24 +90,6 @@ impl Shard {
                 part
             })
             .collect();
-        (parts, order)
-    }
-
-    /// The same before a cluster, which takes no request for several slots.
-    fn parts_by_slot(&self, arguments: &Arguments<'_>, step: usize) -> (Vec<Part>, Vec<u16>) {
-        let mut part_of: HashMap<u16, u16> = HashMap::new();
-        let mut parts: Vec<Part> = Vec::new();
-        let order = (1..arguments.len()).step_by(step).map(|index| {
-            let slot = slot_of(arguments.at(index));
-            let part = *part_of.entry(slot).or_insert_with(|| {
-                let home = self.env.settings.topology.home_of(slot);
-                parts.push(Part { home, backend: self.env.backend_of(slot), slot, keys: 0 });
-                parts.len() as u16 - 1
-            });
-            parts[usize::from(part)].keys += 1;
-            part
-        });
-        let order = order.collect();
         (parts, order)
     }
 
@@ -159,7 +144,7 @@ impl Shard {
             }
         };
         self.env.counters.add(Counter::RequestsSplit, 1);
-        let slot = self.no_slot();
+        let slot = if self.env.slots.is_some() { PRIMARY } else { 0 };
         let whole = self.envelope_of_parts(id, join, stores.len(), charge, (nature, nature.touches()));
         self.front.client(id).hold_back_later();
         for (part, backend) in stores.into_iter().enumerate() {
@@ -177,7 +162,7 @@ impl Shard {
         charge: Option<Charge>,
         (nature, touches): (Nature, Touches),
     ) -> Envelope {
-        let sequence = self.front.expect_parts(id, join, parts, charge);
+        let sequence = self.front.expect_parts(id, (join, nature.effect), parts, charge);
         let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
         let client = self.front.client(id);
         client.envelope(reply_to, (0, BackendId(0)), (nature, touches), charge.as_ref())

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::Front;
 use super::client::{Client, Ending};
-use super::cursor::with_next_cursor;
+use super::cursor::{with_next_cursor, with_walk_cursor};
 use super::gather::Arrival;
 use super::order::Rewrite;
-use crate::protocol::{Protocol, Segment};
+use crate::protocol::http::Conversation;
+use crate::protocol::{Output, Protocol, Segment};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::gate::{Charge, Settlement};
@@ -55,6 +56,19 @@ impl Outbox {
             self.to_send.push_back(id);
         }
     }
+}
+
+/// What replies come to as responses of HTTP, if that is something.
+fn http_segment(http: &mut Conversation, output: &mut Output) -> Option<Segment> {
+    let mut spare = Vec::new();
+    while let Some(segment) = output.take() {
+        segment.pieces().for_each(|piece| http.hear(piece));
+        if let Segment::Gathered(buffer) = segment {
+            spare = buffer;
+        }
+    }
+    spare.clear();
+    http.take_output(spare).map(Segment::Gathered)
 }
 
 impl Front {
@@ -115,10 +129,20 @@ impl Front {
             }
             Some((Rewrite::Cursor { backend }, charge)) => {
                 settle(charge, &Settlement::of(outcome));
-                let next = env.stores().into_iter().find(|store| store.0 > backend);
                 let backends = env.settings.topology.backends();
-                let reply = with_next_cursor(message.bytes(), backend, next.map(|next| next.0), backends);
+                let next = Some(backend + 1).filter(|next| *next < backends);
+                let reply = with_next_cursor(message.bytes(), backend, next, backends);
                 self.answer_rewritten(env, id, to.sequence, reply);
+            }
+            Some((Rewrite::Walk, charge)) => {
+                settle(charge, &Settlement::of(outcome));
+                let addressed = client.addressed.take();
+                let walk = addressed.as_ref().and_then(|addressed| addressed.walk);
+                if self.end_addressed(env, id, to.sequence, addressed) {
+                    let bytes = message.bytes();
+                    let reply = walk.map_or_else(|| bytes.to_vec(), |walk| with_walk_cursor(bytes, walk));
+                    self.answer_rewritten(env, id, to.sequence, reply);
+                }
             }
             Some((Rewrite::Splice, charge)) => {
                 settle(charge, &Settlement::of(outcome));
@@ -135,14 +159,17 @@ impl Front {
                     Arrival::Joined { reply, waited, settlement } => {
                         settle(charge, &settlement);
                         client.order.stored_bytes -= waited;
-                        self.answer_rewritten(env, id, to.sequence, reply);
+                        let addressed = client.addressed.take();
+                        if addressed.is_none() || self.end_addressed(env, id, to.sequence, addressed) {
+                            self.answer_rewritten(env, id, to.sequence, reply);
+                        }
                     }
                 }
             }
         }
     }
 
-    fn answer_rewritten(&mut self, env: &mut Env, id: ClientId, sequence: u32, reply: Vec<u8>) {
+    pub(super) fn answer_rewritten(&mut self, env: &mut Env, id: ClientId, sequence: u32, reply: Vec<u8>) {
         let client = self.clients.at(id);
         if reply.len() > COPY_BYTES_MAX {
             client.order.answer(sequence, Message::Shared(&reply.into()), &mut env.pool);
@@ -204,10 +231,18 @@ impl Front {
             if client.sending_since.is_some() {
                 continue;
             }
-            if let Some(segment) = client.order.output.take() {
+            let segment = match &mut client.http {
+                None => client.order.output.take(),
+                Some(http) => http_segment(http, &mut client.order.output),
+            };
+            if let Some(segment) = segment {
                 client.sending_since = Some(turn_started);
                 self.outbox.in_flight += 1;
                 return Some((Owner::Client(id), segment));
+            }
+            if client.speaks_http {
+                // What was taken may have been all that its next request waited for.
+                self.list_to_resume(id);
             }
         }
         None

@@ -1,11 +1,13 @@
 //! One client connection: who it is, what it sent and has not been answered, and what of it waits.
 
+use super::certainty::Addressed;
 use super::held::HeldRequest;
 use super::identity::Identity;
 use super::order::{Order, Rewrite};
 use super::pause::Paused;
 use super::track::Tracks;
 use super::transaction::{Splice, Transaction};
+use crate::protocol::http::Conversation;
 use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::gate::{Charge, Payer};
 use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Touches, Track};
@@ -57,6 +59,11 @@ pub struct Client {
     /// Attempts to log in that failed.
     pub(super) logins_failed: u8,
     pub(super) decoder: RequestDecoder,
+    /// It speaks HTTP; taken out while its requests are handled.
+    pub(super) http: Option<Box<Conversation>>,
+    pub(super) speaks_http: bool,
+    /// Since when a request of HTTP is coming that is not whole.
+    pub(super) http_since: Option<Timestamp>,
     pub(super) transaction: Option<Box<Transaction>>,
     /// What belongs into the reply to the transaction that is in flight; there is one at a time.
     pub(super) splice: Option<Box<Splice>>,
@@ -68,7 +75,10 @@ pub struct Client {
     pub(super) held_request: Option<Box<HeldRequest>>,
     /// To the homes of which slots requests went that may have yet to be answered: a bit for all that have its number in common.
     handed_over: u64,
-    /// The held request waits for a pool of quotas to answer.
+    /// The request in flight, if it is for primaries of a cluster as such; and whether it is tried for the second time.
+    pub(super) addressed: Option<Box<Addressed>>,
+    pub(super) is_second_try: bool,
+    /// The held request waits for a pool of quotas, or for the map of the cluster.
     pub(super) waits_for_quota: bool,
     /// Requests of it that were answered without their backend, which may carry them out yet.
     pub(super) unsettled: u32,
@@ -113,12 +123,17 @@ impl Client {
             waits_by_order: false,
             logins_failed: 0,
             decoder: RequestDecoder::default(),
+            http: None,
+            speaks_http: false,
+            http_since: None,
             transaction: None,
             splice: None,
             order: Order::default(),
             tracks: Tracks::default(),
             barrier: false,
             held_request: None,
+            addressed: None,
+            is_second_try: false,
             handed_over: 0,
             waits_for_quota: false,
             unsettled: 0,
@@ -138,9 +153,19 @@ impl Client {
         }
     }
 
+    /// Bytes of requests that have come and were not taken on.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.decoder.held_bytes() + self.http.as_ref().map_or(0, |http| http.held_bytes())
+    }
+
     /// What `CLIENT ID` says.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// When bytes of it came last, or the request came that is looked at.
+    pub fn came(&self) -> Timestamp {
+        self.came
     }
 
     /// Its dialect.
@@ -157,6 +182,12 @@ impl Client {
     #[inline]
     pub fn payer(&self) -> Option<Payer> {
         self.identity.payer
+    }
+
+    /// May its reads be answered by replicas of a cluster?
+    #[inline]
+    pub fn reads_stale(&self) -> bool {
+        self.identity.stale_reads
     }
 
     /// Who asks, as other cores are told.
@@ -340,9 +371,12 @@ impl Client {
         let held = self.held_request.as_ref().map_or(0, |held| held.memory_bytes());
         let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes());
         let spliced = self.splice.as_ref().map_or(0, |splice| splice.memory_bytes());
+        let again = self.addressed.as_ref().and_then(|addressed| addressed.again.as_ref());
+        let held = held + again.map_or(0, |again| again.memory_bytes());
         let names = self.name.len() + self.library.iter().map(Vec::len).sum::<usize>();
         size_of::<Self>()
             + self.decoder.memory_bytes()
+            + self.http.as_ref().map_or(0, |http| http.memory_bytes())
             + self.order.waiting_bytes()
             + self.order.entries_bytes()
             + held

@@ -1,6 +1,7 @@
-//! Cursors of `SCAN` over several stores: each also says which store is next.
+//! Cursors of `SCAN` over several stores: each also says which store is next. Before a cluster see `routing/cluster/walk.rs`.
 
 use crate::protocol::{encode, reply};
+use crate::routing::cluster::WalkPosition;
 
 /// The store that a client's cursor names, and the cursor that this one gave; none if it is no cursor.
 pub fn split_cursor(word: &[u8], backends: u16) -> Option<(u16, u64)> {
@@ -17,7 +18,17 @@ pub fn with_next_cursor(reply: &[u8], backend: u16, next: Option<u16>, backends:
         0 => Some(next.map_or(0, u64::from)),
         cursor => cursor.checked_mul(backends).and_then(|scaled| scaled.checked_add(u64::from(backend))),
     };
-    let mut out = Vec::with_capacity(reply.len() + 20);
+    with_cursor(next, rest)
+}
+
+/// The reply of a cluster's node to `SCAN` with a cursor for the client.
+pub fn with_walk_cursor(reply: &[u8], position: WalkPosition) -> Vec<u8> {
+    let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };
+    with_cursor(position.after(cursor), rest)
+}
+
+fn with_cursor(next: Option<u64>, rest: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(rest.len() + 40);
     match next {
         Some(next) => {
             encode::array(&mut out, 2);

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use slab::Slab;
 
+use crate::protocol::command::Effect;
 use crate::protocol::reply::{self, Elements};
 use crate::protocol::{BufferPool, Protocol, encode};
 use crate::shard::gate::Settlement;
@@ -43,12 +44,30 @@ pub enum Join {
 #[derive(Debug)]
 struct Gathering {
     join: Join,
+    effect: Effect,
     protocol: Protocol,
-    parts: Vec<Option<Stored>>,
+    parts: Vec<Option<Part>>,
     missing: usize,
     /// Bytes of the parts that are there, and of the list of what belongs where.
     bytes: usize,
     settlement: Settlement,
+}
+
+#[derive(Debug)]
+struct Part {
+    reply: Stored,
+    outcome: Outcome,
+}
+
+impl Part {
+    fn bytes(&self) -> &[u8] {
+        self.reply.bytes()
+    }
+
+    /// May its store have done what it was asked for, or have been asked for it without an answer?
+    fn may_have_happened(&self) -> bool {
+        self.outcome == Outcome::Lost || !is_error(self.bytes())
+    }
 }
 
 /// What the arrival of a part makes of a request.
@@ -77,12 +96,18 @@ impl Gathers {
     }
 
     /// A request in so many parts, and the bytes that it takes until they are there.
-    pub fn insert(&mut self, join: Join, protocol: Protocol, parts: usize) -> (u32, usize) {
+    pub fn insert(
+        &mut self,
+        (join, effect): (Join, Effect),
+        protocol: Protocol,
+        parts: usize,
+    ) -> (u32, usize) {
         let order = if let Join::Values(order) = &join { size_of_val(order.as_slice()) } else { 0 };
-        let bytes = order + parts * size_of::<Option<Stored>>();
+        let bytes = order + parts * size_of::<Option<Part>>();
         let places = std::iter::repeat_with(|| None).take(parts).collect();
         let index = self.0.insert(Gathering {
             join,
+            effect,
             protocol,
             parts: places,
             missing: parts,
@@ -105,7 +130,7 @@ impl Gathers {
         let gathering = &mut self.0[index as usize];
         let place = &mut gathering.parts[usize::from(part)];
         debug_assert!(place.is_none(), "one reply per part");
-        *place = Some(Stored::new(message, pool));
+        *place = Some(Part { reply: Stored::new(message, pool), outcome });
         gathering.settlement.add(outcome);
         gathering.missing -= 1;
         if gathering.missing > 0 {
@@ -143,7 +168,7 @@ impl Gathers {
 
 impl Gathering {
     fn release(self, pool: &mut BufferPool) {
-        self.parts.into_iter().flatten().for_each(|part| part.release(pool));
+        self.parts.into_iter().flatten().for_each(|part| part.reply.release(pool));
     }
 
     fn join(&self, out: &mut Vec<u8>, bytes_max: usize) {
@@ -152,8 +177,14 @@ impl Gathering {
         let first_error = parts.iter().find(|part| is_error(part)).copied();
         match &self.join {
             Join::Values(order) => join_values(out, order, &parts, bytes_max),
-            Join::AllOk | Join::Same => out.extend_from_slice(first_error.unwrap_or(parts[0])),
+            Join::AllOk => match first_error {
+                // Whatever says no more than that it was done has done something.
+                Some(error) => self.join_failed(out, error),
+                None => out.extend_from_slice(parts[0]),
+            },
+            Join::Same => out.extend_from_slice(first_error.unwrap_or(parts[0])),
             Join::Sum => match first_error {
+                Some(error) if self.effect == Effect::Write => self.join_failed(out, error),
                 Some(error) => out.extend_from_slice(error),
                 None => encode::integer(out, sum(&parts)),
             },
@@ -199,7 +230,24 @@ impl Gathering {
             }
         }
     }
+
+    /// One of several parts has failed, and a number, or `OK`, would claim what was not done. The others may have changed something.
+    fn join_failed(&self, out: &mut Vec<u8>, error: &[u8]) {
+        let is_told = |part: &&Part| std::ptr::eq(part.bytes(), error);
+        let mut others = self.parts.iter().flatten().filter(|part| !is_told(part));
+        out.extend_from_slice(error);
+        if others.any(Part::may_have_happened)
+            && error.starts_with(b"-")
+            && let Some(text) = error.strip_suffix(b"\r\n")
+        {
+            out.truncate(out.len() - error.len() + text.len());
+            out.extend_from_slice(REST_MAY_HAVE_HAPPENED);
+        }
+    }
 }
+
+/// What is said behind the error of one part of a write.
+const REST_MAY_HAVE_HAPPENED: &[u8] = b" (the rest may have happened)\r\n";
 
 fn is_error(part: &[u8]) -> bool {
     part.starts_with(b"-") || part.starts_with(b"!")
@@ -304,17 +352,21 @@ mod tests {
     use super::*;
 
     fn joined(join: Join, parts: &[&str]) -> String {
+        let parts: Vec<_> = parts.iter().map(|part| (*part, Outcome::Refused)).collect();
+        joined_after((join, Effect::Read), &parts)
+    }
+
+    fn joined_after(join: (Join, Effect), parts: &[(&str, Outcome)]) -> String {
         let mut gathers = Gathers::default();
         let mut pool = BufferPool::new(4);
         let (index, listed) = gathers.insert(join, Protocol::Resp2, parts.len());
         let mut whole = None;
-        for (part, reply) in parts.iter().enumerate().rev() {
+        for (part, (reply, outcome)) in parts.iter().enumerate().rev() {
             assert!(whole.is_none(), "complete before the last part");
             let message = Message::Small(reply.as_bytes());
-            let arrival =
-                gathers.part_arrived(index, part as u16, Outcome::Refused, message, 1_000, &mut pool);
+            let arrival = gathers.part_arrived(index, part as u16, *outcome, message, 1_000, &mut pool);
             if let Arrival::Joined { reply, waited, .. } = arrival {
-                assert_eq!(waited, listed + parts.iter().skip(1).map(|part| part.len()).sum::<usize>());
+                assert_eq!(waited, listed + parts.iter().skip(1).map(|(part, _)| part.len()).sum::<usize>());
                 whole = Some(reply);
             }
         }
@@ -338,6 +390,26 @@ mod tests {
     }
 
     #[test]
+    fn a_write_of_which_a_part_failed_says_whether_the_rest_may_have_happened() {
+        let (write, served) = (Effect::Write, Outcome::answered(4));
+        let away = ("-UNAVAILABLE b\r\n", Outcome::Refused);
+        let lost = ("-UNAVAILABLE lost\r\n", Outcome::Lost);
+        let refused = ("-OOM c\r\n", served);
+        let told = |join, effect, parts: &[_]| joined_after((join, effect), parts);
+        for (join, done) in [(Join::Sum, (":1\r\n", served)), (Join::AllOk, ("+OK\r\n", served))] {
+            let rest = "-UNAVAILABLE b (the rest may have happened)\r\n";
+            assert_eq!(told(join.clone(), write, &[done, away]), rest);
+            assert_eq!(told(join.clone(), write, &[away, refused, lost]), rest);
+            // Nothing else has: what is said of the failed part is all there is to say.
+            assert_eq!(told(join.clone(), write, &[away, refused]), away.0);
+            assert_eq!(told(join.clone(), write, &[refused, away]), refused.0);
+            assert_eq!(told(join.clone(), write, &[lost, away]), lost.0);
+            assert_eq!(told(join, write, &[done, ("!5\r\nERR x\r\n", served)]), "!5\r\nERR x\r\n");
+        }
+        assert_eq!(told(Join::Sum, Effect::Read, &[(":1\r\n", served), away]), away.0);
+    }
+
+    #[test]
     fn sums_and_agreements() {
         assert_eq!(
             joined(Join::Sum, &[&format!(":{}\r\n", i64::MAX), ":1\r\n"]),
@@ -346,7 +418,7 @@ mod tests {
         assert_eq!(joined(Join::Sum, &[":2\r\n", ":40\r\n"]), ":42\r\n");
         assert_eq!(joined(Join::Sum, &[":2\r\n", "-ERR no\r\n"]), "-ERR no\r\n");
         assert_eq!(joined(Join::AllOk, &["+OK\r\n", "+OK\r\n"]), "+OK\r\n");
-        assert_eq!(joined(Join::AllOk, &["+OK\r\n", "-OOM\r\n"]), "-OOM\r\n");
+        assert_eq!(joined(Join::AllOk, &["+OK\r\n", "-OOM\r\n"]), "-OOM (the rest may have happened)\r\n");
         assert_eq!(
             joined(Join::Concat, &["*1\r\n+a\r\n", "*0\r\n", "*2\r\n+b\r\n+c\r\n"]),
             "*3\r\n+a\r\n+b\r\n+c\r\n"

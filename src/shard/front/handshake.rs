@@ -32,7 +32,7 @@ impl Front {
         self.close_if_guessing(env, id);
     }
 
-    fn sign_in(
+    pub(super) fn sign_in(
         &mut self,
         env: &mut Env,
         gate: &mut Gate,
@@ -60,7 +60,7 @@ impl Front {
     }
 
     /// A connection on which one password after the other is tried has tried enough.
-    fn close_if_guessing(&mut self, env: &mut Env, id: ClientId) {
+    pub fn close_if_guessing(&mut self, env: &mut Env, id: ClientId) {
         if self.clients.get(id).is_some_and(|client| client.logins_failed >= LOGINS_FAILED_MAX) {
             self.stop_listening(env, id);
         }

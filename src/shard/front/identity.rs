@@ -19,6 +19,8 @@ pub struct Identity {
     pub deadline: Option<Duration>,
     /// What of this the client chose itself. All else is its tenant's, and changes with that.
     pub chosen: Chosen,
+    /// Its reads may be answered by replicas.
+    pub stale_reads: bool,
     /// Who that is in the accounts, if anybody.
     pub payer: Option<Payer>,
 }
@@ -56,6 +58,7 @@ impl Identity {
             tenant: Some(tenant),
             tier: chosen.tier.map_or(highest, |tier| tier.max(highest)),
             deadline: chosen.deadline.or(terms.deadline),
+            stale_reads: terms.stale_reads,
             payer: Some(Payer::new(tenant, account, quotas.version())),
             user,
             chosen,

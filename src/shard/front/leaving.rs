@@ -71,7 +71,9 @@ impl Front {
         for (sequence, rewrite, charge) in client.order.open_charges() {
             let (parts_left, settlement) = match rewrite {
                 Rewrite::Gather(index) => self.gathers.parts_missing(index),
-                Rewrite::AsItCame | Rewrite::Cursor { .. } | Rewrite::Splice => (1, Settlement::default()),
+                Rewrite::AsItCame | Rewrite::Cursor { .. } | Rewrite::Walk | Rewrite::Splice => {
+                    (1, Settlement::default())
+                }
             };
             self.departed.remember(id, sequence, Owing { charge, parts_left, settlement });
         }

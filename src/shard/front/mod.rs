@@ -8,12 +8,15 @@
 //! | the rest of a large request, in room made for it | `room.rs` |
 //! | may its next request be taken on | `turns.rs`, `held.rs`, `track.rs`, `pause.rs`, `pauses.rs` |
 //! | what it has queued since `MULTI` | `transaction.rs` |
+//! | what waits until the map of a cluster is known to be right | `certainty.rs` |
+//! | who speaks HTTP instead | `http.rs` |
 //! | its answers | `answer.rs`, `order.rs`, `gather.rs`, `cursor.rs` |
 //! | who may be connected, and hold how much | `seats.rs`, `memory.rs` |
 //! | how it leaves | `leaving.rs`, `departed.rs` |
 //! | what clients may know of each other | `client_list.rs`, `client_filter.rs` |
 
 mod answer;
+mod certainty;
 mod client;
 pub mod client_filter;
 mod client_list;
@@ -23,6 +26,7 @@ mod departed;
 mod gather;
 mod handshake;
 mod held;
+mod http;
 mod identity;
 mod leaving;
 mod memory;
@@ -36,10 +40,11 @@ mod transaction;
 mod turns;
 mod wishes;
 
+pub use certainty::PATIENCE as MAP_PATIENCE;
 pub use client::{Address, Client};
 pub use cursor::split_cursor;
-pub use gather::Join;
-pub use identity::Identity;
+pub use gather::{Arrival, Gathers, Join};
+pub use identity::{Chosen, Identity};
 pub use order::Rewrite;
 pub use seats::no_seat_left;
 pub use transaction::{LocalRequest, NotQueued, Splice};
@@ -54,13 +59,14 @@ use super::request::ReplyTo;
 use super::settings::ShardSettings;
 use crate::config::Quotas;
 use crate::protocol::RequestLimits;
+use crate::protocol::command::Effect;
 use crate::values::limits::HOT_REPLY_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{ClientId, StoreVersion, Timestamp};
 use answer::Outbox;
+use certainty::Certainty;
 use clients::Clients;
 use departed::Departed;
-use gather::Gathers;
 use memory::Holdings;
 use pause::Pause;
 use turns::Turns;
@@ -87,6 +93,8 @@ pub struct Front {
     departed: Departed,
     /// What only the control executor knows.
     questions: Questions,
+    /// Clients that wait for the map of the cluster.
+    certainty: Certainty,
     /// Clients that wait by order.
     pauses: Vec<Pause>,
     /// Where answers go that are written while a transaction is carried out.
@@ -95,6 +103,8 @@ pub struct Front {
     holdings: Holdings,
     /// There may be clients that have yet to log in.
     watch_strangers: bool,
+    /// There may be clients of HTTP with a request that is not whole.
+    watch_http: bool,
     draining: bool,
     /// What clients are told.
     store_version: StoreVersion,
@@ -115,10 +125,12 @@ impl Front {
             gathers: Gathers::default(),
             departed: Departed::default(),
             questions: Questions::default(),
+            certainty: Certainty::default(),
             pauses: Vec::new(),
             captured: None,
             holdings: Holdings::default(),
             watch_strangers: false,
+            watch_http: false,
             draining: false,
             store_version: StoreVersion::default(),
         }
@@ -243,7 +255,13 @@ impl Front {
     }
 
     /// Takes the next place in a client's order of replies, for a request that goes on in parts.
-    pub fn expect_parts(&mut self, id: ClientId, join: Join, parts: usize, charge: Option<Charge>) -> u32 {
+    pub fn expect_parts(
+        &mut self,
+        id: ClientId,
+        join: (Join, Effect),
+        parts: usize,
+        charge: Option<Charge>,
+    ) -> u32 {
         let client = self.clients.at(id);
         let (index, bytes) = self.gathers.insert(join, client.protocol, parts);
         client.order.stored_bytes += bytes;

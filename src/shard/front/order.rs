@@ -18,6 +18,8 @@ pub enum Rewrite {
         /// The store that was asked.
         backend: u16,
     },
+    /// The same of a walk over the nodes of a cluster: the client keeps where it is.
+    Walk,
     /// Several replies become one; an index into the table of gathers.
     Gather(u32),
     /// What weir answers itself in a transaction takes its places.

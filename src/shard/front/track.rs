@@ -8,6 +8,8 @@
 //! | costs much | on the usual track | waits until that is answered |
 //! | does not | costs much, at least some of it | follows: its reply must come after that one anyway |
 //! | does not | only what has followed | waits until that is answered, and is back on the usual track |
+//! | is a read that a replica may answer | on the usual track | follows: it may ask for what is being written |
+//! | is none | at replicas | waits until that is answered: a read must not see what was written after it |
 
 use crate::shard::request::Track;
 
@@ -27,9 +29,9 @@ impl Tracks {
         self.current
     }
 
-    /// From now on all take the current track, or any again.
-    pub const fn pin(&mut self, is_pinned: bool) {
-        self.is_pinned = is_pinned;
+    /// From now on all take the current track, or any again. What is at replicas only reads, and nothing needs to follow it.
+    pub fn pin(&mut self, is_pinned: bool) {
+        self.is_pinned = is_pinned && self.current != Track::Replica;
     }
 
     /// Puts the request with the number `next` on a track, where `first` is the oldest that has not been answered. False while it
@@ -53,8 +55,14 @@ impl Tracks {
         if first == next {
             return Some(wanted);
         }
+        if self.current == Track::Replica {
+            return None;
+        }
+        if wanted == Track::Replica && self.current == Track::Usual {
+            return Some(Track::Usual);
+        }
         let heavy_under_way = self.heavy.wrapping_sub(first) < next.wrapping_sub(first);
-        (wanted == Track::Usual && heavy_under_way).then_some(Track::Heavy)
+        (wanted != Track::Heavy && heavy_under_way).then_some(Track::Heavy)
     }
 
     /// The request with that number takes a track.
@@ -85,14 +93,16 @@ mod tests {
             if random.below(2) == 0 && under_way.pop_front().is_some() {
                 continue;
             }
-            let wanted = if random.below(4) == 0 { Track::Heavy } else { Track::Usual };
+            let wanted = *random.pick(&[Track::Heavy, Track::Usual, Track::Usual, Track::Replica]);
             let first = next.wrapping_sub(under_way.len() as u32);
             let last = under_way.back().map(|(_, track)| *track);
             let heavy_under_way = under_way.iter().any(|(wanted, _)| *wanted == Track::Heavy);
             let expected = match (wanted, last) {
                 (_, None) => Some(wanted),
                 (wanted, Some(track)) if wanted == track => Some(wanted),
-                (Track::Usual, Some(_)) if heavy_under_way => Some(Track::Heavy),
+                (_, Some(Track::Replica)) => None,
+                (Track::Replica, Some(Track::Usual)) => Some(Track::Usual),
+                (Track::Usual | Track::Replica, Some(_)) if heavy_under_way => Some(Track::Heavy),
                 _ => None,
             };
             assert_eq!(tracks.choose(wanted, first, next), expected, "{wanted:?} behind {under_way:?}");

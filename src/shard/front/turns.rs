@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::Front;
 use super::client::Ending;
 use super::held::HeldRequest;
+use crate::protocol::http::Conversation;
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
@@ -59,9 +60,9 @@ impl Front {
         client.ending == Ending::Open
     }
 
-    /// Takes a client's decoder out of its place: it lends requests out while they are handled.
+    /// Takes a client's decoder out of its place, and its conversation if it speaks HTTP: they lend requests out while they are handled.
     #[inline]
-    pub fn begin_decoding(&mut self, id: ClientId) -> Option<RequestDecoder> {
+    pub fn begin_decoding(&mut self, id: ClientId) -> Option<(RequestDecoder, Option<Box<Conversation>>)> {
         let client = self.clients.get(id)?;
         if client.turn != self.turns.number {
             (client.turn, client.turn_left) = (self.turns.number, self.turns.most_of_one());
@@ -69,7 +70,7 @@ impl Front {
         // What it does not use is given back when its decoder is.
         client.turn_left = client.turn_left.min(limits::REQUESTS_PER_TURN_OF_ALL - self.turns.taken);
         self.turns.taken += client.turn_left;
-        Some(std::mem::take(&mut client.decoder))
+        Some((std::mem::take(&mut client.decoder), client.http.take()))
     }
 
     /// What a client's next request may be, if one may be taken on now, and how many more may in this turn.
@@ -97,7 +98,7 @@ impl Front {
             client.listed_to_resume = true;
             self.turns.next.push_back(id);
         }
-        let full = client.stalled && client.decoder.held_bytes() > HELD_BYTES_PAUSE;
+        let full = client.stalled && client.held_bytes() > HELD_BYTES_PAUSE;
         if full && !client.reading_paused && client.ending == Ending::Open {
             client.reading_paused = true;
             env.actions.push_back(Action::PauseReading(Owner::Client(id)));
@@ -162,6 +163,11 @@ impl Front {
             Note::Long => {
                 self.turns.congested += u32::from(client.congested == 0);
                 client.congested = client.congested.saturating_add(1);
+            }
+            Note::NotPrimary => {
+                if let Some(addressed) = &mut client.addressed {
+                    addressed.was_refused = true;
+                }
             }
             Note::Eased => {
                 self.turns.congested -= u32::from(client.congested == 1);

@@ -71,6 +71,15 @@ impl Wishes {
         Ok(wishes)
     }
 
+    /// From options and their values, one behind the other.
+    pub fn from_pairs(words: &[Vec<u8>]) -> Result<Self, String> {
+        let mut wishes = Self::default();
+        for pair in words.chunks_exact(2) {
+            wishes.take(&pair[0], &pair[1])?;
+        }
+        Ok(wishes)
+    }
+
     /// From the words of a request, and how many of them were options.
     pub fn from_words(arguments: &Arguments<'_>, from: usize) -> Result<(Self, usize), String> {
         let mut wishes = Self::default();

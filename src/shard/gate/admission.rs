@@ -98,6 +98,7 @@ impl Gate {
     ) -> Admission {
         match &self.settings.limiter {
             Limiter::Off => return Admission::Passed(None),
+            Limiter::Static(_) if !take_track(Track::Usual) => return Admission::AfterReplies,
             Limiter::Static(windows) => return count(&env.quotas, payer, windows, now),
             Limiter::Shadow | Limiter::Buckets => {}
         }

@@ -32,6 +32,8 @@ const IDLE: Duration = Duration::from_millis(250);
 const WRITE_BURST: Duration = Duration::from_millis(100);
 /// Over how long it is seen which cores ask how much.
 const COPIED_AFTER: Duration = Duration::from_millis(20);
+/// For so long a key counts as one of which old replies are told, after the last one was.
+const STALE_SHOWN: Duration = Duration::from_secs(1);
 /// One part in so many of how long replies are good is left to chance, so that many keys are not fetched together.
 const CHANCE_PART: u32 = 10;
 
@@ -116,6 +118,8 @@ struct Kept {
     snapshot: Snapshot,
     good_until: Timestamp,
     fetch_from: Timestamp,
+    /// When the key ends by itself, if it does.
+    ends_at: Timestamp,
 }
 
 /// The reply to one frame, in one dialect.
@@ -158,6 +162,8 @@ pub struct Entry {
     /// What was written so far took until then, at the rate that is allowed.
     writes_until: Timestamp,
     pauses_until: Timestamp,
+    /// When somebody was told what was too old, because the store was away.
+    stale_at: Option<Timestamp>,
     random: Random,
 }
 
@@ -178,6 +184,7 @@ impl Entry {
             elsewhere: Elsewhere::default(),
             writes_until: Timestamp::ZERO,
             pauses_until: Timestamp::ZERO,
+            stale_at: None,
             random: Random::new(hash ^ now.as_nanos()),
         }
     }
@@ -197,7 +204,7 @@ impl Entry {
         &mut self,
         read: Read<'_>,
         (versions, flights): (&Versions, &Flights),
-        ttl: Duration,
+        (ttl, stale_max): (Duration, Duration),
         now: Timestamp,
     ) -> Found {
         let place = self.place_of(read);
@@ -205,7 +212,7 @@ impl Entry {
         if let Some(answer) = place.and_then(|place| self.answers.get_mut(place)) {
             answer.used_at = now;
             if !matches!(found, Found::Kept { .. }) {
-                answer.kept.take_if(|kept| !kept.is_good(versions, now));
+                answer.kept.take_if(|kept| !kept.is_good_for(stale_max, versions, now));
             }
         }
         let is_fenced = !matches!(found, Found::Kept { .. }) && self.snapshot(versions).is_none();
@@ -408,19 +415,44 @@ impl Entry {
         Some((answer.frame.clone(), answer.terms))
     }
 
-    /// Is a reply another one than what is kept of the same, as if nothing had been written since?
-    pub fn differs(
-        &self,
+    /// Forgets what is kept of the same and another reply than this one, which was read now. True if it was still told to those who ask.
+    pub fn forget_differing(
+        &mut self,
         is_asked: impl Fn(&[u8], Protocol) -> bool,
         reply: &[u8],
         versions: &Versions,
         now: Timestamp,
     ) -> bool {
-        let mut good = self.answers.iter().filter_map(|answer| {
-            let kept = answer.kept.as_ref().filter(|kept| kept.is_good(versions, now))?;
-            is_asked(&answer.frame, answer.protocol).then_some(kept)
-        });
-        good.any(|kept| kept.reply != reply)
+        let asked = self.answers.iter_mut().filter(|answer| is_asked(&answer.frame, answer.protocol));
+        let differing: Vec<Kept> =
+            asked.filter_map(|answer| answer.kept.take_if(|kept| kept.reply != reply)).collect();
+        if !differing.is_empty() {
+            // What else would be told only if the store were away is from before that, too.
+            self.drop_old(now);
+        }
+        differing.iter().any(|kept| kept.is_good(versions, now))
+    }
+
+    /// What is told instead of a reply that cannot be fetched because the store is away; for whom it depends on how much older than
+    /// usual that may be.
+    pub fn stale(&self, flight: &Flight) -> Option<Stale<'_>> {
+        let answer = self.answers.iter().find(|answer| answer.is_of(flight))?;
+        answer.kept.as_ref().map(Stale)
+    }
+
+    /// Somebody was told that, so often.
+    pub fn handle_stale(&mut self, count: usize, now: Timestamp) {
+        self.stale_at = Some(now);
+        self.tally.hits += count as u64;
+        // All but the one that had it fetched have been counted as such.
+        self.tally.useful += 1;
+    }
+
+    /// What is too old makes room.
+    pub fn drop_old(&mut self, now: Timestamp) {
+        for answer in &mut self.answers {
+            answer.kept.take_if(|kept| now >= kept.good_until);
+        }
     }
 
     /// What was kept gives way to what was fetched.
@@ -458,6 +490,10 @@ impl Entry {
             Expiry::NoKey if says_nothing(reply) => longest,
             Expiry::NoKey | Expiry::Unknown => Duration::ZERO,
         };
+        let ends_at = match flight.expiry {
+            Expiry::In(left) => flight.sent_at.after(left),
+            Expiry::Never | Expiry::NoKey | Expiry::Unknown => Timestamp::MAX,
+        };
         let good_until = flight.sent_at.after(lifetime);
         if !flight.is_kept || good_until <= now || !is_plain(reply) || !fits {
             return Counter::HotDiscarded;
@@ -467,6 +503,7 @@ impl Entry {
             reply: Bytes::copy_from_slice(reply),
             snapshot,
             good_until,
+            ends_at,
             fetch_from: flight.sent_at.after(lifetime.saturating_sub(ahead)),
         });
         Counter::HotFetched
@@ -549,6 +586,7 @@ impl Entry {
     pub fn state(&self, now: Timestamp) -> &'static str {
         match self.warmth {
             Warmth::Queued { .. } | Warmth::Sent { .. } => "warming",
+            Warmth::Warm if self.stale_at.is_some_and(|at| now.since(at) < STALE_SHOWN) => "stale",
             Warmth::Warm if now < self.pauses_until => "shared",
             Warmth::Warm => "kept",
         }
@@ -565,7 +603,28 @@ impl Kept {
     /// It is not too old, and nothing was written since.
     #[inline]
     fn is_good(&self, versions: &Versions, now: Timestamp) -> bool {
-        now < self.good_until && versions.is_good(&self.snapshot)
+        self.is_good_for(Duration::ZERO, versions, now)
+    }
+
+    /// The same, if it may be so much older than usual. Never what was written since, nor what the key held before its own end.
+    #[inline]
+    fn is_good_for(&self, longer: Duration, versions: &Versions, now: Timestamp) -> bool {
+        now < self.good_until.after(longer).min(self.ends_at) && versions.is_good(&self.snapshot)
+    }
+}
+
+/// A reply that may be too old.
+#[derive(Debug)]
+pub struct Stale<'a>(&'a Kept);
+
+impl Stale<'_> {
+    /// May it be told to somebody who takes what is so much older than usual?
+    pub fn is_for(&self, longer: Duration, versions: &Versions, now: Timestamp) -> bool {
+        !longer.is_zero() && self.0.is_good_for(longer, versions, now)
+    }
+
+    pub fn reply(&self) -> Bytes {
+        self.0.reply.clone()
     }
 }
 

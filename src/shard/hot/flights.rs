@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use slab::Slab;
 
 use crate::policy::hot_keys::HotId;
@@ -77,11 +78,25 @@ impl Flight {
 pub struct Landed {
     waiters: std::vec::IntoIter<Envelope>,
     outcome: Outcome,
+    /// Who gets what is too old instead, because it could not be fetched, and that.
+    spared: std::vec::IntoIter<Envelope>,
+    stale: Bytes,
 }
 
 impl Landed {
     pub fn new(waiters: Vec<Envelope>, outcome: Outcome) -> Self {
-        Self { waiters: waiters.into_iter(), outcome }
+        Self { waiters: waiters.into_iter(), outcome, spared: Vec::new().into_iter(), stale: Bytes::new() }
+    }
+
+    /// These are told something else than what came.
+    pub fn sparing(self, (spared, stale): (Vec<Envelope>, Bytes)) -> Self {
+        Self { spared: spared.into_iter(), stale, ..self }
+    }
+
+    /// What the next one of those is told, and what became of its request.
+    pub fn next_spared(&mut self) -> Option<(ReplyTo, Outcome, Bytes)> {
+        let to = self.spared.next()?.reply_to;
+        Some((to, Outcome::cached(self.stale.len()), self.stale.clone()))
     }
 
     /// The next one, and what became of its request: who asked first pays for all of it.
@@ -186,6 +201,14 @@ impl Flights {
         left
     }
 
+    /// Those that may wait no more: they are told something else.
+    pub fn spare(&mut self, id: FlightId, may_be: impl Fn(&Envelope) -> bool) -> Vec<Envelope> {
+        let Some(flight) = self.get(id) else { return Vec::new() };
+        let spared: Vec<Envelope> = flight.waiters.extract_if(.., |waiter| may_be(waiter)).collect();
+        self.waiters -= spared.len();
+        spared
+    }
+
     /// It has failed. If that is the first time, and others wait for it than who asked first, that one alone is told so, and the next
     /// one has it sent again, on its own terms.
     pub fn begin_again(&mut self, id: FlightId) -> Option<Envelope> {
@@ -205,6 +228,13 @@ impl Flights {
         let flight = self.all.remove(id.index as usize);
         self.waiters -= flight.waiters.len();
         Some(flight)
+    }
+
+    /// The keys of those that have been under way since before then, and how many wait.
+    pub fn slow(&self, before: Timestamp) -> impl Iterator<Item = (HotId, usize)> {
+        let is_slow = move |flight: &&Flight| flight.is_sent && flight.sent_at < before;
+        let all = self.all.iter().map(|(_, flight)| flight).filter(is_slow);
+        all.map(|flight| (flight.hot, flight.waiters.len()))
     }
 
     /// When somebody's time is over.

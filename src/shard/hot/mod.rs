@@ -63,6 +63,8 @@ use under_way::{Open, UnderWay};
 
 /// How often it is looked whether what was sent before a key became hot has been answered.
 const LOOKS_APART: Duration = Duration::from_micros(500);
+/// Who has waited for a fetch for so long has a use for it as if asking again, so often.
+const ASKS_AGAIN: Duration = Duration::from_millis(50);
 /// Of what may wait for a client, one part in so many may come from one fetch.
 const OUTPUT_PART: usize = 4;
 
@@ -116,11 +118,15 @@ pub struct Hot {
     to_tell: VecDeque<(ShardId, CopyHits)>,
     /// When a turn ended last.
     turned_at: Timestamp,
+    /// When those who wait were counted last.
+    counted_at: Timestamp,
+    /// For so long somebody may be told what is too old, while its store is away.
+    stale_max: Duration,
 }
 
 impl Hot {
     /// Nothing is hot yet.
-    pub fn new(settings: HotSettings) -> Self {
+    pub fn new(settings: HotSettings, quotas: &Quotas) -> Self {
         Self {
             keys: HotKeys::new(settings.detection, settings.seed, Timestamp::ZERO),
             settings,
@@ -140,6 +146,8 @@ impl Hot {
             to_lend: VecDeque::new(),
             to_tell: VecDeque::new(),
             turned_at: Timestamp::ZERO,
+            counted_at: Timestamp::ZERO,
+            stale_max: quotas.stale_on_error_max(),
         }
     }
 
@@ -216,7 +224,7 @@ impl Hot {
             let is_behind_any = self.under_way.is_about_any(connection);
             let read = Read { connection, route, frame, is_behind_any };
             let known = (&*self.settings.versions, &self.flights);
-            entry.find(read, known, self.settings.ttl, now)
+            entry.find(read, known, (self.settings.ttl, self.stale_max), now)
         } else {
             Found::Nothing(Counter::HotBypassedOther)
         };
@@ -532,7 +540,8 @@ impl Hot {
         }
         let Some(open) = self.under_way.close(to) else { return };
         self.note_cost(env, &open, outcome);
-        if let (Open::Read(id, asked), Outcome::Served { .. }) = (&open, outcome) {
+        let is_away = says_away(reply);
+        if let (Open::Read(id, asked), Outcome::Served { .. }, false) = (&open, outcome, is_away) {
             self.compare(env, (*id, *asked), reply, now);
         }
         let connection = to.connection();
@@ -546,6 +555,9 @@ impl Hot {
         if outcome == Outcome::Lost {
             // It may be carried out yet: what is read before that is good for no longer than for what is kept anyway.
             self.under_way.handle_lost(to, open, now.after(self.settings.ttl));
+        } else if let (Open::Write(_, cell), true) = (&open, was_not_carried_out(outcome, reply)) {
+            // Else whoever writes in vain while the store is away would take from readers what they have.
+            self.settings.versions.take_back(*cell);
         } else {
             open.for_each_cell(|cell| self.settings.versions.end(cell));
         }
@@ -576,7 +588,7 @@ impl Hot {
                     self.under_way.put_off(open, self.turned_at.after(self.settings.ttl));
                 }
             }
-            Note::Long | Note::Eased => {}
+            Note::Long | Note::Eased | Note::NotPrimary => {}
         }
     }
 
@@ -594,33 +606,37 @@ impl Hot {
             self.flights.get(id)?.handle_expiry(outcome, reply);
             return None;
         }
+        let is_away = says_away(reply);
         let was_served = matches!(outcome, Outcome::Served { .. });
         let hot = self.flights.get(id)?.hot;
+        let spared = if is_away { self.spare(env, (id, hot), now) } else { Default::default() };
         if !was_served && let Some(first) = self.flights.begin_again(id) {
             if let Some(entry) = entry_of(&mut self.entries, hot) {
                 entry.handle_answered(first.reply_to.connection());
             }
             self.to_send.push_back(id);
-            return Some(Landed::new(vec![first], outcome));
+            return Some(Landed::new(vec![first], outcome).sparing(spared));
         }
         let mut flight = self.flights.end(id)?;
-        if was_served {
+        if was_served && !is_away {
             let asked = number_of(&self.keys, &flight.frame, flight.envelope.route.protocol);
             self.compare(env, (hot, asked), reply, now);
         }
-        if let Some(entry) = entry_of(&mut self.entries, hot) {
+        // What is kept may be of use yet, while the store is away.
+        if let Some(entry) = entry_of(&mut self.entries, hot)
+            && !(is_away && self.stale_max > Duration::ZERO)
+        {
             entry.forget(&flight);
         }
         if was_served && flight.has_ended(now) {
             self.hold_again(&mut flight);
         }
-        let (kept, bytes) = self.kept();
-        let fits = kept < self.settings.entries_max && bytes + reply.len() <= self.settings.bytes_max;
+        let fits = self.fits(reply.len(), now);
         if let Some(entry) = entry_of(&mut self.entries, hot) {
             for waiter in &flight.waiters {
                 entry.handle_answered(waiter.reply_to.connection());
             }
-            if was_served {
+            if was_served && !is_away {
                 let counter = entry.handle_fetched(id, &flight, reply, (&self.settings, fits), now);
                 env.counters.add(counter, 1);
                 for holder in entry.holders() {
@@ -634,7 +650,46 @@ impl Hot {
         if was_served {
             self.send_apart(&mut flight, env.settings.output_bytes_max / OUTPUT_PART / reply.len().max(1));
         }
-        Some(Landed::new(flight.waiters, outcome))
+        Some(Landed::new(flight.waiters, outcome).sparing(spared))
+    }
+
+    /// The store is away. Whose tenant wants that gets what is kept, though it is too old: who that is, and what they get.
+    fn spare(
+        &mut self,
+        env: &mut Env,
+        (id, hot): (FlightId, HotId),
+        now: Timestamp,
+    ) -> (Vec<Envelope>, Bytes) {
+        let Self { entries, flights, settings, .. } = self;
+        let Some(entry) = entry_of(entries, hot) else { return Default::default() };
+        let Some(stale) = flights.get(id).and_then(|flight| entry.stale(flight)) else {
+            return Default::default();
+        };
+        let quotas = &env.quotas;
+        let longer = |waiter: &Envelope| {
+            let own = waiter.asker.filter(|asker| asker.version == quotas.version() as u16);
+            own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant).stale_on_error)
+        };
+        let spared = flights.spare(id, |waiter| stale.is_for(longer(waiter), &settings.versions, now));
+        let reply = stale.reply();
+        if !spared.is_empty() {
+            spared.iter().for_each(|waiter| _ = entry.handle_answered(waiter.reply_to.connection()));
+            entry.handle_stale(spared.len(), now);
+            env.counters.add(Counter::HotStaleOnError, spared.len() as u64);
+        }
+        (spared, reply)
+    }
+
+    /// Is there room for a reply? What is kept only for when its store is away makes some.
+    fn fits(&mut self, bytes: usize, now: Timestamp) -> bool {
+        let has_room = |(kept, kept_bytes): (usize, usize)| {
+            kept < self.settings.entries_max && kept_bytes + bytes <= self.settings.bytes_max
+        };
+        if has_room(self.kept()) {
+            return true;
+        }
+        self.entries.iter_mut().flatten().for_each(|entry| entry.drop_old(now));
+        has_room(self.kept())
     }
 
     /// What was read now is not what is kept, though nothing was written since through here: somebody writes past weir. Nobody who is
@@ -643,7 +698,7 @@ impl Hot {
         let Self { entries, keys, settings, .. } = self;
         let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
         let is_asked = |frame: &[u8], protocol| number_of(keys, frame, protocol) == asked;
-        if entry.differs(is_asked, reply, &settings.versions, now) {
+        if entry.forget_differing(is_asked, reply, &settings.versions, now) {
             let cell = Cell::of_hash(entry.hash);
             settings.versions.begin(cell);
             settings.versions.end(cell);
@@ -717,6 +772,9 @@ impl Hot {
         self.turned_at = now;
         let to_tell = &mut self.to_tell;
         self.copies.handle_turn_end(env.settings.id, now, &mut |home, hits| to_tell.push_back((home, hits)));
+        if self.stale_max > Duration::ZERO && self.flights.len() > 0 {
+            self.count_waiting(now);
+        }
         let Self { keys, entries, known, warming, flights, detached, held, .. } = self;
         keys.tick(now, &mut |event| match event {
             Event::Promoted { id, hash, slot, key } => {
@@ -760,6 +818,18 @@ impl Hot {
         }
     }
 
+    /// Clients that wait for a store that stands still do not ask for anything else: their keys are as hot as before, and what is kept of
+    /// them is about to be needed.
+    fn count_waiting(&mut self, now: Timestamp) {
+        if now.since(self.counted_at) < ASKS_AGAIN {
+            return;
+        }
+        self.counted_at = now;
+        for (hot, waiting) in self.flights.slow(now.before(ASKS_AGAIN)) {
+            self.keys.note_many(hot, waiting as u64);
+        }
+    }
+
     /// What was sent before a key became hot was not noticed: nothing is fetched until all of it has been answered.
     fn warm_up(
         &mut self,
@@ -793,7 +863,8 @@ impl Hot {
     }
 
     /// New quotas: who asked before is called otherwise now.
-    pub fn handle_quotas(&mut self) {
+    pub fn handle_quotas(&mut self, quotas: &Quotas) {
+        self.stale_max = quotas.stale_on_error_max();
         self.entries.iter_mut().flatten().for_each(|entry| entry.last_asker = NOBODY);
     }
 
@@ -871,7 +942,8 @@ pub struct HotKey {
     pub hot_for: Option<Duration>,
     /// The part of its reads, since then, that were answered from memory.
     pub hit_ratio: f64,
-    /// What is done about it: `counted`, `warming`, `kept`, or `shared` where keeping replies does not pay off.
+    /// What is done about it: `counted`, `warming`, `kept`, `shared` where keeping replies does not pay off, or `stale` where some are
+    /// told though they are too old, because the store is away.
     pub state: &'static str,
     /// Other cores that have what is kept of it.
     pub copies: usize,
@@ -898,6 +970,24 @@ pub struct HotFigures {
 
 fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry> {
     entries.get_mut(usize::from(id.index))?.as_deref_mut().filter(|entry| entry.id == id)
+}
+
+/// What is said of a store that is away: by the store itself, and by weir. A store that is too busy is not.
+const AWAY_TOLD: [&[u8]; 3] = [b"-LOADING ", b"-MASTERDOWN ", b"-CLUSTERDOWN "];
+const AWAY_FOUND: [&[u8]; 2] = [b"-UNAVAILABLE ", b"-OVERLOADED reason=stalled "];
+
+/// Does a reply, or what takes its place, say that the store is away? A store may be a weir itself.
+fn says_away(reply: &[u8]) -> bool {
+    reply.first() == Some(&b'-') && AWAY_TOLD.iter().chain(&AWAY_FOUND).any(|word| reply.starts_with(word))
+}
+
+/// Is it certain that a write of one key was not carried out?
+fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
+    match outcome {
+        Outcome::Refused => true,
+        Outcome::Served { .. } => AWAY_TOLD.iter().any(|word| reply.starts_with(word)),
+        Outcome::Lost | Outcome::Cached { .. } => false,
+    }
 }
 
 /// A number for what asks for a reply.

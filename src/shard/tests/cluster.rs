@@ -219,14 +219,84 @@ fn nodes_that_send_each_other_requests_for_ever_are_not_followed_for_ever() {
 fn what_needs_keys_that_are_here_and_there_is_tried_again_for_a_while() {
     let (mut rig, client, key) = before_a_node();
     let keys = ["a", "b"].map(|name| format!("{{{key}}}{name}"));
-    let mget = ["MGET", &keys[0], &keys[1]];
-    rig.send(client, &[&mget, &["GET", "other"]]);
-    rig.answer_first("MGET", "-TRYAGAIN Multiple keys request during rehashing of slot\r\n");
-    assert!(rig.frames("MGET").is_empty());
+    let sunion = ["SUNION", &keys[0], &keys[1]];
+    rig.send(client, &[&sunion, &["GET", "other"]]);
+    rig.answer_first("SUNION", TRY_AGAIN);
+    assert!(rig.frames("SUNION").is_empty());
     rig.wait(12 * MILLISECOND);
-    rig.answer_first("MGET", "*2\r\n$-1\r\n$-1\r\n");
+    rig.answer_first("SUNION", "*0\r\n");
     rig.answer_next("$-1\r\n");
-    assert_eq!(rig.told(client), "*2\r\n$-1\r\n$-1\r\n$-1\r\n");
+    assert_eq!(rig.told(client), "*0\r\n$-1\r\n");
+}
+
+const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
+
+#[test]
+fn keys_that_are_here_and_there_are_asked_for_one_by_one_at_once() {
+    for home in 0..2 {
+        let mut rig = clustered(2, |_| {});
+        let (client, key) = (rig.client(0), rig.key(home, home));
+        let [a, b, c] = ["a", "b", "c"].map(|name| format!("{{{key}}}{name}"));
+        let (owner, target) = (thirds(slot_of(key.as_bytes())), 2);
+        let at = |node: u16, word: &str| format!("{node} {word}");
+        rig.send(client, &[&["MGET", &a, &b, &a], &["APPEND", &b, "+"], &["GET", &a]]);
+        rig.answer_first("MGET", TRY_AGAIN);
+        // What came behind it is still on its way.
+        assert_eq!(rig.at_nodes(), [at(owner, "APPEND"), at(owner, "GET")]);
+        rig.answer_next(&ask(&b, target));
+        rig.answer_next("$1\r\nA\r\n");
+        // a was read behind it meanwhile; b is appended to behind it.
+        let told = rig.told(client);
+        assert_eq!(told, "", "in the order of requests");
+        rig.wait(MILLISECOND);
+        let sent = rig.at_nodes();
+        assert_eq!(sent.iter().filter(|sent| sent.ends_with("MGET")).count(), 1, "{sent:?}");
+        rig.answer_first("MGET", &ask(&b, target));
+        rig.wait(50 * MILLISECOND);
+        while let Some(next) = rig.at_stores.first().map(|sent| sent.frame.clone()) {
+            let reply = if next.contains("ASKING") {
+                "+OK\r\n"
+            } else if next.contains("MGET") {
+                "*1\r\n$1\r\nB\r\n"
+            } else {
+                ":2\r\n"
+            };
+            rig.answer_next(reply);
+            rig.wait(5 * MILLISECOND);
+        }
+        let told = rig.told(client);
+        assert!(told.starts_with("*3\r\n-UNAVAILABLE ") && told.contains("\r\n$1\r\nB\r\n-"), "{told}");
+        assert!(told.ends_with(":2\r\n$1\r\nA\r\n"), "{told}");
+        // Without anything behind it: all at once, two keys that are new at the target too.
+        rig.send(client, &[&["EXISTS", &a, &b, &c, &c]]);
+        rig.answer_next(&ask(&a, target));
+        assert_eq!(rig.at_nodes(), [at(target, "ASKING"), at(target, "EXISTS")]);
+        rig.answer_next("+OK\r\n");
+        rig.answer_next(TRY_AGAIN);
+        assert_eq!(rig.at_nodes(), vec![at(owner, "EXISTS"); 4]);
+        rig.answer_next(":1\r\n");
+        for key in [&b, &c, &c] {
+            rig.answer_next(&ask(key, target));
+        }
+        rig.wait(5 * MILLISECOND);
+        assert_eq!(rig.at_nodes().len(), 6);
+        for reply in [":1\r\n", ":0\r\n", ":1\r\n"] {
+            rig.answer_next("+OK\r\n");
+            rig.answer_next(reply);
+        }
+        assert_eq!(rig.told(client), ":3\r\n");
+        // One of them is lost on the way, and the others are answered.
+        rig.send(client, &[&["DEL", &a, &b]]);
+        rig.answer_next(TRY_AGAIN);
+        rig.answer_first("DEL", &ask(&a, target));
+        rig.answer_first("DEL", ":1\r\n");
+        rig.wait(5 * MILLISECOND);
+        rig.lose("DEL");
+        assert!(rig.told(client).starts_with("-UNAVAILABLE "));
+        rig.send(client, &[&["GET", &a]]);
+        assert_eq!(rig.at_nodes(), [at(owner, "GET")]);
+        assert!(rig.shards.iter().all(Shard::has_no_pieces));
+    }
 }
 
 #[test]
@@ -299,6 +369,21 @@ fn only_keys_of_one_slot_go_together() {
 }
 
 #[test]
+fn a_part_whose_slot_nobody_has_fails_only_its_keys() {
+    let (mut rig, client, key) = before_a_node();
+    let [gone, there] = [key.clone(), rig.key(0, 1)];
+    rig.publish(|slot| (slot != slot_of(gone.as_bytes())).then_some(1));
+    rig.send(client, &[&["MGET", &there, &gone, &there]]);
+    rig.answer_next("*2\r\n$1\r\na\r\n$1\r\na\r\n");
+    let told = rig.told(client);
+    let away = "-UNAVAILABLE backend=10.0.0.0:7000 reason=no-owner retry_after_ms=100";
+    assert_eq!(told, format!("*3\r\n$1\r\na\r\n{away}\r\n$1\r\na\r\n"));
+    rig.send(client, &[&["DEL", &gone, &there]]);
+    rig.answer_next(":1\r\n");
+    assert_eq!(rig.told(client), format!("{away} (the rest may have happened)\r\n"));
+}
+
+#[test]
 fn a_slot_that_nobody_has_and_a_cluster_of_nobody_are_told_of() {
     let (mut rig, client, key) = before_a_node();
     rig.publish(|slot| (slot != slot_of(key.as_bytes())).then_some(1));
@@ -306,13 +391,132 @@ fn a_slot_that_nobody_has_and_a_cluster_of_nobody_are_told_of() {
     rig.answer_next("$-1\r\n");
     let mut asked = rig.at_nodes();
     asked.sort();
-    assert_eq!(asked, ["0 DBSIZE", "1 DBSIZE", "2 DBSIZE"]);
+    assert_eq!(asked, ["0 DBSIZE", "0 ROLE", "1 DBSIZE", "1 ROLE", "2 DBSIZE", "2 ROLE"]);
     for _ in 0..3 {
-        rig.answer_next(":4\r\n");
+        rig.answer_first("ROLE", PRIMARY_ROLE);
+        rig.answer_first("DBSIZE", ":4\r\n");
     }
     let told = rig.told(client);
     assert!(told.starts_with("-UNAVAILABLE ") && told.contains("reason=no-owner"), "{told}");
     assert!(told.ends_with("$-1\r\n:12\r\n"), "{told}");
+}
+
+const PRIMARY_ROLE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
+const REPLICA_ROLE: &str = "*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.1\r\n:7001\r\n$9\r\nconnected\r\n:7\r\n";
+
+impl Rig {
+    /// All primaries were asked just now, and the map is right.
+    fn confirm(&mut self) {
+        self.now.monotonic = self.now.monotonic.after(MILLISECOND);
+        for shard in &mut self.shards {
+            shard.handle_slots_confirmed(self.now.monotonic);
+        }
+        self.turns();
+    }
+
+    /// Answers a request that goes to a primary as such.
+    fn answer_as(&mut self, role: &str, reply: &str) {
+        self.answer_first("ROLE", role);
+        self.answer_next(reply);
+    }
+}
+
+#[test]
+fn who_is_no_primary_any_more_contributes_nothing() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["DBSIZE"], &["GET", &key]]);
+    rig.answer_as(PRIMARY_ROLE, ":1\r\n");
+    // In pieces, as it may come.
+    rig.answer_first("ROLE", &REPLICA_ROLE[..9]);
+    rig.more(&REPLICA_ROLE[9..]);
+    rig.answer_next(":100\r\n");
+    rig.answer_as(PRIMARY_ROLE, ":1\r\n");
+    assert_eq!((rig.told(client).as_str(), rig.at_nodes().len()), ("", 0));
+    let node = rig.cluster.map().node(BackendId(1)).map(|node| node.key);
+    assert_eq!(rig.shards[0].poll_doubt().map(|doubt| doubt.reason), node.map(Reason::ReadOnly));
+    assert_eq!(rig.shards[0].poll_doubt().map(|doubt| doubt.reason), Some(Reason::Unsure));
+    assert_eq!(rig.shards[0].poll_doubt(), None);
+    // It was too early for that.
+    rig.wait(MILLISECOND);
+    rig.shards[0].handle_slots_confirmed(Timestamp::ZERO);
+    rig.turns();
+    assert_eq!(rig.at_nodes().len(), 0);
+    rig.publish(|slot| Some(2 * u16::from(slot > 5_000)));
+    rig.confirm();
+    assert_eq!(rig.at_nodes().len(), 6);
+    for _ in 0..3 {
+        rig.answer_as(PRIMARY_ROLE, ":5\r\n");
+    }
+    assert_eq!(rig.told(client), ":15\r\n");
+    rig.answer_next("$-1\r\n");
+    assert_eq!(rig.told(client), "$-1\r\n");
+    // Whoever is told twice that it is none is told so.
+    rig.send(client, &[&["KEYS", "*"]]);
+    for round in 0..2 {
+        assert_eq!(rig.told(client), "", "round {round}");
+        rig.confirm();
+        rig.answer_as(REPLICA_ROLE, "*0\r\n");
+        rig.answer_as(PRIMARY_ROLE, "*0\r\n");
+        rig.answer_as(PRIMARY_ROLE, "*0\r\n");
+        rig.confirm();
+    }
+    let told = rig.told(client);
+    assert!(told.starts_with("-UNAVAILABLE ") && told.contains("reason=not-primary"), "{told}");
+    // Without certainty it is tried again after a while, and the next request has its own two tries.
+    rig.send(client, &[&["DBSIZE"]]);
+    for _ in 0..3 {
+        rig.answer_as(REPLICA_ROLE, ":0\r\n");
+    }
+    rig.wait(Duration::from_secs(3));
+    for _ in 0..3 {
+        rig.answer_as(PRIMARY_ROLE, ":1\r\n");
+    }
+    assert_eq!(rig.told(client), ":3\r\n");
+}
+
+#[test]
+fn a_walk_goes_from_node_to_node_when_the_map_is_known_to_be_right() {
+    let (mut rig, client, _) = before_a_node();
+    let cursor_in = |told: &str| told.split("\r\n").nth(2).expect("a cursor").to_owned();
+    let page = |cursor: &str, key: &str| format!("*2\r\n{}*1\r\n{}", bulk(cursor), bulk(key));
+    rig.send(client, &[&["SCAN", "0", "COUNT", "7"]]);
+    let mut cursor = String::new();
+    for node in 0..3 {
+        assert_eq!(rig.at_nodes(), [format!("{node} ROLE"), format!("{node} SCAN")]);
+        assert!(rig.frames("SCAN")[0].frame.contains("SCAN\r\n$1\r\n0\r\n"));
+        rig.answer_as(PRIMARY_ROLE, &page("12", "a"));
+        cursor = cursor_in(&rig.told(client));
+        rig.send(client, &[&["SCAN", &cursor]]);
+        assert!(rig.frames("SCAN")[0].frame.ends_with("$2\r\n12\r\n"));
+        rig.answer_as(PRIMARY_ROLE, &page("0", "b"));
+        let told = rig.told(client);
+        assert!(told.ends_with("*1\r\n$1\r\nb\r\n"), "{told}");
+        cursor = cursor_in(&told);
+        rig.send(client, &[&["SCAN", &cursor], &["PING"]]);
+        assert_eq!(rig.at_nodes().len(), 0, "first it has to be known what has changed");
+        assert_eq!(rig.shards[0].poll_doubt().map(|doubt| doubt.reason), Some(Reason::Unsure));
+        rig.confirm();
+    }
+    assert_eq!(rig.told(client), "*2\r\n$1\r\n0\r\n*0\r\n+PONG\r\n");
+    // Nobody tells.
+    rig.send(client, &[&["SCAN", &cursor]]);
+    rig.wait(Duration::from_millis(2_200));
+    assert!(rig.told(client).contains("reason=topology"));
+    // The last node's slots went to the first, meanwhile: it is visited again.
+    rig.publish(|slot| Some(thirds(slot) % 2));
+    rig.send(client, &[&["SCAN", &cursor]]);
+    rig.confirm();
+    assert_eq!(rig.at_nodes(), ["0 ROLE", "0 SCAN"]);
+    // It has become a replica: whoever is its primary is asked.
+    rig.answer_as(REPLICA_ROLE, &page("0", "stale"));
+    assert_eq!(rig.told(client), "");
+    rig.publish(|slot| Some(1 + thirds(slot) % 2));
+    rig.confirm();
+    assert_eq!(rig.at_nodes()[1], "1 SCAN");
+    rig.answer_as(PRIMARY_ROLE, &page(&u64::MAX.to_string(), "a"));
+    assert!(rig.told(client).starts_with("-ERR the cursor of the store is too large"));
+    rig.send(client, &[&["SCAN", "x"]]);
+    assert_eq!(rig.told(client), "-ERR invalid cursor\r\n");
 }
 
 /// Nodes between which slots move: each carries out what it owns, or is asked to, and keeps a list of it.

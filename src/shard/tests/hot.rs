@@ -1,5 +1,7 @@
 //! Hot keys, before a store that answers what a test says.
 
+mod stale;
+
 use super::*;
 use crate::config::HotScripts;
 use crate::policy::hot_keys::HotSettings as Detection;

@@ -4,8 +4,10 @@ mod hostile;
 mod model;
 mod recorded;
 mod refresh;
+mod walk;
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use super::*;
 use crate::values::ServerAddress;

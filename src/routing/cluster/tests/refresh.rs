@@ -88,6 +88,29 @@ fn whoever_was_named_is_asked_and_nobody_that_is_not_there() {
 }
 
 #[test]
+fn whoever_has_to_be_sure_has_all_primaries_asked_but_not_all_the_time() {
+    let map = map();
+    let mut refresh = settled(&map);
+    let mut now = seconds(1.0);
+    for _ in 0..5 {
+        refresh.handle_reason(Reason::Unsure);
+        now = refresh.poll_deadline().expect("soon").max(now);
+        let Some(Ask::Nodes(asked)) = refresh.poll_round(&map, now) else { panic!("nodes are known") };
+        assert_eq!(asked.len(), 4, "all but the one that has failed and owns nothing");
+        assert_eq!(refresh.poll_deadline(), None);
+        let ended = now.after(Duration::from_millis(10));
+        refresh.handle_outcome(Outcome::Unchanged, ended);
+        refresh.handle_reason(Reason::Unsure);
+        assert_eq!(refresh.poll_deadline(), Some(ended.after(Duration::from_millis(40))));
+        now = ended;
+    }
+    // What was wanted otherwise is not put off by that.
+    refresh.handle_reason(Reason::LinkLost);
+    let next = refresh.poll_deadline().expect("soon");
+    assert!(refresh.poll_round(&map, next).is_some());
+}
+
+#[test]
 fn seeds_and_nodes_take_turns_while_nobody_answers() {
     let map = map();
     let mut refresh = settled(&map);

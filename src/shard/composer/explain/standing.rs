@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::Map;
+use super::Explained;
+use crate::policy::breaker::{Stage, Standing as Health};
 use crate::policy::latency_ratio::Level;
 use crate::shard::back::{BulkheadFigures, RESERVED};
 use crate::shard::board::Section;
 use crate::shard::settings::{Mode, OverloadSettings};
-use crate::values::Tier;
+use crate::values::{Tier, Timestamp};
 
 /// How it stands before a backend, on the core that would send the request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +57,7 @@ impl Standing {
         }
     }
 
-    pub fn explain(&self, map: &mut Map, overload: &OverloadSettings, terms: &Terms) {
+    pub fn explain(&self, map: &mut Explained, overload: &OverloadSettings, terms: &Terms) {
         map.text("deadline", self.deadline(overload.shed, terms.deadline));
         map.text("level", level(overload.shed, terms));
         map.text("window", self.window(overload.window, terms.tier));
@@ -120,6 +121,22 @@ fn level(shed: Mode, Terms { tier, level, .. }: &Terms) -> String {
         percent => format!("at {percent} % of the usual price"),
     };
     prefixed(shed, &format!("{} ({level:?}): {what}", *level as u8))
+}
+
+/// Whether the backend is sick.
+pub(super) fn breaker(mode: Mode, health: Health, now: Timestamp) -> String {
+    let what = match health.stage {
+        Stage::Well => "closed: the backend is well".to_owned(),
+        Stage::Out | Stage::Trying => {
+            let again = in_ms(Duration::from_millis(health.retry_after(now).as_millis() as u64));
+            format!("open: refused at once (reason=ejected), tried again in {again}")
+        }
+        Stage::Returning => {
+            let part = health.part(now).unwrap_or(1.0) * 100.0;
+            format!("closing: {part:.0} % of requests pass, the others are refused (reason=ejected)")
+        }
+    };
+    prefixed(mode, &what)
 }
 
 /// What a layer would do, if it is there.
@@ -198,6 +215,20 @@ mod tests {
         for (standing, overload, told) in cases {
             assert_eq!(standing.queue(&overload, Tier::Standard), told, "{overload:?}");
         }
+    }
+
+    #[test]
+    fn a_breaker_says_until_when() {
+        let now = Timestamp::from_millis(10_000);
+        let out =
+            Health { stage: Stage::Out, at: now.after(Duration::from_millis(250)), ..Health::default() };
+        let told = "open: refused at once (reason=ejected), tried again in 250 ms";
+        assert_eq!(breaker(Mode::On, out, now), told);
+        let returning = Health { stage: Stage::Returning, at: now, ..out };
+        let told = "shadow: closing: 10 % of requests pass, the others are refused (reason=ejected)";
+        assert_eq!(breaker(Mode::Shadow, returning, now), told);
+        assert_eq!(breaker(Mode::On, Health::default(), now), "closed: the backend is well");
+        assert_eq!(breaker(Mode::Off, out, now), "off");
     }
 
     #[test]

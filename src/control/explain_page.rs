@@ -1,0 +1,81 @@
+//! `/explain`: what `QOS EXPLAIN` says, for operators. They name the tenant whose request it would be: whoever reads the admin port may know
+//! all that is told of tenants, and nothing is done, so it takes no password of theirs.
+
+use super::http::{Response, Status};
+use crate::protocol::request::split_line;
+use crate::shard::Explained;
+use crate::values::percent_decoded;
+
+/// What is to be explained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExplainQuery {
+    /// Whose request it would be.
+    pub tenant: String,
+    /// The command, word by word.
+    pub words: Vec<Vec<u8>>,
+}
+
+impl ExplainQuery {
+    /// From what stands behind the `?`. The error is the reply.
+    pub fn parse(query: &str) -> Result<Self, Response> {
+        Self::read(query).map_err(|problem| Response::problem(Status::BadRequest, &problem, None))
+    }
+
+    fn read(query: &str) -> Result<Self, String> {
+        let wanted = "tenant=NAME&command=WORDS is wanted, such as tenant=default&command=GET%20key";
+        let (mut tenant, mut words) = (None, None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            // As forms and scripts write it: `+` is a space.
+            let value = percent_decoded(&value.replace('+', " "))
+                .ok_or_else(|| format!("{name}: behind each % two hexadecimal digits are wanted"))?;
+            match name {
+                "tenant" => tenant = Some(String::from_utf8(value).map_err(|_| "tenant: text is wanted")?),
+                "command" => {
+                    let line = split_line(&value).ok_or("command: a quote is not closed")?;
+                    words = Some(line).filter(|words| !words.is_empty());
+                }
+                _ => return Err(format!("{name} means nothing here: {wanted}")),
+            }
+        }
+        let (tenant, words) = tenant.zip(words).ok_or(wanted)?;
+        Ok(Self { tenant, words })
+    }
+}
+
+/// The reply.
+pub fn explained(told: Result<Explained, String>) -> Response {
+    match told {
+        Ok(told) => Response::json(Status::Ok, &told),
+        Err(problem) => Response::problem(Status::BadRequest, &problem, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_read_as_it_would_be_typed() {
+        let read = ExplainQuery::read("tenant=acme&command=SET+k%3a1+%22a%20%5Cx00%22").expect("right");
+        assert_eq!(read.tenant, "acme");
+        assert_eq!(read.words, [&b"SET"[..], b"k:1", b"a \0"]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told() {
+        for (query, problem) in [
+            ("", "tenant=NAME&command=WORDS is wanted"),
+            ("tenant=a", "tenant=NAME&command=WORDS is wanted"),
+            ("tenant=a&command=+", "tenant=NAME&command=WORDS is wanted"),
+            ("tenant=a&command=%2", "command: behind each % two"),
+            ("tenant=a&command=%zz", "command: behind each % two"),
+            ("tenant=%ff&command=GET", "tenant: text is wanted"),
+            ("tenant=a&command=%22", "command: a quote is not closed"),
+            ("user=a", "user means nothing here"),
+        ] {
+            let told = ExplainQuery::read(query).expect_err("it is wrong");
+            assert!(told.starts_with(problem), "{query}: {told}");
+        }
+    }
+}

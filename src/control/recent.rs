@@ -1,0 +1,243 @@
+//! What happened within the last second or so: the figures of now beside those of a moment ago. Only kept while somebody looks.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{Meter, Totals};
+use crate::config::Quotas;
+use crate::shard::{Counter, Counters, Pressures, ServiceTimes};
+use crate::values::usage::{Usage, UsageSum};
+use crate::values::{TenantId, Timestamp};
+
+/// Figures are compared with those that are so old at least, ...
+const PERIOD: Duration = Duration::from_millis(900);
+/// ... and so old at most: nobody has looked for so long.
+const PERIOD_MAX: Duration = Duration::from_secs(10);
+
+/// Figures of a moment.
+#[derive(Clone, Debug)]
+struct Past {
+    at: Timestamp,
+    shards: Vec<PastShard>,
+    service_times: ServiceTimes,
+    /// The version of the quotas by which tenants are called here.
+    version: u64,
+    minute: u64,
+    /// What tenants did in that minute, those that did anything, in the order of their ids.
+    tenants: Vec<(TenantId, Usage)>,
+}
+
+#[derive(Clone, Debug)]
+struct PastShard {
+    counters: Counters,
+    pressures: Pressures,
+    cpu: Duration,
+}
+
+/// What happened since.
+#[derive(Clone, Debug, Default)]
+pub struct Since {
+    /// In this time.
+    pub period: Duration,
+    /// By shard.
+    pub shards: Vec<ShardSince>,
+    /// What the replies took that came.
+    pub service_times: ServiceTimes,
+    /// What tenants did, those that did anything.
+    pub tenants: Vec<(TenantId, UsageSum)>,
+}
+
+/// Of one shard.
+#[derive(Clone, Debug, Default)]
+pub struct ShardSince {
+    /// What it counted.
+    pub counters: Counters,
+    /// What it refused under pressure.
+    pub pressures: Pressures,
+    /// CPU time of its thread.
+    pub cpu: Duration,
+}
+
+impl Since {
+    /// So many a second.
+    pub fn per_second(&self, count: f64) -> f64 {
+        count / self.period.as_secs_f64().max(0.001)
+    }
+
+    /// What all shards counted, of these.
+    pub fn count(&self, counters: &[Counter]) -> u64 {
+        let of =
+            |shard: &ShardSince| counters.iter().map(|counter| shard.counters.get(*counter)).sum::<u64>();
+        self.shards.iter().map(of).sum()
+    }
+}
+
+/// The figures of some moments ago, the oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct Recent(VecDeque<Past>);
+
+impl Recent {
+    /// What happened since a moment ago, and keeps the figures of now for later. None if nobody looked a moment ago.
+    pub fn look(&mut self, totals: &Totals, meter: &Meter, quotas: &Quotas, now: Timestamp) -> Option<Since> {
+        while self.0.front().is_some_and(|past| now.since(past.at) > PERIOD_MAX) {
+            self.0.pop_front();
+        }
+        // Of those that are old enough only the last is of use, now and later.
+        while self.0.get(1).is_some_and(|past| now.since(past.at) >= PERIOD) {
+            self.0.pop_front();
+        }
+        let before = self.0.front().filter(|past| now.since(past.at) >= PERIOD);
+        let service_times = totals.sum().service_times;
+        let since = before.map(|past| past.since(totals, &service_times, (meter, quotas), now));
+        // However many look, so few are kept.
+        if self.0.back().is_none_or(|past| now.since(past.at) >= PERIOD / 2) {
+            self.0.push_back(Past::of(totals, service_times, (meter, quotas), now));
+        }
+        debug_assert!(self.0.len() <= 4);
+        since
+    }
+}
+
+impl Past {
+    fn of(
+        totals: &Totals,
+        service_times: ServiceTimes,
+        (meter, quotas): (&Meter, &Quotas),
+        at: Timestamp,
+    ) -> Self {
+        let shards = totals.shards.iter().map(|report| PastShard {
+            counters: report.counters.clone(),
+            pressures: report.pressures.clone(),
+            cpu: report.event_loop.cpu,
+        });
+        let minute = Meter::minute_of(at);
+        let used = quotas.tenants().map(|(id, _)| (id, meter.minute(id, minute)));
+        let tenants = used.filter(|(_, usage)| !usage.is_empty()).collect();
+        Self { at, shards: shards.collect(), service_times, version: quotas.version(), minute, tenants }
+    }
+
+    fn since(
+        &self,
+        totals: &Totals,
+        service_times: &ServiceTimes,
+        (meter, quotas): (&Meter, &Quotas),
+        now: Timestamp,
+    ) -> Since {
+        let shards = totals.shards.iter().zip(&self.shards).map(|(report, past)| ShardSince {
+            counters: report.counters.since(&past.counters),
+            pressures: report.pressures.since(&past.pressures),
+            cpu: report.event_loop.cpu.saturating_sub(past.cpu),
+        });
+        Since {
+            period: now.since(self.at),
+            shards: shards.collect(),
+            service_times: service_times.since(&self.service_times),
+            tenants: self.tenants_since(meter, quotas, now),
+        }
+    }
+
+    fn tenants_since(&self, meter: &Meter, quotas: &Quotas, now: Timestamp) -> Vec<(TenantId, UsageSum)> {
+        // An id means somebody else under other quotas.
+        if quotas.version() != self.version {
+            return Vec::new();
+        }
+        let minute = Meter::minute_of(now);
+        let mut past = self.tenants.iter().peekable();
+        let of = |(id, _)| {
+            let mut sum = meter.sum(id, self.minute, minute);
+            if let Some((_, before)) = past.next_if(|(known, _)| *known == id) {
+                sum.subtract(*before);
+            }
+            (id, sum)
+        };
+        quotas.tenants().map(of).filter(|(_, sum)| sum.asked().0 > 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{EventLoopFigures, ShardReport};
+    use crate::values::usage::UsageKind;
+
+    fn totals(requests: u64) -> Totals {
+        let event_loop =
+            EventLoopFigures { cpu: Duration::from_millis(requests), ..EventLoopFigures::default() };
+        let mut report = ShardReport { event_loop, ..ShardReport::default() };
+        report.counters.add(Counter::Requests, requests);
+        (0..requests).for_each(|_| report.service_times.record(1_000_000 * requests));
+        report.service_times = report.service_times.told();
+        Totals { shards: vec![report], engine: None }
+    }
+
+    /// Looks at these milliseconds; each look sees the sum of the milliseconds that passed as requests.
+    fn looks(at: &[u64]) -> Vec<Option<(u64, u64)>> {
+        let quotas = Quotas::trusting();
+        let meter = Meter::new(&quotas);
+        let mut recent = Recent::default();
+        let look = |ms: &u64| {
+            let now = Timestamp::from_millis(*ms);
+            let since = recent.look(&totals(*ms / 10), &meter, &quotas, now);
+            since.map(|since| (since.period.as_millis() as u64, since.count(&[Counter::Requests])))
+        };
+        at.iter().map(look).collect()
+    }
+
+    #[test]
+    fn what_is_compared_is_about_a_second_old() {
+        assert_eq!(looks(&[0, 1_000, 2_000]), [None, Some((1_000, 100)), Some((1_000, 100))]);
+        assert_eq!(looks(&[0, 100, 200, 900]), [None, None, None, Some((900, 90))]);
+        assert_eq!(looks(&[0, 20_000, 21_000]), [None, None, Some((1_000, 100))], "nobody had looked");
+        let often: Vec<u64> = (0..500).map(|n| n * 20).collect();
+        for (looked, ms) in looks(&often).into_iter().zip(often) {
+            match looked {
+                None => assert!(ms < 900, "{ms}"),
+                Some((period, requests)) => {
+                    assert!((900..1_500).contains(&period) && requests == period / 10, "{period}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn latency_and_cpu_are_those_of_the_time_since() {
+        let quotas = Quotas::trusting();
+        let meter = Meter::new(&quotas);
+        let mut recent = Recent::default();
+        recent.look(&totals(10), &meter, &quotas, Timestamp::ZERO);
+        let mut later = totals(10);
+        later.shards[0].service_times.record(50_000_000);
+        later.shards[0].service_times = later.shards[0].service_times.told();
+        later.shards[0].event_loop.cpu += Duration::from_millis(500);
+        let since =
+            recent.look(&later, &meter, &quotas, Timestamp::from_millis(1_000)).expect("it was looked at");
+        assert_eq!(since.service_times.count(), 1);
+        let longest = since.service_times.quantile(0.5).as_millis();
+        assert!((49..=51).contains(&longest), "{longest}");
+        assert_eq!(since.shards[0].cpu, Duration::from_millis(500));
+    }
+
+    #[test]
+    fn tenants_are_told_apart_over_the_end_of_a_minute_and_not_under_other_quotas() {
+        let quotas = Quotas::with_tenants(["a", "b", "c"].map(str::to_owned).into_iter());
+        let mut meter = Meter::new(&quotas);
+        let mut recent = Recent::default();
+        let [a, b, _] = ["a", "b", "c"].map(|name| quotas.find(name).expect("it is there"));
+        let some = |admitted| Usage { admitted, ..Usage::default() };
+        meter.record(a, some(100), 0);
+        meter.record(b, some(7), 0);
+        recent.look(&totals(0), &meter, &quotas, Timestamp::from_millis(59_500));
+        meter.record(a, some(10), 0);
+        meter.record(a, some(5), 1);
+        let now = Timestamp::from_millis(60_500);
+        let since = recent.look(&totals(0), &meter, &quotas, now).expect("it was looked at");
+        let told: Vec<_> =
+            since.tenants.iter().map(|(id, sum)| (*id, sum.of(UsageKind::Admitted).0)).collect();
+        assert_eq!(told, [(a, 15)]);
+        let names = ["a", "b", "c"].map(str::to_owned).into_iter();
+        let others = Quotas::with_tenants(names).with_version(quotas.version() + 1);
+        let now = Timestamp::from_millis(61_500);
+        let since = recent.look(&totals(0), &meter, &others, now).expect("it was looked at");
+        assert!(since.tenants.is_empty());
+    }
+}

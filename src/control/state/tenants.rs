@@ -1,0 +1,115 @@
+//! Tenants: those who were refused the most, then those who use the most.
+
+use std::cmp::Reverse;
+
+use serde::Serialize;
+
+use super::{Grade, Number};
+use crate::control::recent::Since;
+use crate::control::suggestion::suggestion;
+use crate::control::{Meter, View};
+use crate::values::TenantId;
+use crate::values::limits::STATE_TENANTS_MAX;
+use crate::values::usage::{Amount, UsageKind, UsageSum};
+
+/// Shown as close to its quota from this part of it on.
+const NEAR: f64 = 0.8;
+
+/// A tenant, with request units per second.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::control) struct TenantShown<'a> {
+    pub name: &'a str,
+    pub grade: Grade,
+    /// How it stands, in a word or two.
+    pub state: &'static str,
+    pub ru_per_second: Option<u64>,
+    /// What it consumed of its quota in this second.
+    share_of_quota: Option<Number>,
+    admitted: Number,
+    cached: Number,
+    /// Refused because a quota was used up.
+    pub throttled: Number,
+    /// Refused because there was too much to do.
+    pub shed: Number,
+    /// The same over the minute before this one and this one.
+    minute: Minute,
+    suggested_ru_per_second: Option<u64>,
+}
+
+/// Request units.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Minute {
+    admitted: Number,
+    cached: Number,
+    throttled: Number,
+    shed: Number,
+}
+
+impl Minute {
+    fn of(sum: &UsageSum) -> Self {
+        let [admitted, throttled, shed, cached] = UsageKind::ALL.map(|kind| Number(sum.of(kind).as_f64()));
+        Self { admitted, cached, throttled, shed }
+    }
+}
+
+/// Who is looked at: refused now, used now, used of late.
+type Rank = (u128, u128, u128);
+
+/// Those that are shown, and how many are not. One that did nothing for a minute is last.
+pub(super) fn shown<'a>(view: View<'a>, since: Option<&Since>) -> (Vec<TenantShown<'a>>, usize) {
+    let quotas = view.versions.current();
+    let minute = Meter::minute_of(view.now.monotonic);
+    let mut lately = since.map_or(&[][..], |since| &since.tenants).iter().peekable();
+    let mut ranked: Vec<(Rank, TenantId, UsageSum)> = quotas
+        .tenants()
+        .map(|(id, _)| {
+            let now = lately.next_if(|(known, _)| *known == id).map(|(_, sum)| *sum).unwrap_or_default();
+            let of_late = view.meter.sum(id, minute.saturating_sub(1), minute).asked().0;
+            ((refused(&now).0, now.asked().0, of_late), id, now)
+        })
+        .collect();
+    let first = |(rank, id, _): &(Rank, TenantId, UsageSum)| (Reverse(*rank), *id);
+    let left_out = ranked.len().saturating_sub(STATE_TENANTS_MAX);
+    if left_out > 0 {
+        ranked.select_nth_unstable_by_key(STATE_TENANTS_MAX, first);
+        ranked.truncate(STATE_TENANTS_MAX);
+    }
+    ranked.sort_by_key(first);
+    let shown = ranked.iter().map(|(_, id, now)| TenantShown::of(view, *id, (now, since), minute));
+    (shown.collect(), left_out)
+}
+
+fn refused(sum: &UsageSum) -> Amount {
+    Amount(sum.of(UsageKind::Throttled).0 + sum.of(UsageKind::Shed).0)
+}
+
+impl<'a> TenantShown<'a> {
+    fn of(view: View<'a>, id: TenantId, (sum, since): (&UsageSum, Option<&Since>), minute: u64) -> Self {
+        let tenant = view.versions.current().tenant(id);
+        let quota = tenant.limit.map(|limit| limit.ru_per_second);
+        let per_second = |amount: Amount| since.map_or(0.0, |since| since.per_second(amount.as_f64()));
+        let [admitted, throttled, shed, cached] = UsageKind::ALL.map(|kind| per_second(sum.of(kind)));
+        let share = quota.map(|quota| per_second(sum.consumed()) / quota.max(1) as f64);
+        let (grade, state) = match share {
+            _ if shed > 0.0 => (Grade::Trouble, "shed"),
+            _ if throttled > 0.0 => (Grade::Strained, "throttled"),
+            Some(share) if share >= NEAR => (Grade::Well, "near its quota"),
+            _ if admitted + cached > 0.0 => (Grade::Well, "ok"),
+            _ => (Grade::Well, "idle"),
+        };
+        let suggested = suggestion(view.meter, id, tenant.limit, minute);
+        Self {
+            name: &tenant.name,
+            grade,
+            state,
+            ru_per_second: quota,
+            share_of_quota: share.filter(|_| since.is_some()).map(Number),
+            admitted: Number(admitted),
+            cached: Number(cached),
+            throttled: Number(throttled),
+            shed: Number(shed),
+            minute: Minute::of(&view.meter.sum(id, minute.saturating_sub(1), minute)),
+            suggested_ru_per_second: suggested.map(|suggestion| suggestion.ru_per_second),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! One word for how it goes, and what speaks for it: the first thing that is read.
+
+use serde::Serialize;
+
+use super::stores::StoreShown;
+use super::tenants::TenantShown;
+use super::{Grade, Requests};
+
+/// Reasons that are told; more are counted.
+const REASONS_MAX: usize = 6;
+/// From this part of all requests on, refusals are what is told of.
+const MANY: f64 = 0.01;
+
+/// How it goes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Verdict {
+    pub grade: Grade,
+    /// The worst first.
+    pub reasons: Vec<Reason>,
+}
+
+/// One thing that speaks for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Reason {
+    grade: Grade,
+    pub text: String,
+}
+
+impl Verdict {
+    pub fn of(
+        draining: bool,
+        requests: &Requests,
+        stores: &[StoreShown<'_>],
+        tenants: &[TenantShown<'_>],
+    ) -> Self {
+        let mut reasons = Vec::new();
+        let mut say = |grade, text| reasons.push(Reason { grade, text });
+        for store in stores.iter().filter(|store| store.grade > Grade::Well) {
+            say(store.grade, format!("store {}: {}", store.name, store.state));
+        }
+        for (word, rate, part) in requests.refusals() {
+            if part > 0.0 {
+                let grade = if part >= MANY { Grade::Trouble } else { Grade::Strained };
+                say(grade, format!("{rate:.0} requests a second refused: {word}"));
+            }
+        }
+        for tenant in tenants.iter().filter(|tenant| tenant.throttled.0 > 0.0) {
+            let quota = tenant.ru_per_second.map_or_else(String::new, |quota| format!(" of {quota}"));
+            let text =
+                format!("tenant {}: {:.1} RU/s beyond its quota{quota}", tenant.name, tenant.throttled.0);
+            say(Grade::Strained, text);
+        }
+        if draining {
+            say(Grade::Strained, "draining: no new clients".to_owned());
+        }
+        reasons.sort_by_key(|reason: &Reason| std::cmp::Reverse(reason.grade));
+        let grade = reasons.first().map_or(Grade::Well, |reason| reason.grade);
+        if reasons.len() > REASONS_MAX {
+            let more = reasons.len() - (REASONS_MAX - 1);
+            reasons.truncate(REASONS_MAX - 1);
+            reasons.push(Reason { grade: Grade::Well, text: format!("and {more} more") });
+        }
+        Self { grade, reasons }
+    }
+}
+
+impl Requests {
+    /// Refusals that are nobody's quota: why, how many a second, and what part of all requests they are.
+    fn refusals(&self) -> impl Iterator<Item = (&'static str, f64, f64)> {
+        self.per_second.into_iter().flat_map(|rates| {
+            let all = rates.decoded.0.max(1.0);
+            let refusals = [
+                ("unavailable", rates.refused_unavailable.0),
+                ("overloaded", rates.refused_overloaded.0),
+                ("deadline", rates.refused_deadline.0),
+            ];
+            refusals.map(|(word, rate)| (word, rate, rate / all))
+        })
+    }
+}

@@ -1,0 +1,283 @@
+//! What a request asks for, as commands of the store's protocol: from here on it is like any other.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::head::{Head, Method, Target};
+use super::{Kind, Status};
+use crate::protocol::encode;
+use crate::values::limits::{HTTP_COMMANDS_MAX, HTTP_WORDS_MAX};
+
+/// Commands that are about a connection, which a request of HTTP has not.
+const OF_CONNECTIONS: [&str; 13] = [
+    "AUTH",
+    "HELLO",
+    "RESET",
+    "QUIT",
+    "SELECT",
+    "MULTI",
+    "EXEC",
+    "DISCARD",
+    "WATCH",
+    "UNWATCH",
+    "CLIENT",
+    "READONLY",
+    "READWRITE",
+];
+
+/// Writes the commands of a request, and says what is to be made of their replies. The error is told to the client.
+pub fn encode_commands(head: &Head, body: &[u8], frames: &mut Vec<u8>) -> Result<Kind, Status> {
+    match &head.target {
+        Target::Key(key, query) => of_key(head.method, key, query, body, frames),
+        Target::Command => {
+            command(body, frames)?;
+            Ok(Kind::Command)
+        }
+        Target::Pipeline => {
+            let commands = commands(body)?;
+            commands.iter().try_for_each(|words| command(words.get().as_bytes(), frames))?;
+            Ok(Kind::Pipeline { left: commands.len(), first: true })
+        }
+        Target::Transaction => {
+            let commands = commands(body)?;
+            request(frames, &[b"MULTI"]);
+            commands.iter().try_for_each(|words| command(words.get().as_bytes(), frames))?;
+            request(frames, &[b"EXEC"]);
+            Ok(Kind::Transaction { left: commands.len() + 1 })
+        }
+    }
+}
+
+fn request(frames: &mut Vec<u8>, words: &[&[u8]]) {
+    encode::request(frames, words.iter().copied());
+}
+
+fn of_key(
+    method: Method,
+    key: &[u8],
+    query: &str,
+    body: &[u8],
+    frames: &mut Vec<u8>,
+) -> Result<Kind, Status> {
+    let no_query = || if query.is_empty() { Ok(()) } else { Err(Status::BadRequest("only PUT takes ?ttl=")) };
+    match method {
+        Method::Get | Method::Head => {
+            no_query()?;
+            request(frames, &[b"GET", key]);
+            Ok(Kind::Get)
+        }
+        Method::Delete => {
+            no_query()?;
+            request(frames, &[b"DEL", key]);
+            Ok(Kind::Delete)
+        }
+        Method::Put | Method::Post => {
+            if query.is_empty() {
+                request(frames, &[b"SET", key, body]);
+                return Ok(Kind::Put);
+            }
+            let wanted = Status::BadRequest(
+                "?ttl= is wanted with a time from 1ms on, such as 60, 60s, 500ms, 5m, 1h or 1d",
+            );
+            let millis = query.strip_prefix("ttl=").and_then(millis_of).ok_or(wanted)?;
+            request(frames, &[b"SET", key, body, b"PX", millis.to_string().as_bytes()]);
+            Ok(Kind::Put)
+        }
+    }
+}
+
+/// A time: in seconds, or with its unit behind it.
+fn millis_of(text: &str) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    number
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(factor)
+        .filter(|millis| (1..=i64::MAX as u64 / 2).contains(millis))
+}
+
+/// An array with so many elements at most: one more is kept, so that it shows. What is behind costs no memory.
+struct Few<'a, const MOST: usize>(Vec<&'a RawValue>);
+
+impl<'de: 'a, 'a, const MOST: usize> Deserialize<'de> for Few<'a, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Elements<'a, const MOST: usize>(PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a, const MOST: usize> Visitor<'de> for Elements<'a, MOST> {
+            type Value = Vec<&'a RawValue>;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("an array")
+            }
+
+            fn visit_seq<S: SeqAccess<'de>>(self, mut elements: S) -> Result<Self::Value, S::Error> {
+                let mut kept = Vec::new();
+                while let Some(element) = elements.next_element::<&RawValue>()? {
+                    if kept.len() <= MOST {
+                        kept.push(element);
+                    }
+                }
+                Ok(kept)
+            }
+        }
+
+        from.deserialize_seq(Elements::<MOST>(PhantomData)).map(Self)
+    }
+}
+
+fn elements<const MOST: usize>(text: &[u8]) -> Result<Vec<&RawValue>, Status> {
+    let wanted =
+        Status::BadRequest("a JSON array is wanted: [\"SET\",\"k\",\"v\"], or several of them in one");
+    let Few::<MOST>(elements) = serde_json::from_slice(text).map_err(|_| wanted)?;
+    if elements.len() > MOST { Err(Status::ContentTooLarge) } else { Ok(elements) }
+}
+
+fn commands(body: &[u8]) -> Result<Vec<&RawValue>, Status> {
+    let commands = elements::<HTTP_COMMANDS_MAX>(body)?;
+    if commands.is_empty() { Err(Status::BadRequest("at least one command is wanted")) } else { Ok(commands) }
+}
+
+/// One command, from an array of texts, numbers, true and false.
+fn command(text: &[u8], frames: &mut Vec<u8>) -> Result<(), Status> {
+    let words = elements::<HTTP_WORDS_MAX>(text)?;
+    let words =
+        words.iter().map(|word| word_of(word.get())).collect::<Result<Vec<Cow<'_, str>>, Status>>()?;
+    let Some(name) = words.first().filter(|name| !name.is_empty()) else {
+        return Err(Status::BadRequest("a command begins with its name"));
+    };
+    let is_of_connection = OF_CONNECTIONS.iter().any(|known| name.eq_ignore_ascii_case(known));
+    let changes_terms =
+        name.eq_ignore_ascii_case("QOS") && words.get(1).is_some_and(|word| word.eq_ignore_ascii_case("SET"));
+    if is_of_connection || changes_terms {
+        return Err(Status::BadRequest(
+            "that command is about a connection, and a request of HTTP has none of its own: Authorization, X-Weir-User, -Tier and \
+             -Deadline-Ms say who asks, /multi-exec is a transaction",
+        ));
+    }
+    encode::request(frames, words.iter().map(|word| word.as_bytes()));
+    Ok(())
+}
+
+fn word_of(raw: &str) -> Result<Cow<'_, str>, Status> {
+    match raw.as_bytes().first() {
+        Some(b'"') => {
+            let text: String =
+                serde_json::from_str(raw).map_err(|_| Status::BadRequest("a text is malformed"))?;
+            Ok(Cow::Owned(text))
+        }
+        Some(b'-' | b'0'..=b'9' | b't' | b'f') => Ok(Cow::Borrowed(raw)),
+        _ => Err(Status::BadRequest("a command is made of texts and numbers")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::http::head::Length;
+
+    fn head(method: Method, target: Target) -> Head {
+        Head {
+            method,
+            target,
+            length: Length::Known(0),
+            waits: false,
+            keeps: true,
+            is_modern: true,
+            authorization: None,
+            wishes: Vec::new(),
+            in_base64: false,
+        }
+    }
+
+    fn commands_of(target: Target, body: &str) -> Result<String, Status> {
+        let method = if matches!(target, Target::Key(..)) { Method::Put } else { Method::Post };
+        let mut frames = Vec::new();
+        encode_commands(&head(method, target), body.as_bytes(), &mut frames)?;
+        Ok(String::from_utf8(frames).expect("text").replace("\r\n", " "))
+    }
+
+    #[test]
+    fn arrays_are_commands() {
+        let one = |body| commands_of(Target::Command, body);
+        assert_eq!(one(r#"["SET", "k", 1.50]"#).as_deref(), Ok("*3 $3 SET $1 k $4 1.50 "));
+        assert_eq!(one(r#"["SET","ä\n",true]"#).as_deref(), Ok("*3 $3 SET $3 ä\n $4 true "));
+        assert_eq!(one(r#"["GET","\ud83d\ude00"]"#).as_deref(), Ok("*2 $3 GET $4 😀 "));
+        let many = commands_of(Target::Pipeline, r#"[["GET","a"],["GET","b"]]"#);
+        assert_eq!(many.as_deref(), Ok("*2 $3 GET $1 a *2 $3 GET $1 b "));
+        let block = commands_of(Target::Transaction, r#"[["INCR","a"]]"#);
+        assert_eq!(block.as_deref(), Ok("*1 $5 MULTI *2 $4 INCR $1 a *1 $4 EXEC "));
+        for body in [
+            "",
+            "{}",
+            "[]",
+            "[[]]",
+            "[\"\"]",
+            "[null]",
+            "[[\"GET\"]]",
+            "[\"GET\",{}]",
+            "[\"GET\",\"\\ud800\"]",
+            "[\"GET\"",
+            "[\"GET\"]x",
+            "[\"auth\",\"a\"]",
+            "[\"Multi\"]",
+            "[\"QOS\",\"set\",\"TIER\",\"batch\"]",
+            "[\"HELLO\",3]",
+            "\"GET\"",
+        ] {
+            assert!(matches!(one(body), Err(Status::BadRequest(_))), "{body}");
+        }
+        assert!(matches!(commands_of(Target::Pipeline, "[]"), Err(Status::BadRequest(_))));
+        let many = format!("[{}]", vec!["[\"PING\"]"; HTTP_COMMANDS_MAX + 1].join(","));
+        assert_eq!(commands_of(Target::Pipeline, &many), Err(Status::ContentTooLarge));
+        let long = format!("[\"DEL\"{}]", ",1".repeat(HTTP_WORDS_MAX));
+        assert_eq!(one(&long), Err(Status::ContentTooLarge));
+    }
+
+    #[test]
+    fn keys_are_read_written_and_deleted() {
+        let put = |query: &str| commands_of(Target::Key(b"k".to_vec(), query.to_owned()), "v");
+        assert_eq!(put("").as_deref(), Ok("*3 $3 SET $1 k $1 v "));
+        for (ttl, millis) in [
+            ("60", "60000"),
+            ("60s", "60000"),
+            ("500ms", "500"),
+            ("5m", "300000"),
+            ("1h", "3600000"),
+            ("1d", "86400000"),
+        ] {
+            let expected = format!("*5 $3 SET $1 k $1 v $2 PX ${} {millis} ", millis.len());
+            assert_eq!(put(&format!("ttl={ttl}")), Ok(expected));
+        }
+        for query in [
+            "ttl=",
+            "ttl=0",
+            "ttl=-1",
+            "ttl=1.5",
+            "ttl=1y",
+            "ttl=99999999999999999999",
+            "x=1",
+            "ttl=1&x=2",
+            "ttl=9223372036854775807",
+        ] {
+            assert!(matches!(put(query), Err(Status::BadRequest(_))), "{query}");
+        }
+        let mut frames = Vec::new();
+        let key = Target::Key(b"a b".to_vec(), String::new());
+        assert_eq!(encode_commands(&head(Method::Delete, key.clone()), b"", &mut frames), Ok(Kind::Delete));
+        assert_eq!(encode_commands(&head(Method::Head, key), b"", &mut frames), Ok(Kind::Get));
+        assert_eq!(frames, b"*2\r\n$3\r\nDEL\r\n$3\r\na b\r\n*2\r\n$3\r\nGET\r\n$3\r\na b\r\n");
+    }
+}

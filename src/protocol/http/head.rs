@@ -1,0 +1,384 @@
+//! The head of a request: where it goes, what follows it, who asks on which terms. Read more strictly than others do, so that weir and
+//! whatever stands before it never disagree on where a request ends (RFC 9112).
+
+use httparse::{EMPTY_HEADER, Error, Header, Request, Status as Parse};
+
+use super::Status;
+use super::headers::{lasts, length_of, values};
+use crate::values::percent_decoded;
+
+/// Bytes of a head, and of the line that it begins with.
+pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+const LINE_BYTES_MAX: usize = 16 * 1024;
+const HEADERS_MAX: usize = 64;
+/// What is looked at each time more of it comes.
+const SHORT_BYTES: usize = 1024;
+
+/// What the bytes received so far amount to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// No whole head yet.
+    Partial,
+    /// A head, and where it ends.
+    Whole(Head, usize),
+}
+
+/// What a request is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// `/v1/keys/{key}`, and what stood behind a `?`.
+    Key(Vec<u8>, String),
+    /// `/`: one command.
+    Command,
+    /// `/pipeline`: several.
+    Pipeline,
+    /// `/multi-exec`: several as one transaction.
+    Transaction,
+}
+
+/// How much follows a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// So many bytes.
+    Known(u64),
+    /// Chunks.
+    Chunks,
+}
+
+/// What is to be done with a key, or with what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Head,
+    Put,
+    Delete,
+    Post,
+}
+
+/// A request up to its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub method: Method,
+    pub target: Target,
+    pub length: Length,
+    /// The client holds its body back until it is told to go on.
+    pub waits: bool,
+    /// The connection lasts.
+    pub keeps: bool,
+    /// It takes `100 Continue`, chunks and the like.
+    pub is_modern: bool,
+    /// As it came: `Bearer ...`, `Basic ...`.
+    pub authorization: Option<Vec<u8>>,
+    /// Who within the tenant asks, how much it matters, and how long an answer is of use: as options of `QOS CALL`.
+    pub wishes: Vec<Vec<u8>>,
+    /// Texts in the answer are to be in base64.
+    pub in_base64: bool,
+}
+
+/// Is it worth a look, after so many of the bytes were in vain?
+pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
+    let new = &bytes[seen.saturating_sub(3).min(bytes.len())..];
+    bytes.len() <= SHORT_BYTES
+        || bytes.len() >= HEAD_BYTES_MAX
+        || new.windows(4).any(|four| four == b"\r\n\r\n")
+}
+
+/// Reads a head from the start of what was received.
+pub fn receive(bytes: &[u8]) -> Result<Received, Status> {
+    // RFC 9112, 2.2: one empty line before a request line is let pass.
+    let skipped = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
+    let bytes = &bytes[skipped..];
+    let shown = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
+    let line_end = shown.iter().position(|byte| *byte == b'\n');
+    if line_end.unwrap_or(shown.len()) > LINE_BYTES_MAX {
+        return Err(Status::UriTooLong);
+    }
+    if line_end.is_none() && shown.starts_with(b"PRI * HTTP/2") {
+        return Err(Status::VersionNotSupported);
+    }
+    let end = shown.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
+    let head = &shown[..end.unwrap_or(shown.len())];
+    // A line ends with both of them: what takes one alone for an end sees another request.
+    let is_lone = |at: usize| match head[at] {
+        b'\n' => at == 0 || head[at - 1] != b'\r',
+        b'\r' => head.get(at + 1).is_some_and(|next| *next != b'\n'),
+        byte => byte == 0,
+    };
+    if (0..head.len()).any(is_lone) {
+        return Err(Status::BadRequest(
+            "a line of the head ends with CR alone or LF alone, or holds a zero byte",
+        ));
+    }
+    let Some(end) = end else {
+        let is_full = shown.len() == HEAD_BYTES_MAX;
+        return if is_full { Err(Status::HeadersTooLarge) } else { Ok(Received::Partial) };
+    };
+    let mut headers = [EMPTY_HEADER; HEADERS_MAX];
+    let mut request = Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(Parse::Complete(_)) => Ok(Received::Whole(understand(&request)?, end + skipped)),
+        Ok(Parse::Partial) | Err(Error::HeaderName | Error::HeaderValue | Error::NewLine) => {
+            Err(Status::BadRequest("a header is malformed"))
+        }
+        Err(Error::TooManyHeaders) => Err(Status::HeadersTooLarge),
+        Err(Error::Version) => Err(Status::VersionNotSupported),
+        Err(_) => Err(Status::BadRequest("the request line is malformed")),
+    }
+}
+
+fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
+    let headers = &*request.headers;
+    let is_modern = request.version == Some(1);
+    // A folded line, or a space before the colon, is refused by the parser.
+    let hosts = values(headers, "host").count();
+    if hosts > 1 || (is_modern && hosts == 0) {
+        return Err(Status::BadRequest("one header Host is wanted"));
+    }
+    let length = length(headers, is_modern)?;
+    let (path, query) = path_of(request.path.unwrap_or_default())?;
+    let (target, allowed) = target(path, query)?;
+    let method = match request.method.unwrap_or_default() {
+        "GET" => Method::Get,
+        "HEAD" => Method::Head,
+        "PUT" => Method::Put,
+        "DELETE" => Method::Delete,
+        "POST" => Method::Post,
+        _ => return Err(Status::MethodNotAllowed(allowed)),
+    };
+    let fits = match target {
+        Target::Key(..) => method != Method::Post,
+        _ => method == Method::Post,
+    };
+    if !fits {
+        return Err(Status::MethodNotAllowed(allowed));
+    }
+    let takes_body = matches!(method, Method::Put | Method::Post);
+    let length = match length {
+        None if takes_body => return Err(Status::LengthRequired),
+        None => Length::Known(0),
+        Some(length) => length,
+    };
+    if !takes_body && length != Length::Known(0) {
+        return Err(Status::BadRequest("GET, HEAD and DELETE have no body here"));
+    }
+    let expected = values(headers, "expect").next().filter(|_| is_modern);
+    let waits = expected.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
+    if expected.is_some() && !waits {
+        return Err(Status::ExpectationFailed);
+    }
+    let mut authorizations = values(headers, "authorization");
+    let authorization = authorizations.next().map(<[u8]>::to_vec);
+    if authorizations.next().is_some() {
+        return Err(Status::BadRequest("one header Authorization is wanted at most"));
+    }
+    let encoding = values(headers, "upstash-encoding").next();
+    Ok(Head {
+        method,
+        target,
+        length,
+        waits,
+        keeps: lasts(headers, is_modern),
+        is_modern,
+        authorization,
+        wishes: wishes(headers)?,
+        in_base64: encoding.is_some_and(|value| value.eq_ignore_ascii_case(b"base64")),
+    })
+}
+
+/// How long the body is. What may be understood in two ways is understood in none.
+fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Status> {
+    let mut codings = values(headers, "transfer-encoding");
+    let mut lengths = values(headers, "content-length");
+    match (codings.next(), lengths.next()) {
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) => Err(Status::BadRequest("Content-Length and Transfer-Encoding together")),
+        (Some(coding), None) => {
+            let is_alone = codings.next().is_none();
+            if !is_modern || !is_alone || !coding.eq_ignore_ascii_case(b"chunked") {
+                return Err(Status::BadRequest(
+                    "Transfer-Encoding: chunked is all that is understood, in HTTP/1.1",
+                ));
+            }
+            Ok(Some(Length::Chunks))
+        }
+        (None, Some(length)) => {
+            let known = length_of(length).filter(|_| lengths.next().is_none());
+            known
+                .map(|length| Some(Length::Known(length)))
+                .ok_or(Status::BadRequest("one Content-Length, a number, is wanted"))
+        }
+    }
+}
+
+/// Path and query; also of a whole address, as proxies are sent it.
+fn path_of(target: &str) -> Result<(&str, &str), Status> {
+    let origin = match target.split_once("://") {
+        Some((scheme, rest))
+            if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") =>
+        {
+            rest.find('/').map_or("/", |slash| &rest[slash..])
+        }
+        _ => target,
+    };
+    if !origin.starts_with('/') {
+        return Err(Status::BadRequest("a path is wanted"));
+    }
+    Ok(origin.split_once('?').unwrap_or((origin, "")))
+}
+
+fn target(path: &str, query: &str) -> Result<(Target, &'static str), Status> {
+    let target = match path {
+        "/" => Target::Command,
+        "/pipeline" => Target::Pipeline,
+        "/multi-exec" => Target::Transaction,
+        _ => {
+            let key = path.strip_prefix("/v1/keys/").filter(|key| !key.is_empty() && !key.contains('/'));
+            let key = percent_decoded(key.ok_or(Status::NotFound)?);
+            let key =
+                key.ok_or(Status::BadRequest("a % in the path is not followed by two hexadecimal digits"))?;
+            return Ok((Target::Key(key, query.to_owned()), "GET, HEAD, PUT, DELETE"));
+        }
+    };
+    if query.is_empty() {
+        Ok((target, "POST"))
+    } else {
+        Err(Status::BadRequest("nothing is asked with ? here"))
+    }
+}
+
+/// The terms of one request, in the words of `QOS CALL`.
+fn wishes(headers: &[Header<'_>]) -> Result<Vec<Vec<u8>>, Status> {
+    let mut wishes = Vec::new();
+    for (name, option) in
+        [("x-weir-user", "USER"), ("x-weir-tier", "TIER"), ("x-weir-deadline-ms", "DEADLINE")]
+    {
+        let mut values = values(headers, name);
+        if let Some(value) = values.next() {
+            wishes.push(option.as_bytes().to_vec());
+            wishes.push(value.to_vec());
+        }
+        if values.next().is_some() {
+            return Err(Status::BadRequest("each header X-Weir-... is wanted once at most"));
+        }
+    }
+    Ok(wishes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(text: &str) -> Result<Head, Status> {
+        match receive(text.as_bytes())? {
+            Received::Whole(head, length) => {
+                assert_eq!(length, text.len(), "{text:?}");
+                Ok(head)
+            }
+            Received::Partial => panic!("a whole head: {text:?}"),
+        }
+    }
+
+    #[test]
+    fn heads_as_clients_write_them() {
+        let get = head("GET /v1/keys/a%2Fb%20c HTTP/1.1\r\nHost: x\r\nX-Weir-Tier: batch\r\n\r\n")
+            .expect("well formed");
+        assert_eq!(get.target, Target::Key(b"a/b c".to_vec(), String::new()));
+        assert_eq!((get.method, get.length, get.keeps), (Method::Get, Length::Known(0), true));
+        assert_eq!(get.wishes, [b"TIER".to_vec(), b"batch".to_vec()]);
+        let put = "PUT http://x:1/v1/keys/k?ttl=5 HTTP/1.1\r\nhost:x\r\nContent-Length: 3\r\nExpect: 100-Continue\r\nConnection: a, Close\r\n\r\n";
+        let put = head(put).expect("well formed");
+        assert_eq!(put.target, Target::Key(b"k".to_vec(), "ttl=5".to_owned()));
+        assert_eq!((put.length, put.waits, put.keeps), (Length::Known(3), true, false));
+        let post = "POST /pipeline HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: Chunked\r\nUpstash-Encoding: base64\r\nAuthorization: Bearer t\r\n\r\n";
+        let post = head(post).expect("well formed");
+        assert_eq!((post.target, post.length, post.in_base64), (Target::Pipeline, Length::Chunks, true));
+        assert_eq!(post.authorization.as_deref(), Some(b"Bearer t".as_slice()));
+        let old = head("GET /v1/keys/k HTTP/1.0\r\n\r\n").expect("well formed");
+        assert!(!old.keeps && !old.is_modern);
+        assert!(
+            head("GET /v1/keys/k HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").expect("well formed").keeps
+        );
+    }
+
+    #[test]
+    fn what_could_be_taken_in_two_ways_is_refused() {
+        let post = |headers: &str| head(&format!("POST / HTTP/1.1\r\nHost: x\r\n{headers}\r\n"));
+        for headers in [
+            "Content-Length: 3\r\nContent-Length: 3\r\n",
+            "Content-Length: 3\r\nContent-Length: 4\r\n",
+            "Content-Length: 3, 3\r\n",
+            "Content-Length: +3\r\n",
+            "Content-Length: \r\n",
+            "Content-Length: 0x3\r\n",
+            "Content-Length: 18446744073709551616\r\n",
+            "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            "Transfer-Encoding: gzip, chunked\r\n",
+            "Transfer-Encoding: identity\r\n",
+            "Transfer-Encoding : chunked\r\n",
+            "Content-Length : 3\r\n",
+            "Content-Length: 3\r\n X: folded\r\n",
+            "Host: y\r\nContent-Length: 3\r\n",
+            "X Y: z\r\nContent-Length: 3\r\n",
+            "X: \0\r\nContent-Length: 3\r\n",
+            ": z\r\nContent-Length: 3\r\n",
+            "Authorization: Bearer a\r\nAuthorization: Bearer b\r\nContent-Length: 3\r\n",
+            "X-Weir-User: a\r\nX-Weir-User: b\r\nContent-Length: 3\r\n",
+        ] {
+            assert!(matches!(post(headers), Err(Status::BadRequest(_))), "{headers:?}: {:?}", post(headers));
+        }
+        for text in [
+            "POST / HTTP/1.1\nHost: x\nContent-Length: 3\n\n",
+            "POST / HTTP/1.1\r\nHost: x\nContent-Length: 3\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\r\nContent-Length: 3\r\n\r\n",
+            "GET /v1/keys/k HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n",
+            "GET /v1/keys/%4 HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET v1 HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET /v1/keys/k HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+        ] {
+            assert!(matches!(receive(text.as_bytes()), Err(Status::BadRequest(_))), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_for_another_reason_says_which() {
+        let cases = [
+            ("POST / HTTP/1.1\r\nHost: x\r\n\r\n", Status::LengthRequired),
+            ("PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\n\r\n", Status::LengthRequired),
+            ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", Status::MethodNotAllowed("POST")),
+            (
+                "POST /v1/keys/k HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+                Status::MethodNotAllowed("GET, HEAD, PUT, DELETE"),
+            ),
+            (
+                "PATCH /v1/keys/k HTTP/1.1\r\nHost: x\r\n\r\n",
+                Status::MethodNotAllowed("GET, HEAD, PUT, DELETE"),
+            ),
+            ("GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n", Status::NotFound),
+            ("GET /v1/keys/ HTTP/1.1\r\nHost: x\r\n\r\n", Status::NotFound),
+            ("GET /v1/keys/a/b HTTP/1.1\r\nHost: x\r\n\r\n", Status::NotFound),
+            (
+                "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nExpect: y\r\n\r\n",
+                Status::ExpectationFailed,
+            ),
+            ("GET /v1/keys/k HTTP/2.0\r\nHost: x\r\n\r\n", Status::VersionNotSupported),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Status::VersionNotSupported),
+        ];
+        for (text, status) in cases {
+            assert_eq!(receive(text.as_bytes()), Err(status), "{text:?}");
+        }
+        let long = format!("GET /v1/keys/{} HTTP/1.1\r\n", "k".repeat(LINE_BYTES_MAX));
+        assert_eq!(receive(long.as_bytes()), Err(Status::UriTooLong));
+        let many = format!("GET /v1/keys/k HTTP/1.1\r\nHost: x\r\n{}\r\n", "X: y\r\n".repeat(HEADERS_MAX));
+        assert_eq!(receive(many.as_bytes()), Err(Status::HeadersTooLarge));
+        let large = format!("GET /v1/keys/k HTTP/1.1\r\nHost: x\r\nX: {}", "y".repeat(HEAD_BYTES_MAX));
+        assert_eq!(receive(large.as_bytes()), Err(Status::HeadersTooLarge));
+    }
+
+    #[test]
+    fn every_part_of_a_head_is_a_part() {
+        let text = b"PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n";
+        (0..text.len()).for_each(|end| assert_eq!(receive(&text[..end]), Ok(Received::Partial), "{end}"));
+    }
+}

@@ -1,0 +1,483 @@
+//! The keys over HTTP: requests of HTTP become commands, and replies become responses. Around a client of RESP, so that a request
+//! passes through the same stages whichever way it came. Knows no sockets and no tenants.
+//!
+//! ```text
+//!   bytes ──> head ──> who asks? (the shard) ──> body ──> commands ──> as if they had come in RESP
+//!                                                                                  │
+//!   bytes <── response <── what was asked for, in order <── replies of RESP <──────┘
+//! ```
+//!
+//! | what | file |
+//! |---|---|
+//! | what a request begins with, and what is wrong with it | `head.rs`, `headers.rs` |
+//! | what follows: so many bytes, or chunks | `body.rs` |
+//! | a request as commands | `command.rs` |
+//! | replies as JSON | `answer.rs` |
+//! | responses, and how refusals are told | `response.rs` |
+
+mod answer;
+mod body;
+mod command;
+mod head;
+pub mod headers;
+mod response;
+
+use std::collections::VecDeque;
+
+use answer::Reply;
+use body::Body;
+use head::{HEAD_BYTES_MAX, Head, Length, Received};
+use response::Manner;
+pub use response::Status;
+
+use super::ReplyScanner;
+
+/// What is made of the replies to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Get,
+    Put,
+    Delete,
+    Command,
+    /// So many replies are missing.
+    Pipeline {
+        left: usize,
+        first: bool,
+    },
+    /// Replies before the one that counts.
+    Transaction {
+        left: usize,
+    },
+    /// Whatever the reply is, something else is told: it only keeps the order.
+    Told,
+}
+
+/// A request whose replies have yet to come.
+#[derive(Debug)]
+struct Asked {
+    kind: Kind,
+    manner: Manner,
+    in_base64: bool,
+    /// What is told instead, or the beginning of the response's body.
+    text: Vec<u8>,
+    /// The response is larger than it may be.
+    is_too_large: bool,
+}
+
+/// What has come of a request.
+#[derive(Debug)]
+enum Coming {
+    Nothing,
+    /// Its head was read: who asks has yet to be found out.
+    Head(Head),
+    Body(Head, Body),
+}
+
+/// What is to be done next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing, until more has come.
+    Wait,
+    /// A request has begun: is it known who asks (`Authorization`)? Then `admit`, or `refuse`.
+    Begins(Option<Vec<u8>>),
+    /// Its commands are there: `frames`.
+    Commands,
+    /// Something is told to it in its order, for which a reply of any kind is wanted.
+    Told,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Conversation {
+    /// What has come and is not understood yet.
+    held: Vec<u8>,
+    /// How much of that was looked at and is no whole head.
+    seen: usize,
+    coming: Coming,
+    /// Commands of the request under way, and how far they were taken on.
+    frames: Vec<u8>,
+    taken: usize,
+    /// How they are asked for.
+    wishes: Vec<Vec<u8>>,
+    asked: VecDeque<Asked>,
+    scanner: ReplyScanner,
+    /// A reply that is not whole yet.
+    partial: Vec<u8>,
+    out: Vec<u8>,
+    known_by: Option<Vec<u8>>,
+    /// Responses are not larger.
+    response_bytes_max: usize,
+    is_over: bool,
+}
+
+impl Conversation {
+    /// Nothing has been said.
+    pub fn new(response_bytes_max: usize) -> Self {
+        Self {
+            held: Vec::new(),
+            seen: 0,
+            coming: Coming::Nothing,
+            frames: Vec::new(),
+            taken: 0,
+            wishes: Vec::new(),
+            asked: VecDeque::new(),
+            scanner: ReplyScanner::default(),
+            partial: Vec::new(),
+            out: Vec::new(),
+            known_by: None,
+            response_bytes_max,
+            is_over: false,
+        }
+    }
+
+    /// More has come.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        if !self.is_over {
+            self.held.extend_from_slice(bytes);
+        }
+    }
+
+    /// Bytes that have come and were not taken on.
+    pub fn held_bytes(&self) -> usize {
+        self.held.len() + self.frames.len() - self.taken
+    }
+
+    /// All that it holds in memory.
+    pub fn memory_bytes(&self) -> usize {
+        let coming = if let Coming::Body(_, body) = &self.coming { body.bytes.capacity() } else { 0 };
+        let asked: usize = self.asked.iter().map(|asked| asked.text.capacity()).sum();
+        let lists = self.asked.capacity() * size_of::<Asked>();
+        let buffers = [&self.held, &self.frames, &self.partial, &self.out].map(Vec::capacity);
+        size_of::<Self>() + coming + asked + lists + buffers.iter().sum::<usize>()
+    }
+
+    /// No more will be read: what was asked for is answered, and that is all.
+    pub fn is_over(&self) -> bool {
+        self.is_over && self.frames.is_empty()
+    }
+
+    /// Is a request coming that is not whole?
+    pub fn is_midway(&self) -> bool {
+        !self.is_over && (!self.held.is_empty() || !matches!(self.coming, Coming::Nothing))
+    }
+
+    /// What its connection is known by: the last `Authorization` that was right.
+    pub fn known_by(&self) -> &Option<Vec<u8>> {
+        &self.known_by
+    }
+
+    /// It is known by that from now on.
+    pub fn remember_who(&mut self, known_by: Option<Vec<u8>>) {
+        self.known_by = known_by;
+    }
+
+    /// It is known by nothing.
+    pub fn forget_who(&mut self) {
+        self.known_by = None;
+    }
+
+    /// Commands that are to be taken on, as far as they were not.
+    pub fn frames(&self) -> &[u8] {
+        &self.frames[self.taken..]
+    }
+
+    /// How they are asked for, in the words of `QOS CALL`.
+    pub fn wishes(&self) -> &[Vec<u8>] {
+        &self.wishes
+    }
+
+    /// So many bytes of the commands were taken on.
+    pub fn take(&mut self, bytes: usize) {
+        self.taken += bytes;
+        if self.taken == self.frames.len() {
+            self.taken = 0;
+            self.frames.clear();
+            self.frames.shrink_to(HEAD_BYTES_MAX);
+        }
+    }
+
+    /// Goes on, when all commands so far were taken on.
+    pub fn go_on(&mut self) -> Step {
+        debug_assert!(self.frames.is_empty());
+        if self.is_over {
+            return Step::Wait;
+        }
+        match std::mem::replace(&mut self.coming, Coming::Nothing) {
+            Coming::Nothing if self.held.is_empty() => Step::Wait,
+            // Who sends one byte after the other does not have all of them looked at each time.
+            Coming::Nothing if !head::may_be_whole(&self.held, self.seen) => {
+                self.seen = self.held.len();
+                Step::Wait
+            }
+            Coming::Nothing => match head::receive(&self.held) {
+                Ok(Received::Partial) => {
+                    self.seen = self.held.len();
+                    Step::Wait
+                }
+                Ok(Received::Whole(head, length)) => {
+                    self.held.drain(..length);
+                    self.seen = 0;
+                    let who = head.authorization.clone();
+                    self.coming = Coming::Head(head);
+                    Step::Begins(who)
+                }
+                Err(status) => self.give_up(Manner::LAST, status),
+            },
+            Coming::Head(head) => {
+                let who = head.authorization.clone();
+                self.coming = Coming::Head(head);
+                Step::Begins(who)
+            }
+            Coming::Body(head, mut body) => match body.take(&self.held) {
+                Ok(taken) => {
+                    self.held.drain(..taken);
+                    if self.held.is_empty() {
+                        self.held.shrink_to(HEAD_BYTES_MAX);
+                    }
+                    if body.is_whole() {
+                        return self.understand(head, &body.bytes);
+                    }
+                    self.coming = Coming::Body(head, body);
+                    Step::Wait
+                }
+                Err(status) => self.give_up(manner(&head, false), status),
+            },
+        }
+    }
+
+    /// Who asks is known, and may send so many bytes.
+    pub fn admit(&mut self, bytes_max: usize) -> Step {
+        let Coming::Head(head) = std::mem::replace(&mut self.coming, Coming::Nothing) else {
+            return Step::Wait;
+        };
+        match Body::new(head.length, bytes_max) {
+            Ok(body) if head.waits && !body.is_whole() && self.held.is_empty() => {
+                self.tell(response::GO_ON.to_vec(), manner(&head, true));
+                self.coming = Coming::Body(head, body);
+                Step::Told
+            }
+            Ok(body) => {
+                self.coming = Coming::Body(head, body);
+                self.go_on()
+            }
+            Err(status) => self.give_up(manner(&head, false), status),
+        }
+    }
+
+    /// Who asks is told no, in the words of an error reply. What follows a head that is refused cannot be trusted to be a body.
+    pub fn refuse(&mut self, error: &str) -> Step {
+        let head = match std::mem::replace(&mut self.coming, Coming::Nothing) {
+            Coming::Head(head) | Coming::Body(head, _) => Some(head),
+            Coming::Nothing => None,
+        };
+        let keeps = head.as_ref().is_some_and(|head| head.keeps && head.length == Length::Known(0));
+        let manner = head.map_or(Manner::LAST, |head| manner(&head, keeps));
+        let mut text = Vec::new();
+        response::fail(&mut text, manner, error, false);
+        self.tell(text, manner);
+        Step::Told
+    }
+
+    /// The request that is coming took too long.
+    pub fn time_out(&mut self) -> Step {
+        self.give_up(Manner::LAST, Status::Timeout)
+    }
+
+    fn give_up(&mut self, manner: Manner, status: Status) -> Step {
+        let manner = Manner { keeps: false, ..manner };
+        let mut text = Vec::new();
+        response::refuse(&mut text, manner, status);
+        self.tell(text, manner);
+        Step::Told
+    }
+
+    fn tell(&mut self, text: Vec<u8>, manner: Manner) {
+        self.asked.push_back(Asked { kind: Kind::Told, manner, in_base64: false, text, is_too_large: false });
+        self.end_unless(manner.keeps);
+    }
+
+    fn end_unless(&mut self, keeps: bool) {
+        if !keeps {
+            self.is_over = true;
+            (self.held, self.coming) = (Vec::new(), Coming::Nothing);
+        }
+    }
+
+    fn understand(&mut self, head: Head, body: &[u8]) -> Step {
+        let manner = manner(&head, head.keeps);
+        match command::encode_commands(&head, body, &mut self.frames) {
+            Ok(kind) => {
+                let text = if matches!(kind, Kind::Pipeline { .. }) { vec![b'['] } else { Vec::new() };
+                let in_base64 = head.in_base64;
+                self.asked.push_back(Asked { kind, manner, in_base64, text, is_too_large: false });
+                self.wishes = head.wishes;
+                self.end_unless(manner.keeps);
+                Step::Commands
+            }
+            Err(status) => {
+                self.frames = Vec::new();
+                // Its body is behind us, so the connection may last.
+                let mut text = Vec::new();
+                response::refuse(&mut text, manner, status);
+                self.tell(text, manner);
+                Step::Told
+            }
+        }
+    }
+
+    /// Replies, in their order: what can be told of them is added to the output.
+    pub fn hear(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let Ok(scanned) = self.scanner.scan(bytes) else {
+                // Replies are weir's own, or were scanned before.
+                debug_assert!(false, "a malformed reply");
+                return self.is_over = true;
+            };
+            let Some(scanned) = scanned else { return self.partial.extend_from_slice(bytes) };
+            let (end, rest) = bytes.split_at(scanned.end);
+            bytes = rest;
+            if self.partial.is_empty() {
+                self.hear_one(end);
+            } else {
+                let mut whole = std::mem::take(&mut self.partial);
+                whole.extend_from_slice(end);
+                self.hear_one(&whole);
+            }
+        }
+    }
+
+    fn hear_one(&mut self, reply: &[u8]) {
+        let Some(asked) = self.asked.front_mut() else { return };
+        let is_done = asked.hear(reply, &mut self.out, self.response_bytes_max);
+        if is_done {
+            self.asked.pop_front();
+        }
+    }
+
+    /// What is to go out. A buffer that is not needed any more may be given for it.
+    pub fn take_output(&mut self, spare: Vec<u8>) -> Option<Vec<u8>> {
+        if self.out.is_empty() { None } else { Some(std::mem::replace(&mut self.out, spare)) }
+    }
+}
+
+fn manner(head: &Head, keeps: bool) -> Manner {
+    Manner { keeps, is_head: head.method == head::Method::Head, is_modern: head.is_modern }
+}
+
+impl Asked {
+    /// One more reply to it. Whether it was the last one: then the response is written.
+    fn hear(&mut self, mut reply: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
+        let Self { kind, manner, in_base64, text, is_too_large } = self;
+        let (manner, in_base64) = (*manner, *in_base64);
+        let error = if let [b'-', line @ .., b'\r', b'\n'] = reply {
+            Some(String::from_utf8_lossy(line))
+        } else {
+            None
+        };
+        match kind {
+            Kind::Told => out.append(text),
+            Kind::Get | Kind::Put | Kind::Delete => match (&*kind, error) {
+                (_, Some(error)) => response::fail(out, manner, &error, true),
+                (Kind::Get, None) => match answer::next(&mut reply) {
+                    Some(Reply::Bulk(value)) => {
+                        response::write(out, manner, 200, "", Some((response::BYTES, value)));
+                    }
+                    _ => response::write(out, manner, 404, "", None),
+                },
+                (Kind::Delete, None) if reply == b":0\r\n" => response::write(out, manner, 404, "", None),
+                _ => response::write(out, manner, 204, "", None),
+            },
+            Kind::Command => {
+                if let Some(error) = error {
+                    response::fail(out, manner, &error, false);
+                } else {
+                    text.extend_from_slice(b"{\"result\":");
+                    let _ = answer::write_json(text, &mut reply, in_base64);
+                    text.push(b'}');
+                    finish(out, manner, text, bytes_max);
+                }
+            }
+            Kind::Pipeline { left, first } => {
+                if !*is_too_large {
+                    if !std::mem::take(first) {
+                        text.push(b',');
+                    }
+                    write_outcome(text, &mut reply, in_base64);
+                    // Nothing is kept of what is too much: it is told so in the end.
+                    *is_too_large = text.len() > bytes_max;
+                    if *is_too_large {
+                        *text = Vec::new();
+                    }
+                }
+                *left -= 1;
+                if *left > 0 {
+                    return false;
+                }
+                if *is_too_large {
+                    response::fail(out, manner, &too_large(bytes_max), false);
+                } else {
+                    text.push(b']');
+                    finish(out, manner, text, bytes_max);
+                }
+            }
+            Kind::Transaction { left } if *left > 0 => {
+                *left -= 1;
+                // The first one that was refused says why.
+                if let Some(error) = error.filter(|_| text.is_empty()) {
+                    text.extend_from_slice(error.as_bytes());
+                }
+                return false;
+            }
+            Kind::Transaction { .. } => {
+                if let Some(error) = error {
+                    let why = String::from_utf8_lossy(text).into_owned();
+                    response::fail(out, manner, if why.is_empty() { &error } else { &why }, false);
+                } else {
+                    write_outcomes(text, reply, in_base64);
+                    finish(out, manner, text, bytes_max);
+                }
+            }
+        }
+        true
+    }
+}
+
+/// `{"result":...}` or `{"error":...}`, of the next reply.
+fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
+    if reply.first() == Some(&b'-') {
+        text.extend_from_slice(b"{\"error\":");
+    } else {
+        text.extend_from_slice(b"{\"result\":");
+    }
+    let _ = answer::write_json(text, reply, in_base64);
+    text.push(b'}');
+}
+
+/// Those of a transaction.
+fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], in_base64: bool) {
+    text.clear();
+    text.push(b'[');
+    let count = if let Some(Reply::Array(count)) = answer::next(&mut replies) { count } else { 0 };
+    for number in 0..count {
+        if number > 0 {
+            text.push(b',');
+        }
+        write_outcome(text, &mut replies, in_base64);
+    }
+    text.push(b']');
+}
+
+fn finish(out: &mut Vec<u8>, manner: Manner, text: &[u8], bytes_max: usize) {
+    if text.len() > bytes_max {
+        response::fail(out, manner, &too_large(bytes_max), false);
+    } else {
+        response::write(out, manner, 200, "", Some((response::JSON, text)));
+    }
+}
+
+fn too_large(bytes_max: usize) -> String {
+    format!("ERR the response is larger than {bytes_max} bytes (--max-reply-bytes)")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! Responses: status, headers, bodies. What weir refuses is told as RFC 9457 and the draft on rate limits (draft-10) want it.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use serde::Serialize;
+
+/// Why a request is answered without being carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the texts below say what each is")]
+pub enum Status {
+    BadRequest(&'static str),
+    NotFound,
+    /// Which methods would be right.
+    MethodNotAllowed(&'static str),
+    Timeout,
+    LengthRequired,
+    ContentTooLarge,
+    UriTooLong,
+    ExpectationFailed,
+    HeadersTooLarge,
+    VersionNotSupported,
+}
+
+impl Status {
+    const fn code(self) -> u16 {
+        match self {
+            Self::BadRequest(_) => 400,
+            Self::NotFound => 404,
+            Self::MethodNotAllowed(_) => 405,
+            Self::Timeout => 408,
+            Self::LengthRequired => 411,
+            Self::ContentTooLarge => 413,
+            Self::UriTooLong => 414,
+            Self::ExpectationFailed => 417,
+            Self::HeadersTooLarge => 431,
+            Self::VersionNotSupported => 505,
+        }
+    }
+
+    const fn detail(self) -> &'static str {
+        match self {
+            Self::BadRequest(detail) => detail,
+            Self::NotFound => "there are /v1/keys/{key}, /, /pipeline and /multi-exec",
+            Self::MethodNotAllowed(_) => "the header Allow says what may be done there",
+            Self::Timeout => "the request did not come in time",
+            Self::LengthRequired => "Content-Length, or Transfer-Encoding: chunked, is wanted",
+            Self::ContentTooLarge => "the body is larger than --max-request-bytes, or has too many commands",
+            Self::UriTooLong => "the request line is longer than 16 KiB",
+            Self::ExpectationFailed => "100-continue is all that may be expected",
+            Self::HeadersTooLarge => "the headers are larger than 32 KiB, or more than 64",
+            Self::VersionNotSupported => "HTTP/1.1 is wanted, or HTTP/1.0",
+        }
+    }
+}
+
+const fn reason(code: u16) -> &'static str {
+    match code {
+        100 => "Continue",
+        200 => "OK",
+        204 => "No Content",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        411 => "Length Required",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        417 => "Expectation Failed",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Internal Server Error",
+    }
+}
+
+/// How a response leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// The connection lasts.
+    pub keeps: bool,
+    /// Only its head is wanted.
+    pub is_head: bool,
+    /// HTTP/1.0 has to be told that a connection lasts.
+    pub is_modern: bool,
+}
+
+impl Manner {
+    /// The last one of a connection.
+    pub const LAST: Self = Self { keeps: false, is_head: false, is_modern: true };
+}
+
+pub const JSON: &str = "application/json";
+const PROBLEM: &str = "application/problem+json";
+pub const BYTES: &str = "application/octet-stream";
+
+/// A whole response. `more` is further headers, each with its line end.
+pub fn write(out: &mut Vec<u8>, manner: Manner, code: u16, more: &str, body: Option<(&str, &[u8])>) {
+    let told = write!(out, "HTTP/1.1 {code} {}\r\n{more}", reason(code));
+    told.expect("memory takes what is written to it");
+    match body {
+        Some((kind, body)) => {
+            let told = write!(out, "content-type: {kind}\r\ncontent-length: {}\r\n", body.len());
+            told.expect("memory takes what is written to it");
+        }
+        // Nothing follows a 204, and nothing is said of its length.
+        None if code == 204 => {}
+        None => out.extend_from_slice(b"content-length: 0\r\n"),
+    }
+    match (manner.keeps, manner.is_modern) {
+        (true, true) => {}
+        (true, false) => out.extend_from_slice(b"connection: keep-alive\r\n"),
+        (false, _) => out.extend_from_slice(b"connection: close\r\n"),
+    }
+    out.extend_from_slice(b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n\r\n");
+    if let Some((_, body)) = body.filter(|_| !manner.is_head) {
+        out.extend_from_slice(body);
+    }
+}
+
+/// The client may send its body.
+pub const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// A request that was not understood.
+pub fn refuse(out: &mut Vec<u8>, manner: Manner, status: Status) {
+    let more = if let Status::MethodNotAllowed(allowed) = status {
+        format!("allow: {allowed}\r\n")
+    } else {
+        String::new()
+    };
+    let (code, detail) = (status.code(), status.detail());
+    let problem = Problem {
+        kind: "about:blank",
+        title: reason(code),
+        status: code,
+        detail,
+        error: detail,
+        policies: None,
+    };
+    problem.write(out, manner, &more);
+}
+
+/// What is said of a problem. `error` is the member that clients of the REST dialect read.
+#[derive(Serialize)]
+struct Problem<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    error: &'a str,
+    #[serde(rename = "violated-policies", skip_serializing_if = "Option::is_none")]
+    policies: Option<[&'a str; 1]>,
+}
+
+impl Problem<'_> {
+    fn write(&self, out: &mut Vec<u8>, manner: Manner, more: &str) {
+        let body = serde_json::to_vec(self).unwrap_or_default();
+        write(out, manner, self.status, more, Some((PROBLEM, &body)));
+    }
+}
+
+/// Where registered types of problems are.
+const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+/// An error reply of weir's, or of a store's, as a response. `is_key` for those to `/v1/keys`.
+pub fn fail(out: &mut Vec<u8>, manner: Manner, error: &str, is_key: bool) {
+    let word = error.split(' ').next().unwrap_or_default();
+    let code = match word {
+        "THROTTLED" => 429,
+        "OVERLOADED" | "UNAVAILABLE" | "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN"
+        | "READONLY" | "OOM" | "MISCONF" | "NOREPLICAS" => 503,
+        "DEADLINE" => 504,
+        "NOAUTH" | "WRONGPASS" => 401,
+        "NOPERM" => 403,
+        "WRONGTYPE" if is_key => 409,
+        _ => 400,
+    };
+    let field = |name: &str| {
+        error.split(' ').find_map(|word| word.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')))
+    };
+    let number = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok());
+    // Whole seconds, and never sooner than true.
+    let seconds = number("retry_after_ms").map(|millis| millis.div_ceil(1_000).max(1));
+    let mut more = String::new();
+    let mut policies = None;
+    if let (429, Some(scope), Some(seconds)) = (code, field("scope"), seconds) {
+        let limit = number("limit").unwrap_or_default();
+        let remaining = number("remaining").unwrap_or_default();
+        // Scopes are words of weir's own.
+        more = format!(
+            "ratelimit-policy: \"{scope}\";q={limit};w=1;weir-unit=\"ru\"\r\nratelimit: \"{scope}\";r={remaining};t={seconds}\r\n"
+        );
+        policies = Some([scope]);
+    }
+    if let (429 | 503, Some(seconds)) = (code, seconds) {
+        let told = write!(more, "retry-after: {seconds}\r\n");
+        told.expect("memory takes what is written to it");
+    }
+    if code == 401 {
+        more.push_str("www-authenticate: Bearer realm=\"weir\"\r\n");
+    }
+    let kind = match code {
+        429 => QUOTA,
+        503 => CAPACITY,
+        _ => "about:blank",
+    };
+    Problem { kind, title: reason(code), status: code, detail: error, error, policies }
+        .write(out, manner, &more);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEPS: Manner = Manner { keeps: true, is_head: false, is_modern: true };
+
+    fn told(write: impl FnOnce(&mut Vec<u8>)) -> (String, serde_json::Value) {
+        let mut out = Vec::new();
+        write(&mut out);
+        let text = String::from_utf8(out).expect("text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let length = format!("content-length: {}\r\n", body.len());
+        assert!(head.contains(&length), "{head}");
+        (head.to_owned(), serde_json::from_str(body).expect("JSON"))
+    }
+
+    #[test]
+    fn a_quota_is_told_as_the_draft_says_and_never_sooner_than_true() {
+        let error = "THROTTLED scope=tenant name=acme limit=5000 remaining=3 retry_after_ms=1001";
+        let (head, body) = told(|out| fail(out, KEEPS, error, true));
+        for line in [
+            "HTTP/1.1 429 Too Many Requests",
+            "ratelimit-policy: \"tenant\";q=5000;w=1;weir-unit=\"ru\"",
+            "ratelimit: \"tenant\";r=3;t=2",
+            "retry-after: 2",
+            "content-type: application/problem+json",
+        ] {
+            assert!(head.lines().any(|told| told == line), "{line} in {head}");
+        }
+        assert_eq!(body["type"], QUOTA);
+        assert_eq!((&body["violated-policies"][0], &body["error"]), (&"tenant".into(), &error.into()));
+    }
+
+    #[test]
+    fn each_refusal_has_its_status() {
+        for (error, is_key, code) in [
+            ("OVERLOADED reason=queue backend=a:1 retry_after_ms=12", false, 503),
+            ("UNAVAILABLE backend=a:1 reason=ejected retry_after_ms=900", true, 503),
+            ("DEADLINE stage=queue waited_ms=48", true, 504),
+            ("NOAUTH Authentication required.", true, 401),
+            ("WRONGPASS invalid", false, 401),
+            ("NOPERM no", false, 403),
+            ("WRONGTYPE Operation against a key", true, 409),
+            ("WRONGTYPE Operation against a key", false, 400),
+            ("ERR unknown command", false, 400),
+        ] {
+            let (head, body) = told(|out| fail(out, Manner::LAST, error, is_key));
+            assert!(head.starts_with(&format!("HTTP/1.1 {code} ")), "{error}: {head}");
+            assert_eq!((body["status"].as_u64(), body["error"].as_str()), (Some(code), Some(error)));
+            assert_eq!(head.contains("retry-after: 1"), code == 503, "{head}");
+            assert!(head.contains("connection: close"));
+        }
+        let (head, _) = told(|out| refuse(out, KEEPS, Status::MethodNotAllowed("POST")));
+        assert!(
+            head.starts_with("HTTP/1.1 405 ")
+                && head.contains("allow: POST\r\n")
+                && !head.contains("connection")
+        );
+    }
+
+    #[test]
+    fn a_head_alone_says_how_long_its_body_would_be() {
+        let mut out = Vec::new();
+        write(&mut out, Manner { is_head: true, ..KEEPS }, 200, "", Some((BYTES, b"12345")));
+        let text = String::from_utf8(out).expect("text");
+        assert!(text.ends_with("\r\n\r\n") && text.contains("content-length: 5\r\n"), "{text}");
+    }
+}

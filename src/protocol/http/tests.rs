@@ -1,0 +1,226 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// A store that answers what a test says, behind a conversation.
+#[derive(Default)]
+struct Talk {
+    /// What was asked for, a command a line.
+    commands: Vec<String>,
+    responses: String,
+}
+
+fn words(frame: &[u8]) -> String {
+    let text = String::from_utf8_lossy(frame);
+    text.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ")
+}
+
+/// What becomes of bytes that come in such pieces.
+fn talk(bytes: &[u8], pieces: usize, reply: impl Fn(&str) -> String) -> Talk {
+    let mut http = Conversation::new(1_000);
+    let mut talk = Talk::default();
+    let mut replies = String::new();
+    for piece in bytes.chunks(pieces.max(1)) {
+        http.receive(piece);
+        loop {
+            if !http.frames().is_empty() {
+                let (mut decoder, mut consumed) = (crate::protocol::RequestDecoder::default(), 0);
+                let limits = crate::protocol::RequestLimits::trusted(1 << 20);
+                decoder.next(http.frames(), &mut consumed, &limits).expect("well formed").expect("whole");
+                let command = words(&http.frames()[..consumed]);
+                http.take(consumed);
+                replies.push_str(&reply(&command));
+                talk.commands.push(command);
+                continue;
+            }
+            let step = match http.go_on() {
+                Step::Begins(who) if who.as_deref() == Some(b"Bearer wrong") => http.refuse("WRONGPASS no"),
+                Step::Begins(_) => http.admit(100),
+                step => step,
+            };
+            match step {
+                Step::Wait => break,
+                Step::Told => replies.push_str("+OK\r\n"),
+                Step::Commands | Step::Begins(_) => {}
+            }
+        }
+        // Replies come in pieces, too.
+        for piece in std::mem::take(&mut replies).as_bytes().chunks(3) {
+            http.hear(piece);
+        }
+        if let Some(out) = http.take_output(Vec::new()) {
+            talk.responses.push_str(&String::from_utf8(out).expect("text"));
+        }
+    }
+    talk
+}
+
+/// Each as its status and its body.
+fn parts(responses: &str) -> Vec<(u16, String)> {
+    let (mut rest, mut parts) = (responses, Vec::new());
+    while !rest.is_empty() {
+        let (head, body) = rest.split_once("\r\n\r\n").expect("a head");
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length = length.map_or(0, |length| length.parse().expect("a number"));
+        parts.push((code, body[..length].to_owned()));
+        rest = &body[length..];
+    }
+    parts
+}
+
+fn store(command: &str) -> String {
+    match command.split(' ').next().unwrap_or_default() {
+        "GET" if command.ends_with("none") => "$-1\r\n".to_owned(),
+        "GET" if command.ends_with("list") => "-WRONGTYPE no\r\n".to_owned(),
+        "GET" if command.ends_with("busy") => {
+            "-THROTTLED scope=user name=a/b limit=10 remaining=0 retry_after_ms=1\r\n".to_owned()
+        }
+        "GET" => "$2\r\nhi\r\n".to_owned(),
+        "SET" | "MULTI" => "+OK\r\n".to_owned(),
+        "DEL" if command.ends_with("none") => ":0\r\n".to_owned(),
+        "DEL" | "INCR" => ":1\r\n".to_owned(),
+        "QUEUED" => "+QUEUED\r\n".to_owned(),
+        "BAD" => "-ERR bad\r\n".to_owned(),
+        "LONG" => format!("$600\r\n{}\r\n", "x".repeat(600)),
+        "EXEC" => "*2\r\n:1\r\n-ERR late\r\n".to_owned(),
+        _ => "*0\r\n".to_owned(),
+    }
+}
+
+const ALL: &str = "GET /v1/keys/a HTTP/1.1\r\nHost: x\r\n\r\n\
+    GET /v1/keys/none HTTP/1.1\r\nHost: x\r\n\r\n\
+    PUT /v1/keys/a?ttl=5 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc\
+    PUT /v1/keys/b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n2\r\nyz\r\n0\r\n\r\n\
+    DELETE /v1/keys/a HTTP/1.1\r\nHost: x\r\n\r\n\
+    DELETE /v1/keys/none HTTP/1.1\r\nHost: x\r\n\r\n\
+    HEAD /v1/keys/none HTTP/1.1\r\nHost: x\r\n\r\n\
+    GET /v1/keys/list HTTP/1.1\r\nHost: x\r\n\r\n\
+    POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\n[\"GET\",\"a\"]\
+    POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\n\r\n[\"BAD\"]\
+    POST /pipeline HTTP/1.1\r\nHost: x\r\nContent-Length: 29\r\n\r\n[[\"GET\",\"a\"],[\"BAD\"],[\"NIX\"]]\
+    POST /multi-exec HTTP/1.1\r\nHost: x\r\nContent-Length: 23\r\n\r\n[[\"QUEUED\"],[\"QUEUED\"]]\
+    POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nnull\
+    GET /v1/keys/a HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\n\r\n\
+    GET /v1/keys/busy HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n\
+    GET /v1/keys/never HTTP/1.1\r\nHost: x\r\n\r\n";
+
+#[test]
+fn requests_become_commands_and_replies_responses_in_whatever_pieces_they_come() {
+    for pieces in [1, 2, 7, 64, ALL.len()] {
+        let Talk { commands, responses } = talk(ALL.as_bytes(), pieces, store);
+        let expected = [
+            "GET a",
+            "GET none",
+            "SET a abc PX 5000",
+            "SET b xyz",
+            "DEL a",
+            "DEL none",
+            "GET none",
+            "GET list",
+            "GET a",
+            "BAD",
+            "GET a",
+            "BAD",
+            "NIX",
+            "MULTI",
+            "QUEUED",
+            "QUEUED",
+            "EXEC",
+            "GET busy",
+        ];
+        assert_eq!(commands, expected, "{pieces}");
+        let parts = parts(&responses);
+        let codes: Vec<u16> = parts.iter().map(|(code, _)| *code).collect();
+        assert_eq!(codes, [200, 404, 204, 204, 204, 404, 404, 409, 200, 400, 200, 200, 400, 401, 429]);
+        let body = |number: usize| parts[number].1.as_str();
+        assert_eq!((body(0), body(8)), ("hi", "{\"result\":\"hi\"}"));
+        assert_eq!(body(10), "[{\"result\":\"hi\"},{\"error\":\"ERR bad\"},{\"result\":[]}]");
+        assert_eq!(body(11), "[{\"result\":1},{\"error\":\"ERR late\"}]");
+        assert!(body(9).contains("\"error\":\"ERR bad\""), "{}", body(9));
+    }
+}
+
+#[test]
+fn a_transaction_that_is_refused_says_why() {
+    let request = "POST /multi-exec HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n[[\"BAD\"]]";
+    let refuse = |command: &str| {
+        if command == "EXEC" { "-EXECABORT discarded\r\n".to_owned() } else { store(command) }
+    };
+    let parts = parts(&talk(request.as_bytes(), 100, refuse).responses);
+    assert!(parts.len() == 1 && parts[0].0 == 400 && parts[0].1.contains("ERR bad"), "{parts:?}");
+}
+
+#[test]
+fn who_waits_for_leave_to_send_a_body_is_given_it_once() {
+    let mut http = Conversation::new(1_000);
+    http.receive(b"PUT /v1/keys/a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(http.go_on(), Step::Begins(None));
+    assert_eq!(http.admit(3), Step::Told);
+    http.hear(b"+OK\r\n");
+    assert_eq!(http.take_output(Vec::new()).as_deref(), Some(response::GO_ON));
+    assert_eq!(http.go_on(), Step::Wait);
+    http.receive(b"abc");
+    assert_eq!(http.go_on(), Step::Commands);
+    assert!(http.frames().ends_with(b"abc\r\n") && !http.is_midway());
+}
+
+#[test]
+fn what_is_too_much_is_told_so() {
+    let put = "PUT /v1/keys/a HTTP/1.1\r\nHost: x\r\nContent-Length: 101\r\n\r\n";
+    assert_eq!(parts(&talk(put.as_bytes(), 10, store).responses)[0].0, 413);
+    let chunks = "PUT /v1/keys/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n65\r\n";
+    assert_eq!(parts(&talk(chunks.as_bytes(), 10, store).responses)[0].0, 413);
+    let long = "POST /pipeline HTTP/1.1\r\nHost: x\r\nContent-Length: 19\r\n\r\n[[\"LONG\"],[\"LONG\"]]\
+                GET /v1/keys/a HTTP/1.1\r\nHost: x\r\n\r\n";
+    let parts = parts(&talk(long.as_bytes(), 1_000, store).responses);
+    assert_eq!(parts.len(), 2);
+    assert!(parts[0].1.contains("larger than 1000 bytes") && parts[1].1 == "hi", "{parts:?}");
+}
+
+#[test]
+fn a_request_that_takes_too_long_is_told_so_behind_what_came_before() {
+    let mut http = Conversation::new(1_000);
+    http.receive(b"GET /v1/keys/a HTTP/1.1\r\nHost: x\r\n\r\nGET /v1");
+    assert_eq!(http.go_on(), Step::Begins(None));
+    assert_eq!(http.admit(3), Step::Commands);
+    let frames = http.frames().len();
+    http.take(frames);
+    assert_eq!(http.go_on(), Step::Wait);
+    assert!(http.is_midway());
+    assert_eq!(http.time_out(), Step::Told);
+    assert!(http.is_over() && !http.is_midway());
+    http.hear(b"$2\r\nhi\r\n+OK\r\n");
+    let out = http.take_output(Vec::new()).expect("two responses");
+    let parts = parts(&String::from_utf8(out).expect("text"));
+    assert_eq!((parts[0].0, parts[1].0), (200, 408));
+}
+
+proptest! {
+    /// However mangled, nothing panics, nothing is asked for that was not there, and everything that was asked for is answered.
+    #[test]
+    fn bytes_of_any_kind_are_answered_or_waited_for(
+        cut in 0..ALL.len(), noise in prop::collection::vec((0..ALL.len(), any::<u8>()), 0..6), pieces in 1_usize..200,
+    ) {
+        let mut bytes = ALL.as_bytes().to_vec();
+        for (at, byte) in noise {
+            bytes[at] = byte;
+        }
+        bytes.truncate(cut);
+        let Talk { commands, responses } = talk(&bytes, pieces, store);
+        prop_assert!(commands.len() <= 20, "{commands:?}");
+            prop_assert!(parts(&responses).len() <= 17, "{responses}");
+    }
+
+    #[test]
+    fn a_conversation_holds_no_more_than_it_may(bytes in prop::collection::vec(any::<u8>(), 0..80_000)) {
+        let mut http = Conversation::new(1_000);
+        for piece in bytes.chunks(1_000) {
+            http.receive(piece);
+            while let Step::Begins(_) = http.go_on() {
+                http.admit(100);
+            }
+            prop_assert!(http.held_bytes() <= HEAD_BYTES_MAX + 1_000);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Walks over nodes between which slots move, and which fail over, against a made-up cluster that looks at every key.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::map::{Node, OpenSlot};
+use super::super::walk::{WalkStep, Walks};
+use super::*;
+use crate::values::limits::SLOTS;
+use crate::values::{BackendId, Random};
+
+/// Slots that have keys; the rest stays with the first node.
+const SLOTS_USED: u16 = 6;
+const BUCKETS: u64 = 8;
+
+/// Nodes with their keys: by bucket, which is another one on every node.
+struct World {
+    /// Id, epoch, and whether it is gone.
+    nodes: Vec<(String, u64, bool)>,
+    owners: Vec<usize>,
+    open: BTreeMap<u16, usize>,
+    /// Where each key is.
+    keys: BTreeMap<(u16, u32), usize>,
+    epoch: u64,
+}
+
+impl World {
+    fn new(random: &mut Random) -> Self {
+        let count = random.between(2, 5) as usize;
+        let nodes =
+            (0..count).map(|node| (format!("n{}", (node * 7 + 3) % 10), node as u64, false)).collect();
+        let owners: Vec<usize> = (0..SLOTS_USED).map(|_| random.index(count)).collect();
+        let keys = (0..SLOTS_USED).flat_map(|slot| (0..4).map(move |key| (slot, key)));
+        let keys = keys.map(|(slot, key)| ((slot, key), owners[usize::from(slot)])).collect();
+        Self { nodes, owners, open: BTreeMap::new(), keys, epoch: count as u64 }
+    }
+
+    fn living(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|node| !self.nodes[*node].2).collect()
+    }
+
+    /// Something about a slot, or a node, changes.
+    fn change(&mut self, random: &mut Random) {
+        let slot = random.below(u64::from(SLOTS_USED)) as u16;
+        let owner = self.owners[usize::from(slot)];
+        let others: Vec<usize> = self.living().into_iter().filter(|node| *node != owner).collect();
+        let all = self.keys.keys().copied().filter(|key| key.0 == slot).collect::<Vec<_>>();
+        match (random.below(6), self.open.get(&slot).copied()) {
+            (0, _) => {
+                // Its replica takes over, with a table of its own.
+                let heir = self.nodes.len();
+                self.epoch += 1;
+                self.nodes.push((format!("r{heir}"), self.epoch, false));
+                self.nodes[owner].2 = true;
+                let places =
+                    self.owners.iter_mut().chain(self.open.values_mut()).chain(self.keys.values_mut());
+                places.filter(|node| **node == owner).for_each(|node| *node = heir);
+            }
+            (1, None) => {
+                // All of it at once.
+                let target = *random.pick(&others);
+                all.iter().for_each(|key| _ = self.keys.insert(*key, target));
+                self.give(slot, target);
+            }
+            (_, None) => _ = self.open.insert(slot, *random.pick(&others)),
+            (1, Some(target)) => {
+                all.iter().for_each(|key| _ = self.keys.insert(*key, target));
+                self.give(slot, target);
+            }
+            (2, Some(_)) if random.below(3) == 0 => {
+                // It is called off.
+                all.iter().for_each(|key| _ = self.keys.insert(*key, owner));
+                self.open.remove(&slot);
+            }
+            (_, Some(target)) => _ = self.keys.insert(*random.pick(&all), target),
+        }
+    }
+
+    fn give(&mut self, slot: u16, target: usize) {
+        self.open.remove(&slot);
+        self.owners[usize::from(slot)] = target;
+        // As Redis does.
+        if self.nodes[target].1 < self.epoch {
+            self.epoch += 1;
+            self.nodes[target].1 = self.epoch;
+        }
+    }
+
+    fn map(&self) -> Arc<Map> {
+        let mut owners = vec![0; usize::from(SLOTS)];
+        let first = self.living()[0];
+        owners.fill(first as u16);
+        for (slot, owner) in self.owners.iter().enumerate() {
+            owners[slot] = *owner as u16;
+        }
+        let node = |(place, (id, epoch, is_gone)): (usize, &(String, u64, bool))| {
+            let key = NodeKey { backend: BackendId(place as u16), generation: place as u32 };
+            let id = NodeId::new(id).expect("an id");
+            let (addresses, replicas) = (Vec::new(), Vec::new());
+            let node =
+                Node { key, id, addresses, role: Role::Primary, epoch: *epoch, failed: false, replicas };
+            (!is_gone).then_some(node)
+        };
+        let open = self.open.iter().map(|(slot, target)| OpenSlot {
+            slot: *slot,
+            source: BackendId(self.owners[usize::from(*slot)] as u16),
+            target: BackendId(*target as u16),
+        });
+        let nodes: Vec<Option<Node>> = self.nodes.iter().enumerate().map(node).collect();
+        Arc::new(Map { version: 1, owners: owners.into(), nodes: nodes.into(), open: open.collect() })
+    }
+
+    /// One page of a node's own walk: a bucket, sometimes two.
+    fn page(&self, node: usize, cursor: u64, random: &mut Random) -> (Vec<(u16, u32)>, u64) {
+        let end = cursor + random.between(1, 2);
+        let bucket = |key: &(u16, u32)| {
+            u64::from(key.0).wrapping_mul(31).wrapping_add(u64::from(key.1) * 17 + node as u64 * 13) % BUCKETS
+        };
+        let here = self.keys.iter().filter(|(_, at)| **at == node).map(|(key, _)| *key);
+        let page = here.filter(|key| (cursor..end).contains(&bucket(key))).collect();
+        (page, if end >= BUCKETS { 0 } else { end })
+    }
+}
+
+#[test]
+fn a_key_that_is_there_all_the_time_is_shown() {
+    let (mut walks_done, mut steps_all, mut visits_all) = (0, 0, 0);
+    for seed in 0..200 {
+        let random = &mut Random::new(seed);
+        let mut world = World::new(random);
+        let mut walks = Walks::default();
+        walks.handle_map(&world.map());
+        let mut changes = random.below(12);
+        let (mut cursor, mut shown) = (0, BTreeSet::new());
+        let mut steps = 0;
+        loop {
+            steps += 1;
+            assert!(steps < 3_000, "seed {seed}: it ends");
+            while changes > 0 && random.below(4) == 0 {
+                changes -= 1;
+                world.change(random);
+                // Of some changes weir hears at once.
+                if random.below(3) == 0 {
+                    walks.handle_map(&world.map());
+                }
+            }
+            match walks.step(cursor, false) {
+                WalkStep::Visit { node, cursor: inner, position } => {
+                    let place = usize::from(node.backend.0);
+                    visits_all += 1;
+                    if world.nodes[place].2 {
+                        // It is no primary any more: what is true is found out.
+                        walks.handle_map(&world.map());
+                        continue;
+                    }
+                    let (page, next) = world.page(place, inner, random);
+                    shown.extend(page);
+                    cursor = position.after(next).expect("small");
+                    assert!(cursor > 0 && cursor < 1 << 63);
+                }
+                WalkStep::Unsure => {
+                    walks.handle_map(&world.map());
+                    match walks.step(cursor, true) {
+                        WalkStep::Done => break,
+                        WalkStep::Visit { node, cursor: inner, position } => {
+                            if world.nodes[usize::from(node.backend.0)].2 {
+                                continue;
+                            }
+                            let (page, next) = world.page(usize::from(node.backend.0), inner, random);
+                            shown.extend(page);
+                            cursor = position.after(next).expect("small");
+                        }
+                        step => panic!("seed {seed}: {step:?}"),
+                    }
+                }
+                WalkStep::Done => break,
+                WalkStep::Nowhere => panic!("seed {seed}"),
+            }
+        }
+        let missed: Vec<_> = world.keys.keys().filter(|key| !shown.contains(*key)).collect();
+        assert!(missed.is_empty(), "seed {seed}: {missed:?} of {:?}", world.keys);
+        (walks_done, steps_all) = (walks_done + 1, steps_all + steps);
+    }
+    assert!(visits_all > walks_done * 10 && steps_all > walks_done * 10);
+}
+
+#[test]
+fn cursors_that_nobody_gave_start_somewhere_or_over() {
+    let random = &mut Random::new(1);
+    let mut walks = Walks::default();
+    assert_eq!(walks.step(0, true), WalkStep::Nowhere);
+    let world = World::new(random);
+    walks.handle_map(&world.map());
+    let start = walks.step(0, false);
+    for cursor in [1, 77, 1 << 40, u64::MAX, u64::MAX >> 1] {
+        assert!(matches!(walks.step(cursor, true), WalkStep::Visit { .. }));
+    }
+    assert_eq!(walks.step(1 << 62 | 1, true), start);
+    let WalkStep::Visit { position, .. } = start else { panic!("{start:?}") };
+    assert!(position.after((1 << 37) - 2).is_some());
+    assert_eq!(position.after((1 << 37) - 1), None);
+    assert_eq!(position.after(u64::MAX), None);
+    // A visit too far.
+    let beyond = position.after(0).expect("small") | 200 << 37;
+    assert_eq!(walks.step(beyond, true), start);
+}
+
+/// As when a cluster is resharded: nodes that give are visited before the one that gets, which is not begun anew for it.
+#[test]
+fn a_walk_ends_though_slots_go_on_moving() {
+    let random = &mut Random::new(7);
+    let mut world = World::new(random);
+    while world.nodes.len() < 3 {
+        world = World::new(random);
+    }
+    world.owners.fill(0);
+    world.keys.values_mut().for_each(|at| *at = 0);
+    let mut walks = Walks::default();
+    walks.handle_map(&world.map());
+    let (mut cursor, mut steps, mut turn) = (0, 0, 0);
+    loop {
+        steps += 1;
+        assert!(steps < 500);
+        // To and fro: whatever was begun is over a few steps later.
+        if steps % 3 == 0 {
+            let (slot, target) = (turn % SLOTS_USED, 1 + usize::from(turn / SLOTS_USED % 2));
+            if world.open.remove(&slot).is_some() {
+                world.give(slot, target);
+                turn += 1;
+            } else {
+                world.open.insert(slot, target);
+            }
+            walks.handle_map(&world.map());
+        }
+        match walks.step(cursor, true) {
+            WalkStep::Visit { node, cursor: inner, position } => {
+                let (_, next) = world.page(usize::from(node.backend.0), inner, random);
+                cursor = position.after(next).expect("small");
+            }
+            WalkStep::Done => break,
+            step => panic!("{step:?}"),
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! `SCAN` over all nodes of a cluster, while slots change their owners: a key that is there all the time is shown at least once.
+//!
+//! ```text
+//!   plan of a map: nodes by (does it take slots over, config epoch, id) ── those that take over, again, if one of them gives as well
+//!   cursor:        fingerprint of the map (18 bits) | visit of its plan (8) | the node's own cursor, or that the visit is over (37)
+//! ```
+//!
+//! A node's visit is over when a map is known to be right that was asked for afterwards: so all earlier visits were over before
+//! anything changed that the map of the cursor does not have. When another map is in force, the walk goes back to the first visit
+//! that has to be made for a slot whose keys may not have been shown: where it came to a node that was visited, or is being.
+//! Nodes that slots go to come last, and so do those that have just got some, whose epoch is higher: a walk seldom goes back.
+//!
+//! A fingerprint means the same to every weir before the cluster. A cursor whose map is not remembered starts over.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::map::{Map, NodeKey, OpenSlot};
+use crate::values::BackendId;
+use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
+
+const PRINT_BITS: u32 = 18;
+const VISIT_BITS: u32 = 8;
+/// Clients may keep cursors in 63 bits and a sign.
+const INNER_BITS: u32 = 63 - PRINT_BITS - VISIT_BITS;
+/// What stands for the node's own cursor when its visit is over.
+const OVER: u64 = (1 << INNER_BITS) - 1;
+/// Maps that cursors may be of.
+const MAPS_MAX: usize = 64;
+
+const _: () = assert!(CLUSTER_NODES_MAX * 2 <= 1 << VISIT_BITS, "a plan visits a node twice at most");
+/// No visit.
+const NEVER: usize = usize::MAX;
+
+/// How far a walk has come, in the plan of some map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WalkPosition {
+    print: u32,
+    visit: u16,
+    inner: u64,
+}
+
+/// What follows from a cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WalkStep {
+    /// This node is asked, with its own cursor.
+    Visit {
+        /// Which node.
+        node: NodeKey,
+        /// The cursor that it gave, or 0.
+        cursor: u64,
+        /// Where the walk is.
+        position: WalkPosition,
+    },
+    /// A visit is over: first it has to be known what has changed by now.
+    Unsure,
+    /// Everything was shown.
+    Done,
+    /// There is nobody to ask.
+    Nowhere,
+}
+
+impl WalkPosition {
+    /// The cursor for the client, when the node has answered with its next one; nothing if that is too large.
+    pub fn after(self, next: u64) -> Option<u64> {
+        let inner = if next == 0 { OVER } else { next };
+        (next < OVER).then(|| Self { inner, ..self }.to_cursor())
+    }
+
+    fn to_cursor(self) -> u64 {
+        let high = u64::from(self.print) << VISIT_BITS | u64::from(self.visit);
+        high << INNER_BITS | self.inner
+    }
+
+    /// Any number is a cursor: one that nobody gave is of no map, or is somewhere in a plan.
+    fn of_cursor(cursor: u64) -> Self {
+        let (high, inner) = (cursor >> INNER_BITS, cursor & OVER);
+        Self { print: (high >> VISIT_BITS) as u32, visit: (high & ((1 << VISIT_BITS) - 1)) as u16, inner }
+    }
+}
+
+/// The maps that cursors may be of, the newest last.
+#[derive(Clone, Debug, Default)]
+pub struct Walks(VecDeque<Arc<Plan>>);
+
+impl Walks {
+    /// Another map is in force.
+    pub fn handle_map(&mut self, map: &Arc<Map>) {
+        let plan = Plan::of(map);
+        // What slots were like twice is told by the newer of the two: in between nothing was asked.
+        self.0.retain(|known| known.print != plan.print);
+        self.0.push_back(Arc::new(plan));
+        if self.0.len() > MAPS_MAX {
+            self.0.pop_front();
+        }
+    }
+
+    /// What follows from a client's cursor. `is_sure` if the newest map was asked for after the client had the cursor, and is right.
+    pub fn step(&self, cursor: u64, is_sure: bool) -> WalkStep {
+        let Some(newest) = self.0.back().filter(|newest| !newest.visits.is_empty()) else {
+            return WalkStep::Nowhere;
+        };
+        let start = WalkPosition { print: newest.print, visit: 0, inner: 0 };
+        let at = WalkPosition::of_cursor(cursor);
+        let of = self.0.iter().rev().find(|plan| plan.print == at.print);
+        let Some(of) = of.filter(|of| usize::from(at.visit) < of.visits.len()) else {
+            return newest.visit(start);
+        };
+        if at.inner == OVER && !is_sure {
+            return WalkStep::Unsure;
+        }
+        newest.visit(newest.position_from(of, at))
+    }
+}
+
+/// Which nodes are visited, and in what order.
+#[derive(Clone, Debug)]
+struct Plan {
+    print: u32,
+    visits: Vec<NodeKey>,
+    map: Arc<Map>,
+    /// The first and the last visit of the node at each place.
+    at: Vec<(usize, usize)>,
+}
+
+impl Plan {
+    fn of(map: &Arc<Map>) -> Self {
+        let takes_over = |key: NodeKey| map.open.iter().any(|open| open.target == key.backend);
+        let gives = |key: NodeKey| map.open.iter().any(|open| open.source == key.backend);
+        let mut nodes: Vec<_> =
+            map.stores().map(|node| (takes_over(node.key), node.epoch, &node.id, node.key)).collect();
+        nodes.sort_unstable();
+        let print = print_of(map, nodes.iter().map(|(_, _, id, key)| (id.as_str(), key.backend.0)));
+        let mut visits: Vec<NodeKey> = nodes.iter().map(|(_, _, _, key)| *key).collect();
+        let last: Vec<NodeKey> = visits.iter().copied().filter(|key| takes_over(*key)).collect();
+        if last.iter().any(|key| gives(*key)) {
+            visits.extend(last);
+        }
+        let mut at = vec![(NEVER, NEVER); map.places()];
+        for (visit, key) in visits.iter().enumerate() {
+            let (first, last) = &mut at[usize::from(key.backend.0)];
+            *first = (*first).min(visit);
+            *last = visit;
+        }
+        Self { print, visits, map: Arc::clone(map), at }
+    }
+
+    fn visit(&self, position: WalkPosition) -> WalkStep {
+        match self.visits.get(usize::from(position.visit)) {
+            Some(node) => WalkStep::Visit { node: *node, cursor: position.inner, position },
+            None => WalkStep::Done,
+        }
+    }
+
+    /// By places: whose epoch has grown, as if it had got a slot, without one that it did not have before. So some have gone and
+    /// come back.
+    fn regained_since(&self, older: &Self) -> Vec<bool> {
+        let grown = |place: usize| {
+            let node = self.map.nodes.get(place)?.as_ref()?;
+            Some(node.epoch > older.map.node_of(node.key)?.epoch)
+        };
+        let mut regained: Vec<bool> =
+            (0..self.map.places()).map(|place| grown(place).unwrap_or(false)).collect();
+        for slot in self.map.moved_since(&older.map, 0..=SLOTS - 1) {
+            if let Some(owner) = self.map.owner(slot) {
+                regained[usize::from(owner.0)] = false;
+            }
+        }
+        regained
+    }
+
+    /// Where keys of a slot are, and may go.
+    fn keys_of(&self, slot: u16, open: Option<&OpenSlot>) -> (Option<NodeKey>, Option<NodeKey>) {
+        let target = open.and_then(|open| self.map.node(open.target)).map(|node| node.key);
+        (self.map.owner_key(slot), target)
+    }
+
+    fn first(&self, key: NodeKey) -> usize {
+        self.at[usize::from(key.backend.0)].0
+    }
+
+    fn last(&self, key: NodeKey) -> usize {
+        self.at[usize::from(key.backend.0)].1
+    }
+
+    /// A position in an older plan, or in this one, as one of this plan: the first visit that is still to be made for some slot.
+    fn position_from(&self, older: &Self, at: WalkPosition) -> WalkPosition {
+        let (visit, is_over) = (usize::from(at.visit), at.inner == OVER);
+        if older.print == self.print {
+            let (visit, inner) = if is_over { (visit + 1, 0) } else { (visit, at.inner) };
+            return WalkPosition { print: self.print, visit: visit as u16, inner };
+        }
+        let here = older.visits[visit];
+        // Before which visit nothing has to be made, and whether that one has to be made from its beginning.
+        let (mut next, mut anew) = (self.visits.len(), true);
+        let mut make = |visit: usize, is_new: bool| match visit.cmp(&next) {
+            std::cmp::Ordering::Less => (next, anew) = (visit, is_new),
+            std::cmp::Ordering::Equal => anew |= is_new,
+            std::cmp::Ordering::Greater => {}
+        };
+        let regained = self.regained_since(older);
+        let (mut before, mut now) = (OpenSlots::of(older), OpenSlots::of(self));
+        for slot in 0..SLOTS {
+            let were = older.keys_of(slot, before.at(slot));
+            let are = self.keys_of(slot, now.at(slot));
+            let is_same = were == are && !were.0.is_some_and(|owner| regained[usize::from(owner.backend.0)]);
+            // A change may have come during the visit that has just ended.
+            let was_shown = |last: usize| last < visit || (last == visit && is_over && is_same);
+            let is_shown = match were {
+                (Some(_), Some(target)) => was_shown(older.last(target)),
+                (Some(owner), None) => was_shown(older.first(owner)),
+                (None, _) => false,
+            };
+            let (false, Some(owner)) = (is_shown, are.0) else { continue };
+            match are.1 {
+                // Its owner was visited; what has left it is at the target.
+                Some(target) if is_same && was_shown(older.first(owner)) => {
+                    let goes_on = here == target && visit == older.last(target) && !is_over;
+                    make(self.last(target), !goes_on);
+                }
+                _ => {
+                    let goes_on = is_same && here == owner && visit == older.first(owner) && !is_over;
+                    make(self.first(owner), !goes_on);
+                }
+            }
+        }
+        let inner = if anew { 0 } else { at.inner };
+        WalkPosition { print: self.print, visit: next as u16, inner }
+    }
+}
+
+/// The open slots of a map, asked for in the order of slots.
+struct OpenSlots<'a>(std::iter::Peekable<std::slice::Iter<'a, OpenSlot>>);
+
+impl<'a> OpenSlots<'a> {
+    fn of(plan: &'a Plan) -> Self {
+        Self(plan.map.open.iter().peekable())
+    }
+
+    fn at(&mut self, slot: u16) -> Option<&'a OpenSlot> {
+        self.0.next_if(|open| open.slot == slot)
+    }
+}
+
+/// Says in a few bits which nodes there are, in which order, and who has which slot: the same in every process (FNV-1a).
+fn print_of<'a>(map: &Map, nodes: impl Iterator<Item = (&'a str, u16)>) -> u32 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    let mut order = vec![u16::MAX; map.places()];
+    for (number, (id, place)) in nodes.enumerate() {
+        add(id.as_bytes());
+        let epoch = map.node(BackendId(place)).map_or(0, |node| node.epoch);
+        add(&epoch.to_le_bytes());
+        order[usize::from(place)] = number as u16;
+    }
+    let number = |place: u16| order.get(usize::from(place)).copied().unwrap_or(u16::MAX);
+    let mut last = None;
+    for (slot, owner) in map.owners.iter().enumerate() {
+        if last != Some(*owner) {
+            last = Some(*owner);
+            add(&(slot as u16).to_le_bytes());
+            add(&number(*owner).to_le_bytes());
+        }
+    }
+    for open in map.open.iter() {
+        [open.slot, number(open.source.0), number(open.target.0)]
+            .iter()
+            .for_each(|part| add(&part.to_le_bytes()));
+    }
+    // All bits count, and none of the values is that of the cursor 0.
+    let folded = hash ^ hash >> 32 ^ hash >> 16;
+    (folded as u32 % ((1 << PRINT_BITS) - 1)) + 1
+}

@@ -1,0 +1,112 @@
+//! Asks primaries and replicas of a cluster how far they are, once a second, on a thread of its own, while there are tenants whose
+//! reads replicas may answer. Without such tenants it sleeps.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError};
+
+use super::asking::{self, Credentials, Question};
+use super::clock::Clock;
+use super::messages::{Mailbox, ToControl, ToReplicas, ToShard};
+use super::topology_thread::found;
+use crate::routing::cluster::{Answer, Map, NodeKey, ReplicaState, Replicas, Replication};
+use crate::values::Timestamp;
+
+/// How far apart rounds begin, and how long after one has ended the next begins at least.
+const PERIOD: Duration = Duration::from_secs(1);
+const PAUSE_LEAST: Duration = Duration::from_millis(100);
+/// How long a node may take.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// So many nodes are asked at once.
+const ASKED_AT_ONCE: usize = 8;
+const STACK_BYTES: usize = 256 * 1024;
+/// What a node may say.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// What is known of replicas, and who is told.
+pub(super) struct ReplicasThread {
+    pub shards: Vec<Mailbox<ToShard>>,
+    pub control: Mailbox<ToControl>,
+    pub letters: Receiver<ToReplicas>,
+    pub map: Arc<Map>,
+    /// There are tenants whose reads replicas may answer.
+    pub is_wanted: bool,
+    pub clock: Clock,
+}
+
+impl ReplicasThread {
+    /// The thread ends with the process.
+    pub fn start(self, credentials: Option<&Credentials>) -> io::Result<()> {
+        let requests: [&[&str]; 1] = [&["INFO", "replication"]];
+        let question = Question::new(credentials, &requests, ANSWER_BYTES_MAX);
+        thread::Builder::new().name("weir-replicas".to_owned()).spawn(move || self.run(&question)).map(|_| ())
+    }
+
+    fn run(mut self, question: &Question) {
+        let mut known = Replicas::default();
+        let mut due = self.clock.now().monotonic;
+        loop {
+            let letter = if self.is_wanted {
+                self.letters.recv_timeout(due.since(self.clock.now().monotonic))
+            } else {
+                self.letters.recv().map_err(|RecvError| RecvTimeoutError::Disconnected)
+            };
+            match letter {
+                Ok(ToReplicas::Map(map)) => self.map = map,
+                Ok(ToReplicas::Wanted(is_wanted)) => {
+                    if self.is_wanted && !is_wanted {
+                        self.tell(&Arc::default());
+                    }
+                    self.is_wanted = is_wanted;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let began = self.clock.now().monotonic;
+                    let mut answers = Vec::new();
+                    for nodes in Replicas::to_ask(&self.map) {
+                        answers.extend(self.ask_all(&nodes, question));
+                    }
+                    self.tell(&known.handle_answers(&self.map, &answers));
+                    due = began.after(PERIOD).max(self.clock.now().monotonic.after(PAUSE_LEAST));
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn tell(&self, states: &Arc<[ReplicaState]>) {
+        self.shards.iter().for_each(|shard| shard.post(ToShard::Replicas(Arc::clone(states))));
+        self.control.post(ToControl::Replicas(Arc::clone(states)));
+    }
+
+    /// A few at once, each part by a thread of little weight.
+    fn ask_all(&self, nodes: &[NodeKey], question: &Question) -> Vec<Answer> {
+        let part = nodes.len().div_ceil(ASKED_AT_ONCE).max(1);
+        thread::scope(|scope| {
+            let threads: Vec<_> = nodes
+                .chunks(part)
+                .map(|nodes| {
+                    let thread =
+                        thread::Builder::new().name("weir-replicas".to_owned()).stack_size(STACK_BYTES);
+                    let ask = move || nodes.iter().map(|node| self.ask(*node, question)).collect::<Vec<_>>();
+                    thread.spawn_scoped(scope, ask)
+                })
+                .collect();
+            let joined = threads.into_iter().filter_map(|thread| thread.ok()?.join().ok());
+            joined.flatten().collect()
+        })
+    }
+
+    fn ask(&self, node: NodeKey, question: &Question) -> Answer {
+        let asked_at = self.clock.now().monotonic;
+        Answer { node, asked_at, told: self.told(node, question, asked_at.after(PATIENCE)) }
+    }
+
+    fn told(&self, node: NodeKey, question: &Question, deadline: Timestamp) -> Option<Replication> {
+        let address = self.map.node_of(node)?.addresses.iter().find_map(found)?;
+        let replies = asking::ask(&address, question, self.clock, deadline).ok()?;
+        Replication::parse(replies.first()?)
+    }
+}

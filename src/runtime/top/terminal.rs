@@ -1,0 +1,127 @@
+//! A terminal: its size, its keys, and a screen of its own that is given back at the end.
+
+use std::io::{self, IsTerminal as _, Stdout, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+
+/// The other screen, without a cursor; and back.
+const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
+const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
+/// The size where none is told.
+const COLUMNS: usize = 80;
+const ROWS: usize = 24;
+
+/// What was pressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    /// `q`, Ctrl-C, Ctrl-D, or a signal to end.
+    Quit,
+    /// Anything else.
+    Letter(u8),
+}
+
+/// The terminal, for as long as this lives.
+pub(super) struct Terminal {
+    out: Stdout,
+    before: Termios,
+    told_to_end: Arc<AtomicBool>,
+}
+
+impl Terminal {
+    /// Takes it over, if there is one.
+    pub fn take() -> Result<Option<Self>, String> {
+        if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+            return Ok(None);
+        }
+        let taken = || -> io::Result<Self> {
+            let told_to_end = Arc::new(AtomicBool::new(false));
+            for signal in [SIGINT, SIGTERM, SIGHUP] {
+                signal_hook::flag::register(signal, Arc::clone(&told_to_end))?;
+            }
+            // Only so that waiting ends when the size changes.
+            signal_hook::flag::register(SIGWINCH, Arc::default())?;
+            let before = tcgetattr(io::stdin())?;
+            let mut own = before.clone();
+            own.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
+            tcsetattr(io::stdin(), OptionalActions::Now, &own)?;
+            Ok(Self { out: io::stdout(), before, told_to_end })
+        };
+        let mut terminal = taken().map_err(|error| format!("the terminal: {error}"))?;
+        terminal.write(ENTER)?;
+        Ok(Some(terminal))
+    }
+
+    /// Columns and rows.
+    pub fn size(&self) -> (usize, usize) {
+        match tcgetwinsize(&self.out) {
+            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
+                (usize::from(size.ws_col), usize::from(size.ws_row))
+            }
+            _ => (COLUMNS, ROWS),
+        }
+    }
+
+    /// Shows these lines and nothing else. What stood there is overwritten, not wiped first: so it does not flicker.
+    pub fn show(&mut self, lines: &[String]) -> Result<(), String> {
+        let mut screen = "\u{1b}[H".to_owned();
+        for line in lines {
+            screen.extend([line.as_str(), "\u{1b}[K\r\n"]);
+        }
+        screen.push_str("q quits; s, t, k: stores, tenants or keys first\u{1b}[K\u{1b}[J");
+        self.write(&screen)
+    }
+
+    /// What is pressed within this time. Nothing too when the window's size changed.
+    pub fn key_within(&mut self, time: Duration) -> Result<Option<Key>, String> {
+        let stdin = io::stdin();
+        let ready = {
+            let mut waiting = [PollFd::new(&stdin, PollFlags::IN)];
+            poll(&mut waiting, Some(&timespec(time))).unwrap_or_default()
+        };
+        if self.told_to_end.load(Ordering::Relaxed) {
+            return Ok(Some(Key::Quit));
+        }
+        if ready == 0 {
+            return Ok(None);
+        }
+        let mut pressed = [0];
+        match rustix::io::read(&stdin, &mut pressed) {
+            // Nobody is there any more.
+            Ok(0) => Ok(Some(Key::Quit)),
+            Ok(_) if matches!(pressed[0], b'q' | b'Q' | 3 | 4) => Ok(Some(Key::Quit)),
+            Ok(_) => Ok(Some(Key::Letter(pressed[0].to_ascii_lowercase()))),
+            Err(rustix::io::Errno::INTR) => Ok(None),
+            Err(error) => Err(format!("the terminal: {error}")),
+        }
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), String> {
+        let mut out = self.out.lock();
+        out.write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|error| format!("the terminal: {error}"))
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing given back.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+        let _ = self.write(LEAVE);
+    }
+}
+
+/// Lets this time pass.
+pub(super) fn pause(time: Duration) {
+    // Nothing is waited for, so only the time, or a signal, ends it.
+    let _ = poll(&mut [], Some(&timespec(time)));
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}

@@ -1,0 +1,44 @@
+//! Reads of those who take it that an answer is a little old: replicas of a cluster may answer them.
+
+use super::Shard;
+use super::destination::Destination;
+use crate::protocol::command::{Class, Command, Effect, Flags, Gather, Handling, Keys};
+use crate::shard::request::Track;
+use crate::shard::settings::Mode;
+
+impl Shard {
+    /// The track of a request of somebody who takes old answers, if it does not cost much.
+    #[cold]
+    pub(super) fn track_of_stale(
+        &self,
+        command: Option<&'static Command>,
+        destination: Destination,
+    ) -> Track {
+        let is_on = self.env.settings.replicas == Mode::On;
+        let may_be_old = is_on && command.is_some_and(|command| may_be_old(command, destination));
+        if may_be_old { Track::Replica } else { Track::Usual }
+    }
+}
+
+/// Does a request only read one key, or several of which each has a value of its own in the reply? What is put together of several
+/// keys may lack one that has gone elsewhere, and nobody would see that.
+fn may_be_old(command: &Command, destination: Destination) -> bool {
+    let only_reads =
+        command.effect == Effect::Read && matches!(command.class, Class::Point | Class::Multi | Class::Range);
+    let is_plain = match command.handling {
+        Handling::Forward => !command.flags.intersects(Flags::UNSHOWN_WORK),
+        Handling::Split(_) => false,
+        _ => return false,
+    };
+    let has_key_first = matches!(command.keys, Keys::Range { first: 1, .. });
+    only_reads
+        && has_key_first
+        && (is_plain || command.flags.contains(Flags::CACHEABLE))
+        && match destination {
+            Destination::Home { touches, .. } => {
+                touches.is_key() || command.handling == Handling::Split(Gather::Values)
+            }
+            Destination::Parts(gather) => gather == Gather::Values,
+            _ => false,
+        }
+}

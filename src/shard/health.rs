@@ -1,0 +1,156 @@
+//! What cores tell each other of the health of stores: what each has counted, and what is done with a store's requests, which is one
+//! word that any core may change. No lock, as in `board.rs`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::policy::breaker::{Standing, Tally};
+use crate::values::limits::COMMAND_CLASSES;
+use crate::values::{ShardId, Timestamp};
+
+/// What one core has seen of one store, in a line of the cache of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Seen {
+    replies: AtomicU64,
+    failures: AtomicU64,
+    /// By class of commands: the 95th percentile of late in microseconds, and the second in which that was.
+    times: [AtomicU64; COMMAND_CLASSES],
+}
+
+/// What is done with one store's requests.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Common {
+    standing: AtomicU64,
+    /// Up to how many microseconds the reply to a trial is quick.
+    fair: AtomicU64,
+}
+
+/// Of all cores and stores.
+#[derive(Debug)]
+pub struct HealthBoard {
+    seen: Box<[Seen]>,
+    common: Box<[Common]>,
+    shards: usize,
+}
+
+/// What a core told of times is believed for so long.
+const FRESH: u64 = 3;
+
+impl HealthBoard {
+    /// Everybody is well.
+    pub fn new(shards: u16, backends: u16) -> Self {
+        let (shards, backends) = (usize::from(shards), usize::from(backends));
+        Self {
+            seen: std::iter::repeat_with(Seen::default).take(shards * backends).collect(),
+            common: std::iter::repeat_with(Common::default).take(backends).collect(),
+            shards,
+        }
+    }
+
+    fn of(&self, backend: usize) -> &[Seen] {
+        &self.seen[backend * self.shards..(backend + 1) * self.shards]
+    }
+
+    /// What a core has counted so far.
+    pub fn tell(&self, shard: ShardId, backend: usize, tally: Tally) {
+        let own = &self.of(backend)[usize::from(shard.0)];
+        own.replies.store(tally.replies, Ordering::Relaxed);
+        own.failures.store(tally.failures, Ordering::Relaxed);
+    }
+
+    /// What all have.
+    pub fn tally(&self, backend: usize) -> Tally {
+        self.of(backend).iter().fold(Tally::default(), |sum, seen| Tally {
+            replies: sum.replies + seen.replies.load(Ordering::Relaxed),
+            failures: sum.failures + seen.failures.load(Ordering::Relaxed),
+        })
+    }
+
+    /// What replies of a class take at a store, as a core sees it.
+    pub fn tell_time(&self, shard: ShardId, (backend, class): (usize, usize), p95: Duration, now: Timestamp) {
+        let micros = (p95.as_micros() as u64).min(u64::from(u32::MAX));
+        let own = &self.of(backend)[usize::from(shard.0)].times[class];
+        own.store(micros << 32 | second(now), Ordering::Relaxed);
+    }
+
+    /// The same as this core knows it, or else as the others do: the longest.
+    pub fn time(&self, shard: ShardId, (backend, class): (usize, usize), now: Timestamp) -> Option<Duration> {
+        let fresh = |seen: &Seen| {
+            let word = seen.times[class].load(Ordering::Relaxed);
+            let is_fresh = word != 0 && second(now).saturating_sub(word & u64::from(u32::MAX)) < FRESH;
+            is_fresh.then_some(Duration::from_micros(word >> 32))
+        };
+        let all = self.of(backend);
+        fresh(&all[usize::from(shard.0)]).or_else(|| all.iter().filter_map(fresh).max())
+    }
+
+    /// What is done with its requests.
+    pub fn standing(&self, backend: usize) -> Standing {
+        Standing::from_bits(self.common[backend].standing.load(Ordering::Relaxed))
+    }
+
+    /// Something else is done with them from now on, unless another core was first.
+    pub fn change(&self, backend: usize, from: Standing, to: Standing) -> bool {
+        let standing = &self.common[backend].standing;
+        let (from, to) = (from.to_bits(), to.to_bits());
+        standing.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Another store has taken its place.
+    pub fn forget(&self, backend: usize) {
+        self.common[backend].standing.store(0, Ordering::Relaxed);
+    }
+
+    /// Up to how long the reply to a trial is quick.
+    pub fn fair(&self, backend: usize) -> Duration {
+        Duration::from_micros(self.common[backend].fair.load(Ordering::Relaxed))
+    }
+
+    /// See there.
+    pub fn set_fair(&self, backend: usize, fair: Duration) {
+        self.common[backend].fair.store(fair.as_micros() as u64, Ordering::Relaxed);
+    }
+}
+
+/// Never zero, so that a word that was told is none either.
+fn second(now: Timestamp) -> u64 {
+    (now.as_nanos() / 1_000_000_000 + 1).min(u64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::breaker::Cause;
+
+    #[test]
+    fn what_cores_count_is_added_up_and_one_of_them_changes_what_is_done() {
+        let board = HealthBoard::new(3, 2);
+        let told = Tally { replies: 5, failures: 1 };
+        board.tell(ShardId(0), 1, told);
+        board.tell(ShardId(2), 1, told);
+        assert_eq!(board.tally(1), Tally { replies: 10, failures: 2 });
+        assert_eq!(board.tally(0), Tally::default());
+        let well = board.standing(1);
+        assert_eq!(well, Standing::default());
+        let out = well.set_aside(Cause::Errors, Timestamp::from_millis(1_000), 128);
+        assert!(board.change(1, well, out) && !board.change(1, well, out));
+        assert_eq!((board.standing(1).stage, board.standing(0)), (out.stage, Standing::default()));
+        board.forget(1);
+        assert_eq!(board.standing(1), Standing::default());
+    }
+
+    #[test]
+    fn times_are_this_cores_own_or_the_longest_that_was_told_of_late() {
+        let (board, millis) = (HealthBoard::new(3, 1), Duration::from_millis);
+        let now = Timestamp::from_millis(100);
+        assert_eq!(board.time(ShardId(0), (0, 3), now), None);
+        board.tell_time(ShardId(1), (0, 3), millis(7), now);
+        board.tell_time(ShardId(2), (0, 3), millis(9), now);
+        assert_eq!(board.time(ShardId(0), (0, 3), now), Some(millis(9)));
+        assert_eq!(board.time(ShardId(1), (0, 3), now), Some(millis(7)));
+        assert_eq!(board.time(ShardId(1), (0, 2), now), None);
+        assert_eq!(board.time(ShardId(1), (0, 3), now.after(millis(3_000))), None);
+    }
+}

@@ -1,0 +1,146 @@
+//! Requests for several keys of a slot that is half moved: each key is asked for by itself, and the replies are put together.
+//!
+//! A node that has only some of the keys says TRYAGAIN, however long that lasts. Each key alone is here or there.
+
+use slab::Slab;
+
+use super::front::{Arrival, Gathers, Join};
+use super::message::Message;
+use super::outcome::Outcome;
+use super::request::ReplyTo;
+use crate::protocol::command::{self, Effect, Gather, Handling};
+use crate::protocol::{BufferPool, Protocol, RequestDecoder, RequestLimits, encode};
+
+/// A request is taken apart into so many at most.
+const PIECES_MAX: usize = 1_024;
+
+/// A request that was taken apart.
+#[derive(Debug)]
+struct Whole {
+    to: ReplyTo,
+    /// Its place among the gathers.
+    gather: u32,
+    missing: usize,
+    /// What all pieces came to.
+    outcome: Outcome,
+}
+
+/// All of one core's.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    wholes: Slab<Whole>,
+    gathers: Gathers,
+}
+
+impl Pieces {
+    /// A request goes on as so many.
+    pub fn insert(&mut self, to: ReplyTo, join: (Join, Effect), protocol: Protocol, pieces: usize) -> u32 {
+        let (gather, _) = self.gathers.insert(join, protocol, pieces);
+        self.wholes.insert(Whole { to, gather, missing: pieces, outcome: Outcome::Refused }) as u32
+    }
+
+    /// Are all of them answered?
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.wholes.is_empty() && self.gathers.len() == 0
+    }
+
+    /// Whose connection a request is of.
+    pub fn connection(&self, to: ReplyTo) -> u64 {
+        let whole = to.piece_of().and_then(|whole| self.wholes.get(whole as usize));
+        whole.map_or(to, |whole| whole.to).connection()
+    }
+
+    /// The reply to a piece. That to the whole, if it was the last one.
+    pub fn handle_reply(
+        &mut self,
+        (whole, part): (u32, u16),
+        outcome: Outcome,
+        message: Message<'_>,
+        bytes_max: usize,
+        pool: &mut BufferPool,
+    ) -> Option<(ReplyTo, Outcome, Vec<u8>)> {
+        let at = self.wholes.get_mut(whole as usize)?;
+        at.missing -= 1;
+        at.outcome = together(at.outcome, outcome);
+        let arrival = self.gathers.part_arrived(at.gather, part, outcome, message, bytes_max, pool);
+        let Arrival::Joined { reply, .. } = arrival else { return None };
+        debug_assert!(at.missing == 0);
+        let whole = self.wholes.remove(whole as usize);
+        Some((whole.to, whole.outcome, reply))
+    }
+}
+
+/// What two pieces came to. What one of them has cost counts, whatever became of the other.
+fn together(one: Outcome, other: Outcome) -> Outcome {
+    use Outcome::{Lost, Refused, Served};
+    match (one, other) {
+        (
+            Served { bytes, rows, took_micros, slowness_micros },
+            Served { bytes: more_bytes, rows: more_rows, took_micros: took, slowness_micros: slowness },
+        ) => Served {
+            bytes: bytes.saturating_add(more_bytes),
+            rows: rows.saturating_add(more_rows),
+            took_micros: took_micros.saturating_add(took),
+            slowness_micros: slowness_micros.saturating_add(slowness),
+        },
+        (Lost, _) | (_, Lost) => Lost,
+        (Refused, other) => other,
+        (one, _) => one,
+    }
+}
+
+/// A request as one for each of its keys, and how their replies become one; nothing if it cannot be taken apart. What writes
+/// several keys at once stays whole: others would see it half done.
+pub fn taken_apart(frame: &[u8]) -> Option<(Vec<Vec<u8>>, Join)> {
+    let mut consumed = 0;
+    let mut decoder = RequestDecoder::default();
+    let request = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len())).ok()??;
+    let arguments = &request.arguments;
+    let command = command::recognise(arguments).ok()?;
+    let Handling::Split(gather) = command.handling_for(arguments) else { return None };
+    let keys = arguments.len() - 1;
+    let join = match gather {
+        Gather::Values => Join::Values((0..keys as u16).collect()),
+        Gather::Sum => Join::Sum,
+        Gather::AllOk => return None,
+    };
+    if consumed != frame.len() || !(2..=PIECES_MAX).contains(&keys) {
+        return None;
+    }
+    let piece = |key: &[u8]| {
+        let mut piece = Vec::new();
+        encode::request(&mut piece, [arguments.name(), key].into_iter());
+        piece
+    };
+    Some((arguments.iter().skip(1).map(piece).collect(), join))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn apart(words: &[&str]) -> Option<(Vec<String>, Join)> {
+        let mut frame = Vec::new();
+        encode::request(&mut frame, words.iter().map(|word| word.as_bytes()));
+        let (pieces, join) = taken_apart(&frame)?;
+        Some((pieces.into_iter().map(|piece| String::from_utf8_lossy(&piece).into_owned()).collect(), join))
+    }
+
+    #[test]
+    fn what_reads_or_ends_keys_is_taken_apart_and_nothing_else() {
+        let (pieces, join) = apart(&["mget", "{a}1", "{a}2"]).expect("two keys");
+        assert_eq!(pieces[1], "*2\r\n$4\r\nmget\r\n$4\r\n{a}2\r\n");
+        assert_eq!((pieces.len(), join), (2, Join::Values(vec![0, 1])));
+        for name in ["DEL", "UNLINK", "EXISTS", "TOUCH"] {
+            assert_eq!(
+                apart(&[name, "k", "k", "l"]).map(|(pieces, join)| (pieces.len(), join)),
+                Some((3, Join::Sum))
+            );
+        }
+        for words in [&["MGET", "k"][..], &["MSET", "k", "1", "l", "2"], &["SUNION", "k", "l"], &["GET", "k"]]
+        {
+            assert_eq!(apart(words), None, "{words:?}");
+        }
+    }
+}

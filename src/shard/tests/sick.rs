@@ -1,0 +1,289 @@
+//! Stores that fail, or are slow, and what their clients are told meanwhile.
+
+use super::*;
+use crate::policy::breaker::Stage;
+
+/// So long after it was set aside a store is tried for sure.
+const PAUSE: Duration = Duration::from_millis(500);
+const LOADING: &str = "-LOADING Redis is loading the dataset in memory\r\n";
+
+fn watched(shards: u16, backends: u16, breaker: Mode) -> Rig {
+    let off = OverloadSettings::off(shards, backends);
+    let overload = OverloadSettings { breaker, window: Mode::On, shed: Mode::On, ..off };
+    Rig::with(shards, backends, |settings| {
+        settings.overload = overload.clone();
+        settings.hot.mode = Mode::Off;
+    })
+}
+
+fn stage(rig: &Rig, backend: u16) -> Stage {
+    rig.shards[0].bulkheads().nth(usize::from(backend) * BULKHEADS).expect("one").breaker
+}
+
+fn ejections(rig: &Rig, backend: u16) -> u64 {
+    let of = |shard: &Shard| shard.bulkheads().nth(usize::from(backend) * BULKHEADS).expect("one").ejections;
+    rig.shards.iter().map(of).sum()
+}
+
+/// Asks for a key; what the store says, if it is asked at all.
+fn ask(rig: &mut Rig, client: usize, key: &str, reply: &str) -> String {
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(200));
+    rig.send(client, &[&["GET", key]]);
+    if !rig.at_stores.is_empty() {
+        rig.answer_next(reply);
+    }
+    rig.told(client)
+}
+
+fn lines(rig: &mut Rig) -> Vec<String> {
+    rig.shards.iter_mut().flat_map(|shard| std::iter::from_fn(move || shard.poll_line())).collect()
+}
+
+#[test]
+fn after_five_failures_in_a_row_nobody_asks_for_a_while_and_then_one_does() {
+    let mut rig = watched(1, 2, Mode::On);
+    let client = rig.client(0);
+    let [sick, well] = [0, 1].map(|backend| rig.key(0, backend));
+    for _ in 0..5 {
+        assert_eq!(ask(&mut rig, client, &sick, LOADING), LOADING);
+    }
+    let told = ask(&mut rig, client, &sick, "$-1\r\n");
+    assert!(told.starts_with("-UNAVAILABLE backend=store0 reason=ejected retry_after_ms="), "{told}");
+    assert_eq!(ask(&mut rig, client, &well, "$-1\r\n"), "$-1\r\n", "the other one is well");
+    let said = lines(&mut rig);
+    assert!(
+        said.len() == 1
+            && said[0].contains("store0 is set aside")
+            && said[0].contains("5 failures in a row, the last one LOADING"),
+        "{said:?}"
+    );
+    rig.wait(PAUSE);
+    // One at a time: the second one is refused while nothing is known of the first.
+    rig.send(client, &[&["GET", &sick]]);
+    let other = rig.client(0);
+    rig.send(other, &[&["GET", &sick]]);
+    assert_eq!(rig.at_stores.len(), 1);
+    assert!(rig.told(other).contains("reason=ejected"));
+    rig.answer_next(LOADING);
+    assert_eq!((rig.told(client).as_str(), stage(&rig, 0)), (LOADING, Stage::Out));
+    rig.wait(PAUSE);
+    assert!(
+        ask(&mut rig, client, &sick, "$-1\r\n").contains("reason=ejected"),
+        "this pause is twice as long"
+    );
+    rig.wait(PAUSE);
+    assert_eq!(ask(&mut rig, client, &sick, "$-1\r\n"), "$-1\r\n");
+    assert_eq!(stage(&rig, 0), Stage::Returning);
+    // More and more of them pass, and in the end all.
+    let mut passed = Vec::new();
+    for _ in 0..20 {
+        let part = (0..100).filter(|_| ask(&mut rig, client, &sick, "$-1\r\n") == "$-1\r\n").count();
+        passed.push(part);
+        rig.wait(Duration::from_millis(100));
+    }
+    assert!(
+        passed[0] <= 15 && passed[10] > 40 && passed.windows(2).all(|two| two[0] <= two[1] + 3),
+        "{passed:?}"
+    );
+    assert_eq!(passed.last(), Some(&100).filter(|_| stage(&rig, 0) == Stage::Well).or(passed.last()));
+    rig.wait(Duration::from_millis(200));
+    assert!((0..100).all(|_| ask(&mut rig, client, &sick, "$-1\r\n") == "$-1\r\n"));
+    assert_eq!((stage(&rig, 0), ejections(&rig, 0)), (Stage::Well, 1));
+}
+
+#[test]
+fn what_says_nothing_of_a_store_ejects_nobody() {
+    let mut rig = watched(1, 1, Mode::On);
+    let client = rig.client(0);
+    let key = rig.key(0, 0);
+    for error in [
+        "CLUSTERDOWN The cluster is down",
+        "MOVED 1 a:1",
+        "ASK 1 a:1",
+        "TRYAGAIN x",
+        "READONLY x",
+        "OOM x",
+        "NOREPLICAS x",
+        "MISCONF x",
+        "NOPERM x",
+        "WRONGTYPE x",
+        "ERR x",
+        "NOSCRIPT x",
+        "BUSYKEY x",
+        "BUSYGROUP x",
+        "LOADINGS x",
+    ] {
+        let error = format!("-{error}\r\n");
+        for _ in 0..200 {
+            let told = ask(&mut rig, client, &key, &error);
+            assert!(told.starts_with('-'), "{error}: {told}");
+        }
+        assert_eq!((stage(&rig, 0), ejections(&rig, 0)), (Stage::Well, 0), "{error}");
+    }
+    // A script says what its client likes.
+    for _ in 0..200 {
+        rig.send(client, &[&["EVAL", "return redis.error_reply('LOADING')", "1", &key]]);
+        rig.answer_next(LOADING);
+        assert_eq!(rig.told(client), LOADING);
+    }
+    assert_eq!((stage(&rig, 0), ejections(&rig, 0)), (Stage::Well, 0));
+}
+
+#[test]
+fn failures_that_all_cores_see_are_added_up_and_all_leave_the_store_alone() {
+    let mut rig = watched(2, 1, Mode::On);
+    let clients = [0, 1].map(|shard| rig.client(shard));
+    let keys = [0, 1].map(|home| rig.key(home, 0));
+    // One in four, never five in a row, and too few on each core.
+    for number in 0..4_000 {
+        let core = number % 2;
+        let reply = if number / 2 % 4 == 0 { LOADING } else { "$-1\r\n" };
+        let told = ask(&mut rig, clients[core], &keys[core], reply);
+        rig.wait(Duration::from_millis(9));
+        if told.contains("reason=ejected") {
+            break;
+        }
+    }
+    assert_eq!((stage(&rig, 0), ejections(&rig, 0)), (Stage::Out, 1));
+    for core in [0, 1] {
+        rig.wait(Duration::from_millis(1));
+        let told = ask(&mut rig, clients[core], &keys[core], "$-1\r\n");
+        let heard = rig.shards[core].counters().get(Counter::RefusedEjected) > 0;
+        // A core hears of it when it looks next.
+        assert!(heard == told.contains("reason=ejected"));
+    }
+    let said = lines(&mut rig);
+    assert!(said.iter().filter(|line| line.contains("replies were failures")).count() == 1, "{said:?}");
+}
+
+#[test]
+fn a_store_that_was_away_is_back_with_the_first_connection() {
+    let mut rig = watched(1, 1, Mode::On);
+    let client = rig.client(0);
+    let key = rig.key(0, 0);
+    rig.connecting = Connecting::Fails;
+    let mut reasons = Vec::new();
+    for _ in 0..100 {
+        let told = ask(&mut rig, client, &key, "$-1\r\n");
+        reasons.push(told.contains("reason=ejected"));
+        rig.wait(Duration::from_millis(100));
+    }
+    assert!(reasons.iter().filter(|is_ejected| **is_ejected).count() > 50);
+    assert!(ejections(&rig, 0) == 1 && rig.attempts < 40, "{} attempts", rig.attempts);
+    rig.connecting = Connecting::Works;
+    let waited = (0..200).find(|_| {
+        rig.wait(Duration::from_millis(10));
+        ask(&mut rig, client, &key, "$-1\r\n") == "$-1\r\n"
+    });
+    assert!(waited.is_some_and(|waited| waited <= 110), "tried once a second at least: {waited:?}");
+    assert!((0..100).all(|_| ask(&mut rig, client, &key, "$-1\r\n") == "$-1\r\n"), "all at once");
+}
+
+#[test]
+fn what_waits_for_a_store_that_is_set_aside_is_told_so() {
+    let settings = OverloadSettings {
+        window_bounds: crate::policy::window::Bounds { least: 1, most: 1 },
+        ..OverloadSettings::new(1, 1)
+    };
+    let mut rig = Rig::with(1, 1, |shard| shard.overload = settings.clone());
+    let client = rig.client(0);
+    let key = rig.key(0, 0);
+    for _ in 0..4 {
+        assert_eq!(ask(&mut rig, client, &key, LOADING), LOADING);
+    }
+    rig.send(client, &[&["GET", &key], &["GET", &key], &["GET", &key]]);
+    assert_eq!((rig.at_stores.len(), rig.shards[0].requests_waiting()), (1, 2));
+    rig.answer_next(LOADING);
+    let told = rig.told(client);
+    assert!(told.starts_with(LOADING) && told.matches("reason=ejected").count() == 2, "{told}");
+    assert_eq!((rig.owed(), rig.shards[0].requests_waiting()), (0, 0));
+}
+
+#[test]
+fn a_trial_that_is_lost_is_a_failure_and_one_that_cannot_be_sent_is_none() {
+    let mut rig = watched(1, 1, Mode::On);
+    let client = rig.client(0);
+    let key = rig.key(0, 0);
+    (0..5).for_each(|_| drop(ask(&mut rig, client, &key, LOADING)));
+    rig.wait(PAUSE);
+    rig.send(client, &[&["GET", &key]]);
+    rig.lose("GET");
+    assert!(rig.told(client).contains("reason=connection-lost"));
+    assert_eq!(stage(&rig, 0), Stage::Out);
+    rig.wait(PAUSE * 4);
+    assert_eq!(ask(&mut rig, client, &key, "$-1\r\n"), "$-1\r\n");
+    assert_eq!(stage(&rig, 0), Stage::Returning);
+}
+
+#[test]
+fn in_shadow_it_is_only_said_and_switched_off_nothing_is() {
+    for breaker in [Mode::Shadow, Mode::Off] {
+        let mut rig = watched(1, 1, breaker);
+        let client = rig.client(0);
+        let key = rig.key(0, 0);
+        assert!((0..300).all(|_| {
+            rig.wait(Duration::from_millis(10));
+            ask(&mut rig, client, &key, LOADING) == LOADING
+        }));
+        let said = lines(&mut rig);
+        let (lines, counted) = if breaker == Mode::Shadow { (1, 1) } else { (0, 0) };
+        assert_eq!(
+            (said.len(), ejections(&rig, 0), stage(&rig, 0)),
+            (lines, counted, Stage::Well),
+            "{said:?}"
+        );
+    }
+}
+
+/// A world of six stores that are asked for as much each, one of them more, and one of them slow; `None` if nobody was set aside.
+fn slow_store_found_after(slow: Duration, crowd: usize, backends: u16) -> Option<u64> {
+    let usual = Duration::from_millis(2);
+    let mut rig = watched(1, backends, Mode::On);
+    let client = rig.client(0);
+    let keys: Vec<String> = (0..backends).map(|backend| rig.key(0, backend)).collect();
+    let start = rig.now.monotonic;
+    let onset = start.after(Duration::from_secs(6));
+    // Requests under way, by when they are answered.
+    let mut due: Vec<(Timestamp, u16)> = Vec::new();
+    let mut clients: Vec<usize> = (0..200).map(|_| rig.client(0)).collect();
+    for tick in 0..6_000_u64 {
+        rig.now.monotonic = start.after(Duration::from_millis(tick * 2));
+        due.sort();
+        while let Some((_, backend)) = due.first().copied().filter(|(at, _)| *at <= rig.now.monotonic) {
+            due.remove(0);
+            let place = rig.at_stores.iter().position(|sent| sent.backend.0 == backend).expect("it was sent");
+            let sent = rig.at_stores.remove(place);
+            rig.at_stores.insert(0, sent);
+            rig.answer_next("$-1\r\n");
+        }
+        let is_ill = rig.now.monotonic >= onset;
+        let backend = (tick % u64::from(backends)) as u16;
+        let times = if backend == 0 && is_ill { crowd } else { 1 };
+        for _ in 0..times {
+            let asker = clients.remove(0);
+            clients.push(asker);
+            let before = rig.at_stores.len();
+            rig.send(asker, &[&["GET", &keys[usize::from(backend)]]]);
+            let takes = if backend == 0 && is_ill { slow } else { usual };
+            if rig.at_stores.len() > before {
+                due.push((rig.now.monotonic.after(takes), backend));
+            }
+        }
+        rig.wait(Duration::ZERO);
+        if ejections(&rig, 0) > 0 {
+            return Some(rig.now.monotonic.since(onset).as_millis() as u64);
+        }
+    }
+    drop(rig.told(client));
+    assert!((1..backends).all(|backend| ejections(&rig, backend) == 0), "the others are well");
+    None
+}
+
+#[test]
+fn a_slow_store_is_found_within_three_seconds_and_the_owner_of_a_hot_key_never_is() {
+    let slow = Duration::from_millis(80);
+    assert!(slow_store_found_after(slow, 1, 6).is_some_and(|millis| millis <= 3_000));
+    assert_eq!(slow_store_found_after(slow, 4, 6), None, "much is asked of it");
+    assert_eq!(slow_store_found_after(Duration::from_millis(5), 1, 6), None, "not slow enough");
+    assert_eq!(slow_store_found_after(slow, 1, 2), None, "nobody to compare with");
+}

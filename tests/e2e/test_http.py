@@ -1,0 +1,284 @@
+"""The keys over HTTP: as curl, http.client and @upstash/redis ask for them, and as those do who mean harm."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import metrics
+from harness.ports import free_port
+from harness.processes import TARGET
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+
+MODULES = TARGET / "e2e" / "node"
+QUOTAS = """
+[default]
+ru_per_second = 1_000_000
+[tenants.acme]
+password = "acme:secret"
+ru_per_second = 1_000_000
+keys = ["acme:", "{acme}"]
+[tenants.shop]
+password = "shop-token"
+ru_per_second = 1_000_000
+[tenants.tiny]
+password = "tiny-token"
+ru_per_second = 10
+burst_seconds = 1
+"""
+
+
+class Client(http.client.HTTPConnection):
+    """One connection that lasts."""
+
+    def ask(self, method: str, path: str, body: bytes | str | None = None, **headers: str):
+        self.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        response = self.getresponse()
+        return response.status, response.read(), response.headers
+
+    def command(self, *words, path: str = "/", **headers: str):
+        status, body, _ = self.ask("POST", path, json.dumps(words), **headers)
+        return status, json.loads(body)
+
+
+@pytest.fixture
+def weir(servers, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text(QUOTAS)
+    return started(servers, "--quotas", str(quotas))
+
+
+def started(servers, *flags: str):
+    port = free_port()
+    weir = servers.weir(servers.redis(), servers.redis(), flags=["--shards", "2", "--http", f"127.0.0.1:{port}", *flags])
+    weir.http_port = port
+    return weir
+
+
+@pytest.fixture
+def client(weir):
+    with_client = Client("127.0.0.1", weir.http_port, timeout=30)
+    yield with_client
+    with_client.close()
+
+
+def raw(weir, data: bytes, end: bool = True) -> bytes:
+    """All that is answered until the connection ends."""
+    with socket.create_connection(("127.0.0.1", weir.http_port), timeout=30) as connection:
+        connection.sendall(data)
+        if end:
+            connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while piece := connection.recv(65536):
+            received += piece
+        return received
+
+
+def statuses(received: bytes) -> list[int]:
+    return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
+
+
+def test_keys_are_written_read_and_deleted(client, weir):
+    assert client.ask("GET", "/v1/keys/none")[0] == 404
+    value = bytes(range(256)) * 300
+    assert client.ask("PUT", "/v1/keys/a%2Fb%20%C3%A4", value)[0] == 204
+    status, body, headers = client.ask("GET", "/v1/keys/a%2Fb%20%C3%A4")
+    assert (status, body, headers["content-type"]) == (200, value, "application/octet-stream")
+    status, body, headers = client.ask("HEAD", "/v1/keys/a%2Fb%20%C3%A4")
+    assert (status, body, headers["content-length"]) == (200, b"", str(len(value)))
+    with weir.connect() as resp:
+        assert resp.ok("GET", "a/b ä") == value, "it is the same key as in RESP"
+        assert client.ask("PUT", "/v1/keys/t?ttl=1500ms", "x")[0] == 204
+        assert 0 < resp.ok("PTTL", "t") <= 1500
+        resp.ok("RPUSH", "list", "x")
+    assert client.ask("GET", "/v1/keys/list")[0] == 409
+    assert [client.ask("DELETE", "/v1/keys/t")[0] for _ in range(2)] == [204, 404]
+    chunks = iter([b"abc", b"d" * 100_000])
+    client.request("PUT", "/v1/keys/chunks", chunks, encode_chunked=True, headers={"Transfer-Encoding": "chunked"})
+    assert client.getresponse().read() == b""
+    assert client.ask("GET", "/v1/keys/chunks")[1] == b"abc" + b"d" * 100_000
+
+
+def test_commands_pipelines_and_transactions(client):
+    assert client.command("SET", "k", 1) == (200, {"result": "OK"})
+    assert client.command(["INCR", "k"], ["NOPE"], ["LPUSH", "k", "x"], path="/pipeline")[1][0] == {"result": 2}
+    outcomes = client.command(["GET", "k"], ["LPUSH", "k", "x"], path="/multi-exec")[1]
+    assert outcomes[0] == {"result": "2"} and "WRONGTYPE" in outcomes[1]["error"]
+    status, body = client.command(["INCR", "k"], ["NOPE"], path="/multi-exec")
+    assert status == 400 and "NOPE" in body["error"]
+    assert client.command("GET", "k") == (200, {"result": "2"}), "nothing of it was done"
+    assert client.command("MGET", *[f"many:{number}" for number in range(100)])[1] == {"result": [None] * 100}
+    assert client.command("GET", "k", Upstash_Encoding="base64")[1] == {"result": base64.b64encode(b"2").decode()}
+    for words in (["MULTI"], ["AUTH", "x"], ["HELLO", 3], ["CLIENT", "REPLY", "OFF"], ["QOS", "SET", "TIER", "batch"]):
+        status, body = client.command(*words)
+        assert status == 400 and "connection" in body["error"], words
+
+
+def test_tenants_are_known_by_their_tokens_one_request_at_a_time(client):
+    bearer = {"Authorization": "Bearer acme:secret"}
+    assert client.ask("PUT", "/v1/keys/acme:1", "x", **bearer)[0] == 204
+    assert client.ask("GET", "/v1/keys/shop:1", **bearer)[0] == 403
+    named = "Basic " + base64.b64encode(b"acme:acme:secret").decode()
+    assert client.ask("GET", "/v1/keys/shop:1", Authorization=named)[0] == 403
+    assert client.ask("GET", "/v1/keys/shop:1", Authorization="Bearer shop-token")[0] == 404
+    status, body, headers = client.ask("GET", "/v1/keys/acme:1", Authorization="Bearer wrong")
+    assert status == 401 and headers["www-authenticate"].startswith("Bearer") and b"WRONGPASS" in body
+    # Who says nothing is a stranger again, and not who asked before.
+    assert client.ask("GET", "/v1/keys/shop:1")[0] == 404
+    assert client.ask("GET", "/v1/keys/k", **bearer, X_Weir_User="ann", X_Weir_Tier="batch", X_Weir_Deadline_Ms="5000")[0] == 403
+    status, body, _ = client.ask("GET", "/v1/keys/acme:1", **bearer, X_Weir_Tier="urgent")
+    assert status == 400 and b"urgent" in body
+
+
+def test_strangers_are_told_to_say_who_they_are(servers, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text('[tenants.acme]\npassword = "x"\nru_per_second = 1000\n')
+    weir = started(servers, "--quotas", str(quotas))
+    client = Client("127.0.0.1", weir.http_port, timeout=30)
+    assert client.ask("GET", "/v1/keys/k")[0] == 401
+    assert client.ask("GET", "/v1/keys/k", Authorization="Bearer x")[0] == 404
+    # Nobody's body is taken.
+    assert statuses(raw(weir, b"PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n", end=False)) == [401]
+
+
+def test_a_quota_that_is_used_up_is_told_with_the_time_to_come_back(client):
+    token = {"Authorization": "Bearer tiny-token"}
+
+    def refused():
+        answer = client.ask("GET", "/v1/keys/k", **token)
+        return answer if answer[0] == 429 else None
+
+    _, body, headers = until(refused, "the quota is used up")
+    problem = json.loads(body)
+    assert problem["type"].endswith("#quota-exceeded") and problem["violated-policies"] == ["tenant"]
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["ratelimit-policy"].startswith('"tenant";q=10;w=1') and headers["ratelimit"].startswith('"tenant";r=0;t=')
+    assert int(headers["retry-after"]) >= 1
+    time.sleep(int(headers["retry-after"]))
+    assert client.ask("GET", "/v1/keys/k", **token)[0] == 404, "it was true"
+
+
+def test_a_store_that_is_away_and_a_deadline_that_is_over(servers):
+    weir = started(servers)
+    client = Client("127.0.0.1", weir.http_port, timeout=30)
+    for backend in weir.backends:
+        backend.kill()
+    status, body, headers = until(
+        lambda: next((answer for answer in [client.ask("GET", "/v1/keys/k")] if answer[0] == 503), None), "it is told"
+    )
+    assert int(headers["retry-after"]) >= 1 and json.loads(body)["type"].endswith("#temporary-reduced-capacity")
+    for backend in weir.backends:
+        backend.start()
+    until(lambda: client.ask("GET", "/v1/keys/k")[0] == 404, "all is served again")
+    with weir.backends[0].connect() as a, weir.backends[1].connect() as b:
+        a.ok("CLIENT", "PAUSE", "3000")
+        b.ok("CLIENT", "PAUSE", "3000")
+        assert client.ask("GET", "/v1/keys/k", X_Weir_Deadline_Ms="20")[0] == 504
+
+
+def test_requests_in_one_piece_are_answered_in_their_order(weir):
+    get = b"GET /v1/keys/%d HTTP/1.1\r\nHost: x\r\n\r\n"
+    put = b"PUT /v1/keys/%d HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%02d"
+    received = raw(weir, b"".join(put % (number, number) + get % number for number in range(99)))
+    assert statuses(received) == [204, 200] * 99
+    assert [piece[:2] for piece in received.split(b"\r\n\r\n") if piece[:2].isdigit()] == [b"%02d" % n for n in range(99)]
+
+
+@pytest.mark.parametrize(
+    "request_, status",
+    [
+        (b"GET /v1/keys/k HTTP/1.1\r\n\r\n", 400),
+        (b"GET /v1/keys/k HTTP/1.1\nHost: x\n\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n[]   ", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", 411),
+        (b"PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        (b"GET /v1/keys/" + b"k" * 20_000 + b" HTTP/1.1\r\n", 414),
+        (b"PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\nExpect: more\r\nContent-Length: 1\r\n\r\n", 417),
+        (b"GET /v1/keys/k HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 100 + b"\r\n", 431),
+        (b"GET /v1/keys/k HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 40_000, 431),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"*1\r\n$4\r\nPING\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_request_is_refused_and_ends_the_connection(weir, request_, status):
+    received = raw(weir, request_ + b"GET /v1/keys/smuggled HTTP/1.1\r\nHost: x\r\n\r\n", end=False)
+    assert statuses(received) == [status]
+    assert b"connection: close" in received
+
+
+def test_a_body_is_asked_for_once_it_is_known_who_sends_it(weir):
+    with socket.create_connection(("127.0.0.1", weir.http_port), timeout=30) as connection:
+        head = b"PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+        connection.sendall(head)
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"hello")
+        assert statuses(connection.recv(1000)) == [204]
+
+
+def test_a_client_that_does_not_read_grows_nothing(servers):
+    weir = started(servers, "--output-limit", "2MiB", "--max-reply-bytes", "2MiB")
+    client = Client("127.0.0.1", weir.http_port, timeout=30)
+    assert client.ask("PUT", "/v1/keys/large", b"x" * 1_000_000)[0] == 204
+    before = weir.resident_bytes()
+    get = b"GET /v1/keys/large HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", weir.http_port), timeout=30) as careless:
+        careless.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        careless.sendall(get * 200)
+        until(lambda: client.ask("GET", "/v1/keys/none")[0] == 404, "others are served")
+        for _ in range(50):
+            client.ask("GET", "/v1/keys/large")
+        assert weir.resident_bytes() - before < 100_000_000
+
+
+def test_clients_beyond_the_limit_are_told_in_http(servers):
+    weir = started(servers, "--max-clients", "3")
+    clients = [Client("127.0.0.1", weir.http_port, timeout=30) for _ in range(3)]
+    assert [client.ask("GET", "/v1/keys/k")[0] for client in clients] == [404] * 3
+    answer = Client("127.0.0.1", weir.http_port, timeout=30).ask("GET", "/v1/keys/k")
+    assert answer[0] == 503 and b"reason=clients" in answer[1]
+
+
+def test_the_counters_know_such_requests_like_any_other(client, weir):
+    def counted() -> float:
+        return sum(metrics.parse(weir.admin("/metrics")[1])["weir_requests_total"].values())
+
+    before = counted()
+    for number in range(10):
+        client.command("GET", f"k{number}")
+    assert counted() - before == 10
+
+
+def test_upstash_redis(servers, tmp_path):
+    assert (MODULES / "node_modules" / "@upstash").is_dir(), f"tests/run installs the Node clients under {MODULES}"
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text('[tenants.acme]\npassword = "token"\nru_per_second = 1_000_000\n')
+    weir = started(servers, "--quotas", str(quotas))
+    script = Path(__file__).parent / "node" / "upstash.mjs"
+    run = subprocess.run(
+        [os.environ.get("NODE", "node"), script, f"http://127.0.0.1:{weir.http_port}", "token", MODULES],
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert run.returncode == 0 and "all passed" in run.stdout, run.stdout + run.stderr
+
+
+def test_ports_that_clash_are_refused_with_the_flag(servers):
+    from harness.processes import binary
+
+    run = subprocess.run([str(binary("weir")), "--http", "127.0.0.1:7379", "--check"], capture_output=True, text=True, timeout=60)
+    assert run.returncode != 0 and "--http and --listen are both 127.0.0.1:7379" in run.stderr + run.stdout
