@@ -231,6 +231,7 @@ impl Bench {
             backends: Arc::clone(&backends),
             links_per_backend: 1,
             replicas: Mode::Off,
+            retries: Mode::Off,
             heavy_links: 1,
             heavy_from: 20 * UNIT,
             request_bytes_max: 1 << 20,

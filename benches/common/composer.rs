@@ -45,6 +45,7 @@ impl Composer {
             backends: Arc::new([BackendSettings { name: "127.0.0.1:6379".into(), credentials: None }]),
             links_per_backend: 1,
             replicas: Mode::Off,
+            retries: Mode::Off,
             heavy_links: 1,
             heavy_from: 20 * UNIT,
             request_bytes_max: 1 << 20,

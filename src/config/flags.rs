@@ -196,12 +196,13 @@ pub struct Flags {
     pub ru_latency_ms: u64,
 
     /// Layers to switch off: rate (quotas), shed (deadlines, also those passed on to a weir behind, and tiers), queue,
-    /// window, hot (cache of hot keys), breaker (sick servers are left alone), replicas (reading from replicas of a cluster)
+    /// window, hot (cache of hot keys), breaker (sick servers are left alone), replicas (reading from replicas of a cluster),
+    /// retries (of reads that were lost with a connection to a node of a cluster)
     #[arg(long, env = "WEIR_DISABLE", value_name = "LAYER,...", help_heading = LAYERS)]
     #[arg(value_delimiter = ',')]
     pub disable: Vec<Layer>,
 
-    /// Layers that decide and count, but are not obeyed: rate, shed, queue, window, hot, breaker
+    /// Layers that decide and count, but are not obeyed: rate, shed, queue, window, hot, breaker, retries
     #[arg(long, env = "WEIR_SHADOW", value_name = "LAYER,...", help_heading = LAYERS)]
     #[arg(value_delimiter = ',')]
     pub shadow: Vec<Layer>,
@@ -478,7 +479,7 @@ mod tests {
             ),
             (
                 "--shadow=cold",
-                "invalid value 'cold' for '--shadow <LAYER,...>': rate, shed, queue, window, hot, breaker or replicas is \
+                "invalid value 'cold' for '--shadow <LAYER,...>': rate, shed, queue, window, hot, breaker, replicas or retries is \
                  wanted, or several of them with commas between",
             ),
             (

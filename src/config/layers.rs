@@ -20,12 +20,22 @@ pub enum Layer {
     Breaker,
     /// Reads from replicas of a cluster.
     Replicas,
+    /// Reads that were lost with a connection to a node of a cluster are asked for again.
+    Retries,
 }
 
 impl Layer {
     /// All of them, in the order in which a request meets them.
-    pub const ALL: [Self; 7] =
-        [Self::Rate, Self::Hot, Self::Replicas, Self::Shed, Self::Breaker, Self::Queue, Self::Window];
+    pub const ALL: [Self; 8] = [
+        Self::Rate,
+        Self::Hot,
+        Self::Replicas,
+        Self::Shed,
+        Self::Breaker,
+        Self::Queue,
+        Self::Window,
+        Self::Retries,
+    ];
 
     /// The word for it.
     pub const fn name(self) -> &'static str {
@@ -37,6 +47,7 @@ impl Layer {
             Self::Hot => "hot",
             Self::Breaker => "breaker",
             Self::Replicas => "replicas",
+            Self::Retries => "retries",
         }
     }
 }
@@ -53,7 +64,7 @@ impl FromStr for Layer {
     fn from_str(word: &str) -> Result<Self, &'static str> {
         let known = Self::ALL.into_iter().find(|layer| layer.name() == word);
         known.ok_or(
-            "rate, shed, queue, window, hot, breaker or replicas is wanted, or several of them with commas between",
+            "rate, shed, queue, window, hot, breaker, replicas or retries is wanted, or several of them with commas between",
         )
     }
 }

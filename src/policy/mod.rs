@@ -16,6 +16,7 @@
 //! | which part of a quota may this host give out, if several share it | `fleet.rs` |
 //! | which keys have much of a core's load | `hot_keys.rs` |
 //! | which of several nodes with the same keys answers a read | `stand_ins.rs` |
+//! | how many requests may be sent again | `retry_budget.rs` |
 //! | how many connections may a tenant hold | `seats.rs` |
 //! | the way it used to be done: requests per second, counted | `fixed_window.rs` |
 
@@ -30,6 +31,7 @@ pub mod hot_keys;
 pub mod latency_ratio;
 pub mod price;
 pub mod queue;
+pub mod retry_budget;
 pub mod seats;
 pub mod slice;
 pub mod stand_ins;

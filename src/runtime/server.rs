@@ -535,10 +535,8 @@ fn shard_settings(
         },
         overload,
         hot,
-        replicas: match config.storage {
-            Storage::Cluster { .. } => mode_of(config, Layer::Replicas),
-            _ => Mode::Off,
-        },
+        replicas: before_a_cluster(config, Layer::Replicas),
+        retries: before_a_cluster(config, Layer::Retries),
     }
 }
 
@@ -550,6 +548,14 @@ fn mode_of(config: &Config, layer: Layer) -> Mode {
         Mode::Shadow
     } else {
         Mode::On
+    }
+}
+
+/// How far a layer goes that there is only before a cluster.
+fn before_a_cluster(config: &Config, layer: Layer) -> Mode {
+    match config.storage {
+        Storage::Cluster { .. } => mode_of(config, layer),
+        _ => Mode::Off,
     }
 }
 

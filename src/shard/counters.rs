@@ -71,12 +71,15 @@ pub enum Counter {
     ReplicaReadsEmpty,
     ReplicaReadsRefused,
     ReplicaReadsLost,
+    RetriesSent,
+    RetriesOverBudget,
+    RetriesInShadow,
     HotPromoted,
     HotDemoted,
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 66] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 69] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -271,6 +274,9 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 66] = [
     (Counter::ReplicaReadsEmpty, "weir_replica_reads_sent_on_total", "reason=\"empty\"", SENT_ON),
     (Counter::ReplicaReadsRefused, "weir_replica_reads_sent_on_total", "reason=\"refused\"", SENT_ON),
     (Counter::ReplicaReadsLost, "weir_replica_reads_sent_on_total", "reason=\"lost\"", SENT_ON),
+    (Counter::RetriesSent, "weir_backend_retries_total", "outcome=\"sent\"", RETRIES),
+    (Counter::RetriesOverBudget, "weir_backend_retries_total", "outcome=\"over_budget\"", RETRIES),
+    (Counter::RetriesInShadow, "weir_backend_retries_total", "outcome=\"shadow\"", RETRIES),
     (Counter::HotPromoted, "weir_hot_keys_total", "change=\"promoted\"", HOT_KEYS),
     (Counter::HotDemoted, "weir_hot_keys_total", "change=\"demoted\"", HOT_KEYS),
 ];
@@ -283,6 +289,7 @@ const BYPASSES: &str = "Reads of hot keys that went on to the store by themselve
 const COMPARISONS: &str =
     "Replies of the store beside what would have been answered from memory (--shadow hot).";
 const SENT_ON: &str = "Reads that were sent on to primaries after a replica: it said that there is nothing, refused, or was lost or silent.";
+const RETRIES: &str = "Reads that were lost with a connection to a node of a cluster: sent once more, or not, because the budget was used up or --shadow retries says so.";
 const HOT_KEYS: &str = "Keys that became hot, and that are not any more.";
 const SENDS: &str = "Sends completed, by receiver.";
 const REFUSALS: &str = "Requests that weir refused, by reason.";

@@ -65,6 +65,8 @@ pub struct ShardSettings {
     pub hot: HotSettings,
     /// Whether replicas of a cluster answer reads of those who allow it; without a cluster there are none.
     pub replicas: Mode,
+    /// Whether reads that were lost with a connection to a node of a cluster are asked for again.
+    pub retries: Mode,
 }
 
 /// What a shard is told about hot keys.

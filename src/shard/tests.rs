@@ -1,6 +1,7 @@
 //! The composer without sockets: shards whose links and clients are moved by hand.
 
 mod admission;
+mod again;
 mod clients;
 mod cluster;
 mod fences;
@@ -739,6 +740,7 @@ impl Rig {
                     backends: Arc::clone(&backends),
                     links_per_backend: 1,
                     replicas: Mode::Off,
+                    retries: Mode::Off,
                     heavy_links: 1,
                     heavy_from: 20 * UNIT,
                     request_bytes_max: 1 << 20,

@@ -206,6 +206,7 @@ impl World {
                     backends: Arc::clone(&backends),
                     links_per_backend: plan.links_per_backend,
                     replicas: Mode::Off,
+                    retries: Mode::Off,
                     heavy_links: plan.heavy_links,
                     heavy_from: plan.heavy_from,
                     request_bytes_max: 4 << 20,

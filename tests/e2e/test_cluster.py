@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from harness import metrics
 from harness.cluster import SLOTS, Cluster
 from harness.resp import Closed, Connection
 from harness.waiting import until
@@ -349,3 +350,47 @@ def test_a_store_that_is_no_cluster_is_waited_for(servers):
     with weir.connect() as client:
         assert "reason=no-owner" in client.call("GET", "key").text
         assert said(client, "PING") == "PONG"
+
+
+def lose_what_is_under_way(weir, node, requests: list[tuple]) -> list[str]:
+    """What a client is told whose requests reach a node that sleeps, and that closes all connections when it wakes up."""
+
+    def sleep() -> None:
+        with node.connect() as operator:
+            blocks = [("MULTI",), ("DEBUG", "SLEEP", "1"), ("CLIENT", "KILL", "TYPE", "normal"), ("EXEC",)]
+            assert operator.pipeline(blocks)[-1].plain()[1] >= 1, "there was a connection of weir's"
+
+    def is_asleep() -> bool:
+        try:
+            with Connection(node.port, timeout=0.05) as connection:
+                return connection.call("PING").text != "PONG"
+        except OSError:
+            return True
+
+    with weir.connect() as client:
+        client.pipeline(requests)
+        sleeper = threading.Thread(target=sleep)
+        sleeper.start()
+        try:
+            until(is_asleep, "the node sleeps")
+            return [reply.text if reply.is_error else in_text(reply.plain()) for reply in client.pipeline(requests)]
+        finally:
+            sleeper.join()
+
+
+@pytest.mark.parametrize("flags", [[], ["--disable", "retries"]], ids=["on", "off"])
+def test_reads_that_are_lost_are_asked_for_again(servers, cluster: Cluster, flags):
+    weir = servers.weir(flags=[*SHARDS, *flags], storage=cluster.storage)
+    node = cluster.owner(slot_of(cluster, "{again}"))
+    reads = [("GET", "{again}a"), ("STRLEN", "{again}a"), ("GETRANGE", "{again}a", 0, 1), ("HLEN", "{again}none")]
+    cluster.call(node, "SET", "{again}a", "value")
+    told = lose_what_is_under_way(weir, node, reads)
+    if flags:
+        assert all("reason=connection-lost" in each for each in told), told
+        return
+    assert told == ["value", 5, "va", 0]
+    # A write is not, nor is what stands before one.
+    told = lose_what_is_under_way(weir, node, [("GET", "{again}a"), ("SET", "{again}a", "value"), ("GET", "{again}a")])
+    assert ["reason=connection-lost" in str(each) for each in told] == [True, True, False] and told[2] == "value", told
+    figures = metrics.parse(weir.admin("/metrics")[1])["weir_backend_retries_total"]
+    assert sum(value for labels, value in figures.items() if 'outcome="sent"' in labels) == len(reads) + 1

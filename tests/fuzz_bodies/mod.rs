@@ -236,6 +236,7 @@ impl House {
             backends: Arc::clone(&backends),
             links_per_backend: 2,
             replicas: Mode::Off,
+            retries: Mode::Off,
             heavy_links: 1,
             heavy_from: UNIT + UNIT / 20,
             request_bytes_max: REQUEST_BYTES_MAX,

@@ -458,6 +458,8 @@ impl Back {
         if link.only_reads {
             return self.lose_reads(env, connection, reason, (spread, replies), now);
         }
+        let mut again = self.choose_again(env, connection, reason, now);
+        let link = &mut self.links[connection.0 as usize];
         // What waited for the connection to be greeted was not sent. Of the others nobody knows how far they came.
         let outcome = if link.state == LinkState::Open { Outcome::Lost } else { Outcome::Refused };
         self.in_flight -= link.clear(&mut env.pool);
@@ -475,6 +477,9 @@ impl Back {
         let mut text = env.pool.take();
         Refusal::Unavailable { backend: env.backend_name(backend), reason, retry_after }.encode(&mut text);
         for pending in pending.drain(..) {
+            if pending.is_counted() && self.is_asked_again(env, connection, &pending, &mut again, now) {
+                continue;
+            }
             match pending.purpose {
                 Purpose::Answer(to) => {
                     env.counters.add(Counter::RefusedUnavailable, 1);

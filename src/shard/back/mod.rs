@@ -13,8 +13,10 @@
 //! | whether a backend is sick, and left alone | `sick.rs` |
 //! | what is answered before its backend has | `early.rs` |
 //! | reads that replicas of a cluster may answer | `readers.rs` |
+//! | reads that were lost with a connection to a node, once more | `again.rs` |
 //! | slots of a cluster, which change their owners, and what may have to be sent again for that | `slots.rs`, `unanswered.rs` |
 
+mod again;
 mod bulkhead;
 mod early;
 mod forward;

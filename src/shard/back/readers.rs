@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::again::asked_again;
 use super::forward::{bulkhead_for, link_for};
 use super::link::{Link, LinkState, Odd, Pending, Purpose, whole};
-use super::slots::envelope_of;
 use super::{Back, Replies, turn_away};
 use crate::policy::stand_ins::{Candidate, Event, Role, StandIns, Why};
 use crate::protocol::command::{Class, Effect};
@@ -25,7 +25,7 @@ use crate::routing::cluster::{NodeKey, NodeRefusal, ReplicaState};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
-use crate::shard::request::{Asker, Envelope, NOBODY, Overdue, ReplyTo, Route, Track};
+use crate::shard::request::{ReplyTo, Route, Track};
 use crate::values::limits::{COPY_BYTES_MAX, REPLICA_LAG_MAX};
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Random, Timestamp};
@@ -362,11 +362,7 @@ impl Back {
     ) {
         let owner = self.slots.as_ref().and_then(|slots| slots.owner(route.slot));
         let route = Route { backend: owner.unwrap_or(route.backend), ..route };
-        let envelope = envelope_of(pending, to, route);
-        let overdue = if envelope.deadline == Timestamp::MAX { Overdue::Awaited } else { Overdue::Answered };
-        let version = env.quotas.version() as u16;
-        let asker = (pending.tenant != NOBODY).then_some(Asker { tenant: pending.tenant, version });
-        let envelope = Envelope { asker, overdue, ..envelope };
+        let envelope = asked_again(env, pending, to, route);
         let sent = if frame.len() > COPY_BYTES_MAX {
             self.send(env, &envelope, Message::Shared(&Bytes::from(frame)), 1, now)
         } else {

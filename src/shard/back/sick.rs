@@ -92,8 +92,12 @@ impl Back {
             return;
         }
         let backend = link.backend;
-        // A script says whatever its client likes.
-        let failure = if scanned.kind == b'-' && pending.class != Class::Script {
+        let is_error = scanned.kind == b'-';
+        // A script says whatever its client likes: that speaks neither for the store nor against it.
+        if is_error && pending.class == Class::Script {
+            return;
+        }
+        let failure = if is_error {
             NodeRefusal::parse(&whole(&link.partial, end)).and_then(NodeRefusal::sickness)
         } else {
             None

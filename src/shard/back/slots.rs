@@ -24,6 +24,7 @@ use super::forward::track_of;
 use super::link::{LinkState, Pending, Purpose, whole};
 use super::unanswered::Tries;
 use super::{Back, Replies, turn_away};
+use crate::policy::retry_budget::RetryBudget;
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::{RequestDecoder, RequestLimits, Scanned, reply};
 use crate::routing::cluster::{Map, NodeKey, NodeRefusal, Reason, Target};
@@ -68,7 +69,7 @@ const ROLE: &[u8] = b"*1\r\n$4\r\nROLE\r\n";
 
 /// A request that is held.
 #[derive(Debug)]
-struct Held {
+pub(super) struct Held {
     envelope: Envelope,
     message: Stored,
     requests: usize,
@@ -153,10 +154,12 @@ pub struct Slots {
     /// What is being sent was sent before.
     tries: Tries,
     doubt: Option<Doubt>,
+    /// How much of what is lost may be asked for again.
+    pub(super) retries: RetryBudget,
 }
 
 impl Slots {
-    pub fn new(map: Arc<Map>) -> Self {
+    pub fn new(map: Arc<Map>, cores: u16) -> Self {
         Self {
             map,
             patches: BTreeMap::new(),
@@ -165,6 +168,7 @@ impl Slots {
             held_bytes: 0,
             tries: Tries::default(),
             doubt: None,
+            retries: RetryBudget::new(cores),
         }
     }
 
@@ -193,11 +197,11 @@ impl Slots {
             || self.holds.contains_key(&slot)
     }
 
-    fn has_room_for(&self, bytes: usize) -> bool {
+    pub(super) fn has_room_for(&self, bytes: usize) -> bool {
         self.held < HELD_MAX && self.held_bytes + bytes <= HELD_BYTES_MAX
     }
 
-    fn hold(&mut self, held: Held) {
+    pub(super) fn hold(&mut self, held: Held) {
         self.held += 1;
         self.held_bytes += held.message.len();
         self.holds.entry(held.envelope.route.slot).or_default().list.push(held);
@@ -208,7 +212,7 @@ impl Back {
     /// A map of the cluster; the first one says that there is a cluster.
     pub fn handle_slots(&mut self, env: &mut Env, map: Arc<Map>, replies: &mut impl Replies, now: Now) {
         let Some(slots) = &mut self.slots else {
-            self.slots = Some(Box::new(Slots::new(map)));
+            self.slots = Some(Box::new(Slots::new(map, env.settings.topology.shards())));
             return;
         };
         let older = std::mem::replace(&mut slots.map, map);
@@ -404,7 +408,7 @@ impl Back {
         let route = Route { slot: sent.slot, backend: sender, protocol, track: track_of(bulkhead) };
         let envelope = envelope_of(pending, to, route);
         let held_since = if sent.tries.hops == 0 { now.monotonic } else { sent.tries.held_since };
-        let tries = Tries { hops: sent.tries.hops + 1, held_since };
+        let tries = Tries { hops: sent.tries.hops + 1, held_since, ..sent.tries };
         let is_known = slots.judge(refused, (sent.slot, sender), pending.class, now.monotonic);
         let (ask, confirmed_by) = match is_known {
             Some(Way::Owner) => (None, None),
@@ -488,7 +492,10 @@ impl Back {
     fn send_held(&mut self, env: &mut Env, held: Held, replies: &mut impl Replies, now: Now) {
         let Held { envelope, message, requests, tries, ask, confirmed_by } = held;
         let Some(slots) = &mut self.slots else { return };
-        let owner = ask.or_else(|| slots.owner(envelope.route.slot));
+        let current = slots.owner(envelope.route.slot);
+        // Who sent it elsewhere for once may have the slot no more: then that says nothing.
+        let ask = ask.filter(|_| current == Some(envelope.route.backend));
+        let owner = ask.or(current);
         // A script that was carried out may say what it likes: only if the slot is gone from its node was that true.
         let is_untrue = confirmed_by.is_some() && owner == Some(envelope.route.backend);
         let Some(backend) = owner.filter(|_| !is_untrue || envelope.nature.class != Class::Script) else {
@@ -612,10 +619,17 @@ impl Held {
             envelope: Envelope { route: Route { track, ..envelope.route }, ..*envelope },
             message: Stored::new(message, &mut env.pool),
             requests,
-            tries: Tries { hops: 0, held_since: now.monotonic },
+            tries: Tries { held_since: now.monotonic, ..Tries::default() },
             ask: None,
             confirmed_by: None,
         }
+    }
+
+    /// It was lost with a connection, and goes to whoever owns its slot.
+    pub(super) fn again(envelope: Envelope, message: Stored, tries: Tries, now: Timestamp) -> Self {
+        let held_since = if tries.hops == 0 { now } else { tries.held_since };
+        let tries = Tries { hops: tries.hops + 1, held_since, is_again: true };
+        Self { envelope, message, requests: 1, tries, ask: None, confirmed_by: None }
     }
 
     /// Is it for one of the keys of a request that was taken apart?

@@ -13,6 +13,8 @@ use crate::values::{Timestamp, shorten};
 pub struct Tries {
     pub hops: u8,
     pub held_since: Timestamp,
+    /// It was lost with a connection.
+    pub is_again: bool,
 }
 
 /// A request that was sent, as it was: it may have to be sent again.
@@ -100,6 +102,16 @@ impl Unanswered {
     /// The connection is lost.
     pub fn clear(&mut self) {
         *self = Self::default();
+    }
+
+    /// All of it, in its order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Sent> {
+        self.sent.iter()
+    }
+
+    /// How many requests that are.
+    pub fn len(&self) -> usize {
+        self.sent.len()
     }
 
     /// The slots of all of it.

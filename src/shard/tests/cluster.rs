@@ -8,15 +8,15 @@ use crate::routing::cluster::{Reason, View};
 use crate::values::limits::{LINK_UNANSWERED_BYTES_MAX, SLOTS};
 use crate::values::{Random, ServerAddress};
 
-const MILLISECOND: Duration = Duration::from_millis(1);
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 const NODES: u16 = 3;
 
-fn bulk(value: &str) -> String {
+pub(super) fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
 /// Cores before a cluster of three nodes.
-fn clustered(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
+pub(super) fn clustered(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     let mut rig = Rig::with(shards, NODES, |settings| {
         settings.hot.mode = Mode::Off;
         change(settings);
@@ -26,13 +26,13 @@ fn clustered(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
 }
 
 /// Which node has a slot, in the beginning.
-fn thirds(slot: u16) -> u16 {
+pub(super) fn thirds(slot: u16) -> u16 {
     (u32::from(slot) * u32::from(NODES) / u32::from(SLOTS)) as u16
 }
 
 impl Rig {
     /// A map of which all cores hear.
-    fn publish(&mut self, owner_of: impl Fn(u16) -> Option<u16>) {
+    pub(super) fn publish(&mut self, owner_of: impl Fn(u16) -> Option<u16>) {
         self.publish_of(NODES, owner_of);
     }
 
@@ -66,13 +66,13 @@ impl Rig {
     }
 
     /// What is at stores: node and command.
-    fn at_nodes(&self) -> Vec<String> {
+    pub(super) fn at_nodes(&self) -> Vec<String> {
         let word = |sent: &Sent| sent.frame.split("\r\n").nth(2).unwrap_or("").to_owned();
         self.at_stores.iter().map(|sent| format!("{} {}", sent.backend.0, word(sent))).collect()
     }
 }
 
-fn moved(key: &str, node: u16) -> String {
+pub(super) fn moved(key: &str, node: u16) -> String {
     format!("-MOVED {} 10.0.0.{node}:{}\r\n", slot_of(key.as_bytes()), 7000 + node)
 }
 
@@ -134,6 +134,22 @@ fn a_node_that_is_asked_to_take_over_is_told_so_and_the_map_stays() {
     assert_eq!(rig.at_nodes(), ["0 APPEND"]);
     rig.answer_next(":2\r\n");
     assert_eq!(rig.told(client), ":2\r\n");
+}
+
+#[test]
+fn who_has_the_slot_no_more_sends_nobody_anywhere() {
+    let (mut rig, client, key) = before_a_node();
+    let slot = slot_of(key.as_bytes());
+    rig.send(client, &[&["APPEND", &key, "1"], &["APPEND", &key, "2"]]);
+    rig.answer_next(&ask(&key, 2));
+    // The other one is awaited. Meanwhile the slot has gone elsewhere as a whole.
+    rig.publish(|of| Some(if of == slot { 1 } else { thirds(of) }));
+    rig.answer_next(&moved(&key, 1));
+    rig.wait(5 * MILLISECOND);
+    assert_eq!(rig.at_nodes(), ["1 APPEND", "1 APPEND"]);
+    rig.answer_next(":1\r\n");
+    rig.answer_next(":2\r\n");
+    assert_eq!(rig.told(client), ":1\r\n:2\r\n");
 }
 
 #[test]
@@ -520,8 +536,8 @@ fn a_walk_goes_from_node_to_node_when_the_map_is_known_to_be_right() {
 }
 
 /// Nodes between which slots move: each carries out what it owns, or is asked to, and keeps a list of it.
-struct Nodes {
-    owners: BTreeMap<u16, u16>,
+pub(super) struct Nodes {
+    pub(super) owners: BTreeMap<u16, u16>,
     /// Slots that move, to where, and keys that are there already.
     moving: BTreeMap<u16, (u16, BTreeSet<String>)>,
     lists: BTreeMap<String, Vec<String>>,
@@ -529,7 +545,17 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn carry_out(&mut self, sent: &Sent) -> String {
+    /// They have nothing yet.
+    pub(super) fn new(owners: BTreeMap<u16, u16>) -> Self {
+        Self { owners, moving: BTreeMap::new(), lists: BTreeMap::new(), asked: BTreeSet::new() }
+    }
+
+    /// A connection is no more.
+    pub(super) fn forget(&mut self, link: (usize, ConnectionId)) {
+        self.asked.remove(&link);
+    }
+
+    pub(super) fn carry_out(&mut self, sent: &Sent) -> String {
         let words: Vec<&str> = sent.frame.split("\r\n").collect();
         if words[2] == "ASKING" {
             self.asked.insert((sent.shard, sent.link));
@@ -552,12 +578,15 @@ impl Nodes {
             _ => {}
         }
         let list = self.lists.entry(key.to_owned()).or_default();
+        if words[2] == "GET" {
+            return bulk(&list.join(","));
+        }
         list.extend(value.map(|value| (*value).to_owned()));
         format!(":{}\r\n", list.len())
     }
 
     /// Something about a slot changes.
-    fn move_on(&mut self, slot: u16, random: &mut Random) {
+    pub(super) fn move_on(&mut self, slot: u16, random: &mut Random) {
         let owner = self.owners[&slot];
         match self.moving.remove(&slot) {
             None => {
@@ -599,8 +628,7 @@ fn every_append_is_carried_out_once_and_in_order_while_slots_move() {
             (0..3).flat_map(|slot| ["a", "b"].map(|name| format!("{{{slot}}}{name}"))).collect();
         let slots: Vec<u16> = names.iter().map(|name| slot_of(name.as_bytes())).collect();
         let owners: BTreeMap<u16, u16> = slots.iter().map(|slot| (*slot, thirds(*slot))).collect();
-        let mut cluster =
-            Nodes { owners, moving: BTreeMap::new(), lists: BTreeMap::new(), asked: BTreeSet::new() };
+        let mut cluster = Nodes::new(owners);
         let clients = [rig.client(0), rig.client(0), rig.client(1)];
         let mut sent: BTreeMap<(usize, String), Vec<String>> = BTreeMap::new();
         let (mut count, mut answered) = (0, 0);

@@ -127,6 +127,16 @@ fn what_says_nothing_of_a_store_ejects_nobody() {
         assert_eq!(rig.told(client), LOADING);
     }
     assert_eq!((stage(&rig, 0), ejections(&rig, 0)), (Stage::Well, 0));
+    // Nor does it speak for the store.
+    for round in 0..5 {
+        assert_eq!(ask(&mut rig, client, &key, LOADING), LOADING, "{round}");
+        rig.send(client, &[&["EVAL", "return redis.error_reply('MINE')", "1", &key]]);
+        if !rig.at_stores.is_empty() {
+            rig.answer_next("-MINE\r\n");
+        }
+        rig.told(client);
+    }
+    assert_eq!((stage(&rig, 0), ejections(&rig, 0)), (Stage::Out, 1));
 }
 
 #[test]

@@ -1,0 +1,93 @@
+//! How many requests may be asked for once more: a share of all that are sent. Where few are lost that helps; where most are, what
+//! is sent again is the load that keeps a store down.
+
+use std::time::Duration;
+
+use crate::values::Timestamp;
+
+/// Of a hundred requests so many may be sent again.
+const PERCENT: f64 = 10.0;
+/// On top of that, for who sends seldom: each second, over all cores.
+const LEAST_PER_SECOND: f64 = 10.0;
+/// What is saved up at most, over all cores.
+const SAVED_MAX: f64 = 1_000.0;
+
+/// One core's part.
+#[derive(Clone, Copy, Debug)]
+pub struct RetryBudget {
+    left: f64,
+    saved_max: f64,
+    per_second: f64,
+    /// How many requests had been sent when it was looked at last, and when that was.
+    sent: u64,
+    at: Timestamp,
+}
+
+impl RetryBudget {
+    /// For one of so many cores.
+    pub fn new(cores: u16) -> Self {
+        let part = 1.0 / f64::from(cores.max(1));
+        let least = (LEAST_PER_SECOND * part).max(1.0);
+        Self {
+            left: least,
+            saved_max: (SAVED_MAX * part).max(least),
+            per_second: LEAST_PER_SECOND * part,
+            sent: 0,
+            at: Timestamp::ZERO,
+        }
+    }
+
+    /// One more, if there is enough left. So many requests have been sent since the beginning.
+    #[must_use]
+    pub fn take(&mut self, sent: u64, now: Timestamp) -> bool {
+        let new = sent.saturating_sub(self.sent) as f64;
+        let passed: Duration = now.since(self.at);
+        let earned = new * PERCENT / 100.0 + passed.as_secs_f64() * self.per_second;
+        (self.sent, self.at) = (sent, now);
+        self.left = (self.left + earned).min(self.saved_max);
+        let is_left = self.left >= 1.0;
+        if is_left {
+            self.left -= 1.0;
+        }
+        is_left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Beside a count of tenths and milliseconds that is kept for each request as it is sent.
+        #[test]
+        fn what_is_sent_again_is_a_share_of_what_is_sent(
+            cores in 1..8_u16, steps in prop::collection::vec((0..300_u64, 0..200_u64, 0..40_u8), 1..200),
+        ) {
+            let mut budget = RetryBudget::new(cores);
+            let part = 1_000_000_000 / i128::from(cores);
+            let (least, most) = ((10 * part).max(1_000_000_000), (1_000 * part).max(1_000_000_000));
+            let (mut left, mut sent, mut millis, mut taken) = (least, 0, 0, 0_u64);
+            for (pause, requests, tries) in steps {
+                millis += pause;
+                sent += requests;
+                left += i128::from(pause) * 10 * part / 1_000 + i128::from(requests) * 100_000_000;
+                left = left.min(most);
+                for _ in 0..tries {
+                    let is_taken = budget.take(sent, Timestamp::from_millis(millis));
+                    // Where they are as good as equal, either may be.
+                    if (left - 1_000_000_000).abs() > 1_000 {
+                        prop_assert_eq!(is_taken, left > 1_000_000_000);
+                    }
+                    if is_taken {
+                        left -= 1_000_000_000;
+                        taken += 1;
+                    }
+                }
+            }
+            let bound = (sent / 10) as f64 + 10.0 * millis as f64 / 1_000.0 / f64::from(cores);
+            prop_assert!(taken as f64 <= bound + 10.0 + 1.0, "{} of {}", taken, bound);
+        }
+    }
+}

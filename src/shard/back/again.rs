@@ -1,0 +1,139 @@
+//! Reads that were lost with the connection to a node of a cluster: they are asked for once more, within a budget.
+//!
+//! Only what changes nothing, and only if its client has sent nothing behind it on the same slot that is not asked for again itself:
+//! else a read might see what was written after it. Before plain stores nothing of this exists, because there requests are not kept.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+
+use super::link::{LinkState, Pending, Purpose};
+use super::slots::{Held, envelope_of};
+use super::unanswered::Unanswered;
+use super::{Back, forward::track_of};
+use crate::protocol::command::{Class, Effect};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::request::{Asker, Envelope, NOBODY, Overdue, ReplyTo, Route};
+use crate::shard::settings::Mode;
+use crate::shard::stored::Stored;
+use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
+use crate::values::time::Now;
+use crate::values::{ConnectionId, Timestamp};
+
+/// Ways to lose a connection that say nothing of how its node is.
+pub(super) const WAYS: [&str; 2] = ["connection-lost", "node-gone"];
+
+/// What a connection owes, as it was sent, and which of it is asked for again.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    unanswered: Unanswered,
+    /// From the last to the first.
+    chosen: Vec<bool>,
+}
+
+impl Back {
+    /// Of what a connection owes that is lost now, what may be asked for again.
+    #[inline(never)]
+    pub(super) fn choose_again(
+        &mut self,
+        env: &Env,
+        connection: ConnectionId,
+        reason: &str,
+        now: Now,
+    ) -> Again {
+        let link = &mut self.links[connection.0 as usize];
+        let is_wanted = env.settings.retries != Mode::Off && WAYS.contains(&reason);
+        if self.slots.is_none() || !is_wanted || link.state != LinkState::Open {
+            return Again::default();
+        }
+        let unanswered = std::mem::take(&mut link.unanswered);
+        let owed = link.pending.iter().filter(|pending| pending.is_counted());
+        if owed.clone().count() != unanswered.len() {
+            debug_assert!(false, "one is kept for each");
+            return Again::default();
+        }
+        // Connections that have something behind, on a slot, that is not asked for again.
+        let mut barred: HashSet<(u64, u16)> = HashSet::new();
+        let backwards = owed.rev().zip(unanswered.iter().rev());
+        let chosen = backwards
+            .map(|(pending, sent)| {
+                let of = |to| (env.pieces.connection(to), sent.slot);
+                match pending.purpose {
+                    Purpose::Answer(to)
+                        if is_mere_read(pending, to)
+                            && sent.slot < SLOTS
+                            && sent.requests == 1
+                            && !sent.tries.is_again
+                            && pending.deadline() > now.monotonic
+                            && !barred.contains(&of(to)) =>
+                    {
+                        true
+                    }
+                    Purpose::Answer(to) | Purpose::Abandoned(to) => {
+                        barred.insert(of(to));
+                        false
+                    }
+                    Purpose::Steps(_) | Purpose::Ahead(_) | Purpose::Fence => false,
+                }
+            })
+            .collect();
+        Again { unanswered, chosen }
+    }
+
+    /// The next one of what is lost: true if it is asked for again, and so is not answered yet.
+    pub(super) fn is_asked_again(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        pending: &Pending,
+        again: &mut Again,
+        now: Now,
+    ) -> bool {
+        let Some(is_chosen) = again.chosen.pop() else { return false };
+        let Some((sent, frame)) = again.unanswered.pop(is_chosen) else { return false };
+        let Purpose::Answer(to) = pending.purpose else { return false };
+        let Some(slots) = self.slots.as_mut().filter(|slots| is_chosen && slots.has_room_for(frame.len()))
+        else {
+            return false;
+        };
+        let is_left = slots.retries.take(env.counters.get(Counter::RequestsForwarded), now.monotonic);
+        let counter = match (is_left, env.settings.retries) {
+            (false, _) => Counter::RetriesOverBudget,
+            (true, Mode::On) => Counter::RetriesSent,
+            (true, _) => Counter::RetriesInShadow,
+        };
+        env.counters.add(counter, 1);
+        if counter != Counter::RetriesSent {
+            return false;
+        }
+        let link = &self.links[connection.0 as usize];
+        let track = track_of(link.bulkhead);
+        let route = Route { slot: sent.slot, backend: link.backend, protocol: link.protocol, track };
+        let envelope = asked_again(env, pending, to, route);
+        let message = if frame.len() > COPY_BYTES_MAX {
+            Stored::Shared(Bytes::from(frame))
+        } else {
+            Stored::new(Message::Small(&frame), &mut env.pool)
+        };
+        slots.hold(Held::again(envelope, message, sent.tries, now.monotonic));
+        true
+    }
+}
+
+/// Does it change nothing, whoever else asks? A script may do what it likes, and what several wait for is seen to by those.
+fn is_mere_read(pending: &Pending, to: ReplyTo) -> bool {
+    let is_own = to.piece_of().is_none() && to.flight_id().is_none();
+    is_own && pending.effect == Effect::Read && pending.class != Class::Script
+}
+
+/// What travels with a request that is asked for again elsewhere, and is of use until its deadline.
+pub(super) fn asked_again(env: &Env, pending: &Pending, to: ReplyTo, route: Route) -> Envelope {
+    let envelope = envelope_of(pending, to, route);
+    let is_endless = pending.deadline() == Timestamp::MAX;
+    let overdue = if is_endless { Overdue::Awaited } else { Overdue::Answered };
+    let version = env.quotas.version() as u16;
+    let asker = (pending.tenant != NOBODY).then_some(Asker { tenant: pending.tenant, version });
+    Envelope { asker, overdue, ..envelope }
+}
