@@ -341,6 +341,11 @@ pub struct Flags {
     #[arg(value_parser = duration, default_value = "10s")]
     pub drain_timeout: Duration,
 
+    /// A Unix socket by which one weir takes over from another: if one listens there, this one has its listening sockets and then its
+    /// clients, and that one ends. Otherwise it starts as usual. Then it listens there itself; SIGUSR2 makes it start its successor
+    #[arg(long, env = "WEIR_TAKEOVER", value_name = "PATH", help_heading = CLIENTS)]
+    pub takeover: Option<PathBuf>,
+
     /// Check flags and quota file, say what is wrong with them, and exit
     #[arg(long, env = "WEIR_CHECK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub check: bool,

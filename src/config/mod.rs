@@ -55,6 +55,8 @@ pub struct Config {
     pub http: Vec<SocketAddr>,
     /// The Unix socket where clients connect.
     pub unix: Option<PathBuf>,
+    /// The Unix socket by which a process takes over from the one before.
+    pub takeover: Option<PathBuf>,
     /// Where metrics and health are served.
     pub admin: Option<SocketAddr>,
     /// Names by which the admin port may be asked.
@@ -180,6 +182,7 @@ impl Config {
             admin_hosts: flags.admin_host,
             admin_token,
             unix: flags.unix,
+            takeover: flags.takeover,
             quotas: flags.quotas,
             cores: flags.cores,
             shards: flags.shards.map(|shards| shards as usize),
@@ -280,13 +283,22 @@ fn check_unix_path(flags: &Flags) -> Result<(), ConfigError> {
         Storage::Unix(path) => Some(("--storage", path)),
         Storage::Embedded | Storage::Servers { .. } | Storage::Cluster { .. } => None,
     };
-    for (flag, path) in flags.unix.iter().map(|path| ("--unix", path)).chain(store) {
+    let takeover = flags.takeover.iter().map(|path| ("--takeover", path));
+    for (flag, path) in flags.unix.iter().map(|path| ("--unix", path)).chain(store).chain(takeover) {
         let length = path.as_os_str().len();
         if !(1..=UNIX_PATH_BYTES_MAX).contains(&length) {
             return Err(ConfigError::new(format!(
                 "{flag}: the path of a socket has 1 to {UNIX_PATH_BYTES_MAX} bytes, and this one has {length}"
             )));
         }
+    }
+    if flags.takeover.is_some() && flags.storage == Storage::Embedded {
+        return Err(ConfigError::new(
+            "--takeover does not go with --storage embedded: what that holds would end with the process that is taken over from",
+        ));
+    }
+    if flags.takeover.is_some() && flags.takeover == flags.unix {
+        return Err(ConfigError::new("--takeover and --unix are the same path: two sockets are wanted"));
     }
     if let (Some(path), Storage::Unix(store)) = (&flags.unix, &flags.storage)
         && path == store

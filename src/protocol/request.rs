@@ -186,6 +186,16 @@ impl RequestDecoder {
         self.held.len() - self.held_done
     }
 
+    /// Those bytes: they begin at a request. Not while they are lent.
+    pub fn held(&self) -> &[u8] {
+        &self.held[self.held_done..]
+    }
+
+    /// Is the buffer of held bytes lent?
+    pub fn is_lent(&self) -> bool {
+        self.lent_bytes > 0
+    }
+
     /// Gives back what long requests took, while none is under way.
     pub fn tidy(&mut self) {
         if self.held.is_empty() && self.arguments_left.is_none() {

@@ -42,8 +42,8 @@ struct Admin {
     bodies: Cell<usize>,
 }
 
-/// Serves until the executor ends.
-pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<String>) {
+/// Serves until the executor ends; accepts until the task is dropped.
+pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<String>) -> Task<()> {
     let listener = listen::for_this_executor(socket);
     let places = RefCell::new(Slab::with_capacity(CONNECTIONS_MAX));
     let admin = Rc::new(Admin { control, hosts, places, waits: Cell::new(0), bodies: Cell::new(0) });
@@ -66,7 +66,6 @@ pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<S
             }
         }
     })
-    .detach();
 }
 
 /// What is known of a connection.

@@ -10,11 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
+use glommio::Task;
 use glommio::channels::local_channel::{self, LocalSender};
 
 use super::clock::Clock;
 use super::log;
-use super::messages::{Mailbox, QuotasRead, Signal, ToControl, ToFleet, ToQuotas, ToReplicas, ToShard};
+use super::messages::{
+    Mailbox, QuotasRead, Signal, Takeover, ToControl, ToFleet, ToQuotas, ToReplicas, ToShard, ToTakeover,
+};
 use super::notify::Notify;
 use super::park::Parking;
 use super::storage_thread::ToStorage;
@@ -54,6 +57,8 @@ pub(super) struct ControlSettings {
     pub fleet: Option<(FleetQuotas, Sender<ToFleet>)>,
     /// Who asks replicas of a cluster how far they are, where they may answer reads.
     pub replicas: Option<Sender<ToReplicas>>,
+    /// Who talks with a process that takes over, where one may.
+    pub takeover: Option<Mailbox<ToTakeover>>,
     pub clock: Clock,
 }
 
@@ -108,6 +113,10 @@ pub(super) struct Control {
     client_rounds: ClientRounds,
     log: log::Log,
     looks: Looks,
+    /// Accepts connections to the admin port.
+    admin: Option<Task<()>>,
+    /// The process that has taken over.
+    successor: Option<i32>,
     drained: Vec<bool>,
     finished: bool,
 }
@@ -175,10 +184,40 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         ToControl::Line(line) => this.say(log::Kind::Level, &line),
         ToControl::Drained(shard) => {
             this.drained[usize::from(shard.0)] = true;
-            if this.drained.iter().all(|drained| *drained) {
+            let all = this.drained.iter().all(|drained| *drained);
+            if all && this.successor.is_some() {
+                this.tell_successor(ToTakeover::AllMoved);
+            } else if all {
                 this.say(log::Kind::Life, "drained: every request taken on was answered");
                 this.stop_everything();
             }
+        }
+        ToControl::Moved(moved) => this.tell_successor(ToTakeover::Moved(moved)),
+        ToControl::Takeover(Takeover::Line(line)) => {
+            this.say(log::Kind::Takeover, &format!("takeover: {line}"));
+        }
+        // Told to stop before: the sockets are the successor's, and clients are closed here.
+        ToControl::Takeover(Takeover::Ready { .. }) if this.settings.facts.draining => {}
+        ToControl::Takeover(Takeover::Ready { pid, version }) => {
+            let timeout = this.settings.drain_timeout;
+            this.settings.facts.draining = true;
+            this.successor = Some(pid);
+            this.settings.manager.main_process(pid);
+            this.say(
+                log::Kind::Takeover,
+                &format!(
+                    "takeover: process {pid} (version {version}) serves; clients go on there, within {timeout:?}"
+                ),
+            );
+            this.admin = None;
+            this.settings.shards.iter().for_each(|shard| shard.post(ToShard::HandOver));
+            drop(this);
+            stop_after(Rc::clone(control), timeout);
+        }
+        ToControl::Takeover(Takeover::Done { clients }) => {
+            let pid = this.successor.unwrap_or_default();
+            this.say(log::Kind::Takeover, &format!("takeover: {clients} clients went on in process {pid}"));
+            this.stop_everything();
         }
         ToControl::Signal(Signal::Reload) => this.reload(),
         ToControl::Quotas(read) => this.take_quotas(*read),
@@ -211,6 +250,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         ToControl::Signal(Signal::Terminate) => {
             this.settings.facts.draining = true;
             this.settings.manager.stopping();
+            this.tell_successor(ToTakeover::Withdraw);
             let timeout = this.settings.drain_timeout;
             this.say(log::Kind::Life, &format!("draining, for {timeout:?} at most"));
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::Drain));
@@ -281,6 +321,8 @@ impl Control {
             posts: 0,
             explaining: BTreeMap::new(),
             explanations: 0,
+            admin: None,
+            successor: None,
             drained: vec![false; shards],
             finished: false,
         }
@@ -479,6 +521,17 @@ impl Control {
         if let Some(thread) = &self.settings.replicas {
             // It ends with the process.
             let _ = thread.send(letter);
+        }
+    }
+
+    /// What accepts connections to the admin port, until another process does.
+    pub fn note_admin(&mut self, accepting: Task<()>) {
+        self.admin = Some(accepting);
+    }
+
+    fn tell_successor(&self, letter: ToTakeover) {
+        if let Some(takeover) = &self.settings.takeover {
+            takeover.post(letter);
         }
     }
 

@@ -95,6 +95,8 @@ pub(super) struct Driver {
     /// By the ring's names for them.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<(Token, Entrance)>,
+    /// Those that accept no more, until what was under way on them is over.
+    former: Vec<(Token, Entrance)>,
     /// Listeners that failed (no descriptors left, say), and when they are tried again.
     resting: Vec<(Token, Timestamp)>,
     completions: Vec<Completion>,
@@ -117,6 +119,7 @@ impl Driver {
             ring,
             sockets: Vec::new(),
             listeners,
+            former: Vec::new(),
             resting: Vec::new(),
             completions: Vec::new(),
             waiting: VecDeque::new(),
@@ -130,14 +133,21 @@ impl Driver {
 
     /// Accepts no more.
     pub fn stop_listening(&mut self) {
-        // The kernel would go on taking connections that nobody answers, so the listeners are closed as well.
-        for (listener, _) in std::mem::take(&mut self.listeners) {
+        // The kernel would go on taking connections that nobody answers, so the listeners are closed as well. Where another process
+        // has them too, they live on there.
+        for (listener, entrance) in std::mem::take(&mut self.listeners) {
             if !self.resting.iter().any(|(resting, _)| *resting == listener) {
                 self.ring.cancel_accept(listener);
+                self.former.push((listener, entrance));
             }
             self.ring.release(listener);
         }
         self.resting.clear();
+    }
+
+    /// May connections come yet that were accepted before?
+    pub fn is_listening(&self) -> bool {
+        !self.listeners.is_empty() || !self.former.is_empty()
     }
 
     /// Deals with everything that has completed. How many completions there were that bring something new (sends that are
@@ -182,9 +192,43 @@ impl Driver {
     /// Adopts a connected socket, as if it had been accepted.
     pub fn adopt(&mut self, fd: OwnedFd, entrance: Entrance, application: &mut impl Application, now: Now) {
         let owner = application.handle_accepted(entrance, now);
+        self.adopt_of(fd, owner, application);
+    }
+
+    /// The same where it is known whose it is.
+    pub fn adopt_of(&mut self, fd: OwnedFd, owner: Owner, application: &mut impl Application) {
         application.note_socket(owner, &fd);
         let token = self.insert(fd, owner);
         self.receive(token, application);
+    }
+
+    /// Receives nothing more on a socket, so that it can be parted with when nothing is under way on it.
+    pub fn detain(&mut self, owner: Owner, application: &mut impl Application) {
+        if let Some(token) = self.token_of(owner) {
+            let want = self.socket(token).reception.detain();
+            self.carry_on(token, want, application);
+        }
+    }
+
+    /// Receives again on a socket that was detained.
+    pub fn let_go(&mut self, owner: Owner, application: &mut impl Application) {
+        if let Some(token) = self.token_of(owner) {
+            let want = self.socket(token).reception.let_go();
+            self.carry_on(token, want, application);
+        }
+    }
+
+    /// A detained socket, for somebody else, as soon as nothing is under way on it. This driver knows it no more; the connection
+    /// goes on.
+    pub fn part_with(&mut self, owner: Owner) -> Option<OwnedFd> {
+        let token = self.token_of(owner)?;
+        let socket = self.socket(token);
+        if socket.is_busy() || socket.closing || !socket.reception.is_detained() {
+            return None;
+        }
+        let fd = self.ring.duplicate(token).ok()?;
+        self.close(token, Ending::Orderly);
+        Some(fd)
     }
 
     /// Sees to it that the ring has a completion at that time.
@@ -260,8 +304,12 @@ impl Driver {
     ) {
         let entrance = self.listeners.iter().find(|(own, _)| *own == listener).map(|(_, entrance)| *entrance);
         let listening = entrance.is_some();
+        let former = self.former.iter().position(|(own, _)| *own == listener);
+        let entrance = entrance.or_else(|| former.map(|place| self.former[place].1));
+        if let Some(place) = former.filter(|_| ended) {
+            self.former.swap_remove(place);
+        }
         match socket {
-            // What was taken just before it stopped listening is of no use to anybody any more.
             Ok(fd) => self.adopt(fd, entrance.unwrap_or(Entrance::Resp), application, now),
             Err(error) if ended && listening => {
                 application.note_not_accepted(&error);
@@ -834,6 +882,45 @@ mod tests {
         (0..4).for_each(|_| rig.turn());
         assert_eq!(rig.notes.filled, filled, "nobody is told any more");
         assert!(rig.driver.sockets.iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn a_socket_that_is_parted_with_lives_on_with_all_that_was_not_received() {
+        let mut rig = Rig::new();
+        let mut far = rig.connect();
+        far.write_all(b"one").expect("a socket buffer");
+        (0..3).for_each(|_| rig.turn());
+        rig.driver.detain(client(0), &mut rig.notes);
+        assert!(rig.driver.part_with(client(0)).is_none(), "the ring still has it");
+        // Whatever is resumed meanwhile.
+        rig.notes.actions.push_back(Action::ResumeReading(client(0)));
+        (0..3).for_each(|_| rig.turn());
+        far.write_all(b"two").expect("a socket buffer");
+        (0..3).for_each(|_| rig.turn());
+        assert_eq!(rig.notes.stream, b"one");
+        let socket = rig.driver.part_with(client(0)).expect("nothing is under way");
+        (0..3).for_each(|_| rig.turn());
+        assert!(rig.driver.sockets.iter().all(Option::is_none) && is_open(&mut far));
+        let mut near = UnixStream::from(socket);
+        let mut rest = [0; 16];
+        let received = near.read(&mut rest).expect("what was left");
+        assert_eq!(&rest[..received], b"two");
+        near.write_all(b"three").expect("it is connected");
+        assert_eq!(far.read(&mut rest).expect("an answer"), 5);
+        assert!(rig.notes.ended.is_empty() && rig.notes.lost.is_empty());
+    }
+
+    #[test]
+    fn a_socket_that_is_let_go_again_is_received_from() {
+        let mut rig = Rig::new();
+        let mut far = rig.connect();
+        rig.driver.detain(client(0), &mut rig.notes);
+        (0..3).for_each(|_| rig.turn());
+        far.write_all(b"one").expect("a socket buffer");
+        rig.driver.let_go(client(0), &mut rig.notes);
+        (0..3).for_each(|_| rig.turn());
+        assert_eq!(rig.notes.stream, b"one");
+        assert!(rig.driver.part_with(client(0)).is_none(), "it is not detained");
     }
 
     #[test]

@@ -8,13 +8,29 @@ use std::path::Path;
 use std::time::Duration;
 
 use glommio::net::TcpListener;
-use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 /// A client that says nothing for so long is asked whether it is still there, as Redis does: one that vanished must not hold its
 /// seat for the hours that the system waits.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(300);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 4096;
+
+/// What another process has listened with goes on, however many sockets those are: what waits in their queues was promised to be
+/// served. Where there are fewer than shards, the others have new ones.
+pub(super) fn tcp_after(
+    inherited: Vec<OwnedFd>,
+    address: SocketAddr,
+    shards: usize,
+) -> io::Result<(Vec<OwnedFd>, SocketAddr)> {
+    let Some(first) = inherited.first() else { return tcp(address, shards) };
+    let bound = SockRef::from(first).local_addr()?.as_socket().unwrap_or(address);
+    let mut sockets = inherited;
+    for _ in sockets.len()..shards {
+        sockets.push(listening(bound)?);
+    }
+    Ok((sockets, bound))
+}
 
 /// One listening socket per shard, and the address they really have (the port may have been left to the system).
 pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd>, SocketAddr)> {
@@ -35,6 +51,12 @@ pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, S
     let bound = socket.local_addr()?.as_socket().unwrap_or(address);
     socket.listen(backlog)?;
     Ok((socket.into(), bound))
+}
+
+/// A socket that listens already, and its address.
+pub(super) fn bound(socket: OwnedFd, address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let bound = SockRef::from(&socket).local_addr()?.as_socket().unwrap_or(address);
+    Ok((socket, bound))
 }
 
 /// The same socket, for tasks of the executor that asks.
@@ -72,7 +94,11 @@ pub(super) fn unix(path: &Path, shards: usize) -> io::Result<Vec<OwnedFd>> {
         socket.bind(&address)?;
     }
     socket.listen(BACKLOG)?;
-    let first: OwnedFd = socket.into();
+    for_each_of(socket.into(), shards)
+}
+
+/// A listening socket that all shards share.
+pub(super) fn for_each_of(first: OwnedFd, shards: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = (1..shards).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
     sockets.push(first);
     Ok(sockets)
@@ -84,6 +110,18 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    #[test]
+    fn sockets_that_are_taken_over_are_all_kept_and_more_join_them() {
+        let (sockets, bound) = tcp("127.0.0.1:0".parse().expect("an address"), 2).expect("a free port");
+        let (one, _) = tcp_after(sockets, bound, 1).expect("they are there");
+        assert_eq!(one.len(), 2, "none is closed");
+        let (three, again) = tcp_after(one, bound, 3).expect("they are there");
+        assert_eq!((three.len(), again), (3, bound));
+        for _ in 0..100 {
+            TcpStream::connect(bound).expect("it listens");
+        }
+    }
 
     #[test]
     fn a_port_is_free_again_at_once_and_shared_with_nobody() {

@@ -38,6 +38,8 @@ pub(super) enum Kind {
     Fleet,
     /// A key became hot, or is hot no more.
     HotKey,
+    /// Another process takes over, or this one does.
+    Takeover,
     /// The process starts or ends.
     Life,
 }
@@ -54,6 +56,7 @@ impl Kind {
             Self::Level => "store",
             Self::Fleet => "fleet",
             Self::HotKey => "hot key",
+            Self::Takeover => "takeover",
             Self::Life => "process",
         }
     }

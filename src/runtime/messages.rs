@@ -16,7 +16,10 @@
 //! | `Map`, `Wanted` | one per map, and one per file of quotas |
 //! | `Line` | one per shard, backend and second: a level lasts that long at least |
 //! | `ToFleet`, `Fleet` | one per period, and one before it that is not taken yet |
-//! | `Drain`, `Stop`, `Drained` | one per shard |
+//! | `Drain`, `HandOver`, `Stop`, `Drained` | one per shard |
+//! | `Moved` | one per client, once, and on to the thread that sends it |
+//! | `Adopt` | one per client of the process before |
+//! | `Takeover`, `ToTakeover` | one per attempt of a successor: the next is refused meanwhile |
 
 use std::fs::File;
 use std::io;
@@ -31,7 +34,7 @@ use crate::config::{AdminToken, QuotaError, Quotas};
 use crate::control::explain_page::ExplainQuery;
 use crate::control::{Exchange, QuotaSource, ShardReport};
 use crate::routing::cluster::{Map, ReplicaState};
-use crate::shard::{ClientsAsked, ClientsTold, Explained, Question, ReplyTo};
+use crate::shard::{ClientsAsked, ClientsTold, Explained, Question, ReplyTo, Session};
 use crate::storage::EngineStatistics;
 use crate::values::allowance::Report;
 use crate::values::{Grant, ShardId, StoreVersion, Timestamp};
@@ -61,13 +64,50 @@ pub(super) enum ToShard {
     Explain { query: Arc<ExplainQuery>, ticket: u64 },
     /// Stop accepting, finish, close, and say when you are done.
     Drain,
+    /// Stop accepting, let clients go on in another process as soon as nothing of them is under way, and say when all have.
+    HandOver,
+    /// A client that comes from another process.
+    Adopt(Box<Moved>),
     /// The time for draining is over.
     Stop,
+}
+
+/// A client between two processes.
+#[derive(Debug)]
+pub(super) struct Moved {
+    pub socket: OwnedFd,
+    pub session: Session,
+}
+
+/// How it goes with another process that takes over from this one, or with one that this one takes over from.
+#[derive(Debug)]
+pub(super) enum Takeover {
+    /// Something to tell.
+    Line(String),
+    /// It serves: this one hands its clients over and ends.
+    Ready { pid: i32, version: String },
+    /// All clients were handed over.
+    Done { clients: u64 },
+}
+
+/// From the control executor to the thread that talks with another process.
+#[derive(Debug)]
+pub(super) enum ToTakeover {
+    /// A client that goes on there.
+    Moved(Box<Moved>),
+    /// There are no more of them.
+    AllMoved,
+    /// This process ends by itself: nobody takes over any more.
+    Withdraw,
 }
 
 /// From a shard to the control executor.
 #[derive(Debug)]
 pub(super) enum ToControl {
+    /// From the thread that talks with another process.
+    Takeover(Takeover),
+    /// A client that goes on there.
+    Moved(Box<Moved>),
     Report(ShardId, Box<ShardReport>),
     Engine(EngineStatistics),
     Ask(ReplyTo, Question),

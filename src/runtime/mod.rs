@@ -11,6 +11,7 @@
 //!  weir-topology      asks nodes of a cluster who owns which slot: topology_thread.rs
 //!  weir-replicas      asks nodes of a cluster how far its replicas are behind: replicas_thread.rs
 //!  weir-signals       turns signals into letters to control
+//!  weir-takeover      waits for a process that takes over, or takes its clients: takeover/
 //! ```
 
 mod admin;
@@ -38,6 +39,7 @@ mod ring;
 mod server;
 mod shard_thread;
 mod storage_thread;
+mod takeover;
 mod top;
 mod topology_thread;
 mod versions_thread;

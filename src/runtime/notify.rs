@@ -9,6 +9,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::takeover::Manager;
+
 /// Who is told, if anybody.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notify {
@@ -17,22 +19,22 @@ pub(super) struct Notify {
 }
 
 impl Notify {
-    /// As the environment says. The error says what is wrong with it.
-    pub fn from_environment() -> Result<Self, String> {
-        let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
-            return Ok(Self::default());
-        };
-        let manager = manager(&name).map_err(|error| format!("NOTIFY_SOCKET: {error}"))?;
-        let [within, of] = ["WATCHDOG_USEC", "WATCHDOG_PID"]
-            .map(|name| std::env::var_os(name).and_then(|value| number(&value)));
-        let is_ours = of.is_none_or(|pid| pid == u64::from(std::process::id()));
-        let watchdog = within.filter(|micros| is_ours && *micros > 0).map(Duration::from_micros);
-        Ok(Self { manager: Some(Arc::new(manager)), watchdog })
+    /// Who is told how a process with these settings goes. The error says what is wrong with them.
+    pub fn of(manager: &Manager) -> Result<Self, String> {
+        let Some(name) = &manager.socket else { return Ok(Self::default()) };
+        let socket = address(OsStr::new(name)).map_err(|error| format!("NOTIFY_SOCKET: {error}"))?;
+        let watchdog = manager.watchdog_micros.map(Duration::from_micros);
+        Ok(Self { manager: Some(Arc::new(socket)), watchdog })
     }
 
     /// Weir serves.
     pub fn ready(&self) {
         self.tell("READY=1");
+    }
+
+    /// Another process is the service from now on.
+    pub fn main_process(&self, pid: i32) {
+        self.tell(&format!("MAINPID={pid}"));
     }
 
     /// No new clients are taken on.
@@ -58,8 +60,27 @@ impl Notify {
     }
 }
 
+impl Manager {
+    /// As the environment says. Where it says nothing, the process that this one takes over from knows.
+    pub fn from_environment(before: Option<&Self>) -> Self {
+        let socket = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty());
+        let [within, of] = ["WATCHDOG_USEC", "WATCHDOG_PID"]
+            .map(|name| std::env::var_os(name).and_then(|value| number(&value)));
+        let is_ours = of.is_none_or(|pid| pid == u64::from(std::process::id()));
+        let own = Self {
+            socket: socket.and_then(|name| name.into_string().ok()),
+            watchdog_micros: within.filter(|micros| is_ours && *micros > 0),
+        };
+        match before {
+            // Who was started by that process has its environment, and the watchdog there is that one's.
+            Some(before) if own.socket.is_none() || own.socket == before.socket => before.clone(),
+            _ => own,
+        }
+    }
+}
+
 /// A path, or a name in the abstract namespace, which is written with `@` before it.
-fn manager(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
+fn address(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         _ => SocketAddr::from_pathname(name)?,
@@ -87,7 +108,7 @@ mod tests {
         for (listening, called) in
             [(at_path, folder.clone().into_os_string()), (at_name, format!("@{name}").into())]
         {
-            let manager = manager(&called).expect("it is there");
+            let manager = super::address(&called).expect("it is there");
             let notify = Notify { manager: Some(Arc::new(manager)), watchdog: None };
             notify.ready();
             let mut word = [0; 64];

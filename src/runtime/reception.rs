@@ -80,6 +80,8 @@ pub(super) enum Stop {
 pub(super) struct Reception {
     state: State,
     paused: bool,
+    /// The same by order of the driver: bytes come only where neither stands against it.
+    detained: bool,
     /// Nothing more will come, or nothing more is wanted.
     over: bool,
     /// Receives left that take one buffer each.
@@ -101,7 +103,7 @@ impl Reception {
 
     /// Receives, unless that is under way, unwanted or pointless.
     pub fn start(&mut self) -> Want {
-        if self.state != State::Idle || self.paused || self.over {
+        if self.state != State::Idle || self.paused || self.detained || self.over {
             return Want::Nothing;
         }
         let fills = self.single > 0 && self.missing >= REST_BYTES_MIN;
@@ -119,11 +121,7 @@ impl Reception {
 
     pub fn pause(&mut self) -> Want {
         self.paused = true;
-        if self.state != State::Armed {
-            return Want::Nothing;
-        }
-        self.state = State::Stopping;
-        Want::Cancel
+        self.stop()
     }
 
     pub fn resume(&mut self) -> Want {
@@ -131,11 +129,34 @@ impl Reception {
         self.start()
     }
 
+    /// Receives no more until it is let go, whatever is resumed meanwhile.
+    pub fn detain(&mut self) -> Want {
+        self.detained = true;
+        self.stop()
+    }
+
+    pub fn let_go(&mut self) -> Want {
+        if std::mem::take(&mut self.detained) { self.start() } else { Want::Nothing }
+    }
+
+    /// Is the socket in nobody's hands, and stays so?
+    pub fn is_detained(&self) -> bool {
+        self.detained && !self.over && !self.is_busy()
+    }
+
+    fn stop(&mut self) -> Want {
+        if self.state != State::Armed {
+            return Want::Nothing;
+        }
+        self.state = State::Stopping;
+        Want::Cancel
+    }
+
     /// Its turn has come: receive into one buffer?
     #[must_use]
     pub fn handle_turn(&mut self) -> bool {
         debug_assert_eq!(self.state, State::Waiting, "only those that wait are in the queue");
-        let wanted = !self.paused && !self.over;
+        let wanted = !self.paused && !self.detained && !self.over;
         self.state = if wanted { State::Armed } else { State::Idle };
         wanted
     }
@@ -238,6 +259,8 @@ mod tests {
     enum Event {
         Pause,
         Resume,
+        Detain,
+        LetGo,
         Turn,
         Bytes(usize),
         LastBytes(usize),
@@ -248,8 +271,8 @@ mod tests {
     }
 
     fn events() -> impl Strategy<Value = Vec<Event>> {
-        use Event::{Bytes, Cancelled, Close, End, LastBytes, NoBuffer, Pause, Resume, Turn};
-        let mut often = vec![Pause, Resume, Turn, Turn, NoBuffer, Cancelled, Cancelled];
+        use Event::{Bytes, Cancelled, Close, Detain, End, LastBytes, LetGo, NoBuffer, Pause, Resume, Turn};
+        let mut often = vec![Pause, Resume, Detain, LetGo, LetGo, Turn, Turn, NoBuffer, Cancelled, Cancelled];
         for missing in [0, 0, REST_BYTES_MIN, LARGE_BYTES_MIN] {
             often.extend([Bytes(missing), LastBytes(missing)]);
         }
@@ -262,7 +285,7 @@ mod tests {
         #[test]
         fn whatever_happens_it_receives_exactly_while_it_is_wanted(events in events()) {
             let (mut reception, mut kernel) = (Reception::default(), Kernel::default());
-            let (mut paused, mut over, mut missing) = (false, false, 0);
+            let (mut paused, mut detained, mut over, mut missing) = (false, false, false, 0);
             kernel.ask(reception.start());
             for (number, event) in events.into_iter().enumerate() {
                 let turn = Turn { number: number as u32 / 10, starved: number % 50 > 25 };
@@ -274,6 +297,14 @@ mod tests {
                     Event::Resume => {
                         paused = false;
                         kernel.ask(reception.resume());
+                    }
+                    Event::Detain => {
+                        detained = true;
+                        kernel.ask(reception.detain());
+                    }
+                    Event::LetGo => {
+                        detained = false;
+                        kernel.ask(reception.let_go());
                     }
                     Event::Turn if kernel.queued > 0 => {
                         kernel.queued -= 1;
@@ -315,10 +346,11 @@ mod tests {
                     prop_assert!(kernel.cancelling, "what is large does not go on through buffers");
                 }
                 prop_assert_eq!(reception.is_busy(), kernel.armed || kernel.queued > 0);
-                if paused && kernel.armed && !over {
+                if (paused || detained) && kernel.armed && !over {
                     prop_assert!(kernel.cancelling, "a paused socket is on its way to rest");
                 }
-                if !paused && !over {
+                prop_assert_eq!(reception.is_detained(), detained && !over && !kernel.armed && kernel.queued == 0);
+                if !paused && !detained && !over {
                     prop_assert!(reception.is_busy(), "a socket that is read from receives, or will in its turn");
                 }
             }

@@ -194,6 +194,11 @@ impl Ring {
         self.descriptors.release(token);
     }
 
+    /// The same socket once more, for somebody else.
+    pub fn duplicate(&self, token: Token) -> io::Result<OwnedFd> {
+        self.descriptors.get(token).try_clone_to_owned()
+    }
+
     /// Readable when there may be completions, between `start_waiting` and `stop_waiting`.
     pub fn wait_handle(&self) -> BorrowedFd<'_> {
         self.wait_handle.as_fd()

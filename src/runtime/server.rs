@@ -7,11 +7,12 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use glommio::ExecutorJoinHandle;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use super::clock::Clock;
 use super::connect::{Place, Route, Routes};
@@ -19,13 +20,14 @@ use super::control_thread::{self, Control, ControlSettings};
 use super::driver::{Driver, Entrance};
 use super::fleet_thread::FleetThread;
 use super::mesh::{self, Mesh};
-use super::messages::{Mailbox, Signal, ToControl, ToFleet, ToReplicas, ToShard};
+use super::messages::{Mailbox, Signal, Takeover, ToControl, ToFleet, ToReplicas, ToShard, ToTakeover};
 use super::notify::Notify;
 use super::quotas_thread::{QuotaFile, QuotasThread};
 use super::replicas_thread::ReplicasThread;
 use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
+use super::takeover::{self, Incumbent, Manager, Offer, Predecessor};
 use super::topology_thread::{DOUBTS_MAX, Listeners, TopologyThread};
 use super::versions_thread::VersionsThread;
 use super::watch::FileWatch;
@@ -90,9 +92,11 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
     let (_, _, probe) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
     Ring::new(probe).map_err(|error| executor::ring_advice(&error))?;
-    let manager = Notify::from_environment()?;
+    let mut predecessor = config.takeover.as_deref().map(Predecessor::find).transpose()?.flatten();
+    let environment = Manager::from_environment(predecessor.as_ref().map(|before| &before.manager));
+    let manager = Notify::of(&environment)?;
     let clock = Clock::start();
-    let (listeners, mut opened) = open_listeners(config, cpus.len())?;
+    let (listeners, mut opened) = open_listeners(config, cpus.len(), &mut predecessor)?;
 
     let (control, control_letters, control_bell) =
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
@@ -141,6 +145,8 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
 
     let shards = mailboxes.clone();
+    let takeover =
+        incumbent(config, &mut opened, &mut predecessor, (&shards, &control), (environment, clock))?;
     let fleet = join_fleet(config, &quotas, admission.secret, control.clone(), clock)?;
     let (to_replicas, replicas) = replicas_thread(
         config,
@@ -180,6 +186,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         pools: Reconciliation::new(Rhythm { period: config.reconcile, lease: lease_of(config.reconcile) }),
         fleet,
         replicas: to_replicas,
+        takeover: takeover.as_ref().map(|(_, mailbox)| mailbox.clone()),
         clock,
     };
     let admin = opened.admin_socket.take().map(|socket| (socket, config.admin_hosts.clone()));
@@ -203,8 +210,9 @@ pub fn run(config: &Config) -> Result<(), String> {
         replicas.start(credentials.as_ref()).map_err(|error| format!("cannot start a thread: {error}"))?;
     }
     versions.start(control.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
-    listen_to_signals(control)?;
+    listen_to_signals(control.clone(), takeover.is_some())?;
     report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
+    let is_over = begin_succession(takeover, predecessor, &control)?;
     manager.ready();
     if let Some(warning) = exposure(opened.admin, token) {
         log::line(&warning);
@@ -217,7 +225,7 @@ pub fn run(config: &Config) -> Result<(), String> {
             .map_err(|error| format!("an executor failed: {error}"))?
             .map_err(|error| format!("an executor failed: {error}"))?;
     }
-    if let Some(path) = &config.unix {
+    if let Some(path) = config.unix.as_ref().filter(|_| !is_over.load(Ordering::Acquire)) {
         let _ = std::fs::remove_file(path);
     }
     log::line("stopped");
@@ -345,46 +353,136 @@ struct Opened {
     port: u16,
     admin: Option<SocketAddr>,
     admin_socket: Option<OwnedFd>,
+    /// The same sockets, for a process that takes over.
+    offers: Vec<Offer>,
 }
 
 /// The sockets of one shard to listen on.
 type Doors = Vec<(OwnedFd, Entrance)>;
 
-fn open_listeners(config: &Config, shards: usize) -> Result<(Vec<Doors>, Opened), String> {
+/// Sockets of the process before that listen there already.
+fn inherited(predecessor: &mut Option<Predecessor>, entrance: &str, address: &str) -> Vec<OwnedFd> {
+    predecessor.as_mut().map_or_else(Vec::new, |predecessor| predecessor.take(entrance, address))
+}
+
+fn open_listeners(
+    config: &Config,
+    shards: usize,
+    before: &mut Option<Predecessor>,
+) -> Result<(Vec<Doors>, Opened), String> {
     let mut per_shard: Vec<Doors> = std::iter::repeat_with(Vec::new).take(shards).collect();
-    let mut opened = Opened { lines: Vec::new(), port: 0, admin: None, admin_socket: None };
+    let mut opened =
+        Opened { lines: Vec::new(), port: 0, admin: None, admin_socket: None, offers: Vec::new() };
+    let mut offers = Vec::new();
+    let mut offer = |entrance, address: String, sockets: &[OwnedFd]| {
+        if config.takeover.is_some() {
+            let copies = takeover::copies(entrance, address, sockets);
+            offers.push(copies.map_err(|error| format!("cannot copy a descriptor: {error}"))?);
+        }
+        Ok::<(), String>(())
+    };
+    // There may be more than shards, where a process with more of them was taken over from.
     let mut share_out = |sockets: Vec<OwnedFd>, entrance: Entrance| {
-        per_shard.iter_mut().zip(sockets).for_each(|(own, socket)| own.push((socket, entrance)));
+        let places = (0..shards).cycle();
+        sockets.into_iter().zip(places).for_each(|(socket, at)| per_shard[at].push((socket, entrance)));
     };
     for address in &config.listen {
-        let (sockets, bound) = listen::tcp(*address, shards)
+        let inherited = inherited(before, "resp", &address.to_string());
+        let (sockets, bound) = listen::tcp_after(inherited, *address, shards)
             .map_err(|error| format!("--listen {address}: cannot listen there: {error}"))?;
+        offer("resp", address.to_string(), &sockets)?;
         share_out(sockets, Entrance::Resp);
         opened.lines.push(format!("listening on {bound}"));
         opened.port = if opened.port == 0 { bound.port() } else { opened.port };
     }
     if let Some(path) = &config.unix {
-        let sockets = listen::unix(path, shards)
+        let inherited = inherited(before, "unix", &path.display().to_string()).pop();
+        let sockets = inherited
+            .map_or_else(|| listen::unix(path, shards), |socket| listen::for_each_of(socket, shards))
             .map_err(|error| format!("--unix {}: cannot listen there: {error}", path.display()))?;
+        // All of them are one socket.
+        offer("unix", path.display().to_string(), &sockets[..1])?;
         share_out(sockets, Entrance::Resp);
         opened.lines.push(format!("listening on {}", path.display()));
     }
     for address in &config.http {
-        let (sockets, bound) = listen::tcp(*address, shards)
+        let inherited = inherited(before, "http", &address.to_string());
+        let (sockets, bound) = listen::tcp_after(inherited, *address, shards)
             .map_err(|error| format!("--http {address}: cannot listen there: {error}"))?;
+        offer("http", address.to_string(), &sockets)?;
         share_out(sockets, Entrance::Http);
         opened.lines.push(format!("keys on http://{bound}/v1/keys, /, /pipeline, /multi-exec"));
     }
     if let Some(address) = config.admin {
-        let (socket, bound) = listen::alone(address, admin::BACKLOG)
+        let inherited = inherited(before, "admin", &address.to_string()).pop();
+        let (socket, bound) = inherited
+            .map_or_else(|| listen::alone(address, admin::BACKLOG), |socket| listen::bound(socket, address))
             .map_err(|error| format!("--admin {address}: cannot listen there: {error}"))?;
+        offer("admin", address.to_string(), std::slice::from_ref(&socket))?;
         opened.lines.push(format!(
             "metrics, health and quotas on http://{bound}/metrics, /healthz, /readyz, /config/quotas"
         ));
         opened.admin = Some(bound);
         opened.admin_socket = Some(socket);
     }
+    opened.offers = offers;
     Ok((per_shard, opened))
+}
+
+/// Who waits for a process that takes over, and where to write to it; if one may.
+fn incumbent(
+    config: &Config,
+    opened: &mut Opened,
+    before: &mut Option<Predecessor>,
+    (shards, control): (&[Mailbox<ToShard>], &Mailbox<ToControl>),
+    (manager, clock): (Manager, Clock),
+) -> Result<Option<(Incumbent, Mailbox<ToTakeover>)>, String> {
+    let Some(path) = config.takeover.clone() else { return Ok(None) };
+    let name = path.display().to_string();
+    let listener = inherited(before, "takeover", &name)
+        .pop()
+        .map_or_else(|| takeover::bind(&path), Ok)
+        .map_err(|error| format!("--takeover {name}: cannot listen there: {error}"))?;
+    let (mailbox, letters, bell) =
+        Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
+    let incumbent = Incumbent {
+        path,
+        listener,
+        offers: std::mem::take(&mut opened.offers),
+        manager,
+        control: control.clone(),
+        shards: shards.to_vec(),
+        letters,
+        bell,
+        is_over: Arc::default(),
+        clock,
+    };
+    Ok(Some((incumbent, mailbox)))
+}
+
+/// This process serves: the one before hands its clients over, and then it is this one's turn to be taken over from. Whether that
+/// has happened.
+fn begin_succession(
+    takeover: Option<(Incumbent, Mailbox<ToTakeover>)>,
+    mut before: Option<Predecessor>,
+    control: &Mailbox<ToControl>,
+) -> Result<Arc<AtomicBool>, String> {
+    if let Some(predecessor) = &mut before {
+        let (pid, version) = (predecessor.pid(), predecessor.version.clone());
+        let line = match predecessor.tell_ready() {
+            Ok(()) => {
+                format!("from process {pid} (version {version}): its sockets are here, its clients follow")
+            }
+            Err(error) => {
+                format!("from process {pid}, which ended meanwhile: its sockets are here ({error})")
+            }
+        };
+        control.post(ToControl::Takeover(Takeover::Line(line)));
+    }
+    let Some((incumbent, _)) = takeover else { return Ok(Arc::default()) };
+    let is_over = Arc::clone(&incumbent.is_over);
+    incumbent.start(before).map_err(|error| format!("cannot start a thread: {error}"))?;
+    Ok(is_over)
 }
 
 fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), String> {
@@ -625,7 +723,8 @@ fn start_control(
     let task = move || async move {
         let control = Rc::new(RefCell::new(Control::new(settings)));
         if let Some((socket, hosts)) = admin {
-            admin::serve(Rc::clone(&control), socket, hosts);
+            let accepting = admin::serve(Rc::clone(&control), socket, hosts);
+            control.borrow_mut().note_admin(accepting);
         }
         control_thread::keep_to_fleet(&control);
         control_thread::keep_telling(&control);
@@ -653,13 +752,22 @@ fn join_fleet(
     Ok(Some((FleetQuotas::new(settings, quotas), sender)))
 }
 
-fn listen_to_signals(control: Mailbox<ToControl>) -> Result<(), String> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])
+fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Result<(), String> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR2])
         .map_err(|error| format!("cannot listen to signals: {error}"))?;
     std::thread::Builder::new()
         .name("weir-signals".to_owned())
         .spawn(move || {
             for signal in signals.forever() {
+                if signal == SIGUSR2 {
+                    if may_be_succeeded {
+                        takeover::start_successor(control.clone());
+                    } else {
+                        let line = "told to start a successor, but there is no --takeover".to_owned();
+                        control.post(ToControl::Takeover(Takeover::Line(line)));
+                    }
+                    continue;
+                }
                 let meaning = if signal == SIGHUP { Signal::Reload } else { Signal::Terminate };
                 control.post(ToControl::Signal(meaning));
             }

@@ -18,13 +18,16 @@ use super::allocator;
 use super::clock::{Clock, thread_cpu};
 use super::driver::{Application, Connector, Driver, Entrance};
 use super::mesh::{Departure, Mesh};
-use super::messages::{Mailbox, ToControl, ToShard};
+use super::messages::{Mailbox, Moved, ToControl, ToShard};
 use super::park::{Parking, SHALLOW_SLEEP};
 use crate::control::{EventLoopFigures, ShardReport};
 use crate::protocol::{Room, Segment};
-use crate::shard::{Address, Doubt, Shard};
+use crate::shard::{Address, Doubt, Readiness, Shard};
 use crate::values::time::Now;
 use crate::values::{Action, Loss, Owner};
+
+/// How often it is looked who of the clients can go on in another process.
+const MOVING_PERIOD: Duration = Duration::from_millis(1);
 
 /// Counts clients over all shards, and what they hold; touched when one comes or goes, and when they were weighed.
 #[derive(Clone, Debug)]
@@ -60,6 +63,48 @@ impl Guarded {
         self.inside = now_inside;
     }
 
+    /// One more has come. True if there is no place for it.
+    fn is_full(&mut self) -> bool {
+        self.count_clients();
+        if self.door.open.load(Ordering::Relaxed) >= self.door.clients_max && self.shard.make_room() {
+            self.count_clients();
+        }
+        self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max
+    }
+
+    /// Goes on with a client of another process, with what that had read of its next request.
+    fn adopt(&mut self, driver: &mut Driver, moved: Moved, now: Now) {
+        let Moved { socket, session } = moved;
+        let id = match self.is_full() {
+            true if session.http => self.shard.handle_http_client_refused(self.door.clients_max, now),
+            true => self.shard.handle_client_refused(self.door.clients_max, now),
+            false => self.shard.handle_client_moved(&session, now),
+        };
+        self.inside = self.shard.clients_open();
+        driver.adopt_of(socket, Owner::Client(id), self);
+        if !session.held.is_empty() {
+            self.shard.handle_client_bytes(id, &session.held, now);
+        }
+    }
+
+    /// Lets those clients go on in another process of which nothing is under way.
+    fn hand_over(&mut self, driver: &mut Driver, control: &Mailbox<ToControl>) {
+        for id in self.shard.client_ids() {
+            let owner = Owner::Client(id);
+            match self.shard.readiness(id) {
+                Readiness::Owed => driver.detain(owner, self),
+                Readiness::Unfinished => driver.let_go(owner, self),
+                Readiness::Ready => {
+                    driver.detain(owner, self);
+                    if let Some(socket) = driver.part_with(owner) {
+                        let session = self.shard.take_session(id);
+                        control.post(ToControl::Moved(Box::new(Moved { socket, session })));
+                    }
+                }
+            }
+        }
+    }
+
     /// Keeps the common sum of bytes in step, and has the largest holders closed if it is too much.
     fn count_bytes(&mut self) {
         let bytes = self.shard.clients_bytes();
@@ -84,11 +129,7 @@ impl Guarded {
 
 impl Application for Guarded {
     fn handle_accepted(&mut self, entrance: Entrance, now: Now) -> Owner {
-        self.count_clients();
-        if self.door.open.load(Ordering::Relaxed) >= self.door.clients_max && self.shard.make_room() {
-            self.count_clients();
-        }
-        let full = self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max;
+        let full = self.is_full();
         let clients_max = self.door.clients_max;
         let id = match entrance {
             Entrance::Resp if full => self.shard.handle_client_refused(clients_max, now),
@@ -209,6 +250,7 @@ impl<C: Connector> ShardThread<C> {
         let mut guarded = Guarded { shard, door, inside: 0, bytes: 0 };
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
+        let mut moving = None;
         let mut departure = Departure::default();
         let mut figures = EventLoopFigures::default();
         let mut last_work = clock.now().monotonic;
@@ -248,6 +290,12 @@ impl<C: Connector> ShardThread<C> {
                         driver.stop_listening();
                         guarded.shard.handle_drain();
                     }
+                    ToShard::HandOver => {
+                        draining = true;
+                        moving = Some(now.monotonic);
+                        driver.stop_listening();
+                    }
+                    ToShard::Adopt(moved) => guarded.adopt(&mut driver, *moved, now),
                     ToShard::Stop => return Ok(()),
                 }
             }
@@ -258,6 +306,10 @@ impl<C: Connector> ShardThread<C> {
                 guarded.shard.handle_quiet();
             }
             driver.carry_out(&mut guarded, &connector, now);
+            if moving.is_some_and(|due| due <= now.monotonic) {
+                guarded.hand_over(&mut driver, &control);
+                moving = Some(now.monotonic.after(MOVING_PERIOD));
+            }
             guarded.count_clients();
             while let Some(report) = guarded.shard.poll_report() {
                 control.post(ToControl::Spent(report));
@@ -285,9 +337,13 @@ impl<C: Connector> ShardThread<C> {
                 figures.doorbells += 1;
             }
             driver.ring.submit()?;
-            if draining && guarded.shard.clients_open() == 0 {
+            if draining && guarded.shard.clients_open() == 0 && !driver.is_listening() {
                 draining = false;
+                moving = None;
                 control.post(ToControl::Drained(guarded.shard.id()));
+            }
+            if let Some(due) = moving {
+                driver.wake_at(due, now);
             }
             if work > 0 || blocked || guarded.shard.is_busy() {
                 figures.turns += u64::from(work > 0);

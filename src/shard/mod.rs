@@ -65,7 +65,7 @@ pub use composer::Shard;
 pub use composer::explain::Explained;
 pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
 pub use front::client_filter::{ClientsAsked, ClientsTold};
-pub use front::{Address, Identity};
+pub use front::{Address, Identity, Readiness, Session};
 pub use gate::{
     Accounts, Bill, Charge, Decision, Payer, Scope, Settlement, Tab, UserAccount, UserFigures, asked,
     bucket_of, capacity_of,

@@ -9,6 +9,7 @@ mod foresee;
 mod holdings;
 mod hot;
 mod http;
+mod moving;
 mod neighbours;
 mod overload;
 mod replicas;

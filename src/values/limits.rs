@@ -12,6 +12,9 @@ pub const ARGUMENTS_MAX_UNAUTHENTICATED: usize = 10;
 pub const ARGUMENT_BYTES_MAX_UNAUTHENTICATED: usize = 16 * 1024;
 /// Bytes of an inline request, as in Redis.
 pub const INLINE_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a request that is not whole which go along when its client goes on in another process; of a longer one the rest is
+/// waited for.
+pub const MOVED_BYTES_MAX: usize = 16 * 1024;
 /// How deep a reply may nest.
 pub const NESTING_MAX: usize = 32;
 /// Payloads above this travel as shared bytes instead of being copied.

@@ -38,7 +38,7 @@ use super::back::{Back, BulkheadFigures, Doubt, ReaderFigures, ServiceTimes};
 use super::counters::{Counter, Counters, Pressures};
 use super::env::Env;
 use super::front::client_filter::{ClientsAsked, ClientsTold};
-use super::front::{Address, Front};
+use super::front::{Address, Front, Readiness, Session};
 use super::gate::{Gate, UserFigures};
 use super::hot::{Hot, HotFigures, HotKey};
 use super::message::Message;
@@ -311,6 +311,26 @@ impl Shard {
     /// From now on nothing more is read: requests that were are answered, and clients are closed.
     pub fn handle_drain(&mut self) {
         self.front.handle_drain(&mut self.env);
+    }
+
+    /// All clients that are connected.
+    pub fn client_ids(&self) -> Vec<ClientId> {
+        self.front.ids()
+    }
+
+    /// Can a client go on in another process now?
+    pub fn readiness(&self, id: ClientId) -> Readiness {
+        self.front.readiness(id)
+    }
+
+    /// Lets go of a client that can: what that process must know of it.
+    pub fn take_session(&mut self, id: ClientId) -> Session {
+        self.front.take_session(&mut self.env, id)
+    }
+
+    /// A client that comes from another process.
+    pub fn handle_client_moved(&mut self, session: &Session, now: Now) -> ClientId {
+        self.front.adopt(&mut self.env, &mut self.gate, session, now)
     }
 
     /// A socket has taken a part of a segment: whoever reads slowly is not one that does not read.

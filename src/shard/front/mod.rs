@@ -12,7 +12,7 @@
 //! | who speaks HTTP instead | `http.rs` |
 //! | its answers | `answer.rs`, `order.rs`, `gather.rs`, `cursor.rs` |
 //! | who may be connected, and hold how much | `seats.rs`, `memory.rs` |
-//! | how it leaves | `leaving.rs`, `departed.rs` |
+//! | how it leaves, or goes on in another process | `leaving.rs`, `departed.rs`, `moving.rs` |
 //! | what clients may know of each other | `client_list.rs`, `client_filter.rs` |
 
 mod answer;
@@ -30,6 +30,7 @@ mod http;
 mod identity;
 mod leaving;
 mod memory;
+mod moving;
 mod order;
 mod pause;
 mod pauses;
@@ -45,6 +46,7 @@ pub use client::{Address, Client};
 pub use cursor::split_cursor;
 pub use gather::{Arrival, Gathers, Join};
 pub use identity::{Chosen, Identity};
+pub use moving::{Readiness, Session};
 pub use order::Rewrite;
 pub use seats::no_seat_left;
 pub use transaction::{LocalRequest, NotQueued, Splice};

@@ -1,0 +1,287 @@
+//! The process that is taken over from: listens for a successor, gives it the sockets, and then the clients. A plain thread, asleep
+//! between.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::Socket;
+
+use super::successor::Predecessor;
+use super::wire::{Manager, Message, Offer, PROTOCOL, Peer, SOCKETS_MAX};
+use crate::runtime::clock::Clock;
+use crate::runtime::messages::{Mailbox, Moved, Takeover, ToControl, ToShard, ToTakeover};
+use crate::values::Timestamp;
+
+/// How long a successor may take to start: quotas are read, and stores asked.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the thread works with.
+pub struct Incumbent {
+    pub path: PathBuf,
+    /// Where it listens for a successor.
+    pub listener: OwnedFd,
+    /// Every socket that clients come in by.
+    pub offers: Vec<Offer>,
+    pub manager: Manager,
+    pub control: Mailbox<ToControl>,
+    pub shards: Vec<Mailbox<ToShard>>,
+    pub letters: Receiver<ToTakeover>,
+    pub bell: OwnedFd,
+    /// Another process has the sockets now, and their files with them.
+    pub is_over: Arc<AtomicBool>,
+    pub clock: Clock,
+}
+
+/// Who is about to take over.
+struct Suitor {
+    peer: Peer,
+    version: String,
+    deadline: Timestamp,
+}
+
+/// What has happened.
+struct Events {
+    is_called: bool,
+    has_answered: bool,
+}
+
+impl Incumbent {
+    /// Starts it. First come the clients of the process that this one takes over from.
+    pub fn start(self, predecessor: Option<Predecessor>) -> io::Result<()> {
+        Socket::from(self.listener.try_clone()?).set_nonblocking(true)?;
+        let run = move || {
+            if let Some(predecessor) = predecessor {
+                self.take_clients(&predecessor.peer);
+            }
+            self.run();
+        };
+        std::thread::Builder::new().name("weir-takeover".to_owned()).spawn(run).map(|_| ())
+    }
+
+    /// Clients of the process before, until it has no more of them.
+    fn take_clients(&self, before: &Peer) {
+        let mut clients = 0;
+        let why = loop {
+            let Ok(events) = self.wait(Some(before.as_fd()), None) else { return };
+            if events.is_called {
+                self.refuse_call("it is still taking over itself");
+            }
+            if !events.has_answered {
+                continue;
+            }
+            match before.receive() {
+                Ok(received) => match received.message {
+                    Message::Client { session } => {
+                        let Some(socket) = received.sockets.into_iter().next() else { continue };
+                        let mut session = session;
+                        session.held = received.rest;
+                        let shard = &self.shards[clients % self.shards.len()];
+                        shard.post(ToShard::Adopt(Box::new(Moved { socket, session })));
+                        clients += 1;
+                    }
+                    Message::Done => break String::new(),
+                    _ => {}
+                },
+                Err(error) if has_ended(&error) => {
+                    break "; it ended before it had handed over all".to_owned();
+                }
+                Err(error) => break format!("; then it was not understood: {error}"),
+            }
+        };
+        self.line(format!("{clients} clients of process {} go on here{why}", before.pid));
+    }
+
+    /// Until this process ends, or has been taken over from.
+    fn run(self) {
+        let mut suitor: Option<Suitor> = None;
+        loop {
+            let waits = suitor.as_ref().map(|suitor| (suitor.peer.as_fd(), suitor.deadline));
+            let (peer, deadline) = waits.unzip();
+            let Ok(events) = self.wait(peer, deadline) else { return self.withdraw() };
+            if events.is_called {
+                match &suitor {
+                    Some(other) => {
+                        self.refuse_call(&format!("process {} is doing so already", other.peer.pid));
+                    }
+                    None => suitor = self.hear(),
+                }
+            }
+            let Some(near) = suitor.take_if(|suitor| events.has_answered || suitor.is_late(self.clock))
+            else {
+                continue;
+            };
+            let why = match near.peer.receive() {
+                _ if !events.has_answered => format!("was not ready within {START_PATIENCE:?}"),
+                Ok(received) if received.message == Message::Ready => return self.succeed(&near),
+                Ok(received) => format!("says what makes no sense here ({:?})", received.message),
+                Err(error) if has_ended(&error) => "ended before it was ready".to_owned(),
+                Err(error) => format!("is not understood: {error}"),
+            };
+            self.line(format!("process {} {why}; nothing has changed", near.peer.pid));
+        }
+    }
+
+    /// Hands over what there is, as control tells.
+    fn succeed(self, successor: &Suitor) {
+        self.is_over.store(true, Ordering::Release);
+        let Self { offers, listener, control, letters, .. } = self;
+        // The successor has them, and accepts.
+        drop((offers, listener));
+        let pid = successor.peer.pid;
+        control.post(ToControl::Takeover(Takeover::Ready { pid, version: successor.version.clone() }));
+        let (mut clients, mut lost) = (0, None);
+        while let Ok(letter) = letters.recv() {
+            match letter {
+                ToTakeover::Moved(moved) => {
+                    let Moved { socket, session } = *moved;
+                    let held = session.held.clone();
+                    match successor.peer.send(&Message::Client { session }, &held, &[socket.as_fd()]) {
+                        Ok(()) => clients += 1,
+                        Err(error) => lost = Some(error),
+                    }
+                }
+                ToTakeover::AllMoved => {
+                    let _ = successor.peer.tell(&Message::Done);
+                    if let Some(error) = lost {
+                        let line = format!("process {pid} did not take all clients: {error}");
+                        control.post(ToControl::Takeover(Takeover::Line(line)));
+                    }
+                    return control.post(ToControl::Takeover(Takeover::Done { clients }));
+                }
+                ToTakeover::Withdraw => return,
+            }
+        }
+    }
+
+    /// Somebody has called: who is it, and what does it want?
+    fn hear(&self) -> Option<Suitor> {
+        let peer = self.accept()?;
+        let heard = peer.receive().map_err(|error| format!("is not understood: {error}")).and_then(|received| {
+            match received.message {
+                Message::Hello { protocol: PROTOCOL, version } => Ok(version),
+                Message::Hello { protocol, version } => Err(format!(
+                    "is version {version}, which speaks {protocol} here, and this is {PROTOCOL}: end one, start the other"
+                )),
+                other => Err(format!("says what makes no sense here ({other:?})")),
+            }
+        });
+        let given = heard.and_then(|version| {
+            self.give_sockets(&peer).map(|()| version).map_err(|error| format!("takes no sockets: {error}"))
+        });
+        match given {
+            Ok(version) => {
+                self.line(format!("process {} (version {version}) is about to take over", peer.pid));
+                let deadline = self.clock.now().monotonic.after(START_PATIENCE);
+                Some(Suitor { peer, version, deadline })
+            }
+            Err(why) => {
+                self.line(format!("process {} {why}; nothing has changed", peer.pid));
+                let _ = peer.tell(&Message::Refused { why: format!("it {why}") });
+                None
+            }
+        }
+    }
+
+    fn give_sockets(&self, peer: &Peer) -> io::Result<()> {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        peer.tell(&Message::Welcome { version, manager: self.manager.clone() })?;
+        for Offer { entrance, address, sockets } in &self.offers {
+            let message = Message::Listener { entrance: (*entrance).to_owned(), address: address.clone() };
+            for some in sockets.chunks(SOCKETS_MAX) {
+                let some: Vec<BorrowedFd<'_>> = some.iter().map(|socket| socket.as_fd()).collect();
+                peer.send(&message, &[], &some)?;
+            }
+        }
+        let own =
+            Message::Listener { entrance: "takeover".to_owned(), address: self.path.display().to_string() };
+        peer.send(&own, &[], &[self.listener.as_fd()])?;
+        peer.tell(&Message::Started)
+    }
+
+    fn refuse_call(&self, why: &str) {
+        if let Some(peer) = self.accept() {
+            self.line(format!("process {} does not take over: {why}", peer.pid));
+            // What is not read takes the answer with it.
+            peer.discard_one();
+            let _ = peer.tell(&Message::Refused { why: why.to_owned() });
+        }
+    }
+
+    fn accept(&self) -> Option<Peer> {
+        // Whoever called may have left.
+        let socket = rustix::net::accept_with(&self.listener, rustix::net::SocketFlags::CLOEXEC).ok()?;
+        match Peer::new(socket.into()) {
+            Ok(peer) => Some(peer),
+            Err(why) => {
+                self.line(why);
+                None
+            }
+        }
+    }
+
+    /// Sleeps until somebody calls, a peer says something, or its time is over. An error is the order to end.
+    fn wait(&self, peer: Option<BorrowedFd<'_>>, deadline: Option<Timestamp>) -> Result<Events, ()> {
+        let now = self.clock.now().monotonic;
+        let pause = deadline.map(|deadline| deadline.since(now) + Duration::from_millis(1));
+        let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());
+        let mut handles =
+            vec![PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        handles.extend(peer.iter().map(|peer| PollFd::new(peer, PollFlags::IN)));
+        // An interruption is nothing that has happened.
+        let _ = poll(&mut handles, pause.as_ref());
+        let happened = |at: usize| handles.get(at).is_some_and(|handle| !handle.revents().is_empty());
+        let events = Events { is_called: happened(1), has_answered: happened(2) };
+        // Before there is a successor, that is the only letter.
+        if happened(0) && matches!(self.letters.try_recv(), Ok(ToTakeover::Withdraw)) {
+            return Err(());
+        }
+        Ok(events)
+    }
+
+    /// Nobody takes over any more.
+    fn withdraw(self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+
+    fn line(&self, text: String) {
+        self.control.post(ToControl::Takeover(Takeover::Line(text)));
+    }
+}
+
+/// Has the other process closed its end, with or without reading what it was told?
+fn has_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
+}
+
+impl Suitor {
+    fn is_late(&self, clock: Clock) -> bool {
+        self.deadline <= clock.now().monotonic
+    }
+}
+
+/// Starts the program that this process was started from, as that was started: it takes over. On a thread of its own until it ends,
+/// or this process does.
+pub fn start_successor(control: Mailbox<ToControl>) {
+    let run = move || {
+        let mut words = std::env::args_os();
+        let status = words
+            .next()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+            .and_then(|program| Command::new(program).args(words).status());
+        let why = match status.map(|status: ExitStatus| status.to_string()) {
+            Ok(status) => format!("the successor that was started ended: {status}"),
+            Err(error) => format!("no successor can be started: {error}"),
+        };
+        control.post(ToControl::Takeover(Takeover::Line(why)));
+    };
+    // Where no thread can be started, nothing else would work either.
+    let _ = std::thread::Builder::new().name("weir-successor".to_owned()).spawn(run);
+}

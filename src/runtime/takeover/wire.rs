@@ -1,0 +1,243 @@
+//! What two processes say to each other, and over what: a Unix socket that keeps messages apart and carries descriptors.
+
+use std::fs::Permissions;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::shard::Session;
+use crate::values::limits::MOVED_BYTES_MAX;
+
+/// What both have to speak. Another number wherever a message changes its meaning.
+pub const PROTOCOL: u32 = 1;
+/// Sockets that go with one message; the kernel takes 253.
+pub const SOCKETS_MAX: usize = 64;
+/// A message, with what a client has sent of its next request.
+const MESSAGE_BYTES_MAX: usize = MOVED_BYTES_MAX + 64 * 1024;
+/// A peer that takes nothing, or has said it would send something, gets so long.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same where others wait meanwhile.
+const GREETING_PATIENCE: Duration = Duration::from_millis(200);
+/// Those that wait to be accepted.
+const BACKLOG: i32 = 16;
+
+/// Where clients come in, and the sockets that listen there.
+#[derive(Debug)]
+pub struct Offer {
+    /// What it is for.
+    pub entrance: &'static str,
+    /// As the flag names it.
+    pub address: String,
+    pub sockets: Vec<OwnedFd>,
+}
+
+/// The service manager of a process, as its environment names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manager {
+    pub socket: Option<String>,
+    pub watchdog_micros: Option<u64>,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+pub enum Message {
+    Hello { protocol: u32, version: String },
+    Refused { why: String },
+    Welcome { version: String, manager: Manager },
+    Listener { entrance: String, address: String },
+    Started,
+    Ready,
+    Client { session: Session },
+    Done,
+}
+
+/// A message, what stands behind it, and its descriptors.
+#[derive(Debug)]
+pub struct Received {
+    pub message: Message,
+    pub rest: Vec<u8>,
+    pub sockets: Vec<OwnedFd>,
+}
+
+/// The other process.
+#[derive(Debug)]
+pub struct Peer {
+    socket: Socket,
+    pub pid: i32,
+}
+
+impl AsFd for Peer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Peer {
+    /// Who is at the other end, if it is of the same user.
+    pub fn new(socket: Socket) -> Result<Self, String> {
+        let told = |error: io::Error| error.to_string();
+        let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(|error| told(error.into()))?;
+        let own = rustix::process::geteuid();
+        let pid = peer.pid.as_raw_nonzero().get();
+        if peer.uid != own {
+            return Err(format!(
+                "process {pid} is of user {}, and this one is of user {}: only the same user takes over",
+                peer.uid.as_raw(),
+                own.as_raw()
+            ));
+        }
+        socket.set_nonblocking(false).map_err(told)?;
+        socket.set_read_timeout(Some(PATIENCE)).map_err(told)?;
+        socket.set_write_timeout(Some(PATIENCE)).map_err(told)?;
+        Ok(Self { socket, pid })
+    }
+
+    /// Sends a message.
+    pub fn tell(&self, message: &Message) -> io::Result<()> {
+        self.send(message, &[], &[])
+    }
+
+    /// The same with more behind it, and with descriptors.
+    pub fn send(&self, message: &Message, rest: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(message)?;
+        // JSON has no line end of its own.
+        bytes.push(b'\n');
+        bytes.extend_from_slice(rest);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fits = sockets.len() <= SOCKETS_MAX;
+        if !fits || !sockets.is_empty() && !control.push(SendAncillaryMessage::ScmRights(sockets)) {
+            return Err(io::Error::other("too many sockets for one message"));
+        }
+        rustix::net::sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Reads what a peer says first, if it says it at once, to no purpose.
+    pub fn discard_one(&self) {
+        let _ = self.socket.set_read_timeout(Some(GREETING_PATIENCE));
+        let _ = self.receive();
+    }
+
+    /// The next message.
+    pub fn receive(&self) -> io::Result<Received> {
+        let mut bytes = vec![0; MESSAGE_BYTES_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let pieces = &mut [IoSliceMut::new(&mut bytes)];
+        let length = rustix::net::recvmsg(&self.socket, pieces, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        let mut sockets = Vec::new();
+        for piece in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = piece {
+                sockets.extend(descriptors);
+            }
+        }
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let bytes = &bytes[..length];
+        let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(length);
+        let message = serde_json::from_slice(&bytes[..end])?;
+        Ok(Received { message, rest: bytes.get(end + 1..).unwrap_or_default().to_vec(), sockets })
+    }
+}
+
+/// Somebody who listens there, if anybody does.
+pub fn connect(path: &Path) -> io::Result<Option<Socket>> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        Ok(()) => Ok(Some(socket)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Listens there, for processes of the same user only. A left-over socket file of a process that is gone is replaced.
+pub fn bind(path: &Path) -> io::Result<OwnedFd> {
+    let address = SockAddr::unix(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+    if let Err(error) = socket.bind(&address) {
+        if error.kind() != io::ErrorKind::AddrInUse || connect(path)?.is_some() {
+            return Err(error);
+        }
+        std::fs::remove_file(path)?;
+        socket.bind(&address)?;
+    }
+    // Nobody gets in before it listens.
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Peer, Peer) {
+        let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).expect("a pair");
+        (Peer::new(one).expect("ourselves"), Peer::new(other).expect("ourselves"))
+    }
+
+    #[test]
+    fn a_client_crosses_with_its_socket_and_what_it_has_sent() {
+        let (one, other) = pair();
+        assert_eq!(one.pid, std::process::id() as i32);
+        let (near, far) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let message = Message::Client { session: Session::default() };
+        let held = vec![b'\n'; MOVED_BYTES_MAX];
+        one.send(&message, &held, &[near.as_fd()]).expect("room");
+        drop(near);
+        let received = other.receive().expect("a message");
+        assert!((received.message, received.rest) == (message, held));
+        let socket = std::os::unix::net::UnixStream::from(received.sockets.into_iter().next().expect("one"));
+        io::Write::write_all(&mut &socket, b"x").expect("it is open");
+        assert_eq!(io::Read::read(&mut &far, &mut [0; 4]).expect("its other end is too"), 1);
+    }
+
+    #[test]
+    fn as_many_sockets_as_promised_go_with_one_message_and_no_more() {
+        let (one, other) = pair();
+        let sockets = vec![one.as_fd(); SOCKETS_MAX + 1];
+        one.send(&Message::Started, &[], &sockets[1..]).expect("they fit");
+        assert_eq!(other.receive().expect("a message").sockets.len(), SOCKETS_MAX);
+        one.send(&Message::Started, &[], &sockets).expect_err("one too many");
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error_and_so_is_the_end() {
+        let (one, other) = pair();
+        for bytes in [b"GET / HTTP/1.1".as_slice(), b"{}", b"\n", b"{\"message\":\"later\"}\n"] {
+            one.socket.send(bytes).expect("room");
+            other.receive().expect_err("no message");
+        }
+        drop(one);
+        assert_eq!(other.receive().expect_err("the end").kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_stale_socket_file_is_replaced_and_a_living_one_is_not() {
+        let path = std::env::temp_dir().join(format!("weir-takeover-{}", std::process::id()));
+        let first = bind(&path).expect("a new path");
+        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(bind(&path).expect_err("one listens").kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        assert!(connect(&path).expect("a stale file is nobody").is_none());
+        bind(&path).expect("nobody listens any more");
+        std::fs::remove_file(&path).expect("it is there");
+        assert!(connect(&path).expect("no file is nobody").is_none());
+    }
+}

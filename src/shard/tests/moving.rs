@@ -1,0 +1,114 @@
+//! Clients that go on in another process: when, and as whom.
+
+use super::neighbours::TWO_TENANTS;
+use super::*;
+use crate::shard::{Readiness, Session};
+use crate::values::limits::MOVED_BYTES_MAX;
+
+impl Rig {
+    fn readiness(&self, client: usize) -> Readiness {
+        let (shard, id) = self.clients[client];
+        self.shards[shard].readiness(id)
+    }
+
+    /// What another process is told of a client, over the wire; here it is gone.
+    fn taken(&mut self, client: usize) -> Session {
+        assert_eq!(self.readiness(client), Readiness::Ready);
+        let (shard, id) = self.clients[client];
+        let session = self.shards[shard].take_session(id);
+        assert!(self.shards[shard].front().peek(id).is_none());
+        let text = serde_json::to_string(&session).expect("plain values");
+        let mut told: Session = serde_json::from_str(&text).expect("what was written");
+        told.held = session.held;
+        told
+    }
+
+    /// The client of another process.
+    fn adopted(&mut self, session: &Session) -> usize {
+        let now = self.now;
+        let id = self.shards[0].handle_client_moved(session, now);
+        self.clients.push((0, id));
+        let client = self.clients.len() - 1;
+        self.raw(client, &session.held);
+        client
+    }
+}
+
+#[test]
+fn a_client_goes_on_as_who_it_was() {
+    let (mut rig, mut other) = (Rig::new(1, 1), Rig::new(1, 1));
+    rig.put_in_force(TWO_TENANTS);
+    other.put_in_force(TWO_TENANTS);
+    let client = rig.client(0);
+    rig.send(client, &[&["HELLO", "3", "AUTH", "acme/ann", "a", "SETNAME", "cart;tier=batch;deadline=70ms"]]);
+    rig.send(client, &[&["CLIENT", "SETINFO", "LIB-NAME", "redis-py"], &["CLIENT", "NO-EVICT", "ON"]]);
+    rig.told(client);
+    rig.raw(client, b"*2\r\n$3\r\nGET\r\n$6\r\nacm");
+    let session = rig.taken(client);
+    assert_eq!(rig.shards[0].clients_open(), 0);
+
+    let client = other.adopted(&session);
+    other.raw(client, b"e:1\r\n");
+    assert_eq!(other.words_at_stores(), ["HELLO"], "in its dialect");
+    other.answer_next("%1\r\n+proto\r\n:3\r\n");
+    other.answer_next("_\r\n");
+    assert_eq!(other.told(client), "_\r\n", "its request has come in two parts, to two processes");
+    other.send(client, &[&["CLIENT", "INFO"]]);
+    let info = other.told(client);
+    for word in ["name=cart ", "user=acme/ann ", "resp=3 ", "lib-name=redis-py ", "tier=batch"] {
+        assert!(info.contains(word), "{word} {info}");
+    }
+    other.send(client, &[&["GET", "root:1"]]);
+    assert!(other.told(client).starts_with("-NOPERM"), "and it may no more than that");
+}
+
+#[test]
+fn whose_tenant_is_gone_must_log_in_again() {
+    let (mut rig, mut other) = (Rig::new(1, 1), Rig::new(1, 1));
+    rig.put_in_force(TWO_TENANTS);
+    other.put_in_force("[tenants.else]\npassword = 'e'\n");
+    let client = rig.signed_in("acme", "a");
+    let session = rig.taken(client);
+    let client = other.adopted(&session);
+    other.send(client, &[&["GET", "acme:1"], &["AUTH", "else", "e"]]);
+    let told = other.told(client);
+    assert!(told.starts_with("-NOAUTH") && told.ends_with("+OK\r\n"), "{told}");
+}
+
+#[test]
+fn who_is_owed_something_is_waited_for() {
+    let mut rig = Rig::new(2, 1);
+    let client = rig.client(0);
+    let key = rig.key(1, 0);
+    assert_eq!(rig.readiness(client), Readiness::Ready);
+    rig.send(client, &[&["GET", &key], &["GET", &key]]);
+    rig.answer_next("$-1\r\n");
+    assert_eq!(rig.readiness(client), Readiness::Owed);
+    rig.reading = Reading::Never;
+    rig.answer_next("$-1\r\n");
+    assert_eq!(rig.readiness(client), Readiness::Owed, "its reply is with the socket");
+    rig.take_all();
+    assert_eq!(rig.readiness(client), Readiness::Ready);
+    // It is closed when it is answered.
+    rig.send(client, &[&["QUIT"]]);
+    assert_ne!(rig.readiness(client), Readiness::Ready);
+}
+
+#[test]
+fn what_is_half_done_is_done_first() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["MULTI"], &["SET", "a", "1"]]);
+    assert_eq!(rig.readiness(client), Readiness::Unfinished);
+    rig.send(client, &[&["DISCARD"]]);
+    assert_eq!(rig.readiness(client), Readiness::Ready);
+    let set = request(&["SET", "k", &"x".repeat(MOVED_BYTES_MAX + 1)]);
+    rig.raw(client, &set[..MOVED_BYTES_MAX - 100]);
+    assert_eq!(rig.readiness(client), Readiness::Ready, "so much of a request goes along");
+    rig.raw(client, &set[MOVED_BYTES_MAX - 100..set.len() - 1]);
+    assert_eq!(rig.readiness(client), Readiness::Unfinished);
+    rig.raw(client, &set[set.len() - 1..]);
+    assert_eq!(rig.readiness(client), Readiness::Owed);
+    rig.answer_next("+OK\r\n");
+    assert_eq!(rig.readiness(client), Readiness::Ready);
+}

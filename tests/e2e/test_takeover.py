@@ -1,0 +1,383 @@
+"""One weir takes over from another under load: no connect is refused, no request goes unanswered, nothing is carried out twice."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from harness.load import Sender
+from harness.ports import free_port
+from harness.processes import Redis, Weir, accepts, binary
+from harness.resp import Closed, Connection, encode
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+
+# Of a run in CI; WEIR_TAKEOVERS=20 for more.
+TAKEOVERS = int(os.environ.get("WEIR_TAKEOVERS", "5"))
+QUOTAS = '[tenants.acme]\npassword = "sesame"\n\n[tenants.zeta]\npassword = "poppy"\n'
+# A message of a process that has yet to say who it is; the protocol's own test is in the library.
+HELLO = b'{"message":"hello","protocol":%d,"version":"0"}\n'
+
+
+class Successor(Weir):
+    """A weir that takes over where it can."""
+
+    def __init__(
+        self, *backends: Redis, path: Path, shards: int = 2, drain: str = "10s", flags: list[str] | None = None
+    ) -> None:
+        more = ["--takeover", str(path), "--shards", str(shards), "--drain-timeout", drain]
+        super().__init__(*backends, flags=[*more, *(flags or [])])
+        self.path = path
+
+    def launch(self) -> None:
+        self.starts_before = self.output().count("is ready")
+        super().launch()
+
+    def ready(self) -> bool:
+        """The admin port may be the one before's."""
+        return self.output().count("is ready") > self.starts_before
+
+    def after(self, **options) -> Successor:
+        """Another one at the same addresses, not started yet."""
+        other = type(self)(*self.backends, path=self.path, **options)
+        other.port, other.admin_port_kept = self.port, self.admin_port
+        return other
+
+
+def take_over(servers, before: Successor, **options) -> Successor:
+    after = servers.keep(before.after(**options)).start()
+    assert before.wait() == 0, before.output()
+    until(lambda: "go on here" in after.output(), f"it is told that it has all\n{after.output()}")
+    return after
+
+
+def call(path: Path) -> socket.socket:
+    caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    caller.settimeout(30)
+    caller.connect(str(path))
+    return caller
+
+
+class Load:
+    """Clients that count. None of them connects again when it is closed: that is what they complain of."""
+
+    def __init__(self, weir: Weir, http_port: int) -> None:
+        self.weir, self.http_port = weir, http_port
+        self.over = threading.Event()
+        self.problems: list[str] = []
+        self.counts: dict[str, int] = {}
+        self.threads = [
+            *(self.thread(self.one_at_a_time, f"one:{i}") for i in range(4)),
+            *(self.thread(self.pipeline, f"pipeline:{i}") for i in range(3)),
+            *(self.thread(self.newcomers, f"new:{i}") for i in range(2)),
+            self.thread(self.slow_sender, "slow:0"),
+            self.thread(self.transactions, "multi:0"),
+            self.thread(self.over_http, "http:0"),
+        ]
+
+    def thread(self, run, name: str) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                run(name)
+            except Exception as error:
+                self.problems.append(f"{name}: {error!r} after {self.counts[name]}")
+
+        self.counts[name] = 0
+        return threading.Thread(target=guarded, name=name)
+
+    def start(self) -> None:
+        for each in self.threads:
+            each.start()
+        until(lambda: self.problems or all(self.counts.values()), "every client is served")
+
+    def more(self) -> None:
+        """Every client is served once more."""
+        before = dict(self.counts)
+        until(lambda: self.problems or all(self.counts[name] > count for name, count in before.items()), "load goes on")
+
+    def end(self) -> None:
+        self.over.set()
+        for each in self.threads:
+            each.join(60)
+
+    def log_in(self) -> Connection:
+        connection = self.weir.connect()
+        assert connection.ok("AUTH", "acme", "sesame") == b"OK"
+        return connection
+
+    def one_at_a_time(self, name: str) -> None:
+        with self.log_in() as connection:
+            while not self.over.is_set():
+                assert connection.ok("INCR", name) == self.counts[name] + 1
+                self.counts[name] += 1
+
+    def pipeline(self, name: str) -> None:
+        """Something is always in flight."""
+        with self.log_in() as connection:
+            connection.send_raw(encode("INCR", name) * 50)
+            while not self.over.is_set():
+                connection.send_raw(encode("INCR", name) * 50)
+                self.read(connection, name, 50)
+            self.read(connection, name, 50)
+
+    def read(self, connection: Connection, name: str, count: int) -> None:
+        for _ in range(count):
+            reply = connection.read()
+            assert reply.plain() == self.counts[name] + 1, reply
+            self.counts[name] += 1
+
+    def newcomers(self, name: str) -> None:
+        while not self.over.is_set():
+            with self.log_in() as connection:
+                assert connection.ok("INCR", name) == self.counts[name] + 1
+                self.counts[name] += 1
+
+    def slow_sender(self, name: str) -> None:
+        """Its requests come in pieces."""
+        with self.log_in() as connection:
+            while not self.over.is_set():
+                request = encode("INCR", name)
+                connection.send_raw(request[:9])
+                self.over.wait(0.002)
+                connection.send_raw(request[9:])
+                self.read(connection, name, 1)
+
+    def transactions(self, name: str) -> None:
+        with self.log_in() as connection:
+            while not self.over.is_set():
+                assert connection.ok("MULTI") == b"OK"
+                assert connection.ok("INCR", name) == b"QUEUED"
+                self.over.wait(0.002)
+                assert connection.ok("EXEC") == [self.counts[name] + 1]
+                self.counts[name] += 1
+
+    def over_http(self, name: str) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=30)
+        connection.connect()
+        # It would connect again by itself.
+        connection.auto_open = 0
+        while not self.over.is_set():
+            connection.request("POST", "/", f'["INCR","{name}"]', {"Authorization": "Bearer acme:sesame"})
+            response = connection.getresponse()
+            assert (response.status, response.read()) == (200, b'{"result":%d}' % (self.counts[name] + 1))
+            self.counts[name] += 1
+        connection.close()
+
+
+def test_restarts_under_load(servers, tmp_path: Path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text(QUOTAS)
+    http_port = free_port()
+    flags = ["--quotas", str(quotas), "--http", f"127.0.0.1:{http_port}", "--unix", str(tmp_path / "clients")]
+    backend = servers.redis()
+    weir = servers.keep(Successor(backend, path=tmp_path / "takeover", flags=flags)).start()
+    load = Load(weir, http_port)
+    with weir.connect() as settled:
+        settled.ok("HELLO", "3", "AUTH", "zeta", "poppy", "SETNAME", "settled;tier=batch")
+        load.start()
+        try:
+            for round in range(TAKEOVERS):
+                # As many shards, fewer, more: no socket is closed while somebody may wait in its queue.
+                weir = take_over(servers, weir, shards=[2, 1, 3][round % 3], flags=flags)
+                load.more()
+                assert not load.problems
+                assert weir.admin("/readyz")[0] == 200
+                # The session is what it was: dialect, tenant, name, what it chose.
+                assert settled.call("GET", "nothing").raw == b"_\r\n"
+                info = settled.call("CLIENT", "INFO").text
+                assert "name=settled" in info and "user=zeta" in info and "resp=3" in info, info
+        finally:
+            load.end()
+    assert not load.problems
+    with backend.connect() as direct:
+        counted = {name: int(direct.ok("GET", name)) for name in load.counts}
+        assert counted == load.counts
+    print(f"{TAKEOVERS} takeovers, {sum(load.counts.values())} requests: {load.counts}")
+
+
+def test_what_waits_to_be_accepted_is_served_by_the_successor(servers, tmp_path: Path):
+    """Connections that nobody has accepted when it begins, in the queues of sockets of which the successor has fewer shards."""
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover", shards=4)).start()
+    after = servers.keep(weir.after(shards=1))
+    weir.signal(signal.SIGSTOP)
+    try:
+        waiting = [weir.connect() for _ in range(50)]
+        for number, connection in enumerate(waiting):
+            connection.send_raw(encode("INCR", "waiting"))
+        after.launch()
+    finally:
+        weir.signal(signal.SIGCONT)
+    replies = sorted(connection.read().plain() for connection in waiting)
+    assert replies == list(range(1, 51))
+    assert weir.wait() == 0
+    assert all(connection.ok("PING") == b"PONG" for connection in waiting)
+
+
+def test_sigusr2_starts_the_successor_and_the_service_manager_is_told(servers, tmp_path: Path):
+    notify = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(notify))
+        manager.settimeout(60)
+
+        class Watched(Successor):
+            def environment(self) -> dict[str, str]:
+                more = {"NOTIFY_SOCKET": str(notify), "WATCHDOG_USEC": "600000"}
+                return {**super().environment(), **more}
+
+        weir = servers.keep(Watched(servers.redis(), path=tmp_path / "takeover")).start()
+        assert manager.recv(100) == b"READY=1"
+        with weir.connect() as client:
+            client.ok("SET", "a", "1")
+            weir.signal(signal.SIGUSR2)
+            said = b""
+            while not said.startswith(b"MAINPID="):
+                said = manager.recv(100)
+            successor = int(said.removeprefix(b"MAINPID="))
+            try:
+                assert successor != weir.pid
+                assert weir.wait() == 0
+                # It has the watchdog of the one before, though that was another process's.
+                heard = {manager.recv(100) for _ in range(6)}
+                assert heard <= {b"READY=1", b"WATCHDOG=1"} and b"WATCHDOG=1" in heard
+                assert client.ok("GET", "a") == b"1"
+                assert f"process {successor}" in weir.output()
+            finally:
+                os.kill(successor, signal.SIGTERM)
+                until(lambda: not accepts(weir.port), "the successor has ended")
+
+
+def test_a_successor_that_dies_before_it_is_ready_changes_nothing(servers, tmp_path: Path):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
+    with weir.connect() as client:
+        client.ok("SET", "a", "1")
+        # It asks stores for their versions before it is ready, and this one does not answer.
+        silent = servers.redis()
+        silent.signal(signal.SIGSTOP)
+        try:
+            for _ in range(2):
+                after = servers.keep(weir.after())
+                after.storage = f"redis://{silent.address}"
+                after.launch()
+                until(lambda: f"process {after.pid} (version" in weir.output(), "it has the sockets")
+                after.kill()
+                until(lambda: f"process {after.pid} ended before it was ready" in weir.output(), "that is noticed")
+        finally:
+            silent.signal(signal.SIGCONT)
+        assert client.ok("GET", "a") == b"1"
+        for _ in range(20):
+            with weir.connect() as newcomer:
+                assert newcomer.ok("PING") == b"PONG"
+    # And one that lives is let in.
+    take_over(servers, weir)
+
+
+def test_one_successor_at_a_time(servers, tmp_path: Path):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
+    with call(weir.path) as first:
+        first.send(HELLO % 1)
+        assert b'"welcome"' in first.recv(1000)
+        second = servers.keep(weir.after())
+        second.launch()
+        assert second.wait() == 1
+        assert f"process {weir.pid} is not taken over from: process {os.getpid()} is doing so already" in second.output()
+    until(lambda: "ended before it was ready" in weir.output(), "the first has left")
+    take_over(servers, weir)
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "is not understood"),
+        (b"{}", "is not understood"),
+        (b"", "is not understood"),
+        (b'{"message":"ready"}', "says what makes no sense here"),
+        (HELLO % 7, "which speaks 7 here, and this is 1"),
+    ],
+    ids=["http", "nothing", "empty", "too early", "version"],
+)
+def test_a_stranger_is_told_and_changes_nothing(servers, tmp_path: Path, says: bytes, why: str):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
+    with call(weir.path) as stranger:
+        if says:
+            stranger.send(says)
+        else:
+            stranger.shutdown(socket.SHUT_WR)
+        heard = stranger.recv(1000)
+        assert not heard or b'"refused"' in heard
+    until(lambda: why in weir.output(), "it is a line")
+    assert "nothing has changed" in weir.output()
+    with weir.connect() as client:
+        assert client.ok("PING") == b"PONG"
+
+
+def test_only_the_same_user_takes_over(servers, tmp_path: Path):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
+    assert weir.path.stat().st_mode & 0o777 == 0o600
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    # Where nothing else stands in the way.
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(folder.stat().st_mode | 0o005)
+    weir.path.chmod(0o666)
+    script = f"import socket\ns=socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.connect({str(weir.path)!r})\nprint(s.recv(100))"
+    done = subprocess.run(["python3", "-c", script], user=65534, group=65534, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "b''\n", done.stderr
+    until(lambda: "is of user 65534, and this one is of user 0" in weir.output(), "it is a line")
+
+
+def test_flags_that_do_not_go_with_it(tmp_path: Path):
+    path = str(tmp_path / "takeover")
+    for flags, told in [
+        ([], "--takeover does not go with --storage embedded"),
+        (["--storage", "redis://127.0.0.1:1", "--unix", path], "--takeover and --unix are the same path"),
+    ]:
+        words = [str(binary("weir")), "--check", "--takeover", path, *flags]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and told in done.stderr, done.stderr
+
+
+def test_an_end_without_a_successor_leaves_nothing(servers, tmp_path: Path):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
+    assert weir.path.exists()
+    # A crash leaves the file, which the next one replaces.
+    weir.kill()
+    assert weir.path.exists()
+    weir.start()
+    senders = [Sender(weir, f"end:{i}") for i in range(2)]
+    threads = [threading.Thread(target=sender.run) for sender in senders]
+    for each in threads:
+        each.start()
+    for sender in senders:
+        until(sender.started.is_set, "every client is served")
+    assert weir.terminate() == 0
+    for each in threads:
+        each.join(60)
+    assert not weir.path.exists() and not accepts(weir.port)
+
+
+def test_a_client_that_cannot_be_moved_has_until_the_drain_timeout(servers, tmp_path: Path):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
+    after = servers.keep(weir.after(drain="300ms"))
+    with weir.connect() as open_transaction:
+        assert open_transaction.ok("MULTI") == b"OK"
+        assert open_transaction.ok("SET", "a", "1") == b"QUEUED"
+        after.start()
+        until(lambda: "serves; clients go on there" in weir.output(), "it is taken over from")
+        # As long as it takes, within limits; then it goes on over there.
+        assert open_transaction.ok("EXEC") == [b"OK"]
+        assert weir.wait() == 0
+        assert open_transaction.ok("GET", "a") == b"1"
+        assert open_transaction.ok("MULTI") == b"OK"
+        # Or it is cut off.
+        take_over(servers, after)
+        assert "the clients that are left are cut off" in after.output()
+        with pytest.raises((Closed, OSError)):
+            open_transaction.ok("EXEC")
