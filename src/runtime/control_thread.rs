@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender};
 use glommio::Task;
 use glommio::channels::local_channel::{self, LocalSender};
 
+use super::admin;
 use super::clock::Clock;
 use super::log;
 use super::messages::{
@@ -94,6 +95,20 @@ struct Round {
     waiters: Vec<Waiter>,
 }
 
+/// Where operators come in.
+pub(super) enum AdminPort {
+    /// Nowhere.
+    Closed,
+    /// By this socket and these names, as soon as the process before accepts there no more.
+    Waits(OwnedFd, Vec<String>),
+    /// A task accepts, until it is dropped.
+    Open { _accepting: Task<()> },
+}
+
+/// The process before needs a moment until it accepts nobody at the admin port. Where two do, who is accepted by neither is not
+/// noticed by either.
+const ADMIN_PAUSE: Duration = Duration::from_millis(50);
+
 pub(super) struct Control {
     settings: ControlSettings,
     round: Option<Round>,
@@ -113,8 +128,9 @@ pub(super) struct Control {
     client_rounds: ClientRounds,
     log: log::Log,
     looks: Looks,
-    /// Accepts connections to the admin port.
-    admin: Option<Task<()>>,
+    admin: AdminPort,
+    /// Shards that accept no more.
+    deaf: usize,
     /// The process that has taken over.
     successor: Option<i32>,
     drained: Vec<bool>,
@@ -192,6 +208,20 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
                 this.stop_everything();
             }
         }
+        ToControl::Deaf => {
+            this.deaf += 1;
+            if this.deaf == this.settings.shards.len() {
+                this.tell_successor(ToTakeover::Deaf);
+            }
+        }
+        ToControl::Takeover(Takeover::Listen) => {
+            let control = Rc::clone(control);
+            glommio::spawn_local(async move {
+                glommio::timer::sleep(ADMIN_PAUSE).await;
+                open_admin(&control);
+            })
+            .detach();
+        }
         ToControl::Moved(moved) => this.tell_successor(ToTakeover::Moved(moved)),
         ToControl::Takeover(Takeover::Line(line)) => {
             this.say(log::Kind::Takeover, &format!("takeover: {line}"));
@@ -209,7 +239,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
                     "takeover: process {pid} (version {version}) serves; clients go on there, within {timeout:?}"
                 ),
             );
-            this.admin = None;
+            this.admin = AdminPort::Closed;
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::HandOver));
             drop(this);
             stop_after(Rc::clone(control), timeout);
@@ -258,6 +288,18 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             stop_after(Rc::clone(control), timeout);
         }
     }
+}
+
+/// Accepts operators from now on.
+pub(super) fn open_admin(control: &Rc<RefCell<Control>>) {
+    let port = std::mem::replace(&mut control.borrow_mut().admin, AdminPort::Closed);
+    let port = match port {
+        AdminPort::Waits(socket, hosts) => {
+            AdminPort::Open { _accepting: admin::serve(Rc::clone(control), socket, hosts) }
+        }
+        other => other,
+    };
+    control.borrow_mut().admin = port;
 }
 
 fn stop_after(control: Rc<RefCell<Control>>, timeout: Duration) {
@@ -321,7 +363,8 @@ impl Control {
             posts: 0,
             explaining: BTreeMap::new(),
             explanations: 0,
-            admin: None,
+            admin: AdminPort::Closed,
+            deaf: 0,
             successor: None,
             drained: vec![false; shards],
             finished: false,
@@ -524,9 +567,9 @@ impl Control {
         }
     }
 
-    /// What accepts connections to the admin port, until another process does.
-    pub fn note_admin(&mut self, accepting: Task<()>) {
-        self.admin = Some(accepting);
+    /// Where operators are to come in.
+    pub fn note_admin(&mut self, socket: OwnedFd, hosts: Vec<String>) {
+        self.admin = AdminPort::Waits(socket, hosts);
     }
 
     fn tell_successor(&self, letter: ToTakeover) {

@@ -95,6 +95,8 @@ pub(super) struct Driver {
     /// By the ring's names for them.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<(Token, Entrance)>,
+    /// They accept.
+    listens: bool,
     /// Those that accept no more, until what was under way on them is over.
     former: Vec<(Token, Entrance)>,
     /// Listeners that failed (no descriptors left, say), and when they are tried again.
@@ -114,11 +116,11 @@ impl Driver {
     pub fn new(mut ring: Ring, listeners: Vec<(OwnedFd, Entrance)>) -> Self {
         let listeners: Vec<(Token, Entrance)> =
             listeners.into_iter().map(|(listener, entrance)| (ring.adopt(listener), entrance)).collect();
-        listeners.iter().for_each(|(listener, _)| ring.accept(*listener));
         Self {
             ring,
             sockets: Vec::new(),
             listeners,
+            listens: false,
             former: Vec::new(),
             resting: Vec::new(),
             completions: Vec::new(),
@@ -131,12 +133,19 @@ impl Driver {
         }
     }
 
+    /// Accepts from now on.
+    pub fn listen(&mut self) {
+        let Self { listeners, ring, listens, .. } = self;
+        *listens = true;
+        listeners.iter().for_each(|(listener, _)| ring.accept(*listener));
+    }
+
     /// Accepts no more.
     pub fn stop_listening(&mut self) {
         // The kernel would go on taking connections that nobody answers, so the listeners are closed as well. Where another process
         // has them too, they live on there.
         for (listener, entrance) in std::mem::take(&mut self.listeners) {
-            if !self.resting.iter().any(|(resting, _)| *resting == listener) {
+            if self.listens && !self.resting.iter().any(|(resting, _)| *resting == listener) {
                 self.ring.cancel_accept(listener);
                 self.former.push((listener, entrance));
             }

@@ -16,7 +16,7 @@
 //! | `Map`, `Wanted` | one per map, and one per file of quotas |
 //! | `Line` | one per shard, backend and second: a level lasts that long at least |
 //! | `ToFleet`, `Fleet` | one per period, and one before it that is not taken yet |
-//! | `Drain`, `HandOver`, `Stop`, `Drained` | one per shard |
+//! | `Drain`, `HandOver`, `Listen`, `Stop`, `Drained`, `Deaf` | one per shard |
 //! | `Moved` | one per client, once, and on to the thread that sends it |
 //! | `Adopt` | one per client of the process before |
 //! | `Takeover`, `ToTakeover` | one per attempt of a successor: the next is refused meanwhile |
@@ -66,6 +66,8 @@ pub(super) enum ToShard {
     Drain,
     /// Stop accepting, let clients go on in another process as soon as nothing of them is under way, and say when all have.
     HandOver,
+    /// Accept clients: the process before does no more.
+    Listen,
     /// A client that comes from another process.
     Adopt(Box<Moved>),
     /// The time for draining is over.
@@ -86,6 +88,8 @@ pub(super) enum Takeover {
     Line(String),
     /// It serves: this one hands its clients over and ends.
     Ready { pid: i32, version: String },
+    /// The process before accepts no more.
+    Listen,
     /// All clients were handed over.
     Done { clients: u64 },
 }
@@ -93,6 +97,8 @@ pub(super) enum Takeover {
 /// From the control executor to the thread that talks with another process.
 #[derive(Debug)]
 pub(super) enum ToTakeover {
+    /// Nobody accepts here any more.
+    Deaf,
     /// A client that goes on there.
     Moved(Box<Moved>),
     /// There are no more of them.
@@ -106,6 +112,8 @@ pub(super) enum ToTakeover {
 pub(super) enum ToControl {
     /// From the thread that talks with another process.
     Takeover(Takeover),
+    /// A shard accepts no more, as it was told.
+    Deaf,
     /// A client that goes on there.
     Moved(Box<Moved>),
     Report(ShardId, Box<ShardReport>),

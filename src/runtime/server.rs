@@ -132,6 +132,7 @@ pub fn run(config: &Config) -> Result<(), String> {
             ),
             quotas: Arc::clone(&quotas),
             listeners,
+            listens: predecessor.is_none(),
             mesh,
             routes: routes.clone(),
             control: control.clone(),
@@ -190,7 +191,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         clock,
     };
     let admin = opened.admin_socket.take().map(|socket| (socket, config.admin_hosts.clone()));
-    executors.push(start_control(settings, control_letters, control_bell, admin)?);
+    executors.push(start_control(settings, control_letters, control_bell, (admin, predecessor.is_none()))?);
     QuotasThread {
         file: quota_file,
         token: config.admin_token.clone(),
@@ -536,7 +537,8 @@ fn start_engine(
             None => plain,
             Some(script) => plain.scripted(script),
         };
-        let driver = Driver::new(Ring::new(bell)?, listeners);
+        let mut driver = Driver::new(Ring::new(bell)?, listeners);
+        driver.listen();
         storage_thread::serve(service, driver, letters, clock).await
     })
 }
@@ -546,6 +548,8 @@ struct Parts {
     settings: ShardSettings,
     quotas: Arc<Quotas>,
     listeners: Vec<(OwnedFd, Entrance)>,
+    /// From the start, or when it is told that the process before does no more.
+    listens: bool,
     mesh: Mesh,
     routes: Routes,
     control: Mailbox<ToControl>,
@@ -568,6 +572,7 @@ fn start_shard(
             settings,
             quotas,
             listeners,
+            listens,
             mesh,
             routes,
             control,
@@ -577,7 +582,10 @@ fn start_shard(
             store_version,
             cluster,
         } = parts;
-        let driver = Driver::new(Ring::new(bell)?, listeners);
+        let mut driver = Driver::new(Ring::new(bell)?, listeners);
+        if listens {
+            driver.listen();
+        }
         let mut shard = Shard::new(settings, quotas);
         shard.handle_store_version(store_version);
         let doubts = cluster.map(|(slots, doubts)| {
@@ -718,13 +726,15 @@ fn start_control(
     settings: ControlSettings,
     letters: Receiver<ToControl>,
     bell: OwnedFd,
-    admin: Option<(OwnedFd, Vec<String>)>,
+    (admin, listens): (Option<(OwnedFd, Vec<String>)>, bool),
 ) -> Result<Executor, String> {
     let task = move || async move {
         let control = Rc::new(RefCell::new(Control::new(settings)));
         if let Some((socket, hosts)) = admin {
-            let accepting = admin::serve(Rc::clone(&control), socket, hosts);
-            control.borrow_mut().note_admin(accepting);
+            control.borrow_mut().note_admin(socket, hosts);
+        }
+        if listens {
+            control_thread::open_admin(&control);
         }
         control_thread::keep_to_fleet(&control);
         control_thread::keep_telling(&control);

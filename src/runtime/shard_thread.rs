@@ -251,6 +251,7 @@ impl<C: Connector> ShardThread<C> {
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
         let mut moving = None;
+        let mut is_heard = true;
         let mut departure = Departure::default();
         let mut figures = EventLoopFigures::default();
         let mut last_work = clock.now().monotonic;
@@ -295,6 +296,7 @@ impl<C: Connector> ShardThread<C> {
                         moving = Some(now.monotonic);
                         driver.stop_listening();
                     }
+                    ToShard::Listen => driver.listen(),
                     ToShard::Adopt(moved) => guarded.adopt(&mut driver, *moved, now),
                     ToShard::Stop => return Ok(()),
                 }
@@ -337,6 +339,10 @@ impl<C: Connector> ShardThread<C> {
                 figures.doorbells += 1;
             }
             driver.ring.submit()?;
+            if moving.is_some() && is_heard && !driver.is_listening() {
+                is_heard = false;
+                control.post(ToControl::Deaf);
+            }
             if draining && guarded.shard.clients_open() == 0 && !driver.is_listening() {
                 draining = false;
                 moving = None;

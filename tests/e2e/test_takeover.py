@@ -188,7 +188,7 @@ def test_restarts_under_load(servers, tmp_path: Path):
                 # As many shards, fewer, more: no socket is closed while somebody may wait in its queue.
                 weir = take_over(servers, weir, shards=[2, 1, 3][round % 3], flags=flags)
                 load.more()
-                assert not load.problems
+                assert load.problems == []
                 assert weir.admin("/readyz")[0] == 200
                 # The session is what it was: dialect, tenant, name, what it chose.
                 assert settled.call("GET", "nothing").raw == b"_\r\n"
@@ -196,7 +196,7 @@ def test_restarts_under_load(servers, tmp_path: Path):
                 assert "name=settled" in info and "user=zeta" in info and "resp=3" in info, info
         finally:
             load.end()
-    assert not load.problems
+    assert load.problems == []
     with backend.connect() as direct:
         counted = {name: int(direct.ok("GET", name)) for name in load.counts}
         assert counted == load.counts

@@ -22,6 +22,9 @@ use crate::values::Timestamp;
 /// How long a successor may take to start: quotas are read, and stores asked.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long the process before may take until it accepts no more.
+const DEAF_PATIENCE: Duration = Duration::from_secs(5);
+
 /// What the thread works with.
 pub struct Incumbent {
     pub path: PathBuf,
@@ -68,8 +71,12 @@ impl Incumbent {
     /// Clients of the process before, until it has no more of them.
     fn take_clients(&self, before: &Peer) {
         let mut clients = 0;
+        let mut deadline = Some(self.clock.now().monotonic.after(DEAF_PATIENCE));
         let why = loop {
-            let Ok(events) = self.wait(Some(before.as_fd()), None) else { return };
+            let Ok(events) = self.wait(Some(before.as_fd()), deadline) else { return };
+            if deadline.is_some_and(|deadline| deadline <= self.clock.now().monotonic) {
+                self.listen(&mut deadline);
+            }
             if events.is_called {
                 self.refuse_call("it is still taking over itself");
             }
@@ -86,6 +93,7 @@ impl Incumbent {
                         shard.post(ToShard::Adopt(Box::new(Moved { socket, session })));
                         clients += 1;
                     }
+                    Message::Deaf => self.listen(&mut deadline),
                     Message::Done => break String::new(),
                     _ => {}
                 },
@@ -95,7 +103,16 @@ impl Incumbent {
                 Err(error) => break format!("; then it was not understood: {error}"),
             }
         };
+        self.listen(&mut deadline);
         self.line(format!("{clients} clients of process {} go on here{why}", before.pid));
+    }
+
+    /// The process before accepts no more: this one does, if that was still awaited.
+    fn listen(&self, awaited: &mut Option<Timestamp>) {
+        if awaited.take().is_some() {
+            self.shards.iter().for_each(|shard| shard.post(ToShard::Listen));
+            self.control.post(ToControl::Takeover(Takeover::Listen));
+        }
     }
 
     /// Until this process ends, or has been taken over from.
@@ -146,6 +163,9 @@ impl Incumbent {
                         Ok(()) => clients += 1,
                         Err(error) => lost = Some(error),
                     }
+                }
+                ToTakeover::Deaf => {
+                    let _ = successor.peer.tell(&Message::Deaf);
                 }
                 ToTakeover::AllMoved => {
                     let _ = successor.peer.tell(&Message::Done);

@@ -6,14 +6,17 @@
 //!      │ <──────────────────────── Welcome   │
 //!      │ <── Listener, with its sockets ...  │ both have them now; their queues live as long as either does
 //!      │ <──────────────────────── Started   │
-//!      │ starts its shards, which accept     │ goes on as if nothing were
-//!      │ Ready ────────────────────────────> │ accepts no more
+//!      │ starts its shards                   │ goes on as if nothing were
+//!      │ Ready ────────────────────────────> │
+//!      │ <─────────────────────────── Deaf   │ accepts no more
+//!      │ accepts                             │
 //!      │ <──── Client, with its socket ...   │ each as soon as nothing of it is under way
 //!      │ <─────────────────────────── Done   │ ends
 //!      │ listens at PATH for its own
 //! ```
 //!
-//! Until `Ready` the incumbent has lost nothing: a successor that dies before is forgotten.
+//! Until `Ready` the incumbent has lost nothing: a successor that dies before is forgotten. They never accept both at once: for a
+//! connection the kernel wakes one of those who wait on a socket, and who is about to leave would let it lie.
 //!
 //! | what | file |
 //! |---|---|

@@ -58,6 +58,7 @@ pub enum Message {
     Listener { entrance: String, address: String },
     Started,
     Ready,
+    Deaf,
     Client { session: Session },
     Done,
 }
