@@ -18,6 +18,7 @@ use super::units::{Size, duration, positive_duration, request_units};
 use crate::values::limits::{CLIENTS_MAX, FLEET_NAMESPACE_BYTES_MAX, SHARDS_MAX};
 
 const CLIENTS: &str = "Clients";
+const TLS: &str = "TLS";
 const CORES: &str = "Cores";
 const STORAGE: &str = "Storage";
 const QUOTAS: &str = "Quotas";
@@ -90,6 +91,43 @@ pub struct Flags {
     #[arg(long, env = "WEIR_QUOTAS", value_name = "FILE", help_heading = CLIENTS)]
     pub quotas: Option<PathBuf>,
 
+    /// Where clients connect with TLS (1.2 or 1.3); may be given several times. Nowhere by default
+    #[arg(long, env = "WEIR_TLS_LISTEN", value_name = "ADDRESS", help_heading = TLS)]
+    #[arg(value_delimiter = ',')]
+    pub tls_listen: Vec<ListenAddress>,
+
+    /// Weir's certificate for them (PEM), with those between it and the one that clients trust behind it. It and the two
+    /// files below are read again when one of them changes and on SIGHUP; what is wrong then is told, and not put in force
+    #[arg(long, env = "WEIR_TLS_CERT", value_name = "FILE", help_heading = TLS)]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The key that belongs to that certificate (PEM)
+    #[arg(long, env = "WEIR_TLS_KEY", value_name = "FILE", help_heading = TLS)]
+    pub tls_key: Option<PathBuf>,
+
+    /// Who signs certificates of clients (PEM): with this flag each client needs one, and is logged in where its common name,
+    /// or the first DNS name in it, is a tenant's
+    #[arg(long, env = "WEIR_TLS_CLIENT_CA", value_name = "FILE", help_heading = TLS)]
+    pub tls_client_ca: Option<PathBuf>,
+
+    /// A handshake that takes longer is given up
+    #[arg(long, env = "WEIR_TLS_HANDSHAKE_TIMEOUT", value_name = "DURATION", help_heading = TLS)]
+    #[arg(value_parser = positive_duration, default_value = "10s")]
+    pub tls_handshake_timeout: Duration,
+
+    /// Handshakes that are carried out in a second; the next ones wait
+    #[arg(long, env = "WEIR_TLS_HANDSHAKE_RATE", value_name = "N", help_heading = TLS)]
+    #[arg(value_parser = number(1, 1_000_000), default_value = "500")]
+    pub tls_handshake_rate: u64,
+
+    /// Who signs the certificates of stores with TLS (PEM): rediss://... and clusters://..., of --storage and --fleet
+    #[arg(long, env = "WEIR_STORAGE_TLS_CA", value_name = "FILE", help_heading = TLS)]
+    pub storage_tls_ca: Option<PathBuf>,
+
+    /// The name that stands in the certificates of --storage [default: each server's host]
+    #[arg(long, env = "WEIR_STORAGE_TLS_NAME", value_name = "NAME", help_heading = TLS)]
+    pub storage_tls_name: Option<String>,
+
     /// CPUs to run on, one shard on each: a list such as 0-3,5, or how many [default: all]
     #[arg(long, env = "WEIR_CORES", value_name = "CPUS", help_heading = CORES)]
     pub cores: Option<Cores>,
@@ -106,8 +144,8 @@ pub struct Flags {
     pub busy_poll_us: u64,
 
     /// What stands behind weir: embedded, redis://HOST:PORT[,HOST:PORT...], cluster://HOST:PORT[,HOST:PORT...] (some nodes of
-    /// a cluster) or unix:PATH. Servers that want it get redis://USER:PASSWORD@HOST:PORT; better given in the environment,
-    /// where others do not see it
+    /// a cluster) or unix:PATH; with TLS rediss:// and clusters://. Servers that want it get redis://USER:PASSWORD@HOST:PORT;
+    /// better given in the environment, where others do not see it
     #[arg(long, env = "WEIR_STORAGE", value_name = "STORAGE", help_heading = STORAGE)]
     #[arg(value_parser = AddressParser::<Storage>::new(), hide_env_values = true, default_value = "embedded")]
     pub storage: Storage,
@@ -154,8 +192,8 @@ pub struct Flags {
     pub reconcile: Duration,
 
     /// A Redis in which several weirs count what they are asked for, so that their quotas are one: redis://HOST:PORT, or
-    /// redis://USER:PASSWORD@HOST:PORT, better given in the environment. Each gives out its share, by demand. No request
-    /// waits for it [default: quotas are this process's own]
+    /// redis://USER:PASSWORD@HOST:PORT, better given in the environment; rediss:// with TLS. Each gives out its share, by
+    /// demand. No request waits for it [default: quotas are this process's own]
     #[arg(long, env = "WEIR_FLEET", value_name = "STORE", help_heading = QUOTAS)]
     #[arg(value_parser = AddressParser::<FleetStore>::new(), hide_env_values = true)]
     pub fleet: Option<FleetStore>,

@@ -8,6 +8,7 @@ pub mod layers;
 pub mod overload;
 pub mod quotas;
 pub mod storage;
+pub mod tls;
 pub mod token;
 mod top;
 
@@ -23,6 +24,7 @@ pub use layers::{Layer, LimiterKind};
 pub use overload::OverloadLimits;
 pub use quotas::{QuotaError, Quotas, Tenant};
 pub use storage::{Credentials, FleetStore, ServerAddress, Storage};
+pub use tls::{StoreTlsSettings, TlsSettings};
 pub use token::AdminToken;
 pub use top::{TopFlags, TopSort};
 pub use units::Size;
@@ -53,6 +55,8 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Where the same keys are served over HTTP.
     pub http: Vec<SocketAddr>,
+    /// Where they connect with TLS, if anywhere.
+    pub tls: Option<TlsSettings>,
     /// The Unix socket where clients connect.
     pub unix: Option<PathBuf>,
     /// The Unix socket by which a process takes over from the one before.
@@ -73,6 +77,8 @@ pub struct Config {
     pub busy_poll: Duration,
     /// What stands behind weir.
     pub storage: Storage,
+    /// How stores are known that speak TLS, if any do.
+    pub store_tls: Option<StoreTlsSettings>,
     /// What the embedded store may hold.
     pub embedded_bytes_max: usize,
     /// Connections of each shard to each backend that it sends to, in each dialect.
@@ -177,6 +183,8 @@ impl Config {
         let hot = HotLimits::from_flags(&flags)?;
         Ok(Self {
             http: http_addresses(&flags, &listen)?,
+            tls: tls_settings(&flags, &listen)?,
+            store_tls: StoreTlsSettings::from_flags(&flags)?,
             listen,
             admin,
             admin_hosts: flags.admin_host,
@@ -236,8 +244,10 @@ fn listen_addresses(flags: &Flags) -> Result<Vec<SocketAddr>, ConfigError> {
     if addresses.len() < flags.listen.len() && flags.listen.len() > 1 {
         return Err(ConfigError::new("--listen off does not go with other --listen addresses"));
     }
-    if addresses.is_empty() && flags.unix.is_none() {
-        return Err(ConfigError::new("--listen off leaves clients no way in: --unix PATH is wanted with it"));
+    if addresses.is_empty() && flags.unix.is_none() && flags.tls_listen.is_empty() {
+        return Err(ConfigError::new(
+            "--listen off leaves clients no way in: --unix PATH or --tls-listen ADDRESS is wanted with it",
+        ));
     }
     for (index, address) in addresses.iter().enumerate().filter(|(_, address)| address.port() != 0) {
         if addresses[..index].contains(address) {
@@ -264,6 +274,23 @@ fn http_addresses(flags: &Flags, listen: &[SocketAddr]) -> Result<Vec<SocketAddr
         return Err(ConfigError::new(format!("{other} {address}: two ports are wanted")));
     }
     Ok(addresses)
+}
+
+fn tls_settings(flags: &Flags, listen: &[SocketAddr]) -> Result<Option<TlsSettings>, ConfigError> {
+    let settings = TlsSettings::from_flags(flags)?;
+    let addresses = settings.as_ref().map_or(&[][..], |tls| &tls.listen);
+    let http: Vec<SocketAddr> = flags.http.iter().filter_map(|listen| listen.address()).collect();
+    for (index, address) in addresses.iter().enumerate().filter(|(_, address)| address.port() != 0) {
+        let other = match () {
+            () if addresses[..index].contains(address) => "--tls-listen is there twice:",
+            () if listen.contains(address) => "--tls-listen and --listen are both",
+            () if http.contains(address) => "--tls-listen and --http are both",
+            () if flags.admin.address() == Some(*address) => "--tls-listen and --admin are both",
+            () => continue,
+        };
+        return Err(ConfigError::new(format!("{other} {address}: two ports are wanted")));
+    }
+    Ok(settings)
 }
 
 fn token_source(flags: &Flags) -> Result<Option<TokenSource>, ConfigError> {
@@ -348,6 +375,7 @@ fn check_timeouts(flags: &Flags) -> Result<(), ConfigError> {
         ("--backend-connect-timeout", flags.backend_connect_timeout),
         ("--backend-timeout", flags.backend_timeout),
         ("--login-timeout", flags.login_timeout),
+        ("--tls-handshake-timeout", flags.tls_handshake_timeout),
         ("--idle-timeout", flags.idle_timeout),
         ("--send-timeout", flags.send_timeout),
         ("--drain-timeout", flags.drain_timeout),
@@ -462,7 +490,10 @@ mod tests {
         let long = format!("--unix /{}", "x".repeat(107));
         let cases = [
             ("--listen 127.0.0.1:1 --listen 127.0.0.1:1", "--listen 127.0.0.1:1 is there twice"),
-            ("--listen off", "--listen off leaves clients no way in: --unix PATH is wanted with it"),
+            (
+                "--listen off",
+                "--listen off leaves clients no way in: --unix PATH or --tls-listen ADDRESS is wanted with it",
+            ),
             (
                 "--listen off --listen 127.0.0.1:1 --unix /a",
                 "--listen off does not go with other --listen addresses",

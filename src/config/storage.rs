@@ -27,6 +27,8 @@ pub enum Storage {
         servers: Vec<ServerAddress>,
         /// How weir signs in to them.
         credentials: Option<Credentials>,
+        /// They speak TLS.
+        secure: bool,
     },
     /// A cluster, of which some nodes are known.
     Cluster {
@@ -34,9 +36,18 @@ pub enum Storage {
         seeds: Vec<ServerAddress>,
         /// How weir signs in to all nodes.
         credentials: Option<Credentials>,
+        /// They speak TLS.
+        secure: bool,
     },
     /// One server at a path.
     Unix(PathBuf),
+}
+
+impl Storage {
+    /// Is TLS spoken with it?
+    pub fn is_secure(&self) -> bool {
+        matches!(self, Self::Servers { secure: true, .. } | Self::Cluster { secure: true, .. })
+    }
 }
 
 /// How weir signs in to a store.
@@ -67,11 +78,11 @@ impl fmt::Display for Storage {
         match self {
             Self::Embedded => out.write_str("embedded"),
             Self::Unix(path) => write!(out, "unix:{}", path.display()),
-            Self::Servers { servers, credentials } => {
-                write_servers(out, "redis", servers, credentials.as_ref())
+            Self::Servers { servers, credentials, secure } => {
+                write_servers(out, ("redis", *secure), servers, credentials.as_ref())
             }
-            Self::Cluster { seeds, credentials } => {
-                write_servers(out, "cluster", seeds, credentials.as_ref())
+            Self::Cluster { seeds, credentials, secure } => {
+                write_servers(out, ("cluster", *secure), seeds, credentials.as_ref())
             }
         }
     }
@@ -79,13 +90,14 @@ impl fmt::Display for Storage {
 
 fn write_servers(
     out: &mut fmt::Formatter<'_>,
-    scheme: &str,
+    (scheme, secure): (&str, bool),
     servers: &[ServerAddress],
     credentials: Option<&Credentials>,
 ) -> fmt::Result {
     let hidden = if credentials.is_some() { "...@" } else { "" };
     let servers: Vec<_> = servers.iter().map(ToString::to_string).collect();
-    write!(out, "{scheme}://{hidden}{}", servers.join(","))
+    let secure = if secure { "s" } else { "" };
+    write!(out, "{scheme}{secure}://{hidden}{}", servers.join(","))
 }
 
 const WANTED: &str =
@@ -102,14 +114,13 @@ impl FromStr for Storage {
             return if path.is_empty() { Err(WANTED.to_owned()) } else { Ok(Self::Unix(path.into())) };
         }
         match text.split_once("://") {
-            Some(("redis" | "valkey", rest)) => {
-                servers(rest).map(|(servers, credentials)| Self::Servers { servers, credentials })
+            Some((scheme @ ("redis" | "valkey" | "rediss" | "valkeys"), rest)) => {
+                let secure = matches!(scheme, "rediss" | "valkeys");
+                servers(rest).map(|(servers, credentials)| Self::Servers { servers, credentials, secure })
             }
-            Some(("cluster", rest)) => {
-                servers(rest).map(|(seeds, credentials)| Self::Cluster { seeds, credentials })
-            }
-            Some(("rediss" | "valkeys", _)) => {
-                Err("encrypted connections to a store are not supported yet: redis://... is".to_owned())
+            Some((scheme @ ("cluster" | "clusters"), rest)) => {
+                let secure = scheme == "clusters";
+                servers(rest).map(|(seeds, credentials)| Self::Cluster { seeds, credentials, secure })
             }
             _ => Err(WANTED.to_owned()),
         }
@@ -183,13 +194,16 @@ pub struct FleetStore {
     pub server: ServerAddress,
     /// How weir signs in to it.
     pub credentials: Option<Credentials>,
+    /// It speaks TLS.
+    pub secure: bool,
 }
 
 /// As it would be given, without the password.
 impl fmt::Display for FleetStore {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hidden = if self.credentials.is_some() { "...@" } else { "" };
-        write!(out, "redis://{hidden}{}", self.server)
+        let secure = if self.secure { "s" } else { "" };
+        write!(out, "redis{secure}://{hidden}{}", self.server)
     }
 }
 
@@ -202,8 +216,8 @@ impl FromStr for FleetStore {
             return Err(WANTED.to_owned());
         }
         match text.parse() {
-            Ok(Storage::Servers { mut servers, credentials }) if servers.len() == 1 => {
-                Ok(Self { server: servers.remove(0), credentials })
+            Ok(Storage::Servers { mut servers, credentials, secure }) if servers.len() == 1 => {
+                Ok(Self { server: servers.remove(0), credentials, secure })
             }
             Err(problem) if problem != self::WANTED => Err(problem),
             _ => Err(WANTED.to_owned()),
@@ -267,6 +281,10 @@ mod tests {
             ("redis://10.0.0.1:6379,10.0.0.2:6380/0", "redis://10.0.0.1:6379,10.0.0.2:6380"),
             ("redis://[::1]:7000,[fe80::1]", "redis://[::1]:7000,[fe80::1]:6379"),
             ("redis://:secret@h:1/", "redis://...@h:1"),
+            ("rediss://:secret@h,g:1", "rediss://...@h:6379,g:1"),
+            ("valkeys://h", "rediss://h:6379"),
+            ("valkey://h", "redis://h:6379"),
+            ("clusters://h:1", "clusters://h:1"),
         ] {
             assert_eq!(
                 text.parse::<Storage>().map(|storage| storage.to_string()),
@@ -312,15 +330,13 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Storage>(), Err(complaint.to_owned()), "{text}");
         }
-        let told = "rediss://a".parse::<Storage>().expect_err("not yet");
-        assert!(told.contains("not supported yet"), "{told}");
         assert_eq!("cluster://a,a:6379".parse::<Storage>(), Err("a:6379 is there twice".to_owned()));
     }
 
     #[test]
     fn a_cluster_is_named_by_some_of_its_nodes() {
         let storage: Storage = "cluster://ann:secret@a,b:7000".parse().expect("well formed");
-        let Storage::Cluster { seeds, credentials } = &storage else { panic!("{storage}") };
+        let Storage::Cluster { seeds, credentials, secure: false } = &storage else { panic!("{storage}") };
         let seeds: Vec<String> = seeds.iter().map(ToString::to_string).collect();
         assert_eq!(seeds, ["a:6379", "b:7000"]);
         assert_eq!(credentials.as_ref().and_then(|known| known.user.as_deref()), Some("ann"));
@@ -329,6 +345,8 @@ mod tests {
 
     #[test]
     fn a_fleet_counts_in_one_server() {
+        let store: FleetStore = "rediss://ann:secret@h".parse().expect("well formed");
+        assert_eq!((store.to_string().as_str(), store.secure), ("rediss://...@h:6379", true));
         let store: FleetStore = "redis://ann:secret@h".parse().expect("well formed");
         assert_eq!(store.to_string(), "redis://...@h:6379");
         assert!(!format!("{store:?}").contains("secret"));
@@ -338,7 +356,6 @@ mod tests {
         }
         for (text, complaint) in [
             ("redis://h:x", "'h:x' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
-            ("rediss://h", "encrypted connections to a store are not supported yet: redis://... is"),
             ("redis://h/3", "a database other than 0 is not supported: leave out what follows '/'"),
         ] {
             assert_eq!(text.parse::<FleetStore>(), Err(complaint.to_owned()), "{text}");

@@ -64,6 +64,9 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
         "clients" => {
             line("connected_clients", &sum.clients_open);
             line("maxclients", &facts.clients_max);
+            if let Some(tls) = &facts.tls {
+                line("tls_clients", &tls.open);
+            }
             line("cluster_connections", &0);
             line("blocked_clients", &0);
             line("tracking_clients", &0);

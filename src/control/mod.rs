@@ -29,6 +29,7 @@ mod store_versions;
 pub mod suggestion;
 mod tenant_series;
 pub mod tenants;
+mod tls_series;
 pub mod top;
 
 pub use cluster::{node_names, slots_line};
@@ -45,3 +46,4 @@ pub use replicas::ReplicaFacts;
 pub use report::{EventLoopFigures, ProcessFacts, ShardReport, Totals};
 pub use store_versions::StoreVersions;
 pub use tenant_series::TenantSeries;
+pub use tls_series::{Handshake, TlsFigures};

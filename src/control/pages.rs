@@ -12,6 +12,7 @@ use super::quota_page::quotas_page;
 use super::replicas::write_replicas;
 use super::state::state_page;
 use super::tenants::Tenants;
+use super::tls_series::write_tls;
 use super::{FleetQuotas, Journal, Meter, ProcessFacts, QuotaHistory, QuotaSource, Recent, Totals, Versions};
 use crate::config::Quotas;
 use crate::shard::COUNTERS;
@@ -99,6 +100,9 @@ fn metrics(view: View<'_>, totals: &Totals) -> String {
         let named = view.meter.series().named();
         let names = named.iter().map(|(id, _)| (*id, view.versions.current().tenant(*id).name.as_str()));
         write_fleet(&mut page, fleet, names, view.now.monotonic);
+    }
+    if let Some(tls) = &view.facts.tls {
+        write_tls(&mut page, tls);
     }
     write_shard_gauges(&mut page, totals);
     write_counters(&mut page, totals);

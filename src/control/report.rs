@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{QuotaHistory, ReplicaFacts};
+use super::{QuotaHistory, ReplicaFacts, TlsFigures};
 use crate::routing::cluster::Map;
 use crate::shard::{
     BulkheadFigures, Counters, HotFigures, HotKey, Pressures, ReaderFigures, ServiceTimes, Shard, UserFigures,
@@ -127,6 +127,8 @@ pub struct ProcessFacts {
     pub quota_pools: usize,
     /// Debt to quotas that was forgiven so far, in millionths of a request unit.
     pub forgiven: u64,
+    /// What was counted of TLS, where it is spoken.
+    pub tls: Option<TlsFigures>,
     /// No new clients: the process is about to end.
     pub draining: bool,
 }

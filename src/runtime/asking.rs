@@ -3,9 +3,11 @@
 use std::io::{self, Read as _, Write as _};
 use std::time::Duration;
 
-use socket2::{SockAddr, Socket, Type};
+use socket2::{Socket, Type};
 
 use super::clock::Clock;
+use super::connect::Spot;
+use super::tls::{Line, StoreTls};
 use crate::protocol::{ReplyScanner, encode};
 use crate::values::Timestamp;
 
@@ -48,17 +50,33 @@ pub(super) fn sign_in(out: &mut Vec<u8>, (user, password): &Credentials) {
 
 /// The replies, in their order.
 pub(super) fn ask(
-    address: &SockAddr,
+    spot: &Spot,
+    tls: Option<&StoreTls>,
     question: &Question,
     clock: Clock,
     deadline: Timestamp,
 ) -> io::Result<Vec<Vec<u8>>> {
-    let mut socket = Socket::new(address.domain(), Type::STREAM.cloexec(), None)?;
-    socket.connect_timeout(address, left(clock, deadline)?)?;
-    send(&mut socket, &question.bytes, clock, deadline)?;
+    let mut line = connect(spot, tls, clock, deadline)?;
+    send(&mut line, &question.bytes, clock, deadline)?;
     let replies = question.before + question.wanted;
-    let told = receive(&mut socket, (replies, question.bytes_max), clock, deadline)?;
+    let told = receive(&mut line, (replies, question.bytes_max), clock, deadline)?;
     Ok(apart(&told).skip(question.before).map(<[u8]>::to_vec).collect())
+}
+
+/// A connection; with TLS, hands are shaken when something is sent.
+pub(super) fn connect(
+    spot: &Spot,
+    tls: Option<&StoreTls>,
+    clock: Clock,
+    deadline: Timestamp,
+) -> io::Result<Line> {
+    let session = tls.map(|tls| tls.session(&spot.host)).transpose().map_err(io::Error::other)?;
+    let socket = Socket::new(spot.address.domain(), Type::STREAM.cloexec(), None)?;
+    socket.connect_timeout(&spot.address, left(clock, deadline)?)?;
+    if spot.address.is_ipv4() || spot.address.is_ipv6() {
+        socket.set_tcp_nodelay(true)?;
+    }
+    Ok(Line::new(socket, session))
 }
 
 /// Whole replies, one behind the other.
@@ -72,11 +90,11 @@ fn apart(mut told: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Sends all of it.
-pub(super) fn send(socket: &mut Socket, bytes: &[u8], clock: Clock, deadline: Timestamp) -> io::Result<()> {
+pub(super) fn send(line: &mut Line, bytes: &[u8], clock: Clock, deadline: Timestamp) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
-        socket.set_write_timeout(Some(left(clock, deadline)?))?;
-        match socket.write(rest) {
+        line.set_timeout(left(clock, deadline)?)?;
+        match line.write(rest) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(sent) => rest = &rest[sent..],
             Err(error) if is_interruption(&error) => {}
@@ -88,7 +106,7 @@ pub(super) fn send(socket: &mut Socket, bytes: &[u8], clock: Clock, deadline: Ti
 
 /// So many replies, of so many bytes at most, as they came.
 pub(super) fn receive(
-    socket: &mut Socket,
+    line: &mut Line,
     (replies, bytes_max): (usize, usize),
     clock: Clock,
     deadline: Timestamp,
@@ -97,8 +115,8 @@ pub(super) fn receive(
         Replies { scanner: ReplyScanner::default(), bytes: Vec::new(), missing: replies, bytes_max };
     let mut chunk = [0; CHUNK_BYTES];
     while replies.missing > 0 {
-        socket.set_read_timeout(Some(left(clock, deadline)?))?;
-        match socket.read(&mut chunk) {
+        line.set_timeout(left(clock, deadline)?)?;
+        match line.read(&mut chunk) {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")),
             Ok(length) => replies.take(&chunk[..length])?,
             Err(error) if is_interruption(&error) => {}

@@ -10,15 +10,23 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use super::driver::Connector;
 use super::messages::Mailbox;
 use super::storage_thread::ToStorage;
+use super::tls::{Session, StoreTls};
 use crate::values::BackendId;
 
-/// Where a node is. Looked at whenever a connection is opened, and by nobody else, so a lock holds nobody up.
-pub(super) type Place = Arc<Mutex<Option<SockAddr>>>;
+/// Where a node is, and what its host is called.
+#[derive(Clone, Debug)]
+pub(super) struct Spot {
+    pub address: SockAddr,
+    pub host: String,
+}
+
+/// Where a node is now. Looked at whenever a connection is opened, and by nobody else, so a lock holds nobody up.
+pub(super) type Place = Arc<Mutex<Option<Spot>>>;
 
 /// How to reach one backend.
 #[derive(Clone)]
 pub(super) enum Route {
-    Socket(SockAddr),
+    Server(Spot),
     /// A node of a cluster: where it is now, if anybody is there.
     Node(Place),
     Embedded(Mailbox<ToStorage>),
@@ -26,16 +34,17 @@ pub(super) enum Route {
 
 /// How to reach all of them.
 #[derive(Clone)]
-pub(super) struct Routes(pub Arc<[Route]>);
+pub(super) struct Routes {
+    pub routes: Arc<[Route]>,
+    /// How they are spoken to, where they speak TLS.
+    pub tls: Option<StoreTls>,
+}
 
 impl Connector for Routes {
     fn open(&self, backend: BackendId) -> io::Result<(OwnedFd, Option<SockAddr>)> {
-        match &self.0[usize::from(backend.0)] {
-            Route::Socket(address) => open(address.clone()),
-            Route::Node(place) => {
-                let address = place.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                open(address.ok_or(io::ErrorKind::AddrNotAvailable)?)
-            }
+        match &self.routes[usize::from(backend.0)] {
+            Route::Server(spot) => open(spot.address.clone()),
+            Route::Node(place) => open(spot_of(place).ok_or(io::ErrorKind::AddrNotAvailable)?.address),
             Route::Embedded(storage) => {
                 let (ours, theirs) = UnixStream::pair()?;
                 storage.post(ToStorage::Adopt(theirs.into()));
@@ -43,6 +52,20 @@ impl Connector for Routes {
             }
         }
     }
+
+    fn secure(&self, backend: BackendId) -> Option<Result<Session, String>> {
+        let tls = self.tls.as_ref()?;
+        match &self.routes[usize::from(backend.0)] {
+            Route::Server(spot) => Some(tls.session(&spot.host)),
+            // One that just moved is looked for again.
+            Route::Node(place) => spot_of(place).map(|spot| tls.session(&spot.host)),
+            Route::Embedded(_) => None,
+        }
+    }
+}
+
+fn spot_of(place: &Place) -> Option<Spot> {
+    place.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 fn open(address: SockAddr) -> io::Result<(OwnedFd, Option<SockAddr>)> {

@@ -22,6 +22,7 @@ use super::messages::{
 use super::notify::Notify;
 use super::park::Parking;
 use super::storage_thread::ToStorage;
+use super::tls::{Tally, ToHandshakes};
 use crate::control::client_rounds::ClientRounds;
 use crate::control::explain_page::{self, ExplainQuery};
 use crate::control::http::{Head, Response, Status};
@@ -60,7 +61,18 @@ pub(super) struct ControlSettings {
     pub replicas: Option<Sender<ToReplicas>>,
     /// Who talks with a process that takes over, where one may.
     pub takeover: Option<Mailbox<ToTakeover>>,
+    /// Who takes clients in that speak TLS, where they do.
+    pub tls: Option<TlsMailboxes>,
+    /// What is counted of TLS, where it is spoken.
+    pub tally: Option<Arc<Tally>>,
     pub clock: Clock,
+}
+
+/// Where the threads are told something that see to TLS.
+pub(super) struct TlsMailboxes {
+    pub handshakes: Mailbox<ToHandshakes>,
+    /// Each letter means that certificates are to be read again.
+    pub certificates: Mailbox<()>,
 }
 
 /// What clients ask that takes the figures of all shards.
@@ -198,6 +210,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         }
         ToControl::Spent(report) => this.reconcile(&report),
         ToControl::Line(line) => this.say(log::Kind::Level, &line),
+        ToControl::Said(kind, line) => this.say(kind, &line),
         ToControl::Drained(shard) => {
             this.drained[usize::from(shard.0)] = true;
             let all = this.drained.iter().all(|drained| *drained);
@@ -240,6 +253,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
                 ),
             );
             this.admin = AdminPort::Closed;
+            this.stop_shaking_hands();
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::HandOver));
             drop(this);
             stop_after(Rc::clone(control), timeout);
@@ -283,6 +297,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.tell_successor(ToTakeover::Withdraw);
             let timeout = this.settings.drain_timeout;
             this.say(log::Kind::Life, &format!("draining, for {timeout:?} at most"));
+            this.stop_shaking_hands();
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::Drain));
             drop(this);
             stop_after(Rc::clone(control), timeout);
@@ -379,6 +394,7 @@ impl Control {
         facts.quota_pools = self.settings.pools.pools();
         facts.forgiven = self.settings.pools.forgiven();
         facts.quotas = self.settings.versions.history().clone();
+        facts.tls = self.settings.tally.as_ref().map(|tally| tally.figures());
         facts
     }
 
@@ -587,8 +603,16 @@ impl Control {
         self.log.say(kind, text, &mut self.looks.journal, now);
     }
 
+    fn stop_shaking_hands(&self) {
+        if let Some(tls) = &self.settings.tls {
+            tls.handshakes.post(ToHandshakes::Stop);
+        }
+    }
+
     fn reload(&mut self) {
-        if self.settings.versions.file().is_none() {
+        if let Some(tls) = &self.settings.tls {
+            tls.certificates.post(());
+        } else if self.settings.versions.file().is_none() {
             self.say(log::Kind::Reload, "told to reload, but there is no quota file (--quotas)");
         }
         self.settings.quotas.post(ToQuotas::Reload);

@@ -9,7 +9,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::reception::{Reception, Stop, Turn, Want};
-use super::ring::{Completion, Ring, Token};
+use super::ring::{Completion, ReceivedBuffer, Ring, Token};
+use super::tls::{Heard, SecureClient, Session};
 use crate::protocol::{Room, Segment};
 use crate::values::limits::RECEIVE_BUFFERS;
 use crate::values::time::Now;
@@ -31,6 +32,10 @@ pub(super) enum Entrance {
 pub(super) trait Application {
     /// A new connection: whose it is.
     fn handle_accepted(&mut self, entrance: Entrance, now: Now) -> Owner;
+    /// A new connection speaks TLS, and whom its certificate names.
+    fn note_secure(&mut self, _owner: Owner, _name: Option<&str>, _now: Now) {}
+    /// TLS could not be spoken with a store, in words.
+    fn note_insecure(&mut self, _problem: String, _now: Now) {}
     /// The socket of a new connection, to be looked at.
     fn note_socket(&mut self, _owner: Owner, _socket: &OwnedFd) {}
     fn handle_connected(&mut self, owner: Owner, now: Now);
@@ -63,6 +68,10 @@ pub(super) trait Application {
 pub(super) trait Connector {
     /// A socket to a backend, and where it is to be connected to, unless it is connected already.
     fn open(&self, backend: BackendId) -> io::Result<(OwnedFd, Option<socket2::SockAddr>)>;
+    /// What is to stand around a connection to it, if anything is.
+    fn secure(&self, _backend: BackendId) -> Option<Result<Session, String>> {
+        None
+    }
 }
 
 struct Socket {
@@ -73,6 +82,8 @@ struct Socket {
     closing: bool,
     /// How much of the segment under way was sent before.
     sent: usize,
+    /// What stands around it, where TLS is spoken.
+    tls: Option<Box<Session>>,
 }
 
 impl Socket {
@@ -110,6 +121,8 @@ pub(super) struct Driver {
     client_sockets: Vec<Option<Token>>,
     link_sockets: Vec<Option<Token>>,
     wake_at: Option<Timestamp>,
+    /// What just became plain of bytes that were encrypted.
+    plain: Vec<u8>,
 }
 
 impl Driver {
@@ -130,6 +143,7 @@ impl Driver {
             client_sockets: Vec::new(),
             link_sockets: Vec::new(),
             wake_at: None,
+            plain: Vec::new(),
         }
     }
 
@@ -219,6 +233,11 @@ impl Driver {
         }
     }
 
+    /// Does a socket speak TLS?
+    pub fn is_secure(&mut self, owner: Owner) -> bool {
+        self.token_of(owner).is_some_and(|token| self.socket(token).tls.is_some())
+    }
+
     /// Receives again on a socket that was detained.
     pub fn let_go(&mut self, owner: Owner, application: &mut impl Application) {
         if let Some(token) = self.token_of(owner) {
@@ -240,6 +259,19 @@ impl Driver {
         Some(fd)
     }
 
+    /// Adopts a client that has shaken hands, with whatever it said since.
+    pub fn adopt_secure(&mut self, client: SecureClient, application: &mut impl Application, now: Now) {
+        let owner = application.handle_accepted(Entrance::Resp, now);
+        application.note_socket(owner, &client.socket);
+        application.note_secure(owner, client.name.as_deref(), now);
+        let token = self.insert(client.socket, owner);
+        self.socket(token).tls = Some(client.session);
+        self.hear(token, &[], application, now);
+        if self.sockets[token as usize].is_some() {
+            self.receive(token, application);
+        }
+    }
+
     /// Sees to it that the ring has a completion at that time.
     pub fn wake_at(&mut self, at: Timestamp, now: Now) {
         let armed = self.wake_at.is_some_and(|armed| armed > now.monotonic && armed <= at);
@@ -256,6 +288,9 @@ impl Driver {
             }
             Completion::Received { socket: token, buffer, ended } => {
                 let socket = self.sockets[token as usize].as_mut().expect("busy sockets are kept");
+                if socket.tls.is_some() {
+                    return self.received_encrypted(token, buffer, ended, application, now);
+                }
                 let missing = if socket.closing {
                     0
                 } else {
@@ -290,7 +325,12 @@ impl Driver {
                 match result {
                     _ if socket.closing => self.forget_if_done(token),
                     Ok(()) => {
-                        application.handle_connected(owner, now);
+                        if socket.tls.is_some() {
+                            // It is connected when hands are shaken.
+                            self.pump(token);
+                        } else {
+                            application.handle_connected(owner, now);
+                        }
                         self.receive(token, application);
                     }
                     Err(error) => {
@@ -367,12 +407,108 @@ impl Driver {
         }
     }
 
+    fn received_encrypted(
+        &mut self,
+        token: Token,
+        buffer: ReceivedBuffer,
+        ended: bool,
+        application: &mut impl Application,
+        now: Now,
+    ) {
+        // Lent for a moment, so that both can be named.
+        let mut plain = std::mem::take(&mut self.plain);
+        let socket = self.sockets[token as usize].as_mut().expect("busy sockets are kept");
+        let heard = match &mut socket.tls {
+            Some(tls) if !socket.closing => tls.receive(self.ring.bytes(&buffer), &mut plain),
+            _ => Ok(Heard::default()),
+        };
+        self.ring.give_back(buffer);
+        self.pass_on(token, heard, &mut plain, application, now);
+        self.plain = plain;
+        let turn = self.turn;
+        let reception = &mut self.socket(token).reception;
+        // What is missing of a message cannot be received into its place, since it has yet to become plain.
+        let want = if ended { reception.handle_received_last(0) } else { reception.handle_received(turn, 0) };
+        if want != Want::Nothing || ended {
+            self.carry_on(token, want, application);
+        }
+    }
+
+    /// What a session has to say, with these bytes.
+    fn hear(&mut self, token: Token, bytes: &[u8], application: &mut impl Application, now: Now) {
+        let mut plain = std::mem::take(&mut self.plain);
+        if let Some(tls) = &mut self.socket(token).tls {
+            let heard = tls.receive(bytes, &mut plain);
+            self.pass_on(token, heard, &mut plain, application, now);
+        }
+        self.plain = plain;
+    }
+
+    fn pass_on(
+        &mut self,
+        token: Token,
+        heard: Result<Heard, rustls::Error>,
+        plain: &mut Vec<u8>,
+        application: &mut impl Application,
+        now: Now,
+    ) {
+        let owner = self.socket(token).owner;
+        if matches!(heard, Ok(Heard { ready: true, .. })) {
+            application.handle_connected(owner, now);
+        }
+        if !plain.is_empty() {
+            application.handle_received(owner, plain, now);
+            plain.clear();
+        }
+        match heard {
+            Ok(Heard { ended, .. }) => {
+                self.pump(token);
+                if ended && !self.socket(token).closing {
+                    application.handle_end(owner, now);
+                    if let Owner::Link(..) = owner {
+                        self.close(token, Ending::Orderly);
+                    }
+                }
+            }
+            Err(error) => {
+                self.complain(token, &error.to_string(), application, now);
+                // A client that is told why it is closed must not lose that; a store may have done anything.
+                let loss = if let Owner::Client(_) = owner { Loss::ByPeer } else { Loss::OnTheWay };
+                self.lose(token, loss, application, now);
+            }
+        }
+    }
+
+    /// A handshake with a store came to nothing: that is worth a word.
+    fn complain(&mut self, token: Token, problem: &str, application: &mut impl Application, now: Now) {
+        let complaint = self.socket(token).tls.as_mut().and_then(|tls| tls.complaint(problem));
+        if let Some(complaint) = complaint {
+            application.note_insecure(complaint, now);
+        }
+    }
+
+    /// Sends what is encrypted, or can be, unless something is being sent.
+    fn pump(&mut self, token: Token) {
+        let socket = self.socket(token);
+        if socket.sending || socket.closing {
+            return;
+        }
+        if let Some(bytes) = socket.tls.as_mut().and_then(|tls| tls.encrypt()) {
+            (socket.sending, socket.sent) = (true, 0);
+            self.ring.send(token, Segment::Gathered(bytes), 0);
+        }
+    }
+
     /// The other side sends no more.
     fn ended(&mut self, token: Token, application: &mut impl Application, now: Now) {
+        if !self.socket(token).closing {
+            self.complain(token, "it closed the connection", application, now);
+        }
         let socket = self.socket(token);
         socket.reception.handle_end();
+        let told = socket.tls.as_ref().is_some_and(|tls| tls.has_ended());
         let (owner, closing) = (socket.owner, socket.closing);
-        if !closing {
+        if !closing && !told {
             application.handle_end(owner, now);
         }
         match owner {
@@ -424,6 +560,9 @@ impl Driver {
         let length = segment.len();
         let sent = socket.sent + result.as_ref().map_or(0, |sent| *sent);
         let (owner, closing) = (socket.owner, socket.closing);
+        if socket.tls.is_some() {
+            return self.sent_encrypted(token, segment, sent, result, application, now);
+        }
         match result {
             Ok(progress) if !closing && sent < length && *progress > 0 => {
                 application.handle_sending(owner, now);
@@ -444,6 +583,47 @@ impl Driver {
         }
     }
 
+    fn sent_encrypted(
+        &mut self,
+        token: Token,
+        segment: Segment,
+        sent: usize,
+        result: &io::Result<usize>,
+        application: &mut impl Application,
+        now: Now,
+    ) {
+        let length = segment.len();
+        let socket = self.socket(token);
+        let (owner, closing) = (socket.owner, socket.closing);
+        let Some(tls) = &mut socket.tls else { return };
+        let goes_on = match result {
+            Ok(progress) => *progress > 0,
+            Err(error) => matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)),
+        };
+        if !closing && sent < length && goes_on {
+            (socket.sending, socket.sent) = (true, sent);
+            return self.ring.send(token, segment, sent);
+        }
+        if closing || sent < length {
+            if let Some(plain) = tls.give_up() {
+                application.handle_transmitted(owner, plain, now);
+            }
+            if closing {
+                return self.forget_if_done(token);
+            }
+            let loss = result.as_ref().map_or_else(loss_of, |_| Loss::OnTheWay);
+            return self.lose(token, loss, application, now);
+        }
+        let (done, tell) = tls.handle_sent(length);
+        if tell {
+            application.handle_sending(owner, now);
+        }
+        if let Some(plain) = done {
+            application.handle_transmitted(owner, plain, now);
+        }
+        self.pump(token);
+    }
+
     fn act(
         &mut self,
         action: Action,
@@ -460,6 +640,9 @@ impl Driver {
         | Action::PauseReading(owner)
         | Action::ResumeReading(owner)) = action;
         let Some(token) = self.token_of(owner) else { return };
+        if matches!(action, Action::Close(_) | Action::Reset(_)) {
+            self.complain(token, "it did not answer in time", application, now);
+        }
         match action {
             Action::Connect { .. } => {}
             Action::Close(_) => self.close(token, Ending::Orderly),
@@ -492,7 +675,15 @@ impl Driver {
                 self.receive(token, application);
             }
             Ok((fd, Some(address))) => {
+                let session = match connector.secure(backend).transpose() {
+                    Ok(session) => session.map(Box::new),
+                    Err(problem) => {
+                        application.note_insecure(problem, now);
+                        return application.handle_lost(owner, Loss::ByPeer, now);
+                    }
+                };
                 let token = self.insert(fd, owner);
+                self.socket(token).tls = session;
                 self.socket(token).connecting = true;
                 self.ring.connect(token, address);
             }
@@ -525,6 +716,10 @@ impl Driver {
 
     fn send(&mut self, token: Token, segment: Segment, sent: usize) {
         let socket = self.socket(token);
+        if let Some(tls) = &mut socket.tls {
+            tls.begin_sending(segment);
+            return self.pump(token);
+        }
         debug_assert!(!socket.sending, "one segment per socket is under way");
         socket.sending = true;
         socket.sent = sent;
@@ -543,6 +738,15 @@ impl Driver {
         }
         socket.closing = true;
         socket.reception.close();
+        if ending == Ending::Orderly
+            && !socket.sending
+            && !socket.connecting
+            && let Some(tls) = &mut socket.tls
+        {
+            let farewell = tls.farewell();
+            self.ring.send_last(token, &farewell);
+        }
+        let socket = self.socket(token);
         let (busy, connecting, owner) = (socket.is_busy(), socket.connecting, socket.owner);
         // Whatever is under way completes then, and the socket is forgotten.
         match ending {
@@ -579,7 +783,15 @@ impl Driver {
             self.sockets.resize_with(token as usize + 1, || None);
         }
         let reception = Reception::default();
-        let socket = Socket { owner, reception, sending: false, connecting: false, closing: false, sent: 0 };
+        let socket = Socket {
+            owner,
+            reception,
+            sending: false,
+            connecting: false,
+            closing: false,
+            sent: 0,
+            tls: None,
+        };
         let before = self.sockets[token as usize].replace(socket);
         debug_assert!(before.is_none(), "the ring names nothing twice");
         let index = index_of(owner);

@@ -5,11 +5,12 @@ use std::io;
 use std::net::ToSocketAddrs as _;
 
 use crossbeam_channel::Receiver;
-use socket2::{Domain, Protocol, Socket, Type};
 
-use super::asking::{left, receive, send, sign_in};
+use super::asking::{connect, receive, send, sign_in};
 use super::clock::Clock;
+use super::connect::Spot;
 use super::messages::{Mailbox, ToControl, ToFleet};
+use super::tls::{Line, StoreTls};
 use crate::config::FleetStore;
 use crate::control::Exchange;
 use crate::protocol::reply;
@@ -19,6 +20,7 @@ use crate::values::limits::FLEET_ANSWER_BYTES_MAX;
 /// What the thread works with.
 pub(super) struct FleetThread {
     pub store: FleetStore,
+    pub tls: Option<StoreTls>,
     pub control: Mailbox<ToControl>,
     pub questions: Receiver<ToFleet>,
     pub clock: Clock,
@@ -42,12 +44,7 @@ impl FleetThread {
         }
     }
 
-    fn ask(
-        &self,
-        kept: &mut Option<Socket>,
-        exchange: &Exchange,
-        deadline: Timestamp,
-    ) -> io::Result<Vec<u8>> {
+    fn ask(&self, kept: &mut Option<Line>, exchange: &Exchange, deadline: Timestamp) -> io::Result<Vec<u8>> {
         let clock = self.clock;
         let connection = match kept {
             Some(connection) => connection,
@@ -58,22 +55,20 @@ impl FleetThread {
     }
 
     /// The name is looked up each time: a store that moved has another address.
-    fn connect(&self, deadline: Timestamp) -> io::Result<Socket> {
-        let FleetStore { server, credentials } = &self.store;
+    fn connect(&self, deadline: Timestamp) -> io::Result<Line> {
+        let FleetStore { server, credentials, .. } = &self.store;
         let mut problem = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
         for address in (server.host.as_str(), server.port).to_socket_addrs()? {
-            let mut socket =
-                Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), Some(Protocol::TCP))?;
-            match socket.connect_timeout(&address.into(), left(self.clock, deadline)?) {
-                Ok(()) => {
-                    socket.set_tcp_nodelay(true)?;
+            let spot = Spot { address: address.into(), host: server.host.clone() };
+            match connect(&spot, self.tls.as_ref(), self.clock, deadline) {
+                Ok(mut line) => {
                     if let Some(known) = credentials {
                         let mut request = Vec::new();
                         sign_in(&mut request, &known.pair());
-                        send(&mut socket, &request, self.clock, deadline)?;
-                        signed_in(&receive(&mut socket, (1, FLEET_ANSWER_BYTES_MAX), self.clock, deadline)?)?;
+                        send(&mut line, &request, self.clock, deadline)?;
+                        signed_in(&receive(&mut line, (1, FLEET_ANSWER_BYTES_MAX), self.clock, deadline)?)?;
                     }
-                    return Ok(socket);
+                    return Ok(line);
                 }
                 Err(error) => problem = error,
             }
@@ -104,7 +99,7 @@ mod tests {
         let (control, letters, _bell) = Mailbox::for_executor().expect("an eventfd");
         let (sender, questions) = crossbeam_channel::bounded(1);
         let store = format!("redis://127.0.0.1:{port}").parse().expect("well formed");
-        FleetThread { store, control, questions, clock }.start().expect("a thread");
+        FleetThread { store, tls: None, control, questions, clock }.start().expect("a thread");
         let exchange = Exchange { number: 7, request: b"PING\r\n".to_vec(), replies: 1 };
         let deadline = clock.now().monotonic.after(Duration::from_millis(20));
         sender.send(ToFleet { exchange, deadline }).expect("it listens");

@@ -40,6 +40,8 @@ pub(super) enum Kind {
     HotKey,
     /// Another process takes over, or this one does.
     Takeover,
+    /// Certificates, or handshakes.
+    Tls,
     /// The process starts or ends.
     Life,
 }
@@ -57,6 +59,7 @@ impl Kind {
             Self::Fleet => "fleet",
             Self::HotKey => "hot key",
             Self::Takeover => "takeover",
+            Self::Tls => "TLS",
             Self::Life => "process",
         }
     }

@@ -14,6 +14,8 @@
 //! | `SlotsConfirmed` | one per round of all primaries: four fifths of the time there is none |
 //! | `Replicas` | one per shard and second, and one to control |
 //! | `Map`, `Wanted` | one per map, and one per file of quotas |
+//! | `SecureClient` | `TLS_IN_TRANSIT_MAX` over all shards |
+//! | `Said` | one for each time that certificates are read again, and one a minute |
 //! | `Line` | one per shard, backend and second: a level lasts that long at least |
 //! | `ToFleet`, `Fleet` | one per period, and one before it that is not taken yet |
 //! | `Drain`, `HandOver`, `Listen`, `Stop`, `Drained`, `Deaf` | one per shard |
@@ -30,6 +32,8 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 
+use super::log;
+use super::tls::SecureClient;
 use crate::config::{AdminToken, QuotaError, Quotas};
 use crate::control::explain_page::ExplainQuery;
 use crate::control::{Exchange, QuotaSource, ShardReport};
@@ -54,6 +58,8 @@ pub(super) enum ToShard {
     SlotsConfirmed(Timestamp),
     /// How far its replicas are behind.
     Replicas(Arc<[ReplicaState]>),
+    /// A client that has shaken hands.
+    SecureClient(Box<SecureClient>),
     /// Say what you have counted.
     Report,
     /// A client of any shard wants something of all clients.
@@ -130,6 +136,8 @@ pub(super) enum ToControl {
     Spent(Report),
     /// Something that whoever looks after weir should read.
     Line(String),
+    /// The same from a thread beside them, and what it is about.
+    Said(log::Kind, String),
     /// No client is left, after `Drain`.
     Drained(ShardId),
     Signal(Signal),

@@ -10,6 +10,8 @@
 //!  weir-versions      asks stores for their versions, once a minute: versions_thread.rs
 //!  weir-topology      asks nodes of a cluster who owns which slot: topology_thread.rs
 //!  weir-replicas      asks nodes of a cluster how far its replicas are behind: replicas_thread.rs
+//!  weir-tls           takes clients in that speak TLS, and shakes hands with them: tls/
+//!  weir-certs         reads certificates again when their files change: tls/
 //!  weir-signals       turns signals into letters to control
 //!  weir-takeover      waits for a process that takes over, or takes its clients: takeover/
 //! ```
@@ -40,6 +42,7 @@ mod server;
 mod shard_thread;
 mod storage_thread;
 mod takeover;
+mod tls;
 mod top;
 mod topology_thread;
 mod versions_thread;

@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError};
 use super::asking::{self, Credentials, Question};
 use super::clock::Clock;
 use super::messages::{Mailbox, ToControl, ToReplicas, ToShard};
+use super::tls::StoreTls;
 use super::topology_thread::found;
 use crate::routing::cluster::{Answer, Map, NodeKey, ReplicaState, Replicas, Replication};
 use crate::values::Timestamp;
@@ -34,6 +35,7 @@ pub(super) struct ReplicasThread {
     pub map: Arc<Map>,
     /// There are tenants whose reads replicas may answer.
     pub is_wanted: bool,
+    pub tls: Option<StoreTls>,
     pub clock: Clock,
 }
 
@@ -105,8 +107,8 @@ impl ReplicasThread {
     }
 
     fn told(&self, node: NodeKey, question: &Question, deadline: Timestamp) -> Option<Replication> {
-        let address = self.map.node_of(node)?.addresses.iter().find_map(found)?;
-        let replies = asking::ask(&address, question, self.clock, deadline).ok()?;
+        let spot = self.map.node_of(node)?.addresses.iter().find_map(found)?;
+        let replies = asking::ask(&spot, self.tls.as_ref(), question, self.clock, deadline).ok()?;
         Replication::parse(replies.first()?)
     }
 }

@@ -325,6 +325,12 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_BORROWED, place as u64)));
     }
 
+    /// Sends a few bytes before the end, as far as the socket takes them at once. Nothing else may be being sent.
+    pub fn send_last(&self, token: Token, bytes: &[u8]) {
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        let _ = rustix::net::send(self.descriptors.get(token), bytes, flags);
+    }
+
     /// Ends a socket in both directions, so that whatever is under way on it completes.
     pub fn shut_down(&self, socket: Token) {
         // At once, not over the ring: the kernel would put it off to a thread of its own. Where it fails, there is no

@@ -15,8 +15,8 @@ use glommio::ExecutorJoinHandle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use super::clock::Clock;
-use super::connect::{Place, Route, Routes};
-use super::control_thread::{self, Control, ControlSettings};
+use super::connect::{Place, Route, Routes, Spot};
+use super::control_thread::{self, Control, ControlSettings, TlsMailboxes};
 use super::driver::{Driver, Entrance};
 use super::fleet_thread::FleetThread;
 use super::mesh::{self, Mesh};
@@ -28,12 +28,13 @@ use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
 use super::takeover::{self, Incumbent, Manager, Offer, Predecessor};
+use super::tls::{CertificatesThread, HandshakesThread, Rates, StoreTls, Tally, TlsFiles};
 use super::topology_thread::{DOUBTS_MAX, Listeners, TopologyThread};
 use super::versions_thread::VersionsThread;
 use super::watch::FileWatch;
 use super::{admin, executor, listen, log};
 use crate::config::{
-    AdminToken, Config, Credentials, Layer, LimiterKind, Quotas, Size, Storage, TokenSource,
+    AdminToken, Config, Credentials, Layer, LimiterKind, Quotas, Size, Storage, TlsSettings, TokenSource,
 };
 use crate::control::pool::Rhythm;
 use crate::control::quota_page::Guard;
@@ -72,6 +73,9 @@ pub fn check(config: &Config) -> Result<(), String> {
     let quotas = load_quotas(config)?;
     let token = load_token(config)?;
     check_places(config, cpus.len(), resolve(config)?.len())?;
+    let tally = Arc::default();
+    config.tls.as_ref().map(|tls| TlsFiles::of(tls).load()).transpose()?;
+    store_tls(config, &tally)?;
     println!("weir: flags are fine; {}", tenants_line(config, &quotas));
     if let Some(warning) = exposure(config.admin, token) {
         println!("weir: {warning}");
@@ -87,6 +91,11 @@ pub fn run(config: &Config) -> Result<(), String> {
         config.quotas.as_ref().map(|path| QuotaFile { path: path.clone(), watch: FileWatch::new(path) });
     let quotas = Arc::new(load_quotas(config)?);
     let token = load_token(config)?;
+    let tally = Arc::<Tally>::default();
+    let certificates = config.tls.as_ref().map(Certificates::load).transpose()?;
+    let store_tls = store_tls(config, &tally)?;
+    // The fleet's store has a name of its own.
+    let storage_tls = store_tls.clone().filter(|_| config.storage.is_secure());
     for warning in executor::raise_limits(config.clients_max as u64 + FILES_SPARE)? {
         log::line(&warning);
     }
@@ -102,12 +111,13 @@ pub fn run(config: &Config) -> Result<(), String> {
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     let mut executors: Vec<Executor> = Vec::new();
     let (backends, storage) = start_storage(config, clock, &mut executors)?;
-    let topology = topology_thread(config, &backends, clock);
-    let mut versions = ask_versions(&backends, clock);
+    let topology = topology_thread(config, &backends, storage_tls.clone(), clock);
+    let mut versions = ask_versions(&backends, storage_tls.clone(), clock);
     let store_version = versions.ask_first();
     let (routes, backends): (Vec<Route>, Vec<BackendSettings>) = backends.into_iter().unzip();
     check_places(config, cpus.len(), backends.len())?;
-    let (routes, backends) = (Routes(routes.into()), Arc::<[BackendSettings]>::from(backends));
+    let routes = Routes { routes: routes.into(), tls: storage_tls.clone() };
+    let backends = Arc::<[BackendSettings]>::from(backends);
     let door = Door::new(config.clients_max, config.clients_bytes_max);
     let seats = Seats::new(config.tenant_clients_max as u32);
     let admission = admission_settings(config);
@@ -139,6 +149,7 @@ pub fn run(config: &Config) -> Result<(), String> {
             door: door.clone(),
             clock,
             busy_poll: config.busy_poll,
+            tally: Some(Arc::clone(&tally)),
             store_version,
             cluster: slots.clone().map(|slots| (slots, doubts.clone())),
         };
@@ -148,11 +159,13 @@ pub fn run(config: &Config) -> Result<(), String> {
     let shards = mailboxes.clone();
     let takeover =
         incumbent(config, &mut opened, &mut predecessor, (&shards, &control), (environment, clock))?;
-    let fleet = join_fleet(config, &quotas, admission.secret, control.clone(), clock)?;
+    let fleet_tls = store_tls.as_ref().map(StoreTls::by_host);
+    let fleet = join_fleet(config, &quotas, admission.secret, (fleet_tls, control.clone()), clock)?;
     let (to_replicas, replicas) = replicas_thread(
         config,
         (mailboxes.clone(), control.clone()),
         (slots.as_ref(), quotas.have_stale_reads()),
+        storage_tls,
         clock,
     )
     .unzip();
@@ -174,6 +187,12 @@ pub fn run(config: &Config) -> Result<(), String> {
     let (quotas_mailbox, quotas_letters, quotas_bell) =
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     let file_name = config.quotas.as_ref().map(|path| path.display().to_string());
+    let tls = certificates
+        .map(|certificates| {
+            let listeners = std::mem::take(&mut opened.secure);
+            certificates.start(listeners, (mailboxes.clone(), control.clone()), &tally, clock)
+        })
+        .transpose()?;
     let settings = ControlSettings {
         shards: mailboxes,
         storage,
@@ -188,6 +207,8 @@ pub fn run(config: &Config) -> Result<(), String> {
         fleet,
         replicas: to_replicas,
         takeover: takeover.as_ref().map(|(_, mailbox)| mailbox.clone()),
+        tls,
+        tally: (config.tls.is_some() || config.store_tls.is_some()).then_some(tally),
         clock,
     };
     let admin = opened.admin_socket.take().map(|socket| (socket, config.admin_hosts.clone()));
@@ -321,7 +342,7 @@ fn tenants_line(config: &Config, quotas: &Quotas) -> String {
 }
 
 /// Where each backend is, and what it is called.
-fn resolve(config: &Config) -> Result<Vec<(socket2::SockAddr, BackendSettings)>, String> {
+fn resolve(config: &Config) -> Result<Vec<(Spot, BackendSettings)>, String> {
     match &config.storage {
         // Nodes of a cluster are found out about from time to time.
         Storage::Embedded | Storage::Cluster { .. } => Ok(Vec::new()),
@@ -329,11 +350,11 @@ fn resolve(config: &Config) -> Result<Vec<(socket2::SockAddr, BackendSettings)>,
             let address = socket2::SockAddr::unix(path)
                 .map_err(|error| format!("--storage unix:{}: {error}", path.display()))?;
             Ok(vec![(
-                address,
+                Spot { address, host: String::new() },
                 BackendSettings { name: format!("unix:{}", path.display()), credentials: None },
             )])
         }
-        Storage::Servers { servers, credentials } => servers
+        Storage::Servers { servers, credentials, .. } => servers
             .iter()
             .map(|server| {
                 let unknown = |why: &str| format!("--storage: the server '{server}' cannot be found: {why}");
@@ -342,7 +363,8 @@ fn resolve(config: &Config) -> Result<Vec<(socket2::SockAddr, BackendSettings)>,
                     .map_err(|error| unknown(&error.to_string()))?;
                 let address = addresses.next().ok_or_else(|| unknown("its name has no address"))?;
                 let credentials = credentials.as_ref().map(Credentials::pair);
-                Ok((address.into(), BackendSettings { name: server.to_string(), credentials }))
+                let spot = Spot { address: address.into(), host: server.host.clone() };
+                Ok((spot, BackendSettings { name: server.to_string(), credentials }))
             })
             .collect(),
     }
@@ -356,6 +378,8 @@ struct Opened {
     admin_socket: Option<OwnedFd>,
     /// The same sockets, for a process that takes over.
     offers: Vec<Offer>,
+    /// Where clients connect with TLS.
+    secure: Vec<OwnedFd>,
 }
 
 /// The sockets of one shard to listen on.
@@ -372,8 +396,14 @@ fn open_listeners(
     before: &mut Option<Predecessor>,
 ) -> Result<(Vec<Doors>, Opened), String> {
     let mut per_shard: Vec<Doors> = std::iter::repeat_with(Vec::new).take(shards).collect();
-    let mut opened =
-        Opened { lines: Vec::new(), port: 0, admin: None, admin_socket: None, offers: Vec::new() };
+    let mut opened = Opened {
+        lines: Vec::new(),
+        port: 0,
+        admin: None,
+        admin_socket: None,
+        offers: Vec::new(),
+        secure: Vec::new(),
+    };
     let mut offers = Vec::new();
     let mut offer = |entrance, address: String, sockets: &[OwnedFd]| {
         if config.takeover.is_some() {
@@ -395,6 +425,14 @@ fn open_listeners(
         share_out(sockets, Entrance::Resp);
         opened.lines.push(format!("listening on {bound}"));
         opened.port = if opened.port == 0 { bound.port() } else { opened.port };
+    }
+    for address in config.tls.iter().flat_map(|tls| &tls.listen) {
+        let inherited = inherited(before, "tls", &address.to_string());
+        let (mut sockets, bound) = listen::tcp_after(inherited, *address, 1)
+            .map_err(|error| format!("--tls-listen {address}: cannot listen there: {error}"))?;
+        offer("tls", address.to_string(), &sockets)?;
+        opened.secure.append(&mut sockets);
+        opened.lines.push(format!("TLS on {bound}"));
     }
     if let Some(path) = &config.unix {
         let inherited = inherited(before, "unix", &path.display().to_string()).pop();
@@ -507,10 +545,7 @@ fn start_storage(
     }
     if config.storage != Storage::Embedded {
         let servers = resolve(config)?;
-        return Ok((
-            servers.into_iter().map(|(address, named)| (Route::Socket(address), named)).collect(),
-            None,
-        ));
+        return Ok((servers.into_iter().map(|(spot, named)| (Route::Server(spot), named)).collect(), None));
     }
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
     let memory = EngineLimits::with_memory(config.embedded_bytes_max as u64);
@@ -556,6 +591,7 @@ struct Parts {
     door: Door,
     clock: Clock,
     busy_poll: Duration,
+    tally: Option<Arc<Tally>>,
     store_version: StoreVersion,
     /// Who owns which slot of a cluster, and who is told that this may be wrong.
     cluster: Option<(Arc<Map>, Sender<Doubt>)>,
@@ -579,6 +615,7 @@ fn start_shard(
             door,
             clock,
             busy_poll,
+            tally,
             store_version,
             cluster,
         } = parts;
@@ -603,6 +640,7 @@ fn start_shard(
             door,
             clock,
             busy_poll,
+            tally,
         }
         .run()
         .await
@@ -748,7 +786,7 @@ fn join_fleet(
     config: &Config,
     quotas: &Quotas,
     secret: [u64; 2],
-    control: Mailbox<ToControl>,
+    (tls, control): (Option<StoreTls>, Mailbox<ToControl>),
     clock: Clock,
 ) -> Result<Option<(FleetQuotas, Sender<ToFleet>)>, String> {
     let Some((store, namespace)) = &config.fleet else { return Ok(None) };
@@ -756,10 +794,73 @@ fn join_fleet(
     let settings = FleetSettings { store: store.to_string(), namespace: namespace.clone(), host, secret };
     // One that is asked, and none behind it: what waits for long is of no use.
     let (sender, questions) = crossbeam_channel::bounded(1);
-    FleetThread { store: store.clone(), control, questions, clock }
+    let tls = tls.filter(|_| store.secure);
+    FleetThread { store: store.clone(), tls, control, questions, clock }
         .start()
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     Ok(Some((FleetQuotas::new(settings, quotas), sender)))
+}
+
+/// How stores are spoken to that speak TLS.
+fn store_tls(config: &Config, tally: &Arc<Tally>) -> Result<Option<StoreTls>, String> {
+    config.store_tls.as_ref().map(|settings| StoreTls::load(settings, tally)).transpose()
+}
+
+/// Certificates as they are at the start, and what tells when they change.
+struct Certificates {
+    files: TlsFiles,
+    watches: Vec<FileWatch>,
+    config: Arc<rustls::ServerConfig>,
+    rates: Rates,
+}
+
+impl Certificates {
+    fn load(settings: &TlsSettings) -> Result<Self, String> {
+        let files = TlsFiles::of(settings);
+        // Watched before they are read, so that no change falls between.
+        let watches = files.paths().map(FileWatch::new).collect();
+        let rates = Rates { timeout: settings.handshake_timeout, per_second: settings.handshakes_per_second };
+        Ok(Self { watches, config: files.load()?, files, rates })
+    }
+
+    /// Starts who shakes hands, and who watches the files.
+    fn start(
+        self,
+        listeners: Vec<OwnedFd>,
+        (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),
+        tally: &Arc<Tally>,
+        clock: Clock,
+    ) -> Result<TlsMailboxes, String> {
+        let failed = |error: io::Error| format!("cannot start a thread: {error}");
+        let (handshakes, letters, bell) = Mailbox::for_executor().map_err(failed)?;
+        let (certificates, reloads, reload_bell) = Mailbox::for_executor().map_err(failed)?;
+        let Self { files, watches, config, rates } = self;
+        HandshakesThread {
+            listeners,
+            config,
+            rates,
+            shards,
+            control: control.clone(),
+            tally: Arc::clone(tally),
+            letters,
+            bell,
+            clock,
+        }
+        .start()
+        .map_err(failed)?;
+        CertificatesThread {
+            files,
+            watches,
+            handshakes: handshakes.clone(),
+            control,
+            tally: Arc::clone(tally),
+            letters: reloads,
+            bell: reload_bell,
+        }
+        .start()
+        .map_err(failed)?;
+        Ok(TlsMailboxes { handshakes, certificates })
+    }
 }
 
 fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Result<(), String> {
@@ -787,24 +888,29 @@ fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Res
 }
 
 /// Who asks the stores for their versions; the embedded one needs no asking.
-fn ask_versions(backends: &Backends, clock: Clock) -> VersionsThread {
+fn ask_versions(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> VersionsThread {
     let stores = backends.iter().filter_map(|(route, settings)| match route {
-        Route::Socket(address) => Some((address.clone(), settings.credentials.as_ref())),
+        Route::Server(spot) => Some((spot.clone(), settings.credentials.as_ref())),
         Route::Node(_) | Route::Embedded(_) => None,
     });
-    VersionsThread::new(stores, clock)
+    VersionsThread::new(stores, tls, clock)
 }
 
 /// Who finds out about a cluster.
-fn topology_thread(config: &Config, backends: &Backends, clock: Clock) -> Option<TopologyThread> {
-    let Storage::Cluster { seeds, credentials } = &config.storage else { return None };
+fn topology_thread(
+    config: &Config,
+    backends: &Backends,
+    tls: Option<StoreTls>,
+    clock: Clock,
+) -> Option<TopologyThread> {
+    let Storage::Cluster { seeds, credentials, .. } = &config.storage else { return None };
     let credentials = credentials.as_ref().map(Credentials::pair);
     let places = backends.iter().filter_map(|(route, _)| match route {
         Route::Node(place) => Some(Arc::clone(place)),
-        Route::Socket(_) | Route::Embedded(_) => None,
+        Route::Server(_) | Route::Embedded(_) => None,
     });
     let random = Random::new(random_seed());
-    Some(TopologyThread::new(seeds.clone(), credentials.as_ref(), places.collect(), (clock, random)))
+    Some(TopologyThread::new(seeds.clone(), credentials.as_ref(), places.collect(), tls, (clock, random)))
 }
 
 /// Who finds out how far replicas of a cluster are behind, unless they are not to be used; and where to write to it.
@@ -812,11 +918,12 @@ fn replicas_thread(
     config: &Config,
     (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),
     (map, is_wanted): (Option<&Arc<Map>>, bool),
+    tls: Option<StoreTls>,
     clock: Clock,
 ) -> Option<(Sender<ToReplicas>, ReplicasThread)> {
     let map = Arc::clone(map.filter(|_| mode_of(config, Layer::Replicas) == Mode::On)?);
     let (sender, letters) = crossbeam_channel::unbounded();
-    Some((sender, ReplicasThread { shards, control, letters, map, is_wanted, clock }))
+    Some((sender, ReplicasThread { shards, control, letters, map, is_wanted, tls, clock }))
 }
 
 /// How backends are called; of a cluster those that there are, each in its place.

@@ -17,14 +17,16 @@ use crossbeam_channel::{Receiver, Sender};
 use super::allocator;
 use super::clock::{Clock, thread_cpu};
 use super::driver::{Application, Connector, Driver, Entrance};
+use super::log;
 use super::mesh::{Departure, Mesh};
 use super::messages::{Mailbox, Moved, ToControl, ToShard};
 use super::park::{Parking, SHALLOW_SLEEP};
+use super::tls::Tally;
 use crate::control::{EventLoopFigures, ShardReport};
 use crate::protocol::{Room, Segment};
 use crate::shard::{Address, Doubt, Readiness, Shard};
 use crate::values::time::Now;
-use crate::values::{Action, Loss, Owner};
+use crate::values::{Action, Loss, Owner, Timestamp};
 
 /// How often it is looked who of the clients can go on in another process.
 const MOVING_PERIOD: Duration = Duration::from_millis(1);
@@ -51,7 +53,12 @@ struct Guarded {
     inside: usize,
     /// What the shard's clients held when that was counted.
     bytes: usize,
+    control: Mailbox<ToControl>,
+    /// When it was said last that TLS cannot be spoken with a store.
+    complained: Option<Timestamp>,
 }
+
+const COMPLAINTS_APART: Duration = Duration::from_secs(1);
 
 impl Guarded {
     /// Keeps the common count in step with the shard's own.
@@ -94,6 +101,8 @@ impl Guarded {
             match self.shard.readiness(id) {
                 Readiness::Owed => driver.detain(owner, self),
                 Readiness::Unfinished => driver.let_go(owner, self),
+                // What its keys are only this process knows.
+                Readiness::Ready if driver.is_secure(owner) => self.shard.handle_client_end(id),
                 Readiness::Ready => {
                     driver.detain(owner, self);
                     if let Some(socket) = driver.part_with(owner) {
@@ -144,6 +153,20 @@ impl Application for Guarded {
     fn note_socket(&mut self, owner: Owner, socket: &OwnedFd) {
         if let Owner::Client(id) = owner {
             self.shard.note_client_address(id, address_of(socket));
+        }
+    }
+
+    fn note_secure(&mut self, owner: Owner, name: Option<&str>, now: Now) {
+        if let Owner::Client(id) = owner {
+            self.shard.handle_client_secure(id, name, now);
+        }
+    }
+
+    fn note_insecure(&mut self, problem: String, now: Now) {
+        // Once a second at most, as connections are tried again and again.
+        if self.complained.is_none_or(|at| now.monotonic.since(at) >= COMPLAINTS_APART) {
+            self.complained = Some(now.monotonic);
+            self.control.post(ToControl::Said(log::Kind::Tls, problem));
         }
     }
 
@@ -240,14 +263,28 @@ pub(super) struct ShardThread<C> {
     pub door: Door,
     pub clock: Clock,
     pub busy_poll: Duration,
+    /// What is counted of TLS, where it is spoken.
+    pub tally: Option<Arc<Tally>>,
 }
 
 impl<C: Connector> ShardThread<C> {
     /// Runs until told to stop.
     pub async fn run(self) -> io::Result<()> {
-        let Self { shard, mut driver, mut mesh, connector, letters, control, doubts, door, clock, busy_poll } =
-            self;
-        let mut guarded = Guarded { shard, door, inside: 0, bytes: 0 };
+        let Self {
+            shard,
+            mut driver,
+            mut mesh,
+            connector,
+            letters,
+            control,
+            doubts,
+            door,
+            clock,
+            busy_poll,
+            tally,
+        } = self;
+        let mut guarded =
+            Guarded { shard, door, inside: 0, bytes: 0, control: control.clone(), complained: None };
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
         let mut moving = None;
@@ -272,6 +309,12 @@ impl<C: Connector> ShardThread<C> {
                     ToShard::Slots(slots) => guarded.shard.handle_slots(slots, now),
                     ToShard::SlotsConfirmed(at) => guarded.shard.handle_slots_confirmed(at),
                     ToShard::Replicas(states) => guarded.shard.handle_replicas(&states),
+                    ToShard::SecureClient(client) => {
+                        if let Some(tally) = &tally {
+                            tally.end_transit();
+                        }
+                        driver.adopt_secure(*client, &mut guarded, now);
+                    }
                     ToShard::Report => {
                         figures.cpu = thread_cpu();
                         let report = ShardReport::of(&guarded.shard, figures);

@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use socket2::SockAddr;
 
 use super::asking::{self, Credentials, Question};
 use super::clock::Clock;
-use super::connect::Place;
+use super::connect::{Place, Spot};
 use super::messages::{Mailbox, ToControl, ToShard};
+use super::tls::StoreTls;
 use crate::routing::cluster::{Applied, Ask, Cluster, Map, Node, NodeId, Outcome, Refresh, View};
 use crate::shard::Doubt;
 use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
@@ -36,6 +36,7 @@ pub(super) struct TopologyThread {
     refresh: Refresh,
     /// Where shards look when they connect.
     places: Vec<Place>,
+    tls: Option<StoreTls>,
     clock: Clock,
 }
 
@@ -61,6 +62,7 @@ impl TopologyThread {
         seeds: Vec<ServerAddress>,
         credentials: Option<&Credentials>,
         places: Vec<Place>,
+        tls: Option<StoreTls>,
         (clock, random): (Clock, Random),
     ) -> Self {
         let requests: [&[&str]; 2] = [&["CLUSTER", "SLOTS"], &["CLUSTER", "NODES"]];
@@ -70,6 +72,7 @@ impl TopologyThread {
             refresh: Refresh::new(seeds.len(), random),
             seeds,
             places,
+            tls,
             clock,
         }
     }
@@ -175,7 +178,8 @@ impl TopologyThread {
     }
 
     fn ask(&self, address: &ServerAddress, deadline: Timestamp) -> Option<View> {
-        let replies = asking::ask(&found(address)?, &self.question, self.clock, deadline).ok()?;
+        let replies =
+            asking::ask(&found(address)?, self.tls.as_ref(), &self.question, self.clock, deadline).ok()?;
         let [slots, nodes] = <[Vec<u8>; 2]>::try_from(replies).ok()?;
         View::parse(address, &slots, &nodes).ok()
     }
@@ -184,8 +188,8 @@ impl TopologyThread {
     fn note_places(&self, map: &Map) {
         for (place, at) in self.places.iter().enumerate() {
             let node = map.node(BackendId(place as u16));
-            let address = node.and_then(|node| node.addresses.iter().find_map(found));
-            *at.lock().unwrap_or_else(PoisonError::into_inner) = address;
+            let spot = node.and_then(|node| node.addresses.iter().find_map(found));
+            *at.lock().unwrap_or_else(PoisonError::into_inner) = spot;
         }
     }
 }
@@ -196,6 +200,7 @@ fn tell(listeners: &Listeners, map: &Arc<Map>, why: &str) {
 }
 
 /// The first address of a name.
-pub(super) fn found(address: &ServerAddress) -> Option<SockAddr> {
-    (address.host.as_str(), address.port).to_socket_addrs().ok()?.next().map(SockAddr::from)
+pub(super) fn found(address: &ServerAddress) -> Option<Spot> {
+    let found = (address.host.as_str(), address.port).to_socket_addrs().ok()?.next()?;
+    Some(Spot { address: found.into(), host: address.host.clone() })
 }

@@ -5,11 +5,11 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-use socket2::SockAddr;
-
 use super::asking::{self, Question};
 use super::clock::Clock;
+use super::connect::Spot;
 use super::messages::{Mailbox, ToControl};
+use super::tls::StoreTls;
 use crate::control::StoreVersions;
 use crate::protocol::reply;
 use crate::values::{StoreVersion, Timestamp};
@@ -22,13 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const INTERVAL: Duration = Duration::from_secs(60);
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// A store is asked by a thread of little weight that lasts as long as its answer.
-const STACK_BYTES: usize = 128 * 1024;
+const STACK_BYTES: usize = 256 * 1024;
 /// What a store may send before it is no answer to the question.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// One store, and when it is asked next.
 struct Store {
-    address: SockAddr,
+    spot: Spot,
     question: Question,
     due: Timestamp,
     pause: Duration,
@@ -38,24 +38,26 @@ struct Store {
 pub(super) struct VersionsThread {
     stores: Vec<Store>,
     versions: StoreVersions,
+    tls: Option<StoreTls>,
     clock: Clock,
 }
 
 impl VersionsThread {
     /// Nothing has been asked yet. Each store has its address and weir's credentials there.
     pub fn new<'a>(
-        stores: impl Iterator<Item = (SockAddr, Option<&'a (Option<String>, String)>)>,
+        stores: impl Iterator<Item = (Spot, Option<&'a (Option<String>, String)>)>,
+        tls: Option<StoreTls>,
         clock: Clock,
     ) -> Self {
         let stores: Vec<Store> = stores
-            .map(|(address, credentials)| Store {
-                address,
+            .map(|(spot, credentials)| Store {
+                spot,
                 question: Question::new(credentials, &[&["INFO", "server"]], ANSWER_BYTES_MAX),
                 due: Timestamp::ZERO,
                 pause: PAUSE_MIN,
             })
             .collect();
-        Self { versions: StoreVersions::unknown(stores.len()), stores, clock }
+        Self { versions: StoreVersions::unknown(stores.len()), stores, tls, clock }
     }
 
     /// Asks all of them once, and waits a little for their answers: what clients are told first.
@@ -97,7 +99,7 @@ impl VersionsThread {
         let due: Vec<(usize, &mut Store)> = stores.filter(|(_, store)| store.due <= started).collect();
         let deadline = started.after(patience);
         let asked: Vec<&Store> = due.iter().map(|(_, store)| &**store).collect();
-        let answers = ask_together(&asked, clock, deadline);
+        let answers = ask_together(&asked, self.tls.as_ref(), clock, deadline);
         let now = clock.now().monotonic;
         for ((at, store), version) in due.into_iter().zip(answers) {
             if let Some(version) = version {
@@ -113,13 +115,18 @@ impl VersionsThread {
 }
 
 /// One thread for each of them, so that a store that is silent takes no time from others. They are `BACKENDS_MAX` at most.
-fn ask_together(stores: &[&Store], clock: Clock, deadline: Timestamp) -> Vec<Option<StoreVersion>> {
+fn ask_together(
+    stores: &[&Store],
+    tls: Option<&StoreTls>,
+    clock: Clock,
+    deadline: Timestamp,
+) -> Vec<Option<StoreVersion>> {
     thread::scope(|scope| {
         let asked: Vec<_> = stores
             .iter()
             .map(|store| {
                 let thread = thread::Builder::new().name("weir-versions".to_owned()).stack_size(STACK_BYTES);
-                thread.spawn_scoped(scope, move || ask(store, clock, deadline).ok().flatten())
+                thread.spawn_scoped(scope, move || ask(store, tls, clock, deadline).ok().flatten())
             })
             .collect();
         asked.into_iter().map(|thread| thread.ok()?.join().ok().flatten()).collect()
@@ -127,8 +134,13 @@ fn ask_together(stores: &[&Store], clock: Clock, deadline: Timestamp) -> Vec<Opt
 }
 
 /// The version that a store tells, if it is one.
-fn ask(store: &Store, clock: Clock, deadline: Timestamp) -> io::Result<Option<StoreVersion>> {
-    let replies = asking::ask(&store.address, &store.question, clock, deadline)?;
+fn ask(
+    store: &Store,
+    tls: Option<&StoreTls>,
+    clock: Clock,
+    deadline: Timestamp,
+) -> io::Result<Option<StoreVersion>> {
+    let replies = asking::ask(&store.spot, tls, &store.question, clock, deadline)?;
     Ok(replies.first().and_then(|reply| version_in(reply)))
 }
 
@@ -143,8 +155,9 @@ mod tests {
     #[test]
     fn who_does_not_answer_is_asked_ever_more_rarely_and_holds_nobody_up() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let silent: SockAddr = listener.local_addr().expect("it is bound").into();
-        let mut thread = VersionsThread::new([(silent, None)].into_iter(), Clock::start());
+        let address = listener.local_addr().expect("it is bound").into();
+        let silent = Spot { address, host: String::new() };
+        let mut thread = VersionsThread::new([(silent, None)].into_iter(), None, Clock::start());
         for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
             let asked = thread.clock.now().monotonic;
             thread.stores[0].due = asked;

@@ -14,6 +14,7 @@ mod neighbours;
 mod overload;
 mod replicas;
 mod rooms;
+mod secure;
 mod sick;
 mod track;
 mod transactions;

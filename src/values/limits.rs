@@ -204,6 +204,18 @@ pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// See there.
 pub const HTTP_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;
 
+/// Handshakes of TLS that are under way at once, some tens of kilobytes each: for one more, the oldest of the address that has most
+/// is given up.
+pub const TLS_HANDSHAKES_MAX: usize = 512;
+/// Clients that have shaken hands and that their shards have yet to take over.
+pub const TLS_IN_TRANSIT_MAX: usize = 1024;
+/// Bytes of output that are encrypted at once, of one connection.
+pub const TLS_SEND_BYTES_MAX: usize = 64 * 1024;
+/// What TLS around one client holds beside that: keys, and a record that is not whole.
+pub const TLS_CLIENT_BYTES: usize = 24 * 1024;
+/// Bytes of a file with certificates or a key.
+pub const TLS_FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
 const _: () = assert!(SLOTS.is_power_of_two());
 const _: () = assert!(INLINE_BYTES_MAX > COPY_BYTES_MAX);
 const _: () = assert!(RECEIVE_BUFFER_BYTES > COPY_BYTES_MAX, "what is copied comes whole");

@@ -181,6 +181,15 @@ impl Shard {
         self.front.note_address(id, address);
     }
 
+    /// A client that has just come speaks TLS. Where its certificate names a tenant, it is logged in.
+    pub fn handle_client_secure(&mut self, id: ClientId, name: Option<&str>, now: Now) {
+        if let Err(text) = self.front.note_secure(&self.env, id, name, now) {
+            self.env.counters.add(Counter::ClientsRefused, 1);
+            self.answer_error(id, &text);
+            self.front.stop_listening(&mut self.env, id);
+        }
+    }
+
     /// A client has connected for whom there is no room: it is told so, and closed.
     pub fn handle_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
         self.env.counters.add(Counter::ClientsRefused, 1);

@@ -11,7 +11,7 @@ use crate::protocol::http::Conversation;
 use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::gate::{Charge, Payer};
 use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Touches, Track};
-use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN};
+use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
 use crate::values::{BackendId, TenantId, Timestamp};
 
 /// How a connection ends.
@@ -43,6 +43,10 @@ pub struct Client {
     pub(super) identity: Identity,
     /// Whose seat it has taken.
     pub(super) seat: Option<TenantId>,
+    /// It speaks TLS.
+    pub(super) secure: bool,
+    /// The tenant that its certificate names.
+    pub(super) certified: Option<Box<str>>,
     /// Since when it has yet to log in.
     pub(super) stranger_since: Option<Timestamp>,
     pub(super) name: Vec<u8>,
@@ -113,6 +117,8 @@ impl Client {
             protocol: Protocol::Resp2,
             identity,
             seat: None,
+            secure: false,
+            certified: None,
             stranger_since: None,
             name: Vec::new(),
             library: [Vec::new(), Vec::new()],
@@ -367,14 +373,20 @@ impl Client {
     }
 
     /// What it takes.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         let held = self.held_request.as_ref().map_or(0, |held| held.memory_bytes());
         let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes());
         let spliced = self.splice.as_ref().map_or(0, |splice| splice.memory_bytes());
         let again = self.addressed.as_ref().and_then(|addressed| addressed.again.as_ref());
         let held = held + again.map_or(0, |again| again.memory_bytes());
         let names = self.name.len() + self.library.iter().map(Vec::len).sum::<usize>();
+        let tls = match (self.secure, self.sending_since) {
+            (false, _) => 0,
+            (true, None) => TLS_CLIENT_BYTES,
+            (true, Some(_)) => TLS_CLIENT_BYTES + TLS_SEND_BYTES_MAX,
+        };
         size_of::<Self>()
+            + tls
             + self.decoder.memory_bytes()
             + self.http.as_ref().map_or(0, |http| http.memory_bytes())
             + self.order.waiting_bytes()

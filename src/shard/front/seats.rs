@@ -2,16 +2,21 @@
 
 use super::Front;
 use super::client::Ending;
-use super::identity::Identity;
+use super::identity::{Chosen, Identity};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::values::time::Now;
 use crate::values::{ClientId, TenantId};
 
 impl Front {
-    /// Gives a new client a seat among those who need not log in, if there are such and one is left.
+    /// Gives a new client a seat among those who need not log in, if there are such and one is left; or one of the tenant that its
+    /// certificate names.
     pub(super) fn seat_stranger(&mut self, env: &Env, id: ClientId, now: Now) {
-        let stranger = Identity::stranger(&env.quotas);
+        let certified = self.clients.at(id).certified.as_deref().and_then(|name| env.quotas.find(name));
+        let stranger = match certified {
+            Some(tenant) => Identity::of(&env.quotas, tenant, None, None, Chosen::default()),
+            None => Identity::stranger(&env.quotas),
+        };
         let identity =
             if self.change_seat(env, id, stranger.tenant) { stranger } else { Identity::default() };
         let client = self.clients.at(id);
@@ -19,6 +24,30 @@ impl Front {
         self.watch_strangers |= identity.tenant.is_none();
         client.identity = identity;
         self.apply_pauses_to(&env.quotas, id);
+    }
+
+    /// A client that has just come speaks TLS: it has a seat of the tenant that its certificate names, if that is one. The error is for
+    /// the client, and the end.
+    pub fn note_secure(
+        &mut self,
+        env: &Env,
+        id: ClientId,
+        name: Option<&str>,
+        now: Now,
+    ) -> Result<(), String> {
+        let Some(client) = self.clients.get(id) else { return Ok(()) };
+        client.secure = true;
+        // One that there is no room for stays a stranger until it has left.
+        let named = name.filter(|_| client.ending == Ending::Open);
+        let Some((name, tenant)) = named.and_then(|name| Some((name, env.quotas.find(name)?))) else {
+            return Ok(());
+        };
+        client.certified = Some(name.into());
+        self.seat_stranger(env, id, now);
+        match self.clients.at(id).identity.tenant {
+            Some(seated) if seated == tenant => Ok(()),
+            _ => Err(no_seat_left(env, tenant)),
+        }
     }
 
     /// Moves a client to a seat of a tenant. False, and nothing is changed, if the tenant has none left.

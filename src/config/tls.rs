@@ -1,0 +1,145 @@
+//! Where TLS is spoken, and with which certificates. The files themselves are read by the runtime, when they are needed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{ConfigError, Flags};
+
+/// Towards clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Where clients connect.
+    pub listen: Vec<SocketAddr>,
+    /// Weir's certificate, and those between it and the one that clients trust.
+    pub certificate: PathBuf,
+    /// The key that belongs to it.
+    pub key: PathBuf,
+    /// Who signs certificates of clients; if there is none, they need none.
+    pub client_ca: Option<PathBuf>,
+    /// A handshake that takes longer is given up.
+    pub handshake_timeout: Duration,
+    /// Handshakes that are carried out in a second.
+    pub handshakes_per_second: u32,
+}
+
+/// Towards stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreTlsSettings {
+    /// Who signs their certificates.
+    pub ca: PathBuf,
+    /// The name in them, where it is not that of the host.
+    pub name: Option<String>,
+}
+
+impl TlsSettings {
+    /// What flags say of it, if they say anything.
+    pub(super) fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
+        let listen: Vec<SocketAddr> = flags.tls_listen.iter().filter_map(|listen| listen.address()).collect();
+        let files = [
+            ("--tls-cert", flags.tls_cert.as_ref()),
+            ("--tls-key", flags.tls_key.as_ref()),
+            ("--tls-client-ca", flags.tls_client_ca.as_ref()),
+        ];
+        if listen.is_empty() {
+            return match files.iter().find(|(_, file)| file.is_some()) {
+                Some((flag, _)) => Err(ConfigError::new(format!(
+                    "{flag} is for connections with TLS, and there are none: --tls-listen ADDRESS is wanted"
+                ))),
+                None => Ok(None),
+            };
+        }
+        let wanted = |what: &str| ConfigError::new(format!("--tls-listen: {what} is wanted with it"));
+        Ok(Some(Self {
+            certificate: flags.tls_cert.clone().ok_or_else(|| wanted("--tls-cert FILE"))?,
+            key: flags.tls_key.clone().ok_or_else(|| wanted("--tls-key FILE"))?,
+            client_ca: flags.tls_client_ca.clone(),
+            handshake_timeout: flags.tls_handshake_timeout,
+            handshakes_per_second: flags.tls_handshake_rate as u32,
+            listen,
+        }))
+    }
+}
+
+impl StoreTlsSettings {
+    /// What flags say of it. Without somebody to trust, encryption would only be for show.
+    pub(super) fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
+        let fleet = flags.fleet.as_ref().filter(|store| store.secure);
+        let store = match &flags.storage {
+            storage if storage.is_secure() => Some(("--storage", storage.to_string())),
+            _ => fleet.map(|store| ("--fleet", store.to_string())),
+        };
+        match (store, &flags.storage_tls_ca, &flags.storage_tls_name) {
+            (Some(_), Some(ca), name) => Ok(Some(Self { ca: ca.clone(), name: name.clone() })),
+            (Some((flag, store)), None, _) => Err(ConfigError::new(format!(
+                "{flag} {store}: --storage-tls-ca FILE is wanted with it, whose certificates tell that the server is the \
+                 right one"
+            ))),
+            (None, Some(_), _) => Err(no_store("--storage-tls-ca")),
+            (None, None, Some(_)) => Err(no_store("--storage-tls-name")),
+            (None, None, None) => Ok(None),
+        }
+    }
+}
+
+fn no_store(flag: &str) -> ConfigError {
+    ConfigError::new(format!(
+        "{flag} is for stores with TLS, and there are none: rediss://... or clusters://... is one"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn config(arguments: &[&str]) -> Result<Config, String> {
+        let words = ["weir"].iter().chain(arguments);
+        let flags = Flags::try_parse_from(words).map_err(|error| error.to_string())?;
+        Config::from_flags(flags).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_place_to_listen_goes_with_a_certificate_and_its_key() {
+        assert_eq!(config(&[]).expect("right").tls, None);
+        let given =
+            ["--tls-listen", "0.0.0.0:7380", "--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a"];
+        let tls = config(&given).expect("right").tls.expect("it is on");
+        assert_eq!((tls.listen.len(), tls.client_ca), (1, Some("a".into())));
+        assert_eq!((tls.handshake_timeout, tls.handshakes_per_second), (Duration::from_secs(10), 500));
+        config(&[&given[..], &["--listen", "off"]].concat()).expect("a way in is left");
+        for (arguments, complaint) in [
+            (&given[..4], "--tls-listen: --tls-key FILE is wanted with it"),
+            (&given[..2], "--tls-listen: --tls-cert FILE is wanted with it"),
+            (
+                &given[2..4],
+                "--tls-cert is for connections with TLS, and there are none: --tls-listen ADDRESS is wanted",
+            ),
+        ] {
+            assert_eq!(config(arguments).expect_err("wrong"), complaint);
+        }
+        let twice = [&given[..], &["--listen", "0.0.0.0:7380"]].concat();
+        let told = "--tls-listen and --listen are both 0.0.0.0:7380: two ports are wanted";
+        assert_eq!(config(&twice).expect_err("one port"), told);
+    }
+
+    #[test]
+    fn a_store_is_encrypted_and_known_or_neither() {
+        let right = config(&["--storage", "rediss://h", "--storage-tls-ca", "a", "--storage-tls-name", "n"]);
+        let tls = right.expect("right").store_tls.expect("it is on");
+        assert_eq!((tls.ca, tls.name.as_deref()), ("a".into(), Some("n")));
+        assert!(config(&["--storage", "clusters://h", "--storage-tls-ca", "a"]).is_ok());
+        assert!(config(&["--fleet", "rediss://h", "--storage-tls-ca", "a"]).is_ok());
+        for arguments in [
+            &["--storage", "rediss://ann:secret@h"][..],
+            &["--fleet", "rediss://ann:secret@h"],
+            &["--storage", "redis://h", "--storage-tls-ca", "a"],
+            &["--storage-tls-name", "n"],
+        ] {
+            let told = config(arguments).expect_err("wrong");
+            assert!(told.contains("--storage-tls") && !told.contains("secret"), "{told}");
+        }
+    }
+}

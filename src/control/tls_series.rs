@@ -1,0 +1,124 @@
+//! What is counted of TLS, among the metrics.
+
+use std::time::Duration;
+
+use super::exposition::{Exposition, Kind};
+
+/// How a handshake ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Handshake {
+    /// The connection is encrypted.
+    Done,
+    /// It took too long.
+    TimedOut,
+    /// It made way for another: its address had most under way.
+    Crowded,
+    /// What came was no TLS.
+    NotTls,
+    /// A certificate was not trusted, or none came.
+    Certificate,
+    /// Something else was wrong, or the two had nothing in common.
+    Refused,
+    /// The other side left.
+    Left,
+}
+
+impl Handshake {
+    /// All of them, in order.
+    pub const ALL: [Self; 7] = [
+        Self::Done,
+        Self::TimedOut,
+        Self::Crowded,
+        Self::NotTls,
+        Self::Certificate,
+        Self::Refused,
+        Self::Left,
+    ];
+
+    /// In a word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::TimedOut => "timeout",
+            Self::Crowded => "crowded",
+            Self::NotTls => "not_tls",
+            Self::Certificate => "certificate",
+            Self::Refused => "refused",
+            Self::Left => "left",
+        }
+    }
+}
+
+/// What was counted of TLS so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TlsFigures {
+    /// Handshakes with clients, by how they ended.
+    pub clients: [u64; Handshake::ALL.len()],
+    /// The same with stores.
+    pub stores: [u64; Handshake::ALL.len()],
+    /// Handshakes with clients that are under way.
+    pub under_way: u64,
+    /// Clients that are connected with TLS.
+    pub open: u64,
+    /// What handshakes with clients took.
+    pub busy: Duration,
+    /// Connections that sent something after their handshake that makes no sense.
+    pub broken: u64,
+    /// Certificates that were read again: those in force since, and those that were wrong.
+    pub reloads: [u64; 2],
+}
+
+/// Writes it, where TLS is spoken.
+pub fn write_tls(page: &mut Exposition, figures: &TlsFigures) {
+    let families = [
+        ("weir_tls_handshakes_total", "TLS handshakes with clients, by how they ended.", figures.clients),
+        ("weir_tls_store_handshakes_total", "TLS handshakes with stores, by how they ended.", figures.stores),
+    ];
+    for (name, help, counts) in families {
+        let mut family = page.family(name, help, Kind::Counter);
+        for (outcome, count) in Handshake::ALL.into_iter().zip(counts) {
+            family.sample(&[("outcome", outcome.name())], count);
+        }
+    }
+    let help = "TLS handshakes with clients that are under way.";
+    page.family("weir_tls_handshakes_under_way", help, Kind::Gauge).sample(&[], figures.under_way);
+    let help = "Clients that are connected with TLS.";
+    page.family("weir_tls_clients", help, Kind::Gauge).sample(&[], figures.open);
+    let help = "Time that was spent on TLS handshakes with clients.";
+    page.family("weir_tls_handshake_seconds_total", help, Kind::Counter)
+        .sample(&[], figures.busy.as_secs_f64());
+    let help = "TLS connections closed because what came made no sense.";
+    page.family("weir_tls_broken_total", help, Kind::Counter).sample(&[], figures.broken);
+    let help = "Certificates that were read again, by whether they were right.";
+    let mut family = page.family("weir_tls_reloads_total", help, Kind::Counter);
+    for (outcome, count) in ["taken", "wrong"].into_iter().zip(figures.reloads) {
+        family.sample(&[("outcome", outcome)], count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_ending_has_its_place_and_its_name() {
+        for (place, outcome) in Handshake::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, place);
+        }
+        let mut page = Exposition::new();
+        write_tls(
+            &mut page,
+            &TlsFigures { clients: [1, 2, 3, 4, 5, 6, 7], open: 8, ..TlsFigures::default() },
+        );
+        let text = page.finish();
+        for line in [
+            "weir_tls_handshakes_total{outcome=\"not_tls\"} 4",
+            "weir_tls_store_handshakes_total{outcome=\"done\"} 0",
+            "weir_tls_clients 8",
+            "weir_tls_reloads_total{outcome=\"wrong\"} 0",
+        ] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+    }
+}

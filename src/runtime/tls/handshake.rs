@@ -1,0 +1,177 @@
+//! One handshake with a client, as far as its socket and its turn let it go on.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, TcpStream};
+use std::sync::Arc;
+
+use rustls::server::{Accepted, Acceptor};
+use rustls::{ServerConfig, ServerConnection};
+
+use super::session::outcome_of;
+use crate::control::Handshake;
+use crate::values::Timestamp;
+
+/// What is read at once, and how often in a row: then others are looked at.
+const CHUNK_BYTES: usize = 4096;
+const READS_AT_ONCE: usize = 4;
+/// A record of a handshake begins with this; a client that speaks something else is told so.
+const HANDSHAKE_RECORD: u8 = 0x16;
+const NOT_TLS: &[u8] = b"-ERR TLS is spoken at this port: rediss://... or --tls is wanted\r\n";
+
+/// What it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Bytes of the client.
+    Wait,
+    /// That the client takes what is sent to it.
+    Send,
+    /// Its turn: what comes now takes time.
+    Turn,
+    /// Nothing: it is done.
+    Done,
+    /// Nothing: it has failed.
+    Failed(Handshake),
+}
+
+enum State {
+    /// What the client says first has not come in full.
+    Hello(Box<Acceptor>),
+    Queued(Box<Accepted>),
+    Answered(Box<ServerConnection>),
+    /// It has failed.
+    Over,
+}
+
+/// A client that shakes hands.
+pub(super) struct Shaking {
+    pub socket: TcpStream,
+    pub address: IpAddr,
+    pub since: Timestamp,
+    state: State,
+    /// Something has come.
+    heard: bool,
+}
+
+impl Shaking {
+    /// The socket must not block.
+    pub fn new(socket: TcpStream, address: IpAddr, since: Timestamp) -> Self {
+        Self { socket, address, since, state: State::Hello(Box::default()), heard: false }
+    }
+
+    /// The socket is ready for something.
+    pub fn go_on(&mut self) -> Step {
+        for _ in 0..READS_AT_ONCE {
+            match &self.state {
+                State::Answered(connection) if connection.wants_write() => match self.send() {
+                    Step::Wait => {}
+                    other => return other,
+                },
+                State::Queued(_) => return Step::Turn,
+                State::Over => return Step::Failed(Handshake::Left),
+                _ => {}
+            }
+            let mut chunk = [0; CHUNK_BYTES];
+            let step = match self.socket.read(&mut chunk) {
+                Ok(0) => self.fail(Handshake::Left),
+                Ok(length) => self.hear(&chunk[..length]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Wait,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Wait,
+                Err(_) => self.fail(Handshake::Left),
+            };
+            if step != Step::Wait {
+                return step;
+            }
+        }
+        // It is told again that there is more.
+        Step::Wait
+    }
+
+    /// Its turn has come.
+    pub fn answer(&mut self, config: &Arc<ServerConfig>) -> Step {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Queued(accepted) => match accepted.into_connection(Arc::clone(config)) {
+                Ok(connection) => {
+                    self.state = State::Answered(Box::new(connection));
+                    self.send()
+                }
+                Err((error, mut alert)) => {
+                    let _ = alert.write_all(&mut self.socket);
+                    self.fail(outcome_of(&error))
+                }
+            },
+            other => {
+                self.state = other;
+                Step::Wait
+            }
+        }
+    }
+
+    /// What is left when it is done.
+    pub fn into_parts(self) -> Option<(TcpStream, ServerConnection)> {
+        match self.state {
+            State::Answered(connection) => Some((self.socket, *connection)),
+            _ => None,
+        }
+    }
+
+    fn hear(&mut self, mut bytes: &[u8]) -> Step {
+        if !std::mem::replace(&mut self.heard, true) && bytes[0] != HANDSHAKE_RECORD {
+            let _ = self.socket.write(NOT_TLS);
+            return self.fail(Handshake::NotTls);
+        }
+        match &mut self.state {
+            State::Hello(acceptor) => {
+                // What it takes is bounded by what may be in a handshake.
+                while !bytes.is_empty() && acceptor.read_tls(&mut bytes).is_ok_and(|taken| taken > 0) {}
+                match acceptor.accept() {
+                    _ if !bytes.is_empty() => self.fail(Handshake::Refused),
+                    Ok(None) => Step::Wait,
+                    Ok(Some(accepted)) => {
+                        self.state = State::Queued(Box::new(accepted));
+                        Step::Turn
+                    }
+                    Err((error, mut alert)) => {
+                        let _ = alert.write_all(&mut self.socket);
+                        self.fail(outcome_of(&error))
+                    }
+                }
+            }
+            State::Answered(connection) => {
+                while !bytes.is_empty() {
+                    let heard = match connection.read_tls(&mut bytes) {
+                        // It said that it sends no more.
+                        Ok(0) => break,
+                        Ok(_) => connection.process_new_packets().map_err(|error| outcome_of(&error)),
+                        Err(_) => Err(Handshake::Refused),
+                    };
+                    if let Err(outcome) = heard {
+                        // Why, in the words of TLS, if the client listens.
+                        let _ = connection.write_tls(&mut self.socket);
+                        return self.fail(outcome);
+                    }
+                }
+                if connection.is_handshaking() { self.send() } else { Step::Done }
+            }
+            State::Queued(_) => Step::Turn,
+            State::Over => Step::Failed(Handshake::Left),
+        }
+    }
+
+    fn send(&mut self) -> Step {
+        let State::Answered(connection) = &mut self.state else { return Step::Wait };
+        while connection.wants_write() {
+            match connection.write_tls(&mut self.socket) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Send,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return self.fail(Handshake::Left),
+            }
+        }
+        if connection.is_handshaking() { Step::Wait } else { Step::Done }
+    }
+
+    fn fail(&mut self, outcome: Handshake) -> Step {
+        self.state = State::Over;
+        Step::Failed(outcome)
+    }
+}

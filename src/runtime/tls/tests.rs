@@ -1,0 +1,216 @@
+//! Sessions against each other and against strange bytes, files that are wrong. `samples/` has a certificate for `localhost`, its key, and
+//! another key; they guard nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rustls::{ServerConfig, ServerConnection};
+
+use super::files::{StoreTls, TlsFiles};
+use super::session::{Heard, Session};
+use super::tally::Tally;
+use crate::config::StoreTlsSettings;
+use crate::control::Handshake;
+use crate::protocol::Segment;
+use crate::values::limits::{TLS_CLIENT_BYTES, TLS_FILE_BYTES_MAX, TLS_SEND_BYTES_MAX};
+
+fn sample(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/runtime/tls/samples").join(name)
+}
+
+fn files() -> TlsFiles {
+    TlsFiles { certificate: sample("localhost.crt"), key: sample("localhost.key"), client_ca: None }
+}
+
+fn store_tls(tally: &Arc<Tally>) -> StoreTls {
+    let settings = StoreTlsSettings { ca: sample("localhost.crt"), name: None };
+    StoreTls::load(&settings, tally).expect("it is right")
+}
+
+/// Two ends of one connection: one as weir is with a store, one as it is with a client.
+struct Pair {
+    near: Session,
+    far: Session,
+    tally: Arc<Tally>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let tally = Arc::default();
+        let mut near = store_tls(&tally).session("localhost").expect("a name");
+        let far = shaken(&mut near, files().load().expect("they are right")).expect("hands are shaken");
+        let far = Session::of_client(far, &tally);
+        Self { near, far, tally }
+    }
+}
+
+/// Shakes hands with what would be a store.
+fn shaken(near: &mut Session, config: Arc<ServerConfig>) -> Result<ServerConnection, rustls::Error> {
+    let mut far = ServerConnection::new(config)?;
+    let mut plain = Vec::new();
+    loop {
+        let Some(said) = near.encrypt() else { return Ok(far) };
+        far.read_tls(&mut &said[..]).expect("in memory");
+        far.process_new_packets()?;
+        let mut answer = Vec::new();
+        while far.wants_write() {
+            far.write_tls(&mut answer).expect("in memory");
+        }
+        near.receive(&answer, &mut plain)?;
+    }
+}
+
+/// Sends all of a segment, in pieces of some length.
+fn carry(from: &mut Session, to: &mut Session, segment: Segment, piece: usize) -> Vec<u8> {
+    let mut plain = Vec::new();
+    from.begin_sending(segment);
+    loop {
+        let bytes = from.encrypt().expect("there is something to send");
+        assert!(bytes.len() <= TLS_SEND_BYTES_MAX + 4096, "{}", bytes.len());
+        for piece in bytes.chunks(piece) {
+            let before = plain.len();
+            to.receive(piece, &mut plain).expect("it is right");
+            assert!(
+                plain.len() - before <= piece.len() + TLS_CLIENT_BYTES,
+                "no more becomes plain than came"
+            );
+        }
+        if from.handle_sent(bytes.len()).0.is_some() {
+            return plain;
+        }
+    }
+}
+
+#[test]
+fn what_is_sent_arrives_in_order_whatever_its_pieces() {
+    let mut pair = Pair::new();
+    let large: Vec<u8> = (0..300_000_u32).map(|number| (number / 7) as u8).collect();
+    for piece in [1_000, 16_384, 1_000_000] {
+        let segment = Segment::Several(vec![
+            Segment::Gathered(b"small".to_vec()),
+            Segment::Shared(large.clone().into()),
+            Segment::Gathered(b"end".to_vec()),
+        ]);
+        let wanted = segment.bytes().into_owned();
+        assert!(carry(&mut pair.near, &mut pair.far, segment, piece) == wanted);
+        let back = Segment::Shared(large.clone().into());
+        assert!(carry(&mut pair.far, &mut pair.near, back, piece) == large);
+    }
+    let figures = pair.tally.figures();
+    assert_eq!((figures.stores[Handshake::Done as usize], figures.open, figures.broken), (1, 1, 0));
+    drop(pair.far);
+    assert_eq!(pair.tally.figures().open, 0);
+}
+
+#[test]
+fn progress_is_told_as_seldom_as_of_a_plain_socket() {
+    let mut pair = Pair::new();
+    pair.near.begin_sending(Segment::Gathered(vec![b'x'; 3 << 20]));
+    let mut told = 0;
+    loop {
+        let sent = pair.near.encrypt().expect("something is left").len();
+        let (done, tell) = pair.near.handle_sent(sent);
+        told += usize::from(tell);
+        if done.is_some() {
+            break;
+        }
+    }
+    assert_eq!(told, 2, "after each mebibyte but the last one");
+}
+
+#[test]
+fn an_end_is_told_once_and_what_was_said_before_it_is_heard() {
+    let mut pair = Pair::new();
+    pair.near.begin_sending(Segment::Gathered(b"last".to_vec()));
+    let mut bytes = pair.near.encrypt().expect("something to send");
+    bytes.extend(pair.near.farewell());
+    let mut plain = Vec::new();
+    let heard = pair.far.receive(&bytes, &mut plain).expect("it is right");
+    assert_eq!((heard, plain.as_slice()), (Heard { ready: false, ended: true }, &b"last"[..]));
+    let again = pair.far.receive(b"whatever follows", &mut plain).expect("nobody listens");
+    assert_eq!((again, plain.len()), (Heard::default(), 4));
+    assert!(pair.far.has_ended());
+    // The other way is still open.
+    let back = carry(&mut pair.far, &mut pair.near, Segment::Gathered(b"answer".to_vec()), 100);
+    assert_eq!(back, b"answer");
+}
+
+#[test]
+fn a_store_that_is_not_the_right_one_is_refused_and_named() {
+    let tally = Arc::default();
+    let mut near = store_tls(&tally).session("elsewhere").expect("a name");
+    let problem = shaken(&mut near, files().load().expect("they are right")).expect_err("another name");
+    let told = near.complaint(&problem.to_string()).expect("the first time");
+    assert!(told.starts_with("store elsewhere: ") && told.contains("certificate"), "{told}");
+    assert_eq!(near.complaint("again"), None);
+    assert_eq!(tally.figures().stores[Handshake::Certificate as usize], 1);
+    // One that speaks no TLS.
+    let mut near = store_tls(&tally).session("localhost").expect("a name");
+    near.receive(b"-ERR unknown command\r\n", &mut Vec::new()).expect_err("no TLS");
+    assert_eq!(tally.figures().stores[Handshake::NotTls as usize], 1);
+    assert!(store_tls(&tally).session("no name").is_err());
+}
+
+#[test]
+fn files_that_are_wrong_are_named_with_what_is_wrong() {
+    let folder = std::env::temp_dir().join(format!("weir-tls-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let write = |name: &str, text: &[u8]| {
+        fs::write(folder.join(name), text).expect("a file");
+        folder.join(name)
+    };
+    let right = files();
+    right.load().expect("it is right");
+    let certificate = fs::read(sample("localhost.crt")).expect("it is there");
+    let twice = TlsFiles { certificate: write("two", &certificate.repeat(2)), ..right.clone() };
+    twice.load().expect("a chain");
+    let wrong = |change: &dyn Fn(&mut TlsFiles)| {
+        let mut files = right.clone();
+        change(&mut files);
+        files.load().expect_err("it is wrong")
+    };
+    let missing = wrong(&|files| files.certificate = folder.join("missing"));
+    assert!(missing.starts_with("--tls-cert ") && missing.contains("No such file"), "{missing}");
+    let empty = write("empty", b"");
+    let told = wrong(&|files| files.certificate = empty.clone());
+    assert!(told.ends_with("empty: no certificate is in it (PEM)"), "{told}");
+    let told = wrong(&|files| files.key = sample("localhost.crt"));
+    assert!(told.starts_with("--tls-key ") && told.contains("no key is in it"), "{told}");
+    let told = wrong(&|files| files.key = sample("other.key"));
+    assert!(
+        told.starts_with("--tls-key ") && told.contains("not the key of the first certificate"),
+        "{told}"
+    );
+    let damaged = write("damaged", &certificate[..certificate.len() / 2]);
+    let told = wrong(&|files| files.certificate = damaged.clone());
+    assert!(told.starts_with("--tls-cert ") && told.contains("no PEM"), "{told}");
+    let told = wrong(&|files| files.client_ca = Some(empty.clone()));
+    assert!(told.starts_with("--tls-client-ca "), "{told}");
+    let large = write("large", &vec![b'\n'; TLS_FILE_BYTES_MAX as usize + 1]);
+    let told = wrong(&|files| files.certificate = large.clone());
+    assert!(told.contains("bytes are wanted"), "{told}");
+    fs::remove_dir_all(&folder).expect("it is ours");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn bytes_that_are_no_records_end_the_connection_and_nothing_else(
+        bytes in proptest::collection::vec(any::<u8>(), 1..30_000),
+        header in any::<bool>(),
+    ) {
+        let mut pair = Pair::new();
+        let mut plain = Vec::new();
+        let record = [0x17, 3, 3, 0x40, 0];
+        let bytes = if header { [&record, bytes.as_slice()].concat() } else { bytes };
+        let mut failed = false;
+        for piece in bytes.chunks(5_000) {
+            failed |= pair.far.receive(piece, &mut plain).is_err();
+        }
+        prop_assert!(plain.is_empty());
+        prop_assert_eq!(pair.tally.figures().broken > 0, failed);
+        prop_assert!(failed || bytes.len() < 0x4000 + 5, "a whole record that cannot be decrypted is an error");
+    }
+}

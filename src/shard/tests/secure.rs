@@ -1,0 +1,68 @@
+//! Clients with TLS, and tenants that their certificates name.
+
+use super::neighbours::TWO_TENANTS;
+use super::*;
+use crate::policy::seats::Seats;
+
+impl Rig {
+    fn secure_client(&mut self, name: Option<&str>) -> usize {
+        let client = self.client(0);
+        let id = self.id(client);
+        self.shards[0].handle_client_secure(id, name, self.now);
+        self.turns();
+        client
+    }
+
+    fn asks_who(&mut self, client: usize) -> String {
+        self.send(client, &[&["CLIENT", "INFO"]]);
+        self.told(client)
+    }
+}
+
+#[test]
+fn a_certificate_logs_its_tenant_in_for_as_long_as_there_is_one() {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force(TWO_TENANTS);
+    let acme = rig.secure_client(Some("acme"));
+    assert!(rig.asks_who(acme).contains(" user=acme "), "no AUTH was needed");
+    rig.send(acme, &[&["AUTH", "root", "r"]]);
+    assert_eq!(rig.told(acme), "+OK\r\n");
+    rig.send(acme, &[&["RESET"]]);
+    assert_eq!(rig.told(acme), "+RESET\r\n");
+    assert!(rig.asks_who(acme).contains(" user=acme "), "RESET leads back to the certificate");
+    for name in [None, Some("nobody")] {
+        let stranger = rig.secure_client(name);
+        rig.send(stranger, &[&["GET", "a"]]);
+        assert_eq!(rig.told(stranger), "-NOAUTH Authentication required.\r\n");
+    }
+    rig.put_in_force("[tenants.root]\npassword = 'r'\n");
+    rig.send(acme, &[&["GET", "a"]]);
+    assert_eq!(rig.told(acme), "-NOAUTH Authentication required.\r\n");
+}
+
+#[test]
+fn a_tenant_without_a_seat_left_is_told_so() {
+    let mut rig = Rig::with(1, 1, |settings| settings.clients.seats = Seats::new(2));
+    rig.put_in_force(
+        &TWO_TENANTS
+            .replace("[tenants.root]", "[tenants.tiny]\npassword = 't'\nmax_clients = 1\n[tenants.root]"),
+    );
+    let first = rig.secure_client(Some("tiny"));
+    assert!(rig.asks_who(first).contains(" user=tiny "));
+    let second = rig.secure_client(Some("tiny"));
+    let told = rig.told(second);
+    assert!(told.starts_with("-OVERLOADED reason=clients scope=tenant name=tiny limit=1 "), "{told}");
+    assert_eq!(rig.shards[0].clients_open(), 1);
+}
+
+#[test]
+fn what_tls_holds_is_counted() {
+    let mut rig = Rig::new(1, 1);
+    let plain = rig.client(0);
+    let secure = rig.secure_client(None);
+    let bytes = |rig: &Rig, client| {
+        let front = rig.shards[0].front();
+        front.peek(rig.id(client)).expect("it is open").memory_bytes()
+    };
+    assert_eq!(bytes(&rig, secure) - bytes(&rig, plain), crate::values::limits::TLS_CLIENT_BYTES);
+}

@@ -1,0 +1,54 @@
+"""Certificates for tests, made by openssl: an authority, and who it vouches for."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+DAYS = "30"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Signs certificates. Everything lies in one folder."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        self.folder = folder / name
+        self.folder.mkdir(parents=True)
+        self.own = Pair(self.folder / "ca.crt", self.folder / "ca.key")
+        openssl(
+            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", DAYS,
+            "-subj", f"/CN={name}", "-keyout", self.own.key, "-out", self.own.certificate,
+        )  # fmt: skip
+
+    @property
+    def certificate(self) -> Path:
+        return self.own.certificate
+
+    def sign(self, file: str, subject: str, alternatives: str = "", rsa: bool = False) -> Pair:
+        """A new key and a certificate for it, such as ("/CN=localhost", "DNS:localhost,IP:127.0.0.1")."""
+        pair = Pair(self.folder / f"{file}.crt", self.folder / f"{file}.key")
+        kind = ["rsa:2048"] if rsa else ["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        request = self.folder / f"{file}.csr"
+        openssl("req", "-newkey", *kind, "-nodes", "-subj", subject, "-keyout", pair.key, "-out", request)
+        extensions = self.folder / f"{file}.ext"
+        lines = ["basicConstraints=critical,CA:FALSE"] + ([f"subjectAltName={alternatives}"] if alternatives else [])
+        extensions.write_text("\n".join(lines) + "\n")
+        openssl(
+            "x509", "-req", "-in", request, "-CA", self.own.certificate, "-CAkey", self.own.key, "-CAcreateserial",
+            "-days", DAYS, "-extfile", extensions, "-out", pair.certificate,
+        )  # fmt: skip
+        return pair
+
+
+def openssl(*arguments: object) -> None:
+    done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,468 @@
+"""TLS towards clients and towards stores: with redis-cli, redis-py, ioredis and node-redis as they come, and with those who mean harm."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from harness import metrics
+from harness.certificates import Authority, Pair
+from harness.ports import free_port
+from harness.processes import TARGET, Redis, Weir
+from harness.resp import Closed, Connection, encode
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+
+MODULES = TARGET / "e2e" / "node"
+SCRIPT = Path(__file__).parent / "node" / "tls.mjs"
+LARGE = bytes(number * 7 % 251 for number in range(65_536)) * 255
+QUOTAS = """
+[tenants.acme]
+password = "a"
+[tenants.cart]
+password = "c"
+"""
+
+
+class Certificates:
+    """Who vouches for whom in these tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder, "authority")
+        self.strange = Authority(folder, "strange")
+        self.server = self.authority.sign("server", "/CN=weir", "DNS:localhost,IP:127.0.0.1", rsa=True)
+        self.second = self.authority.sign("second", "/CN=second", "DNS:localhost,IP:127.0.0.1")
+        self.acme = self.authority.sign("acme", "/O=Shop/CN=acme")
+        self.cart = self.authority.sign("cart", "/O=Shop", "DNS:cart,DNS:acme")
+        self.nobody = self.authority.sign("nobody", "/CN=nobody")
+        self.forged = self.strange.sign("forged", "/CN=acme")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+class SecureWeir(Weir):
+    """weir with a TLS port."""
+
+    secure_port = 0
+
+    def secured(self, pair: Pair, *flags: str) -> SecureWeir:
+        self.pair, self.more = pair, flags
+        return self
+
+    def command(self) -> list[str]:
+        self.secure_port = free_port()
+        pair = ["--tls-cert", str(self.pair.certificate), "--tls-key", str(self.pair.key)]
+        return [*super().command(), "--tls-listen", f"127.0.0.1:{self.secure_port}", *pair, *self.more]
+
+    def tls(self, certificates: Certificates, own: Pair | None = None, **options) -> SecureConnection:
+        return SecureConnection(self.secure_port, context(certificates, own), **options)
+
+    def counted(self, name: str, label: str = "") -> float:
+        """The sum over all shards, or of what has that label."""
+        found = metrics.parse(self.admin("/metrics")[1]).get(name, {})
+        return sum(value for labels, value in found.items() if label in labels)
+
+    def handshakes(self, outcome: str, whose: str = "weir_tls_handshakes_total") -> float:
+        return self.counted(whose, f'outcome="{outcome}"')
+
+
+class SecureConnection(Connection):
+    """The same by hand, with TLS around it."""
+
+    def __init__(self, port: int, trusting: ssl.SSLContext, **options) -> None:
+        self.trusting = trusting
+        super().__init__(port, **options)
+        # Python keeps to this only where it shakes hands.
+        self.socket = trusting.wrap_socket(self.socket, server_hostname="localhost")
+
+    def read(self):
+        try:
+            return super().read()
+        except (ssl.SSLError, ConnectionResetError) as error:
+            raise Closed(str(error)) from None
+
+
+def context(certificates: Certificates, own: Pair | None = None) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=str(certificates.authority.certificate))
+    if own is not None:
+        made.load_cert_chain(own.certificate, own.key)
+    return made
+
+
+def started(servers, certificates: Certificates, *more: str, backends=(), storage=None, flags=None, pair=None) -> SecureWeir:
+    weir = SecureWeir(*backends, flags=["--shards", "2", *(flags or [])], storage=storage)
+    return servers.keep(weir.secured(pair or certificates.server, *more)).start()
+
+
+@pytest.fixture
+def weir(servers, certificates) -> SecureWeir:
+    return started(servers, certificates, flags=["--max-request-bytes", "32MiB"])
+
+
+def test_redis_cli(weir, certificates):
+    def cli(*arguments: str, ca: Path = certificates.authority.certificate) -> str:
+        words = ["redis-cli", "-h", "localhost", "-p", str(weir.secure_port), "--tls", "--cacert", str(ca), *arguments]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        return done.stdout + done.stderr
+
+    assert "TLS on 127.0.0.1:" in weir.output()
+    assert cli("PING") == "PONG\n"
+    assert cli("SET", "a", "1") == "OK\n" and cli("GET", "a") == "1\n"
+    assert "tls_clients:1" in cli("INFO", "clients")
+    assert "certificate verify failed" in cli("PING", ca=certificates.strange.certificate)
+    assert weir.handshakes("done") == 4 and weir.handshakes("certificate") >= 1
+
+
+def test_redis_py(weir, certificates):
+    url = f"rediss://localhost:{weir.secure_port}"
+    with redis.Redis.from_url(url, ssl_ca_certs=str(certificates.authority.certificate)) as client:
+        assert client.set("large", LARGE) and client.get("large") == LARGE
+        with client.pipeline(transaction=True) as pipeline:
+            assert pipeline.set("a", 1).incr("a").execute() == [True, 2]
+    with redis.Redis.from_url(url) as client, pytest.raises(redis.ConnectionError, match="certificate verify failed"):
+        client.ping()
+
+
+def test_node_clients(weir, certificates):
+    assert (MODULES / "node_modules").is_dir(), f"tests/run installs the Node clients under {MODULES}"
+    words = [os.environ.get("NODE", "node"), SCRIPT, str(weir.secure_port), MODULES, certificates.authority.certificate]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "all passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_bytes_arrive_as_they_were_sent(weir, certificates, version):
+    trusting = context(certificates)
+    trusting.minimum_version = trusting.maximum_version = version
+    with SecureConnection(weir.secure_port, trusting) as client:
+        assert client.call("SET", "large", LARGE).text == "OK"
+        assert client.call("GET", "large").value == LARGE
+        # A pipeline in one go, large and small mixed.
+        sent = b"".join(encode("SET", f"k{n}", LARGE[: n * 37]) + encode("GET", f"k{n}") for n in range(1000))
+        sender = threading.Thread(target=client.send_raw, args=(sent,))
+        sender.start()
+        for number in range(1000):
+            assert client.read().text == "OK"
+            assert client.read().value == LARGE[: number * 37]
+        sender.join()
+        # And byte by byte.
+        for byte in encode("PING"):
+            client.send_raw(bytes([byte]))
+        assert client.read().text == "PONG"
+    assert weir.counted("weir_tls_broken_total") == 0
+    until(lambda: weir.counted("weir_tls_clients") == 0, "its connection is gone")
+
+
+def test_a_client_that_sends_no_more_gets_its_replies(weir, certificates):
+    with weir.tls(certificates) as client:
+        client.send_raw(b"".join(encode("ECHO", f"{number}") for number in range(2000)))
+        # Says so in the words of TLS, and reads on.
+        with contextlib.suppress(ssl.SSLError, OSError):
+            client.socket.setblocking(False)
+            client.socket.unwrap()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with socket.create_connection(("127.0.0.1", weir.secure_port), timeout=30) as plain:
+        tls = context(certificates).wrap_bio(incoming, outgoing, server_hostname="localhost")
+        talk(plain, tls, incoming, outgoing, tls.do_handshake)
+        tls.write(b"".join(encode("ECHO", f"{number}") for number in range(2000)))
+        # The end of the stream without a word of TLS, as a client that was killed leaves it.
+        plain.sendall(outgoing.read())
+        plain.shutdown(socket.SHUT_WR)
+        told = b""
+        while True:
+            chunk = plain.recv(1 << 16)
+            incoming.write(chunk) if chunk else incoming.write_eof()
+            with contextlib.suppress(ssl.SSLWantReadError):
+                while part := tls.read(1 << 16):
+                    told += part
+            if not chunk or told.count(b"\r\n") == 4000:
+                break
+    assert told == b"".join(b"$%d\r\n%d\r\n" % (len(str(n)), n) for n in range(2000))
+
+
+def talk(plain: socket.socket, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, step):
+    """Carries bytes until a step of TLS is done."""
+    while True:
+        try:
+            done = step()
+            plain.sendall(outgoing.read())
+            return done
+        except ssl.SSLWantReadError:
+            plain.sendall(outgoing.read())
+            incoming.write(plain.recv(1 << 16))
+
+
+def test_who_reads_too_slowly_is_closed_and_costs_no_more_than_allowed(servers, certificates):
+    flags = ["--output-limit", "8MiB", "--max-reply-bytes", "4MiB", "--send-timeout", "2s"]
+    weir = started(servers, certificates, flags=flags)
+    with weir.tls(certificates, receive_buffer=4096) as client, weir.tls(certificates) as other:
+        assert other.call("SET", "v", LARGE[: 1 << 20]).text == "OK"
+        before = weir.resident_bytes()
+        for _ in range(200):
+            client.send("GET", "v")
+        until(lambda: weir.counted("weir_clients_expelled_total", 'reason="unread"') == 1, "the slow one is closed")
+        assert weir.resident_bytes() - before < 64 << 20
+        assert other.call("PING").text == "PONG"
+
+
+def test_what_is_no_tls_is_told_so_and_counted(weir, certificates):
+    with Connection(weir.secure_port) as client:
+        assert "TLS is spoken at this port" in client.call("PING").text
+        with pytest.raises(Closed):
+            client.read()
+    with socket.create_connection(("127.0.0.1", weir.secure_port), timeout=30) as client:
+        client.sendall(b"\x16\x03\x01\x40\x00" + os.urandom(20_000))
+        with contextlib.suppress(ConnectionResetError):
+            while client.recv(4096):
+                pass
+    until(lambda: weir.handshakes("not_tls") + weir.handshakes("refused") == 2, "both are counted")
+    # Garbage after the handshake, beneath TLS.
+    with weir.tls(certificates) as client:
+        assert client.call("PING").text == "PONG"
+        os.write(client.socket.fileno(), b"\x17\x03\x03\x40\x00" + os.urandom(0x4000))
+        with pytest.raises(Closed):
+            client.read()
+    until(lambda: weir.counted("weir_tls_broken_total") == 1, "it is counted")
+    with weir.tls(certificates) as client:
+        assert client.call("PING").text == "PONG"
+
+
+def test_handshakes_that_do_not_end_are_closed_in_time_and_hold_nobody_up(servers, certificates):
+    weir = started(servers, certificates, "--tls-handshake-timeout", "1s")
+    silent = [socket.create_connection(("127.0.0.1", weir.secure_port), timeout=30) for _ in range(50)]
+    for number, client in enumerate(silent):
+        client.sendall(b"\x16\x03\x01\x02\x00\x01"[: number % 7])
+    began = time.monotonic()
+    until(lambda: weir.counted("weir_tls_handshakes_under_way") == 50, "all are taken in")
+    for _ in range(10):
+        with weir.tls(certificates) as client:
+            assert client.call("PING").text == "PONG"
+    assert weir.counted("weir_tls_handshakes_under_way") > 0 or time.monotonic() - began > 1, "they waited for nobody"
+    until(lambda: weir.handshakes("timeout") == 50, "all are given up")
+    assert all(client.recv(1) == b"" for client in silent)
+
+
+def test_a_flood_of_handshakes_is_bounded_and_is_its_own_loss(servers, certificates):
+    weir = started(servers, certificates, "--tls-handshake-timeout", "60s", "--tls-handshake-rate", "2000")
+    flood = []
+    for _ in range(700):
+        client = socket.socket()
+        client.bind(("127.0.0.2", 0))
+        client.connect(("127.0.0.1", weir.secure_port))
+        flood.append(client)
+    until(lambda: weir.handshakes("crowded") == 700 - 512, "the oldest have made way")
+    assert weir.counted("weir_tls_handshakes_under_way") == 512
+    with weir.tls(certificates) as client:
+        assert client.call("PING").text == "PONG"
+    assert weir.output().count("handshakes are under way") == 1
+    for client in flood:
+        client.close()
+    until(lambda: weir.counted("weir_tls_handshakes_under_way") == 0, "they are gone")
+
+
+def test_no_more_handshakes_in_a_second_than_allowed(servers, certificates):
+    weir = started(servers, certificates, "--tls-handshake-rate", "20")
+    began = time.monotonic()
+    for _ in range(61):
+        with weir.tls(certificates) as client:
+            assert client.call("PING").text == "PONG"
+    # 20 were in hand at most.
+    assert time.monotonic() - began > 1.9
+
+
+def test_all_clients_count_against_one_limit(servers, certificates):
+    weir = started(servers, certificates, flags=["--max-clients", "4"])
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            assert stack.enter_context(weir.tls(certificates)).call("PING").text == "PONG"
+        with weir.tls(certificates) as fifth:
+            assert fifth.read().text.startswith("OVERLOADED reason=clients limit=4 ")
+        with weir.connect() as plain:
+            assert plain.read().text.startswith("OVERLOADED reason=clients limit=4 ")
+
+
+def test_a_certificate_is_read_again_when_it_changes(servers, certificates, tmp_path):
+    pair = Pair(tmp_path / "own.crt", tmp_path / "own.key")
+
+    def put(source: Pair) -> None:
+        pair.key.write_bytes(source.key.read_bytes())
+        pair.certificate.write_bytes(source.certificate.read_bytes())
+
+    def shown() -> str:
+        with weir.tls(certificates) as client:
+            return dict(part[0] for part in client.socket.getpeercert()["subject"])["commonName"]
+
+    put(certificates.server)
+    weir = started(servers, certificates, pair=pair)
+    with weir.tls(certificates) as old:
+        assert shown() == "weir"
+        put(certificates.second)
+        until(lambda: shown() == "second", "the other one is in force")
+        pair.certificate.write_text("nonsense")
+        until(lambda: "the certificate in force stays as it is" in weir.output(), "it is told")
+        assert shown() == "second" and weir.counted("weir_tls_reloads_total", 'outcome="wrong"') >= 1
+        pair.certificate.write_bytes(certificates.server.certificate.read_bytes())
+        until(lambda: "not the key of the first certificate" in weir.output(), "it is told")
+        put(certificates.server)
+        until(lambda: shown() == "weir", "the first one is in force again")
+        before = weir.counted("weir_tls_reloads_total", 'outcome="taken"')
+        weir.signal(signal.SIGHUP)
+        until(lambda: weir.counted("weir_tls_reloads_total", 'outcome="taken"') > before, "it is read again")
+        assert old.call("PING").text == "PONG", "connections are left alone"
+
+
+def test_a_certificate_of_a_client_names_its_tenant(servers, certificates, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text(QUOTAS)
+    flags = ["--quotas", str(quotas)]
+    weir = started(servers, certificates, "--tls-client-ca", str(certificates.authority.certificate), flags=flags)
+    for own, tenant in [(certificates.acme, "acme"), (certificates.cart, "cart")]:
+        with weir.tls(certificates, own) as client:
+            assert client.call("SET", "a", "1").text == "OK"
+            assert f" user={tenant} " in client.call("CLIENT", "INFO").text
+            assert client.call("RESET").text == "RESET"
+            assert client.call("GET", "a").text == "1"
+    # Known to the authority, but no tenant: it has to log in.
+    with weir.tls(certificates, certificates.nobody) as client:
+        assert client.call("GET", "a").text.startswith("NOAUTH")
+        assert client.call("AUTH", "acme", "a").text == "OK"
+        assert client.call("GET", "a").text == "1"
+    for own in (None, certificates.forged):
+        with pytest.raises((ssl.SSLError, Closed, ConnectionResetError)), weir.tls(certificates, own) as client:
+            client.call("PING")
+    until(lambda: weir.handshakes("certificate") == 2, "both are counted")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"--tls-cert": "missing"}, r"--tls-cert .*missing: No such file"),
+        ({"--tls-key": "other"}, r"--tls-key .*: it is not the key of the first certificate in "),
+        ({"--tls-client-ca": "empty"}, r"--tls-client-ca .*: no certificate is in it"),
+    ],
+)
+def test_files_that_are_wrong_are_told_at_the_start(servers, certificates, tmp_path, change, complaint):
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "other").write_bytes(certificates.second.key.read_bytes())
+    server = certificates.server
+    flags = {"--tls-listen": "127.0.0.1:0", "--tls-cert": str(server.certificate), "--tls-key": str(server.key)}
+    flags |= {flag: str(tmp_path / name) for flag, name in change.items()}
+    probe = Weir(flags=[word for pair in flags.items() for word in pair])
+    servers.keep(probe)
+    for more in ([], ["--check"]):
+        done = subprocess.run([*probe.command(), *more], capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0 and re.search(complaint, done.stderr), done.stderr
+
+
+class SecureRedis(Redis):
+    """A redis-server that speaks TLS, beside a plain port for the test itself."""
+
+    secure_port = 0
+
+    def secured(self, certificates: Certificates, *options: str) -> SecureRedis:
+        pair = certificates.server
+        self.files = ["--tls-cert-file", str(pair.certificate), "--tls-key-file", str(pair.key)]
+        self.files += ["--tls-ca-cert-file", str(certificates.authority.certificate), "--tls-auth-clients", "no"]
+        self.files += options
+        return self
+
+    def command(self) -> list[str]:
+        self.secure_port = self.secure_port or free_port()
+        return [*super().command(), "--tls-port", str(self.secure_port), *self.files]
+
+
+def secure_redis(servers, certificates, *options: str) -> SecureRedis:
+    return servers.keep(SecureRedis().secured(certificates, *options)).start()
+
+
+def test_stores_with_tls(servers, certificates):
+    stores = [secure_redis(servers, certificates) for _ in range(2)]
+    storage = "rediss://" + ",".join(f"localhost:{store.secure_port}" for store in stores)
+    authority = str(certificates.authority.certificate)
+    weir = started(servers, certificates, storage=storage, flags=["--storage-tls-ca", authority])
+    with weir.tls(certificates) as client, weir.connect() as plain, weir.connect(protocol=3) as newer:
+        assert client.call("SET", "large", LARGE).text == "OK"
+        assert plain.call("GET", "large").value == LARGE and newer.call("GET", "large").value == LARGE
+        for number in range(200):
+            assert plain.call("SET", f"k{number}", number).text == "OK"
+        assert plain.call("DBSIZE").plain() == 201
+        assert client.call("MGET", *(f"k{n}" for n in range(200))).plain() == [str(n).encode() for n in range(200)]
+        version = stores[0].connect().call("INFO", "server").text
+        assert re.search(r"redis_version:\S+", version)[0] in plain.call("INFO", "server").text
+        # One that is gone and comes back.
+        stores[0].kill()
+        until(lambda: any(plain.call("GET", f"k{n}").is_error for n in range(200)), "it is missed")
+        stores[0].start()
+        until(lambda: not any(plain.call("GET", f"k{n}").is_error for n in range(200)), "it is found again")
+    done = weir.handshakes("done", "weir_tls_store_handshakes_total")
+    assert done >= 4
+
+
+def test_a_store_that_is_not_the_right_one_is_as_good_as_away(servers, certificates):
+    store = secure_redis(servers, certificates)
+    plain = servers.redis()
+    address = f"127.0.0.1:{store.secure_port}"
+    cases = [
+        (address, [str(certificates.strange.certificate)], "certificate: UnknownIssuer"),
+        (address, [str(certificates.authority.certificate), "--storage-tls-name", "elsewhere"], "not valid for name"),
+        (plain.address, [str(certificates.authority.certificate)], "no TLS with it"),
+    ]
+    for server, trust, complaint in cases:
+        weir = started(servers, certificates, storage=f"rediss://{server}", flags=["--storage-tls-ca", *trust])
+        with weir.connect() as client:
+            assert client.call("GET", "a").text.startswith("UNAVAILABLE")
+        until(lambda: complaint in weir.output(), f"it says {complaint}")
+        assert f"store {server.split(':')[0]}" in weir.output()
+        weir.terminate()
+
+
+def test_a_store_is_known_by_the_name_that_was_given(servers, certificates):
+    store = secure_redis(servers, certificates)
+    trust = ["--storage-tls-ca", str(certificates.authority.certificate), "--storage-tls-name", "localhost"]
+    weir = started(servers, certificates, storage=f"rediss://127.0.0.1:{store.secure_port}", flags=trust)
+    with weir.connect() as client:
+        assert client.call("SET", "a", "1").text == "OK"
+
+
+def test_a_cluster_with_tls(servers, certificates):
+    options = ["--tls-cluster", "yes", "--tls-replication", "yes", "--cluster-enabled", "yes"]
+    nodes = [secure_redis(servers, certificates, *options) for _ in range(3)]
+    words = ["redis-cli", "--tls", "--cacert", str(certificates.authority.certificate), "--cluster", "create"]
+    words += [f"127.0.0.1:{node.secure_port}" for node in nodes] + ["--cluster-yes"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for node in nodes:
+        until(lambda: "cluster_state:ok" in node.connect().call("CLUSTER", "INFO").text, "the cluster is whole")
+    trust = ["--storage-tls-ca", str(certificates.authority.certificate)]
+    weir = started(servers, certificates, storage=f"clusters://127.0.0.1:{nodes[0].secure_port}", flags=trust)
+    with weir.tls(certificates) as client:
+        for number in range(300):
+            assert client.call("SET", f"k{number}", number).text == "OK"
+        assert client.call("MGET", *(f"k{n}" for n in range(300))).plain() == [str(n).encode() for n in range(300)]
+    sizes = [node.connect().call("DBSIZE").plain() for node in nodes]
+    assert sum(sizes) == 300 and all(sizes)
+
+
+def test_a_fleet_counts_in_a_store_with_tls(servers, certificates, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text("[default]\nru_per_second = 1000\n" + QUOTAS)
+    store = secure_redis(servers, certificates)
+    trust = ["--storage-tls-ca", str(certificates.authority.certificate), "--quotas", str(quotas)]
+    weir = started(servers, certificates, flags=[*trust, "--fleet", f"rediss://localhost:{store.secure_port}"])
+    assert "fleet: quotas are shared" in weir.output()
+    until(lambda: store.connect().call("HLEN", "{weir:weir}:hosts").plain() == 1, "the host is there")
