@@ -75,6 +75,38 @@ const ADMIN_PARTS: [&[u8]; 24] = [
     b"GET /tenants?minutes=",
 ];
 
+/// And for the keys over HTTP.
+const HTTP_PARTS: [&[u8]; 28] = [
+    b"\r\n",
+    b"\r\n\r\n",
+    b"\n",
+    b"\0",
+    b"[",
+    b"]",
+    b"\"",
+    b"\\u0000",
+    b",",
+    b" ",
+    b"%2f",
+    b"%",
+    b"?ttl=5",
+    b"GET /v1/keys/a HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"HEAD ",
+    b"POST / HTTP/1.1\r\n",
+    b" HTTP/1.0\r\n",
+    b"Host: b\r\n",
+    b"Connection: close\r\n",
+    b"Content-Length: 5\r\n",
+    b"Content-Length: 18446744073709551616\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Expect: 100-continue\r\n",
+    b"Upstash-Encoding: base64\r\n",
+    b"5\r\nhello\r\n",
+    b"ffffffffffffffff\r\n",
+    b"0\r\n\r\n",
+    b"[[\"GET\",\"a\"],[\"TTL\",\"b\"]]",
+];
+
 #[test]
 fn requests() {
     replay("requests", fuzz_bodies::requests, &PARTS);
@@ -98,6 +130,11 @@ fn composer() {
 #[test]
 fn admin() {
     replay("admin", fuzz_bodies::admin, &ADMIN_PARTS);
+}
+
+#[test]
+fn http() {
+    replay("http", fuzz_bodies::http, &HTTP_PARTS);
 }
 
 fn replay(target: &str, body: fn(&[u8]), parts: &[&[u8]]) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use weir::config::Quotas;
 use weir::control::http::{self, Received};
 use weir::control::{Looks, Meter, ProcessFacts, Totals, Versions, View, page};
+use weir::protocol::http::{Conversation, Step};
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, reply};
 use weir::routing::Topology;
 use weir::shard::{
@@ -129,6 +130,103 @@ pub fn admin(bytes: &[u8]) {
     let response = page(head.route, &head.query, view, &mut Looks::default());
     response.write(&mut out, head.method, head.persistence);
     assert!(out.starts_with(b"HTTP/1.1 "));
+}
+
+/// The conversation of HTTP asks for the same commands and says the same, however the bytes are split, and holds no more than came.
+pub fn http(bytes: &[u8]) {
+    let whole = conversed(bytes, bytes.len().max(1));
+    for size in SPLITS {
+        let split = conversed(bytes, size);
+        assert!(split == whole, "in pieces of {size}: {split} instead of {whole}");
+    }
+}
+
+/// What came of bytes: the commands that were asked for, what was told, and whether that was the end.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Conversed {
+    commands: Vec<Vec<Vec<u8>>>,
+    wishes: Vec<Vec<Vec<u8>>>,
+    told: Vec<u8>,
+    is_over: bool,
+}
+
+impl std::fmt::Display for Conversed {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{:?} {} {}", self.commands, self.told.escape_ascii(), self.is_over)
+    }
+}
+
+/// Where somebody waits for it before a body; who sends the body at once is not told.
+const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// What a conversation may have in memory beside what came and what a command or a response is at most.
+const HTTP_BYTES_SPARE: usize = 64 * 1024;
+const HTTP_BODY_BYTES_MAX: usize = 2_000;
+
+fn conversed(bytes: &[u8], size: usize) -> Conversed {
+    let mut http = Conversation::new(1_000);
+    let mut conversed = Conversed::default();
+    let mut queued = None;
+    for piece in bytes.chunks(size) {
+        http.receive(piece);
+        loop {
+            if !http.frames().is_empty() {
+                let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
+                let limits = RequestLimits::trusted(100_000);
+                let request = decoder.next(http.frames(), &mut consumed, &limits);
+                let request = request.expect("what was put together here").expect("whole");
+                let words: Vec<Vec<u8>> = request.arguments.iter().map(<[u8]>::to_vec).collect();
+                http.take(consumed);
+                let reply = reply_to(&words, &mut queued);
+                conversed.commands.push(words);
+                conversed.wishes.push(http.wishes().to_vec());
+                http.hear(reply.as_bytes());
+                continue;
+            }
+            let mut step = http.go_on();
+            if let Step::Begins(who) = step {
+                let is_wrong = who.as_deref().is_some_and(|who| who.ends_with(b"wrong"));
+                step = if is_wrong { http.refuse("WRONGPASS no") } else { http.admit(HTTP_BODY_BYTES_MAX) };
+            }
+            match step {
+                Step::Wait | Step::Begins(_) => break,
+                Step::Told => http.hear(b"+OK\r\n"),
+                Step::Commands => {}
+            }
+        }
+        if let Some(told) = http.take_output(Vec::new()) {
+            conversed.told.extend_from_slice(&told);
+        }
+        assert!(http.memory_bytes() <= 4 * bytes.len() + HTTP_BYTES_SPARE, "{} bytes", http.memory_bytes());
+    }
+    while let Some(at) = conversed.told.windows(GO_ON.len()).position(|told| told == GO_ON) {
+        conversed.told.drain(at..at + GO_ON.len());
+    }
+    assert!(conversed.told.is_empty() || conversed.told.starts_with(b"HTTP/1.1 "), "a status line first");
+    conversed.is_over = http.is_over();
+    conversed
+}
+
+/// What a store would say, in the form that belongs to the command.
+fn reply_to(words: &[Vec<u8>], queued: &mut Option<usize>) -> String {
+    match words[0].to_ascii_uppercase().as_slice() {
+        b"MULTI" if queued.is_none() => {
+            *queued = Some(0);
+            "+OK\r\n".to_owned()
+        }
+        b"EXEC" if queued.is_some() => {
+            let count = queued.take().unwrap_or_default();
+            format!("*{count}\r\n{}", ":1\r\n".repeat(count))
+        }
+        _ if queued.is_some() => {
+            *queued = queued.map(|count| count + 1);
+            "+QUEUED\r\n".to_owned()
+        }
+        b"GET" => format!("${}\r\n{}\r\n", words[1].len() * 300, "v".repeat(words[1].len() * 300)),
+        b"SET" => "+OK\r\n".to_owned(),
+        b"DEL" => ":1\r\n".to_owned(),
+        b"TTL" => "-THROTTLED scope=tenant name=acme limit=5 remaining=0 retry_after_ms=37\r\n".to_owned(),
+        _ => "*2\r\n$1\r\n\"\r\n_\r\n".to_owned(),
+    }
 }
 
 /// The composer answers every request that it takes on, asks stores for whole requests only, and comes to rest.
