@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -97,3 +98,74 @@ def test_a_service_manager_is_told(servers, tmp_path: Path):
         weir.signal(signal.SIGTERM)
         until(lambda: manager.recv(100) == b"STOPPING=1", "it says that it ends")
         assert weir.wait() == 0
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Debian package of the binaries under test."""
+    out = tmp_path_factory.mktemp("deb") / "weir.deb"
+    run(str(DEPLOY / "deb"), str(binary("weir").parent), str(out))
+    return out
+
+
+def flags_of_help() -> list[str]:
+    text = run(str(binary("weir")), "--help")
+    return sorted(set(re.findall(r"^ +(?:-\w, )?--([a-z-]+)", text, re.MULTILINE)) - {"help", "version"})
+
+
+def test_man_page_and_completions_have_every_flag(package: Path, tmp_path: Path):
+    run("dpkg-deb", "--extract", str(package), str(tmp_path))
+    page = (tmp_path / "usr/share/man/man1/weir.1").read_text().replace("\\-", "-")
+    bash, zsh, fish = (
+        (tmp_path / "usr/share" / file).read_text()
+        for file in ("bash-completion/completions/weir", "zsh/vendor-completions/_weir", "fish/vendor_completions.d/weir.fish")
+    )
+    flags = flags_of_help()
+    assert len(flags) > 40 and "takeover" in flags
+    for flag in flags:
+        assert f"\\fB--{flag}\\fR" in page and f"--{flag}" in bash and f"--{flag}" in zsh and f"-l {flag} " in fish, flag
+        assert f"WEIR_{flag.upper().replace('-', '_')}" in page, flag
+    assert "weir-top(1)" in page and (tmp_path / "usr/share/man/man1/weir-top.1").exists()
+    script = f"source {tmp_path}/usr/share/bash-completion/completions/weir; COMP_WORDS=(weir --take); COMP_CWORD=1; _weir weir --take weir"
+    assert run("bash", "-c", script + '; echo "${COMPREPLY[@]}"') == "--takeover\n"
+
+
+class Installed(Weir):
+    """weir as a package has put it somewhere."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(flags=["--quotas", str(root / "etc/weir/quotas.toml"), "--shards", "2"])
+        self.root = root
+
+    def command(self) -> list[str]:
+        return [str(self.root / "usr/bin/weir"), *super().command()[1:]]
+
+
+def test_the_package_is_installed_serves_and_is_purged(servers, package: Path, tmp_path: Path):
+    root, admin = tmp_path / "root", tmp_path / "admin"
+    for folder in (root, admin / "info", admin / "updates", admin / "triggers"):
+        folder.mkdir(parents=True)
+    for file in ("status", "available"):
+        (admin / file).touch()
+    # Its scripts see by DPKG_ROOT that this is no system; libc is none of this folder.
+    dpkg = ["dpkg", f"--instdir={root}", f"--admindir={admin}", f"--log={tmp_path}/log", "--force-script-chrootless"]
+    dpkg += ["--force-depends", "--force-not-root", "--force-bad-path"]
+    run(*dpkg, "--install", str(package))
+    fields = run("dpkg-query", f"--admindir={admin}", "--showformat=${Version} ${Status}", "--show", "weir")
+    assert fields == f"{run(str(root / 'usr/bin/weir'), '--version').split()[1]}-1 install ok installed"
+    unit = (root / "lib/systemd/system/weir.service").read_text()
+    named = re.findall(r"^(?:ExecStart|EnvironmentFile)=-?(\S+)", unit, re.MULTILINE)
+    assert len(named) == 2 and all((root / path.lstrip("/")).exists() for path in named), named
+    weir = servers.keep(Installed(root)).start()
+    with weir.connect() as client:
+        assert client.ok("AUTH", "shop", "change-me") == b"OK"
+        assert client.ok("SET", "shop:1", "x") == b"OK"
+    weir.terminate()
+    # What was changed survives an upgrade and a removal, and goes with the package for good.
+    settings = root / "etc/default/weir"
+    settings.write_text("WEIR_STORAGE=redis://10.0.0.1:6379\n")
+    run(*dpkg, "--force-confold", "--install", str(package))
+    run(*dpkg, "--remove", "weir")
+    assert settings.read_text().startswith("WEIR_STORAGE=") and not (root / "usr/bin/weir").exists()
+    run(*dpkg, "--purge", "weir")
+    assert [path for path in root.rglob("*") if not path.is_dir()] == []
