@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import socket
@@ -190,6 +191,8 @@ def test_restarts_under_load(servers, tmp_path: Path):
                 load.more()
                 assert load.problems == []
                 assert weir.admin("/readyz")[0] == 200
+                decided = [line["text"] for line in json.loads(weir.admin("/state.json")[1])["log"] if line["about"] == "takeover"]
+                assert any("its sockets are here" in text for text in decided), decided
                 # The session is what it was: dialect, tenant, name, what it chose.
                 assert settled.call("GET", "nothing").raw == b"_\r\n"
                 info = settled.call("CLIENT", "INFO").text
