@@ -722,11 +722,7 @@ fn hot_settings(config: &Config, backends: usize) -> HotSettings {
     let limits = config.hot;
     let settings = HotSettings::new(backends as u16);
     HotSettings {
-        // What is kept knows nothing yet of slots that change their owners.
-        mode: match config.storage {
-            Storage::Cluster { .. } => Mode::Off,
-            _ => mode_of(config, Layer::Hot),
-        },
+        mode: mode_of(config, Layer::Hot),
         detection: Detection {
             least_per_second: limits.rate,
             least_share_per_mille: limits.share_per_mille,

@@ -6,6 +6,7 @@ mod clients;
 mod cluster;
 mod fences;
 mod foresee;
+mod histories;
 mod holdings;
 mod hot;
 mod http;

@@ -31,6 +31,8 @@ pub(super) struct Again {
     unanswered: Unanswered,
     /// From the last to the first.
     chosen: Vec<bool>,
+    /// Its node may have done it.
+    was_sent: bool,
 }
 
 impl Back {
@@ -44,8 +46,7 @@ impl Back {
         now: Now,
     ) -> Again {
         let link = &mut self.links[connection.0 as usize];
-        let is_wanted = env.settings.retries != Mode::Off && WAYS.contains(&reason);
-        if self.slots.is_none() || !is_wanted || link.state != LinkState::Open {
+        if self.slots.is_none() {
             return Again::default();
         }
         let unanswered = std::mem::take(&mut link.unanswered);
@@ -53,6 +54,10 @@ impl Back {
         if owed.clone().count() != unanswered.len() {
             debug_assert!(false, "one is kept for each");
             return Again::default();
+        }
+        let was_sent = link.state == LinkState::Open;
+        if env.settings.retries == Mode::Off || !WAYS.contains(&reason) || !was_sent {
+            return Again { chosen: vec![false; unanswered.len()], unanswered, was_sent };
         }
         // Connections that have something behind, on a slot, that is not asked for again.
         let mut barred: HashSet<(u64, u16)> = HashSet::new();
@@ -79,7 +84,7 @@ impl Back {
                 }
             })
             .collect();
-        Again { unanswered, chosen }
+        Again { unanswered, chosen, was_sent }
     }
 
     /// The next one of what is lost: true if it is asked for again, and so is not answered yet.
@@ -92,12 +97,17 @@ impl Back {
         now: Now,
     ) -> bool {
         let Some(is_chosen) = again.chosen.pop() else { return false };
-        let Some((sent, frame)) = again.unanswered.pop(is_chosen) else { return false };
-        let Purpose::Answer(to) = pending.purpose else { return false };
-        let Some(slots) = self.slots.as_mut().filter(|slots| is_chosen && slots.has_room_for(frame.len()))
-        else {
+        let Some(slots) = &mut self.slots else { return false };
+        let is_held = again.unanswered.next_slot().is_some_and(|slot| slots.is_held(slot));
+        let Some((sent, frame)) = again.unanswered.pop(is_chosen || is_held) else { return false };
+        let (Purpose::Answer(to) | Purpose::Abandoned(to)) = pending.purpose else { return false };
+        if again.was_sent && pending.effect != Effect::Read {
+            // Nor does anybody know that it was not.
+            slots.note_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
+        }
+        if !is_chosen || !slots.has_room_for(frame.len()) {
             return false;
-        };
+        }
         let is_left = slots.retries.take(env.counters.get(Counter::RequestsForwarded), now.monotonic);
         let counter = match (is_left, env.settings.retries) {
             (false, _) => Counter::RetriesOverBudget,

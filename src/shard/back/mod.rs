@@ -179,16 +179,27 @@ impl Back {
         self.in_flight
     }
 
-    /// Does something wait for a backend that came at that time, or before it?
-    pub fn has_queued(&self, backend: BackendId, until: Timestamp) -> bool {
-        let first = usize::from(backend.0) * BULKHEADS;
-        self.bulkheads[first..first + BULKHEADS].iter().any(|bulkhead| bulkhead.has_waiting(until))
+    /// Does something wait for a backend, or in a slot, that came at that time, or before it?
+    pub fn has_queued(&self, (backend, slot): (BackendId, u16), until: Timestamp) -> bool {
+        // Before a cluster any of them may have it.
+        let own = usize::from(backend.0) * BULKHEADS;
+        let (places, is_held) = match &self.slots {
+            Some(slots) => (0..self.bulkheads.len(), slots.is_holding(slot)),
+            None => (own..own + BULKHEADS, false),
+        };
+        is_held || self.bulkheads[places].iter().any(|bulkhead| bulkhead.has_waiting(until))
     }
 
-    /// Is something owed that was put on a connection to a backend at that time, or before it?
-    pub fn has_in_flight(&self, backend: BackendId, until: Timestamp) -> bool {
-        let oldest = |link: &Link| link.pending.front().map(|pending| pending.sent_at);
-        self.links.iter().filter(|link| link.backend == backend).filter_map(oldest).any(|sent| sent <= until)
+    /// Is something owed that was put on a connection to a backend at that time, or before it; or was, for a slot, and has been sent again?
+    pub fn has_in_flight(&self, (backend, slot): (BackendId, u16), until: Timestamp) -> bool {
+        let is_early = |link: &Link| link.pending.front().is_some_and(|oldest| oldest.sent_at <= until);
+        let mut links = self.links.iter();
+        match &self.slots {
+            Some(slots) => {
+                slots.is_holding(slot) || links.any(|link| is_early(link) || link.unanswered.has_again(slot))
+            }
+            None => links.any(|link| link.backend == backend && is_early(link)),
+        }
     }
 
     /// Connections that are open.

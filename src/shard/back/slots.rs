@@ -197,6 +197,25 @@ impl Slots {
             || self.holds.contains_key(&slot)
     }
 
+    /// Is a slot held?
+    pub(super) fn is_held(&self, slot: u16) -> bool {
+        self.holds.contains_key(&slot)
+    }
+
+    /// A request of a connection was carried out, as far as anybody knows: what came before it must not be, any more.
+    pub(super) fn note_carried_out(&mut self, connection: u64, to: ReplyTo, slot: u16, frame: &[u8]) {
+        if let Some(hold) = self.holds.get_mut(&slot) {
+            for key in keys_of(frame) {
+                hold.carried_out.insert((connection, key), to.sequence);
+            }
+        }
+    }
+
+    /// Do requests of a slot wait?
+    pub(super) fn is_holding(&self, slot: u16) -> bool {
+        self.holds.get(&slot).is_some_and(|hold| !hold.list.is_empty())
+    }
+
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
         self.held < HELD_MAX && self.held_bytes + bytes <= HELD_BYTES_MAX
     }
@@ -380,8 +399,15 @@ impl Back {
                 .is_some_and(|(slots, slot)| slots.holds.contains_key(&slot));
         let Some((sent, frame)) = link.unanswered.pop(is_wanted) else { return false };
         let (sender, protocol, bulkhead) = (link.backend, link.protocol, link.bulkhead);
-        let Purpose::Answer(to) = pending.purpose else { return false };
         let Some(slots) = self.slots.as_mut() else { return false };
+        let to = match pending.purpose {
+            Purpose::Answer(to) => to,
+            Purpose::Abandoned(to) if refused.is_none() => {
+                slots.note_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
+                return false;
+            }
+            _ => return false,
+        };
         if sent.slot == PRIMARY && step.is_some() {
             if let Some(node) = slots.key_of(sender) {
                 slots.doubt(Reason::ReadOnly(node), None);
@@ -397,11 +423,7 @@ impl Back {
             slots.doubt(Reason::ClusterDown(node), None);
         }
         let Some(refused) = refused else {
-            if let Some(hold) = slots.holds.get_mut(&sent.slot) {
-                for key in keys_of(&frame) {
-                    hold.carried_out.insert((env.pieces.connection(to), key), to.sequence);
-                }
-            }
+            slots.note_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
             return false;
         };
         env.counters.add(Counter::Redirections, 1);

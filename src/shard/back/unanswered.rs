@@ -88,6 +88,11 @@ impl Unanswered {
         self.sent.front().map(|sent| sent.slot)
     }
 
+    /// Is there something of a slot that was sent before?
+    pub fn has_again(&self, slot: u16) -> bool {
+        self.sent.iter().any(|sent| sent.slot == slot && sent.tries.hops > 0)
+    }
+
     /// May more be kept?
     pub fn has_room(&self) -> bool {
         self.length < LINK_UNANSWERED_BYTES_MAX

@@ -137,8 +137,8 @@ impl Shard {
             return;
         }
         let Self { env, back, hot, .. } = self;
-        let is_queued = |backend, until| back.has_queued(backend, until);
-        let is_sent = |backend, until| back.has_in_flight(backend, until);
+        let is_queued = |place, until| back.has_queued(place, until);
+        let is_sent = |place, until| back.has_in_flight(place, until);
         hot.handle_turn_end(env, is_queued, is_sent, now.monotonic);
         for (envelope, waited) in self.hot.take_late(now.monotonic) {
             self.refuse(&envelope, NotSent::TooLate(Stage::Backend, waited), now);

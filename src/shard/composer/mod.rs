@@ -283,6 +283,9 @@ impl Shard {
     pub fn handle_slots(&mut self, slots: Arc<Map>, now: Now) {
         let (env, back, mut replies) = self.towards_clients();
         back.handle_slots(env, Arc::clone(&slots), &mut replies, now);
+        if let Some(older) = &self.env.slots {
+            self.hot.handle_owners(|slot| older.owner(slot) != slots.owner(slot));
+        }
         self.env.handle_slots(slots);
     }
 

@@ -59,6 +59,7 @@ impl TowardsClients<'_> {
         let bytes_max = env.settings.reply_bytes_max;
         let joined = env.pieces.handle_reply(piece, outcome, message, bytes_max, &mut env.pool);
         let Some((to, outcome, reply)) = joined else { return };
+        self.hot.handle_reply(env, to, outcome, &reply, now.monotonic);
         if reply.len() > COPY_BYTES_MAX {
             self.clients.give(env, to, outcome, Message::Shared(&reply.into()), now);
         } else {

@@ -1,7 +1,7 @@
 //! What would become of a request, for whoever asks. Nothing is counted, kept or sent.
 
-use super::Hot;
 use super::entry::{Found, Read};
+use super::{Hot, as_fetched};
 use crate::protocol::command::Effect;
 use crate::shard::counters::Counter;
 use crate::shard::request::{Route, Touched, Touches};
@@ -75,6 +75,7 @@ impl Hot {
         }
         let known = (&*self.settings.versions, &self.flights);
         let is_behind_any = self.under_way.is_about_any(connection);
+        let route = as_fetched(route);
         match entry.foresee(Read { connection, route, frame, is_behind_any }, known, self.settings.ttl, now) {
             Found::Kept { .. } => Foreseen::Kept,
             Found::Flight(_) => Foreseen::Joins,

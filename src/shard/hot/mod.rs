@@ -47,7 +47,7 @@ use super::env::Env;
 use super::note::Note;
 use super::outcome::Outcome;
 use super::reach;
-use super::request::{Envelope, FlightId, NOBODY, Overdue, ReplyTo, Route, Touched, Touches};
+use super::request::{Envelope, FlightId, NOBODY, Overdue, ReplyTo, Route, Touched, Touches, Track};
 use super::settings::{HotSettings, Mode};
 use super::versions::Cell;
 use crate::config::{HotScripts, Quotas};
@@ -220,7 +220,7 @@ impl Hot {
         }
         let is_fit = may_be_kept && frame.len() <= HOT_FRAME_BYTES_MAX;
         let found = if is_fit {
-            let (connection, route) = (envelope.reply_to.connection(), envelope.route);
+            let (connection, route) = (envelope.reply_to.connection(), as_fetched(envelope.route));
             let is_behind_any = self.under_way.is_about_any(connection);
             let read = Read { connection, route, frame, is_behind_any };
             let known = (&*self.settings.versions, &self.flights);
@@ -232,7 +232,9 @@ impl Hot {
             Found::Kept { reply, is_to_be_fetched } => {
                 if self.settings.mode == Mode::Shadow {
                     let snapshot = entry.snapshot(&self.settings.versions);
-                    self.under_way.compare(envelope.reply_to, snapshot, reply);
+                    if envelope.route.track != Track::Replica {
+                        self.under_way.compare(envelope.reply_to, snapshot, reply);
+                    }
                     self.pass(envelope, id, self.read(id, envelope, frame));
                     return Meeting::Passes;
                 }
@@ -342,7 +344,7 @@ impl Hot {
 
     /// A read of a hot key that goes on.
     fn read(&self, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
-        Open::Read(id, number_of(&self.keys, frame, envelope.route.protocol))
+        open_read(&self.keys, id, envelope, frame)
     }
 
     /// Begins to fetch a reply. Nobody waits for it yet.
@@ -351,6 +353,7 @@ impl Hot {
             deadline: Timestamp::MAX,
             overdue: Overdue::Awaited,
             touches: Touches::NOTHING,
+            route: as_fetched(envelope.route),
             ..*envelope
         };
         let flight = self.flights.begin(env.settings.id, terms, id, frame);
@@ -387,8 +390,8 @@ impl Hot {
         left.extend(held);
         for (envelope, frame) in left {
             entry.handle_sent(connection, None, Access::Read);
-            let asked = number_of(&self.keys, &frame, envelope.route.protocol);
-            self.under_way.open(envelope.reply_to, Open::Read(id, asked));
+            let open = open_read(&self.keys, id, &envelope, &frame);
+            self.under_way.open(envelope.reply_to, open);
             self.detached.push_back((envelope, frame));
         }
     }
@@ -412,7 +415,7 @@ impl Hot {
             }
         });
         if told.is_err() && is_write {
-            return self.meet_all(envelope);
+            return self.meet_all(env, envelope);
         }
         if found.is_empty() {
             return;
@@ -441,7 +444,7 @@ impl Hot {
             cells.push(Cell::of_hash(keys.hash(key)));
         });
         if told.is_err() {
-            return self.meet_all(envelope);
+            return self.meet_all(env, envelope);
         }
         cells.sort_unstable();
         cells.dedup();
@@ -453,8 +456,8 @@ impl Hot {
         }
     }
 
-    fn meet_all(&mut self, envelope: &Envelope) {
-        let cell = Cell::of_backend(envelope.route.backend);
+    fn meet_all(&mut self, env: &Env, envelope: &Envelope) {
+        let cell = Cell::of_backend(store_of(env, envelope.route.backend));
         self.settings.versions.begin(cell);
         self.detach_all(envelope);
         self.under_way.open(envelope.reply_to, Open::Cell(cell));
@@ -762,8 +765,8 @@ impl Hot {
     pub fn handle_turn_end(
         &mut self,
         env: &mut Env,
-        is_queued: impl Fn(BackendId, Timestamp) -> bool,
-        is_sent: impl Fn(BackendId, Timestamp) -> bool,
+        is_queued: impl Fn((BackendId, u16), Timestamp) -> bool,
+        is_sent: impl Fn((BackendId, u16), Timestamp) -> bool,
         now: Timestamp,
     ) {
         if !self.is_on() {
@@ -781,7 +784,7 @@ impl Hot {
                 env.counters.add(Counter::HotPromoted, 1);
                 // Nobody can tell the names that are not whole.
                 if key.is_whole() {
-                    let backend = env.settings.topology.backend_of(slot);
+                    let backend = store_of(env, env.settings.topology.backend_of(slot));
                     let index = usize::from(id.index);
                     if entries.len() <= index {
                         entries.resize_with(index + 1, || None);
@@ -833,17 +836,17 @@ impl Hot {
     /// What was sent before a key became hot was not noticed: nothing is fetched until all of it has been answered.
     fn warm_up(
         &mut self,
-        is_queued: impl Fn(BackendId, Timestamp) -> bool,
-        is_sent: impl Fn(BackendId, Timestamp) -> bool,
+        is_queued: impl Fn((BackendId, u16), Timestamp) -> bool,
+        is_sent: impl Fn((BackendId, u16), Timestamp) -> bool,
         now: Timestamp,
     ) {
         for entry in self.entries.iter_mut().flatten() {
             if let Warmth::Queued { until } = entry.warmth
-                && !is_queued(entry.backend, until)
+                && !is_queued((entry.backend, entry.slot), until)
             {
                 entry.warmth = Warmth::Sent { until: now };
             } else if let Warmth::Sent { until } = entry.warmth
-                && !is_sent(entry.backend, until)
+                && !is_sent((entry.backend, entry.slot), until)
             {
                 entry.warmth = Warmth::Warm;
                 self.warming -= 1;
@@ -860,6 +863,15 @@ impl Hot {
         let copies = self.copies.due();
         let own = [self.keys.wake_at(), self.under_way.due(), self.flights.late_at(), copies, warming];
         own.into_iter().flatten().min()
+    }
+
+    /// Slots have other owners from now on. Who takes over may not have all that the former one had: nothing is told that it does not know.
+    pub fn handle_owners(&mut self, has_changed: impl Fn(u16) -> bool) {
+        for entry in self.entries.iter().flatten().filter(|entry| has_changed(entry.slot)) {
+            let cell = Cell::of_hash(entry.hash);
+            self.settings.versions.begin(cell);
+            self.settings.versions.end(cell);
+        }
     }
 
     /// New quotas: who asked before is called otherwise now.
@@ -987,6 +999,26 @@ fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
         Outcome::Refused => true,
         Outcome::Served { .. } => AWAY_TOLD.iter().any(|word| reply.starts_with(word)),
         Outcome::Lost | Outcome::Cached { .. } => false,
+    }
+}
+
+/// What counts together as one store: before a cluster slots go from one to another, so all of them do.
+fn store_of(env: &Env, backend: BackendId) -> BackendId {
+    if env.slots.is_some() { BackendId(0) } else { backend }
+}
+
+/// The way of what is fetched: for all, so from who has the slot, also where a replica might have answered who asked.
+fn as_fetched(route: Route) -> Route {
+    let track = if route.track == Track::Replica { Track::Usual } else { route.track };
+    Route { track, ..route }
+}
+
+/// A read of a hot key that goes on by itself. What a replica says is behind what is kept, rather than ahead of it: it is not compared.
+fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
+    if envelope.route.track == Track::Replica {
+        Open::Keys([(id, None)].into())
+    } else {
+        Open::Read(id, number_of(keys, frame, envelope.route.protocol))
     }
 }
 

@@ -1,10 +1,7 @@
 //! Before a cluster: reads that were lost with a connection, and what is asked for once more.
 
-use std::collections::BTreeSet;
-
-use super::cluster::{MILLISECOND, Nodes, bulk, clustered, moved, thirds};
+use super::cluster::{MILLISECOND, bulk, clustered, moved};
 use super::*;
-use crate::values::Random;
 
 /// A core before a cluster, a client of it, and two keys of one slot that the first node has.
 fn before_a_node(mode: Mode) -> (Rig, usize, [String; 2]) {
@@ -127,102 +124,4 @@ fn a_store_that_was_silent_for_too_long_is_not_asked_again() {
     rig.wait(Duration::from_secs(31));
     assert!(rig.told(client).contains("reason=reply-timeout"));
     assert_eq!((rig.at_nodes().len(), retries(&rig)), (0, [0, 0, 0]));
-}
-
-/// Beside lists that nodes keep: whatever is lost and whatever moves, a read tells of all that its client knows to have been written
-/// before it, and of nothing that it wrote later.
-#[test]
-fn reads_that_are_asked_for_again_stay_in_their_order() {
-    let mut all_retries = 0;
-    for seed in 0..25 {
-        let random = &mut Random::new(seed);
-        let mut rig = clustered(2, |settings| settings.retries = Mode::On);
-        let names: Vec<String> =
-            (0..3).flat_map(|slot| ["a", "b"].map(|name| format!("{{{slot}}}{name}"))).collect();
-        let slots: Vec<u16> = names.iter().map(|name| slot_of(name.as_bytes())).collect();
-        let mut cluster = Nodes::new(slots.iter().map(|slot| (*slot, thirds(*slot))).collect());
-        let clients = [rig.client(0), rig.client(0), rig.client(1)];
-        // By client, in order: key, and the value that is appended.
-        let mut sent: BTreeMap<usize, Vec<(String, Option<String>)>> = BTreeMap::new();
-        let mut count = 0;
-        for step in 0..2_500 {
-            match if step < 1_500 { random.below(12) } else { 11 } {
-                0..=2 if count < 200 => {
-                    let client = *random.pick(&clients);
-                    for _ in 0..random.between(1, 5) {
-                        let (name, value) = (random.pick(&names).clone(), format!("c{client}.{count}"));
-                        let is_read = random.below(3) > 0;
-                        if is_read {
-                            rig.send(client, &[&["GET", &name]]);
-                        } else {
-                            rig.send(client, &[&["APPEND", &name, &value]]);
-                        }
-                        sent.entry(client).or_default().push((name, (!is_read).then_some(value)));
-                        count += 1;
-                    }
-                }
-                3 if step % 8 == 0 => cluster.move_on(*random.pick(&slots), random),
-                4 if random.below(6) == 0 => {
-                    let owners = cluster.owners.clone();
-                    rig.publish(|slot| Some(owners.get(&slot).copied().unwrap_or(thirds(slot))));
-                }
-                5 => rig.wait(MILLISECOND),
-                choice => {
-                    let links: BTreeSet<_> =
-                        rig.at_stores.iter().map(|sent| (sent.shard, sent.link)).collect();
-                    let Some(link) = links.iter().nth(random.index(links.len().max(1))).copied() else {
-                        rig.wait(MILLISECOND);
-                        continue;
-                    };
-                    let at = rig.at_stores.iter().position(|sent| (sent.shard, sent.link) == link);
-                    if choice == 6 && random.below(4) == 0 {
-                        // The node has done some of it, and the rest not.
-                        let owed: Vec<Sent> = rig
-                            .at_stores
-                            .iter()
-                            .filter(|sent| (sent.shard, sent.link) == link)
-                            .cloned()
-                            .collect();
-                        for done in owed.iter().take(random.index(owed.len() + 1)) {
-                            cluster.carry_out(done);
-                        }
-                        cluster.forget(link);
-                        rig.lose(&owed[0].frame);
-                        continue;
-                    }
-                    let next = rig.at_stores.remove(at.expect("there is one"));
-                    let reply = cluster.carry_out(&next);
-                    rig.bytes(&next, reply.as_bytes());
-                }
-            }
-        }
-        all_retries += retries(&rig)[0];
-        for client in clients {
-            let told = rig.told(client);
-            let replies = if told.is_empty() { Vec::new() } else { frames_of(told.as_bytes()) };
-            let asked = sent.remove(&client).unwrap_or_default();
-            assert_eq!(replies.len(), asked.len(), "seed {seed}: each is answered once");
-            for (place, ((name, value), reply)) in asked.iter().zip(&replies).enumerate() {
-                assert!(
-                    !reply.starts_with('-')
-                        || reply.contains("=redirects")
-                        || reply.contains("=connection-lost"),
-                    "seed {seed}: {reply}"
-                );
-                if value.is_some() || reply.starts_with('-') {
-                    continue;
-                }
-                let seen: BTreeSet<&str> = reply.split("\r\n").nth(1).unwrap_or("").split(',').collect();
-                for (other, ((written, value), reply)) in asked.iter().zip(&replies).enumerate() {
-                    let Some(value) = value.as_ref().filter(|_| written == name) else { continue };
-                    let is_seen = seen.contains(value.as_str());
-                    if other < place && reply.starts_with(':') {
-                        assert!(is_seen, "seed {seed}: {value} was written before it was asked");
-                    }
-                    assert!(other < place || !is_seen, "seed {seed}: {value} was written later");
-                }
-            }
-        }
-    }
-    assert!(all_retries > 40, "{all_retries}");
 }

@@ -561,21 +561,22 @@ impl Nodes {
             self.asked.insert((sent.shard, sent.link));
             return "+OK\r\n".to_owned();
         }
-        let (key, value) = (words[4], words.get(6));
+        let is_many = words[2] == "MGET";
+        let (key, value) = (words[4], words.get(6).filter(|_| !is_many));
+        let keys: Vec<&str> =
+            words.iter().skip(4).step_by(2).copied().take(if is_many { 2 } else { 1 }).collect();
         let was_asked = self.asked.remove(&(sent.shard, sent.link));
-        let slot = slot_of(key.as_bytes());
-        let owner = self.owners[&slot];
-        let node = sent.backend.0;
-        let target = self.moving.get(&slot).map(|(target, keys)| (*target, keys.contains(key)));
-        match target {
-            Some((target, is_there)) if node == owner && (is_there || !self.lists.contains_key(key)) => {
-                return ask(key, target);
-            }
-            Some((target, _)) if node == target && was_asked => {
-                self.moving.get_mut(&slot).expect("it moves").1.insert(key.to_owned());
-            }
-            _ if node != owner => return moved(key, owner),
-            _ => {}
+        if let Some(refusal) = self.refusal(sent.backend.0, &keys, was_asked) {
+            return refusal;
+        }
+        if is_many {
+            let values = keys
+                .iter()
+                .map(|key| bulk(&self.lists.get(*key).map_or(String::new(), |list| list.join(","))));
+            return format!("*{}\r\n{}", keys.len(), values.collect::<String>());
+        }
+        if words[2] == "PTTL" {
+            return ":-1\r\n".to_owned();
         }
         let list = self.lists.entry(key.to_owned()).or_default();
         if words[2] == "GET" {
@@ -583,6 +584,32 @@ impl Nodes {
         }
         list.extend(value.map(|value| (*value).to_owned()));
         format!(":{}\r\n", list.len())
+    }
+
+    /// What a node says to a request for keys of one slot that it does not have.
+    fn refusal(&mut self, node: u16, keys: &[&str], was_asked: bool) -> Option<String> {
+        let slot = slot_of(keys[0].as_bytes());
+        let owner = self.owners[&slot];
+        let Some((target, there)) = self.moving.get_mut(&slot) else {
+            return (node != owner).then(|| moved(keys[0], owner));
+        };
+        let try_again = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n".to_owned();
+        if node == owner {
+            let is_missing = |key: &&&str| there.contains(**key) || !self.lists.contains_key(**key);
+            return match keys.iter().filter(is_missing).count() {
+                0 => None,
+                all if all == keys.len() => Some(ask(keys[0], *target)),
+                _ => Some(try_again),
+            };
+        }
+        if node != *target || !was_asked {
+            return Some(moved(keys[0], owner));
+        }
+        if keys.len() > 1 {
+            return (!keys.iter().all(|key| there.contains(*key))).then_some(try_again);
+        }
+        there.insert(keys[0].to_owned());
+        None
     }
 
     /// Something about a slot changes.
