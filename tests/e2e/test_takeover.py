@@ -56,7 +56,7 @@ class Successor(Weir):
 def take_over(servers, before: Successor, **options) -> Successor:
     after = servers.keep(before.after(**options)).start()
     assert before.wait() == 0, before.output()
-    until(lambda: "go on here" in after.output(), f"it is told that it has all\n{after.output()}")
+    until(lambda: f"clients of process {before.pid} go on here" in after.output(), "it is told that it has all")
     return after
 
 

@@ -203,7 +203,7 @@ impl Incumbent {
             }
             Err(why) => {
                 self.line(format!("process {} {why}; nothing has changed", peer.pid));
-                let _ = peer.tell(&Message::Refused { why: format!("it {why}") });
+                let _ = peer.tell(&Message::Refused { pid: own_pid(), why: format!("it {why}") });
                 None
             }
         }
@@ -211,7 +211,7 @@ impl Incumbent {
 
     fn give_sockets(&self, peer: &Peer) -> io::Result<()> {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        peer.tell(&Message::Welcome { version, manager: self.manager.clone() })?;
+        peer.tell(&Message::Welcome { pid: own_pid(), version, manager: self.manager.clone() })?;
         for Offer { entrance, address, sockets } in &self.offers {
             let message = Message::Listener { entrance: (*entrance).to_owned(), address: address.clone() };
             for some in sockets.chunks(SOCKETS_MAX) {
@@ -230,7 +230,7 @@ impl Incumbent {
             self.line(format!("process {} does not take over: {why}", peer.pid));
             // What is not read takes the answer with it.
             peer.discard_one();
-            let _ = peer.tell(&Message::Refused { why: why.to_owned() });
+            let _ = peer.tell(&Message::Refused { pid: own_pid(), why: why.to_owned() });
         }
     }
 
@@ -273,6 +273,10 @@ impl Incumbent {
     fn line(&self, text: String) {
         self.control.post(ToControl::Takeover(Takeover::Line(text)));
     }
+}
+
+fn own_pid() -> i32 {
+    std::process::id() as i32
 }
 
 /// Has the other process closed its end, with or without reading what it was told?

@@ -26,16 +26,19 @@ impl Predecessor {
         Self::meet(peer).map(Some).map_err(failed)
     }
 
-    fn meet(peer: Peer) -> Result<Self, String> {
-        let pid = peer.pid;
-        let unwell =
-            |error| format!("process {pid}, which is to be taken over from, does not answer: {error}");
+    fn meet(mut peer: Peer) -> Result<Self, String> {
+        let unwell = |error| format!("the process that is to be taken over from does not answer: {error}");
         let hello = Message::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() };
         peer.tell(&hello).map_err(unwell)?;
         let (version, manager) = match peer.receive().map_err(unwell)?.message {
-            Message::Welcome { version, manager } => (version, manager),
-            Message::Refused { why } => return Err(format!("process {pid} is not taken over from: {why}")),
-            other => return Err(format!("process {pid} says what makes no sense here: {other:?}")),
+            Message::Welcome { pid, version, manager } => {
+                peer.pid = pid;
+                (version, manager)
+            }
+            Message::Refused { pid, why } => {
+                return Err(format!("process {pid} is not taken over from: {why}"));
+            }
+            other => return Err(format!("it says what makes no sense here: {other:?}")),
         };
         let mut inherited = Vec::new();
         loop {
@@ -45,7 +48,7 @@ impl Predecessor {
                     inherited.push((entrance, address, received.sockets));
                 }
                 Message::Started => break,
-                other => return Err(format!("process {pid} says what makes no sense here: {other:?}")),
+                other => return Err(format!("it says what makes no sense here: {other:?}")),
             }
         }
         Ok(Self { peer, version, manager, inherited })

@@ -53,8 +53,8 @@ pub struct Manager {
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum Message {
     Hello { protocol: u32, version: String },
-    Refused { why: String },
-    Welcome { version: String, manager: Manager },
+    Refused { pid: i32, why: String },
+    Welcome { pid: i32, version: String, manager: Manager },
     Listener { entrance: String, address: String },
     Started,
     Ready,
@@ -75,6 +75,7 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Peer {
     socket: Socket,
+    /// Of somebody who has called; of who was called the one that made the socket, which may have ended long ago.
     pub pid: i32,
 }
 
