@@ -59,13 +59,15 @@ class SecureWeir(Weir):
     """weir with a TLS port."""
 
     secure_port = 0
+    # The port that a server had which is gone.
+    secure_port_kept: int | None = None
 
     def secured(self, pair: Pair, *flags: str) -> SecureWeir:
         self.pair, self.more = pair, flags
         return self
 
     def command(self) -> list[str]:
-        self.secure_port = free_port()
+        self.secure_port = self.secure_port_kept or free_port()
         pair = ["--tls-cert", str(self.pair.certificate), "--tls-key", str(self.pair.key)]
         return [*super().command(), "--tls-listen", f"127.0.0.1:{self.secure_port}", *pair, *self.more]
 
@@ -346,6 +348,29 @@ def test_a_certificate_of_a_client_names_its_tenant(servers, certificates, tmp_p
         with pytest.raises((ssl.SSLError, Closed, ConnectionResetError)), weir.tls(certificates, own) as client:
             client.call("PING")
     until(lambda: weir.handshakes("certificate") == 2, "both are counted")
+
+
+def test_another_process_takes_over(servers, certificates, tmp_path):
+    store = servers.redis()
+    flags = ["--takeover", str(tmp_path / "takeover")]
+    before = started(servers, certificates, backends=[store], flags=flags)
+    with before.tls(certificates) as client, before.tls(certificates) as busy:
+        assert client.call("SET", "a", "1").text == "OK"
+        assert busy.call("MULTI").text == "OK"
+        after = SecureWeir(store, flags=["--shards", "2", *flags]).secured(certificates.server)
+        after.port, after.admin_port_kept, after.secure_port_kept = before.port, before.admin_port, before.secure_port
+        servers.keep(after).launch()
+        # It is owed nothing, and is told that nothing follows.
+        assert client.socket.recv(1) == b""
+        with after.tls(certificates) as again:
+            assert again.call("GET", "a").text == "1"
+        assert busy.call("INCR", "a").text == "QUEUED"
+        assert busy.call("EXEC").plain() == [2]
+        assert busy.socket.recv(1) == b""
+    assert before.wait() == 0, before.output()
+    with after.tls(certificates) as again:
+        assert again.call("GET", "a").text == "2"
+    until(lambda: "go on here" in after.output(), "it is told that it has all")
 
 
 @pytest.mark.parametrize(

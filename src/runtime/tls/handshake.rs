@@ -66,7 +66,7 @@ impl Shaking {
                     Step::Wait => {}
                     other => return other,
                 },
-                State::Queued(_) => return Step::Turn,
+                State::Queued(_) => return self.look(),
                 State::Over => return Step::Failed(Handshake::Left),
                 _ => {}
             }
@@ -111,6 +111,17 @@ impl Shaking {
         match self.state {
             State::Answered(connection) => Some((self.socket, *connection)),
             _ => None,
+        }
+    }
+
+    /// Is the client still there, while it waits for its turn? The kernel would tell again and again that it is not.
+    fn look(&mut self) -> Step {
+        match self.socket.peek(&mut [0]) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Step::Turn
+            }
+            Ok(1..) => Step::Turn,
+            Ok(0) | Err(_) => self.fail(Handshake::Left),
         }
     }
 

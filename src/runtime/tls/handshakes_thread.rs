@@ -169,6 +169,7 @@ impl Work {
             match letter {
                 ToHandshakes::Config(config) => self.own.config = config,
                 ToHandshakes::Stop => {
+                    self.leave_listeners_alone();
                     self.own.listeners.clear();
                     self.shaking.clear();
                     self.queued.clear();
@@ -202,10 +203,15 @@ impl Work {
         }
     }
 
-    fn rest(&mut self) {
+    /// Where another process has them too, closing them would not be enough.
+    fn leave_listeners_alone(&self) {
         for listener in &self.own.listeners {
             let _ = epoll::delete(&self.epoll, listener);
         }
+    }
+
+    fn rest(&mut self) {
+        self.leave_listeners_alone();
         self.resting = Some(self.now().after(REST));
     }
 

@@ -2,18 +2,23 @@
 //! another key; they guard nothing.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rustls::{ServerConfig, ServerConnection};
 
 use super::files::{StoreTls, TlsFiles};
+use super::handshake::{Shaking, Step};
 use super::session::{Heard, Session};
 use super::tally::Tally;
 use crate::config::StoreTlsSettings;
 use crate::control::Handshake;
 use crate::protocol::Segment;
+use crate::values::Timestamp;
 use crate::values::limits::{TLS_CLIENT_BYTES, TLS_FILE_BYTES_MAX, TLS_SEND_BYTES_MAX};
 
 fn sample(name: &str) -> PathBuf {
@@ -151,6 +156,54 @@ fn a_store_that_is_not_the_right_one_is_refused_and_named() {
     near.receive(b"-ERR unknown command\r\n", &mut Vec::new()).expect_err("no TLS");
     assert_eq!(tally.figures().stores[Handshake::NotTls as usize], 1);
     assert!(store_tls(&tally).session("no name").is_err());
+}
+
+/// A client's socket, and the handshake with it at our end.
+fn connected() -> (TcpStream, Shaking) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let client = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
+    let (socket, address) = listener.accept().expect("one has come");
+    socket.set_nonblocking(true).expect("a socket");
+    (client, Shaking::new(socket, address.ip(), Timestamp::ZERO))
+}
+
+fn gone_on(shaking: &mut Shaking, until: impl Fn(Step) -> bool) -> Step {
+    // What was sent over loopback is there in a moment.
+    (0..10_000_000).map(|_| shaking.go_on()).find(|step| until(*step)).expect("it goes on")
+}
+
+#[test]
+fn a_handshake_waits_for_its_turn_and_no_longer_than_its_client() {
+    let tally = Arc::default();
+    let mut session = store_tls(&tally).session("localhost").expect("a name");
+    let hello = session.encrypt().expect("the first word");
+    let (mut client, mut shaking) = connected();
+    assert_eq!(shaking.go_on(), Step::Wait);
+    client.write_all(&hello[..10]).expect("a socket buffer");
+    assert_eq!(shaking.go_on(), Step::Wait);
+    client.write_all(&hello[10..]).expect("a socket buffer");
+    assert_eq!(gone_on(&mut shaking, |step| step != Step::Wait), Step::Turn);
+    assert_eq!(shaking.go_on(), Step::Turn, "nothing goes on before its turn");
+    assert_eq!(shaking.answer(&files().load().expect("they are right")), Step::Wait);
+    // Another one leaves while it waits.
+    let (mut client, mut shaking) = connected();
+    client.write_all(&hello).expect("a socket buffer");
+    assert_eq!(gone_on(&mut shaking, |step| step != Step::Wait), Step::Turn);
+    socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("a socket");
+    drop(client);
+    assert_eq!(gone_on(&mut shaking, |step| step != Step::Turn), Step::Failed(Handshake::Left));
+}
+
+#[test]
+fn what_is_no_hello_is_answered_in_its_own_words() {
+    let (mut client, mut shaking) = connected();
+    client.write_all(b"*1\r\n$4\r\nPING\r\n").expect("a socket buffer");
+    let step = gone_on(&mut shaking, |step| step != Step::Wait);
+    assert_eq!(step, Step::Failed(Handshake::NotTls));
+    drop(shaking);
+    let mut told = String::new();
+    client.read_to_string(&mut told).expect("the end");
+    assert!(told.starts_with("-ERR TLS is spoken at this port"), "{told}");
 }
 
 #[test]
