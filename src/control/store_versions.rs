@@ -17,6 +17,11 @@ impl StoreVersions {
         self.0[store] = Some(version);
     }
 
+    /// There is no such store any more.
+    pub fn forget(&mut self, store: usize) {
+        self.0[store] = None;
+    }
+
     /// What clients are told.
     pub fn lowest(&self) -> StoreVersion {
         self.0.iter().flatten().min().copied().unwrap_or_default()
@@ -39,6 +44,9 @@ mod tests {
         assert_eq!(versions.lowest(), version("7.0.15"));
         versions.take(0, version("7.4.0"));
         assert_eq!(versions.lowest(), version("7.2.4"));
+        versions.forget(1);
+        versions.forget(2);
+        assert_eq!(versions.lowest(), version("7.4.0"));
         assert_eq!(StoreVersions::unknown(0).lowest(), StoreVersion::COMPATIBLE);
     }
 }

@@ -32,6 +32,17 @@ pub(super) enum Route {
     Embedded(Mailbox<ToStorage>),
 }
 
+impl Route {
+    /// Where to connect to from outside of the shards, if there is such a place and somebody is there.
+    pub fn spot(&self) -> Option<Spot> {
+        match self {
+            Self::Server(spot) => Some(spot.clone()),
+            Self::Node(place) => spot_of(place),
+            Self::Embedded(_) => None,
+        }
+    }
+}
+
 /// How to reach all of them.
 #[derive(Clone)]
 pub(super) struct Routes {

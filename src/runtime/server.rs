@@ -112,6 +112,10 @@ pub fn run(config: &Config) -> Result<(), String> {
     let mut executors: Vec<Executor> = Vec::new();
     let (backends, storage) = start_storage(config, clock, &mut executors)?;
     let topology = topology_thread(config, &backends, storage_tls.clone(), clock);
+    // Nodes of a cluster have their places once it was asked for them.
+    let (topology, slots) = topology
+        .map(|mut topology| (topology.find_first(), topology))
+        .map_or_else(|| (None, None), |(slots, topology)| (Some(topology), Some(slots)));
     let mut versions = ask_versions(&backends, storage_tls.clone(), clock);
     let store_version = versions.ask_first();
     let (routes, backends): (Vec<Route>, Vec<BackendSettings>) = backends.into_iter().unzip();
@@ -123,9 +127,6 @@ pub fn run(config: &Config) -> Result<(), String> {
     let admission = admission_settings(config);
     let overload = overload_settings(config, cpus.len(), backends.len());
     let hot = hot_settings(config, backends.len());
-    let (topology, slots) = topology
-        .map(|mut topology| (topology.find_first(), topology))
-        .map_or_else(|| (None, None), |(slots, topology)| (Some(topology), Some(slots)));
     let (doubts, heard_doubts) = crossbeam_channel::bounded(DOUBTS_MAX);
     let mut mailboxes = Vec::new();
     for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(listeners) {
@@ -886,8 +887,8 @@ fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Res
 /// Who asks the stores for their versions; the embedded one needs no asking.
 fn ask_versions(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> VersionsThread {
     let stores = backends.iter().filter_map(|(route, settings)| match route {
-        Route::Server(spot) => Some((spot.clone(), settings.credentials.as_ref())),
-        Route::Node(_) | Route::Embedded(_) => None,
+        Route::Server(_) | Route::Node(_) => Some((route.clone(), settings.credentials.as_ref())),
+        Route::Embedded(_) => None,
     });
     VersionsThread::new(stores, tls, clock)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::asking::{self, Question};
 use super::clock::Clock;
-use super::connect::Spot;
+use super::connect::Route;
 use super::messages::{Mailbox, ToControl};
 use super::tls::StoreTls;
 use crate::control::StoreVersions;
@@ -28,7 +28,7 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// One store, and when it is asked next.
 struct Store {
-    spot: Spot,
+    route: Route,
     question: Question,
     due: Timestamp,
     pause: Duration,
@@ -45,13 +45,13 @@ pub(super) struct VersionsThread {
 impl VersionsThread {
     /// Nothing has been asked yet. Each store has its address and weir's credentials there.
     pub fn new<'a>(
-        stores: impl Iterator<Item = (Spot, Option<&'a (Option<String>, String)>)>,
+        stores: impl Iterator<Item = (Route, Option<&'a (Option<String>, String)>)>,
         tls: Option<StoreTls>,
         clock: Clock,
     ) -> Self {
         let stores: Vec<Store> = stores
-            .map(|(spot, credentials)| Store {
-                spot,
+            .map(|(route, credentials)| Store {
+                route,
                 question: Question::new(credentials, &[&["INFO", "server"]], ANSWER_BYTES_MAX),
                 due: Timestamp::ZERO,
                 pause: PAUSE_MIN,
@@ -98,6 +98,13 @@ impl VersionsThread {
         let stores = self.stores.iter_mut().enumerate();
         let due: Vec<(usize, &mut Store)> = stores.filter(|(_, store)| store.due <= started).collect();
         let deadline = started.after(patience);
+        // Where a node of a cluster might be and none is, nobody is asked, and nobody has a version.
+        let (due, empty): (Vec<_>, Vec<_>) =
+            due.into_iter().partition(|(_, store)| store.route.spot().is_some());
+        for (at, store) in empty {
+            self.versions.forget(at);
+            store.put_off(started);
+        }
         let asked: Vec<&Store> = due.iter().map(|(_, store)| &**store).collect();
         let answers = ask_together(&asked, self.tls.as_ref(), clock, deadline);
         let now = clock.now().monotonic;
@@ -107,10 +114,17 @@ impl VersionsThread {
                 store.pause = PAUSE_MIN;
                 store.due = now.after(INTERVAL);
             } else {
-                store.due = now.after(store.pause);
-                store.pause = store.pause.saturating_mul(2).min(INTERVAL);
+                store.put_off(now);
             }
         }
+    }
+}
+
+impl Store {
+    /// It is asked again later, and then ever more rarely.
+    fn put_off(&mut self, now: Timestamp) {
+        self.due = now.after(self.pause);
+        self.pause = self.pause.saturating_mul(2).min(INTERVAL);
     }
 }
 
@@ -140,7 +154,8 @@ fn ask(
     clock: Clock,
     deadline: Timestamp,
 ) -> io::Result<Option<StoreVersion>> {
-    let replies = asking::ask(&store.spot, tls, &store.question, clock, deadline)?;
+    let Some(spot) = store.route.spot() else { return Ok(None) };
+    let replies = asking::ask(&spot, tls, &store.question, clock, deadline)?;
     Ok(replies.first().and_then(|reply| version_in(reply)))
 }
 
@@ -151,19 +166,22 @@ fn version_in(reply: &[u8]) -> Option<StoreVersion> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::connect::Spot;
 
     #[test]
     fn who_does_not_answer_is_asked_ever_more_rarely_and_holds_nobody_up() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it is bound").into();
         let silent = Spot { address, host: String::new() };
-        let mut thread = VersionsThread::new([(silent, None)].into_iter(), None, Clock::start());
+        let nobody = Route::Node(std::sync::Arc::default());
+        let stores = [(Route::Server(silent), None), (nobody, None)];
+        let mut thread = VersionsThread::new(stores.into_iter(), None, Clock::start());
         for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
             let asked = thread.clock.now().monotonic;
-            thread.stores[0].due = asked;
+            thread.stores.iter_mut().for_each(|store| store.due = asked);
             assert_eq!(thread.stores[0].pause, Duration::from_secs(pause));
             thread.ask_due(Duration::from_millis(1));
-            assert!(thread.stores[0].due >= asked.after(Duration::from_secs(pause)));
+            assert!(thread.stores.iter().all(|store| store.due >= asked.after(Duration::from_secs(pause))));
         }
         assert_eq!(thread.versions.lowest(), StoreVersion::COMPATIBLE);
     }

@@ -85,7 +85,7 @@ def test_while_its_node_is_away_a_tenant_is_told_what_is_kept(servers, tmp_path:
     quotas.write_text('[tenants.late]\npassword = "l"\nstale_on_error = "60s"\n[tenants.strict]\npassword = "s"\n')
     weir = servers.weir(flags=[*FLAGS, "--quotas", str(quotas)], storage=cluster.storage)
     with weir.connect() as late, weir.connect() as strict:
-        assert late.ok("HELLO", "3", "AUTH", "late", "l") and strict.ok("AUTH", "strict", "s")
+        assert late.ok("HELLO", "3", "AUTH", "late", "l") and strict.ok("HELLO", "3", "AUTH", "strict", "s")
         assert said(late, "SET", "viral", "v") == "OK"
         heat(late, "viral")
         cluster.owner(slot_of(cluster, "viral")).kill()

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from harness.cluster import Cluster
 from harness.fake_store import FakeStore, accommodating
 from harness.processes import Redis, Server
 from harness.resp import Connection
@@ -103,6 +104,12 @@ def test_nonsense_for_an_answer_changes_nothing(servers, reply: bytes):
     with FakeStore(lambda words: (reply, None) if words[0].upper() == b"INFO" else accommodating(words)) as store:
         weir = servers.weir(storage=f"redis://{store.address}")
         assert told(weir) == {COMPATIBLE}
+
+
+def test_nodes_of_a_cluster_tell_theirs(servers):
+    cluster = Cluster(servers)
+    weir = servers.weir(storage=cluster.storage)
+    assert told(weir) == {own_version(cluster.nodes[0])}
 
 
 def test_what_suites_of_clients_read_first(servers):
