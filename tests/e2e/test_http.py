@@ -169,6 +169,41 @@ def test_a_quota_that_is_used_up_is_told_with_the_time_to_come_back(client):
     assert client.ask("GET", "/v1/keys/k", **token)[0] == 404, "it was true"
 
 
+def test_all_quotas_are_told_where_one_refuses(servers, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text('''
+[global]
+ru_per_second = 100000
+[tenants.acme]
+password = "x"
+ru_per_second = 1000
+user_ru_per_second = 5
+''')
+    weir = started(servers, "--quotas", str(quotas))
+    client = Client("127.0.0.1", weir.http_port, timeout=30)
+    asked = {"Authorization": "Bearer x", "X_Weir_User": "ann"}
+
+    def refused():
+        answer = client.ask("GET", "/v1/keys/k", **asked)
+        # A core that has nothing of a quota at hand does not know what is left of it.
+        return answer if answer[0] == 429 and answer[2]["ratelimit"].count(";r=") == 3 else None
+
+    _, body, headers = until(refused, "the user's quota is used up")
+    problem = json.loads(body)
+    assert problem["violated-policies"] == ["user"] and "also" not in problem["detail"]
+    policies, states = (headers[name].split(", ") for name in ("ratelimit-policy", "ratelimit"))
+    named = [policy.split(";")[:2] for policy in policies]
+    assert named[0] == ['"user"', "q=5"], "what refused comes first"
+    assert sorted(named[1:]) == [['"global"', "q=100000"], ['"tenant"', "q=1000"]]
+    assert [state.split(";")[0] for state in states] == [name for name, _ in named]
+    assert states[0].startswith('"user";r=0;t=') and all(0 < int(state.split("r=")[1]) for state in states[1:])
+    # One of many is told without what is for headers.
+    many = json.dumps([["GET", "k"]] * 50)
+    status, body, _ = client.ask("POST", "/pipeline", many, **asked)
+    errors = [outcome["error"] for outcome in json.loads(body) if "error" in outcome]
+    assert status == 200 and errors and all(error.startswith("THROTTLED scope=user ") and " also" not in error for error in errors)
+
+
 def test_a_store_that_is_away_and_a_deadline_that_is_over(servers):
     weir = started(servers)
     client = Client("127.0.0.1", weir.http_port, timeout=30)

@@ -14,12 +14,14 @@
 //! | a request as commands | `command.rs` |
 //! | replies as JSON | `answer.rs` |
 //! | responses, and how refusals are told | `response.rs` |
+//! | what is left of the other quotas, for their headers | `quotas.rs` |
 
 mod answer;
 mod body;
 mod command;
 mod head;
 pub mod headers;
+mod quotas;
 mod response;
 
 use std::collections::VecDeque;
@@ -27,6 +29,7 @@ use std::collections::VecDeque;
 use answer::Reply;
 use body::Body;
 use head::{HEAD_BYTES_MAX, Head, Length, Received};
+pub use quotas::note_quotas;
 use response::Manner;
 pub use response::Status;
 
@@ -366,8 +369,11 @@ fn manner(head: &Head, keeps: bool) -> Manner {
 
 impl Asked {
     /// One more reply to it. Whether it was the last one: then the response is written.
-    fn hear(&mut self, mut reply: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
+    fn hear(&mut self, reply: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
         let Self { kind, manner, in_base64, text, is_too_large } = self;
+        // One of many is told without what is for headers.
+        let shown = if matches!(kind, Kind::Pipeline { .. }) { quotas::shown(reply) } else { None };
+        let mut reply = shown.as_deref().unwrap_or(reply);
         let (manner, in_base64) = (*manner, *in_base64);
         let error = if let [b'-', line @ .., b'\r', b'\n'] = reply {
             Some(String::from_utf8_lossy(line))

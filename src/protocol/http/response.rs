@@ -5,6 +5,8 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
+use super::quotas;
+
 /// Why a request is answered without being carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the texts below say what each is")]
@@ -171,6 +173,7 @@ const CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporar
 
 /// An error reply of weir's, or of a store's, as a response. `is_key` for those to `/v1/keys`.
 pub fn fail(out: &mut Vec<u8>, manner: Manner, error: &str, is_key: bool) {
+    let (error, noted) = quotas::taken_off(error);
     let word = error.split(' ').next().unwrap_or_default();
     let code = match word {
         "THROTTLED" => 429,
@@ -194,9 +197,8 @@ pub fn fail(out: &mut Vec<u8>, manner: Manner, error: &str, is_key: bool) {
         let limit = number("limit").unwrap_or_default();
         let remaining = number("remaining").unwrap_or_default();
         // Scopes are words of weir's own.
-        more = format!(
-            "ratelimit-policy: \"{scope}\";q={limit};w=1;weir-unit=\"ru\"\r\nratelimit: \"{scope}\";r={remaining};t={seconds}\r\n"
-        );
+        let (policy, state) = quotas::headers((scope, limit, remaining, seconds), noted);
+        more = format!("ratelimit-policy: {policy}\r\nratelimit: {state}\r\n");
         policies = Some([scope]);
     }
     if let (429 | 503, Some(seconds)) = (code, seconds) {

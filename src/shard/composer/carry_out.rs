@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::Shard;
 use super::destination::Destination;
+use super::explain::word_for;
 use crate::policy::price::Asked;
 use crate::protocol::command::{Class, Command, LocalCommand};
-use crate::protocol::{Arguments, Request, encode};
+use crate::protocol::{Arguments, Request, encode, http};
 use crate::routing::cluster::WalkStep;
 use crate::shard::back::PRIMARY;
 use crate::shard::counters::Counter;
@@ -17,7 +18,7 @@ use crate::shard::refusal::{NotSent, Refusal};
 use crate::shard::request::{Envelope, Nature, ReplyTo, Track};
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
-use crate::values::{BackendId, ClientId, ShardId, Timestamp};
+use crate::values::{BackendId, ClientId, Price, ShardId, Timestamp, UNIT};
 
 /// When to come back after something that may be carried out yet.
 const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
@@ -268,28 +269,51 @@ impl Shard {
                 self.front.hold_for_grant(id, arguments);
                 self.gate.await_grant(id);
             }
-            Admission::Throttled(throttled) => self.throttle(id, &throttled),
+            Admission::Throttled(throttled) => self.throttle(id, &throttled, now),
         }
         Err(Stopped)
     }
 
     /// A transaction that was refused is over.
-    fn throttle(&mut self, id: ClientId, throttled: &Throttled) {
-        let Throttled { scope, limit, remaining, retry_after } = *throttled;
+    fn throttle(&mut self, id: ClientId, throttled: &Throttled, now: Now) {
+        let Throttled { scope: refused, limit, remaining, retry_after } = *throttled;
         let mut text = self.env.pool.take();
         let client = self.front.client(id);
         client.take_transaction();
         let identity = client.identity();
         let tenant = identity.tenant(&self.env.quotas).map_or("", |tenant| tenant.name.as_str());
-        let (scope, tenant, user) = match scope {
+        let (scope, tenant, user) = match refused {
             Scope::Global => ("global", "global", None),
             Scope::Tenant(_) => ("tenant", tenant, None),
             Scope::User(_) => ("user", tenant, identity.user.as_deref()),
         };
         Refusal::Throttled { scope, tenant, user, limit, remaining, retry_after }.encode(&mut text);
+        if self.front.client(id).speaks_http() {
+            self.tell_other_quotas(&mut text, id, refused, now);
+        }
         self.env.counters.add(Counter::RefusedThrottled, 1);
         self.front.answer_now(&mut self.env, id, |out, _| out.extend_from_slice(&text));
         self.env.pool.give(text);
+    }
+
+    /// The headers of HTTP also say what is left of the other quotas that a request counts against: first that of which the least part is.
+    #[cold]
+    fn tell_other_quotas(&mut self, text: &mut Vec<u8>, id: ClientId, refused: Scope, now: Now) {
+        let identity = self.front.client(id).identity().clone();
+        let mut others = Vec::new();
+        for (scope, _) in self.scopes_of(&identity).into_iter().filter(|(scope, _)| *scope != refused) {
+            // Where this core has nothing at hand, the others may have.
+            if let Some((_, capacity, left)) = self.gate.peek(scope, Price::ZERO, now.monotonic)
+                && left >= UNIT
+            {
+                others.push((word_for(scope), capacity.ru_per_second, left / UNIT));
+            }
+        }
+        others.sort_by(|(_, limit, left), (_, other_limit, other_left)| {
+            let part = |left: u64, limit: u64| left as f64 / limit.max(1) as f64;
+            part(*left, *limit).total_cmp(&part(*other_left, *other_limit))
+        });
+        http::note_quotas(text, &others);
     }
 
     /// Takes the next place in the client's order for a request that is alone: later ones wait until it is answered.

@@ -280,7 +280,7 @@ impl Shard {
     }
 
     /// The scopes that a client's requests are paid from, and the names of those who pay.
-    fn scopes_of(&self, identity: &Identity) -> Vec<(Scope, String)> {
+    pub(super) fn scopes_of(&self, identity: &Identity) -> Vec<(Scope, String)> {
         let mut scopes = vec![(Scope::Global, "global".to_owned())];
         if let Some(tenant) = identity.tenant {
             scopes.push((Scope::Tenant(tenant), self.env.quotas.tenant(tenant).name.clone()));
@@ -292,7 +292,7 @@ impl Shard {
     }
 }
 
-const fn word_for(scope: Scope) -> &'static str {
+pub(super) const fn word_for(scope: Scope) -> &'static str {
     match scope {
         Scope::Global => "global",
         Scope::Tenant(_) => "tenant",

@@ -164,6 +164,11 @@ impl Client {
         self.decoder.held_bytes() + self.http.as_ref().map_or(0, |http| http.held_bytes())
     }
 
+    /// Is it told in HTTP?
+    pub fn speaks_http(&self) -> bool {
+        self.speaks_http
+    }
+
     /// What `CLIENT ID` says.
     pub fn number(&self) -> u64 {
         self.number

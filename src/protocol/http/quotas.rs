@@ -1,0 +1,90 @@
+//! What is left of the quotas that a request counts against, from where one of them refuses it to the headers that tell of all.
+//!
+//! It travels behind the refusal, in the same line, and is taken off before anybody is shown that.
+
+use std::fmt::Write;
+
+/// What stands before it.
+const ALSO: &str = " also=";
+/// The scopes that there are, as headers call them.
+const SCOPES: [&str; 3] = ["global", "tenant", "user"];
+
+/// Notes other quotas behind a refusal: scope, request units per second, and how many are left.
+pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
+    if others.is_empty() || !refusal.ends_with(b"\r\n") {
+        return;
+    }
+    refusal.truncate(refusal.len() - b"\r\n".len());
+    let told: Vec<String> =
+        others.iter().map(|(scope, limit, left)| format!("{scope}:{limit}:{left}")).collect();
+    refusal.extend_from_slice(ALSO.as_bytes());
+    refusal.extend_from_slice(told.join(",").as_bytes());
+    refusal.extend_from_slice(b"\r\n");
+}
+
+/// A refusal as it is shown, and what was noted behind it.
+pub(super) fn taken_off(error: &str) -> (&str, &str) {
+    let noted = error.rsplit_once(ALSO).filter(|_| error.starts_with("THROTTLED "));
+    noted.unwrap_or((error, ""))
+}
+
+/// The same of a whole reply: that without it, if there is something to take off.
+pub(super) fn shown(reply: &[u8]) -> Option<Vec<u8>> {
+    let line = reply.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
+    let (error, noted) = taken_off(std::str::from_utf8(line).ok()?);
+    (!noted.is_empty()).then(|| format!("-{error}\r\n").into_bytes())
+}
+
+/// What `RateLimit-Policy` and `RateLimit` say of a quota that refused and of those noted.
+pub(super) fn headers(
+    (scope, limit, remaining, seconds): (&str, u64, u64, u64),
+    noted: &str,
+) -> (String, String) {
+    let mut policy = format!("\"{scope}\";q={limit};w=1;weir-unit=\"ru\"");
+    let mut state = format!("\"{scope}\";r={remaining};t={seconds}");
+    for one in noted.split(',') {
+        let mut parts = one.split(':');
+        let scope = parts.next().filter(|scope| SCOPES.contains(scope));
+        let mut number = || parts.next()?.parse::<u64>().ok();
+        if let (Some(scope), Some(limit), Some(left)) = (scope, number(), number()) {
+            // Memory takes what is written to it.
+            let _ = write!(policy, ", \"{scope}\";q={limit};w=1;weir-unit=\"ru\"");
+            let _ = write!(state, ", \"{scope}\";r={left}");
+        }
+    }
+    (policy, state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_is_taken_off_again() {
+        let refusal = "-THROTTLED scope=user name=a/b limit=10 remaining=0 retry_after_ms=40\r\n";
+        let mut noted = refusal.as_bytes().to_vec();
+        note_quotas(&mut noted, &[]);
+        assert_eq!(noted, refusal.as_bytes());
+        assert_eq!(shown(&noted), None);
+        note_quotas(&mut noted, &[("tenant", 5_000, 312), ("global", 100_000, 99_000)]);
+        assert_eq!(shown(&noted).as_deref(), Some(refusal.as_bytes()));
+        let line = String::from_utf8(noted).expect("text");
+        let (_, told) = taken_off(line[1..].trim_end());
+        let (policy, state) = headers(("user", 10, 0, 1), told);
+        assert_eq!(
+            policy,
+            "\"user\";q=10;w=1;weir-unit=\"ru\", \"tenant\";q=5000;w=1;weir-unit=\"ru\", \
+             \"global\";q=100000;w=1;weir-unit=\"ru\""
+        );
+        assert_eq!(state, "\"user\";r=0;t=1, \"tenant\";r=312, \"global\";r=99000");
+    }
+
+    #[test]
+    fn what_a_store_says_is_left_as_it_is() {
+        for reply in ["-ERR x also=tenant:1:1\r\n", "+OK\r\n", "-THROTTLED\r\n", "$-1\r\n"] {
+            assert_eq!(shown(reply.as_bytes()), None);
+        }
+        let (policy, _) = headers(("key", 1, 0, 1), "a\";q=1:2:3,tenant:x:1,tenant,,:::");
+        assert_eq!(policy, "\"key\";q=1;w=1;weir-unit=\"ru\"");
+    }
+}
