@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::protocol::{BufferPool, Output};
 use crate::shard::message::Message;
+use crate::values::limits::COPY_BYTES_MAX;
 
 /// A message that waits.
 #[derive(Debug)]
@@ -33,6 +34,15 @@ impl Stored {
                 buffer.extend_from_slice(bytes);
                 Self::Pooled(buffer)
             }
+        }
+    }
+
+    /// Keeps a request as it was sent; what is large can be shared from then on.
+    pub fn of(frame: &[u8], pool: &mut BufferPool) -> Self {
+        if frame.len() > COPY_BYTES_MAX {
+            Self::Shared(Bytes::copy_from_slice(frame))
+        } else {
+            Self::new(Message::Small(frame), pool)
         }
     }
 

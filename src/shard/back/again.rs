@@ -5,8 +5,6 @@
 
 use std::collections::HashSet;
 
-use bytes::Bytes;
-
 use super::link::{LinkState, Pending, Purpose};
 use super::slots::{Held, envelope_of};
 use super::unanswered::Unanswered;
@@ -14,16 +12,15 @@ use super::{Back, forward::track_of};
 use crate::protocol::command::{Class, Effect};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::message::Message;
 use crate::shard::request::{Asker, Envelope, NOBODY, Overdue, ReplyTo, Route};
 use crate::shard::settings::Mode;
 use crate::shard::stored::Stored;
-use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
+use crate::values::limits::SLOTS;
 use crate::values::time::Now;
 use crate::values::{ConnectionId, Timestamp};
 
 /// Ways to lose a connection that say nothing of how its node is.
-pub(super) const WAYS: [&str; 2] = ["connection-lost", "node-gone"];
+const WAYS: [&str; 2] = ["connection-lost", "node-gone"];
 
 /// What a connection owes, as it was sent, and which of it is asked for again.
 #[derive(Debug, Default)]
@@ -122,11 +119,7 @@ impl Back {
         let track = track_of(link.bulkhead);
         let route = Route { slot: sent.slot, backend: link.backend, protocol: link.protocol, track };
         let envelope = asked_again(env, pending, to, route);
-        let message = if frame.len() > COPY_BYTES_MAX {
-            Stored::Shared(Bytes::from(frame))
-        } else {
-            Stored::new(Message::Small(&frame), &mut env.pool)
-        };
+        let message = Stored::of(&frame, &mut env.pool);
         slots.hold(Held::again(envelope, message, sent.tries, now.monotonic));
         true
     }

@@ -12,8 +12,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::again::asked_again;
 use super::forward::{bulkhead_for, link_for};
 use super::link::{Link, LinkState, Odd, Pending, Purpose, whole};
@@ -24,9 +22,9 @@ use crate::protocol::{Scanned, reply};
 use crate::routing::cluster::{NodeKey, NodeRefusal, ReplicaState};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::message::Message;
 use crate::shard::request::{ReplyTo, Route, Track};
-use crate::values::limits::{COPY_BYTES_MAX, REPLICA_LAG_MAX};
+use crate::shard::stored::Stored;
+use crate::values::limits::REPLICA_LAG_MAX;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Random, Timestamp};
 
@@ -346,7 +344,7 @@ impl Back {
             Some(Doubt::Sick | Doubt::Error) => Counter::ReplicaReadsRefused,
         };
         env.counters.add(counter, 1);
-        self.ask_owner(env, (pending, to), route, frame, replies, now);
+        self.ask_owner(env, (pending, to), route, &frame, replies, now);
         true
     }
 
@@ -356,21 +354,18 @@ impl Back {
         env: &mut Env,
         (pending, to): (&Pending, ReplyTo),
         route: Route,
-        frame: Vec<u8>,
+        frame: &[u8],
         replies: &mut impl Replies,
         now: Now,
     ) {
         let owner = self.slots.as_ref().and_then(|slots| slots.owner(route.slot));
         let route = Route { backend: owner.unwrap_or(route.backend), ..route };
         let envelope = asked_again(env, pending, to, route);
-        let sent = if frame.len() > COPY_BYTES_MAX {
-            self.send(env, &envelope, Message::Shared(&Bytes::from(frame)), 1, now)
-        } else {
-            self.send(env, &envelope, Message::Small(&frame), 1, now)
-        };
-        if let Err(why) = sent {
+        let message = Stored::of(frame, &mut env.pool);
+        if let Err(why) = self.send(env, &envelope, message.message(), 1, now) {
             turn_away(env, replies, envelope.addressee(), why, now);
         }
+        message.release(&mut env.pool);
     }
 
     /// Looks whether a replica is silent. When to look again, if it goes on being waited for.
@@ -418,7 +413,7 @@ impl Back {
                     let Some((sent, frame)) = unanswered.pop(true) else { continue };
                     env.counters.add(Counter::ReplicaReadsLost, 1);
                     let route = Route { slot: sent.slot, backend, protocol, track: Track::Usual };
-                    self.ask_owner(env, (&lost, to), route, frame, replies, now);
+                    self.ask_owner(env, (&lost, to), route, &frame, replies, now);
                 }
                 Purpose::Abandoned(_) => drop(unanswered.pop(false)),
                 Purpose::Steps(_) | Purpose::Ahead(_) | Purpose::Fence => {}

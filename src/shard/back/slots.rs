@@ -17,8 +17,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::bulkhead::Bulkhead;
 use super::forward::track_of;
 use super::link::{LinkState, Pending, Purpose, whole};
@@ -37,7 +35,7 @@ use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Stage};
 use crate::shard::request::{Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};
 use crate::shard::stored::Stored;
-use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
+use crate::values::limits::SLOTS;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
@@ -460,11 +458,7 @@ impl Back {
             hold.not_before = now.monotonic.after(hold.pause);
         }
         let (frame, requests) = as_asked(&frame, usize::from(sent.requests), to);
-        let message = if frame.len() > COPY_BYTES_MAX {
-            Stored::Shared(Bytes::from(frame.to_vec()))
-        } else {
-            Stored::new(Message::Small(frame), &mut env.pool)
-        };
+        let message = Stored::of(frame, &mut env.pool);
         slots.hold(Held { envelope, message, requests, tries, ask, confirmed_by });
         true
     }
