@@ -56,10 +56,19 @@ pub(super) fn ask(
     clock: Clock,
     deadline: Timestamp,
 ) -> io::Result<Vec<Vec<u8>>> {
-    let mut line = connect(spot, tls, clock, deadline)?;
-    send(&mut line, &question.bytes, clock, deadline)?;
+    ask_on(&mut connect(spot, tls, clock, deadline)?, question, clock, deadline)
+}
+
+/// The same on a connection that is there.
+pub(super) fn ask_on(
+    line: &mut Line,
+    question: &Question,
+    clock: Clock,
+    deadline: Timestamp,
+) -> io::Result<Vec<Vec<u8>>> {
+    send(line, &question.bytes, clock, deadline)?;
     let replies = question.before + question.wanted;
-    let told = receive(&mut line, (replies, question.bytes_max), clock, deadline)?;
+    let told = receive(line, (replies, question.bytes_max), clock, deadline)?;
     Ok(apart(&told).skip(question.before).map(<[u8]>::to_vec).collect())
 }
 

@@ -9,6 +9,7 @@
 //!  weir-quotas        reads and checks quotas, watches the quota file: quotas_thread.rs, watch.rs
 //!  weir-versions      asks stores for their versions, once a minute: versions_thread.rs
 //!  weir-topology      asks nodes of a cluster who owns which slot: topology_thread.rs
+//!  weir-heir          asks a replica of a primary that is away whether it has taken over: heirs.rs
 //!  weir-replicas      asks nodes of a cluster how far its replicas are behind: replicas_thread.rs
 //!  weir-tls           takes clients in that speak TLS, and shakes hands with them: tls/
 //!  weir-certs         reads certificates again when their files change: tls/
@@ -26,6 +27,7 @@ mod descriptors;
 mod driver;
 mod executor;
 mod fleet_thread;
+mod heirs;
 mod listen;
 mod load;
 mod load_thread;

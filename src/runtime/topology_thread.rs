@@ -7,14 +7,15 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, select};
 
 use super::asking::{self, Credentials, Question};
 use super::clock::Clock;
 use super::connect::{Place, Spot};
+use super::heirs::{Heirs, News};
 use super::messages::{Mailbox, ToControl, ToShard};
 use super::tls::StoreTls;
-use crate::routing::cluster::{Applied, Ask, Cluster, Map, Node, NodeId, Outcome, Refresh, View};
+use crate::routing::cluster::{Applied, Ask, Cluster, Map, Node, NodeId, Outcome, Reason, Refresh, View};
 use crate::shard::Doubt;
 use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
 use crate::values::{BackendId, Random, ServerAddress, Timestamp};
@@ -34,6 +35,7 @@ pub(super) struct TopologyThread {
     question: Question,
     cluster: Cluster,
     refresh: Refresh,
+    heirs: Heirs,
     /// Where shards look when they connect.
     places: Vec<Place>,
     tls: Option<StoreTls>,
@@ -70,6 +72,7 @@ impl TopologyThread {
             question: Question::new(credentials, &requests, 2 * CLUSTER_REPLY_BYTES_MAX),
             cluster: Cluster::default(),
             refresh: Refresh::new(seeds.len(), random),
+            heirs: Heirs::new(credentials, tls.clone(), clock),
             seeds,
             places,
             tls,
@@ -103,16 +106,22 @@ impl TopologyThread {
         loop {
             let now = self.clock.now().monotonic;
             let due = self.refresh.poll_deadline().unwrap_or(now);
-            match listeners.doubts.recv_timeout(due.since(now)) {
-                Ok(doubt) => self.hear(doubt, listeners),
-                Err(RecvTimeoutError::Timeout) => {}
-                // No shard is left.
-                Err(RecvTimeoutError::Disconnected) => return,
+            let mut why = "nodes were asked";
+            select! {
+                recv(listeners.doubts) -> doubt => match doubt {
+                    Ok(doubt) => self.hear(doubt, listeners),
+                    // No shard is left.
+                    Err(_) => return,
+                },
+                recv(self.heirs.news) -> news => if news.is_ok_and(|news| self.hear_of_heir(&news)) {
+                    why = "a replica took over";
+                },
+                default(due.since(now)) => {}
             }
             let began = self.clock.now().monotonic;
             let round = self.round();
             if let Some(map) = &round.map {
-                tell(listeners, map, "nodes were asked");
+                tell(listeners, map, why);
             }
             if round.is_sure {
                 listeners.shards.iter().for_each(|shard| shard.post(ToShard::SlotsConfirmed(began)));
@@ -125,11 +134,22 @@ impl TopologyThread {
         let doubts: Vec<Doubt> =
             std::iter::once(first).chain(listeners.doubts.try_iter().take(DOUBTS_MAX)).collect();
         let moved: Vec<_> = doubts.iter().filter_map(|doubt| doubt.moved).collect();
-        doubts.iter().for_each(|doubt| self.refresh.handle_reason(doubt.reason));
+        for doubt in &doubts {
+            self.refresh.handle_reason(doubt.reason);
+            if let Reason::LinkLost(Some(node)) = doubt.reason {
+                self.heirs.handle_lost(node, self.cluster.map());
+            }
+        }
         if let Some(map) = self.cluster.patch(&moved) {
             self.note_places(&map);
             tell(listeners, &map, "MOVED");
         }
+    }
+
+    /// Has it taken over?
+    fn hear_of_heir(&mut self, news: &News) -> bool {
+        let heir = self.heirs.handle_news(news);
+        heir.inspect(|heir| self.refresh.handle_reason(Reason::TookOver(*heir))).is_some()
     }
 
     /// Asks those whose turn it is, if it is time.

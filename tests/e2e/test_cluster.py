@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from itertools import cycle
 from random import Random
@@ -188,6 +189,11 @@ def test_slots_move_to_and_fro_under_load_and_every_request_is_carried_out_once_
     assert "weir_cluster_redirections_total" in samples
 
 
+def times_asked(cluster: Cluster, node, command: str) -> int:
+    told = re.search(rf"cmdstat_{command}:calls=(\d+)", cluster.call(node, "INFO", "commandstats").text)
+    return int(told[1]) if told else 0
+
+
 def test_a_primary_hands_over_and_another_one_dies(servers):
     cluster = Cluster(servers, primaries=3, replicas=3)
     weir = servers.weir(flags=SHARDS, storage=cluster.storage)
@@ -201,6 +207,7 @@ def test_a_primary_hands_over_and_another_one_dies(servers):
     handed_over = list(load.errors)
     victim, heir = cluster.nodes[1], cluster.nodes[4]
     victim.kill()
+    until(lambda: times_asked(cluster, heir, "role") >= 3, "its replica is looked at")
 
     def has_taken_over() -> bool:
         return "role:master" in cluster.call(heir, "INFO", "replication").text

@@ -14,6 +14,7 @@
 //! | from views to the next map | `merge.rs` |
 //! | slot to node; nodes, replicas, slots on the move | `map.rs` |
 //! | when to ask, and whom | `refresh.rs` |
+//! | which replicas may be about to take over | `heirs.rs` |
 //! | `SCAN` over all nodes, while slots move | `walk.rs` |
 //! | replies by which a node refuses: MOVED, ASK ... | `refusal.rs` |
 //! | how far replicas are behind | `replicas.rs` |
@@ -21,6 +22,7 @@
 //! A node is its id; its addresses are aliases. What a node tells is bounded and checked, and what makes no sense is refused
 //! as a whole.
 
+pub mod heirs;
 mod map;
 mod merge;
 mod refresh;

@@ -3,6 +3,7 @@
 //! | what happened | is asked |
 //! |---|---|
 //! | MOVED, READONLY, CLUSTERDOWN, a lost link | at once; again after 1 s at least, doubling to 10 s while nothing changes |
+//! | a replica of a primary that is away says that it took over | at once, that replica among others |
 //! | somebody has to be sure that nothing has changed | all primaries, at once, but for a fifth of the time at most |
 //! | nothing | every 10 s, give or take a fifth |
 //! | ASK | not: the slot is where it was |
@@ -27,6 +28,8 @@ const PERIOD_CHANCE: f64 = 0.2;
 const PAUSE_TIMES: u32 = 4;
 const PAUSE_LEAST: Duration = Duration::from_millis(5);
 const PAUSE_MOST: Duration = Duration::from_millis(500);
+/// Nodes that are remembered for not being there.
+const LOST_MAX: usize = 16;
 
 /// Why a map may be old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,9 @@ pub enum Reason {
     /// This node thinks that the cluster does not work.
     ClusterDown(NodeKey),
     /// A connection to a node was lost, or could not be made: others know more.
-    LinkLost,
+    LinkLost(Option<NodeKey>),
+    /// This replica says that it is a primary now.
+    TookOver(NodeKey),
     /// Nothing speaks against it, but somebody has to know: all primaries are asked.
     Unsure,
 }
@@ -86,6 +91,8 @@ pub struct Refresh {
     ask_seeds: bool,
     /// Who should be among those asked; the last that were named.
     named: Vec<NodeKey>,
+    /// Who cannot be reached, it seems, and is asked only if nobody else is there; the last of them.
+    lost: Vec<NodeKey>,
 }
 
 impl Refresh {
@@ -106,6 +113,7 @@ impl Refresh {
             under_way: None,
             ask_seeds: true,
             named: Vec::new(),
+            lost: Vec::new(),
         }
     }
 
@@ -116,13 +124,17 @@ impl Refresh {
             return;
         }
         self.wanted = true;
-        if let Reason::Moved(Some(node)) | Reason::ReadOnly(node) | Reason::ClusterDown(node) = reason {
-            self.named.retain(|named| *named != node);
-            self.named.push(node);
+        match reason {
             // One place is left for somebody who has nothing to do with it.
-            if self.named.len() >= CLUSTER_VIEWS_MAX {
-                self.named.remove(0);
+            Reason::Moved(Some(node)) | Reason::ReadOnly(node) | Reason::ClusterDown(node) => {
+                note(&mut self.named, node, CLUSTER_VIEWS_MAX - 1);
             }
+            Reason::TookOver(node) => {
+                note(&mut self.named, node, CLUSTER_VIEWS_MAX - 1);
+                self.not_before = Timestamp::ZERO;
+            }
+            Reason::LinkLost(Some(node)) => note(&mut self.lost, node, LOST_MAX),
+            Reason::Moved(None) | Reason::LinkLost(None) | Reason::Unsure => {}
         }
     }
 
@@ -132,7 +144,10 @@ impl Refresh {
         let pause = now.since(self.began).saturating_mul(PAUSE_TIMES).clamp(PAUSE_LEAST, PAUSE_MOST);
         self.sure_not_before = now.after(pause);
         match outcome {
-            Outcome::Changed => self.gap = GAP_LEAST,
+            Outcome::Changed => {
+                self.gap = GAP_LEAST;
+                self.lost.clear();
+            }
             // A round that nobody asked for says nothing about how often to ask.
             Outcome::Unchanged if was_wanted => self.gap = (self.gap * 2).min(GAP_MOST),
             Outcome::Unchanged => {}
@@ -198,7 +213,8 @@ impl Refresh {
             .nodes()
             .filter(|node| !chosen.contains(&node.key) && !node.addresses.is_empty())
             .map(|node| {
-                let rank = u8::from(node.role != Role::Primary) + 2 * u8::from(node.failed);
+                let is_away = node.failed || self.lost.contains(&node.key);
+                let rank = u8::from(node.role != Role::Primary) + 2 * u8::from(is_away);
                 (rank, self.random.bits(), node.key)
             })
             .collect();
@@ -214,5 +230,14 @@ impl Refresh {
         let count = self.seeds.min(CLUSTER_VIEWS_MAX);
         self.next_seed = (first + count) % self.seeds.max(1);
         (first..first + count).map(|seed| seed % self.seeds).collect()
+    }
+}
+
+/// One of a few that were named last.
+fn note(list: &mut Vec<NodeKey>, node: NodeKey, most: usize) {
+    list.retain(|noted| *noted != node);
+    list.push(node);
+    if list.len() > most {
+        list.remove(0);
     }
 }

@@ -451,7 +451,7 @@ impl Back {
         now: Now,
     ) {
         env.counters.add(Counter::LinksLost, 1);
-        self.doubt_slots();
+        self.doubt_slots(self.links[connection.0 as usize].backend);
         self.hear_of_loss(env, connection, reason, now);
         let spread = env.random_byte();
         let link = &mut self.links[connection.0 as usize];

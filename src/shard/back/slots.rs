@@ -269,9 +269,9 @@ impl Back {
     }
 
     /// A connection to a node was lost, or could not be made.
-    pub(super) fn doubt_slots(&mut self) {
+    pub(super) fn doubt_slots(&mut self, backend: BackendId) {
         if let Some(slots) = &mut self.slots {
-            slots.doubt(Reason::LinkLost, None);
+            slots.doubt(Reason::LinkLost(slots.key_of(backend)), None);
         }
     }
 
@@ -597,7 +597,7 @@ impl Slots {
             NodeRefusal::TryAgain if !is_script => Some(Way::Owner),
             NodeRefusal::ReadOnly if !is_script => {
                 let node = self.key_of(sender);
-                self.doubt(node.map_or(Reason::LinkLost, Reason::ReadOnly), None);
+                self.doubt(node.map_or(Reason::LinkLost(None), Reason::ReadOnly), None);
                 Some(Way::AfterRefresh)
             }
             _ => None,

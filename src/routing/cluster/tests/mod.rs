@@ -1,5 +1,6 @@
 //! Against replies recorded from redis-server 7.0.15 (`tests/data/cluster/`), a slow model, and hostile bytes.
 
+mod heirs;
 mod hostile;
 mod model;
 mod recorded;
@@ -33,6 +34,16 @@ impl Told {
         let slots = slots.into_iter().collect();
         Self { id: id.to_owned(), epoch, flags: "master", slots, ..Self::default() }
     }
+
+    fn replica(id: &str, primary: &str, epoch: u64) -> Self {
+        Self {
+            id: id.to_owned(),
+            epoch,
+            flags: "slave",
+            replica_of: Some(primary.to_owned()),
+            ..Self::default()
+        }
+    }
 }
 
 /// The view of the first of them, through the bytes that it would send. Where nodes are follows from their ids.
@@ -46,18 +57,22 @@ fn view(told: &[Told]) -> Result<View, Unusable> {
         write!(nodes, "{id} {id}.example:1@2 {myself}{flags} {primary} 0 0 {epoch} connected").expect("text");
         for slot in slots {
             write!(nodes, " {slot}").expect("text");
-            let host = format!("{id}.example");
-            ranges.push(format!(
-                "*3\r\n:{slot}\r\n:{slot}\r\n*3\r\n${}\r\n{host}\r\n:1\r\n${}\r\n{id}\r\n",
-                host.len(),
-                id.len()
-            ));
+            let replicas =
+                told.iter().filter(|other| other.replica_of.as_ref() == Some(id)).map(|other| &other.id);
+            let named: Vec<String> = std::iter::once(id).chain(replicas).map(|id| endpoint(id)).collect();
+            ranges.push(format!("*{}\r\n:{slot}\r\n:{slot}\r\n{}", 2 + named.len(), named.concat()));
         }
         writeln!(nodes, "{open}").expect("text");
     }
     let slots = format!("*{}\r\n{}", ranges.len(), ranges.concat());
     let nodes = format!("${}\r\n{nodes}\r\n", nodes.len());
     View::parse(&address("seed.example:7"), slots.as_bytes(), nodes.as_bytes())
+}
+
+/// A node, as `CLUSTER SLOTS` names it.
+fn endpoint(id: &str) -> String {
+    let host = format!("{id}.example");
+    format!("*3\r\n${}\r\n{host}\r\n:1\r\n${}\r\n{id}\r\n", host.len(), id.len())
 }
 
 fn owner_of(map: &Map, slot: u16) -> Option<&str> {

@@ -40,11 +40,11 @@ fn the_first_is_at_once_and_the_next_ever_later() {
     let map = map();
     let mut refresh = settled(&map);
     let mut now = seconds(5.0);
-    refresh.handle_reason(Reason::LinkLost);
+    refresh.handle_reason(Reason::LinkLost(None));
     let mut gaps = Vec::new();
     for _ in 0..6 {
         assert!(matches!(refresh.poll_round(&map, now), Some(Ask::Nodes(_))), "due by now");
-        refresh.handle_reason(Reason::LinkLost);
+        refresh.handle_reason(Reason::LinkLost(None));
         assert_eq!(refresh.poll_deadline(), None, "one at a time");
         refresh.handle_outcome(Outcome::Unchanged, now);
         let next = refresh.poll_deadline().expect("it was asked for");
@@ -59,9 +59,9 @@ fn the_first_is_at_once_and_the_next_ever_later() {
     // Something changed: soon again.
     assert!(refresh.poll_round(&map, now).is_some());
     refresh.handle_outcome(Outcome::Changed, now);
-    refresh.handle_reason(Reason::LinkLost);
+    refresh.handle_reason(Reason::LinkLost(None));
     assert!(refresh.poll_round(&map, now.after(Duration::from_secs(13))).is_some());
-    refresh.handle_reason(Reason::LinkLost);
+    refresh.handle_reason(Reason::LinkLost(None));
     let now = now.after(Duration::from_secs(13));
     refresh.handle_outcome(Outcome::Changed, now);
     assert!(refresh.poll_deadline().expect("asked for").since(now) <= Duration::from_millis(1_250));
@@ -105,7 +105,7 @@ fn whoever_has_to_be_sure_has_all_primaries_asked_but_not_all_the_time() {
         now = ended;
     }
     // What was wanted otherwise is not put off by that.
-    refresh.handle_reason(Reason::LinkLost);
+    refresh.handle_reason(Reason::LinkLost(None));
     let next = refresh.poll_deadline().expect("soon");
     assert!(refresh.poll_round(&map, next).is_some());
 }
@@ -171,4 +171,23 @@ proptest! {
             prop_assert!(rounds[1].since(rounds[0]) >= Duration::from_secs(1));
         }
     }
+}
+
+#[test]
+fn who_took_over_is_asked_at_once_whatever_was_asked_before() {
+    let map = map();
+    let mut refresh = settled(&map);
+    let mut now = seconds(5.0);
+    for _ in 0..4 {
+        refresh.handle_reason(Reason::LinkLost(Some(key(&map, "a"))));
+        now = refresh.poll_deadline().expect("it was asked for").max(now);
+        let Some(Ask::Nodes(asked)) = refresh.poll_round(&map, now) else { panic!("nodes are known") };
+        assert!(!asked.contains(&key(&map, "a")), "there are three others, if one of them has failed");
+        refresh.handle_outcome(Outcome::Unchanged, now);
+    }
+    refresh.handle_reason(Reason::LinkLost(Some(key(&map, "a"))));
+    assert!(refresh.poll_deadline().expect("in a while") > now.after(Duration::from_secs(1)));
+    refresh.handle_reason(Reason::TookOver(key(&map, "d")));
+    let Some(Ask::Nodes(asked)) = refresh.poll_round(&map, now) else { panic!("at once") };
+    assert!(asked.contains(&key(&map, "d")));
 }

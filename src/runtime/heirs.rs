@@ -1,0 +1,102 @@
+//! Asks replicas of a primary that is away whether they have taken over, each on a thread of its own that lasts as long as there
+//! is something to take over: what they say is known within a twentieth of a second, and rounds of all views need not hurry.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+
+use super::asking::{self, Credentials, Question};
+use super::clock::Clock;
+use super::connect::Spot;
+use super::tls::{Line, StoreTls};
+use super::topology_thread::found;
+use crate::routing::cluster::heirs::{Said, Watch, to_watch};
+use crate::routing::cluster::{Map, NodeKey};
+use crate::values::ServerAddress;
+use crate::values::limits::CLUSTER_NODES_MAX;
+
+/// How long a replica may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+const STACK_BYTES: usize = 256 * 1024;
+const ANSWER_BYTES_MAX: usize = 4 * 1024;
+
+/// A replica is not looked at any more.
+pub(super) struct News {
+    heir: NodeKey,
+    took_over: bool,
+}
+
+/// Those that are looked at.
+pub(super) struct Heirs {
+    watched: Vec<NodeKey>,
+    question: Arc<Question>,
+    tls: Option<StoreTls>,
+    clock: Clock,
+    tell: Sender<News>,
+    /// What comes of it.
+    pub news: Receiver<News>,
+}
+
+impl Heirs {
+    pub fn new(credentials: Option<&Credentials>, tls: Option<StoreTls>, clock: Clock) -> Self {
+        let question = Arc::new(Question::new(credentials, &[&["ROLE"]], ANSWER_BYTES_MAX));
+        let (tell, news) = crossbeam_channel::bounded(CLUSTER_NODES_MAX);
+        Self { watched: Vec::new(), question, tls, clock, tell, news }
+    }
+
+    /// A connection to a node was lost.
+    pub fn handle_lost(&mut self, lost: NodeKey, map: &Map) {
+        for heir in to_watch(map, lost, &self.watched) {
+            let Some(address) = map.node_of(heir).and_then(|node| node.addresses.first()).cloned() else {
+                continue;
+            };
+            if self.watch(heir, address).is_ok() {
+                self.watched.push(heir);
+            }
+        }
+    }
+
+    /// The replica, if it has taken over.
+    pub fn handle_news(&mut self, news: &News) -> Option<NodeKey> {
+        self.watched.retain(|heir| *heir != news.heir);
+        news.took_over.then_some(news.heir)
+    }
+
+    fn watch(&self, heir: NodeKey, address: ServerAddress) -> io::Result<()> {
+        let (question, tls, clock, tell) =
+            (Arc::clone(&self.question), self.tls.clone(), self.clock, self.tell.clone());
+        let watch = move || {
+            let took_over =
+                found(&address).is_some_and(|spot| took_over(&spot, tls.as_ref(), &question, clock));
+            // As many as are watched have room.
+            let _ = tell.try_send(News { heir, took_over });
+        };
+        thread::Builder::new().name("weir-heir".to_owned()).stack_size(STACK_BYTES).spawn(watch).map(|_| ())
+    }
+}
+
+/// Waits until it has, or until there is nothing to take over.
+fn took_over(spot: &Spot, tls: Option<&StoreTls>, question: &Question, clock: Clock) -> bool {
+    let mut watch = Watch::new(clock.now().monotonic);
+    let mut line: Option<Line> = None;
+    loop {
+        let deadline = clock.now().monotonic.after(PATIENCE);
+        let asked = || -> io::Result<Option<Said>> {
+            let mut open = match line.take() {
+                Some(line) => line,
+                None => asking::connect(spot, tls, clock, deadline)?,
+            };
+            let replies = asking::ask_on(&mut open, question, clock, deadline)?;
+            line = Some(open);
+            Ok(replies.first().and_then(|role| Said::parse(role)))
+        };
+        let said = { asked }().unwrap_or_default();
+        match watch.handle(said, clock.now().monotonic) {
+            Some(pause) => thread::park_timeout(pause),
+            None => return said == Some(Said::IsPrimary),
+        }
+    }
+}
