@@ -96,8 +96,9 @@ pub struct Flags {
     #[arg(value_delimiter = ',')]
     pub tls_listen: Vec<ListenAddress>,
 
-    /// Weir's certificate for them (PEM), with those between it and the one that clients trust behind it. It and the two
-    /// files below are read again when one of them changes and on SIGHUP; what is wrong then is told, and not put in force
+    /// Weir's certificate for them (PEM), with those between it and the one that clients trust behind it. All files of TLS,
+    /// also those for stores, are read again when one of them changes and on SIGHUP; what is wrong then is told, and not put
+    /// in force
     #[arg(long, env = "WEIR_TLS_CERT", value_name = "FILE", help_heading = TLS)]
     pub tls_cert: Option<PathBuf>,
 
@@ -127,6 +128,14 @@ pub struct Flags {
     /// The name that stands in the certificates of --storage [default: each server's host]
     #[arg(long, env = "WEIR_STORAGE_TLS_NAME", value_name = "NAME", help_heading = TLS)]
     pub storage_tls_name: Option<String>,
+
+    /// Weir's certificate for stores that want one of their clients (PEM), with those between it and the one that they trust
+    #[arg(long, env = "WEIR_STORAGE_TLS_CERT", value_name = "FILE", help_heading = TLS)]
+    pub storage_tls_cert: Option<PathBuf>,
+
+    /// The key that belongs to that certificate (PEM)
+    #[arg(long, env = "WEIR_STORAGE_TLS_KEY", value_name = "FILE", help_heading = TLS)]
+    pub storage_tls_key: Option<PathBuf>,
 
     /// CPUs to run on, one shard on each: a list such as 0-3,5, or how many [default: all]
     #[arg(long, env = "WEIR_CORES", value_name = "CPUS", help_heading = CORES)]

@@ -24,7 +24,7 @@ pub use layers::{Layer, LimiterKind};
 pub use overload::OverloadLimits;
 pub use quotas::{QuotaError, Quotas, Tenant};
 pub use storage::{Credentials, FleetStore, ServerAddress, Storage};
-pub use tls::{StoreTlsSettings, TlsSettings};
+pub use tls::{OwnCertificate, StoreTlsSettings, TlsSettings};
 pub use token::AdminToken;
 pub use top::{TopFlags, TopSort};
 pub use units::Size;

@@ -30,6 +30,17 @@ pub struct StoreTlsSettings {
     pub ca: PathBuf,
     /// The name in them, where it is not that of the host.
     pub name: Option<String>,
+    /// Weir's own, for stores that want one of their clients.
+    pub own: Option<OwnCertificate>,
+}
+
+/// A certificate that weir shows, and the key that belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnCertificate {
+    /// With those between it and the one that is trusted.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
 }
 
 impl TlsSettings {
@@ -69,23 +80,48 @@ impl StoreTlsSettings {
             storage if storage.is_secure() => Some(("--storage", storage.to_string())),
             _ => fleet.map(|store| ("--fleet", store.to_string())),
         };
-        match (store, &flags.storage_tls_ca, &flags.storage_tls_name) {
-            (Some(_), Some(ca), name) => Ok(Some(Self { ca: ca.clone(), name: name.clone() })),
-            (Some((flag, store)), None, _) => Err(ConfigError::new(format!(
+        let Some((flag, store)) = store else { return no_store(flags).map_or(Ok(None), Err) };
+        let ca = flags.storage_tls_ca.clone().ok_or_else(|| {
+            ConfigError::new(format!(
                 "{flag} {store}: --storage-tls-ca FILE is wanted with it, whose certificates tell that the server is the \
                  right one"
-            ))),
-            (None, Some(_), _) => Err(no_store("--storage-tls-ca")),
-            (None, None, Some(_)) => Err(no_store("--storage-tls-name")),
-            (None, None, None) => Ok(None),
+            ))
+        })?;
+        let own = OwnCertificate::from_flags(flags)?;
+        Ok(Some(Self { ca, name: flags.storage_tls_name.clone(), own }))
+    }
+}
+
+impl OwnCertificate {
+    fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
+        let alone = |flag: &str, other: &str| {
+            Err(ConfigError::new(format!(
+                "{flag}: {other} FILE is wanted with it, the other half of the pair"
+            )))
+        };
+        match (&flags.storage_tls_cert, &flags.storage_tls_key) {
+            (Some(certificate), Some(key)) => {
+                Ok(Some(Self { certificate: certificate.clone(), key: key.clone() }))
+            }
+            (Some(_), None) => alone("--storage-tls-cert", "--storage-tls-key"),
+            (None, Some(_)) => alone("--storage-tls-key", "--storage-tls-cert"),
+            (None, None) => Ok(None),
         }
     }
 }
 
-fn no_store(flag: &str) -> ConfigError {
-    ConfigError::new(format!(
+/// What is wrong with flags for stores with TLS where there are none.
+fn no_store(flags: &Flags) -> Option<ConfigError> {
+    let given = [
+        ("--storage-tls-ca", flags.storage_tls_ca.is_some()),
+        ("--storage-tls-name", flags.storage_tls_name.is_some()),
+        ("--storage-tls-cert", flags.storage_tls_cert.is_some()),
+        ("--storage-tls-key", flags.storage_tls_key.is_some()),
+    ];
+    let (flag, _) = given.into_iter().find(|(_, given)| *given)?;
+    Some(ConfigError::new(format!(
         "{flag} is for stores with TLS, and there are none: rediss://... or clusters://... is one"
-    ))
+    )))
 }
 
 #[cfg(test)]
@@ -137,9 +173,25 @@ mod tests {
             &["--fleet", "rediss://ann:secret@h"],
             &["--storage", "redis://h", "--storage-tls-ca", "a"],
             &["--storage-tls-name", "n"],
+            &["--storage-tls-key", "k"],
         ] {
             let told = config(arguments).expect_err("wrong");
             assert!(told.contains("--storage-tls") && !told.contains("secret"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_for_stores_goes_with_its_key() {
+        let store = ["--storage", "rediss://h", "--storage-tls-ca", "a"];
+        let both = [&store[..], &["--storage-tls-cert", "c", "--storage-tls-key", "k"]].concat();
+        let own = config(&both).expect("right").store_tls.expect("it is on").own;
+        assert_eq!(own, Some(OwnCertificate { certificate: "c".into(), key: "k".into() }));
+        for (half, complaint) in [
+            (["--storage-tls-cert", "c"], "--storage-tls-cert: --storage-tls-key FILE is wanted"),
+            (["--storage-tls-key", "k"], "--storage-tls-key: --storage-tls-cert FILE is wanted"),
+        ] {
+            let told = config(&[&store[..], &half].concat()).expect_err("half of a pair");
+            assert!(told.starts_with(complaint), "{told}");
         }
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct ControlSettings {
     pub replicas: Option<Sender<ToReplicas>>,
     /// Who talks with a process that takes over, where one may.
     pub takeover: Option<Mailbox<ToTakeover>>,
-    /// Who takes clients in that speak TLS, where they do.
+    /// Who sees to TLS, where it is spoken.
     pub tls: Option<TlsMailboxes>,
     /// What is counted of TLS, where it is spoken.
     pub tally: Option<Arc<Tally>>,
@@ -70,7 +70,8 @@ pub(super) struct ControlSettings {
 
 /// Where the threads are told something that see to TLS.
 pub(super) struct TlsMailboxes {
-    pub handshakes: Mailbox<ToHandshakes>,
+    /// Who shakes hands with clients, where they speak it.
+    pub handshakes: Option<Mailbox<ToHandshakes>>,
     /// Each letter means that certificates are to be read again.
     pub certificates: Mailbox<()>,
 }
@@ -604,8 +605,8 @@ impl Control {
     }
 
     fn stop_shaking_hands(&self) {
-        if let Some(tls) = &self.settings.tls {
-            tls.handshakes.post(ToHandshakes::Stop);
+        if let Some(handshakes) = self.settings.tls.as_ref().and_then(|tls| tls.handshakes.as_ref()) {
+            handshakes.post(ToHandshakes::Stop);
         }
     }
 

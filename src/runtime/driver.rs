@@ -534,6 +534,7 @@ impl Driver {
                 if socket.closing {
                     self.forget_if_done(token);
                 } else {
+                    self.complain(token, &error.to_string(), application, now);
                     self.lose(token, loss_of(error), application, now);
                 }
                 return;

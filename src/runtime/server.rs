@@ -28,13 +28,14 @@ use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
 use super::takeover::{self, Incumbent, Manager, Offer, Predecessor};
-use super::tls::{CertificatesThread, HandshakesThread, Rates, StoreTls, Tally, TlsFiles};
+use super::tls::{CertificatesThread, HandshakesThread, Rates, StoreTls, Tally, TlsFiles, Watched};
 use super::topology_thread::{DOUBTS_MAX, Listeners, TopologyThread};
 use super::versions_thread::VersionsThread;
 use super::watch::FileWatch;
 use super::{admin, executor, listen, log};
 use crate::config::{
-    AdminToken, Config, Credentials, Layer, LimiterKind, Quotas, Size, Storage, TlsSettings, TokenSource,
+    AdminToken, Config, Credentials, Layer, LimiterKind, Quotas, Size, Storage, StoreTlsSettings,
+    TlsSettings, TokenSource,
 };
 use crate::control::pool::Rhythm;
 use crate::control::quota_page::Guard;
@@ -73,9 +74,7 @@ pub fn check(config: &Config) -> Result<(), String> {
     let quotas = load_quotas(config)?;
     let token = load_token(config)?;
     check_places(config, cpus.len(), resolve(config)?.len())?;
-    let tally = Arc::default();
-    config.tls.as_ref().map(|tls| TlsFiles::of(tls).load()).transpose()?;
-    store_tls(config, &tally)?;
+    Certificates::load(config, &Arc::default())?;
     println!("weir: flags are fine; {}", tenants_line(config, &quotas));
     if let Some(warning) = exposure(config.admin, token) {
         println!("weir: {warning}");
@@ -92,8 +91,8 @@ pub fn run(config: &Config) -> Result<(), String> {
     let quotas = Arc::new(load_quotas(config)?);
     let token = load_token(config)?;
     let tally = Arc::<Tally>::default();
-    let certificates = config.tls.as_ref().map(Certificates::load).transpose()?;
-    let store_tls = store_tls(config, &tally)?;
+    let certificates = Certificates::load(config, &tally)?;
+    let store_tls = certificates.store_tls();
     // The fleet's store has a name of its own.
     let storage_tls = store_tls.clone().filter(|_| config.storage.is_secure());
     for warning in executor::raise_limits(config.clients_max as u64 + FILES_SPARE)? {
@@ -188,12 +187,8 @@ pub fn run(config: &Config) -> Result<(), String> {
     let (quotas_mailbox, quotas_letters, quotas_bell) =
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     let file_name = config.quotas.as_ref().map(|path| path.display().to_string());
-    let tls = certificates
-        .map(|certificates| {
-            let listeners = std::mem::take(&mut opened.secure);
-            certificates.start(listeners, (mailboxes.clone(), control.clone()), &tally, clock)
-        })
-        .transpose()?;
+    let secure = std::mem::take(&mut opened.secure);
+    let tls = certificates.start(secure, (mailboxes.clone(), control.clone()), &tally, clock)?;
     let settings = ControlSettings {
         shards: mailboxes,
         storage,
@@ -798,65 +793,66 @@ fn join_fleet(
     Ok(Some((FleetQuotas::new(settings, quotas), sender)))
 }
 
-/// How stores are spoken to that speak TLS.
-fn store_tls(config: &Config, tally: &Arc<Tally>) -> Result<Option<StoreTls>, String> {
-    config.store_tls.as_ref().map(|settings| StoreTls::load(settings, tally)).transpose()
-}
-
 /// Certificates as they are at the start, and what tells when they change.
 struct Certificates {
-    files: TlsFiles,
-    watches: Vec<FileWatch>,
-    config: Arc<rustls::ServerConfig>,
-    rates: Rates,
+    clients: Option<(TlsFiles, Vec<FileWatch>, Arc<rustls::ServerConfig>, Rates)>,
+    stores: Option<(StoreTls, Vec<FileWatch>)>,
 }
 
 impl Certificates {
-    fn load(settings: &TlsSettings) -> Result<Self, String> {
-        let files = TlsFiles::of(settings);
+    fn load(config: &Config, tally: &Arc<Tally>) -> Result<Self, String> {
         // Watched before they are read, so that no change falls between.
-        let watches = files.paths().map(FileWatch::new).collect();
-        let rates = Rates { timeout: settings.handshake_timeout, per_second: settings.handshakes_per_second };
-        Ok(Self { watches, config: files.load()?, files, rates })
+        let clients = |settings: &TlsSettings| {
+            let files = TlsFiles::of(settings);
+            let watches = files.paths().map(FileWatch::new).collect();
+            let rates =
+                Rates { timeout: settings.handshake_timeout, per_second: settings.handshakes_per_second };
+            files.load().map(|config| (files, watches, config, rates))
+        };
+        let stores = |settings: &StoreTlsSettings| {
+            let watches = StoreTls::paths(settings).map(FileWatch::new).collect();
+            StoreTls::load(settings, tally).map(|stores| (stores, watches))
+        };
+        Ok(Self {
+            clients: config.tls.as_ref().map(clients).transpose()?,
+            stores: config.store_tls.as_ref().map(stores).transpose()?,
+        })
     }
 
-    /// Starts who shakes hands, and who watches the files.
+    /// How stores are spoken to that speak TLS.
+    fn store_tls(&self) -> Option<StoreTls> {
+        self.stores.as_ref().map(|(stores, _)| stores.clone())
+    }
+
+    /// Starts who shakes hands, and who watches the files; nobody where there is no TLS.
     fn start(
         self,
         listeners: Vec<OwnedFd>,
         (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),
         tally: &Arc<Tally>,
         clock: Clock,
-    ) -> Result<TlsMailboxes, String> {
+    ) -> Result<Option<TlsMailboxes>, String> {
         let failed = |error: io::Error| format!("cannot start a thread: {error}");
-        let (handshakes, letters, bell) = Mailbox::for_executor().map_err(failed)?;
-        let (certificates, reloads, reload_bell) = Mailbox::for_executor().map_err(failed)?;
-        let Self { files, watches, config, rates } = self;
-        HandshakesThread {
-            listeners,
-            config,
-            rates,
-            shards,
-            control: control.clone(),
-            tally: Arc::clone(tally),
-            letters,
-            bell,
-            clock,
+        let mut watched: Vec<Watched> =
+            self.stores.map(|(stores, watches)| Watched::Stores(watches, stores)).into_iter().collect();
+        let mut handshakes = None;
+        if let Some((files, watches, config, rates)) = self.clients {
+            let (mailbox, letters, bell) = Mailbox::for_executor().map_err(failed)?;
+            watched.push(Watched::Clients(watches, files, mailbox.clone()));
+            handshakes = Some(mailbox);
+            let (control, tally) = (control.clone(), Arc::clone(tally));
+            HandshakesThread { listeners, config, rates, shards, control, tally, letters, bell, clock }
+                .start()
+                .map_err(failed)?;
         }
-        .start()
-        .map_err(failed)?;
-        CertificatesThread {
-            files,
-            watches,
-            handshakes: handshakes.clone(),
-            control,
-            tally: Arc::clone(tally),
-            letters: reloads,
-            bell: reload_bell,
+        if watched.is_empty() {
+            return Ok(None);
         }
-        .start()
-        .map_err(failed)?;
-        Ok(TlsMailboxes { handshakes, certificates })
+        let (certificates, letters, bell) = Mailbox::for_executor().map_err(failed)?;
+        CertificatesThread { watched, control, tally: Arc::clone(tally), letters, bell }
+            .start()
+            .map_err(failed)?;
+        Ok(Some(TlsMailboxes { handshakes, certificates }))
     }
 }
 

@@ -36,6 +36,10 @@ password = "c"
 """
 
 
+# Of a redis-server.
+WANTS_CERTIFICATES = ["--tls-auth-clients", "yes"]
+
+
 class Certificates:
     """Who vouches for whom in these tests."""
 
@@ -332,7 +336,7 @@ def test_a_certificate_is_read_again_when_it_changes(servers, certificates, tmp_
         put(certificates.second)
         until(lambda: shown() == "second", "the other one is in force")
         pair.certificate.write_text("nonsense")
-        until(lambda: "the certificate in force stays as it is" in weir.output(), "it is told")
+        until(lambda: "what is in force stays as it is" in weir.output(), "it is told")
         assert shown() == "second" and weir.counted("weir_tls_reloads_total", 'outcome="wrong"') >= 1
         pair.certificate.write_bytes(certificates.server.certificate.read_bytes())
         until(lambda: "not the key of the first certificate" in weir.output(), "it is told")
@@ -480,16 +484,92 @@ def test_a_store_is_known_by_the_name_that_was_given(servers, certificates):
         assert client.call("SET", "a", "1").text == "OK"
 
 
-def test_a_cluster_with_tls(servers, certificates):
-    options = ["--tls-cluster", "yes", "--tls-replication", "yes", "--cluster-enabled", "yes"]
+def own(pair: Pair) -> list[str]:
+    return ["--storage-tls-cert", str(pair.certificate), "--storage-tls-key", str(pair.key)]
+
+
+def test_a_store_that_wants_a_certificate_is_shown_one(servers, certificates):
+    store = secure_redis(servers, certificates, *WANTS_CERTIFICATES)
+    trust = ["--storage-tls-ca", str(certificates.authority.certificate)]
+    storage = f"rediss://localhost:{store.secure_port}"
+    weir = started(servers, certificates, storage=storage, flags=[*trust, *own(certificates.nobody)])
+    with weir.connect() as client:
+        assert client.call("SET", "a", LARGE).text == "OK" and client.call("GET", "a").value == LARGE
+    until(lambda: re.search(r"redis_version:\S+", weir.connect().call("INFO", "server").text), "its version is known")
+    for flags in ([], own(certificates.forged)):
+        weir = started(servers, certificates, storage=storage, flags=[*trust, *flags])
+        with weir.connect() as client:
+            assert client.call("GET", "a").text.startswith("UNAVAILABLE")
+        until(lambda: "store localhost: " in weir.output() and "--storage-tls-cert" in weir.output(), "it is told why")
+
+
+def test_what_stores_are_shown_changes_with_its_files(servers, certificates, tmp_path):
+    store = secure_redis(servers, certificates, *WANTS_CERTIFICATES)
+    pair, authority = Pair(tmp_path / "own.crt", tmp_path / "own.key"), tmp_path / "ca.crt"
+
+    def put(source: Pair, trusted: Authority) -> None:
+        pair.key.write_bytes(source.key.read_bytes())
+        pair.certificate.write_bytes(source.certificate.read_bytes())
+        authority.write_bytes(trusted.certificate.read_bytes())
+
+    def answers() -> bool:
+        with weir.connect() as client:
+            return not client.call("GET", "a").is_error
+
+    def taken() -> float:
+        return metrics.parse(weir.admin("/metrics")[1])["weir_tls_reloads_total"]['{outcome="taken"}']
+
+    put(certificates.forged, certificates.authority)
+    # Without --tls-listen, files are watched all the same.
+    flags = ["--shards", "2", "--storage-tls-ca", str(authority), *own(pair)]
+    weir = servers.keep(Weir(storage=f"rediss://localhost:{store.secure_port}", flags=flags)).start()
+    assert not answers()
+    put(certificates.acme, certificates.authority)
+    until(answers, "the right one is shown")
+    pair.key.write_bytes(certificates.forged.key.read_bytes())
+    until(lambda: "--storage-tls-key" in weir.output() and "stays as it is" in weir.output(), "half of a pair is told")
+    store.kill()
+    store.start()
+    until(answers, "what was in force is")
+    before = taken()
+    put(certificates.acme, certificates.strange)
+    until(lambda: taken() > before, "another authority is trusted")
+    store.kill()
+    store.start()
+    until(lambda: not answers(), "who is not vouched for by it is not asked")
+    put(certificates.acme, certificates.authority)
+    until(answers, "the authority is the right one again")
+    before = taken()
+    weir.signal(signal.SIGHUP)
+    until(lambda: taken() > before, "they are read again")
+
+
+@pytest.mark.parametrize("flag", ["--storage-tls-ca", "--storage-tls-cert", "--storage-tls-key"])
+def test_files_for_stores_that_are_wrong_are_told_at_the_start(servers, certificates, tmp_path, flag):
+    (tmp_path / "nonsense").write_text("nonsense")
+    files = {"--storage-tls-ca": certificates.authority.certificate}
+    files |= {"--storage-tls-cert": certificates.acme.certificate, "--storage-tls-key": certificates.acme.key}
+    probe = servers.keep(Weir(storage="rediss://localhost:1"))
+    for path, complaint in ((tmp_path / "nonsense", "(PEM"), (certificates.nobody.key, "it is not the key of the first")):
+        if flag == "--storage-tls-key" or path.name == "nonsense":
+            words = [str(word) for pair in (files | {flag: path}).items() for word in pair]
+            done = subprocess.run([*probe.command(), *words, "--check"], capture_output=True, text=True, timeout=60)
+            assert done.returncode != 0 and f"{flag} {path}: " in done.stderr and complaint in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("more", [[], WANTS_CERTIFICATES], ids=["", "that wants certificates"])
+def test_a_cluster_with_tls(servers, certificates, more):
+    options = ["--tls-cluster", "yes", "--tls-replication", "yes", "--cluster-enabled", "yes", *more]
     nodes = [secure_redis(servers, certificates, *options) for _ in range(3)]
-    words = ["redis-cli", "--tls", "--cacert", str(certificates.authority.certificate), "--cluster", "create"]
+    pair = certificates.second
+    words = ["redis-cli", "--tls", "--cacert", str(certificates.authority.certificate)]
+    words += ["--cert", str(pair.certificate), "--key", str(pair.key), "--cluster", "create"]
     words += [f"127.0.0.1:{node.secure_port}" for node in nodes] + ["--cluster-yes"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     for node in nodes:
         until(lambda: "cluster_state:ok" in node.connect().call("CLUSTER", "INFO").text, "the cluster is whole")
-    trust = ["--storage-tls-ca", str(certificates.authority.certificate)]
+    trust = ["--storage-tls-ca", str(certificates.authority.certificate), *(own(pair) if more else [])]
     weir = started(servers, certificates, storage=f"clusters://127.0.0.1:{nodes[0].secure_port}", flags=trust)
     with weir.tls(certificates) as client:
         for number in range(300):
@@ -499,11 +579,13 @@ def test_a_cluster_with_tls(servers, certificates):
     assert sum(sizes) == 300 and all(sizes)
 
 
-def test_a_fleet_counts_in_a_store_with_tls(servers, certificates, tmp_path):
+@pytest.mark.parametrize("more", [[], WANTS_CERTIFICATES], ids=["", "that wants certificates"])
+def test_a_fleet_counts_in_a_store_with_tls(servers, certificates, tmp_path, more):
     quotas = tmp_path / "quotas.toml"
     quotas.write_text("[default]\nru_per_second = 1000\n" + QUOTAS)
-    store = secure_redis(servers, certificates)
+    store = secure_redis(servers, certificates, *more)
     trust = ["--storage-tls-ca", str(certificates.authority.certificate), "--quotas", str(quotas)]
+    trust += own(certificates.acme) if more else []
     weir = started(servers, certificates, flags=[*trust, "--fleet", f"rediss://localhost:{store.secure_port}"])
     assert "fleet: quotas are shared" in weir.output()
     until(lambda: store.connect().call("HLEN", "{weir:weir}:hosts").plain() == 1, "the host is there")

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::files::TlsFiles;
 use super::handshakes_thread::ToHandshakes;
+use super::stores::StoreTls;
 use super::tally::Tally;
 use crate::runtime::log;
 use crate::runtime::messages::{Mailbox, ToControl};
@@ -19,11 +20,45 @@ use crate::runtime::watch::FileWatch;
 /// A certificate and its key are two files: whoever replaces both has so long between them.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// Files that are put in force together, for one side of weir.
+pub(in crate::runtime) enum Watched {
+    /// Those for clients, and who shakes hands with them.
+    Clients(Vec<FileWatch>, TlsFiles, Mailbox<ToHandshakes>),
+    /// Those for stores.
+    Stores(Vec<FileWatch>, StoreTls),
+}
+
+impl Watched {
+    fn watches(&self) -> &[FileWatch] {
+        match self {
+            Self::Clients(watches, ..) | Self::Stores(watches, _) => watches,
+        }
+    }
+
+    fn have_changed(&mut self) -> bool {
+        let (Self::Clients(watches, ..) | Self::Stores(watches, _)) = self;
+        // Each is looked at, or what was seen of the others is told as a change later.
+        watches.iter_mut().map(FileWatch::has_changed).filter(|changed| *changed).count() > 0
+    }
+
+    /// Reads them and puts them in force, if they are right; what to say of that.
+    fn reload(&self) -> Result<String, String> {
+        match self {
+            Self::Clients(_, files, handshakes) => {
+                handshakes.post(ToHandshakes::Config(files.load()?));
+                Ok(format!("TLS: the certificate in {} is in force", files.certificate.display()))
+            }
+            Self::Stores(_, stores) => {
+                stores.reload()?;
+                Ok("TLS: new connections to stores are opened with the files as they are now".to_owned())
+            }
+        }
+    }
+}
+
 /// What the thread works with.
 pub(in crate::runtime) struct CertificatesThread {
-    pub files: TlsFiles,
-    pub watches: Vec<FileWatch>,
-    pub handshakes: Mailbox<ToHandshakes>,
+    pub watched: Vec<Watched>,
     pub control: Mailbox<ToControl>,
     pub tally: Arc<Tally>,
     /// Each letter means that they are to be read again.
@@ -40,38 +75,32 @@ impl CertificatesThread {
     fn run(mut self) {
         loop {
             let Some(told) = self.wait(None) else { continue };
-            // Each is looked at, or what was seen of the others is told as a change later.
-            let changed =
-                self.watches.iter_mut().map(FileWatch::has_changed).filter(|changed| *changed).count();
-            if told || changed > 0 {
-                self.reload();
+            for index in 0..self.watched.len() {
+                if self.watched[index].have_changed() || told {
+                    self.reload(index);
+                }
             }
         }
     }
 
-    fn reload(&mut self) {
-        let loaded = self.files.load().or_else(|_| {
+    fn reload(&mut self, index: usize) {
+        let done = self.watched[index].reload().or_else(|_| {
             // The other half of it may be on its way.
             self.wait(Some(PATIENCE));
-            self.watches.iter_mut().for_each(|watch| _ = watch.has_changed());
-            self.files.load()
+            self.watched[index].have_changed();
+            self.watched[index].reload()
         });
-        self.tally.note_reload(loaded.is_ok());
-        let text = match loaded {
-            Ok(config) => {
-                self.handshakes.post(ToHandshakes::Config(config));
-                format!("TLS: the certificate in {} is in force", self.files.certificate.display())
-            }
-            Err(problem) => format!("{problem}; the certificate in force stays as it is"),
-        };
+        self.tally.note_reload(done.is_ok());
+        let text = done.unwrap_or_else(|problem| format!("{problem}; what is in force stays as it is"));
         self.control.post(ToControl::Said(log::Kind::Tls, text));
     }
 
     /// Sleeps until somebody wants them read again (true) or there is something about the files. Nothing if it was only
     /// interrupted. So long at most, if that is said.
     fn wait(&self, at_most: Option<Duration>) -> Option<bool> {
-        let patience = self.watches.iter().filter_map(FileWatch::patience).chain(at_most).min();
-        let watched = self.watches.iter().filter_map(FileWatch::handle);
+        let watches = || self.watched.iter().flat_map(Watched::watches);
+        let patience = watches().filter_map(FileWatch::patience).chain(at_most).min();
+        let watched = watches().filter_map(FileWatch::handle);
         let handles: Vec<BorrowedFd<'_>> = std::iter::once(self.bell.as_fd()).chain(watched).collect();
         let mut polled: Vec<PollFd<'_>> =
             handles.iter().map(|handle| PollFd::from_borrowed_fd(*handle, PollFlags::IN)).collect();

@@ -4,6 +4,7 @@
 //! | what | file |
 //! |---|---|
 //! | certificates and keys from their files, and again when those change | `files.rs`, `certificates_thread.rs` |
+//! | whom weir trusts among stores, and what it shows them | `stores.rs` |
 //! | handshakes of clients, on a thread of their own | `handshakes_thread.rs`, `handshake.rs`, `crowd.rs` |
 //! | whom a client's certificate names | `names.rs` |
 //! | one connection: bytes that arrive made plain, those that leave encrypted | `session.rs` |
@@ -19,13 +20,15 @@ mod handshakes_thread;
 mod line;
 mod names;
 mod session;
+mod stores;
 mod tally;
 #[cfg(test)]
 mod tests;
 
-pub(super) use certificates_thread::CertificatesThread;
-pub(super) use files::{StoreTls, TlsFiles};
+pub(super) use certificates_thread::{CertificatesThread, Watched};
+pub(super) use files::TlsFiles;
 pub(super) use handshakes_thread::{HandshakesThread, Rates, ToHandshakes};
 pub(super) use line::Line;
 pub(super) use session::{Heard, SecureClient, Session};
+pub(super) use stores::StoreTls;
 pub(super) use tally::Tally;

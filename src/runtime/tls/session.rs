@@ -62,6 +62,8 @@ pub(in crate::runtime) struct Session {
     far: Far,
     ready: bool,
     ended: bool,
+    /// Something was said after the handshake.
+    heard: bool,
     /// What is being sent, and how much of it was encrypted so far.
     plain: Option<Segment>,
     taken: usize,
@@ -90,7 +92,7 @@ impl Session {
 
     fn new(mut connection: Connection, far: Far, ready: bool) -> Self {
         connection.set_buffer_limit(Some(TLS_SEND_BYTES_MAX + SEND_OVERHEAD));
-        Self { connection, far, ready, ended: false, plain: None, taken: 0, progress: 0 }
+        Self { connection, far, ready, ended: false, heard: false, plain: None, taken: 0, progress: 0 }
     }
 
     /// The bare connection, for who does without the rest.
@@ -114,6 +116,7 @@ impl Session {
             // As much as was said is there.
             let read = self.connection.reader().read(&mut plain[length..]).unwrap_or(0);
             plain.truncate(length + read);
+            self.heard |= read > 0;
             self.ended |= state.peer_has_closed();
             if self.ended || bytes.is_empty() {
                 break;
@@ -207,12 +210,20 @@ impl Session {
         name_in(certificate).filter(|name| name.len() <= TENANT_NAME_BYTES_MAX).map(Into::into)
     }
 
-    /// The connection was lost before the handshake was over: what to say of it, if nothing was said.
+    /// The connection was lost before a store said anything: what to say of it, if nothing was said. With TLS 1.3 the handshake
+    /// is over on this side before the store has looked at weir's certificate.
     pub fn complaint(&mut self, problem: &str) -> Option<String> {
         match &mut self.far {
-            Far::Store { name, told, .. } if !self.ready && !*told => {
+            Far::Store { name, told, .. } if !self.heard && !*told => {
                 *told = true;
-                Some(format!("store {name}: no TLS with it: {problem}"))
+                Some(if self.ready {
+                    format!(
+                        "store {name}: lost right after the handshake ({problem}): it may want another certificate of weir \
+                         (--storage-tls-cert)"
+                    )
+                } else {
+                    format!("store {name}: no TLS with it: {problem}")
+                })
             }
             _ => None,
         }

@@ -11,9 +11,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rustls::{ServerConfig, ServerConnection};
 
-use super::files::{StoreTls, TlsFiles};
+use super::files::TlsFiles;
 use super::handshake::{Shaking, Step};
 use super::session::{Heard, Session};
+use super::stores::StoreTls;
 use super::tally::Tally;
 use crate::config::StoreTlsSettings;
 use crate::control::Handshake;
@@ -30,7 +31,7 @@ fn files() -> TlsFiles {
 }
 
 fn store_tls(tally: &Arc<Tally>) -> StoreTls {
-    let settings = StoreTlsSettings { ca: sample("localhost.crt"), name: None };
+    let settings = StoreTlsSettings { ca: sample("localhost.crt"), name: None, own: None };
     StoreTls::load(&settings, tally).expect("it is right")
 }
 
