@@ -96,6 +96,11 @@ pub struct Flags {
     #[arg(value_delimiter = ',')]
     pub tls_listen: Vec<ListenAddress>,
 
+    /// Where the same keys are served over HTTP with TLS; may be given several times. Nowhere by default
+    #[arg(long, env = "WEIR_TLS_HTTP", value_name = "ADDRESS", help_heading = TLS)]
+    #[arg(value_delimiter = ',')]
+    pub tls_http: Vec<ListenAddress>,
+
     /// Weir's certificate for them (PEM), with those between it and the one that clients trust behind it. All files of TLS,
     /// also those for stores, are read again when one of them changes and on SIGHUP; what is wrong then is told, and not put
     /// in force

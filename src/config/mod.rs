@@ -264,33 +264,38 @@ fn listen_addresses(flags: &Flags) -> Result<Vec<SocketAddr>, ConfigError> {
 
 fn http_addresses(flags: &Flags, listen: &[SocketAddr]) -> Result<Vec<SocketAddr>, ConfigError> {
     let addresses: Vec<SocketAddr> = flags.http.iter().filter_map(|listen| listen.address()).collect();
-    for (index, address) in addresses.iter().enumerate().filter(|(_, address)| address.port() != 0) {
-        let other = match () {
-            () if addresses[..index].contains(address) => "--http is there twice:",
-            () if listen.contains(address) => "--http and --listen are both",
-            () if flags.admin.address() == Some(*address) => "--http and --admin are both",
-            () => continue,
-        };
-        return Err(ConfigError::new(format!("{other} {address}: two ports are wanted")));
-    }
+    let admin: Vec<SocketAddr> = flags.admin.address().into_iter().collect();
+    distinct("--http", &addresses, &[("--listen", listen), ("--admin", &admin)])?;
     Ok(addresses)
 }
 
 fn tls_settings(flags: &Flags, listen: &[SocketAddr]) -> Result<Option<TlsSettings>, ConfigError> {
-    let settings = TlsSettings::from_flags(flags)?;
-    let addresses = settings.as_ref().map_or(&[][..], |tls| &tls.listen);
+    let Some(settings) = TlsSettings::from_flags(flags)? else { return Ok(None) };
     let http: Vec<SocketAddr> = flags.http.iter().filter_map(|listen| listen.address()).collect();
+    let admin: Vec<SocketAddr> = flags.admin.address().into_iter().collect();
+    let others = [("--listen", listen), ("--http", &http), ("--admin", &admin)];
+    distinct("--tls-listen", &settings.listen, &others)?;
+    distinct("--tls-http", &settings.http, &[("--tls-listen", &settings.listen[..])])?;
+    distinct("--tls-http", &settings.http, &others)?;
+    Ok(Some(settings))
+}
+
+/// Nobody listens where another does.
+fn distinct(
+    flag: &str,
+    addresses: &[SocketAddr],
+    others: &[(&str, &[SocketAddr])],
+) -> Result<(), ConfigError> {
     for (index, address) in addresses.iter().enumerate().filter(|(_, address)| address.port() != 0) {
-        let other = match () {
-            () if addresses[..index].contains(address) => "--tls-listen is there twice:",
-            () if listen.contains(address) => "--tls-listen and --listen are both",
-            () if http.contains(address) => "--tls-listen and --http are both",
-            () if flags.admin.address() == Some(*address) => "--tls-listen and --admin are both",
-            () => continue,
+        let other = others.iter().find(|(_, taken)| taken.contains(address));
+        let problem = match other {
+            _ if addresses[..index].contains(address) => format!("{flag} is there twice:"),
+            Some((other, _)) => format!("{flag} and {other} are both"),
+            None => continue,
         };
-        return Err(ConfigError::new(format!("{other} {address}: two ports are wanted")));
+        return Err(ConfigError::new(format!("{problem} {address}: two ports are wanted")));
     }
-    Ok(settings)
+    Ok(())
 }
 
 fn token_source(flags: &Flags) -> Result<Option<TokenSource>, ConfigError> {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::address::ListenAddress;
 use super::{ConfigError, Flags};
 
 /// Towards clients.
@@ -11,6 +12,8 @@ use super::{ConfigError, Flags};
 pub struct TlsSettings {
     /// Where clients connect.
     pub listen: Vec<SocketAddr>,
+    /// Where they connect that speak HTTP.
+    pub http: Vec<SocketAddr>,
     /// Weir's certificate, and those between it and the one that clients trust.
     pub certificate: PathBuf,
     /// The key that belongs to it.
@@ -46,21 +49,26 @@ pub struct OwnCertificate {
 impl TlsSettings {
     /// What flags say of it, if they say anything.
     pub(super) fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
-        let listen: Vec<SocketAddr> = flags.tls_listen.iter().filter_map(|listen| listen.address()).collect();
+        let addresses = |given: &[ListenAddress]| -> Vec<SocketAddr> {
+            given.iter().filter_map(|listen| listen.address()).collect()
+        };
+        let (listen, http) = (addresses(&flags.tls_listen), addresses(&flags.tls_http));
         let files = [
             ("--tls-cert", flags.tls_cert.as_ref()),
             ("--tls-key", flags.tls_key.as_ref()),
             ("--tls-client-ca", flags.tls_client_ca.as_ref()),
         ];
-        if listen.is_empty() {
+        if listen.is_empty() && http.is_empty() {
             return match files.iter().find(|(_, file)| file.is_some()) {
                 Some((flag, _)) => Err(ConfigError::new(format!(
-                    "{flag} is for connections with TLS, and there are none: --tls-listen ADDRESS is wanted"
+                    "{flag} is for connections with TLS, and there are none: --tls-listen ADDRESS or --tls-http ADDRESS is \
+                     wanted"
                 ))),
                 None => Ok(None),
             };
         }
-        let wanted = |what: &str| ConfigError::new(format!("--tls-listen: {what} is wanted with it"));
+        let flag = if listen.is_empty() { "--tls-http" } else { "--tls-listen" };
+        let wanted = |what: &str| ConfigError::new(format!("{flag}: {what} is wanted with it"));
         Ok(Some(Self {
             certificate: flags.tls_cert.clone().ok_or_else(|| wanted("--tls-cert FILE"))?,
             key: flags.tls_key.clone().ok_or_else(|| wanted("--tls-key FILE"))?,
@@ -68,6 +76,7 @@ impl TlsSettings {
             handshake_timeout: flags.tls_handshake_timeout,
             handshakes_per_second: flags.tls_handshake_rate as u32,
             listen,
+            http,
         }))
     }
 }
@@ -151,11 +160,19 @@ mod tests {
             (&given[..2], "--tls-listen: --tls-cert FILE is wanted with it"),
             (
                 &given[2..4],
-                "--tls-cert is for connections with TLS, and there are none: --tls-listen ADDRESS is wanted",
+                "--tls-cert is for connections with TLS, and there are none: --tls-listen ADDRESS or --tls-http ADDRESS is \
+                 wanted",
             ),
+            (&["--tls-http", "0.0.0.0:1", "--tls-cert", "c"], "--tls-http: --tls-key FILE is wanted with it"),
         ] {
             assert_eq!(config(arguments).expect_err("wrong"), complaint);
         }
+        let http = ["--tls-http", "0.0.0.0:7443", "--tls-cert", "c", "--tls-key", "k"];
+        let tls = config(&http).expect("right").tls.expect("it is on");
+        assert_eq!((tls.listen.len(), tls.http.len()), (0, 1));
+        let twice = [&http[..], &["--tls-listen", "0.0.0.0:7443"]].concat();
+        let told = "--tls-http and --tls-listen are both 0.0.0.0:7443: two ports are wanted";
+        assert_eq!(config(&twice).expect_err("one port"), told);
         let twice = [&given[..], &["--listen", "0.0.0.0:7380"]].concat();
         let told = "--tls-listen and --listen are both 0.0.0.0:7380: two ports are wanted";
         assert_eq!(config(&twice).expect_err("one port"), told);

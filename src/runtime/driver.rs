@@ -261,7 +261,7 @@ impl Driver {
 
     /// Adopts a client that has shaken hands, with whatever it said since.
     pub fn adopt_secure(&mut self, client: SecureClient, application: &mut impl Application, now: Now) {
-        let owner = application.handle_accepted(Entrance::Resp, now);
+        let owner = application.handle_accepted(client.entrance, now);
         application.note_socket(owner, &client.socket);
         application.note_secure(owner, client.name.as_deref(), now);
         let token = self.insert(client.socket, owner);

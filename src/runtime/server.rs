@@ -62,6 +62,9 @@ use crate::values::{Random, ShardId, StoreVersion};
 /// Descriptors beside those of clients: rings, listeners, links, executors.
 const FILES_SPARE: u64 = 1024;
 
+/// What is served where HTTP is spoken.
+const HTTP_PATHS: &str = "/v1/keys, /, /pipeline, /multi-exec";
+
 /// What is behind weir, and how shards see it, in the same order.
 type Backends = Vec<(Route, BackendSettings)>;
 
@@ -375,7 +378,7 @@ struct Opened {
     /// The same sockets, for a process that takes over.
     offers: Vec<Offer>,
     /// Where clients connect with TLS.
-    secure: Vec<OwnedFd>,
+    secure: Doors,
 }
 
 /// The sockets of one shard to listen on.
@@ -422,13 +425,20 @@ fn open_listeners(
         opened.lines.push(format!("listening on {bound}"));
         opened.port = if opened.port == 0 { bound.port() } else { opened.port };
     }
-    for address in config.tls.iter().flat_map(|tls| &tls.listen) {
-        let inherited = inherited(before, "tls", &address.to_string());
-        let (mut sockets, bound) = listen::tcp_after(inherited, *address, 1)
-            .map_err(|error| format!("--tls-listen {address}: cannot listen there: {error}"))?;
-        offer("tls", address.to_string(), &sockets)?;
-        opened.secure.append(&mut sockets);
-        opened.lines.push(format!("TLS on {bound}"));
+    let secure = config.tls.iter().flat_map(|tls| {
+        let resp = tls.listen.iter().map(|address| ("--tls-listen", "tls", Entrance::Resp, *address));
+        resp.chain(tls.http.iter().map(|address| ("--tls-http", "tls-http", Entrance::Http, *address)))
+    });
+    for (flag, name, entrance, address) in secure {
+        let inherited = inherited(before, name, &address.to_string());
+        let (sockets, bound) = listen::tcp_after(inherited, address, 1)
+            .map_err(|error| format!("{flag} {address}: cannot listen there: {error}"))?;
+        offer(name, address.to_string(), &sockets)?;
+        opened.secure.extend(sockets.into_iter().map(|socket| (socket, entrance)));
+        opened.lines.push(match entrance {
+            Entrance::Resp => format!("TLS on {bound}"),
+            Entrance::Http => format!("keys on https://{bound}{HTTP_PATHS}"),
+        });
     }
     if let Some(path) = &config.unix {
         let inherited = inherited(before, "unix", &path.display().to_string()).pop();
@@ -446,7 +456,7 @@ fn open_listeners(
             .map_err(|error| format!("--http {address}: cannot listen there: {error}"))?;
         offer("http", address.to_string(), &sockets)?;
         share_out(sockets, Entrance::Http);
-        opened.lines.push(format!("keys on http://{bound}/v1/keys, /, /pipeline, /multi-exec"));
+        opened.lines.push(format!("keys on http://{bound}{HTTP_PATHS}"));
     }
     if let Some(address) = config.admin {
         let inherited = inherited(before, "admin", &address.to_string()).pop();
@@ -827,7 +837,7 @@ impl Certificates {
     /// Starts who shakes hands, and who watches the files; nobody where there is no TLS.
     fn start(
         self,
-        listeners: Vec<OwnedFd>,
+        listeners: Doors,
         (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),
         tally: &Arc<Tally>,
         clock: Clock,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import re
 import select
@@ -412,6 +414,94 @@ def test_files_that_are_wrong_are_told_at_the_start(servers, certificates, tmp_p
     for more in ([], ["--check"]):
         done = subprocess.run([*probe.command(), *more], capture_output=True, text=True, timeout=60)
         assert done.returncode != 0 and re.search(complaint, done.stderr), done.stderr
+
+
+class SecureHttp(http.client.HTTPSConnection):
+    """A client of the keys over HTTP with TLS."""
+
+    def __init__(self, port: int, trusting: ssl.SSLContext) -> None:
+        super().__init__("localhost", port, context=trusting, timeout=30)
+
+    def ask(self, *words: str, **headers: str) -> tuple[int, dict]:
+        self.request("POST", "/", json.dumps(words), headers)
+        response = self.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def serving_http(servers, certificates, *flags: str) -> tuple[SecureWeir, int]:
+    port = free_port()
+    return started(servers, certificates, "--tls-http", f"127.0.0.1:{port}", *flags), port
+
+
+def test_the_keys_over_http_with_tls(servers, certificates):
+    weir, port = serving_http(servers, certificates)
+    client = SecureHttp(port, context(certificates))
+    assert client.ask("SET", "a", "1") == (200, {"result": "OK"})
+    client.request("PUT", "/v1/keys/large", LARGE)
+    response = client.getresponse()
+    assert (response.status, response.read()) == (204, b"")
+    client.request("GET", "/v1/keys/large")
+    assert client.getresponse().read() == LARGE
+    # The same keys, by the other ways in.
+    with weir.tls(certificates) as resp, weir.connect() as plain:
+        assert resp.call("GET", "a").value == b"1" and plain.call("STRLEN", "large").plain() == len(LARGE)
+    words = ["curl", "-sS", "--cacert", str(certificates.authority.certificate), f"https://localhost:{port}/v1/keys/a"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "1"), done.stderr
+    # Requests in a row on one connection keep their order, whatever their pieces.
+    asked = b"".join(f"GET /v1/keys/{key} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for key in ("a", "none", "a"))
+    with context(certificates).wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost") as raw:
+        for at in range(0, len(asked), 7):
+            raw.sendall(asked[at : at + 7])
+        heads = b""
+        while heads.count(b"HTTP/1.1 ") < 3 or not heads.endswith(b"1"):
+            heads += raw.recv(4096)
+        assert [head[:3] for head in heads.split(b"HTTP/1.1 ")[1:]] == [b"200", b"404", b"200"]
+
+
+def test_a_certificate_names_the_tenant_over_http(servers, certificates, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text(QUOTAS + 'keys = ["cart:"]\n')
+    flags = ["--tls-client-ca", str(certificates.authority.certificate), "--quotas", str(quotas)]
+    weir, port = serving_http(servers, certificates, *flags)
+    cart = SecureHttp(port, context(certificates, certificates.cart))
+    assert cart.ask("SET", "cart:1", "x") == (200, {"result": "OK"})
+    assert cart.ask("SET", "other", "x")[0] == 403
+    assert cart.ask("SET", "other", "x", Authorization="Bearer acme:a") == (200, {"result": "OK"})
+    assert cart.ask("GET", "other", Authorization="Bearer wrong")[0] == 401
+    assert cart.ask("GET", "cart:1") == (200, {"result": "x"})
+    assert SecureHttp(port, context(certificates, certificates.nobody)).ask("GET", "cart:1")[0] == 401
+    for own_one in (None, certificates.forged):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            SecureHttp(port, context(certificates, own_one)).ask("GET", "cart:1")
+    assert weir.handshakes("certificate") >= 2
+
+
+def test_handshakes_for_http_are_bounded_like_others(servers, certificates):
+    weir, port = serving_http(servers, certificates, "--tls-handshake-timeout", "1s")
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
+        plain.sendall(b"GET /v1/keys/a HTTP/1.1\r\nHost: x\r\n\r\n")
+        told = b"".join(iter(lambda: plain.recv(4096), b""))
+        assert told.startswith(b"HTTP/1.1 400 ") and b"https://" in told
+    with contextlib.ExitStack() as stack:
+        # Those who say nothing, half of a word, or one byte at a time, are gone when their time is over; and hold nobody up.
+        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)) for _ in range(700)]
+        for number, connection in enumerate(slow):
+            with contextlib.suppress(OSError):
+                connection.sendall(b"\x16\x03\x01\x02\x00"[: number % 6])
+        assert SecureHttp(port, context(certificates)).ask("PING") == (200, {"result": "PONG"})
+        until(lambda: weir.handshakes("timeout") + weir.handshakes("crowded") >= 700, "their time is over")
+        assert weir.counted("weir_tls_handshakes_under_way") == 0
+    assert weir.handshakes("not_tls") == 1
+
+
+def test_clients_over_http_count_against_the_same_limit(servers, certificates):
+    weir, port = serving_http(servers, certificates, "--max-clients", "2")
+    clients = [SecureHttp(port, context(certificates)) for _ in range(3)]
+    assert [client.ask("PING")[0] for client in clients[:2]] == [200, 200]
+    assert clients[2].ask("PING")[0] == 503
+    with weir.connect() as plain:
+        assert plain.read().text.startswith("OVERLOADED reason=clients limit=2 ")
 
 
 class SecureRedis(Redis):

@@ -9,6 +9,7 @@ use rustls::{ServerConfig, ServerConnection};
 
 use super::session::outcome_of;
 use crate::control::Handshake;
+use crate::runtime::driver::Entrance;
 use crate::values::Timestamp;
 
 /// What is read at once, and how often in a row: then others are looked at.
@@ -17,6 +18,8 @@ const READS_AT_ONCE: usize = 4;
 /// A record of a handshake begins with this; a client that speaks something else is told so.
 const HANDSHAKE_RECORD: u8 = 0x16;
 const NOT_TLS: &[u8] = b"-ERR TLS is spoken at this port: rediss://... or --tls is wanted\r\n";
+const NOT_TLS_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 52\r\n\
+    connection: close\r\n\r\nTLS is spoken at this port: https://... is wanted.\r\n";
 
 /// What it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,7 @@ enum State {
 /// A client that shakes hands.
 pub(super) struct Shaking {
     pub socket: TcpStream,
+    pub entrance: Entrance,
     pub address: IpAddr,
     pub since: Timestamp,
     state: State,
@@ -54,8 +58,8 @@ pub(super) struct Shaking {
 
 impl Shaking {
     /// The socket must not block.
-    pub fn new(socket: TcpStream, address: IpAddr, since: Timestamp) -> Self {
-        Self { socket, address, since, state: State::Hello(Box::default()), heard: false }
+    pub fn new(socket: TcpStream, entrance: Entrance, address: IpAddr, since: Timestamp) -> Self {
+        Self { socket, entrance, address, since, state: State::Hello(Box::default()), heard: false }
     }
 
     /// The socket is ready for something.
@@ -127,7 +131,10 @@ impl Shaking {
 
     fn hear(&mut self, mut bytes: &[u8]) -> Step {
         if !std::mem::replace(&mut self.heard, true) && bytes[0] != HANDSHAKE_RECORD {
-            let _ = self.socket.write(NOT_TLS);
+            let _ = self.socket.write(match self.entrance {
+                Entrance::Resp => NOT_TLS,
+                Entrance::Http => NOT_TLS_HTTP,
+            });
             return self.fail(Handshake::NotTls);
         }
         match &mut self.state {

@@ -23,6 +23,7 @@ use super::session::{SecureClient, Session};
 use super::tally::Tally;
 use crate::control::Handshake;
 use crate::runtime::clock::{Clock, thread_cpu};
+use crate::runtime::driver::Entrance;
 use crate::runtime::log;
 use crate::runtime::messages::{Mailbox, ToControl, ToShard};
 use crate::values::Timestamp;
@@ -60,7 +61,7 @@ pub(in crate::runtime) struct Rates {
 
 /// What the thread works with.
 pub(in crate::runtime) struct HandshakesThread {
-    pub listeners: Vec<OwnedFd>,
+    pub listeners: Vec<(OwnedFd, Entrance)>,
     pub config: Arc<ServerConfig>,
     pub rates: Rates,
     pub shards: Vec<Mailbox<ToShard>>,
@@ -87,7 +88,7 @@ impl HandshakesThread {
             next_shard: 0,
             own: self,
         };
-        for listener in &work.own.listeners {
+        for (listener, _) in &work.own.listeners {
             rustix::io::ioctl_fionbio(listener, true)?;
         }
         work.listen()?;
@@ -179,7 +180,7 @@ impl Work {
     }
 
     fn listen(&self) -> io::Result<()> {
-        for (number, listener) in self.own.listeners.iter().enumerate() {
+        for (number, (listener, _)) in self.own.listeners.iter().enumerate() {
             epoll::add(&self.epoll, listener, EventData::new_u64(LISTENERS + number as u64), EventFlags::IN)?;
         }
         Ok(())
@@ -187,12 +188,13 @@ impl Work {
 
     fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPTS_AT_ONCE {
-            let Some(listener) = self.own.listeners.get(listener) else { return };
+            let Some((listener, entrance)) = self.own.listeners.get(listener) else { return };
+            let entrance = *entrance;
             match rustix::net::acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok((socket, address)) => {
                     let address = address.and_then(|address| SocketAddr::try_from(address).ok());
                     let address = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
-                    self.take_in(socket.into(), address);
+                    self.take_in(socket.into(), entrance, address);
                 }
                 Err(Errno::AGAIN) => return,
                 // Who was to be taken in has left.
@@ -205,7 +207,7 @@ impl Work {
 
     /// Where another process has them too, closing them would not be enough.
     fn leave_listeners_alone(&self) {
-        for listener in &self.own.listeners {
+        for (listener, _) in &self.own.listeners {
             let _ = epoll::delete(&self.epoll, listener);
         }
     }
@@ -215,7 +217,7 @@ impl Work {
         self.resting = Some(self.now().after(REST));
     }
 
-    fn take_in(&mut self, socket: TcpStream, address: IpAddr) {
+    fn take_in(&mut self, socket: TcpStream, entrance: Entrance, address: IpAddr) {
         if self.shaking.len() >= TLS_HANDSHAKES_MAX {
             let all = self.shaking.iter().map(|(place, shaking)| (place, shaking.address, shaking.since));
             if let Some(place) = makes_way(all) {
@@ -224,7 +226,7 @@ impl Work {
             }
         }
         let since = self.now();
-        let place = self.shaking.insert(Shaking::new(socket, address, since));
+        let place = self.shaking.insert(Shaking::new(socket, entrance, address, since));
         let data = EventData::new_u64(HANDSHAKES + place as u64);
         if epoll::add(&self.epoll, &self.shaking[place].socket, data, EventFlags::IN).is_err() {
             self.note(place, Step::Failed(Handshake::Left));
@@ -288,7 +290,9 @@ impl Work {
     }
 
     fn hand_over(&mut self, place: usize) {
-        let Some((socket, connection)) = self.remove(place).into_parts() else { return };
+        let shaking = self.remove(place);
+        let entrance = shaking.entrance;
+        let Some((socket, connection)) = shaking.into_parts() else { return };
         let _ = epoll::delete(&self.epoll, &socket);
         let tally = &self.own.tally;
         // Rings wait for sockets themselves.
@@ -298,7 +302,7 @@ impl Work {
         tally.note_client(Handshake::Done);
         let name = Session::name(&connection);
         let session = Box::new(Session::of_client(connection, tally));
-        let client = Box::new(SecureClient { socket: socket.into(), session, name });
+        let client = Box::new(SecureClient { socket: socket.into(), session, entrance, name });
         self.next_shard = (self.next_shard + 1) % self.own.shards.len();
         self.own.shards[self.next_shard].post(ToShard::SecureClient(client));
     }

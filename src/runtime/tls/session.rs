@@ -15,6 +15,7 @@ use super::names::name_in;
 use super::tally::{OpenConnection, Tally};
 use crate::control::Handshake;
 use crate::protocol::Segment;
+use crate::runtime::driver::Entrance;
 use crate::values::limits::{TENANT_NAME_BYTES_MAX, TLS_SEND_BYTES_MAX};
 
 /// What encryption adds to that much at most: 16 KiB of a record take some 30 bytes more, and a word of TLS itself may go along.
@@ -26,6 +27,7 @@ const PROGRESS_BYTES: usize = 1 << 20;
 pub(in crate::runtime) struct SecureClient {
     pub socket: OwnedFd,
     pub session: Box<Session>,
+    pub entrance: Entrance,
     /// Whom its certificate names.
     pub name: Option<Box<str>>,
 }

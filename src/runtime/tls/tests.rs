@@ -19,6 +19,7 @@ use super::tally::Tally;
 use crate::config::StoreTlsSettings;
 use crate::control::Handshake;
 use crate::protocol::Segment;
+use crate::runtime::driver::Entrance;
 use crate::values::Timestamp;
 use crate::values::limits::{TLS_CLIENT_BYTES, TLS_FILE_BYTES_MAX, TLS_SEND_BYTES_MAX};
 
@@ -160,12 +161,12 @@ fn a_store_that_is_not_the_right_one_is_refused_and_named() {
 }
 
 /// A client's socket, and the handshake with it at our end.
-fn connected() -> (TcpStream, Shaking) {
+fn connected(entrance: Entrance) -> (TcpStream, Shaking) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let client = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
     let (socket, address) = listener.accept().expect("one has come");
     socket.set_nonblocking(true).expect("a socket");
-    (client, Shaking::new(socket, address.ip(), Timestamp::ZERO))
+    (client, Shaking::new(socket, entrance, address.ip(), Timestamp::ZERO))
 }
 
 fn gone_on(shaking: &mut Shaking, until: impl Fn(Step) -> bool) -> Step {
@@ -178,7 +179,7 @@ fn a_handshake_waits_for_its_turn_and_no_longer_than_its_client() {
     let tally = Arc::default();
     let mut session = store_tls(&tally).session("localhost").expect("a name");
     let hello = session.encrypt().expect("the first word");
-    let (mut client, mut shaking) = connected();
+    let (mut client, mut shaking) = connected(Entrance::Resp);
     assert_eq!(shaking.go_on(), Step::Wait);
     client.write_all(&hello[..10]).expect("a socket buffer");
     assert_eq!(shaking.go_on(), Step::Wait);
@@ -187,7 +188,7 @@ fn a_handshake_waits_for_its_turn_and_no_longer_than_its_client() {
     assert_eq!(shaking.go_on(), Step::Turn, "nothing goes on before its turn");
     assert_eq!(shaking.answer(&files().load().expect("they are right")), Step::Wait);
     // Another one leaves while it waits.
-    let (mut client, mut shaking) = connected();
+    let (mut client, mut shaking) = connected(Entrance::Resp);
     client.write_all(&hello).expect("a socket buffer");
     assert_eq!(gone_on(&mut shaking, |step| step != Step::Wait), Step::Turn);
     socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("a socket");
@@ -197,14 +198,22 @@ fn a_handshake_waits_for_its_turn_and_no_longer_than_its_client() {
 
 #[test]
 fn what_is_no_hello_is_answered_in_its_own_words() {
-    let (mut client, mut shaking) = connected();
-    client.write_all(b"*1\r\n$4\r\nPING\r\n").expect("a socket buffer");
-    let step = gone_on(&mut shaking, |step| step != Step::Wait);
-    assert_eq!(step, Step::Failed(Handshake::NotTls));
-    drop(shaking);
-    let mut told = String::new();
-    client.read_to_string(&mut told).expect("the end");
-    assert!(told.starts_with("-ERR TLS is spoken at this port"), "{told}");
+    let told = |entrance: Entrance, said: &[u8]| {
+        let (mut client, mut shaking) = connected(entrance);
+        client.write_all(said).expect("a socket buffer");
+        let step = gone_on(&mut shaking, |step| step != Step::Wait);
+        assert_eq!(step, Step::Failed(Handshake::NotTls));
+        drop(shaking);
+        let mut told = String::new();
+        client.read_to_string(&mut told).expect("the end");
+        told
+    };
+    let resp = told(Entrance::Resp, b"*1\r\n$4\r\nPING\r\n");
+    assert!(resp.starts_with("-ERR TLS is spoken at this port"), "{resp}");
+    let http = told(Entrance::Http, b"GET / HTTP/1.1\r\n\r\n");
+    let (head, body) = http.split_once("\r\n\r\n").expect("a head");
+    assert!(head.starts_with("HTTP/1.1 400 ") && body.contains("https://"), "{http}");
+    assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{http}");
 }
 
 #[test]

@@ -18,13 +18,18 @@ impl Shard {
     pub fn handle_http_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
         self.env.counters.add(Counter::ClientsRefused, 1);
         let id = self.handle_http_client_opened(now);
-        if let Some(mut http) = self.front.begin_conversing(id) {
-            http.refuse(&no_room(clients_max));
-            self.front.end_conversing(id, http, now);
-            self.front.hold_place(&mut self.env, id);
-        }
+        self.refuse_http(id, &no_room(clients_max), now);
         self.front.stop_listening(&mut self.env, id);
         id
+    }
+
+    /// Tells a client that speaks HTTP, and has asked for nothing, that it is not served. False if it speaks something else.
+    pub(super) fn refuse_http(&mut self, id: ClientId, error: &str, now: Now) -> bool {
+        let Some(mut http) = self.front.begin_conversing(id) else { return false };
+        http.refuse(error);
+        self.front.end_conversing(id, http, now);
+        self.front.hold_place(&mut self.env, id);
+        true
     }
 
     /// Takes on what it can of what has come.

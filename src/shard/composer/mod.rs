@@ -185,7 +185,9 @@ impl Shard {
     pub fn handle_client_secure(&mut self, id: ClientId, name: Option<&str>, now: Now) {
         if let Err(text) = self.front.note_secure(&self.env, id, name, now) {
             self.env.counters.add(Counter::ClientsRefused, 1);
-            self.answer_error(id, &text);
+            if !self.refuse_http(id, &text, now) {
+                self.answer_error(id, &text);
+            }
             self.front.stop_listening(&mut self.env, id);
         }
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 impl Rig {
-    fn http_client(&mut self, shard: usize) -> usize {
+    pub(super) fn http_client(&mut self, shard: usize) -> usize {
         let id = self.shards[shard].handle_http_client_opened(self.now);
         self.clients.push((shard, id));
         self.clients.len() - 1

@@ -56,6 +56,45 @@ fn a_tenant_without_a_seat_left_is_told_so() {
 }
 
 #[test]
+fn a_certificate_names_the_tenant_of_requests_over_http() {
+    let mut rig = Rig::with(1, 1, |settings| settings.clients.seats = Seats::new(2));
+    rig.put_in_force(
+        &TWO_TENANTS
+            .replace("[tenants.root]", "[tenants.tiny]\npassword = 't'\nmax_clients = 1\n[tenants.root]"),
+    );
+    let secure = |rig: &mut Rig, name| {
+        let client = rig.http_client(0);
+        let id = rig.id(client);
+        rig.shards[0].handle_client_secure(id, name, rig.now);
+        rig.turns();
+        client
+    };
+    let asks = |rig: &mut Rig, client, more: &str| {
+        let body = "[\"PING\"]";
+        let text =
+            format!("POST / HTTP/1.1\r\nhost: h\r\n{more}content-length: {}\r\n\r\n{body}", body.len());
+        rig.raw(client, text.as_bytes());
+        let told = rig.told(client);
+        told[..told.find("\r\n").unwrap_or(0)].to_owned()
+    };
+    let tiny = secure(&mut rig, Some("tiny"));
+    assert_eq!(asks(&mut rig, tiny, ""), "HTTP/1.1 200 OK", "no token was needed");
+    assert_eq!(asks(&mut rig, tiny, "authorization: Bearer root:r\r\n"), "HTTP/1.1 200 OK");
+    rig.raw(tiny, b"GET /v1/keys/a HTTP/1.1\r\nhost: h\r\nauthorization: Bearer wrong\r\n\r\n");
+    assert!(rig.told(tiny).starts_with("HTTP/1.1 401 "));
+    assert_eq!(
+        asks(&mut rig, tiny, ""),
+        "HTTP/1.1 200 OK",
+        "without a token it is whom its certificate names"
+    );
+    let second = secure(&mut rig, Some("tiny"));
+    let told = rig.told(second);
+    assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("scope=tenant name=tiny limit=1"), "{told}");
+    let stranger = secure(&mut rig, Some("nobody"));
+    assert_eq!(asks(&mut rig, stranger, ""), "HTTP/1.1 401 Unauthorized");
+}
+
+#[test]
 fn what_tls_holds_is_counted() {
     let mut rig = Rig::new(1, 1);
     let plain = rig.client(0);
