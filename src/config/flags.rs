@@ -116,6 +116,11 @@ pub struct Flags {
     #[arg(long, env = "WEIR_TLS_CLIENT_CA", value_name = "FILE", help_heading = TLS)]
     pub tls_client_ca: Option<PathBuf>,
 
+    /// Which certificates of clients are not to be trusted any more (PEM, revocation lists): one list of each authority between
+    /// --tls-client-ca and a client, or the client is refused. A list that is out of date holds all the same
+    #[arg(long, env = "WEIR_TLS_CLIENT_CRL", value_name = "FILE", help_heading = TLS)]
+    pub tls_client_crl: Option<PathBuf>,
+
     /// A handshake that takes longer is given up
     #[arg(long, env = "WEIR_TLS_HANDSHAKE_TIMEOUT", value_name = "DURATION", help_heading = TLS)]
     #[arg(value_parser = positive_duration, default_value = "10s")]

@@ -20,6 +20,8 @@ pub struct TlsSettings {
     pub key: PathBuf,
     /// Who signs certificates of clients; if there is none, they need none.
     pub client_ca: Option<PathBuf>,
+    /// Which of those are not to be trusted any more.
+    pub client_crl: Option<PathBuf>,
     /// A handshake that takes longer is given up.
     pub handshake_timeout: Duration,
     /// Handshakes that are carried out in a second.
@@ -57,6 +59,7 @@ impl TlsSettings {
             ("--tls-cert", flags.tls_cert.as_ref()),
             ("--tls-key", flags.tls_key.as_ref()),
             ("--tls-client-ca", flags.tls_client_ca.as_ref()),
+            ("--tls-client-crl", flags.tls_client_crl.as_ref()),
         ];
         if listen.is_empty() && http.is_empty() {
             return match files.iter().find(|(_, file)| file.is_some()) {
@@ -67,12 +70,18 @@ impl TlsSettings {
                 None => Ok(None),
             };
         }
+        if flags.tls_client_crl.is_some() && flags.tls_client_ca.is_none() {
+            return Err(ConfigError::new(
+                "--tls-client-crl: --tls-client-ca FILE is wanted with it, since clients need no certificate otherwise",
+            ));
+        }
         let flag = if listen.is_empty() { "--tls-http" } else { "--tls-listen" };
         let wanted = |what: &str| ConfigError::new(format!("{flag}: {what} is wanted with it"));
         Ok(Some(Self {
             certificate: flags.tls_cert.clone().ok_or_else(|| wanted("--tls-cert FILE"))?,
             key: flags.tls_key.clone().ok_or_else(|| wanted("--tls-key FILE"))?,
             client_ca: flags.tls_client_ca.clone(),
+            client_crl: flags.tls_client_crl.clone(),
             handshake_timeout: flags.tls_handshake_timeout,
             handshakes_per_second: flags.tls_handshake_rate as u32,
             listen,
@@ -162,6 +171,10 @@ mod tests {
                 &given[2..4],
                 "--tls-cert is for connections with TLS, and there are none: --tls-listen ADDRESS or --tls-http ADDRESS is \
                  wanted",
+            ),
+            (
+                &[&given[..6], &["--tls-client-crl", "r"]].concat(),
+                "--tls-client-crl: --tls-client-ca FILE is wanted with it, since clients need no certificate otherwise",
             ),
             (&["--tls-http", "0.0.0.0:1", "--tls-cert", "c"], "--tls-http: --tls-key FILE is wanted with it"),
         ] {

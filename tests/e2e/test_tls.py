@@ -350,6 +350,54 @@ def test_a_certificate_is_read_again_when_it_changes(servers, certificates, tmp_
         assert old.call("PING").text == "PONG", "connections are left alone"
 
 
+def test_a_certificate_that_was_revoked_is_refused(servers, certificates, tmp_path):
+    quotas, lists = tmp_path / "quotas.toml", tmp_path / "revoked.crl"
+    quotas.write_text(QUOTAS)
+    authority = certificates.authority
+    lists.write_bytes(authority.revoke("none").read_bytes())
+    flags = ["--tls-client-ca", str(authority.certificate), "--tls-client-crl", str(lists)]
+    weir = started(servers, certificates, *flags, flags=["--quotas", str(quotas)])
+
+    def answers(pair: Pair) -> bool:
+        with contextlib.suppress(Closed, OSError), weir.tls(certificates, pair) as client:
+            return client.call("GET", "a").value is None
+        return False
+
+    # Tickets of both versions of TLS, from before.
+    known = [context(certificates, certificates.acme) for _ in range(2)]
+    known[1].maximum_version = ssl.TLSVersion.TLSv1_2
+    tickets = []
+    for trusting in known:
+        with SecureConnection(weir.secure_port, trusting) as client:
+            assert client.call("GET", "a").value is None
+            tickets.append(client.socket.session)
+    with weir.tls(certificates, certificates.cart) as old:
+        assert old.call("GET", "a").value is None and answers(certificates.acme)
+        lists.write_bytes(authority.revoke("two", certificates.acme, certificates.cart).read_bytes())
+        until(lambda: not answers(certificates.acme), "it is in force")
+        assert not answers(certificates.cart)
+        assert old.call("GET", "a").value is None, "connections are left alone"
+    for trusting, ticket in zip(known, tickets, strict=True):
+        assert ticket is not None
+        with socket.create_connection(("127.0.0.1", weir.secure_port), timeout=30) as raw:
+            with pytest.raises((ssl.SSLError, ConnectionError, Closed)):
+                with trusting.wrap_socket(raw, server_hostname="localhost", session=ticket) as resumed:
+                    resumed.sendall(encode("GET", "a"))
+                    if not resumed.recv(1):
+                        raise Closed("at once")
+    before = weir.counted("weir_tls_reloads_total", 'outcome="wrong"')
+    lists.write_text("nonsense")
+    until(lambda: weir.counted("weir_tls_reloads_total", 'outcome="wrong"') > before, "it is told")
+    assert "--tls-client-crl" in weir.output() and not answers(certificates.acme)
+    lists.write_bytes(authority.revoke("cart", certificates.cart).read_bytes())
+    until(lambda: answers(certificates.acme), "it is in force")
+    assert not answers(certificates.cart)
+    # Of whose authority there is no list, nobody can tell.
+    lists.write_bytes(certificates.strange.revoke("strange").read_bytes())
+    until(lambda: not answers(certificates.acme), "it is in force")
+    assert weir.handshakes("certificate") >= 4
+
+
 def test_a_certificate_of_a_client_names_its_tenant(servers, certificates, tmp_path):
     quotas = tmp_path / "quotas.toml"
     quotas.write_text(QUOTAS)

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
 use crate::config::TlsSettings;
@@ -21,6 +21,7 @@ pub(in crate::runtime) struct TlsFiles {
     pub certificate: PathBuf,
     pub key: PathBuf,
     pub client_ca: Option<PathBuf>,
+    pub client_crl: Option<PathBuf>,
 }
 
 impl TlsFiles {
@@ -30,12 +31,13 @@ impl TlsFiles {
             certificate: settings.certificate.clone(),
             key: settings.key.clone(),
             client_ca: settings.client_ca.clone(),
+            client_crl: settings.client_crl.clone(),
         }
     }
 
     /// Each of them.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        [Some(&self.certificate), Some(&self.key), self.client_ca.as_ref()]
+        [Some(&self.certificate), Some(&self.key), self.client_ca.as_ref(), self.client_crl.as_ref()]
             .into_iter()
             .flatten()
             .map(PathBuf::as_path)
@@ -53,16 +55,25 @@ impl TlsFiles {
             None => builder.with_no_client_auth(),
             Some(path) => {
                 let roots = Arc::new(roots("--tls-client-ca", path)?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-                builder.with_client_cert_verifier(
-                    verifier.map_err(|error| wrong("--tls-client-ca", path, &error))?,
-                )
+                let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                if let Some(lists) = &self.client_crl {
+                    verifier = verifier.with_crls(revocations("--tls-client-crl", lists)?);
+                }
+                let verifier = verifier.build().map_err(|error| match (error, &self.client_crl) {
+                    (VerifierBuilderError::InvalidCrl(error), Some(lists)) => {
+                        let problem =
+                            format!("{}: lists of version 2 are wanted", rustls::Error::from(error));
+                        wrong("--tls-client-crl", lists, &problem)
+                    }
+                    (error, _) => wrong("--tls-client-ca", path, &error),
+                })?;
+                builder.with_client_cert_verifier(verifier)
             }
         };
         let mut config = builder.with_single_cert(chain, key).map_err(|error| {
             wrong_pair(&error, ("--tls-cert", &self.certificate), ("--tls-key", &self.key))
         })?;
-        // Clients that come again need no signature of ours.
+        // Clients that come again need no signature of ours. What they bring along holds for as long as these files are in force.
         config.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
         Ok(Arc::new(config))
     }
@@ -106,13 +117,22 @@ pub(super) fn private_key(flag: &str, path: &Path) -> Result<PrivateKeyDer<'stat
     PrivateKeyDer::from_pem_slice(&read(flag, path)?).map_err(|_| wrong(flag, path, &problem))
 }
 
+/// At least one list of certificates that hold no more.
+fn revocations(flag: &str, path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    objects(flag, path, "no revocation list")
+}
+
 /// At least one.
 pub(super) fn certificates(flag: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    objects(flag, path, "no certificate")
+}
+
+fn objects<Kind: PemObject>(flag: &str, path: &Path, none: &str) -> Result<Vec<Kind>, String> {
     let text = read(flag, path)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let found: Result<Vec<Kind>, _> = Kind::pem_slice_iter(&text).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(wrong(flag, path, &"no certificate is in it (PEM)")),
+        Ok(_) => Err(wrong(flag, path, &format!("{none} is in it (PEM)"))),
         Err(_) => Err(wrong(flag, path, &"it is damaged: no PEM could be read")),
     }
 }

@@ -252,6 +252,7 @@ pub(super) fn outcome_of(error: &rustls::Error) -> Handshake {
     use rustls::Error;
     match error {
         Error::InvalidCertificate(_)
+        | Error::InvalidCertRevocationList(_)
         | Error::NoCertificatesPresented
         | Error::AlertReceived(
             Alert::BadCertificate

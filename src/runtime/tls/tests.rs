@@ -28,7 +28,12 @@ fn sample(name: &str) -> PathBuf {
 }
 
 fn files() -> TlsFiles {
-    TlsFiles { certificate: sample("localhost.crt"), key: sample("localhost.key"), client_ca: None }
+    TlsFiles {
+        certificate: sample("localhost.crt"),
+        key: sample("localhost.key"),
+        client_ca: None,
+        client_crl: None,
+    }
 }
 
 fn store_tls(tally: &Arc<Tally>) -> StoreTls {
@@ -251,6 +256,16 @@ fn files_that_are_wrong_are_named_with_what_is_wrong() {
     assert!(told.starts_with("--tls-cert ") && told.contains("no PEM"), "{told}");
     let told = wrong(&|files| files.client_ca = Some(empty.clone()));
     assert!(told.starts_with("--tls-client-ca "), "{told}");
+    for (lists, complaint) in [
+        (&empty, "empty: no revocation list is in it (PEM)"),
+        (&sample("localhost.crt"), "no revocation list is in it"),
+        (&write("crl", b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"), "revocation list"),
+    ] {
+        let told = wrong(&|files| {
+            (files.client_ca, files.client_crl) = (Some(sample("localhost.crt")), Some(lists.clone()));
+        });
+        assert!(told.starts_with("--tls-client-crl ") && told.contains(complaint), "{told}");
+    }
     let large = write("large", &vec![b'\n'; TLS_FILE_BYTES_MAX as usize + 1]);
     let told = wrong(&|files| files.certificate = large.clone());
     assert!(told.contains("bytes are wanted"), "{told}");

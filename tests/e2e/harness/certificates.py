@@ -48,6 +48,23 @@ class Authority:
         )  # fmt: skip
         return pair
 
+    def revoke(self, file: str, *pairs: Pair) -> Path:
+        """A list of those that hold no more, whatever was revoked before."""
+        database, lists = self.folder / f"{file}.index", self.folder / f"{file}.crl"
+        settings = self.folder / f"{file}.cnf"
+        number = self.folder / f"{file}.number"
+        lines = ["[ca]", "default_ca = own", "[own]", f"database = {database}", f"crlnumber = {number}", "default_md = sha256"]
+        # A list of the first version has no extensions.
+        lines += [f"default_crl_days = {DAYS}", "crl_extensions = second", "[second]", "authorityKeyIdentifier = keyid"]
+        settings.write_text("\n".join(lines) + "\n")
+        database.write_text("")
+        number.write_text("01\n")
+        words = ["ca", "-config", settings, "-cert", self.own.certificate, "-keyfile", self.own.key]
+        for pair in pairs:
+            openssl(*words, "-revoke", pair.certificate)
+        openssl(*words, "-gencrl", "-out", lists)
+        return lists
+
 
 def openssl(*arguments: object) -> None:
     done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=60)
