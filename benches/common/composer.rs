@@ -9,18 +9,31 @@ use weir::control::pool::Rhythm;
 use weir::control::reconciliation::Reconciliation;
 use weir::protocol::encode;
 use weir::routing::Topology;
+use weir::routing::cluster::{Cluster, Map, View};
 use weir::shard::{
     AdmissionSettings, BackendSettings, ClientLimits, HotSettings, Limiter, Mode, OverloadSettings, Shard,
     ShardSettings,
 };
 use weir::values::allowance::lease_of;
+use weir::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 use weir::values::time::Now;
-use weir::values::{Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, Timestamp, UNIT};
+use weir::values::{
+    Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ServerAddress, ShardId, Timestamp, UNIT,
+};
 
 /// What passes between two rounds, so that periods end now and then.
 const ROUND: Duration = Duration::from_micros(20);
 
-/// Shards with one client, on the first of them, and one store.
+/// What is behind the shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// So many stores.
+    Stores(u16),
+    /// A cluster of so many nodes.
+    Cluster(u16),
+}
+
+/// Shards with one client, on the first of them, and stores.
 pub struct Composer {
     shards: Vec<Shard>,
     client: ClientId,
@@ -33,19 +46,28 @@ pub struct Composer {
 }
 
 impl Composer {
+    /// Before one store.
     pub fn new(shards: u16, quotas: Quotas, limiter: Limiter) -> Self {
-        let topology = Topology::new(shards, 1);
+        Self::before(Behind::Stores(1), shards, quotas, limiter)
+    }
+
+    pub fn before(behind: Behind, shards: u16, quotas: Quotas, limiter: Limiter) -> Self {
+        let (backends, layers) = match behind {
+            Behind::Stores(stores) => (stores, Mode::Off),
+            Behind::Cluster(_) => (CLUSTER_NODES_MAX as u16, Mode::On),
+        };
+        let topology = Topology::new(shards, backends);
         let admission = AdmissionSettings { limiter, ..AdmissionSettings::default() };
         let period = admission.period;
-        let overload = OverloadSettings::new(shards, 1);
+        let overload = OverloadSettings::new(shards, backends);
         let hot = HotSettings::new(topology.backends());
         let settings = |id| ShardSettings {
             id: ShardId(id),
             topology,
-            backends: Arc::new([BackendSettings { name: "127.0.0.1:6379".into(), credentials: None }]),
+            backends: (0..backends).map(store).collect(),
             links_per_backend: 1,
-            replicas: Mode::Off,
-            retries: Mode::Off,
+            replicas: layers,
+            retries: layers,
             heavy_links: 1,
             heavy_from: 20 * UNIT,
             request_bytes_max: 1 << 20,
@@ -65,6 +87,10 @@ impl Composer {
         let mut shards: Vec<Shard> =
             (0..shards).map(|id| Shard::new(settings(id), Arc::clone(&quotas))).collect();
         let now = Now { monotonic: Timestamp::from_millis(1), unix_ms: 1_700_000_000_000 };
+        if let Behind::Cluster(nodes) = behind {
+            let map = cluster_of(nodes);
+            shards.iter_mut().for_each(|shard| shard.handle_slots(Arc::clone(&map), now));
+        }
         let client = shards[0].handle_client_opened(now);
         let rhythm = Rhythm { period, lease: lease_of(period) };
         let pools = Reconciliation::new(rhythm);
@@ -141,4 +167,28 @@ impl Composer {
         }
         answered
     }
+}
+
+fn store(number: u16) -> BackendSettings {
+    BackendSettings { name: format!("10.0.0.1:{}", 7_000 + number).into(), credentials: None }
+}
+
+/// Each node has as many slots, in the ranges that stores of that number have.
+fn cluster_of(nodes: u16) -> Arc<Map> {
+    let topology = Topology::new(1, nodes);
+    let line = |node: u16| {
+        let mut slots = (0..SLOTS).filter(|slot| topology.backend_of(*slot).0 == node);
+        let (first, last) = (slots.next().expect("one"), slots.next_back().expect("another"));
+        let myself = if node == 0 { "myself," } else { "" };
+        format!(
+            "{node:040} 10.0.0.1:{}@1 {myself}master - 0 0 {} connected {first}-{last}\n",
+            7_000 + node,
+            node + 1
+        )
+    };
+    let told: String = (0..nodes).map(line).collect();
+    let asked = ServerAddress { host: "10.0.0.1".to_owned(), port: 7_000 };
+    let told = format!("${}\r\n{told}\r\n", told.len());
+    let view = View::parse(&asked, b"*0\r\n", told.as_bytes()).expect("a view");
+    Cluster::default().apply(&[view]).map.expect("a map")
 }

@@ -6,7 +6,7 @@ mod ledger;
 use std::hint::black_box;
 use std::time::Duration;
 
-use composer::Composer;
+use composer::{Behind, Composer};
 use ledger::{Ledger, Level, Row};
 use weir::config::Quotas;
 use weir::policy::hot_keys::{Access, HotKeys, HotSettings};
@@ -52,6 +52,13 @@ pub fn cases() -> Vec<Case> {
     }
     for (name, pipeline) in [("SET, P=1", 1), ("SET, P=16", 16), ("SET, P=64", 64)] {
         cases.push(case(name, pipeline, composed(1, &set(pipeline), b"+OK\r\n")));
+    }
+    for (names, behind) in [
+        (["GET, three stores, P=16", "SET, three stores, P=16"], Behind::Stores(3)),
+        (["GET, cluster of three, P=16", "SET, cluster of three, P=16"], Behind::Cluster(3)),
+    ] {
+        cases.push(case(names[0], 16, before(behind, &get(16, 0), &VALUE_REPLY)));
+        cases.push(case(names[1], 16, before(behind, &set(16), b"+OK\r\n")));
     }
     for (name, pipeline) in [("GET over another core, P=1", 1), ("GET over another core, P=16", 16)] {
         cases.push(case(name, pipeline, composed(2, &get(pipeline, 1), &VALUE_REPLY)));
@@ -220,6 +227,10 @@ fn refuse() -> impl FnMut() {
 
 fn composed(shards: u16, requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + use<> {
     rounds(Composer::new(shards, Quotas::trusting(), Limiter::Buckets), requests, reply)
+}
+
+fn before(behind: Behind, requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + use<> {
+    rounds(Composer::before(behind, 1, Quotas::trusting(), Limiter::Buckets), requests, reply)
 }
 
 /// With the rate layer switched off.
