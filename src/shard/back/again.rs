@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use super::link::{LinkState, Pending, Purpose};
 use super::slots::{Held, envelope_of};
-use super::unanswered::Unanswered;
+use super::unanswered::{Sent, Unanswered};
 use super::{Back, forward::track_of};
 use crate::protocol::command::{Class, Effect};
 use crate::shard::counters::Counter;
@@ -58,7 +58,8 @@ impl Back {
         }
         // Connections that have something behind, on a slot, that is not asked for again.
         let mut barred: HashSet<(u64, u16)> = HashSet::new();
-        let backwards = owed.rev().zip(unanswered.iter().rev());
+        let sent: Vec<Sent> = unanswered.all().collect();
+        let backwards = owed.rev().zip(sent.iter().rev());
         let chosen = backwards
             .map(|(pending, sent)| {
                 let of = |to| (env.pieces.connection(to), sent.slot);

@@ -38,7 +38,9 @@ impl Back {
         now: Now,
     ) -> Result<(), NotSent> {
         let owned;
-        let envelope = if self.slots.is_some() {
+        let envelope = if self.is_at_owner(envelope.route) {
+            envelope
+        } else {
             if envelope.route.slot == PRIMARY && requests == 1 {
                 let block = behind_role(message.bytes());
                 return self.send(env, envelope, Message::Small(&block), 2, now);
@@ -48,8 +50,6 @@ impl Back {
             };
             owned = found;
             &owned
-        } else {
-            envelope
         };
         let bulkhead = &self.bulkheads[bulkhead_for(envelope.route)];
         if bulkhead.has_room(envelope.deadline, now.monotonic) {
@@ -124,8 +124,8 @@ impl Back {
         if link.begin_list() {
             self.to_send.push_back(connection);
         }
-        if self.slots.is_some() {
-            self.keep_sent(connection, route.slot, message, requests);
+        if let Some(slots) = &self.slots {
+            link.unanswered.push((route.slot, requests), slots.tries, message);
         }
         Ok(())
     }
@@ -232,7 +232,7 @@ impl Back {
             Purpose::Answer(to) => {
                 self.leave_window(env, connection, &pending, now);
                 self.note_health(env, connection, &pending, (scanned, end), now);
-                if self.slots.is_some()
+                if !self.is_done(connection, scanned)
                     && self.is_refused_for_another(env, connection, &pending, (scanned, end), replies, now)
                 {
                     return self.take_no_reply(env, connection, pending);

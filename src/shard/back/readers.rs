@@ -55,7 +55,7 @@ pub struct Readers {
     random: Random,
     figures: Vec<ReaderFigures>,
     /// Somebody asked for such a read then.
-    used_at: Option<Timestamp>,
+    pub(super) used_at: Option<Timestamp>,
     /// Why each node failed last.
     reasons: Vec<&'static str>,
 }
@@ -415,7 +415,7 @@ impl Back {
                     let route = Route { slot: sent.slot, backend, protocol, track: Track::Usual };
                     self.ask_owner(env, (&lost, to), route, &frame, replies, now);
                 }
-                Purpose::Abandoned(_) => drop(unanswered.pop(false)),
+                Purpose::Abandoned(_) => drop(unanswered.forget()),
                 Purpose::Steps(_) | Purpose::Ahead(_) | Purpose::Fence => {}
             }
         }

@@ -149,8 +149,8 @@ pub struct Slots {
     holds: BTreeMap<u16, Hold>,
     held: usize,
     held_bytes: usize,
-    /// What is being sent was sent before.
-    tries: Tries,
+    /// How often what is being sent was sent before.
+    pub(super) tries: Tries,
     doubt: Option<Doubt>,
     /// How much of what is lost may be asked for again.
     pub(super) retries: RetryBudget,
@@ -175,6 +175,12 @@ impl Slots {
             Some((owner, _)) => Some(*owner),
             None => self.map.owner(slot),
         }
+    }
+
+    /// Does it own the slot, as far as the map says, and nobody says otherwise?
+    #[inline]
+    fn is_owner(&self, slot: u16, backend: BackendId) -> bool {
+        self.patches.is_empty() && slot < SLOTS && self.map.owner(slot) == Some(backend)
     }
 
     fn doubt(&mut self, reason: Reason, moved: Option<(u16, NodeKey)>) {
@@ -281,6 +287,13 @@ impl Back {
         (!slots.holds.is_empty()).then(|| self.turned_at.after(LOOKS_APART))
     }
 
+    /// Does a request go where it says? Nothing is held, and it goes to the owner of its slot.
+    #[inline]
+    pub(super) fn is_at_owner(&self, route: Route) -> bool {
+        let Some(slots) = &self.slots else { return true };
+        slots.holds.is_empty() && route.track != Track::Replica && slots.is_owner(route.slot, route.backend)
+    }
+
     /// A request as it goes to the owner of its slot. Nothing, if it is held.
     #[inline(never)]
     pub(super) fn resolve_owner(
@@ -332,19 +345,6 @@ impl Back {
         is_held
     }
 
-    /// A request is on its way over a connection.
-    #[inline(never)]
-    pub(super) fn keep_sent(
-        &mut self,
-        connection: ConnectionId,
-        slot: u16,
-        message: Message<'_>,
-        requests: usize,
-    ) {
-        let tries = self.slots.as_ref().map(|slots| slots.tries).unwrap_or_default();
-        self.links[connection.0 as usize].unanswered.push((slot, requests), tries, message);
-    }
-
     /// A step of a block was answered.
     pub(super) fn hear_step(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) {
         let link = &mut self.links[connection.0 as usize];
@@ -357,6 +357,20 @@ impl Back {
         if matters {
             link.unanswered.step.get_or_insert(whole.into_owned());
         }
+    }
+
+    /// The reply to a request has come, and whatever it is, it was carried out and no slot waits for that.
+    #[inline]
+    pub(super) fn is_done(&mut self, connection: ConnectionId, scanned: &Scanned) -> bool {
+        let Some(slots) = &self.slots else { return true };
+        let is_heard = self.readers.as_ref().is_some_and(|readers| readers.used_at.is_some());
+        let unanswered = &mut self.links[connection.0 as usize].unanswered;
+        let is_done =
+            scanned.kind != b'-' && slots.holds.is_empty() && unanswered.step.is_none() && !is_heard;
+        if is_done {
+            unanswered.forget();
+        }
+        is_done
     }
 
     /// The reply to a request has come. True if that says that it was not carried out, and it is seen to.
