@@ -13,9 +13,12 @@ use super::asking::{self, Credentials, Question};
 use super::clock::Clock;
 use super::connect::{Place, Spot};
 use super::heirs::{Heirs, News};
+use super::log;
 use super::messages::{Mailbox, ToControl, ToShard};
 use super::tls::StoreTls;
-use crate::routing::cluster::{Applied, Ask, Cluster, Map, Node, NodeId, Outcome, Reason, Refresh, View};
+use crate::routing::cluster::{
+    Applied, Ask, Cluster, Map, Node, NodeId, Outcome, Reason, Refresh, Rejected, Strangers, View,
+};
 use crate::shard::Doubt;
 use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
 use crate::values::{BackendId, Random, ServerAddress, Timestamp};
@@ -35,6 +38,7 @@ pub(super) struct TopologyThread {
     question: Question,
     cluster: Cluster,
     refresh: Refresh,
+    strangers: Strangers,
     heirs: Heirs,
     /// Where shards look when they connect.
     places: Vec<Place>,
@@ -72,6 +76,7 @@ impl TopologyThread {
             question: Question::new(credentials, &requests, 2 * CLUSTER_REPLY_BYTES_MAX),
             cluster: Cluster::default(),
             refresh: Refresh::new(seeds.len(), random),
+            strangers: Strangers::default(),
             heirs: Heirs::new(credentials, tls.clone(), clock),
             seeds,
             places,
@@ -157,15 +162,23 @@ impl TopologyThread {
         let started = self.clock.now().monotonic;
         let map = Arc::clone(self.cluster.map());
         let Some(ask) = self.refresh.poll_round(&map, started) else { return Round::default() };
-        let asked: Vec<ServerAddress> = match ask {
-            Ask::Seeds(seeds) => seeds.into_iter().filter_map(|seed| self.seeds.get(seed).cloned()).collect(),
+        let asked: Vec<ServerAddress> = match &ask {
+            Ask::Seeds(seeds) => seeds.iter().filter_map(|seed| self.seeds.get(*seed).cloned()).collect(),
             Ask::Nodes(nodes) => {
                 let address = |node: &Node| node.addresses.first().cloned();
-                nodes.into_iter().filter_map(|key| map.node_of(key).and_then(address)).collect()
+                nodes.iter().filter_map(|key| map.node_of(*key).and_then(address)).collect()
             }
         };
         let views = self.ask_together(&asked, started.after(PATIENCE));
-        let Applied { map, rejected } = self.cluster.apply(&views);
+        let mut applied = self.cluster.apply(&views);
+        let strangers = applied.rejected.iter().filter(|(_, why)| *why == Rejected::Strangers).count();
+        if self.strangers.handle_round(&ask, (views.len(), strangers), self.clock.now().monotonic) {
+            log::line(
+                "cluster: no node that was known answers any more, and the seeds tell of another cluster: it is taken for this one",
+            );
+            applied = self.cluster.adopt(&views);
+        }
+        let Applied { map, rejected } = applied;
         // Who tells of another cluster is as good as nobody: the seeds may know better.
         let outcome = match (&map, rejected.len() == views.len()) {
             (Some(_), _) => Outcome::Changed,

@@ -359,6 +359,22 @@ def test_a_store_that_is_no_cluster_is_waited_for(servers):
         assert said(client, "PING") == "PONG"
 
 
+def test_a_cluster_that_is_set_up_anew_at_the_same_addresses_is_found(servers):
+    cluster = Cluster(servers)
+    weir = servers.weir(flags=SHARDS, storage=cluster.storage)
+    with weir.connect() as client:
+        assert said(client, "SET", "before", "1") == "OK"
+        ids = {cluster.id_of(node) for node in cluster.nodes}
+        cluster.set_up_anew()
+        anew = {cluster.id_of(node) for node in cluster.nodes}
+        assert not ids & anew
+        known = lambda: {node["id"] for node in json.loads(weir.admin("/cluster")[1])["nodes"]}  # noqa: E731
+        until(lambda: known() == anew, "its nodes are known", seconds=60)
+        until(lambda: client.call("SET", "after", "2").text == "OK", "it is served again")
+        assert said(client, "MGET", "before", "after", "other") == [None, "2", None]
+    assert "taken for this one" in weir.output(1 << 20)
+
+
 def lose_what_is_under_way(weir, node, requests: list[tuple]) -> list[str]:
     """What a client is told whose requests reach a node that sleeps, and that closes all connections when it wakes up."""
 

@@ -98,6 +98,15 @@ impl Cluster {
         Applied { map: self.put_in_force(next), rejected }
     }
 
+    /// Forgets the cluster that was known, and takes what these tell for the cluster. Its nodes are others than those before, whatever
+    /// places they get.
+    pub fn adopt(&mut self, views: &[View]) -> Applied {
+        let Map { version, .. } = *self.map;
+        self.map = Arc::new(Map { version, ..Map::empty() });
+        self.epochs.fill(Epoch::default());
+        self.apply(views)
+    }
+
     /// Nodes said MOVED: each slot belongs to that node, until a higher epoch says otherwise. What is no node of the map in
     /// force is left alone.
     pub fn patch(&mut self, moved: &[(u16, NodeKey)]) -> Option<Arc<Map>> {

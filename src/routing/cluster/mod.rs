@@ -18,6 +18,7 @@
 //! | `SCAN` over all nodes, while slots move | `walk.rs` |
 //! | replies by which a node refuses: MOVED, ASK ... | `refusal.rs` |
 //! | how far replicas are behind | `replicas.rs` |
+//! | when another cluster is the cluster | `strangers.rs` |
 //!
 //! A node is its id; its addresses are aliases. What a node tells is bounded and checked, and what makes no sense is refused
 //! as a whole.
@@ -28,6 +29,7 @@ mod merge;
 mod refresh;
 mod refusal;
 mod replicas;
+mod strangers;
 mod view;
 mod walk;
 
@@ -36,6 +38,7 @@ pub use merge::{Applied, Cluster, Rejected};
 pub use refresh::{Ask, Outcome, Reason, Refresh};
 pub use refusal::{NodeRefusal, Target};
 pub use replicas::{Answer, ReplicaState, Replicas, Replication};
+pub use strangers::Strangers;
 pub use view::{NodeId, Unusable, View};
 pub use walk::{WalkPosition, WalkStep, Walks};
 

@@ -415,7 +415,7 @@ impl Back {
                     let route = Route { slot: sent.slot, backend, protocol, track: Track::Usual };
                     self.ask_owner(env, (&lost, to), route, &frame, replies, now);
                 }
-                Purpose::Abandoned(_) => drop(unanswered.forget()),
+                Purpose::Abandoned(_) => unanswered.forget(),
                 Purpose::Steps(_) | Purpose::Ahead(_) | Purpose::Fence => {}
             }
         }

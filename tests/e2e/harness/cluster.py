@@ -19,7 +19,10 @@ class Cluster:
         self.bus_ports: dict[int, int] = {}
         self.nodes: list[Redis] = [self._start(servers) for _ in range(primaries + replicas)]
         self.primaries = self.nodes[:primaries]
-        first = self.nodes[0]
+        self._unite()
+
+    def _unite(self) -> None:
+        first, primaries = self.nodes[0], len(self.primaries)
         for number, node in enumerate(self.nodes):
             self.call(node, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for node in self.nodes[1:]:
@@ -31,6 +34,17 @@ class Cluster:
         for number, node in enumerate(self.nodes[primaries:]):
             self.call(node, "CLUSTER", "REPLICATE", self.id_of(self.primaries[number % primaries]))
         until(lambda: all(self.is_whole(node) for node in self.nodes), "the cluster is whole")
+
+    def set_up_anew(self) -> None:
+        """All nodes are killed, and others serve at their addresses, that know nothing of them."""
+        for node in self.nodes:
+            node.kill()
+        for node in self.nodes:
+            (node.folder / "nodes.conf").unlink()
+            node.start()
+        # Each owns other slots than the one before it.
+        self.primaries.reverse()
+        self._unite()
 
     def _start(self, servers) -> Redis:
         bus = free_port()

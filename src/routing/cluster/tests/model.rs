@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::values::Timestamp;
 
 const SLOTS_USED: u16 = 5;
 const NODES: u8 = 5;
@@ -243,6 +244,40 @@ fn another_cluster_at_a_reused_address_is_not_listened_to() {
     assert_eq!(applied.rejected, [(0, Rejected::Strangers)]);
     assert!(applied.map.is_none());
     assert_eq!(owner_of(cluster.map(), 5), Some("z"));
+}
+
+#[test]
+fn a_cluster_that_was_set_up_anew_is_believed_once_nobody_is_left_of_the_old_one() {
+    let seconds = |seconds: u64| Timestamp::from_millis(seconds * 1_000);
+    let (seeds, nodes) = (Ask::Seeds(vec![0]), Ask::Nodes(Vec::new()));
+    let mut strangers = Strangers::default();
+    assert!(!strangers.handle_round(&seeds, (2, 2), seconds(1)));
+    assert!(!strangers.handle_round(&seeds, (0, 0), seconds(4)), "nobody answered");
+    assert!(!strangers.handle_round(&seeds, (3, 2), seconds(5)), "one that is known did");
+    assert!(!strangers.handle_round(&nodes, (1, 1), seconds(6)));
+    assert!(!strangers.handle_round(&seeds, (1, 1), seconds(10)));
+    assert!(!strangers.handle_round(&nodes, (1, 1), seconds(12)), "seeds are what the operator named");
+    assert!(strangers.handle_round(&seeds, (1, 1), seconds(13)));
+    assert!(!strangers.handle_round(&seeds, (1, 1), seconds(14)), "from the beginning");
+
+    let mut cluster = Cluster::default();
+    let told = |ids: [&str; 3], epoch| {
+        let told = ids.map(|id| Told::primary(id, epoch, if id < "m" { 0..5 } else { 5..10 }));
+        view(&told[..2]).expect("a view")
+    };
+    let before = cluster.apply(&[told(["a", "z", ""], 9)]).map.expect("a map");
+    let anew = told(["b", "y", ""], 1);
+    assert!(cluster.apply(std::slice::from_ref(&anew)).map.is_none());
+    let after = cluster.adopt(&[anew]).map.expect("another map");
+    assert!(after.version() > before.version());
+    assert_eq!(
+        (owner_of(&after, 0), owner_of(&after, 9)),
+        (Some("b"), Some("y")),
+        "whatever epochs were before"
+    );
+    assert_eq!(after.gone_since(&before).count(), 2);
+    assert_eq!(after.moved_since(&before, 0..=9).count(), 10);
+    assert_eq!(after.changed_since(&before).len(), 2);
 }
 
 #[test]
