@@ -170,7 +170,7 @@ impl Composer {
 }
 
 fn store(number: u16) -> BackendSettings {
-    BackendSettings { name: format!("10.0.0.1:{}", 7_000 + number).into(), credentials: None }
+    BackendSettings { name: format!("10.0.0.1:{}", 7_000 + number), credentials: None }
 }
 
 /// Each node has as many slots, in the ranges that stores of that number have.
