@@ -114,7 +114,13 @@ impl Unanswered {
         if oldest.is_shared || oldest.is_repeated {
             return self.forget_odd(oldest);
         }
-        self.begin += oldest.length as usize;
+        self.pass(oldest.length as usize);
+    }
+
+    /// So many of the bytes are answered.
+    #[inline]
+    fn pass(&mut self, bytes: usize) {
+        self.begin += bytes;
         if self.begin >= ANSWERED_BYTES_MAX && self.begin >= self.bytes.len() / 2 {
             self.close_up();
         }
@@ -126,7 +132,7 @@ impl Unanswered {
             self.shared.pop_front();
             self.shared_length -= oldest.length as usize;
         } else {
-            self.begin += oldest.length as usize;
+            self.pass(oldest.length as usize);
         }
         if oldest.is_repeated {
             self.tries.pop_front();
