@@ -1,0 +1,140 @@
+"""The alerts of tools/deploy against hours that were really bad: what /metrics said is in tools/deploy/recorded (`perf/record-alerts`)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.processes import ROOT
+from harness.recorded import ABSENT, Recording
+
+pytestmark = pytest.mark.weir_only
+
+DEPLOY = ROOT / "tools" / "deploy"
+RECORDED = DEPLOY / "recorded"
+# Where Prometheus would have found that weir.
+TARGET = {"instance": "weir.example:7381", "job": "weir"}
+EVERYTHING = "1h"
+FIRING = '{alertstate="firing"}'
+
+
+@dataclass(frozen=True)
+class Firing:
+    """An alert that is to fire."""
+
+    name: str
+    severity: str
+    # So long after the trouble began at the latest.
+    within_s: int
+    # Who it is: a label and its value.
+    culprit: tuple[str, str] | None = None
+    # The stores that it is about, each in its turn, by their name in the scenario.
+    stores: str | None = None
+
+    def labels(self, recording: Recording) -> list[str]:
+        """Of each alert that fires."""
+        if self.stores:
+            culprits = [("backend", address) for address in recording.addresses(self.stores)]
+        else:
+            culprits = [self.culprit]
+        alike = {"alertname": self.name, "alertstate": "firing", "instance": TARGET["instance"], "severity": self.severity}
+        found = [{**alike, **dict([culprit] if culprit else [])} for culprit in culprits]
+        return ["{" + ",".join(f"{label}={json.dumps(value)}" for label, value in sorted(one.items())) + "}" for one in found]
+
+
+def played(recording: Recording) -> list[dict[str, str]]:
+    """The series as promtool takes them, with the labels that Prometheus adds."""
+    added = ",".join(f'{label}="{value}"' for label, value in TARGET.items())
+    found = []
+    for series, values in recording.series.items():
+        name, _, labels = series.removesuffix("}").partition("{")
+        before = [ABSENT, *values]
+        # A series that is gone from the page is marked so by Prometheus.
+        marked = ["stale" if value == ABSENT != last else value for last, value in zip(before, values, strict=False)]
+        found.append({"series": f"{name}{{{labels}{',' if labels else ''}{added}}}", "values": " ".join(marked)})
+    return found
+
+
+def promtool(folder: Path, recording: Recording, asked: list[tuple[str, int, list[str]]]) -> subprocess.CompletedProcess:
+    """Asks Prometheus with the alerts in force: (expression, seconds since the begin, all that is to come of it, each 1)."""
+    assert shutil.which("promtool"), "promtool is not installed: tests/run setup"
+    questions = [
+        {"expr": expression, "eval_time": f"{at}s", "exp_samples": [{"labels": labels, "value": 1} for labels in wanted]}
+        for expression, at, wanted in asked
+    ]
+    interval = f"{recording.interval}s"
+    test = {"interval": interval, "input_series": played(recording), "promql_expr_test": questions}
+    file = folder / "played.yml"
+    # JSON is YAML.
+    file.write_text(json.dumps({"rule_files": [str(DEPLOY / "alerts.yml")], "evaluation_interval": interval, "tests": [test]}))
+    return subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, timeout=120)
+
+
+SET_ASIDE = Firing("WeirStoreSetAside", "page", 30, stores="sick")
+# Scenario -> the window of the recording with which its trouble begins, and the alerts that are to fire.
+HOURS = {
+    "steady-state": (None, ()),
+    "tenant-flood": ("onset", (Firing("WeirTenantThrottled", "ticket", 180, ("tenant", "flooder")),)),
+    "viral-key": ("rising", (Firing("WeirHotKey", "ticket", 90, ("key", "item:viral")),)),
+    "faulty-host": ("event", (SET_ASIDE,)),
+    "slow-host": ("event", (SET_ASIDE,)),
+    "slow-backend": ("event", (Firing("WeirStoreSetAside", "page", 30, stores="ill"),)),
+    "retry-storm": (
+        "event",
+        (
+            Firing("WeirStoreStalled", "page", 20, stores="main"),
+            Firing("WeirStoreSetAside", "page", 60, stores="main"),
+            Firing("WeirOverload", "page", 60),
+        ),
+    ),
+    # Who is asked for more than it can do answers later than it used to.
+    "overload-tiers": ("onset", (Firing("WeirOverload", "page", 60), Firing("WeirStoreSlow", "ticket", 60, stores="main"))),
+}
+
+
+@pytest.mark.parametrize("hour", HOURS)
+def test_a_bad_hour_fires_the_alerts_that_it_should_in_time_and_no_other(tmp_path: Path, hour: str):
+    recording = Recording.read(RECORDED / f"{hour}.txt")
+    window, alerts = HOURS[hour]
+    end = (recording.samples - 1) * recording.interval
+    begin = end if window is None else int(recording.window(window)[0])
+    wanted = {alert: alert.labels(recording) for alert in alerts}
+    fired = f"max_over_time(ALERTS{FIRING}[{EVERYTHING}])"
+    asked = [(fired, begin, []), (fired, end, [labels for each in wanted.values() for labels in each])]
+    for alert, labels in wanted.items():
+        assert labels and begin + alert.within_s <= end, "it was recorded for that long"
+        one = f'max_over_time(ALERTS{{alertname="{alert.name}",alertstate="firing"}}[{EVERYTHING}])'
+        asked.append((one, begin + alert.within_s, labels))
+    done = promtool(tmp_path, recording, asked)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_was_recorded_is_what_alerts_look_at_and_little_of_it():
+    files = sorted(RECORDED.iterdir())
+    assert [file.stem for file in files] == sorted(HOURS) and sum(file.stat().st_size for file in files) < 1 << 20
+    families = set(re.findall(r"\bweir_\w+", (DEPLOY / "alerts.yml").read_text()))
+    seen = set()
+    for file in files:
+        recording = Recording.read(file)
+        assert all(len(values) == recording.samples for values in recording.series.values())
+        assert recording.series["up"] == ["1"] * recording.samples
+        seen |= {series.partition("{")[0] for series in recording.series} - {"up"}
+    assert seen == families, "what no alert looks at, or none was recorded of"
+
+
+def test_a_recording_is_read_as_it_was_written(tmp_path: Path):
+    kept = Recording("made up", 5, [("calm", 0, 2.5)], [("s", "h:1")])
+    for number in range(4):
+        kept.add({"up": "1", 'weir_a{key="x y}"}': str(number // 2)} if number < 3 else {"up": "0", 'weir_b{c="d"}': "1e-9"})
+    kept.write(tmp_path / "one.txt")
+    assert Recording.read(tmp_path / "one.txt") == kept
+    assert kept.series['weir_a{key="x y}"}'] == ["0", "0", "1", ABSENT] and kept.series['weir_b{c="d"}'] == [ABSENT] * 3 + ["1e-9"]
+    found = {one["series"]: one["values"] for one in played(kept)}
+    assert found['weir_a{key="x y}",instance="weir.example:7381",job="weir"}'] == "0 0 1 stale"
+    assert found['up{instance="weir.example:7381",job="weir"}'] == "1 1 1 0"
