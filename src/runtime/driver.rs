@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use super::farewell::{self, LastWords, Lingering};
 use super::reception::{Reception, Stop, Turn, Want};
 use super::ring::{Completion, ReceivedBuffer, Ring, Token};
 use super::tls::{Heard, SecureClient, Session};
@@ -84,6 +85,10 @@ struct Socket {
     sent: usize,
     /// What stands around it, where TLS is spoken.
     tls: Option<Box<Session>>,
+    /// Weir drains: what is left to hear.
+    last_words: Option<LastWords>,
+    /// When it is closed, the other side is given time to end it too.
+    lingers: bool,
 }
 
 impl Socket {
@@ -99,6 +104,8 @@ enum Ending {
     Orderly,
     /// What has not left yet is dropped.
     Reset,
+    /// The connection goes on elsewhere.
+    Given,
 }
 
 pub(super) struct Driver {
@@ -121,6 +128,13 @@ pub(super) struct Driver {
     client_sockets: Vec<Option<Token>>,
     link_sockets: Vec<Option<Token>>,
     wake_at: Option<Timestamp>,
+    lingering: Lingering,
+    /// Somebody is still to be heard, because weir drains.
+    drains: bool,
+    /// When the turn began.
+    began: Timestamp,
+    /// When those were looked after that leave.
+    parted: Timestamp,
     /// What just became plain of bytes that were encrypted.
     plain: Vec<u8>,
 }
@@ -143,6 +157,10 @@ impl Driver {
             client_sockets: Vec::new(),
             link_sockets: Vec::new(),
             wake_at: None,
+            lingering: Lingering::new(),
+            drains: false,
+            began: Timestamp::ZERO,
+            parted: Timestamp::ZERO,
             plain: Vec::new(),
         }
     }
@@ -176,6 +194,7 @@ impl Driver {
     /// Deals with everything that has completed. How many completions there were that bring something new (sends that are
     /// over do not count), and how many sockets wait for their turn to receive.
     pub fn handle_completions(&mut self, application: &mut impl Application, now: Now) -> usize {
+        self.began = now.monotonic;
         let mut completions = std::mem::take(&mut self.completions);
         self.ring.reap(&mut completions);
         let number = self.turn.number.wrapping_add(1);
@@ -195,7 +214,52 @@ impl Driver {
                 self.forget_if_done(token);
             }
         }
+        if self.drains || !self.lingering.is_empty() {
+            self.part(application, now);
+        }
         count + self.waiting.len()
+    }
+
+    /// Looks after those that leave, now and then.
+    fn part(&mut self, application: &mut impl Application, now: Now) {
+        let due = self.parted.after(farewell::LOOKED_AFTER);
+        if now.monotonic >= due {
+            self.parted = now.monotonic;
+            if self.drains {
+                self.hear_last_words(application, now);
+            }
+            self.lingering.look(now.monotonic);
+        }
+        self.wake_at(self.parted.after(farewell::LOOKED_AFTER), now);
+    }
+
+    /// Weir ends: each client is read until what is in its socket now was heard, and its end is told then.
+    pub fn drain(&mut self) {
+        self.drains = true;
+        self.lingering.make_room_for_all();
+        for socket in self.sockets.iter_mut().flatten() {
+            let is_client = matches!(socket.owner, Owner::Client(_));
+            socket.last_words = (is_client && !socket.closing).then(LastWords::new);
+        }
+    }
+
+    fn hear_last_words(&mut self, application: &mut impl Application, now: Now) {
+        self.drains = false;
+        for (token, socket) in self.sockets.iter_mut().enumerate() {
+            let Some(socket) = socket else { continue };
+            let Some(last_words) = &mut socket.last_words else { continue };
+            if socket.closing || last_words.are_over(self.ring.descriptor(token as Token)) {
+                socket.last_words = None;
+                application.handle_end(socket.owner, now);
+            } else {
+                self.drains = true;
+            }
+        }
+    }
+
+    /// Are there sockets yet that are to be closed when the other side has ended them?
+    pub fn is_lingering(&self) -> bool {
+        !self.lingering.is_empty()
     }
 
     /// Carries out what the application wants.
@@ -255,7 +319,7 @@ impl Driver {
             return None;
         }
         let fd = self.ring.duplicate(token).ok()?;
-        self.close(token, Ending::Orderly);
+        self.close(token, Ending::Given);
         Some(fd)
     }
 
@@ -288,6 +352,9 @@ impl Driver {
             }
             Completion::Received { socket: token, buffer, ended } => {
                 let socket = self.sockets[token as usize].as_mut().expect("busy sockets are kept");
+                if let Some(last_words) = &mut socket.last_words {
+                    last_words.note_received(self.ring.bytes(&buffer).len());
+                }
                 if socket.tls.is_some() {
                     return self.received_encrypted(token, buffer, ended, application, now);
                 }
@@ -738,6 +805,7 @@ impl Driver {
             return;
         }
         socket.closing = true;
+        let has_ended = socket.reception.is_over();
         socket.reception.close();
         if ending == Ending::Orderly
             && !socket.sending
@@ -750,10 +818,18 @@ impl Driver {
         let socket = self.socket(token);
         let (busy, connecting, owner) = (socket.is_busy(), socket.connecting, socket.owner);
         // Whatever is under way completes then, and the socket is forgotten.
-        match ending {
-            Ending::Reset => self.ring.reset(token),
-            Ending::Orderly if busy => self.ring.shut_down(token),
-            Ending::Orderly => {}
+        match (ending, owner) {
+            (Ending::Reset, _) => self.ring.reset(token),
+            (Ending::Orderly, Owner::Client(_)) => {
+                socket.lingers = !has_ended;
+                let want = socket.reception.leave();
+                self.ring.end_sending(token);
+                if want == Want::Cancel {
+                    self.ring.cancel_receive(token);
+                }
+            }
+            (Ending::Orderly, Owner::Link(..)) if busy => self.ring.shut_down(token),
+            (Ending::Orderly | Ending::Given, _) => {}
         }
         if connecting {
             self.ring.cancel_connect(token);
@@ -769,6 +845,11 @@ impl Driver {
     fn forget_if_done(&mut self, token: Token) {
         let socket = self.socket(token);
         if socket.closing && !socket.is_busy() {
+            if socket.lingers
+                && let Ok(socket) = self.ring.duplicate(token)
+            {
+                self.lingering.add(socket, self.began);
+            }
             self.sockets[token as usize] = None;
             self.ring.release(token);
         }
@@ -792,6 +873,8 @@ impl Driver {
             closing: false,
             sent: 0,
             tls: None,
+            last_words: None,
+            lingers: false,
         };
         let before = self.sockets[token as usize].replace(socket);
         debug_assert!(before.is_none(), "the ring names nothing twice");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  main ── starts, then waits ──┐
-//!  weir-0 .. weir-N   one pinned glommio executor per shard: ring.rs, driver.rs, mesh.rs, shard_thread.rs
+//!  weir-0 .. weir-N   one pinned glommio executor per shard: ring.rs, driver.rs, farewell.rs, mesh.rs, shard_thread.rs
 //!  weir-storage       the embedded engine, where it is the store: storage_thread.rs
 //!  weir-control       figures, reload, drain, admin port: control_thread.rs, admin.rs
 //!  weir-load      the load generator's, in a process of its own: load_thread.rs, load.rs
@@ -26,6 +26,7 @@ mod control_thread;
 mod descriptors;
 mod driver;
 mod executor;
+mod farewell;
 mod fleet_thread;
 mod heirs;
 mod listen;

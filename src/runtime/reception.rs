@@ -209,9 +209,20 @@ impl Reception {
         self.over = true;
     }
 
+    /// Has the other side ended it?
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
     /// Nothing more is wanted. What is under way ends by itself, as the socket does.
     pub fn close(&mut self) {
         self.over = true;
+    }
+
+    /// The same where the socket goes on.
+    pub fn leave(&mut self) -> Want {
+        self.over = true;
+        self.stop()
     }
 }
 

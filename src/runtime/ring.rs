@@ -338,6 +338,16 @@ impl Ring {
         let _ = rustix::net::shutdown(self.descriptors.get(socket), rustix::net::Shutdown::Both);
     }
 
+    /// Sends nothing more than what was taken off our hands.
+    pub fn end_sending(&self, socket: Token) {
+        let _ = rustix::net::shutdown(self.descriptors.get(socket), rustix::net::Shutdown::Write);
+    }
+
+    /// The socket itself, to be asked about.
+    pub fn descriptor(&self, socket: Token) -> BorrowedFd<'_> {
+        self.descriptors.get(socket)
+    }
+
     /// Ends a connection and forgets what it has yet to send: the other side is told so (RST), where there is a network.
     pub fn reset(&self, socket: Token) {
         let fd = self.descriptors.get(socket);

@@ -332,7 +332,8 @@ impl<C: Connector> ShardThread<C> {
                     ToShard::Drain => {
                         draining = true;
                         driver.stop_listening();
-                        guarded.shard.handle_drain();
+                        guarded.shard.refuse_newcomers();
+                        driver.drain();
                     }
                     ToShard::HandOver => {
                         draining = true;
@@ -386,7 +387,8 @@ impl<C: Connector> ShardThread<C> {
                 is_heard = false;
                 control.post(ToControl::Deaf);
             }
-            if draining && guarded.shard.clients_open() == 0 && !driver.is_listening() {
+            let is_empty = guarded.shard.clients_open() == 0 && !driver.is_lingering();
+            if draining && is_empty && !driver.is_listening() {
                 draining = false;
                 moving = None;
                 control.post(ToControl::Drained(guarded.shard.id()));

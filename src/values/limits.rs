@@ -204,6 +204,12 @@ pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// See there.
 pub const HTTP_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;
 
+/// Clients of one core that weir has closed and that have yet to end the connection too: for one more, the oldest is not waited for.
+pub const CLIENTS_LINGERING_MAX: usize = 64;
+/// Bytes of one client that are still read when weir drains: more than a kernel's buffer holds, so only who goes on sending
+/// comes so far.
+pub const DRAIN_BYTES_MAX: usize = 8 * 1024 * 1024;
+
 /// Handshakes of TLS that are under way at once, some tens of kilobytes each: for one more, the oldest of the address that has most
 /// is given up.
 pub const TLS_HANDSHAKES_MAX: usize = 512;

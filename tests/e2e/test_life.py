@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import http.client
 import os
 import signal
 import socket
 import subprocess
+import sys
+import termios
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,6 +93,57 @@ def test_a_drain_waits_for_what_is_in_flight(weir: Weir):
         assert [int(reply.value) for reply in replies] == list(range(2, 102))
         assert idle.read_to_end() == []
     assert weir.wait(DRAIN_SECONDS + 5) == 0
+
+
+def test_a_drain_answers_what_waits_in_sockets(weir: Weir):
+    """What its kernel had received when weir was told to end is read, and answered in order."""
+    requests = 3_000
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(weir.connect()) for _ in range(8)]
+        assert all(client.ok("PING") == b"PONG" for client in clients)
+        weir.signal(signal.SIGSTOP)
+        try:
+            for number, client in enumerate(clients):
+                client.send_raw(encode("INCR", f"inflight:{number}") * requests)
+                until(lambda client=client: unsent(client.socket) == 0, "it has all arrived")
+            weir.signal(signal.SIGTERM)
+        finally:
+            weir.signal(signal.SIGCONT)
+        for client in clients:
+            assert [reply.plain() for reply in client.read_to_end()] == list(range(1, requests + 1))
+    assert weir.wait(DRAIN_SECONDS + 5) == 0
+
+
+def test_a_client_that_goes_on_sending_loses_no_reply_by_a_drain(weir: Weir):
+    """A kernel that gets more for a socket that is closed resets the connection, and drops the replies that are on their way."""
+    value, rounds = b"v" * 100_000, 200
+    with weir.connect() as connection:
+        connection.ok("SET", "large", value)
+        ended = threading.Event()
+        connection.send_raw(encode("GET", "large") * rounds)
+
+        def go_on() -> None:
+            with contextlib.suppress(OSError):
+                while not ended.is_set():
+                    connection.socket.sendall(encode("PING") * 100)
+
+        assert connection.read().value == value
+        weir.signal(signal.SIGTERM)
+        sender = threading.Thread(target=go_on)
+        sender.start()
+        try:
+            replies = connection.read_to_end()
+        finally:
+            ended.set()
+            sender.join()
+    assert [reply.value for reply in replies[: rounds - 1]] == [value] * (rounds - 1)
+    assert all(reply.text == "PONG" for reply in replies[rounds - 1 :])
+    assert weir.wait(DRAIN_SECONDS + 5) == 0
+
+
+def unsent(connection: socket.socket) -> int:
+    """Bytes that the other side's kernel has yet to receive."""
+    return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def waiting_in_socket(pid: int, port: int) -> bool:

@@ -322,6 +322,11 @@ impl Shard {
         self.resume_waiting(now);
     }
 
+    /// Weir is about to end: no client is taken in. Those that are here have an end each (`handle_client_end`).
+    pub fn refuse_newcomers(&mut self) {
+        self.front.refuse_newcomers();
+    }
+
     /// From now on nothing more is read: requests that were are answered, and clients are closed.
     pub fn handle_drain(&mut self) {
         self.front.handle_drain(&mut self.env);

@@ -216,9 +216,14 @@ impl Front {
         }
     }
 
+    /// From now on no client is taken in.
+    pub fn refuse_newcomers(&mut self) {
+        self.draining = true;
+    }
+
     /// From now on nothing more is read: requests that were are answered, and clients are closed.
     pub fn handle_drain(&mut self, env: &mut Env) {
-        self.draining = true;
+        self.refuse_newcomers();
         let ids: Vec<ClientId> = self.clients.ids().collect();
         for id in ids {
             self.handle_end(env, id);

@@ -1,0 +1,169 @@
+//! Ends of connections that cost nobody a reply: what is in a socket when weir drains is read first, and a socket is closed when the
+//! other side has ended it too. A kernel that closes a socket with bytes that nobody read, or gets more for it, resets the connection
+//! and forgets what it has yet to send.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::RecvFlags;
+
+use crate::values::Timestamp;
+use crate::values::limits::{CLIENTS_LINGERING_MAX, DRAIN_BYTES_MAX};
+
+/// How often is looked whether the other side has ended.
+pub(super) const LOOKED_AFTER: Duration = Duration::from_millis(5);
+/// A socket waits for that so long at most.
+const LINGER: Duration = Duration::from_secs(1);
+/// What is read and dropped at once.
+const DROPPED_BYTES: usize = 16 * 1024;
+
+/// A client whose socket is read until nothing is left in it that was there when weir began to drain.
+#[derive(Debug)]
+pub(super) struct LastWords {
+    /// Bytes that are still listened to.
+    left: usize,
+    /// The socket was found empty, but bytes of it may be on their way.
+    empty: bool,
+}
+
+impl LastWords {
+    pub fn new() -> Self {
+        Self { left: DRAIN_BYTES_MAX, empty: false }
+    }
+
+    pub fn note_received(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes);
+    }
+
+    /// Has it all been heard? Asked once a turn, when what came in that turn has been handled.
+    pub fn are_over(&mut self, socket: BorrowedFd<'_>) -> bool {
+        let was_empty = std::mem::replace(&mut self.empty, unread(socket) == 0);
+        self.left == 0 || (was_empty && self.empty)
+    }
+}
+
+/// Sockets on which weir says no more, and that are closed as soon as the other side says so too.
+#[derive(Debug)]
+pub(super) struct Lingering {
+    /// The oldest first.
+    sockets: VecDeque<(OwnedFd, Timestamp)>,
+    most: usize,
+}
+
+impl Lingering {
+    pub fn new() -> Self {
+        Self { sockets: VecDeque::new(), most: CLIENTS_LINGERING_MAX }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sockets.is_empty()
+    }
+
+    /// Nobody connects any more, so each client may have what it had.
+    pub fn make_room_for_all(&mut self) {
+        self.most = usize::MAX;
+    }
+
+    /// For one more, the oldest is closed where there are many.
+    pub fn add(&mut self, socket: OwnedFd, now: Timestamp) {
+        if self.sockets.len() >= self.most {
+            self.sockets.pop_front();
+        }
+        // Where it fails, there is no connection to end.
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
+        self.sockets.push_back((socket, now));
+    }
+
+    /// Drops what the others still say, and closes those that have ended.
+    pub fn look(&mut self, now: Timestamp) {
+        self.sockets.retain(|(socket, since)| now.since(*since) < LINGER && !has_ended(socket.as_fd()));
+    }
+}
+
+/// Bytes in a socket that nobody has read.
+fn unread(socket: BorrowedFd<'_>) -> u64 {
+    rustix::io::ioctl_fionread(socket).unwrap_or(0)
+}
+
+/// Reads some of what has come, and tells whether that was the end.
+fn has_ended(socket: BorrowedFd<'_>) -> bool {
+    match rustix::net::recv(socket, &mut [0_u8; DROPPED_BYTES], RecvFlags::DONTWAIT) {
+        Ok((length, _)) => length == 0,
+        Err(error) => !matches!(error, rustix::io::Errno::AGAIN | rustix::io::Errno::INTR),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    #[test]
+    fn a_socket_lingers_until_the_other_side_ends_or_for_a_second() {
+        let mut lingering = Lingering::new();
+        let mut pairs: Vec<UnixStream> = Vec::new();
+        for _ in 0..3 {
+            let (mut ours, theirs) = UnixStream::pair().expect("sockets");
+            ours.write_all(b"bye").expect("room");
+            lingering.add(ours.into(), at(0));
+            pairs.push(theirs);
+        }
+        for pair in &mut pairs {
+            let mut told = String::new();
+            pair.read_to_string(&mut told).expect("the end is told at once");
+            assert_eq!(told, "bye");
+        }
+        pairs[0].write_all(b"one word more").expect("it is listened to");
+        drop(pairs.remove(1));
+        lingering.look(at(5));
+        assert_eq!(lingering.sockets.len(), 2);
+        lingering.look(at(999));
+        assert_eq!(lingering.sockets.len(), 2);
+        lingering.look(at(1_000));
+        assert!(lingering.is_empty());
+    }
+
+    #[test]
+    fn so_many_linger_and_no_more_unless_nobody_comes_any_more() {
+        let mut lingering = Lingering::new();
+        let mut others = Vec::new();
+        let mut add = |lingering: &mut Lingering| {
+            let (ours, theirs) = UnixStream::pair().expect("sockets");
+            lingering.add(ours.into(), at(0));
+            others.push(theirs);
+        };
+        (0..CLIENTS_LINGERING_MAX + 10).for_each(|_| add(&mut lingering));
+        assert_eq!(lingering.sockets.len(), CLIENTS_LINGERING_MAX);
+        lingering.make_room_for_all();
+        (0..10).for_each(|_| add(&mut lingering));
+        assert_eq!(lingering.sockets.len(), CLIENTS_LINGERING_MAX + 10);
+    }
+
+    #[test]
+    fn last_words_are_heard_until_the_socket_was_empty_twice_or_they_are_too_many() {
+        let (ours, mut theirs) = UnixStream::pair().expect("sockets");
+        let mut words = LastWords::new();
+        theirs.write_all(b"word").expect("room");
+        assert!(!words.are_over(ours.as_fd()) && !words.are_over(ours.as_fd()));
+        (&ours).read_exact(&mut [0; 4]).expect("it came");
+        assert!(!words.are_over(ours.as_fd()), "it may be on its way to who hears it");
+        theirs.write_all(b"word").expect("room");
+        assert!(!words.are_over(ours.as_fd()));
+        (&ours).read_exact(&mut [0; 4]).expect("it came");
+        assert!(!words.are_over(ours.as_fd()));
+        assert!(words.are_over(ours.as_fd()));
+        let mut words = LastWords::new();
+        theirs.write_all(b"word").expect("room");
+        words.note_received(DRAIN_BYTES_MAX - 1);
+        assert!(!words.are_over(ours.as_fd()));
+        words.note_received(2);
+        assert!(words.are_over(ours.as_fd()));
+    }
+}
