@@ -60,6 +60,10 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 pub const LOOKS_APART: Duration = Duration::from_millis(1);
 /// An owner that a refusal named counts for so long against maps that know of none.
 const PATCH_HOLDS: Duration = Duration::from_secs(2);
+/// A node that an owner sends a request to for once counts for so long. Later the slot may have gone there, come back and be on its
+/// way again: a key that has yet to leave would be made a second time there.
+const ASK_HOLDS: Duration = Duration::from_millis(250);
+const _: () = assert!(ASK_HOLDS.as_millis() > PAUSE_MAX.as_millis(), "it outlasts what it may have to wait");
 /// What is said before a request that a node was asked to take over.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 /// What is asked before a request for a primary.
@@ -72,8 +76,8 @@ pub(super) struct Held {
     message: Stored,
     requests: usize,
     tries: Tries,
-    /// A node that takes it over, key by key.
-    ask: Option<BackendId>,
+    /// A node that takes it over, key by key, and when its owner said so.
+    ask: Option<(BackendId, Timestamp)>,
     /// It is not known yet whether who refused it was right: a newer map than this one says so.
     confirmed_by: Option<u64>,
 }
@@ -446,7 +450,7 @@ impl Back {
         let is_known = slots.judge(refused, (sent.slot, sender), pending.class, now.monotonic);
         let (ask, confirmed_by) = match is_known {
             Some(Way::Owner) => (None, None),
-            Some(Way::Ask(backend)) => (Some(backend), None),
+            Some(Way::Ask(backend)) => (Some((backend, now.monotonic)), None),
             Some(Way::AfterRefresh) => (None, Some(slots.map.version())),
             None => return give_up_on(env, &envelope, replies, now),
         };
@@ -523,9 +527,10 @@ impl Back {
         let Held { envelope, message, requests, tries, ask, confirmed_by } = held;
         let Some(slots) = &mut self.slots else { return };
         let current = slots.owner(envelope.route.slot);
-        // Who sent it elsewhere for once may have the slot no more: then that says nothing.
-        let ask = ask.filter(|_| current == Some(envelope.route.backend));
-        let owner = ask.or(current);
+        // Who sent it elsewhere for once may have the slot no more, or may have it again: then that says nothing.
+        let is_fresh = |(_, said_at): &(_, Timestamp)| now.monotonic.since(*said_at) < ASK_HOLDS;
+        let ask = ask.filter(is_fresh).filter(|_| current == Some(envelope.route.backend));
+        let owner = ask.map(|(target, _)| target).or(current);
         // A script that was carried out may say what it likes: only if the slot is gone from its node was that true.
         let is_untrue = confirmed_by.is_some() && owner == Some(envelope.route.backend);
         let Some(backend) = owner.filter(|_| !is_untrue || envelope.nature.class != Class::Script) else {

@@ -153,6 +153,21 @@ fn who_has_the_slot_no_more_sends_nobody_anywhere() {
 }
 
 #[test]
+fn nobody_is_asked_to_take_over_what_an_owner_gave_away_long_ago() {
+    for (waited, expected) in [(200, "2 ASKING"), (300, "0 APPEND")] {
+        let (mut rig, client, key) = before_a_node();
+        let neighbour = format!("{{{key}}}b");
+        rig.send(client, &[&["APPEND", &key, "1"], &["GET", &neighbour]]);
+        rig.answer_next(&ask(&key, 2));
+        // The other one is awaited. Meanwhile the slot may have gone there, come back, and begun to go again.
+        rig.wait(waited * MILLISECOND);
+        rig.answer_next("$-1\r\n");
+        rig.wait(MILLISECOND);
+        assert_eq!(rig.at_nodes()[0], expected);
+    }
+}
+
+#[test]
 fn a_block_that_was_refused_goes_whole() {
     let (mut rig, client, key) = before_a_node();
     rig.send(client, &[&["MULTI"], &["SET", &key, "1"], &["GET", &key], &["EXEC"]]);
