@@ -133,6 +133,7 @@ impl Client {
                 protocol: Protocol::Resp2,
                 sequence: 0,
                 topology,
+                is_clustered: plan.cluster.is_some(),
                 padding_max: plan.padding_max,
                 has_favourites: plan.has_favourites,
                 script_reads: plan.script_reads,

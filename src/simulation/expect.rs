@@ -68,10 +68,17 @@ pub(super) struct Asked {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
     pub refusals: bool,
+    /// Nodes of a cluster may send a request to each other for too long, and nobody may know who has what.
+    pub redirections: bool,
     /// Too late: nothing else was wrong than that cores did not run.
     pub lateness: bool,
     pub throttling: bool,
     pub oversized: bool,
+}
+
+impl Allowed {
+    const NOTHING: Self =
+        Self { refusals: false, redirections: false, lateness: false, throttling: false, oversized: false };
 }
 
 /// What a reply that is possible turned out to be.
@@ -250,12 +257,7 @@ impl Asked {
             return Err(format!("{} replies to {} requests", elements.len(), inner.len()));
         }
         for (asked, element) in inner.iter().zip(elements) {
-            asked.judge(
-                element,
-                step,
-                history,
-                Allowed { refusals: false, lateness: false, throttling: false, oversized: false },
-            )?;
+            asked.judge(element, step, history, Allowed::NOTHING)?;
         }
         Ok(Judged::Answer)
     }
@@ -321,6 +323,10 @@ const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
+/// Why a cluster may have no use for a request. None was carried out.
+const OF_CLUSTERS: [&str; 4] =
+    ["reason=redirects ", "reason=no-owner ", "reason=not-primary ", "reason=topology "];
+
 /// If the reply is a refusal, what it means for the request's effect.
 fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
     if reply.starts_with(OVERSIZED) && allowed.oversized {
@@ -330,18 +336,21 @@ fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
         return if allowed.throttling { Ok(Some(Fate::Never)) } else { Err("there is no quota".into()) };
     }
     let contains = |text: &str| reply.windows(text.len()).any(|window| window == text.as_bytes());
+    let is_of_cluster = reply.starts_with(b"-UNAVAILABLE ") && OF_CLUSTERS.iter().any(|text| contains(text));
     let fate = if contains(MAY_HAVE_HAPPENED) || contains(REST_MAY_HAVE_HAPPENED) {
         Fate::Unknown
     } else if [&b"-LOADING "[..], b"-OVERLOADED ", b"-DEADLINE "].iter().any(|word| reply.starts_with(word)) {
         Fate::Never
     } else if reply.starts_with(b"-UNAVAILABLE ") {
-        let never_sent = contains("reason=connect-failed") || contains("reason=connect-timeout");
+        let never_sent =
+            is_of_cluster || contains("reason=connect-failed") || contains("reason=connect-timeout");
         if never_sent { Fate::Never } else { Fate::Unknown }
     } else {
         return Ok(None);
     };
     let is_late = allowed.lateness && reply.starts_with(b"-DEADLINE ");
-    if allowed.refusals || is_late {
+    let is_lost = allowed.redirections && is_of_cluster;
+    if (allowed.refusals && !is_of_cluster) || is_late || is_lost {
         Ok(Some(fate))
     } else {
         Err("nothing was wrong that could be a reason".into())

@@ -18,6 +18,8 @@
 //! | sockets: delays, splits, order | `network.rs` |
 //! | clients: what they send, when, how they leave | `client.rs`, `request.rs` |
 //! | stores: the embedded engine, slow and unreliable | `store.rs` |
+//! | stores that are a cluster: slots that move, and what is refused | `cluster.rs` |
+//! | who finds out where slots are, and when cores hear of it | `topology.rs` |
 //! | more is asked than stores can do: what becomes of it | `overload.rs` |
 //! | and what could have become of it | `capacity.rs` |
 //! | is this reply possible? | `expect.rs`, `history.rs`, `token.rs` |
@@ -25,6 +27,7 @@
 
 mod capacity;
 mod client;
+mod cluster;
 mod expect;
 mod history;
 mod network;
@@ -33,6 +36,7 @@ mod plan;
 mod request;
 mod store;
 mod token;
+mod topology;
 mod trace;
 mod world;
 
@@ -56,6 +60,10 @@ pub struct Summary {
     pub from_memory: u64,
     /// Those of them that were answered from another core's copy.
     pub from_copies: u64,
+    /// Requests that a node of a cluster refused because their slots are elsewhere.
+    pub redirections: u64,
+    /// Slots of a cluster that have moved.
+    pub slots_moved: u64,
     /// A hash over everything that happened.
     pub trace: u64,
 }
@@ -100,6 +108,17 @@ pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
         seed,
         step: world.step(),
         arguments: format!("--steps {steps}"),
+        what,
+    })
+}
+
+/// Runs the world of a seed in which the stores are a cluster, whose slots move.
+pub fn run_clustered(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
+    let mut world = World::clustered(seed, steps, voice);
+    world.run().map_err(|what| Failure {
+        seed,
+        step: world.step(),
+        arguments: format!("--cluster --steps {steps}"),
         what,
     })
 }
@@ -156,6 +175,29 @@ mod tests {
             let outcome = run_overloaded(seed, Trouble::ALL, Voice::Silent);
             outcome.unwrap_or_else(|failure| panic!("{failure}"));
         }
+    }
+
+    #[test]
+    fn seeds_0_to_23_of_clusters_break_no_promise() {
+        let (mut moved, mut redirections, mut from_memory, mut refusals, mut replies) = (0, 0, 0, 0, 0);
+        for seed in 0..24 {
+            let summary =
+                run_clustered(seed, STEPS, Voice::Silent).unwrap_or_else(|failure| panic!("{failure}"));
+            moved += summary.slots_moved;
+            redirections += summary.redirections;
+            from_memory += summary.from_memory;
+            refusals += summary.refusals;
+            replies += summary.replies;
+        }
+        assert!(moved > 200 && redirections > 2_000, "{moved} slots moved, {redirections} redirections");
+        assert!(from_memory > 500, "{from_memory} replies from memory");
+        assert!(replies > 2 * refusals, "{refusals} refusals in {replies} replies");
+    }
+
+    #[test]
+    fn the_same_seed_of_a_cluster_leaves_the_same_trace() {
+        let [first, second] = [(); 2].map(|()| run_clustered(3, STEPS, Voice::Silent).expect("holds"));
+        assert_eq!(first, second);
     }
 
     fn hold(seeds: std::ops::Range<u64>) {

@@ -6,6 +6,7 @@ use super::Trouble;
 use crate::config::HotScripts;
 use crate::policy::hot_keys::HotSettings as Detection;
 use crate::shard::{HotSettings, Mode};
+use crate::values::limits::SLOTS;
 use crate::values::{MicroUnits, Random, Timestamp, UNIT};
 
 /// How often what goes wrong, in a thousand.
@@ -95,6 +96,31 @@ pub(super) struct Sleeps {
     pub longest: Duration,
 }
 
+/// Slots of a cluster that move.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moves {
+    /// A step of that, and so long until the next one, in the mean.
+    pub apart: Duration,
+    /// A slot that has moved stays for so long: for longer than weir goes where a node has sent it for once.
+    pub rest: Duration,
+    /// How long news of it takes to a core, at most.
+    pub news_delay: Duration,
+    /// Reads that are lost with a connection are asked for again.
+    pub retries: Mode,
+}
+
+impl Moves {
+    fn drawn(random: &mut Random, sleeps: Option<Sleeps>) -> Self {
+        let micros = |random: &mut Random, from: &[u64]| Duration::from_micros(*random.pick(from));
+        Self {
+            rest: Duration::from_millis(280) + sleeps.map_or(Duration::ZERO, |sleeps| sleeps.longest),
+            apart: micros(random, &[200, 1_000, 5_000, 20_000]),
+            news_delay: micros(random, &[10, 1_000, 20_000, 200_000]),
+            retries: *random.pick(&[Mode::Off, Mode::On, Mode::On]),
+        }
+    }
+}
+
 /// A window that nothing in a world fills.
 const WIDE: u16 = 4_096;
 
@@ -140,6 +166,8 @@ pub(super) struct Plan {
     pub script_reads: u64,
     /// The world ends by draining the shards; otherwise the clients leave by themselves.
     pub ends_by_draining: bool,
+    /// The stores are a cluster.
+    pub cluster: Option<Moves>,
 }
 
 impl Plan {
@@ -199,6 +227,32 @@ impl Plan {
             // Where requests overtake each other.
             script_reads: if window_most < WIDE { 40 } else { 2 },
             ends_by_draining: random.per_mille(300),
+            cluster: None,
+        }
+    }
+
+    /// A fifth of all worlds have a cluster.
+    pub fn drawn_of_any(random: &mut Random) -> Self {
+        let plan = Self::drawn(random);
+        if random.per_mille(200) { plan.before_cluster(random) } else { plan }
+    }
+
+    /// The stores are a cluster.
+    pub fn clustered(random: &mut Random) -> Self {
+        let plan = Self::drawn(random);
+        plan.before_cluster(random)
+    }
+
+    fn before_cluster(self, random: &mut Random) -> Self {
+        // What is known of hot keys before a cluster is kept by slots.
+        let HotSettings { mode, detection, ttl, scripts, copied_from, seed, .. } = self.hot;
+        Self {
+            backends: random.between(2, 4) as u16,
+            cluster: Some(Moves::drawn(random, self.sleeps)),
+            // What is refused for its price finds out nothing about slots.
+            quota: self.quota.filter(|_| random.per_mille(300)),
+            hot: HotSettings { mode, detection, ttl, scripts, copied_from, seed, ..HotSettings::new(SLOTS) },
+            ..self
         }
     }
 

@@ -15,6 +15,8 @@ const OWN_KEYS: u64 = 3;
 const LOGS: u64 = 5;
 const COUNTERS: u64 = 5;
 const GROUPS: u64 = 3;
+/// Slots that all those keys are in, before a cluster.
+const SHARED_SLOTS: u64 = 3;
 
 /// Writes the requests of one client.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub(super) struct Writer {
     pub protocol: Protocol,
     pub sequence: u64,
     pub topology: Topology,
+    /// The stores are a cluster: keys go together only if they are of one slot.
+    pub is_clustered: bool,
     pub padding_max: usize,
     /// It reads the same few keys as everybody.
     pub has_favourites: bool,
@@ -188,7 +192,8 @@ impl Writer {
     }
 
     fn count(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
-        let key = format!("n:{}", self.random.below(COUNTERS));
+        let number = self.random.below(COUNTERS);
+        let key = self.named("n", number);
         history.count(&key);
         self.ask(burst, step, &[b"INCR", key.as_bytes()], Expected::Counted(key.clone()));
     }
@@ -224,11 +229,8 @@ impl Writer {
     /// Keys of this client alone are deleted and at once written again, by one request over all of them.
     fn replace_own(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let own: Vec<String> = (0..OWN_KEYS).map(|index| self.own(index)).collect();
-        let backend = self.topology.backend_of(slot_of(own[0].as_bytes()));
-        let keys: Vec<String> = own
-            .into_iter()
-            .filter(|key| self.topology.backend_of(slot_of(key.as_bytes())) == backend)
-            .collect();
+        let place = self.place_of(&own[0]);
+        let keys: Vec<String> = own.into_iter().filter(|key| self.place_of(key) == place).collect();
         self.delete_these(burst, step, &keys, history);
         let sent = self.next(step);
         let (writes, values) = self.written_all(sent, &keys, history);
@@ -262,11 +264,16 @@ impl Writer {
     fn transaction(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let queued = || Expected::Exactly(b"+QUEUED\r\n".to_vec());
         self.ask(burst, step, &[b"MULTI"], Expected::Exactly(b"+OK\r\n".to_vec()));
-        let backend = self.random.below(u64::from(self.topology.backends())) as u16;
+        let place = if self.is_clustered {
+            let key = self.register();
+            self.place_of(&key)
+        } else {
+            self.random.below(u64::from(self.topology.backends())) as u16
+        };
         let mut inner = Burst::default();
         for _ in 0..self.random.below(6) {
             let key = if self.random.per_mille(300) { self.log() } else { self.register() };
-            if self.topology.backend_of(slot_of(key.as_bytes())).0 != backend {
+            if self.place_of(&key) != place {
                 continue;
             }
             let log = key.contains("log:");
@@ -435,17 +442,22 @@ impl Writer {
     /// A key that is set and deleted as a whole.
     fn register(&mut self) -> String {
         if self.has_favourites && self.random.per_mille(700) {
-            return format!("key:{}", self.random.below(FAVOURITES));
+            let number = self.random.below(FAVOURITES);
+            return self.named("key", number);
         }
         if self.random.per_mille(400) {
             let index = self.random.below(OWN_KEYS);
             self.own(index)
         } else {
-            format!("key:{}", self.random.below(SHARED_KEYS))
+            let number = self.random.below(SHARED_KEYS);
+            self.named("key", number)
         }
     }
 
     fn own(&self, index: u64) -> String {
+        if self.is_clustered {
+            return format!("own:{{c{}}}:{index}", self.client);
+        }
         format!("own:{}:{index}", self.client)
     }
 
@@ -459,10 +471,27 @@ impl Writer {
     /// A key that is only appended to.
     fn log(&mut self) -> String {
         if self.random.per_mille(500) {
-            format!("log:own:{}", self.client)
+            let tag = if self.is_clustered { "{c" } else { "" };
+            let end = if self.is_clustered { "}" } else { "" };
+            format!("log:own:{tag}{}{end}", self.client)
         } else {
-            format!("log:{}", self.random.below(LOGS))
+            let number = self.random.below(LOGS);
+            self.named("log", number)
         }
+    }
+
+    /// A key that everybody knows. Before a cluster a few of each kind share a slot.
+    fn named(&self, kind: &str, number: u64) -> String {
+        if self.is_clustered {
+            return format!("{kind}:{{{}}}:{number}", number % SHARED_SLOTS);
+        }
+        format!("{kind}:{number}")
+    }
+
+    /// Keys of the same place may be in one request.
+    fn place_of(&self, key: &str) -> u16 {
+        let slot = slot_of(key.as_bytes());
+        if self.is_clustered { slot } else { self.topology.backend_of(slot).0 }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
+use super::cluster::{Cluster, Verdict};
 use super::history::History;
 use super::network::SocketId;
 use super::plan::{Faults, Plan, Stall};
@@ -42,6 +43,8 @@ struct Connection {
     /// When the last request that came will have been carried out.
     busy_until: Timestamp,
     block: Option<Block>,
+    /// It was said that the next request is for a slot that is taken over; or the block, if it is one.
+    asking: bool,
     /// The requests of the block.
     queued: Vec<Waiting>,
     /// The other end is gone. What had come is carried out all the same, as a store does that has read it.
@@ -59,6 +62,7 @@ pub(super) struct Work {
 
 pub(super) struct Store {
     engine: Engine,
+    cursors: Cursors,
     connections: BTreeMap<SocketId, Connection>,
     killed: Vec<SocketId>,
     loading_until: Timestamp,
@@ -79,6 +83,7 @@ impl Store {
     pub fn new(mut random: Random, plan: &Plan, stall: Option<Stall>) -> Self {
         Self {
             engine: Engine::new(EngineLimits::with_memory(1 << 30), random.bits()),
+            cursors: Cursors::default(),
             connections: BTreeMap::new(),
             killed: Vec::new(),
             loading_until: Timestamp::ZERO,
@@ -115,6 +120,7 @@ impl Store {
             waiting: VecDeque::new(),
             busy_until: Timestamp::ZERO,
             block: None,
+            asking: false,
             queued: Vec::new(),
             ended: false,
         };
@@ -195,8 +201,9 @@ impl Store {
         socket: SocketId,
         now: Now,
         history: &mut History,
+        cluster: Option<(&Cluster, usize)>,
     ) -> Result<Option<StoreAnswer>, String> {
-        let answer = self.carry_out_next(socket, now, history)?;
+        let answer = self.carry_out_next(socket, now, history, cluster)?;
         while let Some(killed) = self.engine.poll_killed() {
             let killed = SocketId(killed as usize);
             if self.connections.remove(&killed).is_some() {
@@ -220,6 +227,7 @@ impl Store {
         socket: SocketId,
         now: Now,
         history: &mut History,
+        cluster: Option<(&Cluster, usize)>,
     ) -> Result<Option<StoreAnswer>, String> {
         let Some(connection) = self.connections.get_mut(&socket) else { return Ok(None) };
         let waiting = connection.waiting.pop_front().expect("each request has its time");
@@ -236,18 +244,22 @@ impl Store {
         let mut reply = Vec::new();
         if self.loading_until > now.monotonic && !speaks_always {
             if connection.block.is_some() {
-                // As in Redis, the block that it stands in is spoilt.
-                let words: [Argument; 1] = [Argument { start: 0, length: 1 }];
-                self.engine.execute(
-                    &mut connection.session,
-                    Arguments::new(b"?", &words),
-                    now,
-                    &mut Vec::new(),
-                );
+                spoil(&mut self.engine, &mut connection.session, now);
             }
             return Ok(Some(StoreAnswer::Reply(LOADING.to_vec())));
         }
-        self.engine.execute(&mut connection.session, arguments, now, &mut reply);
+        if let Some(cluster) = cluster {
+            let answer = answer_as_node(connection, &mut self.engine, &arguments, now, cluster)?;
+            if let Some(answer) = answer {
+                return Ok(Some(StoreAnswer::Reply(answer)));
+            }
+        }
+        match cluster {
+            Some(_) if arguments.name() == b"SCAN" => {
+                reply = self.cursors.scan(&mut self.engine, &arguments, now)?;
+            }
+            _ => _ = self.engine.execute(&mut connection.session, arguments, now, &mut reply),
+        }
         if connection.block.is_some() {
             connection.queued.push(waiting);
         } else {
@@ -275,16 +287,122 @@ impl Store {
     }
 
     /// What it holds, seen from beside.
-    pub fn value(&mut self, key: &str, now: Now) -> Option<Vec<u8>> {
-        let mut frame = Vec::new();
-        encode::request(&mut frame, [b"GET", key.as_bytes()].into_iter());
-        let mut consumed = 0;
-        let mut decoder = RequestDecoder::default();
-        let request = decoder.next(&frame, &mut consumed, &RequestLimits::trusted(1 << 20));
-        let request = request.expect("well formed").expect("whole");
+    pub fn value(&mut self, key: &[u8], now: Now) -> Option<Vec<u8>> {
+        reply::text(&said(&mut self.engine, &[b"GET", key], now)).map(<[u8]>::to_vec)
+    }
+
+    /// All its keys.
+    pub fn keys(&mut self, now: Now) -> Vec<Vec<u8>> {
+        let told = said(&mut self.engine, &[b"KEYS", b"*"], now);
+        let keys = reply::elements(&told).expect("an array").filter_map(reply::text);
+        let mut keys: Vec<Vec<u8>> = keys.map(<[u8]>::to_vec).collect();
+        keys.sort();
+        keys
+    }
+
+    /// Does it have requests yet to carry out for slots that it takes over?
+    pub fn will_be_asked(&self) -> bool {
+        let is_asking =
+            |waiting: &Waiting| Arguments::new(&waiting.frame, &waiting.places).name() == b"ASKING";
+        self.connections.values().any(|known| known.asking || known.waiting.iter().any(is_asking))
+    }
+
+    /// A key leaves: its value, and when it ends if it does.
+    pub fn take(&mut self, key: &[u8], now: Now) -> Option<(Vec<u8>, Option<i64>)> {
+        let value = self.value(key, now)?;
+        let until = reply::integer(&said(&mut self.engine, &[b"PEXPIRETIME", key], now));
+        said(&mut self.engine, &[b"DEL", key], now);
+        Some((value, until.filter(|until| *until > 0)))
+    }
+
+    /// A key comes.
+    pub fn put(&mut self, key: &[u8], value: &[u8], until: Option<i64>, now: Now) {
+        let until = until.map(|until| until.to_string());
+        match &until {
+            Some(until) => said(&mut self.engine, &[b"SET", key, value, b"PXAT", until.as_bytes()], now),
+            None => said(&mut self.engine, &[b"SET", key, value], now),
+        };
+    }
+}
+
+/// Cursors that the engine gave: it makes them larger than the nodes of a real cluster do, so they are told by their places here.
+#[derive(Debug, Default)]
+struct Cursors(Vec<Vec<u8>>);
+
+impl Cursors {
+    fn scan(&mut self, engine: &mut Engine, arguments: &Arguments<'_>, now: Now) -> Result<Vec<u8>, String> {
+        let mut words: Vec<&[u8]> = arguments.iter().collect();
+        let place = std::str::from_utf8(words[1]).ok().and_then(|word| word.parse::<usize>().ok());
+        let place = place.ok_or("a node was sent what is no cursor")?;
+        if let Some(place) = place.checked_sub(1) {
+            words[1] = self.0.get(place).ok_or("a node was sent a cursor that it never gave")?;
+        }
+        let told = said(engine, &words, now);
+        let mut parts = reply::elements(&told).ok_or("a page")?;
+        let next = parts.next().and_then(reply::text).ok_or("a cursor")?;
         let mut out = Vec::new();
-        self.engine.execute(&mut Session::new(0), request.arguments, now, &mut out);
-        reply::text(&out).map(<[u8]>::to_vec)
+        encode::array(&mut out, 2);
+        if next == b"0" {
+            encode::bulk(&mut out, b"0");
+        } else {
+            self.0.push(next.to_vec());
+            encode::bulk(&mut out, self.0.len().to_string().as_bytes());
+        }
+        out.extend_from_slice(parts.rest());
+        Ok(out)
+    }
+}
+
+/// What an engine says to words from beside.
+fn said(engine: &mut Engine, words: &[&[u8]], now: Now) -> Vec<u8> {
+    let mut frame = Vec::new();
+    encode::request(&mut frame, words.iter().copied());
+    let mut consumed = 0;
+    let mut decoder = RequestDecoder::default();
+    let request = decoder.next(&frame, &mut consumed, &RequestLimits::trusted(1 << 20));
+    let request = request.expect("well formed").expect("whole");
+    let mut out = Vec::new();
+    engine.execute(&mut Session::new(0), request.arguments, now, &mut out);
+    out
+}
+
+/// As in Redis, the block that a refused request stands in is not carried out.
+fn spoil(engine: &mut Engine, session: &mut Session, now: Now) {
+    let words: [Argument; 1] = [Argument { start: 0, length: 1 }];
+    engine.execute(session, Arguments::new(b"?", &words), now, &mut Vec::new());
+}
+
+/// What a node of a cluster says instead of carrying a request out, if it does not.
+fn answer_as_node(
+    connection: &mut Connection,
+    engine: &mut Engine,
+    arguments: &Arguments<'_>,
+    now: Now,
+    (cluster, node): (&Cluster, usize),
+) -> Result<Option<Vec<u8>>, String> {
+    let Connection { block, queued, session, asking, .. } = connection;
+    let was_asking = std::mem::take(asking);
+    *asking = was_asking && block.is_some();
+    let is_end = arguments.name() == b"EXEC";
+    let of_block = queued.iter().filter(|_| is_end).map(|done| Arguments::new(&done.frame, &done.places));
+    let this = (!is_end).then_some(*arguments);
+    let holds = &mut |key: &[u8]| said(engine, &[b"EXISTS", key], now) == b":1\r\n";
+    match cluster.judge(node, was_asking, of_block.chain(this), holds)? {
+        Verdict::CarryOut => Ok(None),
+        Verdict::Answered(line) => {
+            *asking = arguments.name() == b"ASKING";
+            Ok(Some(line.as_bytes().to_vec()))
+        }
+        Verdict::Refused(line) => {
+            if is_end {
+                queued.clear();
+                let words: [Argument; 1] = [Argument { start: 0, length: 7 }];
+                engine.execute(session, Arguments::new(b"DISCARD", &words), now, &mut Vec::new());
+            } else if block.is_some() {
+                spoil(engine, session, now);
+            }
+            Ok(Some(line.into_bytes()))
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::capacity::Ability;
 use super::client::{Client, Leaving, Move, Stage};
+use super::cluster::Cluster;
 use super::expect::Allowed;
 use super::history::{History, Sent};
 use super::network::{Lane, Peer, Socket, SocketId, pieces};
@@ -15,6 +16,7 @@ use super::overload::{Outcome, Trouble};
 use super::plan::{ASKED, Load, Plan};
 use super::store::{Store, StoreAnswer};
 use super::token::tokens;
+use super::topology::{Found, Topology as Lookout, delay_of_news};
 use super::trace::Trace;
 use super::{Summary, Voice};
 use crate::config::Quotas;
@@ -22,9 +24,10 @@ use crate::control::pool::Rhythm;
 use crate::control::reconciliation::Reconciliation;
 use crate::policy::window::Bounds;
 use crate::protocol::{Room, Segment, encode};
+use crate::routing::cluster::Map;
 use crate::routing::{Topology, slot_of};
 use crate::shard::{
-    AdmissionSettings, BackendSettings, Batch, BulkheadFigures, ClientLimits, Counter, Mode,
+    AdmissionSettings, BackendSettings, Batch, BulkheadFigures, ClientLimits, Counter, Doubt, Mode,
     OverloadSettings, Question, ReplyTo, Shard, ShardSettings,
 };
 use crate::values::Random;
@@ -52,6 +55,8 @@ enum Input {
     Batch(Box<Batch>),
     Answer(ReplyTo, Vec<u8>),
     Grants(Vec<Grant>),
+    Slots(Arc<Map>),
+    SlotsConfirmed(Timestamp),
     Drain,
 }
 
@@ -67,6 +72,12 @@ enum Event {
     StoreSeesEnd(SocketId),
     StoreActs(SocketId),
     PoolsHear(Report),
+    /// Something about the slots of the cluster that move.
+    SlotsGoOn,
+    Doubted(Doubt),
+    /// It may be time to ask nodes for their views.
+    LookOut,
+    NodeTells(u16),
     TellBulkheads,
 }
 
@@ -111,6 +122,8 @@ struct Core {
     to_others: Vec<Lane>,
     to_pools: Lane,
     from_pools: Lane,
+    /// News of the cluster.
+    of_slots: Lane,
     /// What it said that it spent, and what it said that requests had cost, in millionths of a request unit.
     spent: i64,
     metered: u64,
@@ -143,6 +156,8 @@ pub(super) struct World {
     trace: Trace,
     voice: Voice,
     topology: Topology,
+    /// The stores are a cluster, of which somebody finds out.
+    cluster: Option<(Cluster, Lookout)>,
 }
 
 /// How often cores report to the pools of quotas, and how long a report is under way at most when the pools stall.
@@ -177,7 +192,14 @@ fn filled(shard: &mut Shard, owner: Owner, buffer: Vec<u8>, received: usize, now
 impl World {
     pub fn new(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
-        let plan = Plan::drawn(&mut random);
+        let plan = Plan::drawn_of_any(&mut random);
+        Self::of(plan, random, steps, voice)
+    }
+
+    /// A world with a cluster.
+    pub fn clustered(seed: u64, steps: u64, voice: Voice) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Plan::clustered(&mut random);
         Self::of(plan, random, steps, voice)
     }
 
@@ -206,7 +228,7 @@ impl World {
                     backends: Arc::clone(&backends),
                     links_per_backend: plan.links_per_backend,
                     replicas: Mode::Off,
-                    retries: Mode::Off,
+                    retries: plan.cluster.map_or(Mode::Off, |moves| moves.retries),
                     heavy_links: plan.heavy_links,
                     heavy_from: plan.heavy_from,
                     request_bytes_max: 4 << 20,
@@ -232,6 +254,7 @@ impl World {
                     slept: Vec::new(),
                     to_pools: Lane::default(),
                     from_pools: Lane::default(),
+                    of_slots: Lane::default(),
                     spent: 0,
                     metered: 0,
                     to_others: vec![Lane::default(); usize::from(plan.shards)],
@@ -241,6 +264,11 @@ impl World {
         let stores = (0..plan.backends)
             .map(|index| Store::new(random.fork(), &plan, plan.stall_of(usize::from(index))))
             .collect();
+        let cluster = plan.cluster.map(|moves| {
+            let cluster = Cluster::new(moves, plan.backends);
+            let lookout = Lookout::new(&cluster, plan.backends, random.fork());
+            (cluster, lookout)
+        });
         let mut world = Self {
             steps,
             step: 0,
@@ -263,8 +291,10 @@ impl World {
             trace: Trace::new(),
             voice,
             topology,
+            cluster,
             plan,
         };
+        world.find_cluster();
         if voice == Voice::Narrating {
             eprintln!("{:?}", world.plan);
             if world.plan.load.is_some() {
@@ -309,6 +339,8 @@ impl World {
                 .iter()
                 .sum(),
             from_copies: self.counted(Counter::HotHitsCopied),
+            redirections: self.counted(Counter::Redirections),
+            slots_moved: self.cluster.as_ref().map_or(0, |(cluster, _)| cluster.moved),
             trace: self.trace.value(),
         })
     }
@@ -435,6 +467,10 @@ impl World {
             Event::StoreSeesEnd(socket) => self.store_of(socket).ended(socket),
             Event::StoreActs(socket) => self.store_acts(socket)?,
             Event::PoolsHear(report) => self.pools_hear(&report),
+            Event::SlotsGoOn => self.slots_go_on(),
+            Event::Doubted(doubt) => self.doubted(doubt),
+            Event::LookOut => self.look_out(),
+            Event::NodeTells(node) => self.node_tells(node),
             Event::TellBulkheads => {
                 self.tell_bulkheads();
                 if !self.over {
@@ -527,6 +563,11 @@ impl World {
             let arrival = self.cores[shard].to_pools.arrival(self.now, delay, &mut self.random);
             self.at(arrival, Event::PoolsHear(report));
         }
+        while let Some(doubt) = self.cores[shard].shard.poll_doubt() {
+            let delay = self.plan.cluster.map_or(Duration::ZERO, |moves| moves.news_delay);
+            let delay = delay_of_news(delay, &mut self.random);
+            self.after(delay, Event::Doubted(doubt));
+        }
         if let Some(at) = self.cores[shard].shard.poll_deadline() {
             let at = at.max(self.now);
             if self.cores[shard].turns.first().is_none_or(|next| *next > at) {
@@ -602,6 +643,8 @@ impl World {
             Input::Batch(batch) => core.handle_batch(batch, now),
             Input::Answer(to, reply) => core.handle_answer(to, &reply, now),
             Input::Grants(grants) => core.handle_grants(&grants, now),
+            Input::Slots(map) => core.handle_slots(map, now),
+            Input::SlotsConfirmed(at) => core.handle_slots_confirmed(at),
             Input::Drain => core.handle_drain(),
         }
     }
@@ -804,6 +847,7 @@ impl World {
         }
         let allowed = Allowed {
             refusals: !self.plan.is_calm(),
+            redirections: self.plan.cluster.is_some(),
             lateness: self.plan.sleeps.is_some(),
             throttling: self.plan.quota.is_some(),
             oversized: self.plan.reply_bytes_max.min(self.plan.output_bytes_max) < 300_000,
@@ -831,6 +875,87 @@ impl World {
         self.at(arrival, Event::Input(shard, Input::Grants(grants)));
     }
 
+    // A cluster.
+
+    /// All cores know it before the first client comes.
+    fn find_cluster(&mut self) {
+        let now = self.clocks();
+        let Some((cluster, lookout)) = &self.cluster else { return };
+        let (apart, map) = (cluster.moves().apart, lookout.map());
+        self.cores.iter_mut().for_each(|core| core.shard.handle_slots(Arc::clone(&map), now));
+        self.after(apart, Event::SlotsGoOn);
+        self.plan_round();
+    }
+
+    fn slots_go_on(&mut self) {
+        let now = self.clocks();
+        let known: Vec<&str> = self.history.keys().chain(self.history.counters()).collect();
+        let wanted = (!known.is_empty() && !self.over).then(|| slot_of(self.random.pick(&known).as_bytes()));
+        let Some((cluster, _)) = &mut self.cluster else { return };
+        let news = cluster.go_on(&mut self.stores, wanted, now, &mut self.random);
+        let apart = cluster.moves().apart.mul_f64(self.random.exponential());
+        let goes_on = !self.over || !cluster.is_at_rest();
+        if let Some(news) = news.filter(|_| self.voice == Voice::Narrating) {
+            eprintln!("       {:>12} {news}", self.now.as_nanos());
+        }
+        if goes_on {
+            self.after(apart, Event::SlotsGoOn);
+        }
+    }
+
+    fn doubted(&mut self, doubt: Doubt) {
+        let Some((_, lookout)) = &mut self.cluster else { return };
+        let map = lookout.hear(doubt);
+        self.tell_slots(Found { map, sure_of: None });
+        self.plan_round();
+    }
+
+    fn plan_round(&mut self) {
+        let Some((_, lookout)) = &mut self.cluster else { return };
+        let Some(next) = lookout.next(self.over) else { return };
+        let next = next.max(self.now);
+        if lookout.due.is_none_or(|due| due > next) {
+            lookout.due = Some(next);
+            self.at(next, Event::LookOut);
+        }
+    }
+
+    fn look_out(&mut self) {
+        let Some((_, lookout)) = &mut self.cluster else { return };
+        if lookout.due.is_some_and(|due| due <= self.now) {
+            lookout.due = None;
+        }
+        for node in lookout.begin(self.now) {
+            let delay = self.some_delay();
+            self.after(delay, Event::NodeTells(node));
+        }
+        self.plan_round();
+    }
+
+    fn node_tells(&mut self, node: u16) {
+        let Some((cluster, lookout)) = &mut self.cluster else { return };
+        if let Some(found) = lookout.told(Some(cluster.view(node)), self.now) {
+            self.tell_slots(found);
+            self.plan_round();
+        }
+    }
+
+    /// Every core hears of it, sooner or later.
+    fn tell_slots(&mut self, Found { map, sure_of }: Found) {
+        let longest = self.plan.cluster.map_or(Duration::ZERO, |moves| moves.news_delay);
+        for core in 0..self.cores.len() {
+            let delay = delay_of_news(longest, &mut self.random);
+            let arrival =
+                self.cores[core].of_slots.arrival(self.now.after(delay), Duration::ZERO, &mut self.random);
+            if let Some(map) = &map {
+                self.at(arrival, Event::Input(core, Input::Slots(Arc::clone(map))));
+            }
+            if let Some(at) = sure_of {
+                self.at(arrival, Event::Input(core, Input::SlotsConfirmed(at)));
+            }
+        }
+    }
+
     // Stores.
 
     fn store_of(&mut self, socket: SocketId) -> &mut Store {
@@ -842,7 +967,8 @@ impl World {
         let now = self.clocks();
         let Peer::Store(backend) = self.sockets[socket.0].peer else { unreachable!("a store's socket") };
         let store = &mut self.stores[usize::from(backend.0)];
-        let answer = store.carry_out(socket, now, &mut self.history)?;
+        let cluster = self.cluster.as_ref().map(|(cluster, _)| (cluster, usize::from(backend.0)));
+        let answer = store.carry_out(socket, now, &mut self.history, cluster)?;
         while let Some(killed) = self.stores[usize::from(backend.0)].poll_killed() {
             self.send_to_shard(killed, Input::Lost(killed));
         }
@@ -935,8 +1061,12 @@ impl World {
     }
 
     fn stored(&mut self, key: &str, now: Now) -> Option<Vec<u8>> {
-        let backend = self.topology.backend_of(slot_of(key.as_bytes()));
-        self.stores[usize::from(backend.0)].value(key, now)
+        let slot = slot_of(key.as_bytes());
+        let holders = match &self.cluster {
+            Some((cluster, _)) => cluster.holders_of(slot),
+            None => vec![usize::from(self.topology.backend_of(slot).0)],
+        };
+        holders.into_iter().find_map(|store| self.stores[store].value(key.as_bytes(), now))
     }
 
     // Time.
