@@ -4,6 +4,7 @@
 //! read later.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use super::plan::Moves;
 use super::store::Store;
@@ -190,14 +191,14 @@ impl Cluster {
         let all: Vec<u16> = (0..SLOTS).collect();
         for range in all.chunk_by(|one, next| owner(*one) == owner(*next)) {
             let last = range.last().expect("chunks are not empty");
-            slots[usize::from(owner(range[0]))].push_str(&format!(" {}-{last}", range[0]));
+            _ = write!(slots[usize::from(owner(range[0]))], " {}-{last}", range[0]);
         }
         for (slot, open) in &self.open {
             let is_over = open.claimed && open.target == teller;
             if open.source == teller {
-                slots[usize::from(teller)].push_str(&format!(" [{slot}->-{:040}]", open.target));
+                _ = write!(slots[usize::from(teller)], " [{slot}->-{:040}]", open.target);
             } else if open.target == teller && !is_over {
-                slots[usize::from(teller)].push_str(&format!(" [{slot}-<-{:040}]", open.source));
+                _ = write!(slots[usize::from(teller)], " [{slot}-<-{:040}]", open.source);
             }
         }
         let line = |(node, slots): (usize, String)| {

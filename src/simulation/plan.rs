@@ -251,7 +251,7 @@ impl Plan {
             cluster: Some(Moves::drawn(random, self.sleeps)),
             // What is refused for its price finds out nothing about slots.
             quota: self.quota.filter(|_| random.per_mille(300)),
-            hot: HotSettings { mode, detection, ttl, scripts, copied_from, seed, ..HotSettings::new(SLOTS) },
+            hot: HotSettings { mode, detection, ttl, copied_from, scripts, seed, ..HotSettings::new(SLOTS) },
             ..self
         }
     }
