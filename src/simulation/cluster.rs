@@ -1,9 +1,12 @@
 //! A cluster: which of the stores owns each slot, slots that move between them key by key, and what each store therefore refuses.
 //!
+//! Nodes lie as well: they send a request around, or to who is no node, and tell of others what was true once. And a script may end
+//! with the words of a refusal though it was carried out.
+//!
 //! Keys move for good: a store holds only what it was sent or given, so a request that reaches the wrong one is noticed by what is
 //! read later.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
 use super::plan::Moves;
@@ -44,13 +47,20 @@ pub(super) struct Cluster {
     open: BTreeMap<u16, Open>,
     /// When slots moved last.
     settled: BTreeMap<u16, Timestamp>,
+    /// Owners and epochs, as nodes may tell them that hear late: the newest last.
+    past: VecDeque<(Vec<u16>, Vec<u64>)>,
     /// Slots that have moved.
     pub moved: u64,
 }
 
+/// Old views that nodes may have of each other.
+const PAST_MOST: usize = 4;
+
 const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
 const ROLE_OF_PRIMARY: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 
+/// Where there is no node.
+const NOBODY: &str = "10.0.0.99:7099";
 /// Slots that move at the same time.
 const OPEN_MOST: usize = 3;
 
@@ -64,6 +74,7 @@ impl Cluster {
             epochs: (1..=u64::from(nodes)).collect(),
             open: BTreeMap::new(),
             settled: BTreeMap::new(),
+            past: VecDeque::new(),
             moved: 0,
         }
     }
@@ -144,6 +155,10 @@ impl Cluster {
         let slots: Vec<u16> = self.open.keys().copied().collect();
         let slot = *random.pick(&slots);
         let Open { source, target, claimed } = self.open[&slot];
+        // Who stands still gives nothing and takes nothing.
+        if [source, target].iter().any(|node| stores[usize::from(*node)].stands_still(now.monotonic)) {
+            return None;
+        }
         let keys = stores[usize::from(source)].keys(now);
         let keys: Vec<Vec<u8>> = keys.into_iter().filter(|key| slot_of(key) == slot).collect();
         if !keys.is_empty() {
@@ -157,6 +172,10 @@ impl Cluster {
         }
         if claimed {
             self.open.remove(&slot);
+            self.past.push_back((self.owners.clone(), self.epochs.clone()));
+            if self.past.len() > PAST_MOST {
+                self.past.pop_front();
+            }
             self.owners[usize::from(slot)] = target;
             self.settled.insert(slot, now.monotonic);
             self.moved += 1;
@@ -181,11 +200,39 @@ impl Cluster {
         Some(format!("slot {slot} moves from {source} to {target}"))
     }
 
-    /// What a node tells of the cluster.
-    pub fn view(&self, teller: u16) -> View {
-        let owner = |slot: u16| match self.open.get(&slot) {
-            Some(open) if open.claimed && open.target == teller => open.target,
-            _ => self.owners[usize::from(slot)],
+    /// What a node says instead, where it would refuse a request for a slot or not.
+    pub fn lie(&self, node: usize, arguments: &Arguments<'_>, random: &mut Random) -> Option<String> {
+        let first = command::recognise(arguments).ok()?.first_key(arguments).ok()??;
+        let slot = slot_of(arguments.at(first));
+        // Whoever asks a node to take over what has not left yet makes it twice: nobody can guard against that lie.
+        let word = if random.per_mille(900) { "MOVED" } else { "ASK" };
+        let target = match random.below(8) {
+            _ if word == "ASK" => NOBODY.to_owned(),
+            0 => NOBODY.to_owned(),
+            1 => address_of(node as u16).to_string(),
+            _ => address_of(random.below(u64::from(self.nodes)) as u16).to_string(),
+        };
+        let slot = if random.per_mille(50) { (slot + 1) % SLOTS } else { slot };
+        Some(format!("-{word} {slot} {target}\r\n"))
+    }
+
+    /// What a node tells of the cluster; of others what was true once, if it hears late.
+    pub fn view(&self, teller: u16, random: &mut Random) -> View {
+        let past = self.past.get(random.index(self.past.len().max(1)));
+        let past = past.filter(|_| random.per_mille(20 * self.moves.lies));
+        let owner = |slot: u16| {
+            let current = self.owners[usize::from(slot)];
+            match (self.open.get(&slot), past) {
+                (Some(open), _) if open.claimed && open.target == teller => open.target,
+                (_, Some((owners, _))) if current != teller && owners[usize::from(slot)] != teller => {
+                    owners[usize::from(slot)]
+                }
+                _ => current,
+            }
+        };
+        let epoch_of = |node: usize| match past {
+            Some((_, epochs)) if node != usize::from(teller) => epochs[node],
+            _ => self.epochs[node],
         };
         let mut slots = vec![String::new(); usize::from(self.nodes)];
         let all: Vec<u16> = (0..SLOTS).collect();
@@ -202,8 +249,7 @@ impl Cluster {
             }
         }
         let line = |(node, slots): (usize, String)| {
-            let (myself, epoch) =
-                (if node == usize::from(teller) { "myself," } else { "" }, self.epochs[node]);
+            let (myself, epoch) = (if node == usize::from(teller) { "myself," } else { "" }, epoch_of(node));
             let place = address_of(node as u16);
             format!("{node:040} {place}@1 {myself}master - 0 0 {epoch} connected{slots}\n")
         };

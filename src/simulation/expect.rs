@@ -21,6 +21,8 @@ pub(super) enum Expected {
     NoBlock(&'static str),
     /// `OK` to these writes.
     Ok(Vec<usize>),
+    /// `OK` to this write, by a script: it may have ended with the words of a refusal.
+    Scripted(usize),
     /// The length after an append.
     Appended(usize),
     /// 1 if these writes were made, 0 if not; `certain` where it must be 1.
@@ -116,7 +118,9 @@ impl Asked {
         allowed: Allowed,
     ) -> Result<Judged, String> {
         if let Some(fate) = refusal(reply, allowed)? {
-            use Expected::{Block, Exactly, Log, OneOf, OwnError, Scanned, Taken, Told, Value, Values};
+            use Expected::{
+                Block, Exactly, Log, OneOf, OwnError, Scanned, Scripted, Taken, Told, Value, Values,
+            };
             if matches!(self.expected, Exactly(_))
                 || (self.chooses_dialect() && !reply.starts_with(STALLED))
                 || (matches!(self.expected, OwnError(_) | Told(_)) && !reply.starts_with(THROTTLED))
@@ -130,7 +134,9 @@ impl Asked {
             if reply.starts_with(OVERSIZED) && !may_be_large {
                 return Err("its reply is never large".into());
             }
-            self.refused(fate, history)?;
+            let is_sent_around = reply.windows(REDIRECTS.len()).any(|window| window == REDIRECTS.as_bytes());
+            let is_uncertain = is_sent_around && matches!(self.expected, Scripted(_));
+            self.refused(if is_uncertain { Fate::Unknown } else { fate }, history)?;
             return Ok(Judged::Refusal);
         }
         match &self.expected {
@@ -143,6 +149,10 @@ impl Asked {
             Expected::Ok(writes) => {
                 same(reply, b"+OK\r\n")?;
                 all(writes, Fate::Done(step), history)?;
+            }
+            Expected::Scripted(write) => {
+                same(reply, b"+OK\r\n")?;
+                history.settle(*write, Fate::Done(step))?;
             }
             Expected::Appended(write) => {
                 number(reply)?;
@@ -219,7 +229,9 @@ impl Asked {
             Expected::Ok(writes) | Expected::Deleted(writes) | Expected::IfNone { writes, .. } => {
                 all(writes, fate, history)
             }
-            Expected::Appended(write) | Expected::Taken { write, .. } => history.settle(*write, fate),
+            Expected::Scripted(write) | Expected::Appended(write) | Expected::Taken { write, .. } => {
+                history.settle(*write, fate)
+            }
             Expected::Counted(key) => {
                 if fate == Fate::Never {
                     history.never_counted(key);
@@ -323,9 +335,9 @@ const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
+const REDIRECTS: &str = "reason=redirects ";
 /// Why a cluster may have no use for a request. None was carried out.
-const OF_CLUSTERS: [&str; 4] =
-    ["reason=redirects ", "reason=no-owner ", "reason=not-primary ", "reason=topology "];
+const OF_CLUSTERS: [&str; 4] = [REDIRECTS, "reason=no-owner ", "reason=not-primary ", "reason=topology "];
 
 /// If the reply is a refusal, what it means for the request's effect.
 fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {

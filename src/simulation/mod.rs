@@ -18,7 +18,7 @@
 //! | sockets: delays, splits, order | `network.rs` |
 //! | clients: what they send, when, how they leave | `client.rs`, `request.rs` |
 //! | stores: the embedded engine, slow and unreliable | `store.rs` |
-//! | stores that are a cluster: slots that move, and what is refused | `cluster.rs` |
+//! | stores that are a cluster: slots that move, what is refused, and lies | `cluster.rs` |
 //! | who finds out where slots are, and when cores hear of it | `topology.rs` |
 //! | more is asked than stores can do: what becomes of it | `overload.rs` |
 //! | and what could have become of it | `capacity.rs` |

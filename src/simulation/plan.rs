@@ -105,6 +105,8 @@ pub(super) struct Moves {
     pub rest: Duration,
     /// How long news of it takes to a core, at most.
     pub news_delay: Duration,
+    /// How often, in a thousand, nodes say what is not true.
+    pub lies: u64,
     /// Reads that are lost with a connection are asked for again.
     pub retries: Mode,
 }
@@ -116,6 +118,7 @@ impl Moves {
             rest: Duration::from_millis(280) + sleeps.map_or(Duration::ZERO, |sleeps| sleeps.longest),
             apart: micros(random, &[200, 1_000, 5_000, 20_000]),
             news_delay: micros(random, &[10, 1_000, 20_000, 200_000]),
+            lies: *random.pick(&[0, 0, 0, 5, 40]),
             retries: *random.pick(&[Mode::Off, Mode::On, Mode::On]),
         }
     }

@@ -141,7 +141,7 @@ impl Writer {
             let sent = self.next(step);
             let (write, value) = self.written(sent, &key, history);
             let words = [&b"EVAL"[..], b"SET", b"1", key.as_bytes(), &value];
-            return self.push(burst, sent, &words, Expected::Ok(vec![write]));
+            return self.push(burst, sent, &words, Expected::Scripted(write));
         }
         self.set_key(burst, &key, step, history);
     }

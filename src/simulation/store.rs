@@ -27,6 +27,7 @@ pub(super) enum StoreAnswer {
 struct Waiting {
     frame: Vec<u8>,
     places: Vec<Argument>,
+    is_script: bool,
 }
 
 /// What stands between MULTI and EXEC.
@@ -166,11 +167,12 @@ impl Store {
                     let frame = request.arguments.frame().to_vec();
                     let mut places = request.arguments.places().to_vec();
                     // A script is the name of a command, which is called with its key and its arguments.
-                    if request.arguments.name() == b"EVAL" {
+                    let is_script = request.arguments.name() == b"EVAL";
+                    if is_script {
                         places.remove(2);
                         places.remove(0);
                     }
-                    connection.waiting.push_back(Waiting { frame, places });
+                    connection.waiting.push_back(Waiting { frame, places, is_script });
                 }
                 Ok(None) => break,
                 Err(error) => return Err(format!("a store was sent malformed bytes: {}", error.0)),
@@ -248,6 +250,20 @@ impl Store {
             }
             return Ok(Some(StoreAnswer::Reply(LOADING.to_vec())));
         }
+        let mut forged = None;
+        if let Some((nodes, node)) = cluster
+            && self.random.per_mille(nodes.moves().lies)
+            && arguments.name() != b"EXEC"
+        {
+            let lie = nodes.lie(node, &arguments, &mut self.random);
+            if let Some(lie) = lie.filter(|_| connection.block.is_none()) {
+                if !waiting.is_script {
+                    connection.asking = false;
+                    return Ok(Some(StoreAnswer::Reply(lie.into_bytes())));
+                }
+                forged = Some(lie);
+            }
+        }
         if let Some(cluster) = cluster {
             let answer = answer_as_node(connection, &mut self.engine, &arguments, now, cluster)?;
             if let Some(answer) = answer {
@@ -275,6 +291,9 @@ impl Store {
                 }
             }
         }
+        if let Some(forged) = forged {
+            return Ok(Some(StoreAnswer::Reply(forged.into_bytes())));
+        }
         if self.random.per_mille(self.faults.garbage) {
             return Ok(Some(StoreAnswer::Reply(b"what?\r\n".to_vec())));
         }
@@ -298,6 +317,11 @@ impl Store {
         let mut keys: Vec<Vec<u8>> = keys.map(<[u8]>::to_vec).collect();
         keys.sort();
         keys
+    }
+
+    /// Does it do nothing now?
+    pub fn stands_still(&self, now: Timestamp) -> bool {
+        self.stalled_until > now
     }
 
     /// Does it have requests yet to carry out for slots that it takes over?

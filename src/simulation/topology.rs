@@ -32,9 +32,9 @@ pub(super) struct Topology {
 
 impl Topology {
     /// It has asked everybody once.
-    pub fn new(cluster: &Cluster, nodes: u16, random: Random) -> Self {
+    pub fn new(cluster: &Cluster, nodes: u16, mut random: Random) -> Self {
         let mut known = Known::default();
-        let views: Vec<View> = (0..nodes.min(3)).map(|node| cluster.view(node)).collect();
+        let views: Vec<View> = (0..nodes.min(3)).map(|node| cluster.view(node, &mut random)).collect();
         known.apply(&views);
         let mut refresh = Refresh::new(usize::from(nodes), random);
         refresh.poll_round(known.map(), Timestamp::ZERO);

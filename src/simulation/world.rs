@@ -934,7 +934,10 @@ impl World {
 
     fn node_tells(&mut self, node: u16) {
         let Some((cluster, lookout)) = &mut self.cluster else { return };
-        if let Some(found) = lookout.told(Some(cluster.view(node)), self.now) {
+        // Who stands still tells nobody anything.
+        let is_silent = self.stores[usize::from(node)].stands_still(self.now);
+        let view = (!is_silent).then(|| cluster.view(node, &mut self.random));
+        if let Some(found) = lookout.told(view, self.now) {
             self.tell_slots(found);
             self.plan_round();
         }

@@ -28,8 +28,8 @@ struct Flags {
     /// seeds then.
     #[arg(long, conflicts_with = "steps")]
     overload: bool,
-    /// Only worlds in which the stores are a cluster: slots move between its nodes key by key, and cores hear of it late. Otherwise
-    /// a fifth of all worlds are such.
+    /// Only worlds in which the stores are a cluster: slots move between its nodes key by key, cores hear of it late, and some nodes
+    /// lie. Otherwise a fifth of all worlds are such.
     #[arg(long, conflicts_with = "overload")]
     cluster: bool,
     /// What goes wrong besides: none, all, or some of cold-start, late-cores, stalls and lost-links with + between them. The default
