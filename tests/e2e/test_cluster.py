@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import threading
 from itertools import cycle
 from random import Random
@@ -233,6 +234,22 @@ def test_a_primary_hands_over_and_another_one_dies(servers):
     for appended in load.appended.values():
         assert appended == sorted(appended)
     assert "cluster: map" in weir.output(1 << 20)
+
+
+def test_a_primary_that_hangs_is_replaced_long_before_it_is_given_up(servers):
+    cluster = Cluster(servers, primaries=3, replicas=3)
+    weir = servers.weir(flags=[*SHARDS, "--backend-timeout", "10m"], storage=cluster.storage)
+    key = next(name for name in map(str, range(100)) if cluster.owner(slot_of(cluster, name)) is cluster.nodes[1])
+    with weir.connect(timeout=60) as client, weir.connect(timeout=60) as reader:
+        assert said(client, "SET", key, "before") == "OK"
+        cluster.nodes[1].signal(signal.SIGSTOP)
+        reader.send("GET", key)
+        told = client.call("SET", key, "after").text
+        assert "reason=node-failed" in told or "reason=stalled" in told, told
+        until(lambda: client.call("SET", key, "later").text == "OK", "another has its slots")
+        read = reader.read()
+        assert "reason=stalled" in read.text or in_text(read.plain()) in ("before", "later"), read
+    cluster.nodes[1].signal(signal.SIGCONT)
 
 
 def walk(client: Connection, count: int = 10, between=lambda: None) -> tuple[set[str], int]:

@@ -131,6 +131,13 @@ impl Map {
         self.nodes().filter(move |node| is_well(node) || owns[usize::from(node.key.backend.0)])
     }
 
+    /// Primaries that have failed, and whose slots others have by now.
+    pub fn fallen(&self) -> impl Iterator<Item = &Node> {
+        let stores: Vec<NodeKey> = self.stores().map(|node| node.key).collect();
+        let is_fallen = move |node: &&Node| node.failed && !stores.contains(&node.key);
+        self.nodes().filter(is_fallen).filter(|node| node.role == Role::Primary)
+    }
+
     /// The node at an address. A better address of one node goes before a lesser one of another.
     pub fn find(&self, address: &ServerAddress) -> Option<&Node> {
         let rank = |node: &Node| {

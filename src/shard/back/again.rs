@@ -19,8 +19,8 @@ use crate::values::limits::SLOTS;
 use crate::values::time::Now;
 use crate::values::{ConnectionId, Timestamp};
 
-/// Ways to lose a connection that say nothing of how its node is.
-const WAYS: [&str; 2] = ["connection-lost", "node-gone"];
+/// Ways to lose a connection that say nothing of how its node is, or after which another has its slots.
+const WAYS: [&str; 3] = ["connection-lost", "node-gone", "node-failed"];
 
 /// What a connection owes, as it was sent, and which of it is asked for again.
 #[derive(Debug, Default)]

@@ -139,7 +139,8 @@ impl Back {
         now: Now,
     ) {
         let link = &self.links[connection.0 as usize];
-        let says_nothing = link.pending.is_empty() || reason == "node-gone" || link.only_reads;
+        let says_nothing =
+            link.pending.is_empty() || ["node-gone", "node-failed"].contains(&reason) || link.only_reads;
         if says_nothing || env.settings.overload.breaker == Mode::Off {
             return;
         }

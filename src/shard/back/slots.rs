@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use super::bulkhead::Bulkhead;
 use super::forward::track_of;
-use super::link::{LinkState, Pending, Purpose, whole};
+use super::link::{Link, LinkState, Pending, Purpose, whole};
 use super::unanswered::Tries;
 use super::{Back, Replies, turn_away};
 use crate::policy::retry_budget::RetryBudget;
@@ -47,6 +47,8 @@ const _: () = assert!(SLOTS < PRIMARY);
 
 /// A request is sent this often at most, and held for so long together.
 const HOPS_MAX: u8 = 6;
+/// A node that has owed something for so long may be gone.
+const SILENT: Duration = Duration::from_millis(500);
 const HELD_FOR_MAX: Duration = Duration::from_secs(1);
 /// The pause before what was refused twice is sent again; it doubles.
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
@@ -156,6 +158,8 @@ pub struct Slots {
     /// How often what is being sent was sent before.
     pub(super) tries: Tries,
     doubt: Option<Doubt>,
+    /// From where on links are looked at for being silent.
+    silent_next: usize,
     /// How much of what is lost may be asked for again.
     pub(super) retries: RetryBudget,
 }
@@ -170,6 +174,7 @@ impl Slots {
             held_bytes: 0,
             tries: Tries::default(),
             doubt: None,
+            silent_next: 0,
             retries: RetryBudget::new(cores),
         }
     }
@@ -248,6 +253,7 @@ impl Back {
         let gone: Vec<BackendId> = slots.map.gone_since(&older).map(|node| node.backend).collect();
         changed.into_iter().for_each(|backend| self.meet_anew(env, backend));
         self.leave(env, &gone, replies, now);
+        self.give_up_on_fallen(env, replies, now);
         let Some(slots) = &mut self.slots else { return };
         // What is owed by former owners comes before what new ones are sent; what replicas owe only reads.
         let owners = self.links.iter().filter(|link| !link.only_reads);
@@ -270,6 +276,35 @@ impl Back {
             if gone.contains(&link.backend) && link.state != LinkState::Closed {
                 self.drop_link(env, ConnectionId(index as u32), "node-gone", replies, now);
             }
+        }
+    }
+
+    /// What is owed by nodes that others have taken over from nobody waits for: it would keep new owners waiting.
+    fn give_up_on_fallen(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
+        let Some(slots) = &self.slots else { return };
+        let fallen: Vec<BackendId> = slots.map.fallen().map(|node| node.key.backend).collect();
+        for index in 0..self.links.len() {
+            let link = &self.links[index];
+            if !link.pending.is_empty() && fallen.contains(&link.backend) {
+                self.drop_link(env, ConnectionId(index as u32), "node-failed", replies, now);
+            }
+        }
+    }
+
+    /// Who owes something and says nothing may be gone, long before that is certain: whoever asks around knows more.
+    pub fn doubt_silent(&mut self, now: Now) {
+        let Some(slots) = &mut self.slots else { return };
+        let is_silent = |link: &Link| {
+            let owes_since = link.owes_since().filter(|_| !link.only_reads);
+            owes_since.is_some_and(|since| now.monotonic.since(since) >= SILENT)
+        };
+        // Of several each has its turn.
+        let (before, after) = self.links.split_at(slots.silent_next.min(self.links.len()));
+        let places = (before.len()..).zip(after).chain((0..).zip(before));
+        let found = places.into_iter().find(|(_, link)| is_silent(link));
+        if let Some((place, link)) = found {
+            slots.silent_next = place + 1;
+            slots.doubt(Reason::LinkLost(slots.key_of(link.backend)), None);
         }
     }
 

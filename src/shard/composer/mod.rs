@@ -505,6 +505,7 @@ impl Shard {
     fn keep_house(&mut self, now: Now) {
         let (env, back, mut replies) = self.towards_clients();
         back.give_up_on_silent(env, &mut replies, now);
+        back.doubt_silent(now);
         back.look_for_stalls(&env.settings, now);
         back.look_for_strain(env, now);
         back.look_for_sickness(env, now);

@@ -33,11 +33,11 @@ pub(super) fn thirds(slot: u16) -> u16 {
 impl Rig {
     /// A map of which all cores hear.
     pub(super) fn publish(&mut self, owner_of: impl Fn(u16) -> Option<u16>) {
-        self.publish_of(NODES, owner_of);
+        self.publish_of((NODES, None), owner_of);
     }
 
-    /// The same of a cluster of so many nodes.
-    fn publish_of(&mut self, nodes: u16, owner_of: impl Fn(u16) -> Option<u16>) {
+    /// The same of a cluster of so many nodes, one of which may have failed.
+    fn publish_of(&mut self, (nodes, failed): (u16, Option<u16>), owner_of: impl Fn(u16) -> Option<u16>) {
         let mut slots: Vec<Vec<String>> = vec![Vec::new(); usize::from(nodes)];
         let all: Vec<u16> = (0..SLOTS).collect();
         for range in all.chunk_by(|one, next| owner_of(*one) == owner_of(*next)) {
@@ -45,11 +45,13 @@ impl Rig {
                 slots[usize::from(owner)].push(format!(" {}-{last}", range[0]));
             }
         }
+        let teller = usize::from(failed == Some(0));
         let newer = (self.cluster.map().version() + 1) * 10;
         let line = |(node, slots): (usize, Vec<String>)| {
-            let (myself, epoch) = (if node == 0 { "myself," } else { "" }, newer + node as u64);
+            let (myself, epoch) = (if node == teller { "myself," } else { "" }, newer + node as u64);
             let place = format!("10.0.0.{node}:{}@1", 7000 + node);
-            format!("{node:040} {place} {myself}master - 0 0 {epoch} connected{}\n", slots.concat())
+            let fail = if failed.map(usize::from) == Some(node) { ",fail" } else { "" };
+            format!("{node:040} {place} {myself}master{fail} - 0 0 {epoch} connected{}\n", slots.concat())
         };
         let told: String = slots.into_iter().enumerate().map(line).collect();
         let asked = ServerAddress { host: "10.0.0.0".to_owned(), port: 7000 };
@@ -350,7 +352,7 @@ fn a_node_that_left_the_cluster_is_let_go_of() {
     let (client, key) = (rig.client(0), rig.key(0, 2));
     rig.send(client, &[&["GET", &key]]);
     assert_eq!(rig.at_nodes(), ["2 GET"]);
-    rig.publish_of(2, |slot| Some(slot % 2));
+    rig.publish_of((2, None), |slot| Some(slot % 2));
     assert!(rig.told(client).starts_with("-UNAVAILABLE backend=10.0.0.2:7002 reason=node-gone"));
     assert_eq!(rig.at_nodes(), [""; 0]);
     rig.send(client, &[&["GET", &key]]);
@@ -752,4 +754,28 @@ fn every_append_is_carried_out_once_and_in_order_while_slots_move() {
     }
     // Slots that come back after some requests were sent away leave those behind what was carried out since.
     assert!(all_refused * 50 <= all_asked, "{all_refused} of {all_asked} refused");
+}
+
+#[test]
+fn what_a_fallen_node_owes_nobody_waits_for() {
+    let mut rig = clustered(1, |settings| settings.retries = Mode::On);
+    let (client, reader, key) = (rig.client(0), rig.client(0), rig.key(0, 0));
+    rig.send(client, &[&["INCR", &key]]);
+    rig.send(reader, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["0 INCR", "0 GET"]);
+    // It says nothing for a while, so somebody should look.
+    rig.wait(Duration::from_millis(400));
+    assert_eq!(rig.shards[0].poll_doubt(), None);
+    rig.wait(Duration::from_millis(400));
+    let silent = rig.cluster.map().node(BackendId(0)).map(|node| node.key);
+    let doubt = rig.shards[0].poll_doubt();
+    assert_eq!(doubt.map(|doubt| doubt.reason), Some(Reason::LinkLost(silent)));
+    // That it has failed is not enough, as long as it has its slots.
+    rig.publish_of((NODES, Some(0)), |slot| Some(thirds(slot)));
+    assert_eq!(rig.at_nodes(), ["0 INCR", "0 GET"]);
+    rig.publish_of((NODES, Some(0)), |slot| Some(thirds(slot).max(1)));
+    assert!(rig.told(client).contains("reason=node-failed"), "it may have been carried out");
+    assert_eq!(rig.at_nodes(), ["1 GET"]);
+    rig.answer_next("$1\r\n1\r\n");
+    assert_eq!(rig.told(reader), "$1\r\n1\r\n");
 }
