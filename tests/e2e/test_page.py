@@ -260,3 +260,14 @@ def test_ten_thousand_tenants_are_looked_at_within_a_second(servers, tmp_path: P
     state = json.loads(weir.admin("/state.json")[1])
     assert len(state["tenants"]) == 100 and state["tenants_left_out"] == 9_901
     assert len(weir.admin("/state.json")[1]) < 128 * 1024
+    # The same when each of them has asked for something, for as long as somebody looks.
+    with weir.connect() as connection:
+        for first in range(0, 10_000, 500):
+            for number in range(first, first + 500):
+                connection.send("AUTH", f"t{number}", "x")
+                connection.send("SET", "k", "v")
+            assert not any(connection.read().is_error for _ in range(1_000))
+    sizes = [len(weir.admin("/state.json")[1]) for _ in range(5)]
+    assert max(sizes) < 128 * 1024 and len(weir.admin("/")[1]) < 64 * 1024
+    # It is asked once a second.
+    assert "PERIOD_MS = 1000" in weir.admin("/")[1]
