@@ -259,7 +259,8 @@ impl Driver {
 
     /// Are there sockets yet that are to be closed when the other side has ended them?
     pub fn is_lingering(&self) -> bool {
-        !self.lingering.is_empty()
+        // Some may wait for what was under way on them.
+        !self.lingering.is_empty() || self.sockets.iter().flatten().any(|socket| socket.lingers)
     }
 
     /// Carries out what the application wants.

@@ -387,8 +387,8 @@ impl<C: Connector> ShardThread<C> {
                 is_heard = false;
                 control.post(ToControl::Deaf);
             }
-            let is_empty = guarded.shard.clients_open() == 0 && !driver.is_lingering();
-            if draining && is_empty && !driver.is_listening() {
+            let is_empty = draining && guarded.shard.clients_open() == 0;
+            if is_empty && !driver.is_listening() && !driver.is_lingering() {
                 draining = false;
                 moving = None;
                 control.post(ToControl::Drained(guarded.shard.id()));
