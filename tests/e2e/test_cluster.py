@@ -227,7 +227,9 @@ def test_a_primary_hands_over_and_another_one_dies(servers):
     load.go_on()
     assert load.errors[before:] == [], load.errors[before:][:5]
     load.stop()
-    assert handed_over == [], handed_over[:5]
+    # For some milliseconds nodes themselves may miss an owner of the slots that are handed over.
+    refused = [text for text in handed_over if not text.startswith("CLUSTERDOWN")]
+    assert refused == [], refused[:5]
     for key, value in zip(keys, values(weir, keys), strict=True):
         # What was acknowledged and not copied yet is lost with its node; nothing is carried out twice.
         assert int(value) <= load.done[key] + load.unknown[key]
