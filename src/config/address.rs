@@ -23,6 +23,11 @@ impl ListenAddress {
     }
 }
 
+/// Those of several where there is to be listening.
+pub(super) fn addresses_of(given: &[ListenAddress]) -> Vec<SocketAddr> {
+    given.iter().filter_map(|listen| listen.address()).collect()
+}
+
 impl fmt::Display for ListenAddress {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use address::addresses_of;
 pub use cores::Cores;
 pub use flags::{Command, Flags};
 pub use hot::{HotLimits, HotScripts};
@@ -240,7 +241,7 @@ impl Config {
 }
 
 fn listen_addresses(flags: &Flags) -> Result<Vec<SocketAddr>, ConfigError> {
-    let addresses: Vec<SocketAddr> = flags.listen.iter().filter_map(|listen| listen.address()).collect();
+    let addresses = addresses_of(&flags.listen);
     if addresses.len() < flags.listen.len() && flags.listen.len() > 1 {
         return Err(ConfigError::new("--listen off does not go with other --listen addresses"));
     }
@@ -263,7 +264,7 @@ fn listen_addresses(flags: &Flags) -> Result<Vec<SocketAddr>, ConfigError> {
 }
 
 fn http_addresses(flags: &Flags, listen: &[SocketAddr]) -> Result<Vec<SocketAddr>, ConfigError> {
-    let addresses: Vec<SocketAddr> = flags.http.iter().filter_map(|listen| listen.address()).collect();
+    let addresses = addresses_of(&flags.http);
     let admin: Vec<SocketAddr> = flags.admin.address().into_iter().collect();
     distinct("--http", &addresses, &[("--listen", listen), ("--admin", &admin)])?;
     Ok(addresses)
@@ -271,11 +272,15 @@ fn http_addresses(flags: &Flags, listen: &[SocketAddr]) -> Result<Vec<SocketAddr
 
 fn tls_settings(flags: &Flags, listen: &[SocketAddr]) -> Result<Option<TlsSettings>, ConfigError> {
     let Some(settings) = TlsSettings::from_flags(flags)? else { return Ok(None) };
-    let http: Vec<SocketAddr> = flags.http.iter().filter_map(|listen| listen.address()).collect();
+    let http = addresses_of(&flags.http);
     let admin: Vec<SocketAddr> = flags.admin.address().into_iter().collect();
-    let others = [("--listen", listen), ("--http", &http), ("--admin", &admin)];
-    distinct("--tls-listen", &settings.listen, &others)?;
-    distinct("--tls-http", &settings.http, &[("--tls-listen", &settings.listen[..])])?;
+    let others = [
+        ("--tls-listen", &settings.listen[..]),
+        ("--listen", listen),
+        ("--http", &http),
+        ("--admin", &admin),
+    ];
+    distinct("--tls-listen", &settings.listen, &others[1..])?;
     distinct("--tls-http", &settings.http, &others)?;
     Ok(Some(settings))
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::address::ListenAddress;
+use super::address::addresses_of;
 use super::{ConfigError, Flags};
 
 /// Towards clients.
@@ -51,10 +51,7 @@ pub struct OwnCertificate {
 impl TlsSettings {
     /// What flags say of it, if they say anything.
     pub(super) fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
-        let addresses = |given: &[ListenAddress]| -> Vec<SocketAddr> {
-            given.iter().filter_map(|listen| listen.address()).collect()
-        };
-        let (listen, http) = (addresses(&flags.tls_listen), addresses(&flags.tls_http));
+        let (listen, http) = (addresses_of(&flags.tls_listen), addresses_of(&flags.tls_http));
         let files = [
             ("--tls-cert", flags.tls_cert.as_ref()),
             ("--tls-key", flags.tls_key.as_ref()),

@@ -16,9 +16,7 @@ use super::heirs::{Heirs, News};
 use super::log;
 use super::messages::{Mailbox, ToControl, ToShard};
 use super::tls::StoreTls;
-use crate::routing::cluster::{
-    Applied, Ask, Cluster, Map, Node, NodeId, Outcome, Reason, Refresh, Rejected, Strangers, View,
-};
+use crate::routing::cluster::{Ask, Cluster, Map, Node, Reason, Refresh, Strangers, View};
 use crate::shard::Doubt;
 use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
 use crate::values::{BackendId, Random, ServerAddress, Timestamp};
@@ -171,28 +169,18 @@ impl TopologyThread {
         };
         let views = self.ask_together(&asked, started.after(PATIENCE));
         let mut applied = self.cluster.apply(&views);
-        let strangers = applied.rejected.iter().filter(|(_, why)| *why == Rejected::Strangers).count();
-        if self.strangers.handle_round(&ask, (views.len(), strangers), self.clock.now().monotonic) {
+        let told = (views.len(), applied.strangers());
+        if self.strangers.handle_round(&ask, told, self.clock.now().monotonic) {
             log::line(
                 "cluster: no node that was known answers any more, and the seeds tell of another cluster: it is taken for this one",
             );
             applied = self.cluster.adopt(&views);
         }
-        let Applied { map, rejected } = applied;
-        // Who tells of another cluster is as good as nobody: the seeds may know better.
-        let outcome = match (&map, rejected.len() == views.len()) {
-            (Some(_), _) => Outcome::Changed,
-            (None, false) => Outcome::Unchanged,
-            (None, true) => Outcome::NobodyAnswered,
-        };
-        self.refresh.handle_outcome(outcome, self.clock.now().monotonic);
+        self.refresh.handle_outcome(applied.outcome(&views), self.clock.now().monotonic);
         // Names may mean other addresses by now.
         let current = Arc::clone(self.cluster.map());
         self.note_places(&current);
-        let heeded = views.iter().enumerate().filter(|(place, _)| rejected.iter().all(|(at, _)| at != place));
-        let tellers: Vec<&NodeId> = heeded.map(|(_, view)| view.teller()).collect();
-        let is_sure = !tellers.is_empty() && current.stores().all(|node| tellers.contains(&&node.id));
-        Round { map, is_sure }
+        Round { is_sure: applied.is_sure(&views, &current), map: applied.map }
     }
 
     /// One thread for each, so that a node that is silent takes no time from others. They are `CLUSTER_NODES_MAX` at most.

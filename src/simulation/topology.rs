@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cluster::Cluster;
-use crate::routing::cluster::{Applied, Ask, Cluster as Known, Map, Outcome, Refresh, View};
+use crate::routing::cluster::{Ask, Cluster as Known, Map, Outcome, Refresh, View};
 use crate::shard::Doubt;
 use crate::values::{Random, Timestamp};
 
@@ -87,19 +87,12 @@ impl Topology {
             return None;
         }
         let views = std::mem::take(&mut self.views);
-        let Applied { map, rejected } = self.known.apply(&views);
-        let outcome = match (&map, rejected.len() == views.len()) {
-            (Some(_), _) => Outcome::Changed,
-            (None, false) => Outcome::Unchanged,
-            (None, true) => Outcome::NobodyAnswered,
-        };
+        let applied = self.known.apply(&views);
+        let outcome = applied.outcome(&views);
         self.is_wanted |= outcome == Outcome::NobodyAnswered;
         self.refresh.handle_outcome(outcome, now);
-        let heeded = views.iter().enumerate().filter(|(place, _)| rejected.iter().all(|(at, _)| at != place));
-        let tellers: Vec<_> = heeded.map(|(_, view)| view.teller()).collect();
-        let is_sure =
-            !tellers.is_empty() && self.known.map().stores().all(|node| tellers.contains(&&node.id));
-        Some(Found { map, sure_of: is_sure.then_some(self.began) })
+        let is_sure = applied.is_sure(&views, self.known.map());
+        Some(Found { map: applied.map, sure_of: is_sure.then_some(self.began) })
     }
 }
 

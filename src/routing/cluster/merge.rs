@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::map::{Map, NOBODY, Node, NodeKey, OpenSlot, Role};
+use super::refresh::Outcome;
 use super::view::{NodeId, Open, Seen, View};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
@@ -55,6 +56,30 @@ pub struct Applied {
     pub map: Option<Arc<Map>>,
     /// For each view that was not heeded, its place and why.
     pub rejected: Vec<(usize, Rejected)>,
+}
+
+impl Applied {
+    /// What that means for when to ask again. Who tells of another cluster is as good as nobody: the seeds may know better.
+    pub fn outcome(&self, views: &[View]) -> Outcome {
+        match (&self.map, self.rejected.len() == views.len()) {
+            (Some(_), _) => Outcome::Changed,
+            (None, false) => Outcome::Unchanged,
+            (None, true) => Outcome::NobodyAnswered,
+        }
+    }
+
+    /// How many told of another cluster.
+    pub fn strangers(&self) -> usize {
+        self.rejected.iter().filter(|(_, why)| *why == Rejected::Strangers).count()
+    }
+
+    /// Is the map in force what all nodes say that may hold keys?
+    pub fn is_sure(&self, views: &[View], map: &Map) -> bool {
+        let is_heeded = |place: usize| self.rejected.iter().all(|(at, _)| *at != place);
+        let heeded = views.iter().enumerate().filter(|(place, _)| is_heeded(*place));
+        let tellers: Vec<&NodeId> = heeded.map(|(_, view)| view.teller()).collect();
+        !tellers.is_empty() && map.stores().all(|node| tellers.contains(&&node.id))
+    }
 }
 
 /// What is known of a cluster. One task has it, and posts its maps to everybody.

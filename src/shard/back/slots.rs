@@ -271,10 +271,21 @@ impl Back {
     /// These nodes are no members any more: others may take their places.
     fn leave(&mut self, env: &mut Env, gone: &[BackendId], replies: &mut impl Replies, now: Now) {
         gone.iter().for_each(|backend| self.forget_health(env, *backend));
+        let is_left = |link: &Link| gone.contains(&link.backend) && link.state != LinkState::Closed;
+        self.drop_links(env, is_left, "node-gone", replies, now);
+    }
+
+    fn drop_links(
+        &mut self,
+        env: &mut Env,
+        is_over: impl Fn(&Link) -> bool,
+        reason: &'static str,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
         for index in 0..self.links.len() {
-            let link = &self.links[index];
-            if gone.contains(&link.backend) && link.state != LinkState::Closed {
-                self.drop_link(env, ConnectionId(index as u32), "node-gone", replies, now);
+            if is_over(&self.links[index]) {
+                self.drop_link(env, ConnectionId(index as u32), reason, replies, now);
             }
         }
     }
@@ -283,12 +294,8 @@ impl Back {
     fn give_up_on_fallen(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Some(slots) = &self.slots else { return };
         let fallen: Vec<BackendId> = slots.map.fallen().map(|node| node.key.backend).collect();
-        for index in 0..self.links.len() {
-            let link = &self.links[index];
-            if !link.pending.is_empty() && fallen.contains(&link.backend) {
-                self.drop_link(env, ConnectionId(index as u32), "node-failed", replies, now);
-            }
-        }
+        let owes = |link: &Link| !link.pending.is_empty() && fallen.contains(&link.backend);
+        self.drop_links(env, owes, "node-failed", replies, now);
     }
 
     /// Who owes something and says nothing may be gone, long before that is certain: whoever asks around knows more.
