@@ -394,7 +394,10 @@ fn draining_answers_what_was_taken_on_and_closes() {
     let (client, quiet) = (rig.client(0), rig.client(0));
     let key = rig.key(1, 0);
     rig.send(client, &[&["GET", &key]]);
-    rig.shards[0].handle_drain();
+    rig.shards[0].refuse_newcomers();
+    for id in [client, quiet].map(|client| rig.id(client)) {
+        rig.shards[0].handle_client_end(id);
+    }
     rig.turns();
     assert_eq!(rig.actions, [(0, Action::Close(Owner::Client(rig.id(quiet))))]);
     rig.send(client, &[&["PING"]]);
@@ -411,7 +414,9 @@ fn draining_answers_what_was_read_though_it_had_to_wait() {
     let client = rig.client(0);
     let many = limits::PIPELINE_MAX + 10;
     rig.raw(client, &request(&["GET", "a"]).repeat(many));
-    rig.shards[0].handle_drain();
+    rig.shards[0].refuse_newcomers();
+    let id = rig.id(client);
+    rig.shards[0].handle_client_end(id);
     rig.turns();
     for _ in 0..many {
         assert_eq!(rig.shards[0].clients_open(), 1);

@@ -68,6 +68,8 @@ pub(super) struct Client {
     work: Option<Work>,
     pub replies: u64,
     pub refusals: u64,
+    /// So many at least before it is closed, because all of that was there when its shard began to drain.
+    replies_least: u64,
 }
 
 /// A client that sends all the time, whatever it is answered.
@@ -148,6 +150,7 @@ impl Client {
             work,
             replies: 0,
             refusals: 0,
+            replies_least: 0,
         }
     }
 
@@ -339,10 +342,16 @@ impl Client {
         }
     }
 
+    /// All that it has asked by now is answered before it is closed.
+    pub fn must_be_served(&mut self) {
+        let is_heard = self.stage == Stage::Talking || self.leaving == Leaving::HalfClose;
+        self.replies_least = if is_heard { self.replies + self.asked.len() as u64 } else { 0 };
+    }
+
     /// Weir has closed the connection.
     pub fn closed(
         &mut self,
-        draining: bool,
+        may_be_early: bool,
         idle_allowed: bool,
         history: &mut History,
     ) -> Result<(), String> {
@@ -353,7 +362,8 @@ impl Client {
             Leaving::Stuck | Leaving::Idle | Leaving::Lost if leaving => true,
             _ => idle_allowed && served,
         };
-        if !expected && !draining {
+        let is_cut_short = self.replies < self.replies_least;
+        if !expected && (!may_be_early || is_cut_short) {
             let (owed, leaving) = (self.asked.len(), self.leaving);
             return Err(self
                 .told(&format!("was closed in stage {:?} ({leaving:?}), {owed} replies short", self.stage)));

@@ -54,6 +54,15 @@ pub(super) struct Socket {
     pub paused: bool,
     /// A segment is on its way to the other end.
     pub sending: bool,
+    /// Its shard drains: what is left to hear.
+    pub last_words: Option<LastWords>,
+}
+
+/// A client's socket, whose shard drains.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LastWords {
+    /// Nothing was in it when it was looked at last.
+    pub was_empty: bool,
 }
 
 impl Socket {
@@ -69,6 +78,7 @@ impl Socket {
             cut_at: None,
             paused: false,
             sending: false,
+            last_words: None,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::client::{Client, Leaving, Move, Stage};
 use super::cluster::Cluster;
 use super::expect::Allowed;
 use super::history::{History, Sent};
-use super::network::{Lane, Peer, Socket, SocketId, pieces};
+use super::network::{Lane, LastWords, Peer, Socket, SocketId, pieces};
 use super::overload::{Outcome, Trouble};
 use super::plan::{ASKED, Load, Plan};
 use super::store::{Store, StoreAnswer};
@@ -58,6 +58,8 @@ enum Input {
     Slots(Arc<Map>),
     SlotsConfirmed(Timestamp),
     Drain,
+    /// All that was in a client's socket when its shard began to drain has been heard.
+    Parted(SocketId),
 }
 
 #[derive(Debug)]
@@ -78,6 +80,8 @@ enum Event {
     /// It may be time to ask nodes for their views.
     LookOut,
     NodeTells(u16),
+    /// A shard that drains looks who has been heard.
+    HearLastWords(usize),
     TellBulkheads,
 }
 
@@ -163,6 +167,9 @@ pub(super) struct World {
 /// How often cores report to the pools of quotas, and how long a report is under way at most when the pools stall.
 const PERIOD: Duration = Duration::from_millis(10);
 const POOL_STALL: Duration = Duration::from_millis(300);
+
+/// How often a shard that drains looks whether its clients have been heard.
+const LOOKED_AFTER: Duration = Duration::from_millis(5);
 
 /// How often a world under load tells how it stands before the stores.
 const BETWEEN_TOLD: Duration = Duration::from_millis(100);
@@ -444,7 +451,7 @@ impl World {
             Event::ClientSeesEnd(client) => {
                 let idle_allowed = self.plan.idle_timeout.is_some();
                 let gone = self.clients[client].stage == Stage::Gone;
-                let overfull = self.plan.output_bytes_max < 300_000;
+                let overfull = self.is_overfull();
                 if !gone {
                     self.clients[client].closed(
                         self.draining || overfull,
@@ -471,6 +478,7 @@ impl World {
             Event::Doubted(doubt) => self.doubted(doubt),
             Event::LookOut => self.look_out(),
             Event::NodeTells(node) => self.node_tells(node),
+            Event::HearLastWords(shard) => self.hear_last_words(shard),
             Event::TellBulkheads => {
                 self.tell_bulkheads();
                 if !self.over {
@@ -645,7 +653,65 @@ impl World {
             Input::Grants(grants) => core.handle_grants(&grants, now),
             Input::Slots(map) => core.handle_slots(map, now),
             Input::SlotsConfirmed(at) => core.handle_slots_confirmed(at),
-            Input::Drain => core.handle_drain(),
+            Input::Drain => self.drain(shard),
+            Input::Parted(socket) => {
+                if let Some(Owner::Client(id)) =
+                    self.sockets[socket.0].owner.filter(|_| !self.sockets[socket.0].closed_by_shard)
+                {
+                    core.handle_client_end(id);
+                }
+            }
+        }
+    }
+
+    /// Replies may be more than weir keeps for a client.
+    fn is_overfull(&self) -> bool {
+        self.plan.output_bytes_max < 300_000
+    }
+
+    /// As the driver does: nobody is taken in any more, and each client is read until its socket has been found empty twice.
+    fn drain(&mut self, shard: usize) {
+        self.cores[shard].shard.refuse_newcomers();
+        let is_overfull = self.is_overfull();
+        for client in &mut self.clients {
+            let socket = &mut self.sockets[client.socket.0];
+            if socket.shard != shard || socket.owner.is_none() || socket.closed_by_shard {
+                continue;
+            }
+            socket.last_words = Some(LastWords::default());
+            if socket.to_shard.last_arrival() <= self.now && !is_overfull {
+                client.must_be_served();
+            }
+        }
+        self.after(LOOKED_AFTER, Event::HearLastWords(shard));
+    }
+
+    fn hear_last_words(&mut self, shard: usize) {
+        let core = &self.cores[shard];
+        let waits = |input: &Input| match input {
+            Input::Bytes(socket, _) => Some(*socket),
+            _ => None,
+        };
+        let unread: BTreeSet<SocketId> =
+            core.inbox.iter().chain(core.unread.values().flatten()).filter_map(waits).collect();
+        let (mut parted, mut some_are_left) = (Vec::new(), false);
+        for client in &self.clients {
+            let socket = &mut self.sockets[client.socket.0];
+            let is_here = socket.shard == shard && !socket.closed_by_shard;
+            let Some(words) = socket.last_words.as_mut().filter(|_| is_here) else { continue };
+            let is_empty = !unread.contains(&client.socket);
+            if std::mem::replace(&mut words.was_empty, is_empty) && is_empty {
+                socket.last_words = None;
+                parted.push(client.socket);
+            } else {
+                some_are_left = true;
+            }
+        }
+        for socket in parted {
+            self.come_in(shard, Input::Parted(socket));
+        }
+        if some_are_left {
+            self.after(LOOKED_AFTER, Event::HearLastWords(shard));
         }
     }
 

@@ -327,11 +327,6 @@ impl Shard {
         self.front.refuse_newcomers();
     }
 
-    /// From now on nothing more is read: requests that were are answered, and clients are closed.
-    pub fn handle_drain(&mut self) {
-        self.front.handle_drain(&mut self.env);
-    }
-
     /// All clients that are connected.
     pub fn client_ids(&self) -> Vec<ClientId> {
         self.front.ids()

@@ -221,15 +221,6 @@ impl Front {
         self.draining = true;
     }
 
-    /// From now on nothing more is read: requests that were are answered, and clients are closed.
-    pub fn handle_drain(&mut self, env: &mut Env) {
-        self.refuse_newcomers();
-        let ids: Vec<ClientId> = self.clients.ids().collect();
-        for id in ids {
-            self.handle_end(env, id);
-        }
-    }
-
     /// One request of a client on other terms than its own. Gives back its own, for `end_acting`.
     pub fn begin_acting(&mut self, id: ClientId, identity: &Identity) -> Identity {
         std::mem::replace(&mut self.clients.at(id).identity, identity.clone())
