@@ -67,6 +67,12 @@ pub(super) fn write_bulkheads(page: &mut Exposition, backends: &[String], totals
     }
     write_levels(page, backends, totals);
     write_health(page, backends, totals);
+    let help = "Requests refused because this backend could not have answered in time.";
+    let mut family = page.family("weir_backend_refusals_total", help, Kind::Counter);
+    for (index, backend) in known(backends) {
+        let refused = at(totals, index * BULKHEADS).map(|own| own.refused);
+        family.sample(&[("backend", backend)], refused.sum::<u64>());
+    }
     let help = "Requests refused because their backend could not have answered in time, by reason and tier.";
     let mut family = page.family("weir_overload_refusals_total", help, Kind::Counter);
     for pressure in Pressure::ALL {

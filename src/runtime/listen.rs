@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use glommio::net::TcpListener;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
@@ -15,6 +15,9 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 const KEEPALIVE_TIME: Duration = Duration::from_secs(300);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 4096;
+/// The kernel takes the rings of a process apart after it has ended, and the sockets that they accepted on listen until then: who
+/// starts weir again at once would find the address in use.
+const LAST_BREATH: Duration = Duration::from_secs(1);
 
 /// What another process has listened with goes on, however many sockets those are: what waits in their queues was promised to be
 /// served. Where there are fewer than shards, the others have new ones.
@@ -44,6 +47,18 @@ pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd
 /// The only listening socket there, and its address. What is left of connections of a process that is gone (`TIME_WAIT`) is no
 /// hindrance; somebody who listens is.
 pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
+    let since = Instant::now();
+    loop {
+        match bind_alone(address, backlog) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && since.elapsed() < LAST_BREATH => {
+                std::thread::park_timeout(LAST_BREATH / 50);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn bind_alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // Accepted sockets inherit it, and so does what is left of them: else the next process could not bind.
     socket.set_reuse_address(true)?;
@@ -134,5 +149,16 @@ mod tests {
         assert_eq!(client.read(&mut [0]).expect("the end"), 0);
         drop((client, listener));
         alone(bound, 8).expect("nobody listens");
+    }
+
+    #[test]
+    fn who_is_about_to_stop_listening_is_waited_for() {
+        let (socket, bound) = alone("127.0.0.1:0".parse().expect("an address"), 8).expect("a free port");
+        let leaving = std::thread::spawn(move || {
+            std::thread::park_timeout(LAST_BREATH / 20);
+            drop(socket);
+        });
+        alone(bound, 8).expect("it is free in time");
+        leaving.join().expect("it ends");
     }
 }

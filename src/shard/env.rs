@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::counters::{Counters, Pressures};
+use super::counters::{Counters, Pressure, Pressures};
 use super::pieces::Pieces;
 use super::settings::ShardSettings;
 use super::strain::Strain;
@@ -11,7 +11,7 @@ use crate::config::Quotas;
 use crate::protocol::BufferPool;
 use crate::routing::cluster::{Map, Walks};
 use crate::values::random::Random;
-use crate::values::{Action, BackendId};
+use crate::values::{Action, BackendId, Tier};
 
 /// The largest number of spare buffers that a shard keeps.
 const SPARE_BUFFERS_MAX: usize = 1024;
@@ -27,8 +27,9 @@ pub struct Env {
     pub pool: BufferPool,
     /// What was counted so far.
     pub counters: Counters,
-    /// What was refused under pressure.
+    /// What was refused under pressure, and how much of it for which backend.
     pub pressures: Pressures,
+    refused_for: Vec<u64>,
     /// What is to be done in the world.
     pub actions: VecDeque<Action>,
     /// Which node owns which slot, before a cluster.
@@ -54,13 +55,15 @@ impl Env {
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
         let pool = BufferPool::new(SPARE_BUFFERS_MAX);
         let random = Random::new(settings.seed);
-        let strain = Strain::new(settings.topology.backends());
+        let backends = settings.topology.backends();
+        let strain = Strain::new(backends);
         Self {
             settings,
             quotas,
             pool,
             counters: Counters::default(),
             pressures: Pressures::default(),
+            refused_for: vec![0; usize::from(backends)],
             actions: VecDeque::new(),
             slots: None,
             walks: Walks::default(),
@@ -77,6 +80,19 @@ impl Env {
         if self.lines.len() < LINES_MAX {
             self.lines.push_back(line);
         }
+    }
+
+    /// A request was refused because this backend could not have answered it in time.
+    pub fn count_refused(&mut self, pressure: Pressure, tier: Tier, backend: BackendId) {
+        self.pressures.add(pressure, tier);
+        if let Some(count) = self.refused_for.get_mut(usize::from(backend.0)) {
+            *count += 1;
+        }
+    }
+
+    /// How often that happened.
+    pub fn refused_for(&self, place: usize) -> u64 {
+        self.refused_for.get(place).copied().unwrap_or_default()
     }
 
     /// A backend's address, as refusals and metrics name it.

@@ -90,11 +90,11 @@ HOURS = {
         (
             Firing("WeirStoreStalled", "page", 20, stores="main"),
             Firing("WeirStoreSetAside", "page", 60, stores="main"),
-            Firing("WeirOverload", "page", 60),
+            Firing("WeirOverload", "page", 60, stores="main"),
         ),
     ),
     # Who is asked for more than it can do answers later than it used to.
-    "overload-tiers": ("onset", (Firing("WeirOverload", "page", 60), Firing("WeirStoreSlow", "ticket", 60, stores="main"))),
+    "overload-tiers": ("onset", (Firing("WeirOverload", "page", 60, stores="main"), Firing("WeirStoreSlow", "ticket", 60, stores="main"))),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -115,7 +116,7 @@ def flags_of_help() -> list[str]:
 
 def test_man_page_and_completions_have_every_flag(package: Path, tmp_path: Path):
     run("dpkg-deb", "--extract", str(package), str(tmp_path))
-    page = (tmp_path / "usr/share/man/man1/weir.1").read_text().replace("\\-", "-")
+    page = gzip.decompress((tmp_path / "usr/share/man/man1/weir.1.gz").read_bytes()).decode().replace("\\-", "-")
     bash, zsh, fish = (
         (tmp_path / "usr/share" / file).read_text()
         for file in ("bash-completion/completions/weir", "zsh/vendor-completions/_weir", "fish/vendor_completions.d/weir.fish")
@@ -125,7 +126,7 @@ def test_man_page_and_completions_have_every_flag(package: Path, tmp_path: Path)
     for flag in flags:
         assert f"\\fB--{flag}\\fR" in page and f"--{flag}" in bash and f"--{flag}" in zsh and f"-l {flag} " in fish, flag
         assert f"WEIR_{flag.upper().replace('-', '_')}" in page, flag
-    assert "weir-top(1)" in page and (tmp_path / "usr/share/man/man1/weir-top.1").exists()
+    assert "weir-top(1)" in page and (tmp_path / "usr/share/man/man1/weir-top.1.gz").exists()
     script = f"source {tmp_path}/usr/share/bash-completion/completions/weir; COMP_WORDS=(weir --take); COMP_CWORD=1; _weir weir --take weir"
     assert run("bash", "-c", script + '; echo "${COMPREPLY[@]}"') == "--takeover\n"
 

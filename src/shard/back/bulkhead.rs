@@ -469,6 +469,7 @@ impl Bulkhead {
             latency_ratio: None,
             breaker: BreakerStage::Well,
             ejections: 0,
+            refused: 0,
         }
     }
 }
@@ -515,4 +516,6 @@ pub struct Figures {
     pub breaker: BreakerStage,
     /// How often this core set the backend as a whole aside.
     pub ejections: u64,
+    /// What this core refused because the backend as a whole could not have answered in time.
+    pub refused: u64,
 }

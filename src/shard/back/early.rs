@@ -72,7 +72,7 @@ impl Back {
                 let (counter, refusal) = given.refusal(env.backend_name(backend), retry_after);
                 refusal.encode(&mut text);
                 env.counters.add(counter, 1);
-                env.pressures.add(given.pressure(), given.tier);
+                env.count_refused(given.pressure(), given.tier, backend);
                 env.counters.add(Counter::RequestsAbandoned, 1);
                 // It costs what it was estimated at, like one whose connection was lost.
                 if !link.only_reads {

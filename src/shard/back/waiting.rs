@@ -286,14 +286,15 @@ impl Back {
     }
 
     /// How it stands with the bulkheads of each backend, in the order of backends and tracks.
-    pub fn bulkheads(&self, settings: &ShardSettings) -> impl Iterator<Item = BulkheadFigures> {
+    pub fn bulkheads(&self, env: &Env) -> impl Iterator<Item = BulkheadFigures> {
         self.bulkheads.iter().enumerate().map(|(index, bulkhead)| {
             let ratio = &self.ratios[index / BULKHEADS];
             let latency_ratio = ratio.seen().map(|seen| seen.ratio);
             let ejections = self.health[index / BULKHEADS].ejections;
-            let breaker = settings.overload.health.standing(index / BULKHEADS).stage;
+            let breaker = env.settings.overload.health.standing(index / BULKHEADS).stage;
             let level = ratio.level() as u8;
-            BulkheadFigures { level, latency_ratio, breaker, ejections, ..bulkhead.figures() }
+            let refused = env.refused_for(index / BULKHEADS);
+            BulkheadFigures { level, latency_ratio, breaker, ejections, refused, ..bulkhead.figures() }
         })
     }
 
@@ -319,7 +320,7 @@ pub fn turn_away(
     now: Now,
 ) {
     if let Some(pressure) = why.pressure() {
-        env.pressures.add(pressure, tier);
+        env.count_refused(pressure, tier, backend);
     }
     let mut text = env.pool.take();
     let (counter, refusal) = why.refusal(env.backend_name(backend));

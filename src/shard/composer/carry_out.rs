@@ -375,7 +375,7 @@ impl Shard {
         refusal.encode(&mut text);
         self.env.counters.add(counter, 1);
         if let Some(pressure) = why.pressure() {
-            self.env.pressures.add(pressure, tier);
+            self.env.count_refused(pressure, tier, backend);
         }
         self.front.answer_now(&mut self.env, id, |out, _| out.extend_from_slice(&text));
         self.env.pool.give(text);

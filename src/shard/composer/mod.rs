@@ -138,7 +138,7 @@ impl Shard {
 
     /// How it stands with the bulkheads of each backend: one for each track.
     pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
-        self.back.bulkheads(&self.env.settings)
+        self.back.bulkheads(&self.env)
     }
 
     /// Requests that wait for room at their backends.

@@ -88,6 +88,8 @@ fn who_matters_less_makes_way_and_who_comes_too_late_is_told_when_to_come_back()
     assert_eq!(told[7..], [refused; 5], "three that had waited, and two that came last");
     let told = rig.shards[0].pressures().get(Pressure::Queue, crate::values::Tier::Batch);
     assert_eq!(told, 5);
+    let refused: Vec<u64> = rig.shards[0].bulkheads().map(|own| own.refused).collect();
+    assert_eq!(refused, [5; crate::shard::BULKHEADS], "of the one store there is");
 }
 
 #[test]
