@@ -8,7 +8,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use rustix::net::SocketFlags;
+
 use super::farewell::{self, LastWords, Lingering};
+use super::listen::BACKLOG;
 use super::reception::{Reception, Stop, Turn, Want};
 use super::ring::{Completion, ReceivedBuffer, Ring, Token};
 use super::tls::{Heard, SecureClient, Session};
@@ -108,6 +111,15 @@ enum Ending {
     Given,
 }
 
+/// A listener that is about to be closed.
+#[derive(Clone, Copy, Debug)]
+struct Former {
+    listener: Token,
+    entrance: Entrance,
+    /// Who waits comes in before.
+    takes_rest: bool,
+}
+
 pub(super) struct Driver {
     pub ring: Ring,
     /// By the ring's names for them.
@@ -116,7 +128,7 @@ pub(super) struct Driver {
     /// They accept.
     listens: bool,
     /// Those that accept no more, until what was under way on them is over.
-    former: Vec<(Token, Entrance)>,
+    former: Vec<Former>,
     /// Listeners that failed (no descriptors left, say), and when they are tried again.
     resting: Vec<(Token, Timestamp)>,
     completions: Vec<Completion>,
@@ -172,18 +184,57 @@ impl Driver {
         listeners.iter().for_each(|(listener, _)| ring.accept(*listener));
     }
 
-    /// Accepts no more.
+    /// Accepts no more, and leaves who waits for it to another process that has the same listeners; without one, the kernel resets
+    /// their connections.
     pub fn stop_listening(&mut self) {
-        // The kernel would go on taking connections that nobody answers, so the listeners are closed as well. Where another process
-        // has them too, they live on there.
         for (listener, entrance) in std::mem::take(&mut self.listeners) {
-            if self.listens && !self.resting.iter().any(|(resting, _)| *resting == listener) {
+            if self.accepts(listener) {
                 self.ring.cancel_accept(listener);
-                self.former.push((listener, entrance));
+                self.former.push(Former { listener, entrance, takes_rest: false });
             }
+            // The kernel would go on taking connections that nobody answers, so the listeners are closed as well.
             self.ring.release(listener);
         }
         self.resting.clear();
+    }
+
+    /// The same, but who waits comes in.
+    pub fn take_the_last(&mut self, application: &mut impl Application, now: Now) {
+        for (listener, entrance) in std::mem::take(&mut self.listeners) {
+            if self.accepts(listener) {
+                // Nobody is accepted out of turn: what is under way ends first.
+                self.ring.cancel_accept(listener);
+                self.former.push(Former { listener, entrance, takes_rest: true });
+            } else {
+                self.take_rest(listener, entrance, application, now);
+            }
+        }
+        self.resting.clear();
+    }
+
+    /// Is the kernel asked to accept?
+    fn accepts(&self, listener: Token) -> bool {
+        self.listens && !self.resting.iter().any(|(resting, _)| *resting == listener)
+    }
+
+    /// Everybody who waits to be accepted, and then it is closed.
+    fn take_rest(
+        &mut self,
+        listener: Token,
+        entrance: Entrance,
+        application: &mut impl Application,
+        now: Now,
+    ) {
+        // One that waits would stop the core; and no more can wait than the backlog holds.
+        if rustix::io::ioctl_fionbio(self.ring.descriptor(listener), true).is_ok() {
+            for _ in 0..=BACKLOG {
+                let listener = self.ring.descriptor(listener);
+                // Its socket must not be of the kind that never waits: the ring is to wait on it.
+                let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { break };
+                self.adopt(socket, entrance, application, now);
+            }
+        }
+        self.ring.release(listener);
     }
 
     /// May connections come yet that were accepted before?
@@ -421,11 +472,9 @@ impl Driver {
     ) {
         let entrance = self.listeners.iter().find(|(own, _)| *own == listener).map(|(_, entrance)| *entrance);
         let listening = entrance.is_some();
-        let former = self.former.iter().position(|(own, _)| *own == listener);
-        let entrance = entrance.or_else(|| former.map(|place| self.former[place].1));
-        if let Some(place) = former.filter(|_| ended) {
-            self.former.swap_remove(place);
-        }
+        let place = self.former.iter().position(|former| former.listener == listener);
+        let former = place.map(|place| self.former[place]);
+        let entrance = entrance.or_else(|| former.map(|former| former.entrance));
         match socket {
             Ok(fd) => self.adopt(fd, entrance.unwrap_or(Entrance::Resp), application, now),
             Err(error) if ended && listening => {
@@ -438,6 +487,12 @@ impl Driver {
         }
         if ended && listening {
             self.ring.accept(listener);
+        }
+        if let Some(place) = place.filter(|_| ended) {
+            let Former { listener, entrance, takes_rest } = self.former.swap_remove(place);
+            if takes_rest {
+                self.take_rest(listener, entrance, application, now);
+            }
         }
     }
 

@@ -69,7 +69,8 @@ pub(super) fn ring_advice(error: &io::Error) -> String {
              io_uring_enter and io_uring_register in the container's seccomp profile"
         }
         Some(libc::ENOSYS) => {
-            "this kernel was built without io_uring: Linux 6.1 or newer, with CONFIG_IO_URING, is needed"
+            "there is no io_uring here: a container's seccomp profile hides it (allow io_uring_setup, io_uring_enter and \
+             io_uring_register), or the kernel was built without; Linux 6.1 or newer, with CONFIG_IO_URING, is needed"
         }
         Some(libc::EINVAL) => "this kernel's io_uring is too old: Linux 6.1 or newer is needed",
         Some(libc::ENOMEM) => {

@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 /// seat for the hours that the system waits.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(300);
 /// Connections that wait to be accepted.
-const BACKLOG: i32 = 4096;
+pub(super) const BACKLOG: i32 = 4096;
 /// The kernel takes the rings of a process apart after it has ended, and the sockets that they accepted on listen until then: who
 /// starts weir again at once would find the address in use.
 const LAST_BREATH: Duration = Duration::from_secs(1);

@@ -287,6 +287,8 @@ impl<C: Connector> ShardThread<C> {
             Guarded { shard, door, inside: 0, bytes: 0, control: control.clone(), complained: None };
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
+        // It drains as soon as nobody can be accepted any more.
+        let mut closing = false;
         let mut moving = None;
         let mut is_heard = true;
         let mut departure = Departure::default();
@@ -330,10 +332,8 @@ impl<C: Connector> ShardThread<C> {
                     }
                     ToShard::Answer(to, reply) => guarded.shard.handle_answer(to, &reply, now),
                     ToShard::Drain => {
-                        draining = true;
-                        driver.stop_listening();
-                        guarded.shard.refuse_newcomers();
-                        driver.drain();
+                        (draining, closing) = (true, true);
+                        driver.take_the_last(&mut guarded, now);
                     }
                     ToShard::HandOver => {
                         draining = true;
@@ -346,6 +346,12 @@ impl<C: Connector> ShardThread<C> {
                 }
             }
             work += driver.handle_completions(&mut guarded, now);
+            // Who was accepted before is a client like others.
+            if closing && !driver.is_listening() {
+                closing = false;
+                guarded.shard.refuse_newcomers();
+                driver.drain();
+            }
             guarded.shard.handle_turn_end(now);
             guarded.count_bytes();
             if work == 0 {
@@ -387,7 +393,7 @@ impl<C: Connector> ShardThread<C> {
                 is_heard = false;
                 control.post(ToControl::Deaf);
             }
-            let is_empty = draining && guarded.shard.clients_open() == 0;
+            let is_empty = draining && !closing && guarded.shard.clients_open() == 0;
             if is_empty && !driver.is_listening() && !driver.is_lingering() {
                 draining = false;
                 moving = None;

@@ -95,6 +95,14 @@ HOURS = {
     ),
     # Who is asked for more than it can do answers later than it used to.
     "overload-tiers": ("onset", (Firing("WeirOverload", "page", 60, stores="main"), Firing("WeirStoreSlow", "ticket", 60, stores="main"))),
+    "all-critical": (
+        "onset",
+        (
+            Firing("WeirOverload", "page", 60, stores="main"),
+            Firing("WeirCriticalShed", "page", 100, ("reason", "queue")),
+            Firing("WeirStoreSlow", "ticket", 60, stores="main"),
+        ),
+    ),
 }
 
 

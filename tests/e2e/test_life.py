@@ -114,6 +114,25 @@ def test_a_drain_answers_what_waits_in_sockets(weir: Weir):
     assert weir.wait(DRAIN_SECONDS + 5) == 0
 
 
+def test_who_has_connected_before_a_drain_is_answered(weir: Weir):
+    """Its kernel had accepted them, and weir had not heard of it when it was told to end."""
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(weir.connect())
+        assert first.ok("PING") == b"PONG"
+        weir.signal(signal.SIGSTOP)
+        try:
+            newcomers = [stack.enter_context(weir.connect()) for _ in range(60)]
+            for number, client in enumerate(newcomers):
+                client.send_raw(encode("INCR", f"newcomer:{number}"))
+                until(lambda client=client: unsent(client.socket) == 0, "it has arrived")
+            weir.signal(signal.SIGTERM)
+        finally:
+            weir.signal(signal.SIGCONT)
+        for client in newcomers:
+            assert [reply.plain() for reply in client.read_to_end()] == [1]
+    assert weir.wait(DRAIN_SECONDS + 5) == 0
+
+
 def test_a_client_that_goes_on_sending_loses_no_reply_by_a_drain(weir: Weir):
     """A kernel that gets more for a socket that is closed resets the connection, and drops the replies that are on their way."""
     value, rounds = b"v" * 100_000, 60
