@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use glommio::net::TcpListener;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
@@ -16,8 +16,9 @@ const KEEPALIVE_TIME: Duration = Duration::from_secs(300);
 /// Connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 4096;
 /// The kernel takes the rings of a process apart after it has ended, and the sockets that they accepted on listen until then: who
-/// starts weir again at once would find the address in use.
-const LAST_BREATH: Duration = Duration::from_secs(1);
+/// starts weir again at once would find the address in use. So it is tried again for about a second.
+const TRIES: u32 = 50;
+const TRIES_APART: Duration = Duration::from_millis(20);
 
 /// What another process has listened with goes on, however many sockets those are: what waits in their queues was promised to be
 /// served. Where there are fewer than shards, the others have new ones.
@@ -47,15 +48,13 @@ pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd
 /// The only listening socket there, and its address. What is left of connections of a process that is gone (`TIME_WAIT`) is no
 /// hindrance; somebody who listens is.
 pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
-    let since = Instant::now();
-    loop {
+    for _ in 0..TRIES {
         match bind_alone(address, backlog) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && since.elapsed() < LAST_BREATH => {
-                std::thread::park_timeout(LAST_BREATH / 50);
-            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => std::thread::park_timeout(TRIES_APART),
             result => return result,
         }
     }
+    bind_alone(address, backlog)
 }
 
 fn bind_alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
@@ -155,7 +154,7 @@ mod tests {
     fn who_is_about_to_stop_listening_is_waited_for() {
         let (socket, bound) = alone("127.0.0.1:0".parse().expect("an address"), 8).expect("a free port");
         let leaving = std::thread::spawn(move || {
-            std::thread::park_timeout(LAST_BREATH / 20);
+            std::thread::park_timeout(2 * TRIES_APART);
             drop(socket);
         });
         alone(bound, 8).expect("it is free in time");
