@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import http.client
 import json
 import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from harness import metrics
-from harness.processes import ROOT, Weir, binary
+from harness import confined, metrics
+from harness.certificates import Authority
+from harness.ports import free_port
+from harness.processes import ROOT, Redis, Weir, binary
 from harness.waiting import until
 
 pytestmark = pytest.mark.weir_only
@@ -99,6 +105,59 @@ def test_a_service_manager_is_told(servers, tmp_path: Path):
         weir.signal(signal.SIGTERM)
         until(lambda: manager.recv(100) == b"STOPPING=1", "it says that it ends")
         assert weir.wait() == 0
+
+
+class Confined(Weir):
+    """A weir in a container: what it may ask of the kernel is in a profile."""
+
+    def __init__(self, profile: Path, *backends: Redis, flags: list[str] | None = None) -> None:
+        super().__init__(*backends, flags=flags)
+        self.profile = profile
+
+    def command(self) -> list[str]:
+        return [sys.executable, str(Path(confined.__file__)), str(self.profile), *super().command()]
+
+
+def test_weir_does_what_it_does_within_the_seccomp_profile(servers, tmp_path: Path):
+    authority = Authority(tmp_path)
+    pair = authority.sign("server", "/CN=weir", "DNS:localhost")
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text("[default]\nru_per_second = 1_000_000\n")
+    http_port, secure_port = free_port(), free_port()
+    flags = ["--shards", "2", "--quotas", str(quotas), "--http", f"127.0.0.1:{http_port}"]
+    flags += ["--tls-listen", f"127.0.0.1:{secure_port}", "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key)]
+    stores = [servers.redis(), servers.redis()]
+    flags += ["--fleet", f"redis://{stores[0].address}", "--takeover", str(tmp_path / "takeover")]
+    weir = servers.keep(Confined(DEPLOY / "seccomp.json", *stores, flags=flags)).start()
+    assert "Seccomp:\t2\n" in Path(f"/proc/{weir.process.pid}/status").read_text()
+    with weir.connect() as client:
+        for number in range(100):
+            assert client.ok("SET", f"key:{number}", "value") == b"OK"
+        assert client.ok("MGET", *(f"key:{number}" for number in range(100))) == [b"value"] * 100
+    connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=30)
+    connection.request("GET", "/v1/keys/key:7")
+    assert connection.getresponse().read() == b"value"
+    connection.close()
+    trusting = ssl.create_default_context(cafile=str(authority.certificate))
+    with socket.create_connection(("127.0.0.1", secure_port), timeout=30) as plain:
+        with trusting.wrap_socket(plain, server_hostname="localhost") as secure:
+            secure.sendall(b"PING\r\n")
+            assert secure.recv(100) == b"+PONG\r\n"
+    quotas.write_text("[default]\nru_per_second = 2_000_000\n")
+    until(lambda: "2000000" in weir.admin("/config/quotas")[1], "what changed is in force")
+    weir.signal(signal.SIGTERM)
+    assert weir.wait() == 0
+
+
+def test_a_profile_without_io_uring_is_named(tmp_path: Path):
+    profile = json.loads((DEPLOY / "seccomp.json").read_text())
+    profile["syscalls"] = [group for group in profile["syscalls"] if "io_uring_setup" not in group["names"]]
+    file = tmp_path / "without.json"
+    for error, words in ((errno.ENOSYS, "there is no io_uring here: a container's seccomp profile"), (errno.EPERM, "is forbidden here")):
+        file.write_text(json.dumps({**profile, "defaultErrnoRet": error}))
+        command = [sys.executable, str(Path(confined.__file__)), str(file), str(binary("weir")), "--listen", "127.0.0.1:0", "--admin", "off"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0 and words in done.stderr and "io_uring_setup" in done.stderr, done.stderr
 
 
 @pytest.fixture(scope="module")
