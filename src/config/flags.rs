@@ -200,6 +200,11 @@ pub struct Flags {
     #[arg(value_parser = positive_duration, default_value = "5s")]
     pub backend_timeout: Duration,
 
+    /// How often the names of stores are looked up again: who has another address is connected to there; 0 is only at the start
+    #[arg(long, env = "WEIR_STORAGE_LOOKUP", value_name = "DURATION", help_heading = STORAGE)]
+    #[arg(value_parser = duration, default_value = "5s")]
+    pub storage_lookup: Duration,
+
     /// How quotas are kept to
     #[arg(long, env = "WEIR_LIMITER", value_name = "LIMITER", help_heading = QUOTAS)]
     #[arg(value_enum, default_value = "buckets")]

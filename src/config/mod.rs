@@ -92,6 +92,8 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// A backend that owes a reply for so long is given up.
     pub reply_timeout: Duration,
+    /// How often names of stores are looked up; never again, if it is zero.
+    pub names_interval: Duration,
     /// Clients that may be connected at once, over all shards.
     pub clients_max: usize,
     /// Clients of one tenant, where there are others and the quota file says nothing else.
@@ -203,6 +205,7 @@ impl Config {
             heavy_from: flags.heavy_ru,
             connect_timeout: flags.backend_connect_timeout,
             reply_timeout: flags.backend_timeout,
+            names_interval: flags.storage_lookup,
             clients_max: flags.max_clients as usize,
             tenant_clients_max: flags.max_tenant_clients.unwrap_or((flags.max_clients * 4 / 5).max(1))
                 as usize,
@@ -384,6 +387,7 @@ fn check_timeouts(flags: &Flags) -> Result<(), ConfigError> {
     let timeouts = [
         ("--backend-connect-timeout", flags.backend_connect_timeout),
         ("--backend-timeout", flags.backend_timeout),
+        ("--storage-lookup", flags.storage_lookup),
         ("--login-timeout", flags.login_timeout),
         ("--tls-handshake-timeout", flags.tls_handshake_timeout),
         ("--idle-timeout", flags.idle_timeout),

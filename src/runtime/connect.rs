@@ -13,31 +13,36 @@ use super::storage_thread::ToStorage;
 use super::tls::{Session, StoreTls};
 use crate::values::BackendId;
 
-/// Where a node is, and what its host is called.
+/// Where a store is, and what its host is called.
 #[derive(Clone, Debug)]
 pub(super) struct Spot {
     pub address: SockAddr,
     pub host: String,
 }
 
-/// Where a node is now. Looked at whenever a connection is opened, and by nobody else, so a lock holds nobody up.
+/// Where a store is now, if anybody is there. Looked at whenever a connection is opened, and by nobody else, so a lock holds nobody up.
 pub(super) type Place = Arc<Mutex<Option<Spot>>>;
 
 /// How to reach one backend.
 #[derive(Clone)]
 pub(super) enum Route {
-    Server(Spot),
-    /// A node of a cluster: where it is now, if anybody is there.
-    Node(Place),
+    Server(Place),
     Embedded(Mailbox<ToStorage>),
 }
 
 impl Route {
+    /// The place of a store that may move.
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Server(place) => Some(place),
+            Self::Embedded(_) => None,
+        }
+    }
+
     /// Where to connect to from outside of the shards, if there is such a place and somebody is there.
     pub fn spot(&self) -> Option<Spot> {
         match self {
-            Self::Server(spot) => Some(spot.clone()),
-            Self::Node(place) => spot_of(place),
+            Self::Server(place) => spot_of(place),
             Self::Embedded(_) => None,
         }
     }
@@ -54,8 +59,7 @@ pub(super) struct Routes {
 impl Connector for Routes {
     fn open(&self, backend: BackendId) -> io::Result<(OwnedFd, Option<SockAddr>)> {
         match &self.routes[usize::from(backend.0)] {
-            Route::Server(spot) => open(spot.address.clone()),
-            Route::Node(place) => open(spot_of(place).ok_or(io::ErrorKind::AddrNotAvailable)?.address),
+            Route::Server(place) => open(spot_of(place).ok_or(io::ErrorKind::AddrNotAvailable)?.address),
             Route::Embedded(storage) => {
                 let (ours, theirs) = UnixStream::pair()?;
                 storage.post(ToStorage::Adopt(theirs.into()));
@@ -67,9 +71,8 @@ impl Connector for Routes {
     fn secure(&self, backend: BackendId) -> Option<Result<Session, String>> {
         let tls = self.tls.as_ref()?;
         match &self.routes[usize::from(backend.0)] {
-            Route::Server(spot) => Some(tls.session(&spot.host)),
             // One that just moved is looked for again.
-            Route::Node(place) => spot_of(place).map(|spot| tls.session(&spot.host)),
+            Route::Server(place) => spot_of(place).map(|spot| tls.session(&spot.host)),
             Route::Embedded(_) => None,
         }
     }

@@ -210,6 +210,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.start_round();
         }
         ToControl::Spent(report) => this.reconcile(&report),
+        ToControl::StoreMoved(line) => this.say(log::Kind::Moved, &line),
         ToControl::Line(line) => this.say(log::Kind::Level, &line),
         ToControl::Said(kind, line) => this.say(kind, &line),
         ToControl::Drained(shard) => {

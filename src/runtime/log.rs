@@ -32,6 +32,8 @@ pub(super) enum Kind {
     Token,
     /// There is another map of the cluster.
     Cluster,
+    /// The name of a store leads elsewhere.
+    Moved,
     /// A core holds back more, or less, of what matters little.
     Level,
     /// The fleet's store came or went, or hosts did.
@@ -55,7 +57,7 @@ impl Kind {
             Self::Reload | Self::Quotas | Self::Refused => "quotas",
             Self::Token => "token",
             Self::Cluster => "cluster",
-            Self::Level => "store",
+            Self::Level | Self::Moved => "store",
             Self::Fleet => "fleet",
             Self::HotKey => "hot key",
             Self::Takeover => "takeover",

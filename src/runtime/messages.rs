@@ -41,7 +41,7 @@ use crate::routing::cluster::{Map, ReplicaState};
 use crate::shard::{ClientsAsked, ClientsTold, Explained, Question, ReplyTo, Session};
 use crate::storage::EngineStatistics;
 use crate::values::allowance::Report;
-use crate::values::{Grant, ShardId, StoreVersion, Timestamp};
+use crate::values::{BackendId, Grant, ShardId, StoreVersion, Timestamp};
 
 /// From the control executor to a shard.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ pub(super) enum ToShard {
     Grants(Vec<Grant>),
     /// Clients are told another version.
     StoreVersion(StoreVersion),
+    /// The name of a store leads elsewhere.
+    StoreMoved(BackendId),
     /// Who owns which slot of a cluster.
     Slots(Arc<Map>),
     /// All primaries of the cluster were asked from then on, and the map is what they say.
@@ -146,6 +148,8 @@ pub(super) enum ToControl {
     Quotas(Box<QuotasRead>),
     /// The lowest version among the stores is another.
     StoreVersion(StoreVersion),
+    /// The name of a store leads elsewhere, in words.
+    StoreMoved(String),
     /// There is another map of the cluster, and why.
     Slots(Arc<Map>, String),
     /// How far replicas of the cluster are behind.

@@ -8,6 +8,7 @@
 //!  weir-load      the load generator's, in a process of its own: load_thread.rs, load.rs
 //!  weir-quotas        reads and checks quotas, watches the quota file: quotas_thread.rs, watch.rs
 //!  weir-versions      asks stores for their versions, once a minute: versions_thread.rs
+//!  weir-names         looks the names of stores up again: names_thread.rs
 //!  weir-topology      asks nodes of a cluster who owns which slot: topology_thread.rs
 //!  weir-heir          asks a replica of a primary that is away whether it has taken over: heirs.rs
 //!  weir-replicas      asks nodes of a cluster how far its replicas are behind: replicas_thread.rs
@@ -35,6 +36,7 @@ mod load_thread;
 mod log;
 mod mesh;
 mod messages;
+mod names_thread;
 mod notify;
 mod park;
 mod quotas_thread;

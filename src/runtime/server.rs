@@ -6,8 +6,8 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -21,6 +21,7 @@ use super::driver::{Driver, Entrance};
 use super::fleet_thread::FleetThread;
 use super::mesh::{self, Mesh};
 use super::messages::{Mailbox, Signal, Takeover, ToControl, ToFleet, ToReplicas, ToShard, ToTakeover};
+use super::names_thread::NamesThread;
 use super::notify::Notify;
 use super::quotas_thread::{QuotaFile, QuotasThread};
 use super::replicas_thread::ReplicasThread;
@@ -57,7 +58,7 @@ use crate::storage::script::Script;
 use crate::storage::{Engine, EngineLimits, Service};
 use crate::values::allowance::lease_of;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS, TENANTS_MAX};
-use crate::values::{Random, ShardId, StoreVersion};
+use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 
 /// Descriptors beside those of clients: rings, listeners, links, executors.
 const FILES_SPARE: u64 = 1024;
@@ -222,6 +223,9 @@ pub fn run(config: &Config) -> Result<(), String> {
     .start()
     .map_err(|error| format!("cannot start a thread: {error}"))?;
     drop(doubts);
+    names_thread(config, &routes.routes)
+        .start(shards.clone(), control.clone())
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
     if let Some(topology) = topology {
         let listeners = Listeners { shards, control: control.clone(), doubts: heard_doubts };
         topology.start(listeners).map_err(|error| format!("cannot start a thread: {error}"))?;
@@ -545,13 +549,14 @@ fn start_storage(
         let node = |number| {
             let settings =
                 BackendSettings { name: format!("node {number}"), credentials: credentials.clone() };
-            (Route::Node(Place::default()), settings)
+            (Route::Server(Place::default()), settings)
         };
         return Ok(((0..CLUSTER_NODES_MAX).map(node).collect(), None));
     }
     if config.storage != Storage::Embedded {
         let servers = resolve(config)?;
-        return Ok((servers.into_iter().map(|(spot, named)| (Route::Server(spot), named)).collect(), None));
+        let route = |(spot, named)| (Route::Server(Arc::new(Mutex::new(Some(spot)))), named);
+        return Ok((servers.into_iter().map(route).collect(), None));
     }
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
     let memory = EngineLimits::with_memory(config.embedded_bytes_max as u64);
@@ -892,11 +897,23 @@ fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Res
 
 /// Who asks the stores for their versions; the embedded one needs no asking.
 fn ask_versions(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> VersionsThread {
-    let stores = backends.iter().filter_map(|(route, settings)| match route {
-        Route::Server(_) | Route::Node(_) => Some((route.clone(), settings.credentials.as_ref())),
-        Route::Embedded(_) => None,
-    });
-    VersionsThread::new(stores, tls, clock)
+    let stores = backends.iter().filter(|(route, _)| route.place().is_some());
+    VersionsThread::new(
+        stores.map(|(route, settings)| (route.clone(), settings.credentials.as_ref())),
+        tls,
+        clock,
+    )
+}
+
+/// Who finds out where stores are that have names.
+fn names_thread(config: &Config, routes: &[Route]) -> NamesThread {
+    let servers: &[ServerAddress] = match &config.storage {
+        Storage::Servers { servers, .. } => servers,
+        // Nodes of a cluster are looked up with each map.
+        Storage::Embedded | Storage::Unix(_) | Storage::Cluster { .. } => &[],
+    };
+    let places = routes.iter().map(|route| route.place().cloned());
+    NamesThread::new(servers.iter().zip(places), config.names_interval)
 }
 
 /// Who finds out about a cluster.
@@ -908,10 +925,7 @@ fn topology_thread(
 ) -> Option<TopologyThread> {
     let Storage::Cluster { seeds, credentials, .. } = &config.storage else { return None };
     let credentials = credentials.as_ref().map(Credentials::pair);
-    let places = backends.iter().filter_map(|(route, _)| match route {
-        Route::Node(place) => Some(Arc::clone(place)),
-        Route::Server(_) | Route::Embedded(_) => None,
-    });
+    let places = backends.iter().filter_map(|(route, _)| route.place().cloned());
     let random = Random::new(random_seed());
     Some(TopologyThread::new(seeds.clone(), credentials.as_ref(), places.collect(), tls, (clock, random)))
 }

@@ -308,6 +308,7 @@ impl<C: Connector> ShardThread<C> {
                     ToShard::Quotas(quotas) => guarded.shard.handle_quotas(quotas, now),
                     ToShard::Grants(grants) => guarded.shard.handle_grants(&grants, now),
                     ToShard::StoreVersion(version) => guarded.shard.handle_store_version(version),
+                    ToShard::StoreMoved(backend) => guarded.shard.handle_store_moved(backend, now),
                     ToShard::Slots(slots) => guarded.shard.handle_slots(slots, now),
                     ToShard::SlotsConfirmed(at) => guarded.shard.handle_slots_confirmed(at),
                     ToShard::Replicas(states) => guarded.shard.handle_replicas(&states),

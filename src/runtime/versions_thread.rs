@@ -166,15 +166,16 @@ fn version_in(reply: &[u8]) -> Option<StoreVersion> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::connect::Spot;
+    use crate::runtime::connect::{Place, Spot};
 
     #[test]
     fn who_does_not_answer_is_asked_ever_more_rarely_and_holds_nobody_up() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it is bound").into();
         let silent = Spot { address, host: String::new() };
-        let nobody = Route::Node(std::sync::Arc::default());
-        let stores = [(Route::Server(silent), None), (nobody, None)];
+        let nobody = Route::Server(Place::default());
+        let silent = Route::Server(Place::new(Some(silent).into()));
+        let stores = [(silent, None), (nobody, None)];
         let mut thread = VersionsThread::new(stores.into_iter(), None, Clock::start());
         for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
             let asked = thread.clock.now().monotonic;

@@ -49,6 +49,8 @@ pub enum Counter {
     RepliesOversized,
     LinksOpened,
     LinksLost,
+    /// Names of stores led elsewhere.
+    StoresMoved,
     BatchesSent,
     BatchesReceived,
     BatchBytesReceived,
@@ -79,7 +81,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 69] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 70] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -221,6 +223,12 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 69] = [
         "weir_backend_connections_lost_total",
         "",
         "Connections to backends lost or not opened.",
+    ),
+    (
+        Counter::StoresMoved,
+        "weir_backend_moves_total",
+        "",
+        "Times that the name of a backend led elsewhere, so that a core connected to it there.",
     ),
     (Counter::BatchesSent, "weir_mesh_batches_sent_total", "", "Batches handed to other shards."),
     (Counter::BatchesReceived, "weir_mesh_batches_received_total", "", "Batches taken from other shards."),

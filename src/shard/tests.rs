@@ -234,6 +234,31 @@ fn a_lost_link_answers_each_request_once_and_repeats_none() {
 }
 
 #[test]
+fn a_store_whose_name_leads_elsewhere_owes_nothing_any_more_and_is_connected_to_anew() {
+    let mut rig = Rig::new(2, 2);
+    let client = rig.client(0);
+    let [ours, others] = [0, 1].map(|place| rig.key(place, place));
+    rig.send(client, &[&["SET", &ours, "1"], &["SET", &others, "2"]]);
+    assert_eq!(rig.words_at_stores(), ["SET", "SET"]);
+    let attempts = rig.attempts;
+    for shard in &mut rig.shards {
+        shard.handle_store_moved(BackendId(0), rig.now);
+    }
+    rig.turns();
+    let told = rig.told(client);
+    assert!(told.starts_with("-UNAVAILABLE backend=store0 reason=store-moved retry_after_ms="), "{told}");
+    assert_eq!(rig.owed(), 1, "the other store owes what it owed");
+    rig.answer_first(&others, "+OK\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n");
+    rig.wait(Duration::from_millis(100));
+    rig.send(client, &[&["GET", &ours]]);
+    assert!(rig.attempts > attempts, "over another connection");
+    rig.answer_first("GET", "$1\r\n2\r\n");
+    assert_eq!(rig.told(client), "$1\r\n2\r\n");
+    assert_eq!(rig.shards[0].counters().get(Counter::StoresMoved), 1);
+}
+
+#[test]
 fn a_backend_that_cannot_be_reached_is_left_alone_for_a_while() {
     let mut rig = Rig::new(1, 1);
     rig.connecting = Connecting::Fails;

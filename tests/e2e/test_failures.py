@@ -7,14 +7,16 @@ import socket
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import redis
 
+from harness import metrics
 from harness.fake_store import FakeStore, accommodating
 from harness.load import Load
 from harness.placement import keys_by_backend
-from harness.processes import Redis
+from harness.processes import Redis, Weir
 from harness.resp import Closed
 from harness.waiting import until
 
@@ -307,6 +309,72 @@ def test_a_restarted_backend_under_open_connections(servers):
         except Closed as error:
             raise AssertionError(f"a client lost its connection with the backend's: {error}") from None
         connection.close()
+
+
+class Elsewhere(Redis):
+    """A redis-server on the port of another, at another address of this machine."""
+
+    ADDRESS = "127.0.0.2"
+
+    def __init__(self, port: int) -> None:
+        super().__init__("--bind", self.ADDRESS)
+        self.port = port
+
+    def ready(self) -> bool:
+        try:
+            with socket.create_connection((self.ADDRESS, self.port), timeout=1.0) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(100).startswith(b"+PONG")
+        except OSError:
+            return False
+
+
+class Naming(Weir):
+    """A weir with a list of names of its own (/etc/hosts), which a test rewrites."""
+
+    def __init__(self, hosts: Path, *flags: str, storage: str) -> None:
+        super().__init__(flags=[*flags], storage=storage)
+        self.hosts = hosts
+
+    def command(self) -> list[str]:
+        script = 'mount --bind "$0" /etc/hosts && exec "$@"'
+        return ["unshare", "--map-root-user", "--mount", "sh", "-c", script, str(self.hosts), *super().command()]
+
+
+def test_a_store_whose_name_leads_elsewhere_is_found_there(servers, tmp_path: Path):
+    before = servers.redis()
+    after = servers.keep(Elsewhere(before.port)).start()
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost store.example\n")
+    flags = ["--shards", "2", "--storage-lookup", "20ms"]
+    weir = servers.keep(Naming(hosts, *flags, storage=f"redis://store.example:{before.port}")).start()
+    with weir.connect() as client, before.connect() as former:
+        assert client.ok("SET", "kept", "before") == b"OK" and former.ok("GET", "kept") == b"before"
+        hosts.write_text(f"127.0.0.1 localhost\n{after.ADDRESS} store.example\n")
+        until(lambda: client.call("GET", "kept").value is None, "the other store is asked")
+        assert client.ok("SET", "kept", "after") == b"OK" and former.ok("GET", "kept") == b"before"
+        until(lambda: len(former.ok("CLIENT", "LIST").splitlines()) == 1, "nobody is at the former one any more")
+        moves = sum(metrics.parse(weir.admin("/metrics")[1])["weir_backend_moves_total"].values())
+        assert moves == 2, "by one of each core"
+        line = f"store.example:{before.port} was at {before.address} and is at {after.ADDRESS}:{before.port} now"
+        assert line in weir.output()
+        # A name that cannot be looked up takes nobody's store away.
+        hosts.write_text("127.0.0.1 localhost\n")
+        assert all(client.ok("GET", "kept") == b"after" for _ in range(100))
+        # Under load, each request is answered once, and a write that was lost is no more than unknown.
+        hosts.write_text("127.0.0.1 localhost store.example\n")
+        sent = known = 0
+        while former.call("GET", "counted").value is None:
+            replies = client.pipeline([("INCR", "counted")] * 100)
+            sent += len(replies)
+            lost = [reply for reply in replies if reply.is_error]
+            assert all("reason=store-moved" in reply.text for reply in lost), lost[:1]
+            known += len(replies) - len(lost)
+        counts = [int(former.ok("GET", "counted")), 0]
+        with socket.create_connection((after.ADDRESS, after.port), timeout=30) as other:
+            other.sendall(b"GET counted\r\n")
+            counts[1] = int(other.recv(100).split(b"\r\n")[1] or 0)
+        assert known <= sum(counts) <= sent
 
 
 def test_clients_that_reset_take_no_fresh_connection_with_them(servers):

@@ -21,7 +21,7 @@ use crate::shard::request::{Envelope, Overdue, ReplyTo, Route, Track};
 use crate::shard::settings::{BULKHEADS, ShardSettings};
 use crate::values::limits::{COMMAND_CLASSES, COPY_BYTES_MAX};
 use crate::values::time::Now;
-use crate::values::{Action, ConnectionId, Loss, Owner, Timestamp};
+use crate::values::{Action, BackendId, ConnectionId, Loss, Owner, Timestamp};
 
 /// When to come back after a connection was lost with requests on it.
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
@@ -440,6 +440,36 @@ impl Back {
             // The sooner the store hears of it, the less it does of what nobody waits for.
             self.open_link(env, connection, now);
         }
+    }
+
+    /// Gives all those links up.
+    pub(super) fn drop_links(
+        &mut self,
+        env: &mut Env,
+        is_over: impl Fn(&Link) -> bool,
+        reason: &'static str,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        for index in 0..self.links.len() {
+            if is_over(&self.links[index]) {
+                self.drop_link(env, ConnectionId(index as u32), reason, replies, now);
+            }
+        }
+    }
+
+    /// The name of a store leads elsewhere. How the one before was says nothing of the one there now.
+    pub fn handle_store_moved(
+        &mut self,
+        env: &mut Env,
+        backend: BackendId,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        env.counters.add(Counter::StoresMoved, 1);
+        self.forget_health(env, backend);
+        let is_left = |link: &Link| link.backend == backend && link.state != LinkState::Closed;
+        self.drop_links(env, is_left, "store-moved", replies, now);
     }
 
     fn lose_link(

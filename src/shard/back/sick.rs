@@ -28,6 +28,9 @@ const SHADOWS_APART: Duration = Duration::from_secs(10);
 /// What costs much is no trial, unless nothing else has come for so long.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Connections are given up for these reasons because others do a store's work now: they say nothing of its health.
+const ELSEWHERE: [&str; 3] = ["node-gone", "node-failed", "store-moved"];
+
 /// What this core knows of one store's health.
 #[derive(Debug, Default)]
 pub struct Health {
@@ -139,8 +142,7 @@ impl Back {
         now: Now,
     ) {
         let link = &self.links[connection.0 as usize];
-        let says_nothing =
-            link.pending.is_empty() || ["node-gone", "node-failed"].contains(&reason) || link.only_reads;
+        let says_nothing = link.pending.is_empty() || ELSEWHERE.contains(&reason) || link.only_reads;
         if says_nothing || env.settings.overload.breaker == Mode::Off {
             return;
         }

@@ -275,21 +275,6 @@ impl Back {
         self.drop_links(env, is_left, "node-gone", replies, now);
     }
 
-    fn drop_links(
-        &mut self,
-        env: &mut Env,
-        is_over: impl Fn(&Link) -> bool,
-        reason: &'static str,
-        replies: &mut impl Replies,
-        now: Now,
-    ) {
-        for index in 0..self.links.len() {
-            if is_over(&self.links[index]) {
-                self.drop_link(env, ConnectionId(index as u32), reason, replies, now);
-            }
-        }
-    }
-
     /// What is owed by nodes that others have taken over from nobody waits for: it would keep new owners waiting.
     fn give_up_on_fallen(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Some(slots) = &self.slots else { return };

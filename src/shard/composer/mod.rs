@@ -52,7 +52,9 @@ use crate::protocol::Segment;
 use crate::routing::cluster::{Map, Reason, ReplicaState};
 use crate::values::allowance::Report;
 use crate::values::time::Now;
-use crate::values::{Action, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, StoreVersion, Timestamp};
+use crate::values::{
+    Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, StoreVersion, Timestamp,
+};
 use upkeep::Upkeep;
 
 /// One core's partition of everything.
@@ -289,6 +291,12 @@ impl Shard {
             self.hot.handle_owners(|slot| older.owner(slot) != slots.owner(slot));
         }
         self.env.handle_slots(slots);
+    }
+
+    /// The name of a store leads elsewhere: what follows goes there, and what is owed was sent to somebody else.
+    pub fn handle_store_moved(&mut self, backend: BackendId, now: Now) {
+        let (env, back, mut replies) = self.towards_clients();
+        back.handle_store_moved(env, backend, &mut replies, now);
     }
 
     /// How far replicas of a cluster are behind.
