@@ -70,6 +70,8 @@ pub(super) struct Client {
     pub refusals: u64,
     /// So many at least before it is closed, because all of that was there when its shard began to drain.
     replies_least: u64,
+    /// It was refused something because a node was away.
+    was_in_trouble: bool,
 }
 
 /// A client that sends all the time, whatever it is answered.
@@ -151,6 +153,7 @@ impl Client {
             replies: 0,
             refusals: 0,
             replies_least: 0,
+            was_in_trouble: false,
         }
     }
 
@@ -290,7 +293,11 @@ impl Client {
             return Err(self.told(&format!("was answered without having asked: {shown}")));
         };
         self.replies += 1;
+        // What is unsettled stands in the way of requests for other nodes.
+        let allowed = Allowed { refusals: allowed.refusals || self.was_in_trouble, ..allowed };
         let judged = asked.judge(reply, step, history, allowed)?;
+        self.was_in_trouble |=
+            judged == Judged::Refusal && history.was_in_trouble(&asked.reach.slots, asked.sent);
         if let Some(work) = &mut self.work {
             work.count(judged == Judged::Refusal, now);
         }

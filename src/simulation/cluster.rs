@@ -8,11 +8,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
+use std::time::Duration;
 
+use super::falls::{Fall, Life, Roles, Step, Way};
 use super::plan::Moves;
 use super::store::Store;
 use crate::protocol::{Arguments, command};
 use crate::routing::cluster::View;
+use crate::routing::cluster::heirs::Said;
 use crate::routing::slot_of;
 use crate::values::limits::SLOTS;
 use crate::values::time::Now;
@@ -32,9 +35,17 @@ struct Open {
 pub(super) enum Verdict {
     CarryOut,
     /// The store says this, and has nothing to do.
-    Answered(&'static str),
+    Answered(String),
     /// It is not carried out, for that reason.
     Refused(String),
+}
+
+/// What has become of a slot.
+#[derive(Debug)]
+pub(super) struct News {
+    pub told: String,
+    /// It has left this node for good.
+    pub moved: Option<(u16, u16)>,
 }
 
 /// What the nodes agree on, and what they do not.
@@ -51,12 +62,15 @@ pub(super) struct Cluster {
     past: VecDeque<(Vec<u16>, Vec<u64>)>,
     /// Slots that have moved.
     pub moved: u64,
+    /// Which nodes copy which, and which are away, where they go away.
+    pub roles: Option<Roles>,
 }
 
 /// Old views that nodes may have of each other.
 const PAST_MOST: usize = 4;
 
 const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
+pub(super) const CLUSTER_DOWN: &str = "-CLUSTERDOWN The cluster is down\r\n";
 const ROLE_OF_PRIMARY: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 
 /// Where there is no node.
@@ -66,10 +80,13 @@ const OPEN_MOST: usize = 3;
 
 impl Cluster {
     pub fn new(moves: Moves, nodes: u16) -> Self {
-        let owner = |slot| (u32::from(slot) * u32::from(nodes) / u32::from(SLOTS)) as u16;
+        let roles = moves.falls.map(|falls| Roles::new(falls, nodes));
+        let primaries = if roles.is_some() { nodes / 2 } else { nodes };
+        let owner = |slot| (u32::from(slot) * u32::from(primaries) / u32::from(SLOTS)) as u16;
         Self {
             moves,
             nodes,
+            roles,
             owners: (0..SLOTS).map(owner).collect(),
             epochs: (1..=u64::from(nodes)).collect(),
             open: BTreeMap::new(),
@@ -88,6 +105,100 @@ impl Cluster {
         self.open.is_empty()
     }
 
+    /// May a slot move from or to it?
+    fn is_settled(&self, node: u16) -> bool {
+        self.roles.as_ref().is_none_or(|roles| roles.is_settled(node))
+    }
+
+    /// Who owns a slot, as far as a node has heard.
+    fn owner_as_known(&self, node: u16, slot: u16, now: Timestamp) -> u16 {
+        let owner = self.owners[usize::from(slot)];
+        let late = self.roles.as_ref().and_then(|roles| roles.is_late(node, now));
+        late.filter(|(_, taken)| taken[usize::from(slot)]).map_or(owner, |(old, _)| old)
+    }
+
+    /// Does a node take itself for the owner of a slot that another has?
+    pub fn is_deluded(&self, node: usize, slot: u16, now: Timestamp) -> bool {
+        let node = node as u16;
+        self.owners[usize::from(slot)] != node && self.owner_as_known(node, slot, now) == node
+    }
+
+    /// A primary that has no slot on its way is to go away.
+    pub fn begin_fall(&mut self, random: &mut Random) {
+        let is_free = |node: &u16| {
+            let is_end = |open: &Open| open.source == *node || open.target == *node;
+            self.is_settled(*node) && !self.open.values().any(is_end)
+        };
+        let free: Vec<u16> = (0..self.nodes).filter(is_free).collect();
+        let Some(roles) = self.roles.as_mut().filter(|roles| roles.fall.is_none()) else { return };
+        roles.is_awaited = free.is_empty();
+        if !free.is_empty() {
+            roles.begin(*random.pick(&free), random);
+        }
+    }
+
+    /// The next thing happens to the primary that goes away: what it was, and after how long the next one does.
+    pub fn fall_goes_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
+        let (fall, after) = self.roles.as_mut()?.go_on(now, random)?;
+        if fall.next == Step::TakenOver {
+            self.past.push_back((self.owners.clone(), self.epochs.clone()));
+            if self.past.len() > PAST_MOST {
+                self.past.pop_front();
+            }
+            let taken = self.slots_of(fall.old);
+            for (owner, _) in self.owners.iter_mut().zip(&taken).filter(|(_, is_taken)| **is_taken) {
+                *owner = fall.heir;
+            }
+            let newest = self.epochs.iter().max().copied().unwrap_or_default();
+            self.epochs[usize::from(fall.heir)] = newest + 1;
+            self.roles.as_mut()?.note_taken(taken);
+        }
+        Some((fall, after))
+    }
+
+    /// Which slots a node has.
+    pub fn slots_of(&self, node: u16) -> Vec<bool> {
+        self.owners.iter().map(|owner| *owner == node).collect()
+    }
+
+    /// Does it copy another?
+    pub fn is_replica(&self, node: usize) -> bool {
+        self.roles.as_ref().is_some_and(|roles| roles.copies[node].is_some())
+    }
+
+    pub fn owner(&self, slot: u16) -> u16 {
+        self.owners[usize::from(slot)]
+    }
+
+    /// What a node says that it does.
+    fn role_of(&self, node: u16) -> String {
+        let copied = self.roles.as_ref().and_then(|roles| roles.copies[usize::from(node)]);
+        match copied {
+            Some(primary) => {
+                let ServerAddress { host, port } = address_of(primary);
+                format!(
+                    "*5\r\n$5\r\nslave\r\n${}\r\n{host}\r\n:{port}\r\n$9\r\nconnected\r\n:7\r\n",
+                    host.len()
+                )
+            }
+            None => ROLE_OF_PRIMARY.to_owned(),
+        }
+    }
+
+    /// What a replica says of its primary, if it is there to say so.
+    pub fn heir_says(&self, node: u16) -> Option<Said> {
+        let roles = self.roles.as_ref()?;
+        let is_well = |node: u16| roles.life(node) == Life::Well;
+        is_well(node).then(|| match roles.copies[usize::from(node)] {
+            None => Said::IsPrimary,
+            // Of a process that stands still the connection is there.
+            Some(primary) if is_well(primary) || roles.life(primary) == Life::Away(Way::Stopped) => {
+                Said::HasPrimary
+            }
+            Some(_) => Said::HasNone,
+        })
+    }
+
     /// The stores that may hold a key, the first one first.
     pub fn holders_of(&self, slot: u16) -> Vec<usize> {
         let open = self.open.get(&slot).map(|open| usize::from(open.target));
@@ -98,7 +209,7 @@ impl Cluster {
     /// whether the node has a key.
     pub fn judge<'a>(
         &self,
-        node: usize,
+        (node, now): (usize, Timestamp),
         asking: bool,
         requests: impl Iterator<Item = Arguments<'a>>,
         holds: &mut dyn FnMut(&[u8]) -> bool,
@@ -106,8 +217,8 @@ impl Cluster {
         let mut keys: BTreeSet<&[u8]> = BTreeSet::new();
         for arguments in requests {
             match arguments.name() {
-                b"ASKING" => return Ok(Verdict::Answered("+OK\r\n")),
-                b"ROLE" => return Ok(Verdict::Answered(ROLE_OF_PRIMARY)),
+                b"ASKING" => return Ok(Verdict::Answered("+OK\r\n".to_owned())),
+                b"ROLE" => return Ok(Verdict::Answered(self.role_of(node as u16))),
                 _ => {}
             }
             let Ok(command) = command::recognise(&arguments) else { continue };
@@ -121,7 +232,11 @@ impl Cluster {
         }
         let missing = keys.iter().filter(|key| !holds(key)).count();
         let refused = |line: String| Ok(Verdict::Refused(line));
-        let (node, owner) = (node as u16, self.owners[usize::from(slot)]);
+        let node = node as u16;
+        if self.roles.as_ref().is_some_and(|roles| roles.says_down(node, now)) {
+            return refused(CLUSTER_DOWN.to_owned());
+        }
+        let owner = self.owner_as_known(node, slot, now);
         match self.open.get(&slot) {
             Some(open) if open.source == node => match missing {
                 0 => Ok(Verdict::CarryOut),
@@ -148,7 +263,7 @@ impl Cluster {
         wanted: Option<u16>,
         now: Now,
         random: &mut Random,
-    ) -> Option<String> {
+    ) -> Option<News> {
         if self.open.is_empty() || (self.open.len() < OPEN_MOST && random.per_mille(200)) {
             return self.begin(stores, wanted?, now, random);
         }
@@ -164,8 +279,18 @@ impl Cluster {
         if !keys.is_empty() {
             for _ in 0..random.between(1, 2) {
                 let key = random.pick(&keys);
+                let copy_of = |node| self.roles.as_ref().and_then(|roles| roles.replica_of(node));
                 if let Some((value, until)) = stores[usize::from(source)].take(key, now) {
                     stores[usize::from(target)].put(key, &value, until, now);
+                    // Nothing that has moved is lost, whichever of them goes away.
+                    if let Some(copy) = copy_of(source) {
+                        catch_up(stores, source, copy);
+                        stores[usize::from(copy)].take(key, now);
+                    }
+                    if let Some(copy) = copy_of(target) {
+                        catch_up(stores, target, copy);
+                        stores[usize::from(copy)].put(key, &value, until, now);
+                    }
                 }
             }
             return None;
@@ -179,7 +304,8 @@ impl Cluster {
             self.owners[usize::from(slot)] = target;
             self.settled.insert(slot, now.monotonic);
             self.moved += 1;
-            return Some(format!("slot {slot} has moved from {source} to {target}"));
+            let told = format!("slot {slot} has moved from {source} to {target}");
+            return Some(News { told, moved: Some((slot, source)) });
         }
         let newest = self.epochs.iter().max().copied().unwrap_or_default();
         self.epochs[usize::from(target)] = newest + 1;
@@ -188,16 +314,22 @@ impl Cluster {
     }
 
     /// Not if a request may come that was sent there because of an earlier move: nobody could tell it from those of this one.
-    fn begin(&mut self, stores: &[Store], slot: u16, now: Now, random: &mut Random) -> Option<String> {
+    fn begin(&mut self, stores: &[Store], slot: u16, now: Now, random: &mut Random) -> Option<News> {
         let source = self.owners[usize::from(slot)];
-        let target = (source + random.between(1, u64::from(self.nodes) - 1) as u16) % self.nodes;
+        let others: Vec<u16> =
+            (0..self.nodes).filter(|node| *node != source && self.is_settled(*node)).collect();
+        let is_awaited = self.roles.as_ref().is_some_and(|roles| roles.is_awaited);
+        if others.is_empty() || !self.is_settled(source) || is_awaited {
+            return None;
+        }
+        let target = *random.pick(&others);
         let settled = self.settled.get(&slot).copied();
         let is_early = settled.is_some_and(|at| now.monotonic.since(at) < self.moves.rest);
         if self.open.contains_key(&slot) || is_early || stores[usize::from(target)].will_be_asked() {
             return None;
         }
         self.open.insert(slot, Open { source, target, claimed: false });
-        Some(format!("slot {slot} moves from {source} to {target}"))
+        Some(News { told: format!("slot {slot} moves from {source} to {target}"), moved: None })
     }
 
     /// What a node says instead, where it would refuse a request for a slot or not.
@@ -217,11 +349,11 @@ impl Cluster {
     }
 
     /// What a node tells of the cluster; of others what was true once, if it hears late.
-    pub fn view(&self, teller: u16, random: &mut Random) -> View {
+    pub fn view(&self, teller: u16, now: Timestamp, random: &mut Random) -> View {
         let past = self.past.get(random.index(self.past.len().max(1)));
         let past = past.filter(|_| random.per_mille(20 * self.moves.lies));
         let owner = |slot: u16| {
-            let current = self.owners[usize::from(slot)];
+            let current = self.owner_as_known(teller, slot, now);
             match (self.open.get(&slot), past) {
                 (Some(open), _) if open.claimed && open.target == teller => open.target,
                 (_, Some((owners, _))) if current != teller && owners[usize::from(slot)] != teller => {
@@ -234,12 +366,36 @@ impl Cluster {
             Some((_, epochs)) if node != usize::from(teller) => epochs[node],
             _ => self.epochs[node],
         };
+        let roles = self.roles.as_ref();
+        let primary_of = |node: u16| {
+            let copied = roles?.copies[usize::from(node)];
+            // Who has not heard of a takeover knows both as they were.
+            match roles?.is_late(teller, now) {
+                Some((old, _)) if node == old => None,
+                Some((old, _)) if self.is_heir_of(node, old) => Some(old),
+                _ => copied,
+            }
+        };
+        let has_failed = |node: u16| node != teller && roles.is_some_and(|roles| roles.has_failed(node));
         let mut slots = vec![String::new(); usize::from(self.nodes)];
         let all: Vec<u16> = (0..SLOTS).collect();
+        let (mut ranges, mut told) = (0, String::new());
         for range in all.chunk_by(|one, next| owner(*one) == owner(*next)) {
-            let last = range.last().expect("chunks are not empty");
-            _ = write!(slots[usize::from(owner(range[0]))], " {}-{last}", range[0]);
+            let (first, last) = (range[0], range.last().expect("chunks are not empty"));
+            let owner = owner(first);
+            _ = write!(slots[usize::from(owner)], " {first}-{last}");
+            let copies =
+                (0..self.nodes).filter(|node| primary_of(*node) == Some(owner) && !has_failed(*node));
+            let nodes: Vec<u16> = std::iter::once(owner).chain(copies).collect();
+            ranges += 1;
+            _ = write!(told, "*{}\r\n:{first}\r\n:{last}\r\n", 2 + nodes.len());
+            for node in nodes {
+                let ServerAddress { host, port } = address_of(node);
+                let length = host.len();
+                _ = write!(told, "*3\r\n${length}\r\n{host}\r\n:{port}\r\n$40\r\n{node:040}\r\n");
+            }
         }
+        let ranges = format!("*{ranges}\r\n{told}");
         for (slot, open) in &self.open {
             let is_over = open.claimed && open.target == teller;
             if open.source == teller {
@@ -249,13 +405,33 @@ impl Cluster {
             }
         }
         let line = |(node, slots): (usize, String)| {
-            let (myself, epoch) = (if node == usize::from(teller) { "myself," } else { "" }, epoch_of(node));
+            let primary = primary_of(node as u16).filter(|_| slots.is_empty());
+            let myself = if node == usize::from(teller) { "myself," } else { "" };
+            let epoch = epoch_of(primary.map_or(node, usize::from));
+            let failed = if has_failed(node as u16) { ",fail" } else { "" };
+            let role = primary.map_or("master".to_owned(), |_| "slave".to_owned());
+            let copied = primary.map_or("-".to_owned(), |primary| format!("{primary:040}"));
             let place = address_of(node as u16);
-            format!("{node:040} {place}@1 {myself}master - 0 0 {epoch} connected{slots}\n")
+            format!("{node:040} {place}@1 {myself}{role}{failed} {copied} 0 0 {epoch} connected{slots}\n")
         };
         let told: String = slots.into_iter().enumerate().map(line).collect();
         let told = format!("${}\r\n{told}\r\n", told.len());
-        View::parse(&address_of(teller), b"*0\r\n", told.as_bytes()).expect("a node tells what can be read")
+        View::parse(&address_of(teller), ranges.as_bytes(), told.as_bytes())
+            .expect("a node tells what can be read")
+    }
+}
+
+/// A replica does all that its primary has done.
+pub(super) fn catch_up(stores: &mut [Store], primary: u16, copy: u16) {
+    while let Some(done) = stores[usize::from(primary)].poll_done(Timestamp::MAX) {
+        stores[usize::from(copy)].replay(&done);
+    }
+}
+
+impl Cluster {
+    fn is_heir_of(&self, node: u16, old: u16) -> bool {
+        let fall = self.roles.as_ref().and_then(|roles| roles.fall);
+        fall.is_some_and(|fall| fall.old == old && fall.heir == node)
     }
 }
 

@@ -6,6 +6,7 @@ use super::history::{Fate, History, Sent};
 use super::token::tokens;
 use crate::protocol::Protocol;
 use crate::protocol::reply;
+use crate::routing::slot_of;
 
 /// What a client may be answered.
 #[derive(Debug)]
@@ -64,6 +65,40 @@ pub(super) struct Asked {
     /// The dialect of the reply.
     pub protocol: Protocol,
     pub expected: Expected,
+    pub reach: Reach,
+}
+
+/// What a request names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reach {
+    /// The slots of its keys.
+    pub slots: Vec<u16>,
+    pub keys: usize,
+    pub is_script: bool,
+}
+
+impl Reach {
+    /// Clients' keys can be told from all else that they say.
+    pub fn of(words: &[&[u8]]) -> Self {
+        let is_key = |word: &&&[u8]| {
+            [&b"key:"[..], b"own:", b"log:", b"n:", b"{tag"].iter().any(|start| word.starts_with(start))
+        };
+        let mut slots: Vec<u16> = words.iter().filter(is_key).map(|key| slot_of(key)).collect();
+        let keys = slots.len();
+        slots.sort_unstable();
+        slots.dedup();
+        Self { slots, keys, is_script: words.first() == Some(&&b"EVAL"[..]) }
+    }
+
+    /// What several requests name together.
+    pub fn of_all<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+        let mut sum = Self::default();
+        for each in all {
+            sum.keys += each.keys;
+            sum.slots.extend(each.slots.iter().filter(|slot| !sum.slots.contains(slot)).collect::<Vec<_>>());
+        }
+        sum
+    }
 }
 
 /// What the world allows to go wrong.
@@ -72,6 +107,10 @@ pub(super) struct Allowed {
     pub refusals: bool,
     /// Nodes of a cluster may send a request to each other for too long, and nobody may know who has what.
     pub redirections: bool,
+    /// And so may every request.
+    pub going_around: bool,
+    /// Nodes may say that the cluster is down.
+    pub down: bool,
     /// Too late: nothing else was wrong than that cores did not run.
     pub lateness: bool,
     pub throttling: bool,
@@ -79,8 +118,30 @@ pub(super) struct Allowed {
 }
 
 impl Allowed {
-    const NOTHING: Self =
-        Self { refusals: false, redirections: false, lateness: false, throttling: false, oversized: false };
+    const NOTHING: Self = Self {
+        refusals: false,
+        redirections: false,
+        going_around: false,
+        down: false,
+        lateness: false,
+        throttling: false,
+        oversized: false,
+    };
+
+    /// What may go wrong with a request besides, because of what happened since it was sent.
+    fn widened(self, asked: &Asked, history: &History) -> Self {
+        if !self.redirections {
+            return self;
+        }
+        let Reach { slots, keys, is_script } = &asked.reach;
+        let trouble = history.was_in_trouble(slots, asked.sent);
+        Self {
+            refusals: self.refusals || trouble,
+            going_around: self.going_around || trouble || *keys != 1 || *is_script,
+            down: history.was_down(asked.sent.step),
+            ..self
+        }
+    }
 }
 
 /// What a reply that is possible turned out to be.
@@ -117,6 +178,7 @@ impl Asked {
         history: &mut History,
         allowed: Allowed,
     ) -> Result<Judged, String> {
+        let allowed = allowed.widened(self, history);
         if let Some(fate) = refusal(reply, allowed)? {
             use Expected::{
                 Block, Exactly, Log, OneOf, OwnError, Scanned, Scripted, Taken, Told, Value, Values,
@@ -258,7 +320,7 @@ impl Asked {
         allowed: Allowed,
     ) -> Result<Judged, String> {
         if reply.starts_with(b"-EXECABORT") {
-            if !allowed.refusals && !allowed.throttling {
+            if !allowed.refusals && !allowed.throttling && !allowed.down {
                 return Err("nothing was wrong with it".into());
             }
             self.refused(Fate::Never, history)?;
@@ -348,8 +410,16 @@ fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
         return if allowed.throttling { Ok(Some(Fate::Never)) } else { Err("there is no quota".into()) };
     }
     let contains = |text: &str| reply.windows(text.len()).any(|window| window == text.as_bytes());
+    let may_go_on = contains(REST_MAY_HAVE_HAPPENED);
+    if reply.starts_with(b"-CLUSTERDOWN ") {
+        let fate = if may_go_on { Fate::Unknown } else { Fate::Never };
+        return if allowed.down { Ok(Some(fate)) } else { Err("no node has said so".into()) };
+    }
+    if contains(REDIRECTS) && !allowed.going_around {
+        return Err("nobody sent it around".into());
+    }
     let is_of_cluster = reply.starts_with(b"-UNAVAILABLE ") && OF_CLUSTERS.iter().any(|text| contains(text));
-    let fate = if contains(MAY_HAVE_HAPPENED) || contains(REST_MAY_HAVE_HAPPENED) {
+    let fate = if contains(MAY_HAVE_HAPPENED) || may_go_on {
         Fate::Unknown
     } else if [&b"-LOADING "[..], b"-OVERLOADED ", b"-DEADLINE "].iter().any(|word| reply.starts_with(word)) {
         Fate::Never

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::token::Token;
+use crate::routing::slot_of;
 use crate::values::Timestamp;
 
 /// When a request was sent, and by whom. Steps are the time here: no two things happen in one.
@@ -38,6 +39,8 @@ struct Write {
     fate: Fate,
     /// The place among all that stores carried out.
     executed: Option<usize>,
+    /// It is gone with the node that carried it out: others had taken over from that then, or did so without having it.
+    lost_with: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -61,6 +64,27 @@ pub(super) struct History {
     seen: BTreeMap<(u32, String), usize>,
     /// When stores forget writes by themselves.
     ends: BTreeSet<(Timestamp, usize)>,
+    step: u64,
+    /// Slots that got another owner without all that the former one had.
+    takeovers: Vec<Takeover>,
+    /// When nodes carried out that of keys which is lost and has no number.
+    lost_unnamed: BTreeMap<String, Vec<u64>>,
+    /// When a node last said that the cluster is down.
+    down: Option<u64>,
+}
+
+/// A node goes away, and another has its slots.
+#[derive(Debug)]
+struct Takeover {
+    /// By slot.
+    slots: Vec<bool>,
+    /// Since when another has them, and since when every core knows.
+    since: Option<u64>,
+    known: Option<u64>,
+    /// The former owner may not have found out yet.
+    is_doubtful: bool,
+    /// Nobody refuses anything any more for what that was.
+    over: Option<u64>,
 }
 
 type Checked = Result<(), String>;
@@ -85,6 +109,7 @@ impl History {
             ended_at: None,
             fate: Fate::Open,
             executed: None,
+            lost_with: None,
         });
         let number = self.writes.len() - 1;
         self.by_key.entry(key.to_owned()).or_default().push(number);
@@ -103,6 +128,7 @@ impl History {
 
     /// Now it is that late, in this step.
     pub fn handle_time(&mut self, now: Timestamp, step: u64) {
+        self.step = step;
         while let Some((_, write)) = self.ends.first().copied().filter(|(at, _)| *at <= now) {
             self.ends.pop_first();
             self.writes[write].ended_at = Some(step);
@@ -128,6 +154,110 @@ impl History {
             return Err(format!(
                 "write {write} on {} was acknowledged, but no store carried it out",
                 settled.key
+            ));
+        }
+        Ok(())
+    }
+
+    /// Now.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// A node goes away that has these slots.
+    pub fn begin_fall(&mut self, slots: Vec<bool>) {
+        self.takeovers.push(Takeover { slots, since: None, known: None, is_doubtful: false, over: None });
+    }
+
+    /// The last that went away.
+    pub fn takeover(&self) -> usize {
+        self.takeovers.len() - 1
+    }
+
+    /// Another node has its slots. The old one may not have found out.
+    pub fn take_over(&mut self, is_doubtful: bool) {
+        let (since, last) = (self.step, self.takeovers.len() - 1);
+        let takeover = &mut self.takeovers[last];
+        (takeover.since, takeover.is_doubtful) = (Some(since), is_doubtful);
+    }
+
+    /// Every core knows of that.
+    pub fn know(&mut self, takeover: usize) {
+        self.takeovers[takeover].known = Some(self.step);
+    }
+
+    /// And nobody has to be refused for it.
+    pub fn settle_down(&mut self, takeover: usize) {
+        self.takeovers[takeover].over = Some(self.step);
+    }
+
+    /// A write is gone.
+    pub fn lose(&mut self, write: usize, takeover: usize) {
+        if let Some(write) = self.writes.get_mut(write) {
+            write.lost_with = Some(takeover);
+        }
+    }
+
+    /// A write of a key that has no number is gone: a delete, an increase.
+    pub fn lose_unnamed(&mut self, key: &str, step: u64) {
+        self.lost_unnamed.entry(key.to_owned()).or_default().push(step);
+    }
+
+    /// A node says that the cluster is down.
+    pub fn note_down(&mut self) {
+        self.down = Some(self.step);
+    }
+
+    /// Has one said so since then?
+    pub fn was_down(&self, since: u64) -> bool {
+        self.down.is_some_and(|down| down > since)
+    }
+
+    /// May a request of these slots have come to grief because a node was away? If it has none, it is for all nodes.
+    pub fn was_in_trouble(&self, slots: &[u16], sent: Sent) -> bool {
+        self.takeovers.iter().any(|takeover| {
+            let is_touched = slots.is_empty() || slots.iter().any(|slot| takeover.slots[usize::from(*slot)]);
+            is_touched && takeover.over.is_none_or(|over| sent.step <= over)
+        })
+    }
+
+    /// May what a node carries out that was replaced be lost?
+    fn may_have_been_lost(&self, key: &str, sent: Sent, answered: u64) -> bool {
+        let lost = self.lost_unnamed.get(key);
+        lost.is_some_and(|lost| lost.iter().any(|step| (sent.step..=answered).contains(step)))
+    }
+
+    /// May a read have come to a node that does not know yet that it was replaced, and what it was replaced by this write?
+    fn may_be_missed(&self, number: usize, read: Sent) -> bool {
+        let write = &self.writes[number];
+        let Fate::Done(done) = write.fate else { return false };
+        let mut doubtful = self.takeovers.iter().filter(|takeover| takeover.is_doubtful).peekable();
+        doubtful.peek().is_some() && {
+            let slot = usize::from(slot_of(write.key.as_bytes()));
+            doubtful.any(|takeover| {
+                let is_after = takeover.since.is_some_and(|since| done >= since);
+                takeover.slots[slot] && is_after && takeover.known.is_none_or(|known| read.step <= known)
+            })
+        }
+    }
+
+    /// A node carries a write out that has been replaced and does not know it. That may happen until all cores know.
+    pub fn carried_out_in_vain(&mut self, token: Token<'_>) -> Checked {
+        let Token { write, key, .. } = token;
+        self.executions += 1;
+        let known = self.takeovers.last().and_then(|takeover| takeover.known);
+        let Some(done) = self.writes.get_mut(write).filter(|done| done.key == key) else {
+            return Err(format!("a store was sent write {write} on {key}, which nobody made"));
+        };
+        if done.executed.replace(self.executions).is_some() {
+            return Err(format!("write {write} on {key} was carried out twice, the second time in vain"));
+        }
+        if done.fate == Fate::Never {
+            return Err(format!("write {write} on {key} was carried out in vain after it was refused"));
+        }
+        if known.is_some_and(|known| done.sent.step > known) {
+            return Err(format!(
+                "write {write} on {key} was sent to a node of which all knew that it was replaced"
             ));
         }
         Ok(())
@@ -168,7 +298,8 @@ impl History {
     pub fn check_value(&mut self, read: Sent, key: &str, found: Option<usize>) -> Checked {
         if let Some(found) = found.filter(|found| *found < self.writes.len()) {
             let newest = *self.seen.entry((read.client, key.to_owned())).or_insert(found);
-            if self.writes[found].executed < self.writes[newest].executed {
+            let is_gone = self.writes[newest].lost_with.is_some() || self.may_be_missed(newest, read);
+            if self.writes[found].executed < self.writes[newest].executed && !is_gone {
                 return Err(format!(
                     "{key} read as {found} by client {}, which had read {newest}",
                     read.client
@@ -222,7 +353,10 @@ impl History {
             *newest = token.write.max(*newest);
         }
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
-        match numbers.iter().find(|number| self.done_before(**number, read) && !seen.contains(number)) {
+        let is_missing = |number: &&usize| {
+            self.done_before(**number, read) && !seen.contains(number) && !self.may_be_missed(**number, read)
+        };
+        match numbers.iter().find(is_missing) {
             Some(missing) => Err(format!(
                 "{key} read by client {} without write {missing}, which was acknowledged before",
                 read.client
@@ -233,8 +367,12 @@ impl History {
 
     /// The reply to an increase: each gets a number of its own, above all that were known before.
     pub fn check_count(&mut self, sent: Sent, step: u64, key: &str, value: i64) -> Checked {
-        let counts = self.counts.entry(key.to_owned()).or_default();
-        for other in &*counts {
+        if self.may_have_been_lost(key, sent, step) {
+            return Ok(());
+        }
+        let is_left = |other: &Count| !self.may_have_been_lost(key, other.sent, other.step);
+        let counted = self.counts.get(key).map_or(&[][..], Vec::as_slice);
+        for other in counted.iter().filter(|other| is_left(other)) {
             let before = other.step < sent.step
                 || (other.sent.client == sent.client && other.sent.sequence < sent.sequence);
             if other.value == value || (before && other.value > value) {
@@ -244,7 +382,7 @@ impl History {
                 ));
             }
         }
-        counts.push(Count { sent, step, value });
+        self.counts.entry(key.to_owned()).or_default().push(Count { sent, step, value });
         let sent_so_far = self.counts_sent[key];
         if value > sent_so_far {
             return Err(format!("{key} counted {value} after {sent_so_far} increases were sent"));
@@ -259,7 +397,9 @@ impl History {
 
     /// What a counter must lie between when all is over.
     pub fn count_bounds(&self, key: &str) -> (i64, i64) {
-        let least = self.counts.get(key).and_then(|counts| counts.iter().map(|count| count.value).max());
+        let is_left = |count: &&Count| !self.may_have_been_lost(key, count.sent, count.step);
+        let counts = self.counts.get(key).map_or(&[][..], Vec::as_slice);
+        let least = counts.iter().filter(is_left).map(|count| count.value).max();
         (least.unwrap_or(0), self.counts_sent.get(key).copied().unwrap_or(0))
     }
 
@@ -274,16 +414,27 @@ impl History {
     /// Was a write on this key acknowledged by then?
     pub fn written_by(&self, key: &str, step: u64) -> bool {
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
-        numbers.iter().any(|number| matches!(self.writes[*number].fate, Fate::Done(at) if at < step))
+        numbers.iter().any(|number| {
+            let write = &self.writes[*number];
+            let is_there = write.lost_with.is_none() && matches!(write.fate, Fate::Done(at) if at < step);
+            is_there && !self.may_be_missed(*number, Sent { step, ..write.sent })
+        })
     }
 
     /// No other client writes this key, and every write of this one on it was or will be made.
     pub fn is_certain(&self, key: &str, client: u32) -> bool {
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
-        numbers.iter().all(|number| {
-            let write = &self.writes[*number];
-            write.sent.client == client && !matches!(write.fate, Fate::Unknown | Fate::Never)
-        })
+        let slot = usize::from(slot_of(key.as_bytes()));
+        if self.takeovers.iter().any(|takeover| takeover.is_doubtful && takeover.slots[slot]) {
+            return false;
+        }
+        !self.lost_unnamed.contains_key(key)
+            && numbers.iter().all(|number| {
+                let write = &self.writes[*number];
+                write.lost_with.is_none()
+                    && write.sent.client == client
+                    && !matches!(write.fate, Fate::Unknown | Fate::Never)
+            })
     }
 
     /// May a read have this write's value at all?
@@ -297,6 +448,14 @@ impl History {
                 "{key} read as write {number} by client {}, though its time had been over before",
                 read.client
             )),
+            Some(Write { lost_with: Some(takeover), .. })
+                if self.takeovers[*takeover].known.is_some_and(|known| read.step > known) =>
+            {
+                Err(format!(
+                    "{key} read as write {number} by client {}, though all cores knew who has it without that",
+                    read.client
+                ))
+            }
             Some(write) if write.fate == Fate::Never => {
                 Err(format!("{key} holds write {number}, which was refused"))
             }
@@ -313,6 +472,7 @@ impl History {
         numbers.iter().copied().find(|number| {
             Some(*number) != found
                 && self.done_before(*number, read)
+                && !self.may_be_missed(*number, read)
                 && found.is_none_or(|found| self.done_before(found, self.writes[*number].sent))
         })
     }
@@ -321,6 +481,11 @@ impl History {
     fn done_before(&self, number: usize, later: Sent) -> bool {
         let write = &self.writes[number];
         let Fate::Done(step) = write.fate else { return false };
+        if write.lost_with.is_some()
+            || (write.deletes && self.may_have_been_lost(&write.key, write.sent, step))
+        {
+            return false;
+        }
         step < later.step || (write.sent.client == later.client && write.sent.sequence < later.sequence)
     }
 }

@@ -19,6 +19,7 @@
 //! | clients: what they send, when, how they leave | `client.rs`, `request.rs` |
 //! | stores: the embedded engine, slow and unreliable | `store.rs` |
 //! | stores that are a cluster: slots that move, what is refused, and lies | `cluster.rs` |
+//! | primaries of it that die or stand still, and replicas that take over | `falls.rs` |
 //! | who finds out where slots are, and when cores hear of it | `topology.rs` |
 //! | more is asked than stores can do: what becomes of it | `overload.rs` |
 //! | and what could have become of it | `capacity.rs` |
@@ -29,6 +30,7 @@ mod capacity;
 mod client;
 mod cluster;
 mod expect;
+mod falls;
 mod history;
 mod network;
 pub mod overload;
@@ -64,6 +66,8 @@ pub struct Summary {
     pub redirections: u64,
     /// Slots of a cluster that have moved.
     pub slots_moved: u64,
+    /// How often a replica took over.
+    pub takeovers: u64,
     /// A hash over everything that happened.
     pub trace: u64,
 }
@@ -180,16 +184,19 @@ mod tests {
     #[test]
     fn seeds_0_to_23_of_clusters_break_no_promise() {
         let (mut moved, mut redirections, mut from_memory, mut refusals, mut replies) = (0, 0, 0, 0, 0);
+        let mut takeovers = 0;
         for seed in 0..24 {
             let summary =
                 run_clustered(seed, STEPS, Voice::Silent).unwrap_or_else(|failure| panic!("{failure}"));
             moved += summary.slots_moved;
+            takeovers += summary.takeovers;
             redirections += summary.redirections;
             from_memory += summary.from_memory;
             refusals += summary.refusals;
             replies += summary.replies;
         }
         assert!(moved > 200 && redirections > 2_000, "{moved} slots moved, {redirections} redirections");
+        assert!(takeovers > 10, "{takeovers} takeovers");
         assert!(from_memory > 500, "{from_memory} replies from memory");
         assert!(replies > 2 * refusals, "{refusals} refusals in {replies} replies");
     }

@@ -109,12 +109,47 @@ pub(super) struct Moves {
     pub lies: u64,
     /// Reads that are lost with a connection are asked for again.
     pub retries: Mode,
+    /// Primaries go away, and their replicas take over.
+    pub falls: Option<Falls>,
+}
+
+/// How nodes of a cluster go away, and what the others do about it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Falls {
+    /// So long from when all is well until the next one goes, in the mean.
+    pub apart: Duration,
+    /// The others have missed it for so long before they say that the cluster is down, and for so long they do.
+    pub missed_for: Duration,
+    pub down_for: Duration,
+    /// What a primary has done reaches its replica so much later, at most.
+    pub lag: Duration,
+    /// Nodes hear of a takeover within this time.
+    pub news: Duration,
+    /// The old one is back so long after another has taken over; and takes itself for a primary for so long then, if it only stood still.
+    pub away_for: Duration,
+    pub deluded_for: Duration,
+}
+
+impl Falls {
+    fn drawn(random: &mut Random) -> Self {
+        let micros = |random: &mut Random, from: &[u64]| Duration::from_micros(*random.pick(from));
+        Self {
+            apart: micros(random, &[5_000, 50_000, 300_000]),
+            missed_for: micros(random, &[2_000, 20_000, 200_000, 1_500_000]),
+            down_for: micros(random, &[100, 5_000, 100_000]),
+            lag: micros(random, &[100, 2_000, 30_000]),
+            news: micros(random, &[100, 3_000, 20_000]),
+            away_for: micros(random, &[1_000, 30_000, 500_000]),
+            deluded_for: micros(random, &[100, 3_000, 20_000]),
+        }
+    }
 }
 
 impl Moves {
     fn drawn(random: &mut Random, sleeps: Option<Sleeps>) -> Self {
         let micros = |random: &mut Random, from: &[u64]| Duration::from_micros(*random.pick(from));
         Self {
+            falls: random.per_mille(600).then(|| Falls::drawn(random)),
             rest: Duration::from_millis(280) + sleeps.map_or(Duration::ZERO, |sleeps| sleeps.longest),
             apart: micros(random, &[200, 1_000, 5_000, 20_000]),
             news_delay: micros(random, &[10, 1_000, 20_000, 200_000]),
@@ -249,9 +284,15 @@ impl Plan {
     fn before_cluster(self, random: &mut Random) -> Self {
         // What is known of hot keys before a cluster is kept by slots.
         let HotSettings { mode, detection, ttl, scripts, copied_from, seed, .. } = self.hot;
+        let moves = Moves::drawn(random, self.sleeps);
         Self {
-            backends: random.between(2, 4) as u16,
-            cluster: Some(Moves::drawn(random, self.sleeps)),
+            // Where they go away, each has a replica.
+            backends: if moves.falls.is_some() {
+                2 * random.between(2, 3) as u16
+            } else {
+                random.between(2, 4) as u16
+            },
+            cluster: Some(moves),
             // What is refused for its price finds out nothing about slots.
             quota: self.quota.filter(|_| random.per_mille(300)),
             hot: HotSettings { mode, detection, ttl, copied_from, scripts, seed, ..HotSettings::new(SLOTS) },

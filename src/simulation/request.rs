@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::expect::{Asked, Expected};
+use super::expect::{Asked, Expected, Reach};
 use super::history::{History, Sent};
 use super::token::value;
 use crate::protocol::{Protocol, encode};
@@ -129,7 +129,7 @@ impl Writer {
         let sent = self.next(step);
         burst.bytes.extend_from_slice(self.random.pick::<&[u8]>(&wrong));
         let expected = Expected::OwnError("-ERR Protocol error");
-        burst.asked.push(Asked { sent, protocol: self.protocol, expected });
+        burst.asked.push(Asked { sent, protocol: self.protocol, expected, reach: Reach::default() });
     }
 
     fn set(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
@@ -301,7 +301,8 @@ impl Writer {
                 }
             }
             let sent = self.next(step);
-            burst.asked.push(Asked { sent, protocol: self.protocol, expected: queued() });
+            let reach = Reach::default();
+            burst.asked.push(Asked { sent, protocol: self.protocol, expected: queued(), reach });
         }
         burst.bytes.append(&mut inner.bytes);
         if self.random.per_mille(100) {
@@ -396,7 +397,8 @@ impl Writer {
         let key = self.register();
         let sent = self.next(step);
         burst.bytes.extend_from_slice(format!("  get \"{key}\"\r\n").as_bytes());
-        burst.asked.push(Asked { sent, protocol: self.protocol, expected: Expected::Value(key) });
+        let reach = Reach::of(&[b"get", key.as_bytes()]);
+        burst.asked.push(Asked { sent, protocol: self.protocol, expected: Expected::Value(key), reach });
     }
 
     fn scan(&mut self, burst: &mut Burst, step: u64) {
@@ -414,7 +416,11 @@ impl Writer {
 
     fn push(&mut self, burst: &mut Burst, sent: Sent, words: &[&[u8]], expected: Expected) {
         encode::request(&mut burst.bytes, words.iter().copied());
-        burst.asked.push(Asked { sent, protocol: self.protocol, expected });
+        let reach = match &expected {
+            Expected::Block(inner) => Reach::of_all(inner.iter().map(|asked| &asked.reach)),
+            _ => Reach::of(words),
+        };
+        burst.asked.push(Asked { sent, protocol: self.protocol, expected, reach });
     }
 
     fn next(&mut self, step: u64) -> Sent {

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use super::cluster::{Cluster, Verdict};
+use super::cluster::{CLUSTER_DOWN, Cluster, Verdict};
 use super::history::History;
-use super::network::SocketId;
+use super::network::{Lane, SocketId};
 use super::plan::{Faults, Plan, Stall};
 use super::token::{token_of_word, tokens};
-use crate::protocol::{Argument, Arguments, RequestDecoder, RequestLimits, encode, reply};
+use crate::protocol::command::Effect;
+use crate::protocol::{Argument, Arguments, RequestDecoder, RequestLimits, command, encode, reply};
+use crate::routing::slot_of;
 use crate::storage::{Engine, EngineLimits, Session};
 use crate::values::Random;
 use crate::values::Timestamp;
@@ -23,11 +25,31 @@ pub(super) enum StoreAnswer {
     Broken(Vec<u8>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Waiting {
     frame: Vec<u8>,
     places: Vec<Argument>,
     is_script: bool,
+}
+
+/// What a store has done and its replica has yet to do.
+#[derive(Debug)]
+pub(super) struct Done {
+    requests: Vec<Waiting>,
+    at: Now,
+    step: u64,
+    arrives: Timestamp,
+}
+
+impl Done {
+    fn requests(&self) -> impl Iterator<Item = Arguments<'_>> {
+        self.requests.iter().map(|done| Arguments::new(&done.frame, &done.places))
+    }
+
+    /// It is lost with the store that did it.
+    pub fn is_lost(&self, history: &mut History, takeover: usize) {
+        self.requests().for_each(|arguments| lose(&arguments, self.step, history, takeover));
+    }
 }
 
 /// What stands between MULTI and EXEC.
@@ -64,6 +86,10 @@ pub(super) struct Work {
 pub(super) struct Store {
     engine: Engine,
     cursors: Cursors,
+    /// What it has done and its replica has not, if it has one; and how late that may be.
+    log: VecDeque<Done>,
+    lag: Option<Duration>,
+    to_replica: Lane,
     connections: BTreeMap<SocketId, Connection>,
     killed: Vec<SocketId>,
     loading_until: Timestamp,
@@ -78,6 +104,7 @@ pub(super) struct Store {
     delay: Duration,
 }
 
+const READ_ONLY: &str = "-READONLY You can't write against a read only replica.\r\n";
 const LOADING: &[u8] = b"-LOADING Redis is loading the dataset in memory\r\n";
 
 impl Store {
@@ -85,6 +112,9 @@ impl Store {
         Self {
             engine: Engine::new(EngineLimits::with_memory(1 << 30), random.bits()),
             cursors: Cursors::default(),
+            log: VecDeque::new(),
+            lag: plan.cluster.and_then(|moves| moves.falls).map(|falls| falls.lag),
+            to_replica: Lane::default(),
             connections: BTreeMap::new(),
             killed: Vec::new(),
             loading_until: Timestamp::ZERO,
@@ -134,6 +164,72 @@ impl Store {
         if self.counted.contains(&now) {
             self.work.in_vain += connection.map_or(0, |connection| connection.waiting.len() as u64);
         }
+    }
+
+    /// The store is no more, and with it all its connections.
+    pub fn forget_connections(&mut self) {
+        self.connections.clear();
+    }
+
+    /// The next of what it has done that has reached its replica by then.
+    pub fn poll_done(&mut self, by: Timestamp) -> Option<Done> {
+        let is_there = self.log.front().is_some_and(|done| done.arrives <= by);
+        if is_there { self.log.pop_front() } else { None }
+    }
+
+    /// What never reached its replica.
+    pub fn take_log(&mut self) -> VecDeque<Done> {
+        std::mem::take(&mut self.log)
+    }
+
+    /// Does what its primary has done.
+    pub fn replay(&mut self, done: &Done) {
+        for arguments in done.requests() {
+            self.engine.execute(&mut Session::new(0), arguments, done.at, &mut Vec::new());
+        }
+    }
+
+    /// It has nothing else than that store any more.
+    pub fn copy_of(&mut self, primary: &mut Self, now: Now) {
+        said(&mut self.engine, &[b"FLUSHALL"], now);
+        self.log.clear();
+        primary.log.clear();
+        for key in primary.keys(now) {
+            if let Some((value, until)) = primary.value_and_end(&key, now) {
+                self.put(&key, &value, until, now);
+            }
+        }
+    }
+
+    /// Somebody who knows nothing of weir writes to it.
+    pub fn write_beside(&mut self, key: &[u8], value: &[u8], now: Now, step: u64) {
+        let mut frame = Vec::new();
+        encode::request(&mut frame, [&b"SET"[..], key, value].into_iter());
+        let mut consumed = 0;
+        let mut decoder = RequestDecoder::default();
+        let request = decoder.next(&frame, &mut consumed, &RequestLimits::trusted(1 << 20));
+        let places = request.expect("well formed").expect("whole").arguments.places().to_vec();
+        let written = Waiting { frame, places, is_script: false };
+        let arguments = Arguments::new(&written.frame, &written.places);
+        self.engine.execute(&mut Session::new(0), arguments, now, &mut Vec::new());
+        self.note_done(vec![written], now, step);
+    }
+
+    fn note_done(&mut self, mut requests: Vec<Waiting>, at: Now, step: u64) {
+        let Some(lag) = self.lag else { return };
+        requests.retain(|done| {
+            let command = command::recognise(&Arguments::new(&done.frame, &done.places));
+            command.is_ok_and(|command| command.effect == Effect::Write)
+        });
+        if !requests.is_empty() {
+            let arrives = self.to_replica.arrival(at.monotonic, lag, &mut self.random);
+            self.log.push_back(Done { requests, at, step, arrives });
+        }
+    }
+
+    /// The other end has reset the connection while the store stood still: what lies in the socket is dropped.
+    pub fn reset_unread(&mut self, socket: SocketId) {
+        self.connections.remove(&socket);
     }
 
     /// The other end has closed the connection, behind everything that it sent.
@@ -265,8 +361,12 @@ impl Store {
             }
         }
         if let Some(cluster) = cluster {
-            let answer = answer_as_node(connection, &mut self.engine, &arguments, now, cluster)?;
+            let engine = (&mut self.engine, &mut self.random);
+            let answer = answer_as_node(connection, engine, &arguments, now, cluster)?;
             if let Some(answer) = answer {
+                if answer.starts_with(CLUSTER_DOWN.as_bytes()) {
+                    history.note_down();
+                }
                 return Ok(Some(StoreAnswer::Reply(answer)));
             }
         }
@@ -281,14 +381,31 @@ impl Store {
         } else {
             let queued = std::mem::take(&mut connection.queued);
             let aborted = reply.starts_with(b"-EXECABORT");
-            for done in queued.iter().filter(|_| !aborted).chain(std::iter::once(&waiting)) {
+            let done: Vec<Waiting> =
+                queued.into_iter().filter(|_| !aborted).chain(std::iter::once(waiting.clone())).collect();
+            let slot = done.iter().find_map(|done| slot_of_request(&done.frame, &done.places));
+            let is_in_vain = cluster
+                .zip(slot)
+                .is_some_and(|((nodes, node), slot)| nodes.is_deluded(node, slot, now.monotonic));
+            for done in &done {
                 let arguments = Arguments::new(&done.frame, &done.places);
+                if is_in_vain {
+                    for token in arguments.iter().filter_map(token_of_word) {
+                        history.carried_out_in_vain(token)?;
+                    }
+                    lose(&arguments, history.step(), history, history.takeover());
+                }
                 for token in arguments.iter().filter_map(token_of_word) {
-                    history.carried_out(token)?;
+                    if !is_in_vain {
+                        history.carried_out(token)?;
+                    }
                     if let Some(lifetime) = lifetime_of(&arguments) {
                         history.ends_by(token.write, now.monotonic.after(lifetime));
                     }
                 }
+            }
+            if !is_in_vain {
+                self.note_done(done, now, history.step());
             }
         }
         if let Some(forged) = forged {
@@ -333,9 +450,14 @@ impl Store {
 
     /// A key leaves: its value, and when it ends if it does.
     pub fn take(&mut self, key: &[u8], now: Now) -> Option<(Vec<u8>, Option<i64>)> {
+        let found = self.value_and_end(key, now)?;
+        said(&mut self.engine, &[b"DEL", key], now);
+        Some(found)
+    }
+
+    fn value_and_end(&mut self, key: &[u8], now: Now) -> Option<(Vec<u8>, Option<i64>)> {
         let value = self.value(key, now)?;
         let until = reply::integer(&said(&mut self.engine, &[b"PEXPIRETIME", key], now));
-        said(&mut self.engine, &[b"DEL", key], now);
         Some((value, until.filter(|until| *until > 0)))
     }
 
@@ -399,7 +521,7 @@ fn spoil(engine: &mut Engine, session: &mut Session, now: Now) {
 /// What a node of a cluster says instead of carrying a request out, if it does not.
 fn answer_as_node(
     connection: &mut Connection,
-    engine: &mut Engine,
+    (engine, random): (&mut Engine, &mut Random),
     arguments: &Arguments<'_>,
     now: Now,
     (cluster, node): (&Cluster, usize),
@@ -411,13 +533,20 @@ fn answer_as_node(
     let of_block = queued.iter().filter(|_| is_end).map(|done| Arguments::new(&done.frame, &done.places));
     let this = (!is_end).then_some(*arguments);
     let holds = &mut |key: &[u8]| said(engine, &[b"EXISTS", key], now) == b":1\r\n";
-    match cluster.judge(node, was_asking, of_block.chain(this), holds)? {
+    match cluster.judge((node, now.monotonic), was_asking, of_block.chain(this), holds)? {
         Verdict::CarryOut => Ok(None),
         Verdict::Answered(line) => {
             *asking = arguments.name() == b"ASKING";
-            Ok(Some(line.as_bytes().to_vec()))
+            Ok(Some(line.into_bytes()))
         }
         Verdict::Refused(line) => {
+            let is_write = command::recognise(arguments).is_ok_and(|command| command.effect == Effect::Write);
+            let is_moved = line.starts_with("-MOVED");
+            let line = if is_moved && is_write && cluster.is_replica(node) && random.per_mille(100) {
+                READ_ONLY.to_owned()
+            } else {
+                line
+            };
             if is_end {
                 queued.clear();
                 let words: [Argument; 1] = [Argument { start: 0, length: 7 }];
@@ -427,6 +556,27 @@ fn answer_as_node(
             }
             Ok(Some(line.into_bytes()))
         }
+    }
+}
+
+/// The slot of a request's first key.
+fn slot_of_request(frame: &[u8], places: &[Argument]) -> Option<u16> {
+    let arguments = Arguments::new(frame, places);
+    let first = command::recognise(&arguments).ok()?.first_key(&arguments).ok()??;
+    Some(slot_of(arguments.at(first)))
+}
+
+/// What a request did is lost.
+fn lose(arguments: &Arguments<'_>, step: u64, history: &mut History, takeover: usize) {
+    let written: Vec<_> = arguments.iter().filter_map(token_of_word).collect();
+    written.iter().for_each(|token| history.lose(token.write, takeover));
+    if let Ok(command) = command::recognise(arguments) {
+        let _ = command.for_each_key(arguments, &mut |index| {
+            let key = arguments.at(index);
+            if written.iter().all(|token| token.key.as_bytes() != key) {
+                history.lose_unnamed(&String::from_utf8_lossy(key), step);
+            }
+        });
     }
 }
 

@@ -1,11 +1,13 @@
 //! Who asks the nodes of a cluster for their views, as weir's own thread for that does: after doubts and now and then, a few nodes or
 //! all of them. What it finds out reaches each core when it does.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::cluster::Cluster;
-use crate::routing::cluster::{Ask, Cluster as Known, Map, Outcome, Refresh, View};
+use crate::routing::cluster::heirs::{Said, Watch, to_watch};
+use crate::routing::cluster::{Ask, Cluster as Known, Map, NodeKey, Outcome, Reason, Refresh, View};
 use crate::shard::Doubt;
 use crate::values::{Random, Timestamp};
 
@@ -28,13 +30,16 @@ pub(super) struct Topology {
     is_wanted: bool,
     /// When it will look whether a round is due.
     pub due: Option<Timestamp>,
+    /// Replicas that are asked whether they have taken over.
+    heirs: BTreeMap<NodeKey, Watch>,
 }
 
 impl Topology {
     /// It has asked everybody once.
     pub fn new(cluster: &Cluster, nodes: u16, mut random: Random) -> Self {
         let mut known = Known::default();
-        let views: Vec<View> = (0..nodes.min(3)).map(|node| cluster.view(node, &mut random)).collect();
+        let views: Vec<View> =
+            (0..nodes.min(3)).map(|node| cluster.view(node, Timestamp::ZERO, &mut random)).collect();
         known.apply(&views);
         let mut refresh = Refresh::new(usize::from(nodes), random);
         refresh.poll_round(known.map(), Timestamp::ZERO);
@@ -47,6 +52,7 @@ impl Topology {
             awaited: 0,
             is_wanted: false,
             due: None,
+            heirs: BTreeMap::new(),
         }
     }
 
@@ -59,6 +65,28 @@ impl Topology {
         self.is_wanted = true;
         self.refresh.handle_reason(doubt.reason);
         self.known.patch(doubt.moved.as_slice())
+    }
+
+    /// The replicas that are asked from now on because a core has lost a connection to a node.
+    pub fn heirs_of(&mut self, doubt: Doubt, now: Timestamp) -> Vec<NodeKey> {
+        let Reason::LinkLost(Some(lost)) = doubt.reason else { return Vec::new() };
+        let watched: Vec<NodeKey> = self.heirs.keys().copied().collect();
+        let heirs = to_watch(self.known.map(), lost, &watched);
+        self.heirs.extend(heirs.iter().map(|heir| (*heir, Watch::new(now))));
+        heirs
+    }
+
+    /// What a replica has said, if anything. When it is asked again.
+    pub fn heir_told(&mut self, heir: NodeKey, said: Option<Said>, now: Timestamp) -> Option<Duration> {
+        let again = self.heirs.get_mut(&heir)?.handle(said, now);
+        if again.is_none() {
+            self.heirs.remove(&heir);
+            if said == Some(Said::IsPrimary) {
+                self.is_wanted = true;
+                self.refresh.handle_reason(Reason::TookOver(heir));
+            }
+        }
+        again
     }
 
     /// When a round is due. In the end there is none that nobody asked for.

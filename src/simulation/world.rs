@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use super::capacity::Ability;
 use super::client::{Client, Leaving, Move, Stage};
-use super::cluster::Cluster;
+use super::cluster::{Cluster, catch_up};
 use super::expect::Allowed;
-use super::history::{History, Sent};
+use super::falls::{Fall, Life, Step, Way};
+use super::history::{Fate, History, Sent};
 use super::network::{Lane, LastWords, Peer, Socket, SocketId, pieces};
 use super::overload::{Outcome, Trouble};
 use super::plan::{ASKED, Load, Plan};
 use super::store::{Store, StoreAnswer};
-use super::token::tokens;
+use super::token::{Token, tokens, value};
 use super::topology::{Found, Topology as Lookout, delay_of_news};
 use super::trace::Trace;
 use super::{Summary, Voice};
@@ -24,7 +25,7 @@ use crate::control::pool::Rhythm;
 use crate::control::reconciliation::Reconciliation;
 use crate::policy::window::Bounds;
 use crate::protocol::{Room, Segment, encode};
-use crate::routing::cluster::Map;
+use crate::routing::cluster::{Map, NodeKey};
 use crate::routing::{Topology, slot_of};
 use crate::shard::{
     AdmissionSettings, BackendSettings, Batch, BulkheadFigures, ClientLimits, Counter, Doubt, Mode,
@@ -76,6 +77,10 @@ enum Event {
     PoolsHear(Report),
     /// Something about the slots of the cluster that move.
     SlotsGoOn,
+    /// Something about a node of the cluster that goes away.
+    NodesGoOn,
+    /// A replica is asked whether it has taken over.
+    HeirTells(NodeKey),
     Doubted(Doubt),
     /// It may be time to ask nodes for their views.
     LookOut,
@@ -162,7 +167,34 @@ pub(super) struct World {
     topology: Topology,
     /// The stores are a cluster, of which somebody finds out.
     cluster: Option<(Cluster, Lookout)>,
+    /// Changes of owners that not all cores know of.
+    changes: Vec<Change>,
+    /// Takeovers that all know, but not all of what that node had given away before.
+    unsettled: Vec<(usize, u16)>,
+    /// What waits at a node that stands still.
+    stopped: Vec<SocketId>,
+    /// Who writes without weir, so many times.
+    beside: u64,
 }
+
+/// Slots have another owner.
+#[derive(Debug)]
+struct Change {
+    slots: Vec<bool>,
+    old: u16,
+    /// What is lost by that.
+    takeover: Option<usize>,
+    /// What was written without weir to the new owner.
+    written: Vec<usize>,
+    /// The first map that says so, and which cores have it.
+    version: Option<u64>,
+    heard: Vec<bool>,
+}
+
+/// Who writes without weir.
+const BESIDE: u32 = u32::MAX - 1;
+/// How long whoever asks waits for a node.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often cores report to the pools of quotas, and how long a report is under way at most when the pools stall.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -299,6 +331,10 @@ impl World {
             voice,
             topology,
             cluster,
+            changes: Vec::new(),
+            unsettled: Vec::new(),
+            stopped: Vec::new(),
+            beside: 0,
             plan,
         };
         world.find_cluster();
@@ -348,6 +384,11 @@ impl World {
             from_copies: self.counted(Counter::HotHitsCopied),
             redirections: self.counted(Counter::Redirections),
             slots_moved: self.cluster.as_ref().map_or(0, |(cluster, _)| cluster.moved),
+            takeovers: self
+                .cluster
+                .as_ref()
+                .and_then(|(cluster, _)| cluster.roles.as_ref())
+                .map_or(0, |roles| roles.takeovers),
             trace: self.trace.value(),
         })
     }
@@ -471,10 +512,22 @@ impl World {
                     self.at(at, Event::StoreActs(socket));
                 }
             }
-            Event::StoreSeesEnd(socket) => self.store_of(socket).ended(socket),
+            Event::StoreSeesEnd(socket) => {
+                let Peer::Store(backend) = self.sockets[socket.0].peer else {
+                    unreachable!("a store's socket")
+                };
+                let is_reset = self.sockets[socket.0].cut_at.is_some();
+                if is_reset && self.life_of(backend) == Life::Away(Way::Stopped) {
+                    self.store_of(socket).reset_unread(socket);
+                } else {
+                    self.store_of(socket).ended(socket);
+                }
+            }
             Event::StoreActs(socket) => self.store_acts(socket)?,
             Event::PoolsHear(report) => self.pools_hear(&report),
-            Event::SlotsGoOn => self.slots_go_on(),
+            Event::SlotsGoOn => self.slots_go_on()?,
+            Event::NodesGoOn => self.nodes_go_on()?,
+            Event::HeirTells(heir) => self.heir_tells(heir),
             Event::Doubted(doubt) => self.doubted(doubt),
             Event::LookOut => self.look_out(),
             Event::NodeTells(node) => self.node_tells(node),
@@ -651,7 +704,11 @@ impl World {
             Input::Batch(batch) => core.handle_batch(batch, now),
             Input::Answer(to, reply) => core.handle_answer(to, &reply, now),
             Input::Grants(grants) => core.handle_grants(&grants, now),
-            Input::Slots(map) => core.handle_slots(map, now),
+            Input::Slots(map) => {
+                let version = map.version();
+                core.handle_slots(map, now);
+                self.note_known(shard, version);
+            }
             Input::SlotsConfirmed(at) => core.handle_slots_confirmed(at),
             Input::Drain => self.drain(shard),
             Input::Parted(socket) => {
@@ -800,6 +857,11 @@ impl World {
         self.sockets.push(Socket::new(shard, Peer::Store(backend), Some(owner)));
         self.by_owner.insert((shard, owner), socket);
         let faults = self.stores[usize::from(backend.0)].faults();
+        match self.life_of(backend) {
+            Life::Away(Way::Killed) => return self.send_to_shard(socket, Input::Lost(socket)),
+            Life::Away(Way::Vanished) => return,
+            Life::Well | Life::Away(Way::Stopped | Way::HandsOver) => {}
+        }
         if self.random.per_mille(faults.refused_connect) {
             self.send_to_shard(socket, Input::Lost(socket));
         } else if !self.random.per_mille(faults.ignored_connect) {
@@ -914,6 +976,10 @@ impl World {
         let allowed = Allowed {
             refusals: !self.plan.is_calm(),
             redirections: self.plan.cluster.is_some(),
+            going_around: !self.plan.is_calm()
+                || self.plan.sleeps.is_some()
+                || self.plan.cluster.is_some_and(|moves| moves.lies > 0),
+            down: false,
             lateness: self.plan.sleeps.is_some(),
             throttling: self.plan.quota.is_some(),
             oversized: self.plan.reply_bytes_max.min(self.plan.output_bytes_max) < 300_000,
@@ -949,27 +1015,231 @@ impl World {
         let Some((cluster, lookout)) = &self.cluster else { return };
         let (apart, map) = (cluster.moves().apart, lookout.map());
         self.cores.iter_mut().for_each(|core| core.shard.handle_slots(Arc::clone(&map), now));
+        let falls = cluster.moves().falls;
         self.after(apart, Event::SlotsGoOn);
+        if let Some(falls) = falls {
+            self.after(falls.apart, Event::NodesGoOn);
+        }
         self.plan_round();
     }
 
-    fn slots_go_on(&mut self) {
+    fn slots_go_on(&mut self) -> Checked {
         let now = self.clocks();
         let known: Vec<&str> = self.history.keys().chain(self.history.counters()).collect();
         let wanted = (!known.is_empty() && !self.over).then(|| slot_of(self.random.pick(&known).as_bytes()));
-        let Some((cluster, _)) = &mut self.cluster else { return };
+        let Some((cluster, _)) = &mut self.cluster else { return Ok(()) };
         let news = cluster.go_on(&mut self.stores, wanted, now, &mut self.random);
         let apart = cluster.moves().apart.mul_f64(self.random.exponential());
         let goes_on = !self.over || !cluster.is_at_rest();
-        if let Some(news) = news.filter(|_| self.voice == Voice::Narrating) {
-            eprintln!("       {:>12} {news}", self.now.as_nanos());
+        if let Some(news) = &news {
+            self.narrate(&news.told);
         }
         if goes_on {
             self.after(apart, Event::SlotsGoOn);
         }
+        let Some((slot, source)) = news.and_then(|news| news.moved) else { return Ok(()) };
+        let mut slots = vec![false; usize::from(SLOTS)];
+        slots[usize::from(slot)] = true;
+        self.change(slots, source, None)
+    }
+
+    fn narrate(&self, what: &impl std::fmt::Debug) {
+        if self.voice == Voice::Narrating {
+            eprintln!("       {:>12} {what:?}", self.now.as_nanos());
+        }
+    }
+
+    /// Slots have another owner. Now and then somebody writes there at once who knows nothing of weir.
+    fn change(&mut self, slots: Vec<bool>, old: u16, takeover: Option<usize>) -> Checked {
+        let now = self.clocks();
+        let Some((cluster, lookout)) = &self.cluster else { return Ok(()) };
+        let map = lookout.map();
+        // What is kept is dropped by who hears of a change: here it is one.
+        let is_news = |key: &&str| {
+            let slot = slot_of(key.as_bytes());
+            key.starts_with("key:") && slots[usize::from(slot)] && map.owner(slot) == Some(BackendId(old))
+        };
+        let keys: Vec<String> = self.history.keys().filter(is_news).map(str::to_owned).collect();
+        let mut written = Vec::new();
+        if !keys.is_empty() && !self.over && self.random.per_mille(700) {
+            let key = self.random.pick(&keys).clone();
+            let owner = usize::from(cluster.owner(slot_of(key.as_bytes())));
+            self.beside += 1;
+            let sent = Sent { client: BESIDE, sequence: self.beside, step: self.step };
+            let write = self.history.write(sent, &key);
+            let value = value(write, BESIDE, &key, 0);
+            self.history.carried_out(Token { write, client: BESIDE, key: &key })?;
+            self.history.settle(write, Fate::Unknown)?;
+            self.stores[owner].write_beside(key.as_bytes(), &value, now, self.step);
+            written.push(write);
+        }
+        let heard = vec![false; self.cores.len()];
+        self.changes.push(Change { slots, old, takeover, written, version: None, heard });
+        self.note_map();
+        Ok(())
+    }
+
+    /// Which changes does the map name that is in force?
+    fn note_map(&mut self) {
+        let Some((_, lookout)) = &self.cluster else { return };
+        let map = lookout.map();
+        for change in self.changes.iter_mut().filter(|change| change.version.is_none()) {
+            let old = Some(BackendId(change.old));
+            let names_old = (0..SLOTS).any(|slot| change.slots[usize::from(slot)] && map.owner(slot) == old);
+            change.version = (!names_old).then_some(map.version());
+        }
+    }
+
+    /// A core has that map.
+    fn note_known(&mut self, core: usize, version: u64) {
+        for change in &mut self.changes {
+            change.heard[core] |= change.version.is_some_and(|least| version >= least);
+        }
+        let known = self.changes.extract_if(.., |change| change.heard.iter().all(|heard| *heard));
+        for change in known {
+            for write in change.written {
+                self.history.settle(write, Fate::Done(self.step)).expect("it was carried out");
+            }
+            if let Some(takeover) = change.takeover {
+                // Where nodes lie, anybody may be sent to the old one again.
+                if self.plan.cluster.is_some_and(|moves| moves.lies == 0) {
+                    self.history.know(takeover);
+                }
+                self.unsettled.push((takeover, change.old));
+            }
+        }
+        let changes = &self.changes;
+        for (takeover, _) in
+            self.unsettled.extract_if(.., |(_, old)| changes.iter().all(|change| change.old != *old))
+        {
+            self.history.settle_down(takeover);
+        }
+    }
+
+    // Nodes that go away.
+
+    fn life_of(&self, backend: BackendId) -> Life {
+        let roles = self.cluster.as_ref().and_then(|(cluster, _)| cluster.roles.as_ref());
+        roles.map_or(Life::Well, |roles| roles.life(backend.0))
+    }
+
+    /// What a primary has done reaches its replica.
+    fn replicate(&mut self, primary: u16) {
+        let roles = self.cluster.as_ref().and_then(|(cluster, _)| cluster.roles.as_ref());
+        let Some(roles) = roles.filter(|roles| roles.life(primary) == Life::Well) else { return };
+        let Some(replica) = roles.replica_of(primary).filter(|replica| roles.life(*replica) == Life::Well)
+        else {
+            return;
+        };
+        while let Some(done) = self.stores[usize::from(primary)].poll_done(self.now) {
+            self.stores[usize::from(replica)].replay(&done);
+        }
+    }
+
+    fn nodes_go_on(&mut self) -> Checked {
+        let Some((cluster, _)) = &mut self.cluster else { return Ok(()) };
+        let Some(roles) = &cluster.roles else { return Ok(()) };
+        if roles.fall.is_none() {
+            if self.over {
+                return Ok(());
+            }
+            let apart = roles.falls.apart;
+            cluster.begin_fall(&mut self.random);
+            if cluster.roles.as_ref().is_some_and(|roles| roles.fall.is_none()) {
+                self.after(apart / 10, Event::NodesGoOn);
+                return Ok(());
+            }
+        }
+        // What has reached the heir by now stays.
+        if let Some(fall) = cluster.roles.as_ref().and_then(|roles| roles.fall)
+            && fall.next == Step::Goes
+        {
+            // Whoever has not heard that slots have left it asks it for those, too.
+            let mut slots = cluster.slots_of(fall.old);
+            for change in self.changes.iter().filter(|change| change.old == fall.old) {
+                slots.iter_mut().zip(&change.slots).for_each(|(has, had)| *has |= had);
+            }
+            // And whoever has been lied to asks it for any.
+            if cluster.moves().lies > 0 {
+                slots.fill(true);
+            }
+            self.history.begin_fall(slots);
+            self.replicate(fall.old);
+        }
+        let Some((cluster, _)) = &mut self.cluster else { return Ok(()) };
+        let Some((fall, after)) = cluster.fall_goes_on(self.now, &mut self.random) else { return Ok(()) };
+        self.after(after, Event::NodesGoOn);
+        self.narrate(&fall);
+        match (fall.next, fall.way) {
+            (Step::Goes, Way::Vanished) => self.stores[usize::from(fall.old)].forget_connections(),
+            (Step::TakenOver, _) => self.taken_over(fall)?,
+            (Step::Goes, Way::Killed) | (Step::Back, Way::Killed | Way::Vanished) => self.cut_off(fall.old),
+            (Step::Back, Way::Stopped) => self.wake(),
+            (Step::Wiser, _) => self.copy_all(fall.heir, fall.old),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// All connections to a node are reset.
+    fn cut_off(&mut self, node: u16) {
+        self.stores[usize::from(node)].forget_connections();
+        for socket in (0..self.sockets.len()).map(SocketId) {
+            let known = &self.sockets[socket.0];
+            if known.peer == Peer::Store(BackendId(node)) && !known.closed_by_shard {
+                self.send_to_shard(socket, Input::Lost(socket));
+            }
+        }
+    }
+
+    fn taken_over(&mut self, fall: Fall) -> Checked {
+        if fall.way == Way::HandsOver {
+            catch_up(&mut self.stores, fall.old, fall.heir);
+        }
+        let takeover = self.history.takeover();
+        for done in self.stores[usize::from(fall.old)].take_log() {
+            done.is_lost(&mut self.history, takeover);
+        }
+        self.history.take_over(fall.way == Way::Stopped);
+        let Some((cluster, _)) = &self.cluster else { return Ok(()) };
+        let slots = cluster.slots_of(fall.heir);
+        self.change(slots, fall.old, Some(takeover))
+    }
+
+    /// A process goes on that stood still.
+    fn wake(&mut self) {
+        let longest = self.plan.cluster.and_then(|moves| moves.falls).map(|falls| falls.deluded_for);
+        for socket in std::mem::take(&mut self.stopped) {
+            let within = longest.map_or(0, |longest| self.random.below(longest.as_nanos() as u64 * 5 / 4));
+            self.after(Duration::from_nanos(within), Event::StoreActs(socket));
+        }
+    }
+
+    /// A node becomes the replica of another.
+    fn copy_all(&mut self, primary: u16, replica: u16) {
+        let now = self.clocks();
+        let [primary, replica] = [primary, replica].map(usize::from);
+        if let Ok([primary, replica]) = self.stores.get_disjoint_mut([primary, replica]) {
+            replica.copy_of(primary, now);
+        }
+    }
+
+    fn heir_tells(&mut self, heir: NodeKey) {
+        let Some((cluster, lookout)) = &mut self.cluster else { return };
+        let again = lookout.heir_told(heir, cluster.heir_says(heir.backend.0), self.now);
+        if let Some(pause) = again {
+            let delay = self.some_delay();
+            self.after(pause + delay, Event::HeirTells(heir));
+        }
+        self.plan_round();
     }
 
     fn doubted(&mut self, doubt: Doubt) {
+        let Some((_, lookout)) = &mut self.cluster else { return };
+        for heir in lookout.heirs_of(doubt, self.now) {
+            let delay = self.some_delay();
+            self.after(delay, Event::HeirTells(heir));
+        }
         let Some((_, lookout)) = &mut self.cluster else { return };
         let map = lookout.hear(doubt);
         self.tell_slots(Found { map, sure_of: None });
@@ -992,7 +1262,8 @@ impl World {
             lookout.due = None;
         }
         for node in lookout.begin(self.now) {
-            let delay = self.some_delay();
+            let waits = matches!(self.life_of(BackendId(node)), Life::Away(Way::Stopped | Way::Vanished));
+            let delay = if waits { PATIENCE } else { self.some_delay() };
             self.after(delay, Event::NodeTells(node));
         }
         self.plan_round();
@@ -1001,8 +1272,9 @@ impl World {
     fn node_tells(&mut self, node: u16) {
         let Some((cluster, lookout)) = &mut self.cluster else { return };
         // Who stands still tells nobody anything.
-        let is_silent = self.stores[usize::from(node)].stands_still(self.now);
-        let view = (!is_silent).then(|| cluster.view(node, &mut self.random));
+        let is_silent = self.stores[usize::from(node)].stands_still(self.now)
+            || cluster.roles.as_ref().is_some_and(|roles| roles.life(node) != Life::Well);
+        let view = (!is_silent).then(|| cluster.view(node, self.now, &mut self.random));
         if let Some(found) = lookout.told(view, self.now) {
             self.tell_slots(found);
             self.plan_round();
@@ -1011,6 +1283,7 @@ impl World {
 
     /// Every core hears of it, sooner or later.
     fn tell_slots(&mut self, Found { map, sure_of }: Found) {
+        self.note_map();
         let longest = self.plan.cluster.map_or(Duration::ZERO, |moves| moves.news_delay);
         for core in 0..self.cores.len() {
             let delay = delay_of_news(longest, &mut self.random);
@@ -1035,9 +1308,19 @@ impl World {
     fn store_acts(&mut self, socket: SocketId) -> Checked {
         let now = self.clocks();
         let Peer::Store(backend) = self.sockets[socket.0].peer else { unreachable!("a store's socket") };
+        match self.life_of(backend) {
+            Life::Well => {}
+            Life::Away(Way::Stopped) => {
+                self.stopped.push(socket);
+                return Ok(());
+            }
+            // It has no connections.
+            Life::Away(_) => return Ok(()),
+        }
         let store = &mut self.stores[usize::from(backend.0)];
         let cluster = self.cluster.as_ref().map(|(cluster, _)| (cluster, usize::from(backend.0)));
         let answer = store.carry_out(socket, now, &mut self.history, cluster)?;
+        self.replicate(backend.0);
         while let Some(killed) = self.stores[usize::from(backend.0)].poll_killed() {
             self.send_to_shard(killed, Input::Lost(killed));
         }

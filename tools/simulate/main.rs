@@ -28,8 +28,8 @@ struct Flags {
     /// seeds then.
     #[arg(long, conflicts_with = "steps")]
     overload: bool,
-    /// Only worlds in which the stores are a cluster: slots move between its nodes key by key, cores hear of it late, and some nodes
-    /// lie. Otherwise a fifth of all worlds are such.
+    /// Only worlds in which the stores are a cluster: slots move between its nodes key by key, primaries die and replicas take over,
+    /// cores hear of it late, and some nodes lie. Otherwise a fifth of all worlds are such.
     #[arg(long, conflicts_with = "overload")]
     cluster: bool,
     /// What goes wrong besides: none, all, or some of cold-start, late-cores, stalls and lost-links with + between them. The default
@@ -72,7 +72,7 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     let Range { start: first, end } = seeds;
     let (mut replies, mut refusals, mut links_lost, mut steps) = (0, 0, 0, 0);
     let (mut from_memory, mut from_copies) = (0, 0);
-    let (mut redirections, mut slots_moved) = (0, 0);
+    let (mut redirections, mut slots_moved, mut takeovers) = (0, 0, 0);
     let run = if flags.cluster { simulation::run_clustered } else { simulation::run };
     for seed in seeds {
         let summary = run(seed, flags.steps, flags.voice()).map_err(|failure| failure.to_string())?;
@@ -83,6 +83,7 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
         from_copies += summary.from_copies;
         redirections += summary.redirections;
         slots_moved += summary.slots_moved;
+        takeovers += summary.takeovers;
         steps += summary.steps;
         if (seed + 1 - first).is_multiple_of(100) {
             println!("seeds {first}..{}: {replies} replies, all as promised", seed + 1);
@@ -91,7 +92,7 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     println!(
         "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {from_memory} answered from \
          memory, {from_copies} of them from copies, {links_lost} connections to stores lost, {slots_moved} slots moved, \
-         {redirections} redirections: all as promised"
+         {takeovers} takeovers, {redirections} redirections: all as promised"
     );
     Ok(())
 }

@@ -138,6 +138,12 @@ impl Map {
         self.nodes().filter(is_fallen).filter(|node| node.role == Role::Primary)
     }
 
+    /// Has a node failed, and does another own the slot that has not?
+    pub fn has_lost(&self, backend: BackendId, slot: u16) -> bool {
+        let has_failed = |backend| self.node(backend).is_some_and(|node| node.failed);
+        has_failed(backend) && self.owner(slot).is_some_and(|owner| !has_failed(owner))
+    }
+
     /// The node at an address. A better address of one node goes before a lesser one of another.
     pub fn find(&self, address: &ServerAddress) -> Option<&Node> {
         let rank = |node: &Node| {

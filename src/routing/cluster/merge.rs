@@ -133,10 +133,13 @@ impl Cluster {
     }
 
     /// Nodes said MOVED: each slot belongs to that node, until a higher epoch says otherwise. What is no node of the map in
-    /// force is left alone.
+    /// force is left alone, and so is what has failed where another has the slot.
     pub fn patch(&mut self, moved: &[(u16, NodeKey)]) -> Option<Arc<Map>> {
         let is_news = |(slot, key): &&(u16, NodeKey)| {
-            *slot < SLOTS && self.map.node_of(*key).is_some() && self.map.owner_key(*slot) != Some(*key)
+            *slot < SLOTS
+                && self.map.node_of(*key).is_some()
+                && self.map.owner_key(*slot) != Some(*key)
+                && !self.map.has_lost(key.backend, *slot)
         };
         let news: Vec<_> = moved.iter().filter(is_news).copied().collect();
         if news.is_empty() {

@@ -248,7 +248,8 @@ impl Back {
             return;
         };
         let older = std::mem::replace(&mut slots.map, map);
-        slots.patches.retain(|_, (_, until)| *until > now.monotonic);
+        let Slots { patches, map, .. } = &mut **slots;
+        patches.retain(|slot, (owner, until)| *until > now.monotonic && !map.has_lost(*owner, *slot));
         let changed = slots.map.changed_since(&older);
         let gone: Vec<BackendId> = slots.map.gone_since(&older).map(|node| node.backend).collect();
         changed.into_iter().for_each(|backend| self.meet_anew(env, backend));
@@ -630,7 +631,10 @@ impl Slots {
                 let owner = self.find(target, sender);
                 self.doubt(Reason::Moved(owner), owner.map(|owner| (slot, owner)));
                 let Some(owner) = owner.filter(|_| !is_script) else { return Some(Way::AfterRefresh) };
-                self.patches.insert(slot, (owner.backend, now.after(PATCH_HOLDS)));
+                // Who says so may not have heard yet who has taken over, and nobody is left there to correct it.
+                if !self.map.has_lost(owner.backend, slot) {
+                    self.patches.insert(slot, (owner.backend, now.after(PATCH_HOLDS)));
+                }
                 Some(Way::Owner)
             }
             NodeRefusal::Ask { slot: named, target } if named == slot && !is_script => {

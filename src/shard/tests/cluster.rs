@@ -779,3 +779,23 @@ fn what_a_fallen_node_owes_nobody_waits_for() {
     rig.answer_next("$1\r\n1\r\n");
     assert_eq!(rig.told(reader), "$1\r\n1\r\n");
 }
+
+#[test]
+fn moved_to_a_fallen_node_counts_no_longer_than_it_takes_to_know_better() {
+    let mut rig = clustered(1, |_| {});
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next(&moved(&key, 1));
+    assert_eq!(rig.at_nodes(), ["1 GET"]);
+    rig.answer_next("$1\r\n1\r\n");
+    // It dies, and the map knows who has the slot then.
+    rig.publish_of((NODES, Some(1)), |slot| Some(thirds(slot)).map(|node| if node == 1 { 2 } else { node }));
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["0 GET"]);
+    // Who has not heard of that sends it there again.
+    rig.answer_next(&moved(&key, 1));
+    rig.wait(Duration::from_millis(20));
+    assert_eq!(rig.at_nodes(), ["0 GET"]);
+    rig.answer_next("$1\r\n2\r\n");
+    assert_eq!(rig.told(client), "$1\r\n1\r\n$1\r\n2\r\n");
+}

@@ -29,6 +29,7 @@ enum Step {
 struct Model {
     known: BTreeSet<u8>,
     in_force: BTreeMap<u16, (f64, u8)>,
+    failed: BTreeSet<u8>,
 }
 
 impl Model {
@@ -55,6 +56,7 @@ impl Model {
             .filter(|node| accepted.iter().any(|one| one.nodes.get(node).is_some_and(|node| node.1)))
             .copied()
             .collect();
+        self.failed.clone_from(&failed);
         for slot in 0..SLOTS_USED {
             // Epoch, then what is in force, then who claims it itself, then who was asked first.
             let mut claims: Vec<(f64, u8, i32, u8)> = Vec::new();
@@ -89,6 +91,9 @@ impl Model {
     fn patch(&mut self, slot: u16, node: u8) -> bool {
         let owner = self.in_force.get(&slot).map(|claim| claim.1);
         if !self.known.contains(&node) || owner == Some(node) {
+            return false;
+        }
+        if self.failed.contains(&node) && owner.is_some_and(|owner| !self.failed.contains(&owner)) {
             return false;
         }
         let epoch = self.in_force.get(&slot).map_or(0.0, |claim| claim.0.floor());
@@ -231,6 +236,7 @@ fn moved_to_a_dead_node_is_taken_back() {
     assert_eq!(owner_of(cluster.map(), 1), Some("b"), "only one node thinks so");
     cluster.apply(&[told("master,fail", 2)]);
     assert_eq!((owner_of(cluster.map(), 1), owner_of(cluster.map(), 2)), (Some("a"), Some("b")));
+    assert!(cluster.patch(&[(1, b)]).is_none(), "that it has failed is known");
 }
 
 #[test]
