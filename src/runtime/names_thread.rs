@@ -17,7 +17,7 @@ struct Named {
     backend: BackendId,
     address: ServerAddress,
     place: Place,
-    used: SocketAddr,
+    used: Option<SocketAddr>,
 }
 
 /// All stores that have one.
@@ -34,7 +34,8 @@ impl NamesThread {
     ) -> Self {
         let stores = stores.enumerate().filter_map(|(index, (address, place))| {
             let place = place?;
-            let used = place.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.address.as_socket()?;
+            let spot = place.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let used = spot.and_then(|spot| spot.address.as_socket());
             let is_name = address.host.parse::<std::net::IpAddr>().is_err();
             is_name.then(|| Named { backend: BackendId(index as u16), address: address.clone(), place, used })
         });
@@ -68,9 +69,11 @@ impl NamesThread {
         for store in &mut self.stores {
             // A name that cannot be looked up now is no reason to leave who answers.
             let found = lookup(&store.address);
-            let Some(first) = found.first().filter(|_| !found.contains(&store.used)) else { continue };
-            let line = format!("{} was at {} and is at {first} now", store.address, store.used);
-            store.used = *first;
+            let is_there = store.used.is_some_and(|used| found.contains(&used));
+            let Some(first) = found.first().filter(|_| !is_there) else { continue };
+            let before = store.used.map_or_else(|| "was nowhere".to_owned(), |used| format!("was at {used}"));
+            let line = format!("{} {before} and is at {first} now", store.address);
+            store.used = Some(*first);
             let spot = Spot { address: (*first).into(), host: store.address.host.clone() };
             *store.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(spot);
             moved.push((store.backend, line));
@@ -95,33 +98,36 @@ mod tests {
 
     #[test]
     fn who_has_another_address_is_found_there_and_nobody_else_is_touched() {
-        let addresses = [("one.example", 1), ("10.0.0.2", 2), ("three.example", 3)]
-            .map(|(host, port)| ServerAddress { host: host.to_owned(), port });
-        let places: Vec<Place> = addresses
-            .iter()
-            .map(|address| {
-                let spot = Spot { address: at("10.0.0.1:1").into(), host: address.host.clone() };
-                Arc::new(Mutex::new(Some(spot)))
-            })
-            .collect();
+        let hosts = ["one.example", "10.0.0.2", "three.example", "four.example"];
+        let addresses = hosts.map(|host| ServerAddress { host: host.to_owned(), port: 1 });
+        let place = |address: &ServerAddress| {
+            let spot = Spot { address: at("10.0.0.1:1").into(), host: address.host.clone() };
+            Arc::new(Mutex::new((address.host != "four.example").then_some(spot)))
+        };
+        let places: Vec<Place> = addresses.iter().map(place).collect();
         let stores = addresses.iter().zip(places.iter().map(|place| Some(Arc::clone(place))));
         let mut names = NamesThread::new(stores, Duration::from_secs(5));
-        assert_eq!(names.stores.len(), 2, "an address is no name");
-        let used =
-            |place: usize| places[place].lock().expect("whole").clone().expect("there").address.as_socket();
-        assert_eq!(names.look(|_| Vec::new()), []);
-        assert_eq!(names.look(|_| vec![at("10.0.0.9:1"), at("10.0.0.1:1")]), [], "it is one of several");
-        let moved = names.look(|address| match address.host.as_str() {
-            "three.example" => vec![at("10.0.0.7:3"), at("10.0.0.8:3")],
-            _ => vec![at("10.0.0.1:1")],
-        });
-        let line = "three.example:3 was at 10.0.0.1:1 and is at 10.0.0.7:3 now";
+        assert_eq!(names.stores.len(), 3, "an address is no name");
+        let mut look = |one: &[&str], three: &[&str], four: &[&str]| {
+            names.look(|address| {
+                let found = match address.host.as_str() {
+                    "one.example" => one,
+                    "three.example" => three,
+                    _ => four,
+                };
+                found.iter().map(|text| at(text)).collect()
+            })
+        };
+        let used = |place: usize| places[place].lock().expect("whole").clone()?.address.as_socket();
+        assert_eq!(look(&[], &[], &[]), [], "who cannot be looked up stays");
+        assert_eq!(look(&["10.0.0.9:1", "10.0.0.1:1"], &["10.0.0.1:1"], &[]), [], "it is one of several");
+        let moved = look(&["10.0.0.1:1"], &["10.0.0.7:1", "10.0.0.8:1"], &[]);
+        let line = "three.example:1 was at 10.0.0.1:1 and is at 10.0.0.7:1 now";
         assert_eq!(moved, [(BackendId(2), line.to_owned())]);
-        assert_eq!([used(0), used(2)], [at("10.0.0.1:1"), at("10.0.0.7:3")].map(Some));
-        let again = names.look(|address| match address.host.as_str() {
-            "three.example" => vec![at("10.0.0.8:3"), at("10.0.0.7:3")],
-            _ => vec![at("10.0.0.1:1")],
-        });
-        assert_eq!(again, [], "it is used for as long as it is there");
+        assert_eq!([used(0), used(2), used(3)], [Some(at("10.0.0.1:1")), Some(at("10.0.0.7:1")), None]);
+        let moved = look(&["10.0.0.1:1"], &["10.0.0.8:1", "10.0.0.7:1"], &["10.0.0.4:1"]);
+        let line = "four.example:1 was nowhere and is at 10.0.0.4:1 now";
+        assert_eq!(moved, [(BackendId(3), line.to_owned())], "an address is used for as long as it is there");
+        assert_eq!(used(3), Some(at("10.0.0.4:1")));
     }
 }

@@ -344,8 +344,8 @@ fn tenants_line(config: &Config, quotas: &Quotas) -> String {
     }
 }
 
-/// Where each backend is, and what it is called.
-fn resolve(config: &Config) -> Result<Vec<(Spot, BackendSettings)>, String> {
+/// Where each backend is, if that is known, and what it is called.
+fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, String> {
     match &config.storage {
         // Nodes of a cluster are found out about from time to time.
         Storage::Embedded | Storage::Cluster { .. } => Ok(Vec::new()),
@@ -353,24 +353,36 @@ fn resolve(config: &Config) -> Result<Vec<(Spot, BackendSettings)>, String> {
             let address = socket2::SockAddr::unix(path)
                 .map_err(|error| format!("--storage unix:{}: {error}", path.display()))?;
             Ok(vec![(
-                Spot { address, host: String::new() },
+                Some(Spot { address, host: String::new() }),
                 BackendSettings { name: format!("unix:{}", path.display()), credentials: None },
             )])
         }
         Storage::Servers { servers, credentials, .. } => servers
             .iter()
             .map(|server| {
-                let unknown = |why: &str| format!("--storage: the server '{server}' cannot be found: {why}");
-                let mut addresses = (server.host.as_str(), server.port)
-                    .to_socket_addrs()
-                    .map_err(|error| unknown(&error.to_string()))?;
-                let address = addresses.next().ok_or_else(|| unknown("its name has no address"))?;
+                let spot = match first_address(server) {
+                    Ok(address) => Some(Spot { address: address.into(), host: server.host.clone() }),
+                    Err(why) => {
+                        let unknown = format!("--storage: the server '{server}' cannot be found: {why}");
+                        if config.names_interval.is_zero() {
+                            return Err(unknown);
+                        }
+                        // Who names servers may be away like any server, and that is no reason to be away, too.
+                        log::line(&format!("{unknown}; it is looked for again"));
+                        None
+                    }
+                };
                 let credentials = credentials.as_ref().map(Credentials::pair);
-                let spot = Spot { address: address.into(), host: server.host.clone() };
                 Ok((spot, BackendSettings { name: server.to_string(), credentials }))
             })
             .collect(),
     }
+}
+
+fn first_address(server: &ServerAddress) -> Result<SocketAddr, String> {
+    let mut found =
+        (server.host.as_str(), server.port).to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "its name has no address".to_owned())
 }
 
 /// What opening the sockets told.
@@ -555,7 +567,7 @@ fn start_storage(
     }
     if config.storage != Storage::Embedded {
         let servers = resolve(config)?;
-        let route = |(spot, named)| (Route::Server(Arc::new(Mutex::new(Some(spot)))), named);
+        let route = |(spot, named)| (Route::Server(Arc::new(Mutex::new(spot))), named);
         return Ok((servers.into_iter().map(route).collect(), None));
     }
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;

@@ -377,6 +377,24 @@ def test_a_store_whose_name_leads_elsewhere_is_found_there(servers, tmp_path: Pa
         assert known <= sum(counts) <= sent
 
 
+def test_weir_starts_without_an_address_for_its_store_and_finds_it_later(servers, tmp_path: Path):
+    store = servers.redis()
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n")
+    weir = Naming(hosts, "--shards", "2", "--storage-lookup", "20ms", storage=f"redis://store.example:{store.port}")
+    servers.keep(weir).start()
+    assert f"the server 'store.example:{store.port}' cannot be found" in weir.output()
+    with weir.connect() as client, store.connect() as direct:
+        assert client.call("SET", "a", "1").text.startswith("UNAVAILABLE backend=store.example")
+        hosts.write_text("127.0.0.1 localhost store.example\n")
+        until(lambda: client.call("SET", "a", "1").text == "OK", "it is found")
+        assert direct.ok("GET", "a") == b"1"
+    fixed = Naming(tmp_path / "fixed", "--storage-lookup", "0", storage="redis://store.example:6379")
+    fixed.hosts.write_text("127.0.0.1 localhost\n")
+    servers.keep(fixed).launch()
+    assert fixed.wait() == 1 and "the server 'store.example:6379' cannot be found" in fixed.output()
+
+
 def test_clients_that_reset_take_no_fresh_connection_with_them(servers):
     """A number of a descriptor that is given back is somebody else's at once: nothing may be under way for its former owner."""
     # So much at once is more than is let through to a store.
