@@ -1,6 +1,7 @@
 //! Is this reply possible for its request?
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::history::{Fate, History, Sent};
 use super::token::tokens;
@@ -135,9 +136,11 @@ impl Allowed {
         }
         let Reach { slots, keys, is_script } = &asked.reach;
         let trouble = history.was_in_trouble(slots, asked.sent);
+        // Behind a request of several keys, or a script, a slot may be held for all the time that a request has.
+        let was_held = history.age(asked.sent) >= HELD_FOR_MOST;
         Self {
             refusals: self.refusals || trouble,
-            going_around: self.going_around || trouble || *keys != 1 || *is_script,
+            going_around: self.going_around || trouble || was_held || *keys != 1 || *is_script,
             down: history.was_down(asked.sent.step),
             ..self
         }
@@ -397,6 +400,8 @@ const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
+/// Less than a slot is held.
+const HELD_FOR_MOST: Duration = Duration::from_millis(900);
 const REDIRECTS: &str = "reason=redirects ";
 /// Why a cluster may have no use for a request. None was carried out.
 const OF_CLUSTERS: [&str; 4] = [REDIRECTS, "reason=no-owner ", "reason=not-primary ", "reason=topology "];

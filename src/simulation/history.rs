@@ -1,6 +1,7 @@
 //! What was written, in which order, and what a read may therefore see.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::token::Token;
 use crate::routing::slot_of;
@@ -65,6 +66,8 @@ pub(super) struct History {
     /// When stores forget writes by themselves.
     ends: BTreeSet<(Timestamp, usize)>,
     step: u64,
+    /// When each step was.
+    times: Vec<Timestamp>,
     /// Slots that got another owner without all that the former one had.
     takeovers: Vec<Takeover>,
     /// When nodes carried out that of keys which is lost and has no number.
@@ -129,6 +132,7 @@ impl History {
     /// Now it is that late, in this step.
     pub fn handle_time(&mut self, now: Timestamp, step: u64) {
         self.step = step;
+        self.times.resize(step as usize + 1, now);
         while let Some((_, write)) = self.ends.first().copied().filter(|(at, _)| *at <= now) {
             self.ends.pop_first();
             self.writes[write].ended_at = Some(step);
@@ -157,6 +161,12 @@ impl History {
             ));
         }
         Ok(())
+    }
+
+    /// How long ago was something sent?
+    pub fn age(&self, sent: Sent) -> Duration {
+        let now = self.times.last().copied().unwrap_or_default();
+        self.times.get(sent.step as usize).map_or(Duration::ZERO, |at| now.since(*at))
     }
 
     /// Now.

@@ -1063,6 +1063,8 @@ impl World {
         let mut written = Vec::new();
         if !keys.is_empty() && !self.over && self.random.per_mille(700) {
             let key = self.random.pick(&keys).clone();
+            // What everybody reads is kept.
+            let key = if self.plan.has_favourites { keys[0].clone() } else { key };
             let owner = usize::from(cluster.owner(slot_of(key.as_bytes())));
             self.beside += 1;
             let sent = Sent { client: BESIDE, sequence: self.beside, step: self.step };

@@ -629,8 +629,13 @@ impl Slots {
         match refused {
             NodeRefusal::Moved { slot: named, target } if named == slot => {
                 let owner = self.find(target, sender);
+                if is_script {
+                    // What it says is no news of its own: nodes say so, or it is not true. Its slot waits for them.
+                    self.doubt(Reason::Unsure, None);
+                    return Some(Way::AfterRefresh);
+                }
                 self.doubt(Reason::Moved(owner), owner.map(|owner| (slot, owner)));
-                let Some(owner) = owner.filter(|_| !is_script) else { return Some(Way::AfterRefresh) };
+                let Some(owner) = owner else { return Some(Way::AfterRefresh) };
                 // Who says so may not have heard yet who has taken over, and nobody is left there to correct it.
                 if !self.map.has_lost(owner.backend, slot) {
                     self.patches.insert(slot, (owner.backend, now.after(PATCH_HOLDS)));

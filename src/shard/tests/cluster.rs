@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::policy::window::Bounds;
 use crate::routing::cluster::{Reason, View};
+use crate::shard::Doubt;
 use crate::values::limits::{LINK_UNANSWERED_BYTES_MAX, SLOTS};
 use crate::values::{Random, ServerAddress};
 
@@ -197,6 +198,8 @@ fn a_script_may_say_what_it_likes() {
     rig.answer_next(&moved(&key, 1));
     rig.answer_next("$1\r\n1\r\n");
     assert_eq!(rig.at_nodes(), [""; 0], "it is not sent again before it is known that this was true");
+    let doubt = rig.shards[0].poll_doubt();
+    assert_eq!(doubt, Some(Doubt { reason: Reason::Unsure, moved: None }), "what it says proves nothing");
     // The node has the slot: the script was carried out.
     rig.publish(|slot| Some(if slot == 1 { 2 } else { thirds(slot) }));
     let told = rig.told(client);
