@@ -2,21 +2,25 @@
 //!
 //! ```text
 //!     hash of the key, 64 bits:  [ segment 8 | ... | 32: order within the segment ]
-//!     SCAN cursor, 40 bits:      [ segment 8 | 32: where to go on ]
+//!     SCAN cursor, 36 bits:      [ segment 8 | 28: where to go on, in grains ]
 //! ```
+//!
+//! A dispatcher puts more into a cursor: which node, of which map. So a store's own has to be narrow.
 //!
 //! Segments grow one by one, so no insertion moves more than a small share of the keys. Expired keys are never
 //! seen: an access removes them, and a sweep finds those that nobody asks for.
 
 use super::numbers::Digits;
 use super::refusal::Refusal;
-use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
+use super::table::{GRAIN_BITS, Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use super::value::{Collection, Value};
 use crate::values::Random;
 
 const SEGMENT_BITS: u32 = 8;
 const SEGMENTS: usize = 1 << SEGMENT_BITS;
+/// Of a cursor, within a segment.
+const PLACE_BITS: u32 = u32::BITS - GRAIN_BITS;
 /// The moment at which a key without a lifetime expires.
 pub(super) const NEVER_MS: u64 = u64::MAX;
 
@@ -344,15 +348,17 @@ impl Keyspace {
     }
 
     /// Visits about `count` living entries in hash order and tells where to go on: nothing at the end. Cursors
-    /// stay below 2^40.
+    /// stay below 2^36.
     pub(super) fn walk(&self, cursor: u64, count: usize, mut visit: impl FnMut(&Entry)) -> Option<u64> {
         let mut left = count;
-        let mut from = cursor as u32;
-        for index in (cursor >> 32) as usize..SEGMENTS {
+        let mut from = (cursor as u32) << GRAIN_BITS;
+        let cursor_at =
+            |index: usize, from: u32| (index as u64) << PLACE_BITS | u64::from(from >> GRAIN_BITS);
+        for index in (cursor >> PLACE_BITS) as usize..SEGMENTS {
             let table = &self.segments[index].table;
             if !table.is_empty() {
                 if left == 0 {
-                    return Some((index as u64) << 32 | u64::from(from));
+                    return Some(cursor_at(index, from));
                 }
                 let next = table.walk(from, left, |entry| {
                     left = left.saturating_sub(1);
@@ -361,7 +367,7 @@ impl Keyspace {
                     }
                 });
                 if let Some(next) = next {
-                    return Some((index as u64) << 32 | u64::from(next));
+                    return Some(cursor_at(index, next));
                 }
             }
             from = 0;

@@ -16,6 +16,8 @@ const CELLS_MIN: usize = 8;
 /// In a walk an empty cell counts this much less than an entry.
 const CELLS_PER_ENTRY: usize = 10;
 const ABSENT: u32 = u32::MAX;
+/// A walk goes on at a multiple of two to this.
+pub(super) const GRAIN_BITS: u32 = 4;
 /// What an entry costs beside itself: its cell at the usual load, and the slack of a growing vector.
 pub(super) const PLACE_BYTES: usize = 24;
 
@@ -134,19 +136,21 @@ impl<E: Keyed> Table<E> {
     }
 
     /// Visits entries in hash order from hash `from` on, and stops after `count` of them, or after many empty
-    /// cells. Entries of the same hash are never split. Returns where to go on, or nothing at the end.
+    /// cells. Entries whose hashes differ in the grain alone are never split. Returns where to go on, or nothing at the end.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&E)) -> Option<u32> {
         let start = self.first_cell(from)?;
         let mut left = count.saturating_mul(CELLS_PER_ENTRY);
         let mut done = None;
+        let grain = |cell: &Cell| cell.hash >> GRAIN_BITS;
         for (at, cell) in self.cells.iter().enumerate().skip(start) {
-            if left == 0 && (cell.is_empty() || done != Some(cell.hash)) {
-                let next = if cell.is_empty() { self.first_hash(at) } else { Some(cell.hash) };
+            if left == 0 && (cell.is_empty() || done != Some(grain(cell))) {
+                let next =
+                    if cell.is_empty() { self.first_hash(at) } else { Some(grain(cell) << GRAIN_BITS) };
                 return next.filter(|_| self.cells[at..].iter().any(|cell| !cell.is_empty()));
             }
             left = left.saturating_sub(if cell.is_empty() { 1 } else { CELLS_PER_ENTRY });
             if !cell.is_empty() {
-                done = Some(cell.hash);
+                done = Some(grain(cell));
                 visit(&self.entries[cell.position as usize]);
             }
         }

@@ -177,6 +177,25 @@ def test_as_real_nodes_answer(servers, cluster):
     assert talk(fake.nodes, [fake.id(0), fake.id(1)]) == talk(real, ids)
 
 
+@pytest.mark.parametrize("count", [1, 7, 1000])
+def test_a_walk_of_a_dispatcher_comes_to_its_end(servers, cluster, count):
+    fake = cluster()
+    names = {f"walk:{number}" for number in range(300 if count == 1 else 3000)}
+    weir = servers.weir(storage=f"cluster://{','.join(node.address for node in fake.nodes)}")
+    with weir.connect() as client:
+        client.pipeline([("SET", name, "v") for name in sorted(names)])
+        found: list[str] = []
+        cursor = "0"
+        for _ in range(20 * len(names)):
+            following, page = client.ok("SCAN", cursor, "COUNT", count)
+            cursor = following.decode()
+            found += [name.decode() for name in page]
+            if cursor == "0":
+                break
+        assert cursor == "0" and set(found) == names
+        assert len(found) == len(names), "nothing changed, so nothing is shown twice"
+
+
 def test_a_cluster_from_files(servers, tmp_path):
     """All nodes may have one file: each finds itself by where it listens."""
     ports = [free_port(), free_port()]

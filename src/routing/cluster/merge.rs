@@ -10,6 +10,9 @@
 //! | in force by MOVED, to a node that has failed | nobody is left there to correct it |
 //!
 //! MOVED is known before any epoch is: its claim stands between the epoch in force and the next.
+//!
+//! A primary whose replica has its slots now becomes a replica as soon as it hears of that: it counts as one before. What it holds is
+//! its heir's too, so whoever is asked for all keys would count them twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +121,7 @@ impl Cluster {
         let places = self.places(&facts);
         let owners = self.owners(&accepted, &facts, &places);
         let open = self.open(&accepted, &places, &owners);
-        let nodes = self.nodes(&facts, &places);
+        let nodes = self.nodes(&facts, &places, &owners);
         let next = Map { version: self.map.version + 1, owners, nodes: nodes.into(), open: open.into() };
         Applied { map: self.put_in_force(next), rejected }
     }
@@ -286,16 +289,45 @@ impl Cluster {
         open
     }
 
-    fn nodes(&self, facts: &Facts<'_>, places: &Places<'_>) -> Vec<Option<Node>> {
+    /// Whom a node copies, or soon will, that somebody still calls a primary: one that was its replica has taken over from it.
+    fn heir_of(&self, key: NodeKey, fact: &Fact<'_>, owns: &[bool]) -> Option<BackendId> {
+        let knows_of_it = fact.is_own && fact.seen.slots.is_empty();
+        if owns[usize::from(key.backend.0)] || fact.failed || knows_of_it {
+            return None;
+        }
+        let before = self.map.node_of(key)?;
+        let has_slots = |heir: &Node| owns.get(usize::from(heir.key.backend.0)) == Some(&true);
+        match before.role {
+            Role::Replica(Some(heir)) => self.map.node(heir).filter(|heir| has_slots(heir)),
+            Role::Replica(None) => None,
+            Role::Primary => {
+                let is_heir = |node: &&Node| node.role == Role::Replica(Some(key.backend)) && has_slots(node);
+                self.map.nodes().find(is_heir)
+            }
+        }
+        .map(|heir| heir.key.backend)
+    }
+
+    fn nodes(&self, facts: &Facts<'_>, places: &Places<'_>, owners: &[u16]) -> Vec<Option<Node>> {
         let length = places.taken.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         let mut nodes: Vec<Option<Node>> = vec![None; length];
+        let mut owns = vec![false; length];
+        for owner in owners.iter().filter(|owner| **owner != NOBODY) {
+            owns[usize::from(*owner)] = true;
+        }
         let primary_of = |fact: &Fact<'_>| {
             let primary = places.by_id.get(fact.seen.replica_of.as_ref()?)?;
             Some(primary.backend)
         };
         for (id, fact) in facts {
             let key = places.by_id[id];
-            let role = if fact.seen.is_replica { Role::Replica(primary_of(fact)) } else { Role::Primary };
+            let role = if fact.seen.is_replica {
+                Role::Replica(primary_of(fact))
+            } else {
+                self.heir_of(key, fact, &owns)
+                    .filter(|heir| self.map.node(*heir).is_some_and(|heir| places.has(heir.key)))
+                    .map_or(Role::Primary, |heir| Role::Replica(Some(heir)))
+            };
             let mut addresses = fact.seen.addresses.clone();
             // In which order one node names them and in which another does is no news.
             if let Some(before) = self.map.node_of(key)

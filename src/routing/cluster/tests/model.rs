@@ -332,3 +332,59 @@ fn open_slots_are_kept_while_they_make_sense() {
     cluster.patch(&[(2, key)]);
     assert_eq!(open(&cluster), [] as [u16; 0]);
 }
+
+#[test]
+fn whose_replica_has_taken_over_is_no_store_before_it_knows() {
+    let is_store = |map: &Map, id: &str| map.stores().any(|node| node.id.as_str() == id);
+    let before = [Told::primary("p", 1, 0..100), Told::primary("q", 2, 100..200), Told::replica("h", "p", 1)];
+    let mut cluster = Cluster::default();
+    assert!(cluster.apply(&[view(&before).expect("a view")]).map.is_some());
+    // The heir tells, and the others have yet to hear of it, the former primary among them.
+    let heir =
+        view(&[Told::primary("h", 3, 0..100), Told::primary("p", 1, []), Told::primary("q", 2, 100..200)]);
+    let late = view(&before);
+    let views = [heir.clone().expect("a view"), late.clone().expect("a view")];
+    let map = cluster.apply(&views).map.expect("news");
+    assert_eq!(owner_of(&map, 0), Some("h"));
+    assert!(is_store(&map, "h") && is_store(&map, "q") && !is_store(&map, "p"));
+    // The same again, in any order, and from each alone.
+    for views in [vec![heir.clone()], vec![late.clone()], vec![late, heir.clone()]] {
+        let views: Vec<View> = views.into_iter().map(|view| view.expect("a view")).collect();
+        let _ = cluster.apply(&views);
+        let map = cluster.map();
+        assert!(is_store(map, "h") && is_store(map, "q") && !is_store(map, "p"), "{views:?}");
+    }
+    // It hears of it.
+    let aware = [Told::replica("p", "h", 3), Told::primary("h", 3, 0..100), Told::primary("q", 2, 100..200)];
+    let _ = cluster.apply(&[view(&aware).expect("a view")]);
+    assert!(!is_store(cluster.map(), "p"));
+    // It leaves its heir: others may be late once more, but it is believed itself, and holds what is brought to it.
+    let apart = [Told::primary("p", 4, []), Told::primary("h", 3, 0..100), Told::primary("q", 2, 100..200)];
+    assert!(is_store(&cluster.apply(&[view(&apart).expect("a view")]).map.expect("news"), "p"));
+    let _ = cluster.apply(&[heir.expect("a view")]);
+    assert!(is_store(cluster.map(), "p"));
+}
+
+#[test]
+fn who_has_given_its_slots_to_others_stays_a_store() {
+    let before = [Told::primary("p", 1, 0..100), Told::primary("q", 2, 100..200), Told::replica("h", "p", 1)];
+    let after = [Told::primary("q", 3, 0..200), Told::primary("p", 1, []), Told::replica("h", "q", 3)];
+    let mut cluster = Cluster::default();
+    let _ = cluster.apply(&[view(&before).expect("a view")]);
+    let _ = cluster.apply(&[view(&after).expect("a view")]);
+    assert!(cluster.map().stores().any(|node| node.id.as_str() == "p"));
+}
+
+#[test]
+fn a_replica_that_takes_slots_over_is_a_store_at_once() {
+    let before = [Told::primary("p", 1, 0..100), Told::primary("q", 2, 100..200), Told::replica("h", "p", 1)];
+    let mut cluster = Cluster::default();
+    let _ = cluster.apply(&[view(&before).expect("a view")]);
+    let heir = cluster.map().nodes().find(|node| node.id.as_str() == "h").expect("known").key;
+    // By MOVED first, so that nodes are what they were; then its view.
+    let map = cluster.patch(&[(0, heir)]).expect("news");
+    assert!(map.stores().any(|node| node.key == heir) && map.stores().count() == 3);
+    let told = [Told::primary("h", 3, 0..100), Told::primary("p", 1, []), Told::primary("q", 2, 100..200)];
+    let map = cluster.apply(&[view(&told).expect("a view")]).map.expect("news");
+    assert_eq!(map.stores().count(), 2);
+}
