@@ -63,7 +63,7 @@ impl Pieces {
         let at = self.wholes.get_mut(whole as usize)?;
         at.missing -= 1;
         at.outcome = together(at.outcome, outcome);
-        let arrival = self.gathers.part_arrived(at.gather, part, outcome, message, bytes_max, pool);
+        let arrival = self.gathers.part_arrived(at.gather, (part, outcome, message), &[], bytes_max, pool);
         let Arrival::Joined { reply, .. } = arrival else { return None };
         debug_assert!(at.missing == 0);
         let whole = self.wholes.remove(whole as usize);

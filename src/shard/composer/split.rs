@@ -10,6 +10,7 @@ use crate::shard::counters::Counter;
 use crate::shard::front::Join;
 use crate::shard::gate::Charge;
 use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
 use crate::shard::request::{Envelope, Nature, ReplyTo, Route, Touches};
 use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
 use crate::values::time::Now;
@@ -125,7 +126,15 @@ impl Shard {
         message: Message<'_>,
         now: Now,
     ) {
-        let stores = self.env.stores();
+        let mut stores = self.env.stores();
+        // These say no more than that it was done: who has done it need not say so again.
+        let is_told_once = matches!(fan_out, FanOut::AllOk | FanOut::Same | FanOut::AnyOk);
+        let mut said = None;
+        if let Some(slots) = self.env.slots.as_ref().filter(|_| is_told_once) {
+            let mut asked = stores.iter().filter_map(|store| Some(slots.node(*store)?.key)).collect();
+            said = self.front.note_told(id, &mut asked);
+            stores = asked.iter().map(|node| node.backend).collect();
+        }
         let join = match fan_out {
             FanOut::Scan | FanOut::One => unreachable!("they go to one backend"),
             FanOut::Concat => Join::Concat,
@@ -145,10 +154,17 @@ impl Shard {
         };
         self.env.counters.add(Counter::RequestsSplit, 1);
         let slot = if self.env.slots.is_some() { PRIMARY } else { 0 };
-        let whole = self.envelope_of_parts(id, join, stores.len(), charge, (nature, nature.touches()));
+        let parts = stores.len() + usize::from(said.is_some());
+        let whole = self.envelope_of_parts(id, join, parts, charge, (nature, nature.touches()));
         self.front.client(id).hold_back_later();
+        let count = stores.len();
         for (part, backend) in stores.into_iter().enumerate() {
             self.send_from_here(&whole.of_part(part as u16, slot, backend), message, 1, now);
+        }
+        if let Some(said) = said {
+            let to = whole.of_part(count as u16, slot, BackendId(0)).reply_to;
+            let (env, mut clients) = self.clients();
+            clients.give(env, to, Outcome::Refused, Message::Small(&said), now);
         }
     }
 

@@ -138,7 +138,7 @@ impl Front {
                 settle(charge, &Settlement::of(outcome));
                 let addressed = client.addressed.take();
                 let walk = addressed.as_ref().and_then(|addressed| addressed.walk);
-                if self.end_addressed(env, id, to.sequence, addressed) {
+                if self.end_addressed(env, id, to.sequence, addressed, message.bytes()) {
                     let bytes = message.bytes();
                     let reply = walk.map_or_else(|| bytes.to_vec(), |walk| with_walk_cursor(bytes, walk));
                     self.answer_rewritten(env, id, to.sequence, reply);
@@ -151,7 +151,10 @@ impl Front {
             }
             Some((Rewrite::Gather(index), charge)) => {
                 let bytes_max = env.settings.output_bytes_max;
-                match self.gathers.part_arrived(index, to.part, outcome, message, bytes_max, &mut env.pool) {
+                let addressed = client.addressed.as_ref().filter(|_| client.held_request.is_none());
+                let left_out = addressed.map_or(&[][..], |addressed| addressed.left_out());
+                let part = (to.part, outcome, message);
+                match self.gathers.part_arrived(index, part, left_out, bytes_max, &mut env.pool) {
                     Arrival::Stored(bytes) => {
                         client.order.stored_bytes += bytes;
                         self.after_answer(env, id);
@@ -160,7 +163,8 @@ impl Front {
                         settle(charge, &settlement);
                         client.order.stored_bytes -= waited;
                         let addressed = client.addressed.take();
-                        if addressed.is_none() || self.end_addressed(env, id, to.sequence, addressed) {
+                        if addressed.is_none() || self.end_addressed(env, id, to.sequence, addressed, &reply)
+                        {
                             self.answer_rewritten(env, id, to.sequence, reply);
                         }
                     }

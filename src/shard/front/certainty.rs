@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Front;
 use crate::protocol::Arguments;
-use crate::routing::cluster::WalkPosition;
+use crate::routing::cluster::{NodeKey, WalkPosition};
 use crate::shard::env::Env;
 use crate::shard::front::held::HeldRequest;
 use crate::values::{ClientId, Timestamp};
@@ -21,8 +21,27 @@ pub struct Addressed {
     pub walk: Option<WalkPosition>,
     /// The request, if it may be tried once more.
     pub again: Option<Box<HeldRequest>>,
-    /// Somebody who was asked is no primary.
-    pub was_refused: bool,
+    /// Parts for which somebody was asked who is no primary.
+    pub refused: Vec<u16>,
+    /// Who was asked, part by part, where nobody is to be told a second time.
+    pub told: Vec<NodeKey>,
+}
+
+impl Addressed {
+    /// Parts that others will be asked for, while the rest of the reply stays as it is.
+    pub fn left_out(&self) -> &[u16] {
+        let keeps_some = self.again.is_some() && self.refused.len() < self.told.len();
+        if keeps_some { &self.refused } else { &[] }
+    }
+}
+
+/// What a request that is tried once more has come to before.
+#[derive(Debug, Default)]
+pub struct FirstTry {
+    /// The number that it has the second time.
+    sequence: u32,
+    /// Who has done it: they are not told again. And what they said, as one reply.
+    pub done: Option<(Vec<NodeKey>, Vec<u8>)>,
 }
 
 /// Who waits.
@@ -100,22 +119,46 @@ impl Front {
     /// A request goes to primaries as such.
     pub fn note_addressed(&mut self, id: ClientId, walk: Option<WalkPosition>, arguments: &Arguments<'_>) {
         let client = self.clients.at(id);
-        let again = (!client.is_second_try).then(|| Box::new(client.held(arguments)));
-        client.addressed = Some(Box::new(Addressed { walk, again, was_refused: false }));
+        let again = client.first_try.is_none().then(|| Box::new(client.held(arguments)));
+        let (refused, told) = (Vec::new(), Vec::new());
+        client.addressed = Some(Box::new(Addressed { walk, again, refused, told }));
     }
 
-    /// Such a request is answered. False if it is tried again instead, because somebody was no primary.
+    /// The same request, before it is sent, if nobody is to be told of it twice: who is asked, but for those that have done it. What
+    /// they said, if there are any.
+    pub fn note_told(&mut self, id: ClientId, asked: &mut Vec<NodeKey>) -> Option<Vec<u8>> {
+        let client = self.clients.at(id);
+        let (_, sequence) = client.order.sequences();
+        let first_try = client.first_try.as_mut().filter(|first_try| first_try.sequence == sequence);
+        let (done, said) = first_try.and_then(|first_try| first_try.done.take()).unzip();
+        asked.retain(|node| done.as_ref().is_none_or(|done: &Vec<NodeKey>| !done.contains(node)));
+        if let Some(addressed) = &mut client.addressed {
+            addressed.told.clone_from(asked);
+        }
+        said
+    }
+
+    /// Such a request is answered, with this. False if it is tried again instead, because somebody was no primary.
     pub(super) fn end_addressed(
         &mut self,
         env: &mut Env,
         id: ClientId,
         sequence: u32,
         addressed: Option<Box<Addressed>>,
+        reply: &[u8],
     ) -> bool {
         let client = self.clients.at(id);
-        let again = addressed.filter(|addressed| addressed.was_refused).and_then(|addressed| addressed.again);
-        client.is_second_try = again.is_some();
-        let Some(again) = again.filter(|_| client.held_request.is_none()) else { return true };
+        client.first_try = None;
+        let addressed = addressed.filter(|addressed| !addressed.refused.is_empty());
+        let Some(addressed) = addressed.filter(|_| client.held_request.is_none()) else { return true };
+        let done = (!addressed.left_out().is_empty()).then(|| {
+            let has_done = |part: &usize| !addressed.refused.contains(&(*part as u16));
+            let done = (0..addressed.told.len()).filter(has_done).map(|part| addressed.told[part]);
+            (done.collect(), reply.to_vec())
+        });
+        let Some(again) = addressed.again else { return true };
+        let (_, next) = client.order.sequences();
+        client.first_try = Some(Box::new(FirstTry { sequence: next, done }));
         client.held_request = Some(again);
         client.waits_for_quota = true;
         self.certainty.wait(id);

@@ -1,6 +1,6 @@
 //! One client connection: who it is, what it sent and has not been answered, and what of it waits.
 
-use super::certainty::Addressed;
+use super::certainty::{Addressed, FirstTry};
 use super::held::HeldRequest;
 use super::identity::Identity;
 use super::order::{Order, Rewrite};
@@ -81,7 +81,7 @@ pub struct Client {
     handed_over: u64,
     /// The request in flight, if it is for primaries of a cluster as such; and whether it is tried for the second time.
     pub(super) addressed: Option<Box<Addressed>>,
-    pub(super) is_second_try: bool,
+    pub(super) first_try: Option<Box<FirstTry>>,
     /// The held request waits for a pool of quotas, or for the map of the cluster.
     pub(super) waits_for_quota: bool,
     /// Requests of it that were answered without their backend, which may carry them out yet.
@@ -139,7 +139,7 @@ impl Client {
             barrier: false,
             held_request: None,
             addressed: None,
-            is_second_try: false,
+            first_try: None,
             handed_over: 0,
             waits_for_quota: false,
             unsettled: 0,
@@ -383,7 +383,8 @@ impl Client {
         let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes());
         let spliced = self.splice.as_ref().map_or(0, |splice| splice.memory_bytes());
         let again = self.addressed.as_ref().and_then(|addressed| addressed.again.as_ref());
-        let held = held + again.map_or(0, |again| again.memory_bytes());
+        let said = self.first_try.as_ref().and_then(|first_try| first_try.done.as_ref());
+        let held = held + again.map_or(0, |again| again.memory_bytes()) + said.map_or(0, |said| said.1.len());
         let names = self.name.len() + self.library.iter().map(Vec::len).sum::<usize>();
         let tls = match (self.secure, self.sending_since) {
             (false, _) => 0,

@@ -117,13 +117,12 @@ impl Gathers {
         (index as u32, bytes)
     }
 
-    /// Takes one part; when it is the last one, gives the whole, unless that is larger than a reply may be.
+    /// Takes one part; when it is the last one, gives the whole without those left out, unless that is larger than a reply may be.
     pub fn part_arrived(
         &mut self,
         index: u32,
-        part: u16,
-        outcome: Outcome,
-        message: Message<'_>,
+        (part, outcome, message): (u16, Outcome, Message<'_>),
+        left_out: &[u16],
         bytes_max: usize,
         pool: &mut BufferPool,
     ) -> Arrival {
@@ -137,7 +136,9 @@ impl Gathers {
             gathering.bytes += message.bytes().len();
             return Arrival::Stored(message.bytes().len());
         }
-        let gathering = self.0.remove(index as usize);
+        let mut gathering = self.0.remove(index as usize);
+        let out = left_out.iter().filter_map(|part| gathering.parts.get_mut(usize::from(*part))?.take());
+        out.for_each(|part| part.reply.release(pool));
         let mut reply = pool.take();
         gathering.join(&mut reply, bytes_max);
         let (waited, settlement) = (gathering.bytes, gathering.settlement);
@@ -172,8 +173,7 @@ impl Gathering {
     }
 
     fn join(&self, out: &mut Vec<u8>, bytes_max: usize) {
-        let parts: Vec<&[u8]> =
-            self.parts.iter().map(|part| part.as_ref().expect("all parts are there").bytes()).collect();
+        let parts: Vec<&[u8]> = self.parts.iter().flatten().map(Part::bytes).collect();
         let first_error = parts.iter().find(|part| is_error(part)).copied();
         match &self.join {
             Join::Values(order) => join_values(out, order, &parts, bytes_max),
@@ -238,6 +238,7 @@ impl Gathering {
         out.extend_from_slice(error);
         if others.any(Part::may_have_happened)
             && error.starts_with(b"-")
+            && !error.ends_with(REST_MAY_HAVE_HAPPENED)
             && let Some(text) = error.strip_suffix(b"\r\n")
         {
             out.truncate(out.len() - error.len() + text.len());
@@ -364,7 +365,8 @@ mod tests {
         for (part, (reply, outcome)) in parts.iter().enumerate().rev() {
             assert!(whole.is_none(), "complete before the last part");
             let message = Message::Small(reply.as_bytes());
-            let arrival = gathers.part_arrived(index, part as u16, *outcome, message, 1_000, &mut pool);
+            let part = (part as u16, *outcome, message);
+            let arrival = gathers.part_arrived(index, part, &[], 1_000, &mut pool);
             if let Arrival::Joined { reply, waited, .. } = arrival {
                 assert_eq!(waited, listed + parts.iter().skip(1).map(|(part, _)| part.len()).sum::<usize>());
                 whole = Some(reply);

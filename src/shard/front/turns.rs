@@ -166,7 +166,7 @@ impl Front {
             }
             Note::NotPrimary => {
                 if let Some(addressed) = &mut client.addressed {
-                    addressed.was_refused = true;
+                    addressed.refused.push(to.part);
                 }
             }
             Note::Eased => {

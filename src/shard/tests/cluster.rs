@@ -511,6 +511,76 @@ fn who_is_no_primary_any_more_contributes_nothing() {
 }
 
 #[test]
+fn who_has_done_it_is_not_told_again_when_another_was_no_primary() {
+    let (mut rig, client, _) = before_a_node();
+    let asked =
+        |rig: &Rig| rig.at_nodes().into_iter().filter(|asked| !asked.ends_with("ROLE")).collect::<Vec<_>>();
+    for (words, done) in
+        [(&["FLUSHALL"][..], "+OK\r\n"), (&["FUNCTION", "LOAD", "#!lua name=l"], "$1\r\nl\r\n")]
+    {
+        rig.send(client, &[words]);
+        rig.answer_as(PRIMARY_ROLE, done);
+        rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
+        rig.answer_as(PRIMARY_ROLE, done);
+        assert_eq!(rig.told(client), "");
+        rig.confirm();
+        assert_eq!(asked(&rig), [format!("1 {}", words[0])]);
+        rig.answer_as(PRIMARY_ROLE, done);
+        assert_eq!(rig.told(client), done);
+        // The next has its own tries, and is for everybody.
+        rig.send(client, &[words]);
+        assert_eq!(asked(&rig).len(), 3);
+        for _ in 0..3 {
+            rig.answer_as(PRIMARY_ROLE, done);
+        }
+        assert_eq!(rig.told(client), done);
+    }
+    // What failed for another reason is told, though the rest is done; and so is who is no primary a second time.
+    rig.send(client, &[&["FLUSHALL"]]);
+    rig.answer_as(PRIMARY_ROLE, "-ERR broken\r\n");
+    rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
+    rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+    rig.confirm();
+    rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+    assert_eq!(rig.told(client), "-ERR broken (the rest may have happened)\r\n");
+    rig.send(client, &[&["FLUSHALL"]]);
+    for round in 0..2 {
+        if round == 0 {
+            rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+        }
+        rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
+        if round == 0 {
+            rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+        }
+        rig.confirm();
+    }
+    let told = rig.told(client);
+    assert!(
+        told.contains("reason=not-primary") && told.ends_with("(the rest may have happened)\r\n"),
+        "{told}"
+    );
+    // Nobody has done it: everybody is asked.
+    rig.send(client, &[&["FLUSHALL"]]);
+    for _ in 0..3 {
+        rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
+    }
+    rig.confirm();
+    assert_eq!(asked(&rig).len(), 3);
+    for _ in 0..3 {
+        rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+    }
+    assert_eq!(rig.told(client), "+OK\r\n");
+    // Who was none is gone, so nobody is left to be told.
+    rig.send(client, &[&["FLUSHALL"]]);
+    rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+    rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
+    rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+    rig.publish_of((NODES, Some(1)), |slot| Some(2 * u16::from(slot > 5_000)));
+    rig.confirm();
+    assert_eq!((rig.told(client).as_str(), rig.at_nodes().len()), ("+OK\r\n", 0));
+}
+
+#[test]
 fn a_walk_goes_from_node_to_node_when_the_map_is_known_to_be_right() {
     let (mut rig, client, _) = before_a_node();
     let cursor_in = |told: &str| told.split("\r\n").nth(2).expect("a cursor").to_owned();
