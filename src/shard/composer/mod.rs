@@ -297,6 +297,7 @@ impl Shard {
     pub fn handle_store_moved(&mut self, backend: BackendId, now: Now) {
         let (env, back, mut replies) = self.towards_clients();
         back.handle_store_moved(env, backend, &mut replies, now);
+        self.hot.handle_owners(|slot| self.env.backend_of(slot) == backend);
     }
 
     /// How far replicas of a cluster are behind.

@@ -106,6 +106,20 @@ impl Rig {
 }
 
 #[test]
+fn what_is_kept_of_a_store_is_not_told_once_its_name_leads_elsewhere() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    let get = ["GET", key.as_str()];
+    let kept = bulk("kept");
+    assert!(!rig.ask(client, &get, ":-1\r\n", &kept).1.is_empty(), "it is fetched");
+    assert_eq!(rig.ask(other, &get, ":-1\r\n", &bulk("nobody asks")), (kept, Vec::new()));
+    rig.shards[0].handle_store_moved(BackendId(0), rig.now);
+    rig.turns();
+    let (told, asked) = rig.ask(other, &get, ":-1\r\n", &bulk("elsewhere"));
+    assert_eq!(told, bulk("elsewhere"));
+    assert!(!asked.is_empty());
+}
+
+#[test]
 fn what_everybody_reads_is_asked_for_once_for_as_long_as_it_is_good() {
     let (mut rig, clients, key) = with_hot_key();
     let mut asked = 0;
