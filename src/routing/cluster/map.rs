@@ -138,6 +138,11 @@ impl Map {
         self.nodes().filter(is_fallen).filter(|node| node.role == Role::Primary)
     }
 
+    /// Is a node a replica? One that takes over is, until this map has heard of it.
+    pub fn is_replica(&self, backend: BackendId) -> bool {
+        self.node(backend).is_some_and(|node| node.role != Role::Primary)
+    }
+
     /// Has a node failed, and does another own the slot that has not?
     pub fn has_lost(&self, backend: BackendId, slot: u16) -> bool {
         let has_failed = |backend| self.node(backend).is_some_and(|node| node.failed);

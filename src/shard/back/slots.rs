@@ -249,7 +249,8 @@ impl Back {
         };
         let older = std::mem::replace(&mut slots.map, map);
         let Slots { patches, map, .. } = &mut **slots;
-        patches.retain(|slot, (owner, until)| *until > now.monotonic && !map.has_lost(*owner, *slot));
+        let is_out = |owner, slot| map.has_lost(owner, slot) || map.is_replica(owner);
+        patches.retain(|slot, (owner, until)| *until > now.monotonic && !is_out(*owner, *slot));
         let changed = slots.map.changed_since(&older);
         let gone: Vec<BackendId> = slots.map.gone_since(&older).map(|node| node.backend).collect();
         changed.into_iter().for_each(|backend| self.meet_anew(env, backend));
