@@ -156,9 +156,9 @@ def test_a_weir_that_does_not_start_is_reported(tmp_path):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["no-such"], "there is no scenario 'no-such'; there are: backfill-scan, "),
+        (["no-such"], "there is no scenario 'no-such'; there are: all-critical, "),
         (["none/such.toml"], "none/such.toml: "),
-        ([], "which? backfill-scan, "),
+        ([], "which? all-critical, "),
         (["steady-state", "--target", "nginx"], "--target 'nginx': weir, direct, twemproxy or both is wanted"),
         (["steady-state", "--seconds-scale", "0"], "--seconds-scale 0.0: a number above 0 is wanted"),
         (["steady-state", "--shards", "99"], "--shards 99: a number from 1 to 64 is wanted"),

@@ -698,11 +698,13 @@ def test_files_for_stores_that_are_wrong_are_told_at_the_start(servers, certific
 @pytest.mark.parametrize("more", [[], WANTS_CERTIFICATES], ids=["", "that wants certificates"])
 def test_a_cluster_with_tls(servers, certificates, more):
     options = ["--tls-cluster", "yes", "--tls-replication", "yes", "--cluster-enabled", "yes", *more]
-    nodes = [secure_redis(servers, certificates, *options) for _ in range(3)]
+    # By itself a node takes a port for its peers that outgoing connections may have.
+    buses = [free_port() for _ in range(3)]
+    nodes = [secure_redis(servers, certificates, *options, "--cluster-port", str(bus)) for bus in buses]
     pair = certificates.second
     words = ["redis-cli", "--tls", "--cacert", str(certificates.authority.certificate)]
     words += ["--cert", str(pair.certificate), "--key", str(pair.key), "--cluster", "create"]
-    words += [f"127.0.0.1:{node.secure_port}" for node in nodes] + ["--cluster-yes"]
+    words += [f"127.0.0.1:{node.secure_port}@{bus}" for node, bus in zip(nodes, buses, strict=True)] + ["--cluster-yes"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     for node in nodes:
