@@ -1,6 +1,7 @@
 //! Sockets to backends: TCP, Unix, or one end of a pair whose other end the embedded engine gets.
 
 use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,13 +12,29 @@ use super::driver::Connector;
 use super::messages::Mailbox;
 use super::storage_thread::ToStorage;
 use super::tls::{Session, StoreTls};
-use crate::values::BackendId;
+use crate::values::{BackendId, ServerAddress};
 
 /// Where a store is, and what its host is called.
 #[derive(Clone, Debug)]
 pub(super) struct Spot {
     pub address: SockAddr,
     pub host: String,
+}
+
+impl Spot {
+    /// One of a server's addresses.
+    pub fn new(address: SocketAddr, server: &ServerAddress) -> Self {
+        Self { address: address.into(), host: server.host.clone() }
+    }
+}
+
+/// The addresses of a server's name now: at least one.
+pub(super) fn addresses_of(server: &ServerAddress) -> io::Result<Vec<SocketAddr>> {
+    let found: Vec<SocketAddr> = (server.host.as_str(), server.port).to_socket_addrs()?.collect();
+    if found.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "its name has no address"));
+    }
+    Ok(found)
 }
 
 /// Where a store is now, if anybody is there. Looked at whenever a connection is opened, and by nobody else, so a lock holds nobody up.
@@ -78,8 +95,13 @@ impl Connector for Routes {
     }
 }
 
-fn spot_of(place: &Place) -> Option<Spot> {
+pub(super) fn spot_of(place: &Place) -> Option<Spot> {
     place.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Who opens connections from now on finds it there.
+pub(super) fn put(place: &Place, spot: Option<Spot>) {
+    *place.lock().unwrap_or_else(PoisonError::into_inner) = spot;
 }
 
 fn open(address: SockAddr) -> io::Result<(OwnedFd, Option<SockAddr>)> {

@@ -2,13 +2,12 @@
 //! over a connection that is kept; whatever goes wrong, it is closed, and the next question makes another.
 
 use std::io;
-use std::net::ToSocketAddrs as _;
 
 use crossbeam_channel::Receiver;
 
 use super::asking::{connect, receive, send, sign_in};
 use super::clock::Clock;
-use super::connect::Spot;
+use super::connect::{Spot, addresses_of};
 use super::messages::{Mailbox, ToControl, ToFleet};
 use super::tls::{Line, StoreTls};
 use crate::config::FleetStore;
@@ -57,9 +56,9 @@ impl FleetThread {
     /// The name is looked up each time: a store that moved has another address.
     fn connect(&self, deadline: Timestamp) -> io::Result<Line> {
         let FleetStore { server, credentials, .. } = &self.store;
-        let mut problem = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
-        for address in (server.host.as_str(), server.port).to_socket_addrs()? {
-            let spot = Spot { address: address.into(), host: server.host.clone() };
+        let mut problem = io::ErrorKind::NotFound.into();
+        for address in addresses_of(server)? {
+            let spot = Spot::new(address, server);
             match connect(&spot, self.tls.as_ref(), self.clock, deadline) {
                 Ok(mut line) => {
                     if let Some(known) = credentials {

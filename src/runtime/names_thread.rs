@@ -3,12 +3,11 @@
 //! A name may have several addresses. The one in use stays in use for as long as it is among them.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::sync::PoisonError;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use super::connect::{Place, Spot};
+use super::connect::{Place, Spot, addresses_of, put, spot_of};
 use super::messages::{Mailbox, ToControl, ToShard};
 use crate::values::{BackendId, ServerAddress};
 
@@ -34,8 +33,7 @@ impl NamesThread {
     ) -> Self {
         let stores = stores.enumerate().filter_map(|(index, (address, place))| {
             let place = place?;
-            let spot = place.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let used = spot.and_then(|spot| spot.address.as_socket());
+            let used = spot_of(&place).and_then(|spot| spot.address.as_socket());
             let is_name = address.host.parse::<std::net::IpAddr>().is_err();
             is_name.then(|| Named { backend: BackendId(index as u16), address: address.clone(), place, used })
         });
@@ -56,7 +54,7 @@ impl NamesThread {
     fn run(mut self, shards: &[Mailbox<ToShard>], control: &Mailbox<ToControl>) {
         loop {
             thread::park_timeout(self.interval);
-            for (backend, line) in self.look(addresses_of) {
+            for (backend, line) in self.look(|address| addresses_of(address).unwrap_or_default()) {
                 shards.iter().for_each(|shard| shard.post(ToShard::StoreMoved(backend)));
                 control.post(ToControl::StoreMoved(line));
             }
@@ -74,16 +72,11 @@ impl NamesThread {
             let before = store.used.map_or_else(|| "was nowhere".to_owned(), |used| format!("was at {used}"));
             let line = format!("{} {before} and is at {first} now", store.address);
             store.used = Some(*first);
-            let spot = Spot { address: (*first).into(), host: store.address.host.clone() };
-            *store.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(spot);
+            put(&store.place, Some(Spot::new(*first, &store.address)));
             moved.push((store.backend, line));
         }
         moved
     }
-}
-
-fn addresses_of(address: &ServerAddress) -> Vec<SocketAddr> {
-    (address.host.as_str(), address.port).to_socket_addrs().map(Iterator::collect).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -101,7 +94,7 @@ mod tests {
         let hosts = ["one.example", "10.0.0.2", "three.example", "four.example"];
         let addresses = hosts.map(|host| ServerAddress { host: host.to_owned(), port: 1 });
         let place = |address: &ServerAddress| {
-            let spot = Spot { address: at("10.0.0.1:1").into(), host: address.host.clone() };
+            let spot = Spot::new(at("10.0.0.1:1"), address);
             Arc::new(Mutex::new((address.host != "four.example").then_some(spot)))
         };
         let places: Vec<Place> = addresses.iter().map(place).collect();
@@ -118,7 +111,7 @@ mod tests {
                 found.iter().map(|text| at(text)).collect()
             })
         };
-        let used = |place: usize| places[place].lock().expect("whole").clone()?.address.as_socket();
+        let used = |place: usize| spot_of(&places[place])?.address.as_socket();
         assert_eq!(look(&[], &[], &[]), [], "who cannot be looked up stays");
         assert_eq!(look(&["10.0.0.9:1", "10.0.0.1:1"], &["10.0.0.1:1"], &[]), [], "it is one of several");
         let moved = look(&["10.0.0.1:1"], &["10.0.0.7:1", "10.0.0.8:1"], &[]);

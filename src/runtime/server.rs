@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use glommio::ExecutorJoinHandle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use super::clock::Clock;
-use super::connect::{Place, Route, Routes, Spot};
+use super::connect::{Place, Route, Routes, Spot, addresses_of};
 use super::control_thread::{self, Control, ControlSettings, TlsMailboxes};
 use super::driver::{Driver, Entrance};
 use super::fleet_thread::FleetThread;
@@ -360,8 +360,8 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
         Storage::Servers { servers, credentials, .. } => servers
             .iter()
             .map(|server| {
-                let spot = match first_address(server) {
-                    Ok(address) => Some(Spot { address: address.into(), host: server.host.clone() }),
+                let spot = match addresses_of(server) {
+                    Ok(found) => Some(Spot::new(found[0], server)),
                     Err(why) => {
                         let unknown = format!("--storage: the server '{server}' cannot be found: {why}");
                         if config.names_interval.is_zero() {
@@ -377,12 +377,6 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
             })
             .collect(),
     }
-}
-
-fn first_address(server: &ServerAddress) -> Result<SocketAddr, String> {
-    let mut found =
-        (server.host.as_str(), server.port).to_socket_addrs().map_err(|error| error.to_string())?;
-    found.next().ok_or_else(|| "its name has no address".to_owned())
 }
 
 /// What opening the sockets told.

@@ -2,8 +2,7 @@
 //! served, then whenever a shard has reason to doubt it, and every ten seconds.
 
 use std::io;
-use std::net::ToSocketAddrs as _;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use crossbeam_channel::{Receiver, select};
 
 use super::asking::{self, Credentials, Question};
 use super::clock::Clock;
-use super::connect::{Place, Spot};
+use super::connect::{Place, Spot, addresses_of, put};
 use super::heirs::{Heirs, News};
 use super::log;
 use super::messages::{Mailbox, ToControl, ToShard};
@@ -210,7 +209,7 @@ impl TopologyThread {
         for (place, at) in self.places.iter().enumerate() {
             let node = map.node(BackendId(place as u16));
             let spot = node.and_then(|node| node.addresses.iter().find_map(found));
-            *at.lock().unwrap_or_else(PoisonError::into_inner) = spot;
+            put(at, spot);
         }
     }
 }
@@ -222,6 +221,6 @@ fn tell(listeners: &Listeners, map: &Arc<Map>, why: &str) {
 
 /// The first address of a name.
 pub(super) fn found(address: &ServerAddress) -> Option<Spot> {
-    let found = (address.host.as_str(), address.port).to_socket_addrs().ok()?.next()?;
-    Some(Spot { address: found.into(), host: address.host.clone() })
+    let found = addresses_of(address).ok()?;
+    Some(Spot::new(found[0], address))
 }
