@@ -66,6 +66,8 @@ pub struct Map {
     pub(super) owners: Box<[u16]>,
     pub(super) nodes: Arc<[Option<Node>]>,
     pub(super) open: Arc<[OpenSlot]>,
+    /// Slots, in order, whose owner nobody has claimed them for yet: MOVED said so.
+    pub(super) hearsay: Arc<[u16]>,
 }
 
 impl Map {
@@ -76,6 +78,7 @@ impl Map {
             owners: vec![NOBODY; usize::from(SLOTS)].into(),
             nodes: Arc::new([]),
             open: Arc::new([]),
+            hearsay: Arc::new([]),
         }
     }
 
@@ -172,6 +175,11 @@ impl Map {
         self.open.get(place).filter(|open| open.slot == slot)
     }
 
+    /// Is its owner known by MOVED alone, which anybody may say?
+    pub fn is_hearsay(&self, slot: u16) -> bool {
+        self.hearsay.binary_search(&slot).is_ok()
+    }
+
     /// Slots within a range that have another owner than in an older map.
     pub fn moved_since(&self, older: &Self, range: RangeInclusive<u16>) -> impl Iterator<Item = u16> {
         let same_nodes = Arc::ptr_eq(&self.nodes, &older.nodes);
@@ -196,6 +204,9 @@ impl Map {
 
     /// Do both say the same, whatever their versions?
     pub(super) fn says_the_same(&self, other: &Self) -> bool {
-        self.owners == other.owners && self.nodes == other.nodes && self.open == other.open
+        self.owners == other.owners
+            && self.nodes == other.nodes
+            && self.open == other.open
+            && self.hearsay == other.hearsay
     }
 }

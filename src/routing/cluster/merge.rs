@@ -122,7 +122,8 @@ impl Cluster {
         let owners = self.owners(&accepted, &facts, &places);
         let open = self.open(&accepted, &places, &owners);
         let nodes = self.nodes(&facts, &places, &owners);
-        let next = Map { version: self.map.version + 1, owners, nodes: nodes.into(), open: open.into() };
+        let (version, hearsay) = (self.map.version + 1, self.hearsay());
+        let next = Map { version, owners, nodes: nodes.into(), open: open.into(), hearsay };
         Applied { map: self.put_in_force(next), rejected }
     }
 
@@ -154,11 +155,17 @@ impl Cluster {
             let epoch = &mut self.epochs[usize::from(*slot)];
             *epoch = epoch.and_a_half();
         }
+        next.hearsay = self.hearsay();
         let stays_open = |open: &&OpenSlot| news.iter().all(|(slot, _)| *slot != open.slot);
         if !next.open.iter().all(|open| stays_open(&open)) {
             next.open = next.open.iter().filter(stays_open).copied().collect();
         }
         self.put_in_force(next)
+    }
+
+    fn hearsay(&self) -> Arc<[u16]> {
+        let patched = self.epochs.iter().zip(0..).filter(|(epoch, _)| epoch.is_patched());
+        patched.map(|(_, slot)| slot).collect()
     }
 
     fn put_in_force(&mut self, next: Map) -> Option<Arc<Map>> {

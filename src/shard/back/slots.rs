@@ -65,6 +65,8 @@ const PATCH_HOLDS: Duration = Duration::from_secs(2);
 /// A node that an owner sends a request to for once counts for so long. Later the slot may have gone there, come back and be on its
 /// way again: a key that has yet to leave would be made a second time there.
 const ASK_HOLDS: Duration = Duration::from_millis(250);
+/// A slot whose scripts said MOVED though it was not does not wait for what they say for so long.
+const FORGED_HOLDS: Duration = Duration::from_secs(5);
 const _: () = assert!(ASK_HOLDS.as_millis() > PAUSE_MAX.as_millis(), "it outlasts what it may have to wait");
 /// What is said before a request that a node was asked to take over.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
@@ -80,8 +82,15 @@ pub(super) struct Held {
     tries: Tries,
     /// A node that takes it over, key by key, and when its owner said so.
     ask: Option<(BackendId, Timestamp)>,
-    /// It is not known yet whether who refused it was right: a newer map than this one says so.
-    confirmed_by: Option<u64>,
+    /// It is not known yet whether who refused it was right.
+    doubted: Option<Doubted>,
+}
+
+/// What was known when a refusal came that may not be true, and when that was.
+#[derive(Clone, Copy, Debug)]
+struct Doubted {
+    version: u64,
+    at: Timestamp,
 }
 
 /// A slot of which requests are held.
@@ -150,8 +159,12 @@ pub struct Doubt {
 #[derive(Debug)]
 pub struct Slots {
     pub(super) map: Arc<Map>,
+    /// All primaries were asked since then, and the map is what they said.
+    confirmed: Timestamp,
     /// Owners that refusals named, and until when that counts.
     patches: BTreeMap<u16, (BackendId, Timestamp)>,
+    /// Slots whose scripts said MOVED though it was not so, and until when they are not believed.
+    forged: BTreeMap<u16, Timestamp>,
     holds: BTreeMap<u16, Hold>,
     held: usize,
     held_bytes: usize,
@@ -168,7 +181,9 @@ impl Slots {
     pub fn new(map: Arc<Map>, cores: u16) -> Self {
         Self {
             map,
+            confirmed: Timestamp::ZERO,
             patches: BTreeMap::new(),
+            forged: BTreeMap::new(),
             holds: BTreeMap::new(),
             held: 0,
             held_bytes: 0,
@@ -248,7 +263,8 @@ impl Back {
             return;
         };
         let older = std::mem::replace(&mut slots.map, map);
-        let Slots { patches, map, .. } = &mut **slots;
+        let Slots { patches, forged, map, .. } = &mut **slots;
+        forged.retain(|_, until| *until > now.monotonic);
         let is_out = |owner, slot| map.has_lost(owner, slot) || map.is_replica(owner);
         patches.retain(|slot, (owner, until)| *until > now.monotonic && !is_out(*owner, *slot));
         let changed = slots.map.changed_since(&older);
@@ -267,6 +283,13 @@ impl Back {
             if slot < SLOTS && slots.owner(slot) != Some(backend) {
                 slots.holds.entry(slot).or_default();
             }
+        }
+    }
+
+    /// All primaries were asked then, and the map that is here is what they said.
+    pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
+        if let Some(slots) = &mut self.slots {
+            slots.confirmed = slots.confirmed.max(at);
         }
     }
 
@@ -477,10 +500,12 @@ impl Back {
         let held_since = if sent.tries.hops == 0 { now.monotonic } else { sent.tries.held_since };
         let tries = Tries { hops: sent.tries.hops + 1, held_since, ..sent.tries };
         let is_known = slots.judge(refused, (sent.slot, sender), pending.class, now.monotonic);
-        let (ask, confirmed_by) = match is_known {
+        let (ask, doubted) = match is_known {
             Some(Way::Owner) => (None, None),
             Some(Way::Ask(backend)) => (Some((backend, now.monotonic)), None),
-            Some(Way::AfterRefresh) => (None, Some(slots.map.version())),
+            Some(Way::AfterRefresh) => {
+                (None, Some(Doubted { version: slots.map.version(), at: now.monotonic }))
+            }
             None => return give_up_on(env, &envelope, replies, now),
         };
         if tries.hops > HOPS_MAX || !slots.has_room_for(frame.len()) {
@@ -506,7 +531,7 @@ impl Back {
         }
         let (frame, requests) = as_asked(&frame, usize::from(sent.requests), to);
         let message = Stored::of(frame, &mut env.pool);
-        slots.hold(Held { envelope, message, requests, tries, ask, confirmed_by });
+        slots.hold(Held { envelope, message, requests, tries, ask, doubted });
         true
     }
 
@@ -514,7 +539,7 @@ impl Back {
     #[inline(never)]
     pub(super) fn look_after_slots(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Some(slots) = self.slots.as_mut().filter(|slots| !slots.holds.is_empty()) else { return };
-        let Slots { holds, map, .. } = &mut **slots;
+        let Slots { holds, map, confirmed, forged, .. } = &mut **slots;
         let parked = self.bulkheads.iter().flat_map(Bulkhead::parked);
         let waiting = parked.map(|parked| parked.envelope.route.slot);
         let in_flight = self.links.iter().flat_map(|link| link.unanswered.slots());
@@ -522,14 +547,17 @@ impl Back {
         let mut late: Vec<(Held, NotSent)> = Vec::new();
         let mut ready: Vec<Held> = Vec::new();
         holds.retain(|slot, hold| {
+            let is_over = |held: &Held| held.is_late(now.monotonic) || !held.is_doubted(map, *confirmed);
+            if hold.list.iter().any(|held| held.is_unproven(map) && is_over(held)) {
+                forged.insert(*slot, now.monotonic.after(FORGED_HOLDS));
+            }
             late.extend(hold.list.extract_if(.., |held| held.is_late(now.monotonic)).map(|held| {
                 let is_late = now.monotonic >= held.envelope.deadline;
                 let waited = now.monotonic.since(held.tries.held_since);
                 let why = if is_late { NotSent::TooLate(Stage::Queue, waited) } else { NotSent::Redirects };
                 (held, why)
             }));
-            let is_doubted = |held: &Held| held.confirmed_by.is_some_and(|seen| seen >= map.version());
-            let has_doubts = hold.list.iter().any(is_doubted);
+            let has_doubts = hold.list.iter().any(|held| held.is_doubted(map, *confirmed));
             if busy.contains(slot) || has_doubts || now.monotonic < hold.not_before {
                 return true;
             }
@@ -553,16 +581,20 @@ impl Back {
     }
 
     fn send_held(&mut self, env: &mut Env, held: Held, replies: &mut impl Replies, now: Now) {
-        let Held { envelope, message, requests, tries, ask, confirmed_by } = held;
         let Some(slots) = &mut self.slots else { return };
-        let current = slots.owner(envelope.route.slot);
+        let is_untrue = held.is_unproven(&slots.map);
+        let Held { envelope, message, requests, tries, ask, doubted } = held;
+        let (slot, sender) = (envelope.route.slot, envelope.route.backend);
+        let is_script = envelope.nature.class == Class::Script;
+        // What a script says counts only if its node says it too, and so does what others say meanwhile.
+        let is_doubted = is_script && doubted.is_some();
+        let current = if is_doubted { slots.map.owner(slot) } else { slots.owner(slot) };
         // Who sent it elsewhere for once may have the slot no more, or may have it again: then that says nothing.
         let is_fresh = |(_, said_at): &(_, Timestamp)| now.monotonic.since(*said_at) < ASK_HOLDS;
-        let ask = ask.filter(is_fresh).filter(|_| current == Some(envelope.route.backend));
+        let ask = ask.filter(is_fresh).filter(|_| current == Some(sender));
         let owner = ask.map(|(target, _)| target).or(current);
         // A script that was carried out may say what it likes: only if the slot is gone from its node was that true.
-        let is_untrue = confirmed_by.is_some() && owner == Some(envelope.route.backend);
-        let Some(backend) = owner.filter(|_| !is_untrue || envelope.nature.class != Class::Script) else {
+        let Some(backend) = owner.filter(|_| !is_untrue) else {
             let why = if is_untrue { NotSent::Redirects } else { NotSent::NoOwner };
             turn_away(env, replies, envelope.addressee(), why, now);
             return message.release(&mut env.pool);
@@ -633,7 +665,9 @@ impl Slots {
                 if is_script {
                     // What it says is no news of its own: nodes say so, or it is not true. Its slot waits for them.
                     self.doubt(Reason::Unsure, None);
-                    return Some(Way::AfterRefresh);
+                    // Nor does it wait time and again for what was not so: others wait with it.
+                    let is_forger = self.forged.get(&slot).is_some_and(|until| *until > now);
+                    return (!is_forger).then_some(Way::AfterRefresh);
                 }
                 self.doubt(Reason::Moved(owner), owner.map(|owner| (slot, owner)));
                 let Some(owner) = owner else { return Some(Way::AfterRefresh) };
@@ -672,7 +706,7 @@ impl Slots {
             let reply_to = to.piece(env.settings.id, index, part as u16);
             let message = Stored::new(Message::Small(piece), &mut env.pool);
             let envelope = Envelope { reply_to, ..*whole };
-            self.hold(Held { envelope, message, requests: 1, tries, ask: None, confirmed_by: None });
+            self.hold(Held { envelope, message, requests: 1, tries, ask: None, doubted: None });
         }
         true
     }
@@ -693,7 +727,7 @@ impl Held {
             requests,
             tries: Tries { held_since: now.monotonic, ..Tries::default() },
             ask: None,
-            confirmed_by: None,
+            doubted: None,
         }
     }
 
@@ -701,12 +735,30 @@ impl Held {
     pub(super) fn again(envelope: Envelope, message: Stored, tries: Tries, now: Timestamp) -> Self {
         let held_since = if tries.hops == 0 { now } else { tries.held_since };
         let tries = Tries { hops: tries.hops + 1, held_since, is_again: true };
-        Self { envelope, message, requests: 1, tries, ask: None, confirmed_by: None }
+        Self { envelope, message, requests: 1, tries, ask: None, doubted: None }
     }
 
     /// Is it for one of the keys of a request that was taken apart?
     fn is_piece(&self) -> bool {
         self.envelope.reply_to.piece_of().is_some()
+    }
+
+    /// Is it still to be found out whether it was refused in truth? Of a script, which may have said so itself, only a node's own
+    /// claim of the slot proves that, and only all nodes the contrary.
+    fn is_doubted(&self, map: &Map, confirmed: Timestamp) -> bool {
+        let Some(Doubted { version, at }) = self.doubted else { return false };
+        let is_newer = map.version() > version;
+        if self.envelope.nature.class != Class::Script {
+            return !is_newer;
+        }
+        confirmed <= at && (!is_newer || self.is_unproven(map))
+    }
+
+    /// Was it refused by a script, and does no node claim the slot but the one that carried it out?
+    fn is_unproven(&self, map: &Map) -> bool {
+        let Route { slot, backend, .. } = self.envelope.route;
+        let is_claimed = map.owner(slot) != Some(backend) && !map.is_hearsay(slot);
+        self.doubted.is_some() && self.envelope.nature.class == Class::Script && !is_claimed
     }
 
     fn is_late(&self, now: Timestamp) -> bool {

@@ -200,12 +200,28 @@ fn a_script_may_say_what_it_likes() {
     assert_eq!(rig.at_nodes(), [""; 0], "it is not sent again before it is known that this was true");
     let doubt = rig.shards[0].poll_doubt();
     assert_eq!(doubt, Some(Doubt { reason: Reason::Unsure, moved: None }), "what it says proves nothing");
-    // The node has the slot: the script was carried out.
+    // Another says so too, and what others say is no proof either; nor is a map that is newer for another reason.
+    let named = rig.cluster.map().node(BackendId(1)).map(|node| (slot_of(key.as_bytes()), node.key));
+    let map = named.and_then(|named| rig.cluster.patch(&[named]));
+    let map = map.filter(|map| map.is_hearsay(slot_of(key.as_bytes()))).expect("a map by hearsay");
+    rig.shards[0].handle_slots(map, rig.now);
+    rig.turns();
     rig.publish(|slot| Some(if slot == 1 { 2 } else { thirds(slot) }));
+    assert_eq!((rig.at_nodes().len(), rig.told(client).as_str()), (0, ""));
+    // The node has the slot: the script was carried out.
+    rig.confirm();
     let told = rig.told(client);
     assert!(told.starts_with("-UNAVAILABLE backend=10.0.0.0:7000 reason=redirects"), "{told}");
     assert!(told.ends_with("$1\r\n1\r\n"));
-    // It does not have it any more.
+    // Nobody waits for what its next one says.
+    rig.wait(5 * MILLISECOND);
+    rig.send(client, &[&script, &["GET", &key]]);
+    rig.answer_next(&moved(&key, 1));
+    rig.answer_next("$1\r\n1\r\n");
+    let told = rig.told(client);
+    assert!(told.contains("reason=redirects") && told.ends_with("$1\r\n1\r\n"), "{told}");
+    // It does not have it any more, some time later.
+    rig.wait(Duration::from_secs(6));
     rig.send(client, &[&script]);
     rig.answer_next(&moved(&key, 1));
     rig.publish(|_| Some(1));

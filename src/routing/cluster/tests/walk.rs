@@ -106,7 +106,8 @@ impl World {
             target: BackendId(*target as u16),
         });
         let nodes: Vec<Option<Node>> = self.nodes.iter().enumerate().map(node).collect();
-        Arc::new(Map { version: 1, owners: owners.into(), nodes: nodes.into(), open: open.collect() })
+        let (owners, nodes, open) = (owners.into(), nodes.into(), open.collect());
+        Arc::new(Map { version: 1, owners, nodes, open, hearsay: Arc::new([]) })
     }
 
     /// One page of a node's own walk: a bucket, sometimes two.
