@@ -11,7 +11,7 @@ use crate::config::Quotas;
 use crate::protocol::BufferPool;
 use crate::routing::cluster::{Map, Walks};
 use crate::values::random::Random;
-use crate::values::{Action, BackendId, Tier};
+use crate::values::{Action, BackendId, Tier, Timestamp};
 
 /// The largest number of spare buffers that a shard keeps.
 const SPARE_BUFFERS_MAX: usize = 1024;
@@ -34,6 +34,8 @@ pub struct Env {
     pub actions: VecDeque<Action>,
     /// Which node owns which slot, before a cluster.
     pub slots: Option<Arc<Map>>,
+    /// When the newest round began after which that was right: it is what primaries said.
+    pub slots_confirmed: Option<Timestamp>,
     /// What cursors of walks over its nodes mean.
     pub walks: Walks,
     /// Requests that were taken apart because their slot is half moved.
@@ -66,6 +68,7 @@ impl Env {
             refused_for: vec![0; usize::from(backends)],
             actions: VecDeque::new(),
             slots: None,
+            slots_confirmed: None,
             walks: Walks::default(),
             pieces: Pieces::default(),
             node_names: Vec::new(),
@@ -101,6 +104,11 @@ impl Env {
             None => &self.settings.backends[usize::from(backend.0)].name,
             Some(_) => self.node_names.get(usize::from(backend.0)).map_or("none", String::as_str),
         }
+    }
+
+    /// Was the map of the cluster right after this?
+    pub fn is_sure(&self, after: Timestamp) -> bool {
+        self.slots_confirmed.is_some_and(|confirmed| confirmed > after)
     }
 
     /// Another map of the cluster is in force.

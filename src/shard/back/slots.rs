@@ -65,9 +65,9 @@ const PATCH_HOLDS: Duration = Duration::from_secs(2);
 /// A node that an owner sends a request to for once counts for so long. Later the slot may have gone there, come back and be on its
 /// way again: a key that has yet to leave would be made a second time there.
 const ASK_HOLDS: Duration = Duration::from_millis(250);
+const _: () = assert!(ASK_HOLDS.as_millis() > PAUSE_MAX.as_millis(), "it outlasts what it may have to wait");
 /// A slot whose scripts said MOVED though it was not does not wait for what they say for so long.
 const FORGED_HOLDS: Duration = Duration::from_secs(5);
-const _: () = assert!(ASK_HOLDS.as_millis() > PAUSE_MAX.as_millis(), "it outlasts what it may have to wait");
 /// What is said before a request that a node was asked to take over.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 /// What is asked before a request for a primary.
@@ -159,8 +159,6 @@ pub struct Doubt {
 #[derive(Debug)]
 pub struct Slots {
     pub(super) map: Arc<Map>,
-    /// All primaries were asked since then, and the map is what they said.
-    confirmed: Timestamp,
     /// Owners that refusals named, and until when that counts.
     patches: BTreeMap<u16, (BackendId, Timestamp)>,
     /// Slots whose scripts said MOVED though it was not so, and until when they are not believed.
@@ -181,7 +179,6 @@ impl Slots {
     pub fn new(map: Arc<Map>, cores: u16) -> Self {
         Self {
             map,
-            confirmed: Timestamp::ZERO,
             patches: BTreeMap::new(),
             forged: BTreeMap::new(),
             holds: BTreeMap::new(),
@@ -283,13 +280,6 @@ impl Back {
             if slot < SLOTS && slots.owner(slot) != Some(backend) {
                 slots.holds.entry(slot).or_default();
             }
-        }
-    }
-
-    /// All primaries were asked then, and the map that is here is what they said.
-    pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
-        if let Some(slots) = &mut self.slots {
-            slots.confirmed = slots.confirmed.max(at);
         }
     }
 
@@ -539,7 +529,7 @@ impl Back {
     #[inline(never)]
     pub(super) fn look_after_slots(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Some(slots) = self.slots.as_mut().filter(|slots| !slots.holds.is_empty()) else { return };
-        let Slots { holds, map, confirmed, forged, .. } = &mut **slots;
+        let Slots { holds, map, forged, .. } = &mut **slots;
         let parked = self.bulkheads.iter().flat_map(Bulkhead::parked);
         let waiting = parked.map(|parked| parked.envelope.route.slot);
         let in_flight = self.links.iter().flat_map(|link| link.unanswered.slots());
@@ -547,7 +537,7 @@ impl Back {
         let mut late: Vec<(Held, NotSent)> = Vec::new();
         let mut ready: Vec<Held> = Vec::new();
         holds.retain(|slot, hold| {
-            let is_over = |held: &Held| held.is_late(now.monotonic) || !held.is_doubted(map, *confirmed);
+            let is_over = |held: &Held| held.is_late(now.monotonic) || !held.is_doubted(env, map);
             if hold.list.iter().any(|held| held.is_unproven(map) && is_over(held)) {
                 forged.insert(*slot, now.monotonic.after(FORGED_HOLDS));
             }
@@ -557,7 +547,7 @@ impl Back {
                 let why = if is_late { NotSent::TooLate(Stage::Queue, waited) } else { NotSent::Redirects };
                 (held, why)
             }));
-            let has_doubts = hold.list.iter().any(|held| held.is_doubted(map, *confirmed));
+            let has_doubts = hold.list.iter().any(|held| held.is_doubted(env, map));
             if busy.contains(slot) || has_doubts || now.monotonic < hold.not_before {
                 return true;
             }
@@ -582,18 +572,16 @@ impl Back {
 
     fn send_held(&mut self, env: &mut Env, held: Held, replies: &mut impl Replies, now: Now) {
         let Some(slots) = &mut self.slots else { return };
-        let is_untrue = held.is_unproven(&slots.map);
-        let Held { envelope, message, requests, tries, ask, doubted } = held;
-        let (slot, sender) = (envelope.route.slot, envelope.route.backend);
-        let is_script = envelope.nature.class == Class::Script;
-        // What a script says counts only if its node says it too, and so does what others say meanwhile.
-        let is_doubted = is_script && doubted.is_some();
-        let current = if is_doubted { slots.map.owner(slot) } else { slots.owner(slot) };
+        // A script that was carried out may say what it likes: only if the slot is gone from its node was that true, and only nodes
+        // say where it is.
+        let (is_untrue, is_scripts_word) = (held.is_unproven(&slots.map), held.is_scripts_word());
+        let Held { envelope, message, requests, tries, ask, .. } = held;
+        let Route { slot, backend: sender, .. } = envelope.route;
+        let current = if is_scripts_word { slots.map.owner(slot) } else { slots.owner(slot) };
         // Who sent it elsewhere for once may have the slot no more, or may have it again: then that says nothing.
         let is_fresh = |(_, said_at): &(_, Timestamp)| now.monotonic.since(*said_at) < ASK_HOLDS;
         let ask = ask.filter(is_fresh).filter(|_| current == Some(sender));
         let owner = ask.map(|(target, _)| target).or(current);
-        // A script that was carried out may say what it likes: only if the slot is gone from its node was that true.
         let Some(backend) = owner.filter(|_| !is_untrue) else {
             let why = if is_untrue { NotSent::Redirects } else { NotSent::NoOwner };
             turn_away(env, replies, envelope.addressee(), why, now);
@@ -743,22 +731,24 @@ impl Held {
         self.envelope.reply_to.piece_of().is_some()
     }
 
-    /// Is it still to be found out whether it was refused in truth? Of a script, which may have said so itself, only a node's own
-    /// claim of the slot proves that, and only all nodes the contrary.
-    fn is_doubted(&self, map: &Map, confirmed: Timestamp) -> bool {
-        let Some(Doubted { version, at }) = self.doubted else { return false };
-        let is_newer = map.version() > version;
-        if self.envelope.nature.class != Class::Script {
-            return !is_newer;
-        }
-        confirmed <= at && (!is_newer || self.is_unproven(map))
+    /// Was it refused by a script, for all anybody knows? That may have been carried out.
+    fn is_scripts_word(&self) -> bool {
+        self.doubted.is_some() && self.envelope.nature.class == Class::Script
     }
 
-    /// Was it refused by a script, and does no node claim the slot but the one that carried it out?
+    /// Is that so, and does no node claim the slot but the one that carried it out?
     fn is_unproven(&self, map: &Map) -> bool {
         let Route { slot, backend, .. } = self.envelope.route;
-        let is_claimed = map.owner(slot) != Some(backend) && !map.is_hearsay(slot);
-        self.doubted.is_some() && self.envelope.nature.class == Class::Script && !is_claimed
+        let is_gone = map.owner(slot) != Some(backend) && !map.is_hearsay(slot);
+        self.is_scripts_word() && !is_gone
+    }
+
+    /// Is it still to be found out whether it was refused in truth? A newer map tells; of a script's word only one that says that the
+    /// slot is gone, or all primaries.
+    fn is_doubted(&self, env: &Env, map: &Map) -> bool {
+        let Some(Doubted { version, at }) = self.doubted else { return false };
+        let is_told = map.version() > version && !self.is_unproven(map);
+        !(is_told || self.is_scripts_word() && env.is_sure(at))
     }
 
     fn is_late(&self, now: Timestamp) -> bool {

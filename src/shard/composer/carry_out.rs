@@ -159,13 +159,12 @@ impl Shard {
 
     /// The map of the cluster is what primaries said that were asked at that time.
     pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
-        self.front.certainty().handle_confirmed(at);
-        self.back.handle_slots_confirmed(at);
+        self.env.slots_confirmed = self.env.slots_confirmed.max(Some(at));
     }
 
     /// Requests go on that waited for that, or have waited for too long.
     pub(super) fn resume_sure(&mut self, now: Now) {
-        for id in self.front.certainty().take_ready(now.monotonic) {
+        for id in self.front.certainty().take_ready(&self.env, now.monotonic) {
             if self.front.end_wait_for_grant(id) {
                 self.resume(id, now);
             }

@@ -130,7 +130,7 @@ impl Shard {
             Handling::FanOut(FanOut::Scan) if self.env.slots.is_some() => {
                 let cursor = std::str::from_utf8(arguments.at(1)).ok().and_then(|word| word.parse().ok());
                 let came = self.front.client(id).came();
-                let is_sure = self.front.certainty().is_sure(came);
+                let is_sure = self.env.is_sure(came);
                 Ok(Destination::Walk(self.env.walks.step(cursor.ok_or("ERR invalid cursor")?, is_sure)))
             }
             Handling::FanOut(FanOut::Scan) => {

@@ -50,32 +50,19 @@ pub struct Certainty {
     /// Since when, once the turn is over in which they began.
     waiting: Vec<(ClientId, Option<Timestamp>)>,
     asked: Option<Timestamp>,
-    /// When the newest round began after which the map was right.
-    confirmed: Option<Timestamp>,
 }
 
 impl Certainty {
-    /// Was the map right after this?
-    pub fn is_sure(&self, after: Timestamp) -> bool {
-        self.confirmed.is_some_and(|confirmed| confirmed > after)
-    }
-
     fn wait(&mut self, id: ClientId) {
         self.waiting.push((id, None));
         self.asked = None;
     }
 
-    /// The map is what primaries said that were asked at that time.
-    pub fn handle_confirmed(&mut self, at: Timestamp) {
-        self.confirmed = self.confirmed.max(Some(at));
-    }
-
     /// Those who need not wait any more, or have waited for too long.
-    pub fn take_ready(&mut self, now: Timestamp) -> Vec<ClientId> {
-        let confirmed = self.confirmed;
+    pub fn take_ready(&mut self, env: &Env, now: Timestamp) -> Vec<ClientId> {
         let is_ready = |(_, since): &mut (ClientId, Option<Timestamp>)| {
             let since = *since.get_or_insert(now);
-            confirmed.is_some_and(|at| at > since) || now.since(since) >= PATIENCE
+            env.is_sure(since) || now.since(since) >= PATIENCE
         };
         self.waiting.extract_if(.., is_ready).map(|(id, _)| id).collect()
     }

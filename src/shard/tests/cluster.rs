@@ -228,6 +228,17 @@ fn a_script_may_say_what_it_likes() {
     assert_eq!(rig.at_nodes(), ["1 EVAL"]);
     rig.answer_next(":7\r\n");
     assert_eq!(rig.told(client), ":7\r\n");
+    // Nobody says anything: a second passes once, and then none.
+    for waits in [true, false] {
+        rig.wait(5 * MILLISECOND);
+        rig.send(client, &[&script]);
+        rig.answer_next(&moved(&key, 0));
+        if waits {
+            assert_eq!(rig.told(client), "");
+            rig.wait(Duration::from_millis(1_100));
+        }
+        assert!(rig.told(client).contains("reason=redirects"));
+    }
     // Of another slot than its own, and of a node that nobody knows.
     rig.send(client, &[&script]);
     rig.answer_next("-MOVED 1 10.9.9.9:1\r\n");

@@ -169,6 +169,8 @@ proptest! {
             for slot in 0..SLOTS_USED {
                 let wanted = model.in_force.get(&slot).map(|claim| name(claim.1));
                 prop_assert_eq!(owner_of(map, slot), wanted.as_deref(), "slot {}", slot);
+                let is_half = model.in_force.get(&slot).is_some_and(|claim| claim.0.fract() > 0.0);
+                prop_assert_eq!(map.is_hearsay(slot), is_half, "slot {}", slot);
             }
             prop_assert_eq!(map.owner(SLOTS_USED), None);
             let known: BTreeSet<String> = map.nodes().map(|node| node.id.to_string()).collect();
