@@ -294,7 +294,11 @@ impl Client {
         };
         self.replies += 1;
         // What is unsettled stands in the way of requests for other nodes.
-        let allowed = Allowed { refusals: allowed.refusals || self.was_in_trouble, ..allowed };
+        let refusals = allowed.refusals || self.was_in_trouble;
+        // What was refused is not sent again behind a script that may have been carried out.
+        let is_before_script =
+            self.asked.iter().any(|later| later.reach.is_script && later.reach.meets(&asked.reach));
+        let allowed = Allowed { refusals, going_around: allowed.going_around || is_before_script, ..allowed };
         let judged = asked.judge(reply, step, history, allowed)?;
         self.was_in_trouble |=
             judged == Judged::Refusal && history.was_in_trouble(&asked.reach.slots, asked.sent);

@@ -100,6 +100,11 @@ impl Reach {
         }
         sum
     }
+
+    /// Does any slot have keys of both?
+    pub fn meets(&self, other: &Self) -> bool {
+        self.slots.iter().any(|slot| other.slots.contains(slot))
+    }
 }
 
 /// What the world allows to go wrong.

@@ -99,8 +99,22 @@ struct Hold {
     list: Vec<Held>,
     not_before: Timestamp,
     pause: Duration,
-    /// The newest request of each connection for each key that was carried out since it is held.
-    carried_out: HashMap<(u64, Box<[u8]>), u32>,
+    carried_out: CarriedOut,
+}
+
+/// The newest request of each connection for each key that was carried out since a slot is held.
+#[derive(Debug, Default)]
+struct CarriedOut(HashMap<(u64, Box<[u8]>), u32>);
+
+impl CarriedOut {
+    fn note(&mut self, connection: u64, to: ReplyTo, frame: &[u8]) {
+        for key in keys_of(frame) {
+            let newest = self.0.entry((connection, key)).or_insert(to.sequence);
+            if to.sequence.wrapping_sub(*newest) as i32 > 0 {
+                *newest = to.sequence;
+            }
+        }
+    }
 }
 
 impl Hold {
@@ -124,10 +138,10 @@ impl Hold {
         let was_overtaken = |held: &mut Held| {
             let to = held.envelope.reply_to;
             let is_newer = |key| {
-                let newest = carried_out.get(&(pieces.connection(to), key));
+                let newest = carried_out.0.get(&(pieces.connection(to), key));
                 newest.is_some_and(|newest| newest.wrapping_sub(to.sequence) as i32 > 0)
             };
-            let was_sent = held.tries.hops > 0 && !carried_out.is_empty();
+            let was_sent = held.tries.hops > 0 && !carried_out.0.is_empty();
             was_sent && keys_of(held.message.message().bytes()).into_iter().any(is_newer)
         };
         let overtaken = list.extract_if(.., was_overtaken).collect();
@@ -230,9 +244,7 @@ impl Slots {
     /// A request of a connection was carried out, as far as anybody knows: what came before it must not be, any more.
     pub(super) fn note_carried_out(&mut self, connection: u64, to: ReplyTo, slot: u16, frame: &[u8]) {
         if let Some(hold) = self.holds.get_mut(&slot) {
-            for key in keys_of(frame) {
-                hold.carried_out.insert((connection, key), to.sequence);
-            }
+            hold.carried_out.note(connection, to, frame);
         }
     }
 
@@ -496,9 +508,15 @@ impl Back {
             Some(Way::AfterRefresh) => {
                 (None, Some(Doubted { version: slots.map.version(), at: now.monotonic }))
             }
-            None => return give_up_on(env, &envelope, replies, now),
+            None => {
+                slots.note_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
+                return give_up_on(env, &envelope, replies, now);
+            }
         };
         if tries.hops > HOPS_MAX || !slots.has_room_for(frame.len()) {
+            if pending.class == Class::Script {
+                slots.note_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
+            }
             return give_up_on(env, &envelope, replies, now);
         }
         if refused == NodeRefusal::TryAgain
@@ -537,9 +555,12 @@ impl Back {
         let mut late: Vec<(Held, NotSent)> = Vec::new();
         let mut ready: Vec<Held> = Vec::new();
         holds.retain(|slot, hold| {
-            let is_over = |held: &Held| held.is_late(now.monotonic) || !held.is_doubted(env, map);
-            if hold.list.iter().any(|held| held.is_unproven(map) && is_over(held)) {
+            let is_over = |held: &&Held| held.is_late(now.monotonic) || !held.is_doubted(env, map);
+            for held in hold.list.iter().filter(|held| held.is_unproven(map)).filter(is_over) {
                 forged.insert(*slot, now.monotonic.after(FORGED_HOLDS));
+                // It may have been carried out.
+                let (to, frame) = (held.envelope.reply_to, held.message.message().bytes());
+                hold.carried_out.note(env.pieces.connection(to), to, frame);
             }
             late.extend(hold.list.extract_if(.., |held| held.is_late(now.monotonic)).map(|held| {
                 let is_late = now.monotonic >= held.envelope.deadline;

@@ -246,6 +246,35 @@ fn a_script_may_say_what_it_likes() {
 }
 
 #[test]
+fn nothing_goes_behind_a_script_that_may_have_been_carried_out() {
+    // What is believed for a while, and what cannot be true.
+    for (named, is_confirmed) in [(None, true), (None, false), (Some("-MOVED 1 10.9.9.9:1\r\n"), false)] {
+        let (mut rig, client, key) = before_a_node();
+        // Scripts that cost little go with the rest.
+        for _ in 0..3 {
+            rig.send(client, &[&["EVAL", "code", "1", &key]]);
+            rig.answer_next(":7\r\n");
+        }
+        rig.told(client);
+        rig.send(client, &[&["SET", &key, "first"], &["EVAL", "code", "1", &key], &["GET", &key]]);
+        rig.answer_next(&moved(&key, 1));
+        rig.answer_next(named.unwrap_or(&moved(&key, 1)));
+        // Until then the slot waits.
+        rig.wait(5 * MILLISECOND);
+        assert_eq!(rig.at_nodes(), ["0 GET"]);
+        rig.answer_next(&moved(&key, 1));
+        if is_confirmed {
+            rig.confirm();
+        } else if named.is_none() {
+            rig.wait(Duration::from_millis(1_100));
+        }
+        rig.wait(5 * MILLISECOND);
+        let told = rig.told(client);
+        assert_eq!((rig.at_nodes(), told.matches("reason=redirects").count()), (vec!["1 GET".to_owned()], 2));
+    }
+}
+
+#[test]
 fn a_node_that_nobody_knows_is_found_out_about_first() {
     let (mut rig, client, key) = before_a_node();
     rig.send(client, &[&["GET", &key]]);
