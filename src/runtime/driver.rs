@@ -18,7 +18,7 @@ use super::tls::{Heard, SecureClient, Session};
 use crate::protocol::{Room, Segment};
 use crate::values::limits::RECEIVE_BUFFERS;
 use crate::values::time::Now;
-use crate::values::{Action, BackendId, Loss, Owner, Timestamp};
+use crate::values::{Action, BackendId, ClientId, Loss, Owner, Timestamp};
 
 /// How long a listener that failed is left alone.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -386,6 +386,16 @@ impl Driver {
         if self.sockets[token as usize].is_some() {
             self.receive(token, application);
         }
+    }
+
+    /// Clients whose certificates would be refused by now.
+    pub fn withdrawn_clients(&self) -> Vec<ClientId> {
+        let is_withdrawn = |socket: &&Socket| socket.tls.as_ref().is_some_and(|tls| tls.is_withdrawn());
+        let owner = |socket: &Socket| match socket.owner {
+            Owner::Client(id) => Some(id),
+            Owner::Link(..) => None,
+        };
+        self.sockets.iter().flatten().filter(is_withdrawn).filter_map(owner).collect()
     }
 
     /// Sees to it that the ring has a completion at that time.

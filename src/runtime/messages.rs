@@ -15,6 +15,7 @@
 //! | `Replicas` | one per shard and second, and one to control |
 //! | `Map`, `Wanted` | one per map, and one per file of quotas |
 //! | `SecureClient` | `TLS_IN_TRANSIT_MAX` over all shards |
+//! | `Withdrawn` | one for each time that certificates are read again, and one per handshake that was under way then |
 //! | `Said` | one for each time that certificates are read again, and one a minute |
 //! | `Line` | one per shard, backend and second: a level lasts that long at least |
 //! | `ToFleet`, `Fleet` | one per period, and one before it that is not taken yet |
@@ -62,6 +63,8 @@ pub(super) enum ToShard {
     Replicas(Arc<[ReplicaState]>),
     /// A client that has shaken hands.
     SecureClient(Box<SecureClient>),
+    /// Certificates that clients have shown would be refused by now.
+    Withdrawn,
     /// Say what you have counted.
     Report,
     /// A client of any shard wants something of all clients.

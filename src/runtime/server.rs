@@ -29,7 +29,7 @@ use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
 use super::takeover::{self, Incumbent, Manager, Offer, Predecessor};
-use super::tls::{CertificatesThread, HandshakesThread, Rates, StoreTls, Tally, TlsFiles, Watched};
+use super::tls::{CertificatesThread, HandshakesThread, Rates, StoreTls, Tally, Terms, TlsFiles, Watched};
 use super::topology_thread::{DOUBTS_MAX, Listeners, TopologyThread};
 use super::versions_thread::VersionsThread;
 use super::watch::FileWatch;
@@ -816,7 +816,7 @@ fn join_fleet(
 
 /// Certificates as they are at the start, and what tells when they change.
 struct Certificates {
-    clients: Option<(TlsFiles, Vec<FileWatch>, Arc<rustls::ServerConfig>, Rates)>,
+    clients: Option<(TlsFiles, Vec<FileWatch>, Arc<Terms>, Rates)>,
     stores: Option<(StoreTls, Vec<FileWatch>)>,
 }
 
@@ -828,7 +828,7 @@ impl Certificates {
             let watches = files.paths().map(FileWatch::new).collect();
             let rates =
                 Rates { timeout: settings.handshake_timeout, per_second: settings.handshakes_per_second };
-            files.load().map(|config| (files, watches, config, rates))
+            files.load().map(|terms| (files, watches, terms, rates))
         };
         let stores = |settings: &StoreTlsSettings| {
             let watches = StoreTls::paths(settings).map(FileWatch::new).collect();
@@ -857,12 +857,12 @@ impl Certificates {
         let mut watched: Vec<Watched> =
             self.stores.map(|(stores, watches)| Watched::Stores(watches, stores)).into_iter().collect();
         let mut handshakes = None;
-        if let Some((files, watches, config, rates)) = self.clients {
+        if let Some((files, watches, terms, rates)) = self.clients {
             let (mailbox, letters, bell) = Mailbox::for_executor().map_err(failed)?;
             watched.push(Watched::Clients(watches, files, mailbox.clone()));
             handshakes = Some(mailbox);
             let (control, tally) = (control.clone(), Arc::clone(tally));
-            HandshakesThread { listeners, config, rates, shards, control, tally, letters, bell, clock }
+            HandshakesThread { listeners, terms, rates, shards, control, tally, letters, bell, clock }
                 .start()
                 .map_err(failed)?;
         }

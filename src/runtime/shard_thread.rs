@@ -318,6 +318,11 @@ impl<C: Connector> ShardThread<C> {
                         }
                         driver.adopt_secure(*client, &mut guarded, now);
                     }
+                    ToShard::Withdrawn => {
+                        for id in driver.withdrawn_clients() {
+                            guarded.shard.handle_client_revoked(id);
+                        }
+                    }
                     ToShard::Report => {
                         figures.cpu = thread_cpu();
                         let report = ShardReport::of(&guarded.shard, figures);

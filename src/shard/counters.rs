@@ -16,6 +16,7 @@ pub enum Counter {
     ClientsClosedSlow,
     ClientsClosedMemory,
     ClientsClosedKilled,
+    ClientsClosedRevoked,
     Requests,
     RequestsForwarded,
     RequestsHeavy,
@@ -81,7 +82,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 70] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 71] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -96,6 +97,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 70] = [
     (Counter::ClientsClosedSlow, "weir_clients_expelled_total", "reason=\"slow\"", EXPELLED),
     (Counter::ClientsClosedMemory, "weir_clients_expelled_total", "reason=\"memory\"", EXPELLED),
     (Counter::ClientsClosedKilled, "weir_clients_expelled_total", "reason=\"killed\"", EXPELLED),
+    (Counter::ClientsClosedRevoked, "weir_clients_expelled_total", "reason=\"revoked\"", EXPELLED),
     (Counter::Requests, "weir_requests_total", "", "Requests decoded."),
     (
         Counter::RequestsForwarded,

@@ -266,6 +266,25 @@ def test_what_is_no_tls_is_told_so_and_counted(weir, certificates):
         assert client.call("PING").text == "PONG"
 
 
+def test_who_was_signed_by_an_authority_that_is_trusted_no_more_is_closed(servers, certificates, tmp_path):
+    quotas, trusted = tmp_path / "quotas.toml", tmp_path / "trusted.crt"
+    quotas.write_text(QUOTAS)
+    both = [authority.certificate.read_text() for authority in (certificates.authority, certificates.strange)]
+    trusted.write_text("".join(both))
+    flags = ["--tls-client-ca", str(trusted)]
+    weir = started(servers, certificates, *flags, flags=["--quotas", str(quotas)])
+    with contextlib.ExitStack() as stack:
+        left = [stack.enter_context(weir.tls(certificates, certificates.forged)) for _ in range(100)]
+        kept = [stack.enter_context(weir.tls(certificates, certificates.acme)) for _ in range(100)]
+        assert all(client.call("GET", "a").value is None for client in (*left, *kept))
+        trusted.write_text(both[0])
+        for client in left:
+            with pytest.raises(Closed):
+                client.read()
+        assert all(client.call("GET", "a").value is None for client in kept)
+    assert weir.counted("weir_clients_expelled_total", 'reason="revoked"') == 100
+
+
 def test_handshakes_that_do_not_end_are_closed_in_time_and_hold_nobody_up(servers, certificates):
     weir = started(servers, certificates, "--tls-handshake-timeout", "1s")
     silent = [socket.create_connection(("127.0.0.1", weir.secure_port), timeout=30) for _ in range(50)]
@@ -371,12 +390,28 @@ def test_a_certificate_that_was_revoked_is_refused(servers, certificates, tmp_pa
         with SecureConnection(weir.secure_port, trusting) as client:
             assert client.call("GET", "a").value is None
             tickets.append(client.socket.session)
-    with weir.tls(certificates, certificates.cart) as old:
+    with (
+        weir.tls(certificates, certificates.cart) as old,
+        weir.tls(certificates, certificates.acme) as busy,
+        weir.tls(certificates, certificates.nobody) as other,
+    ):
         assert old.call("GET", "a").value is None and answers(certificates.acme)
+        assert other.call("AUTH", "acme", "a").text == "OK"
         lists.write_bytes(authority.revoke("two", certificates.acme, certificates.cart).read_bytes())
-        until(lambda: not answers(certificates.acme), "it is in force")
-        assert not answers(certificates.cart)
-        assert old.call("GET", "a").value is None, "connections are left alone"
+        # What it asks for until then is answered.
+        counted = 0
+        with contextlib.suppress(Closed, ConnectionError):
+            while True:
+                busy.send_raw(encode("INCR", "count") * 50)
+                for _ in range(50):
+                    counted += 1
+                    assert busy.read().value == b"%d" % counted
+        with pytest.raises(Closed):
+            old.read()
+        assert not answers(certificates.acme) and not answers(certificates.cart)
+        assert other.call("GET", "a").value is None, "others are left alone"
+        assert weir.counted("weir_clients_expelled_total", 'reason="revoked"') == 2
+        assert "2 of the certificates that clients have shown would be refused by now" in weir.output()
     for trusting, ticket in zip(known, tickets, strict=True):
         assert ticket is not None
         with socket.create_connection(("127.0.0.1", weir.secure_port), timeout=30) as raw:

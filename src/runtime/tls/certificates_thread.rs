@@ -45,7 +45,7 @@ impl Watched {
     fn reload(&self) -> Result<String, String> {
         match self {
             Self::Clients(_, files, handshakes) => {
-                handshakes.post(ToHandshakes::Config(files.load()?));
+                handshakes.post(ToHandshakes::Terms(files.load()?));
                 Ok(format!("TLS: the certificate in {} is in force", files.certificate.display()))
             }
             Self::Stores(_, stores) => {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
@@ -22,6 +23,14 @@ pub(in crate::runtime) struct TlsFiles {
     pub key: PathBuf,
     pub client_ca: Option<PathBuf>,
     pub client_crl: Option<PathBuf>,
+}
+
+/// What handshakes with clients go by.
+#[derive(Debug)]
+pub(in crate::runtime) struct Terms {
+    pub config: Arc<ServerConfig>,
+    /// Who says which certificates of clients hold, if they need one.
+    pub verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 impl TlsFiles {
@@ -43,39 +52,45 @@ impl TlsFiles {
             .map(PathBuf::as_path)
     }
 
-    /// What handshakes work with, as the files are now.
-    pub fn load(&self) -> Result<Arc<ServerConfig>, String> {
+    /// What handshakes go by, as the files are now.
+    pub fn load(&self) -> Result<Arc<Terms>, String> {
         let (chain, key) =
             (certificates("--tls-cert", &self.certificate)?, private_key("--tls-key", &self.key)?);
         let provider = provider();
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
-        let builder = match &self.client_ca {
+        let verifier =
+            self.client_ca.as_ref().map(|authority| self.verifier(authority, provider)).transpose()?;
+        let builder = match &verifier {
             None => builder.with_no_client_auth(),
-            Some(path) => {
-                let roots = Arc::new(roots("--tls-client-ca", path)?);
-                let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
-                if let Some(lists) = &self.client_crl {
-                    verifier = verifier.with_crls(revocations("--tls-client-crl", lists)?);
-                }
-                let verifier = verifier.build().map_err(|error| match (error, &self.client_crl) {
-                    (VerifierBuilderError::InvalidCrl(error), Some(lists)) => {
-                        let problem =
-                            format!("{}: lists of version 2 are wanted", rustls::Error::from(error));
-                        wrong("--tls-client-crl", lists, &problem)
-                    }
-                    (error, _) => wrong("--tls-client-ca", path, &error),
-                })?;
-                builder.with_client_cert_verifier(verifier)
-            }
+            Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
         };
         let mut config = builder.with_single_cert(chain, key).map_err(|error| {
             wrong_pair(&error, ("--tls-cert", &self.certificate), ("--tls-key", &self.key))
         })?;
         // Clients that come again need no signature of ours. What they bring along holds for as long as these files are in force.
         config.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
-        Ok(Arc::new(config))
+        Ok(Arc::new(Terms { config: Arc::new(config), verifier }))
+    }
+
+    fn verifier(
+        &self,
+        authority: &Path,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, String> {
+        let roots = Arc::new(roots("--tls-client-ca", authority)?);
+        let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+        if let Some(lists) = &self.client_crl {
+            verifier = verifier.with_crls(revocations("--tls-client-crl", lists)?);
+        }
+        verifier.build().map_err(|error| match (error, &self.client_crl) {
+            (VerifierBuilderError::InvalidCrl(error), Some(lists)) => {
+                let problem = format!("{}: lists of version 2 are wanted", rustls::Error::from(error));
+                wrong("--tls-client-crl", lists, &problem)
+            }
+            (error, _) => wrong("--tls-client-ca", authority, &error),
+        })
     }
 }
 

@@ -4,9 +4,10 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 
+use rustls::ServerConnection;
 use rustls::server::{Accepted, Acceptor};
-use rustls::{ServerConfig, ServerConnection};
 
+use super::files::Terms;
 use super::session::outcome_of;
 use crate::control::Handshake;
 use crate::runtime::driver::Entrance;
@@ -40,7 +41,8 @@ enum State {
     /// What the client says first has not come in full.
     Hello(Box<Acceptor>),
     Queued(Box<Accepted>),
-    Answered(Box<ServerConnection>),
+    /// By these terms.
+    Answered(Box<ServerConnection>, Arc<Terms>),
     /// It has failed.
     Over,
 }
@@ -66,7 +68,7 @@ impl Shaking {
     pub fn go_on(&mut self) -> Step {
         for _ in 0..READS_AT_ONCE {
             match &self.state {
-                State::Answered(connection) if connection.wants_write() => match self.send() {
+                State::Answered(connection, _) if connection.wants_write() => match self.send() {
                     Step::Wait => {}
                     other => return other,
                 },
@@ -91,11 +93,11 @@ impl Shaking {
     }
 
     /// Its turn has come.
-    pub fn answer(&mut self, config: &Arc<ServerConfig>) -> Step {
+    pub fn answer(&mut self, terms: &Arc<Terms>) -> Step {
         match std::mem::replace(&mut self.state, State::Over) {
-            State::Queued(accepted) => match accepted.into_connection(Arc::clone(config)) {
+            State::Queued(accepted) => match accepted.into_connection(Arc::clone(&terms.config)) {
                 Ok(connection) => {
-                    self.state = State::Answered(Box::new(connection));
+                    self.state = State::Answered(Box::new(connection), Arc::clone(terms));
                     self.send()
                 }
                 Err((error, mut alert)) => {
@@ -110,10 +112,10 @@ impl Shaking {
         }
     }
 
-    /// What is left when it is done.
-    pub fn into_parts(self) -> Option<(TcpStream, ServerConnection)> {
+    /// What is left when it is done, and by which terms.
+    pub fn into_parts(self) -> Option<(TcpStream, ServerConnection, Arc<Terms>)> {
         match self.state {
-            State::Answered(connection) => Some((self.socket, *connection)),
+            State::Answered(connection, terms) => Some((self.socket, *connection, terms)),
             _ => None,
         }
     }
@@ -154,7 +156,7 @@ impl Shaking {
                     }
                 }
             }
-            State::Answered(connection) => {
+            State::Answered(connection, _) => {
                 while !bytes.is_empty() {
                     let heard = match connection.read_tls(&mut bytes) {
                         // It said that it sends no more.
@@ -176,7 +178,7 @@ impl Shaking {
     }
 
     fn send(&mut self) -> Step {
-        let State::Answered(connection) = &mut self.state else { return Step::Wait };
+        let State::Answered(connection, _) = &mut self.state else { return Step::Wait };
         while connection.wants_write() {
             match connection.write_tls(&mut self.socket) {
                 Ok(_) => {}

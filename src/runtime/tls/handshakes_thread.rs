@@ -14,10 +14,13 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use rustls::ServerConfig;
+use rustls::ServerConnection;
+use rustls::pki_types::UnixTime;
 use slab::Slab;
 
+use super::credentials::{Credential, Credentials};
 use super::crowd::{Pace, makes_way};
+use super::files::Terms;
 use super::handshake::{Shaking, Step};
 use super::session::{SecureClient, Session};
 use super::tally::Tally;
@@ -47,7 +50,7 @@ const NICENESS: i32 = 5;
 /// To this thread.
 pub(in crate::runtime) enum ToHandshakes {
     /// Other certificates are in force.
-    Config(Arc<ServerConfig>),
+    Terms(Arc<Terms>),
     /// Nobody is taken in any more.
     Stop,
 }
@@ -62,7 +65,7 @@ pub(in crate::runtime) struct Rates {
 /// What the thread works with.
 pub(in crate::runtime) struct HandshakesThread {
     pub listeners: Vec<(OwnedFd, Entrance)>,
-    pub config: Arc<ServerConfig>,
+    pub terms: Arc<Terms>,
     pub rates: Rates,
     pub shards: Vec<Mailbox<ToShard>>,
     pub control: Mailbox<ToControl>,
@@ -85,6 +88,7 @@ impl HandshakesThread {
             resting: None,
             looked: Timestamp::ZERO,
             crowd_told: None,
+            credentials: Credentials::default(),
             next_shard: 0,
             own: self,
         };
@@ -113,6 +117,7 @@ struct Work {
     resting: Option<Timestamp>,
     looked: Timestamp,
     crowd_told: Option<Timestamp>,
+    credentials: Credentials,
     next_shard: usize,
 }
 
@@ -131,6 +136,7 @@ impl Work {
             }
             self.give_turns();
             self.look_after();
+            self.look_at_credentials();
             self.own.tally.note_under_way(self.shaking.len());
             let now = thread_cpu();
             self.own.tally.note_busy(now.saturating_sub(std::mem::replace(&mut busy, now)));
@@ -143,6 +149,9 @@ impl Work {
 
     /// How long there is nothing to do, unless something happens.
     fn pause(&self) -> Option<Duration> {
+        if self.credentials.are_suspected() {
+            return Some(Duration::ZERO);
+        }
         let now = self.now();
         let turn = (!self.queued.is_empty()).then(|| self.pace.next().since(now));
         let look = (!self.shaking.is_empty() || self.resting.is_some()).then_some(LOOKED_AFTER);
@@ -168,7 +177,10 @@ impl Work {
         let _ = rustix::io::read(&self.own.bell, &mut [0_u8; 8]);
         while let Ok(letter) = self.own.letters.try_recv() {
             match letter {
-                ToHandshakes::Config(config) => self.own.config = config,
+                ToHandshakes::Terms(terms) => {
+                    self.own.terms = terms;
+                    self.credentials.suspect_all();
+                }
                 ToHandshakes::Stop => {
                     self.leave_listeners_alone();
                     self.own.listeners.clear();
@@ -267,7 +279,7 @@ impl Work {
         while !self.queued.is_empty() && self.pace.take(self.now()) {
             let Some(place) = self.queued.pop_front() else { return };
             let Some(shaking) = self.shaking.get_mut(place) else { continue };
-            let step = shaking.answer(&self.own.config);
+            let step = shaking.answer(&self.own.terms);
             self.note(place, step);
         }
     }
@@ -292,19 +304,46 @@ impl Work {
     fn hand_over(&mut self, place: usize) {
         let shaking = self.remove(place);
         let entrance = shaking.entrance;
-        let Some((socket, connection)) = shaking.into_parts() else { return };
+        let Some((socket, connection, terms)) = shaking.into_parts() else { return };
         let _ = epoll::delete(&self.epoll, &socket);
-        let tally = &self.own.tally;
+        let tally = Arc::clone(&self.own.tally);
         // Rings wait for sockets themselves.
         if socket.set_nonblocking(false).is_err() || !tally.begin_transit(TLS_IN_TRANSIT_MAX) {
             return tally.note_client(Handshake::Crowded);
         }
         tally.note_client(Handshake::Done);
         let name = Session::name(&connection);
-        let session = Box::new(Session::of_client(connection, tally));
+        let credential = self.credential(&connection, &terms);
+        let session = Box::new(Session::of_client(connection, credential, &tally));
         let client = Box::new(SecureClient { socket: socket.into(), session, entrance, name });
         self.next_shard = (self.next_shard + 1) % self.own.shards.len();
         self.own.shards[self.next_shard].post(ToShard::SecureClient(client));
+    }
+
+    /// What a client has shown of itself.
+    fn credential(&mut self, connection: &ServerConnection, terms: &Arc<Terms>) -> Option<Arc<Credential>> {
+        let chain = connection.peer_certificates()?;
+        let now = Duration::from_millis(self.own.clock.now().unix_ms);
+        let credential = self.credentials.note(chain, UnixTime::since_unix_epoch(now));
+        // The files have changed since it was answered.
+        if !Arc::ptr_eq(terms, &self.own.terms) {
+            self.credentials.suspect(chain);
+        }
+        Some(credential)
+    }
+
+    /// Closes connections whose certificates would be refused by now.
+    fn look_at_credentials(&mut self) {
+        let withdrawn = self.credentials.look(self.own.terms.verifier.as_deref());
+        if let Some(withdrawn) = withdrawn.filter(|withdrawn| *withdrawn > 0) {
+            self.own.shards.iter().for_each(|shard| shard.post(ToShard::Withdrawn));
+            self.own.control.post(ToControl::Said(
+                log::Kind::Tls,
+                format!(
+                    "TLS: {withdrawn} of the certificates that clients have shown would be refused by now: their connections                      are closed (weir_clients_expelled_total{{reason=\"revoked\"}})"
+                ),
+            ));
+        }
     }
 
     fn tell_of_crowd(&mut self) {

@@ -6,6 +6,7 @@
 //! | certificates and keys from their files, and again when those change | `files.rs`, `certificates_thread.rs` |
 //! | whom weir trusts among stores, and what it shows them | `stores.rs` |
 //! | handshakes of clients, on a thread of their own | `handshakes_thread.rs`, `handshake.rs`, `crowd.rs` |
+//! | what clients have shown, and whether it still holds | `credentials.rs` |
 //! | whom a client's certificate names | `names.rs` |
 //! | one connection: bytes that arrive made plain, those that leave encrypted | `session.rs` |
 //! | the same for threads that wait | `line.rs` |
@@ -13,6 +14,7 @@
 //! | a certificate and keys for tests | `samples/` |
 
 mod certificates_thread;
+mod credentials;
 mod crowd;
 mod files;
 mod handshake;
@@ -26,7 +28,7 @@ mod tally;
 mod tests;
 
 pub(super) use certificates_thread::{CertificatesThread, Watched};
-pub(super) use files::TlsFiles;
+pub(super) use files::{Terms, TlsFiles};
 pub(super) use handshakes_thread::{HandshakesThread, Rates, ToHandshakes};
 pub(super) use line::Line;
 pub(super) use session::{Heard, SecureClient, Session};

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConnection};
 
+use super::credentials::Credential;
 use super::names::name_in;
 use super::tally::{OpenConnection, Tally};
 use crate::control::Handshake;
@@ -40,13 +41,10 @@ impl std::fmt::Debug for SecureClient {
 
 /// Who is at the other end.
 enum Far {
-    Client(OpenConnection),
+    /// What it has shown, if it had to.
+    Client(OpenConnection, Option<Arc<Credential>>),
     /// A store, as errors call it.
-    Store {
-        name: Box<str>,
-        tally: Arc<Tally>,
-        told: bool,
-    },
+    Store { name: Box<str>, tally: Arc<Tally>, told: bool },
 }
 
 /// What has come of bytes that arrived.
@@ -75,8 +73,12 @@ pub(in crate::runtime) struct Session {
 
 impl Session {
     /// Of a client whose handshake is over.
-    pub fn of_client(connection: ServerConnection, tally: &Arc<Tally>) -> Self {
-        let far = Far::Client(OpenConnection::new(tally));
+    pub fn of_client(
+        connection: ServerConnection,
+        credential: Option<Arc<Credential>>,
+        tally: &Arc<Tally>,
+    ) -> Self {
+        let far = Far::Client(OpenConnection::new(tally), credential);
         Self::new(Connection::Server(connection), far, true)
     }
 
@@ -105,6 +107,11 @@ impl Session {
     /// Has the other side said that it sends no more?
     pub fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Would the certificate that was shown for it be refused by now?
+    pub fn is_withdrawn(&self) -> bool {
+        matches!(&self.far, Far::Client(_, Some(credential)) if credential.is_withdrawn())
     }
 
     /// Bytes arrived. What they are is appended to `plain`: hardly more than came, and what was missing of them before. An error is
@@ -233,7 +240,7 @@ impl Session {
 
     fn note_error(&mut self, error: &rustls::Error) {
         match &self.far {
-            Far::Client(open) => open.tally().note_broken(),
+            Far::Client(open, _) => open.tally().note_broken(),
             Far::Store { tally, .. } if self.ready => tally.note_broken(),
             Far::Store { .. } => self.note_store(outcome_of(error)),
         }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rustls::{ServerConfig, ServerConnection};
+use rustls::ServerConnection;
 
-use super::files::TlsFiles;
+use super::files::{Terms, TlsFiles};
 use super::handshake::{Shaking, Step};
 use super::session::{Heard, Session};
 use super::stores::StoreTls;
@@ -36,6 +36,10 @@ fn files() -> TlsFiles {
     }
 }
 
+fn terms() -> Arc<Terms> {
+    files().load().expect("they are right")
+}
+
 fn store_tls(tally: &Arc<Tally>) -> StoreTls {
     let settings = StoreTlsSettings { ca: sample("localhost.crt"), name: None, own: None };
     StoreTls::load(&settings, tally).expect("it is right")
@@ -52,15 +56,15 @@ impl Pair {
     fn new() -> Self {
         let tally = Arc::default();
         let mut near = store_tls(&tally).session("localhost").expect("a name");
-        let far = shaken(&mut near, files().load().expect("they are right")).expect("hands are shaken");
-        let far = Session::of_client(far, &tally);
+        let far = shaken(&mut near, &terms()).expect("hands are shaken");
+        let far = Session::of_client(far, None, &tally);
         Self { near, far, tally }
     }
 }
 
 /// Shakes hands with what would be a store.
-fn shaken(near: &mut Session, config: Arc<ServerConfig>) -> Result<ServerConnection, rustls::Error> {
-    let mut far = ServerConnection::new(config)?;
+fn shaken(near: &mut Session, terms: &Arc<Terms>) -> Result<ServerConnection, rustls::Error> {
+    let mut far = ServerConnection::new(Arc::clone(&terms.config))?;
     let mut plain = Vec::new();
     loop {
         let Some(said) = near.encrypt() else { return Ok(far) };
@@ -153,7 +157,7 @@ fn an_end_is_told_once_and_what_was_said_before_it_is_heard() {
 fn a_store_that_is_not_the_right_one_is_refused_and_named() {
     let tally = Arc::default();
     let mut near = store_tls(&tally).session("elsewhere").expect("a name");
-    let problem = shaken(&mut near, files().load().expect("they are right")).expect_err("another name");
+    let problem = shaken(&mut near, &terms()).expect_err("another name");
     let told = near.complaint(&problem.to_string()).expect("the first time");
     assert!(told.starts_with("store elsewhere: ") && told.contains("certificate"), "{told}");
     assert_eq!(near.complaint("again"), None);
@@ -191,7 +195,7 @@ fn a_handshake_waits_for_its_turn_and_no_longer_than_its_client() {
     client.write_all(&hello[10..]).expect("a socket buffer");
     assert_eq!(gone_on(&mut shaking, |step| step != Step::Wait), Step::Turn);
     assert_eq!(shaking.go_on(), Step::Turn, "nothing goes on before its turn");
-    assert_eq!(shaking.answer(&files().load().expect("they are right")), Step::Wait);
+    assert_eq!(shaking.answer(&terms()), Step::Wait);
     // Another one leaves while it waits.
     let (mut client, mut shaking) = connected(Entrance::Resp);
     client.write_all(&hello).expect("a socket buffer");

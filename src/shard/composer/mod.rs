@@ -194,6 +194,11 @@ impl Shard {
         }
     }
 
+    /// The certificate of a client would be refused by now.
+    pub fn handle_client_revoked(&mut self, id: ClientId) {
+        self.front.revoke(&mut self.env, id);
+    }
+
     /// A client has connected for whom there is no room: it is told so, and closed.
     pub fn handle_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
         self.env.counters.add(Counter::ClientsRefused, 1);

@@ -28,6 +28,14 @@ impl Front {
         self.close_if_done(env, id);
     }
 
+    /// What let it in does not hold any more: what it has asked for is answered, and that is the end.
+    pub fn revoke(&mut self, env: &mut Env, id: ClientId) {
+        if self.clients.get(id).is_some_and(|client| client.ending != Ending::Deaf) {
+            env.counters.add(Counter::ClientsClosedRevoked, 1);
+            self.stop_listening(env, id);
+        }
+    }
+
     /// Drops what is left of a client that has ended, when everything was answered and sent.
     pub(super) fn close_if_done(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };

@@ -56,6 +56,27 @@ fn a_tenant_without_a_seat_left_is_told_so() {
 }
 
 #[test]
+fn who_is_let_in_no_more_is_answered_what_it_asked_for_and_is_closed() {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force(TWO_TENANTS);
+    let [idle, busy] = [rig.secure_client(Some("acme")), rig.secure_client(Some("acme"))];
+    rig.send(busy, &[&["GET", "acme:a"]]);
+    for _ in 0..2 {
+        for client in [idle, busy] {
+            let id = rig.id(client);
+            rig.shards[0].handle_client_revoked(id);
+        }
+        rig.turns();
+    }
+    assert_eq!([rig.is_open(idle), rig.is_open(busy)], [false, true]);
+    rig.send(busy, &[&["GET", "acme:b"]]);
+    rig.answer_first("GET", "$1\r\n1\r\n");
+    assert_eq!(rig.told(busy), "$1\r\n1\r\n");
+    assert!(!rig.is_open(busy));
+    assert_eq!(rig.counted(Counter::ClientsClosedRevoked), 2);
+}
+
+#[test]
 fn a_certificate_names_the_tenant_of_requests_over_http() {
     let mut rig = Rig::with(1, 1, |settings| settings.clients.seats = Seats::new(2));
     rig.put_in_force(

@@ -1,0 +1,235 @@
+//! Certificates that clients have shown, for as long as a connection of theirs is open: looked at again when files have changed.
+//!
+//! ```text
+//!   a handshake is over ──> Credential, one for all connections that showed the same ──> with each of them to its shard
+//!   files have changed ───> looked at by what is in force now, some at a time ──> withdrawn ──> shards close its connections
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+
+/// Signatures take their time, and handshakes go on meanwhile.
+const LOOKED_AT_ONCE: usize = 16;
+/// So few are kept whether or not somebody uses them.
+const KEPT: usize = 64;
+
+/// What a client has shown, the one that names it first.
+type Chain = Box<[CertificateDer<'static>]>;
+
+/// What connections know of the certificate that was shown for them.
+#[derive(Debug, Default)]
+pub(in crate::runtime) struct Credential {
+    withdrawn: AtomicBool,
+}
+
+impl Credential {
+    /// Would it be refused by now?
+    pub fn is_withdrawn(&self) -> bool {
+        self.withdrawn.load(Ordering::Acquire)
+    }
+}
+
+/// When it was shown last, and who still has it.
+struct Shown {
+    at: UnixTime,
+    credential: Weak<Credential>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Credentials {
+    shown: HashMap<Chain, Shown>,
+    /// When there are so many, those that nobody uses any more are dropped.
+    full: usize,
+    /// Those to be looked at, and how many were withdrawn since the files changed.
+    suspects: VecDeque<Chain>,
+    withdrawn: usize,
+}
+
+impl Credentials {
+    /// A handshake is over in which that was shown.
+    pub fn note(&mut self, chain: &[CertificateDer<'static>], at: UnixTime) -> Arc<Credential> {
+        if let Some(shown) = self.shown.get_mut(chain)
+            && let Some(credential) = shown.credential.upgrade()
+            && !credential.is_withdrawn()
+        {
+            shown.at = at;
+            return credential;
+        }
+        if self.shown.len() >= self.full {
+            self.shown.retain(|_, shown| shown.credential.strong_count() > 0);
+            self.full = (2 * self.shown.len()).max(KEPT);
+        }
+        let credential = Arc::default();
+        self.shown.insert(chain.into(), Shown { at, credential: Arc::downgrade(&credential) });
+        credential
+    }
+
+    /// Other files are in force.
+    pub fn suspect_all(&mut self) {
+        let is_used = |(_, shown): &(&Chain, &Shown)| shown.credential.strong_count() > 0;
+        self.suspects = self.shown.iter().filter(is_used).map(|(chain, _)| chain.clone()).collect();
+    }
+
+    /// Another, which was accepted by what is not in force any more.
+    pub fn suspect(&mut self, chain: &[CertificateDer<'static>]) {
+        self.suspects.extend(self.shown.get_key_value(chain).map(|(chain, _)| chain.clone()));
+    }
+
+    /// Is there something to look at?
+    pub fn are_suspected(&self) -> bool {
+        !self.suspects.is_empty()
+    }
+
+    /// Looks at some. When it was the last of them: how many would be refused by now.
+    pub fn look(&mut self, verifier: Option<&dyn ClientCertVerifier>) -> Option<usize> {
+        if self.suspects.is_empty() {
+            return None;
+        }
+        for _ in 0..LOOKED_AT_ONCE {
+            let Some(chain) = self.suspects.pop_front() else { break };
+            let Some(shown) = self.shown.get(&chain) else { continue };
+            let (Some(credential), Some((first, others))) = (shown.credential.upgrade(), chain.split_first())
+            else {
+                continue;
+            };
+            // It may have run out since it was shown: that ends no connection.
+            let holds =
+                verifier.is_some_and(|verifier| verifier.verify_client_cert(first, others, shown.at).is_ok());
+            if !holds && !credential.withdrawn.swap(true, Ordering::AcqRel) {
+                self.withdrawn += 1;
+            }
+        }
+        self.suspects.is_empty().then(|| std::mem::take(&mut self.withdrawn))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+    use rustls::client::danger::HandshakeSignatureValid;
+    use rustls::server::danger::ClientCertVerified;
+    use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+
+    use super::*;
+
+    /// Refuses some.
+    #[derive(Debug)]
+    struct Refuses(HashSet<u8>);
+
+    impl ClientCertVerifier for Refuses {
+        fn root_hint_subjects(&self) -> &[DistinguishedName] {
+            &[]
+        }
+
+        fn verify_client_cert(
+            &self,
+            first: &CertificateDer<'_>,
+            others: &[CertificateDer<'_>],
+            at: UnixTime,
+        ) -> Result<ClientCertVerified, Error> {
+            assert_eq!((others.len(), at), (1, UnixTime::since_unix_epoch(SHOWN)));
+            if self.0.contains(&first[0]) {
+                Err(Error::General("refused".to_owned()))
+            } else {
+                Ok(ClientCertVerified::assertion())
+            }
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _certificate: &CertificateDer<'_>,
+            _signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            unreachable!("nobody shakes hands")
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _message: &[u8],
+            _certificate: &CertificateDer<'_>,
+            _signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            unreachable!("nobody shakes hands")
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            Vec::new()
+        }
+    }
+
+    const SHOWN: std::time::Duration = std::time::Duration::from_secs(1_700_000_000);
+
+    fn chain(name: u8) -> [CertificateDer<'static>; 2] {
+        [vec![name].into(), vec![name, 1].into()]
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Opened(u8),
+        Closed(usize),
+        /// Files have changed: these are refused, whether or not all are looked at before the next step.
+        Changed(HashSet<u8>, bool),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => any::<u8>().prop_map(Step::Opened),
+            2 => any::<usize>().prop_map(Step::Closed),
+            1 => (prop::collection::hash_set(any::<u8>(), 0..40), any::<bool>())
+                .prop_map(|(refused, ends)| Step::Changed(refused, ends)),
+        ];
+        prop::collection::vec(step, 0..400)
+    }
+
+    proptest! {
+        /// Beside a list of connections, each of which is looked at whenever files have changed.
+        #[test]
+        fn those_that_would_be_refused_are_closed_and_no_others(steps in steps()) {
+            let (mut credentials, mut refuses) = (Credentials::default(), Refuses(HashSet::new()));
+            let mut open: Vec<(u8, bool, Arc<Credential>)> = Vec::new();
+            let mut most = 0;
+            for step in steps {
+                match step {
+                    Step::Opened(name) => {
+                        // Nobody is let in otherwise, but for a handshake that was under way.
+                        let refused = refuses.0.contains(&name);
+                        let shown = UnixTime::since_unix_epoch(SHOWN);
+                        open.push((name, refused, credentials.note(&chain(name), shown)));
+                        if refused {
+                            credentials.suspect(&chain(name));
+                        }
+                    }
+                    Step::Closed(place) if open.is_empty() => _ = place,
+                    Step::Closed(place) => _ = open.swap_remove(place % open.len()),
+                    Step::Changed(refused, ends) => {
+                        while ends && credentials.look(Some(&refuses)).is_none() && credentials.are_suspected() {}
+                        // What was not looked at in time is looked at by what is in force now.
+                        let late: HashSet<Chain> = credentials.suspects.iter().cloned().collect();
+                        for (name, withdrawn, credential) in &mut open {
+                            let is_late = late.contains(&chain(*name)[..]) && !credential.is_withdrawn();
+                            *withdrawn = (*withdrawn && !is_late) || refused.contains(name);
+                        }
+                        refuses = Refuses(refused);
+                        credentials.suspect_all();
+                    }
+                }
+                most = most.max(open.len());
+                prop_assert!(credentials.shown.len() <= (2 * most).max(KEPT) + 1);
+            }
+            while credentials.are_suspected() {
+                credentials.look(Some(&refuses));
+            }
+            for (name, withdrawn, credential) in open {
+                prop_assert_eq!(credential.is_withdrawn(), withdrawn, "{}", name);
+            }
+        }
+    }
+}
