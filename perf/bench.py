@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
+import statistics
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,6 +140,46 @@ class Meter:
             except (FileNotFoundError, ProcessLookupError):
                 continue  # the thread has ended meanwhile, or the kernel keeps no schedstat
         return total / 1e9
+
+
+class Others:
+    """What of all CPUs went to processes that have no part in this, from the moment it is made."""
+
+    def __init__(self, servers: list[Server]) -> None:
+        self.meters = [Meter(server.pid) for server in servers]
+        self.since, self.busy, self.own = time.monotonic(), self._busy(), self._own()
+
+    def share(self) -> float:
+        ours = self._own() - self.own + sum(meter.seconds() for meter in self.meters)
+        available = (time.monotonic() - self.since) * (os.cpu_count() or 1)
+        return max(0.0, self._busy() - self.busy - ours) / available
+
+    @staticmethod
+    def _busy() -> float:
+        """User, nice and system time of all CPUs; interrupts are nobody's."""
+        return sum(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:4])) / CLOCK_TICKS
+
+    @staticmethod
+    def _own() -> float:
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def said_of_others(shares: list[float]) -> str:
+    """A line for a table's head."""
+    return f"* other processes: {statistics.median(shares):.0%} of the CPUs in half of the measurements, {max(shares):.0%} in the worst"
+
+
+def rotated(names: list[str], number: int) -> list[str]:
+    """The order of a round: another one begins each time."""
+    turn = number % len(names)
+    return names[turn:] + names[:turn]
+
+
+def ratio_and_range(ours: list[float], theirs: list[float]) -> tuple[float, list[float]]:
+    """Round by round: the median, the least and the most."""
+    ratios = [mine / other for mine, other in zip(ours, theirs)]
+    return statistics.median(ratios), [min(ratios), max(ratios)]
 
 
 def fill(server: Server, value_bytes: int = VALUE_BYTES) -> None:

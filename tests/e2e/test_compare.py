@@ -1,4 +1,4 @@
-"""perf/compare: further peers, sizes of values, and what it says when it is asked for what it does not have."""
+"""perf/compare and perf/http: further peers, sizes of values, and what it says when it is asked for what it does not have."""
 
 from __future__ import annotations
 
@@ -48,6 +48,29 @@ def test_a_peer_is_measured_beside_the_others_at_every_size(tmp_path):
         assert len(row["cpu_us_per_request"]) == 2 and min(row["cpu_us_per_request"]) > 0, row
         assert min(row["p99_ms"]) > 0, row
     assert "weir / predixy" in (tmp_path / "tried.md").read_text()
+
+
+def test_http_is_measured_beside_resp(tmp_path):
+    run = subprocess.run(
+        [
+            *(ROOT / "perf" / "http", "--weir-binary", str(binary("weir")), "--rounds", "2"),
+            *("--seconds", "1", "--requests", "300", "--name", "tried", "--folder", str(tmp_path)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads((tmp_path / "tried.json").read_text())
+    rows = {row["target"]: row for row in found["rows"]}
+    assert list(rows) == ["RESP", "HTTP", "HTTP over TLS"] and rows["RESP"]["requests"] == [300, 300]
+    for row in rows.values():
+        assert all(len(row[figure]) == 2 and min(row[figure]) > 0 for figure in ("requests", "cpu_us_per_request", "p99_ms")), row
+    for ratio in found["ratios"]:
+        ours, base = (rows[ratio[name]]["cpu_us_per_request"] for name in ("target", "base"))
+        assert ratio["cpu_ratio_range"] == sorted(mine / other for mine, other in zip(ours, base, strict=True))
+    assert [(ratio["target"], ratio["base"]) for ratio in found["ratios"]] == [("HTTP", "RESP"), ("HTTP over TLS", "HTTP")]
+    assert "HTTP / RESP" in (tmp_path / "tried.md").read_text()
 
 
 def test_large_values_are_measured_with_fewer_keys_and_requests():
