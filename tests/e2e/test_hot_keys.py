@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import metrics
-from harness.placement import clients_of_every_shard
+from harness.placement import clients_of_every_shard, keys_by_backend
 from harness.processes import Weir
 from harness.resp import Connection
 from harness.waiting import until
@@ -297,6 +297,29 @@ def test_a_hot_key_is_told_while_its_store_is_dead_to_whom_wants_that(lenient: W
         # It has forgotten everything; and whoever has heard that never hears anything else again.
         until(lambda: keen.ok("GET", "viral") is None, "the store is asked again")
         assert [keen.ok("GET", "viral") for _ in range(50)] == [None] * 50
+
+
+def test_a_part_of_mget_is_told_while_its_store_is_dead(servers, tmp_path: Path):
+    file = tmp_path / "quotas.toml"
+    file.write_text('[default]\n[tenants.keen]\npassword = "keen-password"\nadmin = true\nstale_on_error = "30s"\n')
+    weir = servers.weir(servers.redis(), servers.redis(), flags=[*FLAGS, "--hot-ttl", "200ms", "--quotas", str(file)])
+    with login(weir, "keen", 2) as keen, weir.connect() as other:
+        (store, (first, second, cold, *_)), (_, (there, *_)) = keys_by_backend(weir, "value").items()
+        heat(keen, first, second)
+        store.kill()
+        mget = ("MGET", first, there, second)
+        values = [key.encode() for key in mget[1:]]
+        goal = stale_so_far(weir) + 200
+
+        def goes_on() -> bool:
+            for _ in range(20):
+                assert keen.ok(*mget) == values
+            return stale_so_far(weir) >= goal
+
+        until(goes_on, "old values are told")
+        for connection, keys in ((other, mget[1:]), (keen, (first, there, cold))):
+            told_of = connection.call("MGET", *keys).children
+            assert [value.is_error for value in told_of] == [True, False, True], told_of
 
 
 def test_a_hot_key_is_told_while_its_store_stands_still(lenient: Weir):

@@ -1,5 +1,7 @@
 //! What comes back: to a client of this core, or into the batch for the core that has it.
 
+use bytes::Bytes;
+
 use super::Shard;
 use crate::shard::back::{Back, Replies, turn_away};
 use crate::shard::env::Env;
@@ -37,8 +39,10 @@ impl Replies for TowardsClients<'_> {
         if let Some(whole) = to.piece_of() {
             return self.join(env, (whole, to.part), outcome, message, now);
         }
-        self.hot.handle_reply(env, to, outcome, message.bytes(), now.monotonic);
-        self.clients.give(env, to, outcome, message, now);
+        match self.hot.handle_reply(env, to, outcome, message.bytes(), now.monotonic) {
+            None => self.clients.give(env, to, outcome, message, now),
+            Some(instead) => self.clients.give_cached(env, to, &instead, now),
+        }
     }
 
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note) {
@@ -59,6 +63,7 @@ impl TowardsClients<'_> {
         let bytes_max = env.settings.reply_bytes_max;
         let joined = env.pieces.handle_reply(piece, outcome, message, bytes_max, &mut env.pool);
         let Some((to, outcome, reply)) = joined else { return };
+        // A piece that failed has its error in the reply: there is nothing to be told instead.
         self.hot.handle_reply(env, to, outcome, &reply, now.monotonic);
         if reply.len() > COPY_BYTES_MAX {
             self.clients.give(env, to, outcome, Message::Shared(&reply.into()), now);
@@ -92,6 +97,12 @@ impl Clients<'_> {
         } else {
             self.post.push_reply(to, outcome, message);
         }
+    }
+
+    /// One that weir knew.
+    #[cold]
+    fn give_cached(&mut self, env: &mut Env, to: ReplyTo, reply: &Bytes, now: Now) {
+        self.give(env, to, Outcome::cached(reply.len()), Message::new(reply, Some(reply)), now);
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Settlement {
     lost: u16,
 }
 
-/// In the place of a number of lost parts: there are none, because weir had the reply already.
+/// In the place of a number of lost parts: there are none, and weir had the reply to a part already.
 const CACHED: u16 = u16::MAX;
 
 impl Settlement {
@@ -41,7 +41,9 @@ impl Settlement {
                 measured.slowness_micros = measured.slowness_micros.max(u64::from(slowness_micros));
             }
             Outcome::Cached { bytes } => {
-                self.lost = CACHED;
+                if self.lost == 0 {
+                    self.lost = CACHED;
+                }
                 self.measured.bytes_out = self.measured.bytes_out.saturating_add(u64::from(bytes));
             }
             Outcome::Lost => self.lost = self.lost.saturating_add(1).min(CACHED - 1),
@@ -53,7 +55,9 @@ impl Settlement {
     fn bill(&self, charge: &Charge, weights: &Weights) -> Bill {
         match (self.served, self.lost) {
             (0, 0) => Bill::Nothing,
-            (_, CACHED) => Bill::Cached(weights.cached(self.measured.bytes_out)),
+            (0, CACHED) => Bill::Cached(weights.cached(self.measured.bytes_out)),
+            // Some of the work was done elsewhere, and that costs what such work costs.
+            (_, CACHED) => Bill::Cost(weights.actual(&charge.quote, &self.measured)),
             (0, _) => Bill::AsTaken,
             _ => Bill::Cost(weights.actual(&charge.quote, &self.measured).max(charge.taken)),
         }
@@ -81,5 +85,34 @@ impl Accounts {
             (Some(tab), Bill::Cached(cost)) => tab.settle_cached(charge, cost),
             _ => self.settle(charge, bill, now.monotonic),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::price::Quote;
+    use crate::protocol::command::Class;
+    use crate::shard::gate::accounts::Payer;
+    use crate::values::{Price, TenantId};
+
+    #[test]
+    fn what_weir_knew_beside_what_stores_did_makes_nothing_cheaper_than_that() {
+        let weights = Weights::default();
+        let payer = Payer::new(TenantId(0), None, 0);
+        let charge = Charge { taken: Price::ZERO, quote: Quote::default(), payer, class: Class::Multi };
+        let served = Outcome::answered(10);
+        let cached = Outcome::cached(10);
+        let billed = |parts: &[Outcome]| {
+            let mut settlement = Settlement::default();
+            parts.iter().for_each(|part| settlement.add(*part));
+            settlement.bill(&charge, &weights)
+        };
+        let all = billed(&[served, served]);
+        assert_ne!(all, billed(&[served]), "bytes have their price");
+        assert_eq!([billed(&[served, cached]), billed(&[cached, served])], [all; 2]);
+        assert_eq!(billed(&[cached, Outcome::Refused]), Bill::Cached(weights.cached(10)));
+        let lost = billed(&[Outcome::Lost]);
+        assert_eq!([billed(&[cached, Outcome::Lost]), billed(&[Outcome::Lost, cached])], [lost; 2]);
     }
 }

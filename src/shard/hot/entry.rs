@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::flights::{Expiry, Flight, Flights};
+use super::value;
 use crate::policy::hot_keys::{Access, HotId};
 use crate::protocol::Protocol;
 use crate::shard::copy::Copy;
@@ -424,8 +425,9 @@ impl Entry {
         now: Timestamp,
     ) -> bool {
         let asked = self.answers.iter_mut().filter(|answer| is_asked(&answer.frame, answer.protocol));
-        let differing: Vec<Kept> =
-            asked.filter_map(|answer| answer.kept.take_if(|kept| kept.reply != reply)).collect();
+        let differing: Vec<Kept> = asked
+            .filter_map(|answer| answer.kept.take_if(|kept| value::differ(&kept.reply, reply)))
+            .collect();
         if !differing.is_empty() {
             // What else would be told only if the store were away is from before that, too.
             self.drop_old(now);
@@ -436,8 +438,23 @@ impl Entry {
     /// What is told instead of a reply that cannot be fetched because the store is away; for whom it depends on how much older than
     /// usual that may be.
     pub fn stale(&self, flight: &Flight) -> Option<Stale<'_>> {
-        let answer = self.answers.iter().find(|answer| answer.is_of(flight))?;
-        answer.kept.as_ref().map(Stale)
+        let own = self.answers.iter().find(|answer| answer.is_of(flight));
+        let is_value = value::key_of(&flight.frame).is_some();
+        let value = || self.stale_values(flight.envelope.route.protocol).next().filter(|_| is_value);
+        own.and_then(|answer| answer.kept.as_ref().map(Stale)).or_else(value)
+    }
+
+    /// The same for the key's value, by all that is kept of it.
+    pub fn stale_values(&self, protocol: Protocol) -> impl Iterator<Item = Stale<'_>> {
+        let is_value =
+            move |answer: &&Answer| answer.protocol == protocol && value::key_of(&answer.frame).is_some();
+        self.answers.iter().filter(is_value).filter_map(|answer| answer.kept.as_ref().map(Stale))
+    }
+
+    /// Somebody was told that, beside other values.
+    pub fn handle_stale_value(&mut self, now: Timestamp) {
+        self.stale_at = Some(now);
+        self.handle_hits(1);
     }
 
     /// Somebody was told that, so often.

@@ -21,6 +21,7 @@
 //! | reads that several requests wait for | `flights.rs` |
 //! | requests for hot keys that have yet to be answered, and writes that no home sees | `under_way.rs` |
 //! | the keys of a request, where it names several | `../reach.rs` |
+//! | a key's value, whichever request asks for it | `value.rs` |
 //! | what would be done, for `QOS EXPLAIN` | `foresee.rs` |
 //!
 //! Why nobody is told what was before a write that has been acknowledged: `../versions.rs`. Why no connection sees its own requests out
@@ -32,6 +33,7 @@ mod entry;
 mod flights;
 mod foresee;
 mod under_way;
+mod value;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -47,7 +49,7 @@ use super::env::Env;
 use super::note::Note;
 use super::outcome::Outcome;
 use super::reach;
-use super::request::{Envelope, FlightId, NOBODY, Overdue, ReplyTo, Route, Touched, Touches, Track};
+use super::request::{Asker, Envelope, FlightId, NOBODY, Overdue, ReplyTo, Route, Touched, Touches, Track};
 use super::settings::{HotSettings, Mode};
 use super::versions::Cell;
 use crate::config::{HotScripts, Quotas};
@@ -57,9 +59,9 @@ use crate::protocol::{Protocol, encode};
 use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_WAITERS_MAX};
 use crate::values::{BackendId, ShardId, Timestamp};
 use copies::Copies;
-use entry::{Entry, Found, Read, Warmth};
+use entry::{Entry, Found, Read, Stale, Warmth};
 use flights::{Flight, Flights};
-use under_way::{Open, UnderWay};
+use under_way::{Open, UnderWay, Values};
 
 /// How often it is looked whether what was sent before a key became hot has been answered.
 const LOOKS_APART: Duration = Duration::from_micros(500);
@@ -404,6 +406,8 @@ impl Hot {
         let is_write = envelope.nature.effect == Effect::Write;
         let connection = envelope.reply_to.connection();
         let mut found: Vec<(HotId, Option<Cell>)> = Vec::new();
+        let mut places: Vec<u32> = Vec::new();
+        let mut count = 0;
         let (keys, entries) = (&mut self.keys, &mut self.entries);
         let told = reach::for_each_key(frame, env.settings.request_bytes_max, &mut |key| {
             let hash = keys.hash(key);
@@ -412,7 +416,9 @@ impl Hot {
                 && !found.iter().any(|(other, _)| *other == id)
             {
                 found.push((id, is_write.then(|| Cell::of_hash(hash))));
+                places.push(count);
             }
+            count += 1;
         });
         if told.is_err() && is_write {
             return self.meet_all(env, envelope);
@@ -431,7 +437,13 @@ impl Hot {
                 entry.handle_sent(connection, None, access);
             }
         }
-        self.under_way.open(envelope.reply_to, Open::Keys(found.into()));
+        let open = if !is_write && value::is_asked_of_several(frame) {
+            let keys = found.iter().zip(places).map(|((id, _), place)| (*id, place));
+            Open::Values(Values::new(envelope, keys.collect(), count))
+        } else {
+            Open::Keys(found.into())
+        };
+        self.under_way.open(envelope.reply_to, open);
     }
 
     /// Keys of any core. Each is marked for all cores; where they cannot be told, all that the backend stores.
@@ -520,7 +532,7 @@ impl Hot {
         }
     }
 
-    /// A reply leaves this core, or has come to the core of its client: what was open is over.
+    /// A reply leaves this core, or has come to the core of its client: what was open is over. What is told instead, if something is.
     #[inline]
     pub fn handle_reply(
         &mut self,
@@ -529,25 +541,38 @@ impl Hot {
         outcome: Outcome,
         reply: &[u8],
         now: Timestamp,
-    ) {
-        if self.under_way.may_have(to) {
-            self.close(env, to, outcome, reply, now);
-        }
+    ) -> Option<Bytes> {
+        if self.under_way.may_have(to) { self.close(env, to, outcome, reply, now) } else { None }
     }
 
     #[inline(never)]
-    fn close(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, reply: &[u8], now: Timestamp) {
+    fn close(
+        &mut self,
+        env: &mut Env,
+        to: ReplyTo,
+        outcome: Outcome,
+        reply: &[u8],
+        now: Timestamp,
+    ) -> Option<Bytes> {
         if let Some(is_same) = self.under_way.compared(to, &self.settings.versions, reply) {
             let counter = if is_same { Counter::HotMatches } else { Counter::HotMismatches };
             env.counters.add(counter, 1);
         }
-        let Some(open) = self.under_way.close(to) else { return };
+        let open = self.under_way.close(to)?;
         self.note_cost(env, &open, outcome);
         let is_away = says_away(reply);
-        if let (Open::Read(id, asked), Outcome::Served { .. }, false) = (&open, outcome, is_away) {
-            self.compare(env, (*id, *asked), reply, now);
-        }
         let connection = to.connection();
+        let mut instead = None;
+        match (&open, outcome) {
+            (Open::Values(values), _) if is_away => {
+                instead = self.spare_values(env, (connection, values), now);
+            }
+            (Open::Read(id, asked), Outcome::Served { .. }) if !is_away => {
+                self.compare(env, (*id, *asked), reply, now);
+            }
+            (Open::Values(values), Outcome::Served { .. }) => self.compare_values(env, values, reply, now),
+            _ => {}
+        }
         open.for_each_key(|id| {
             if let Some(entry) = entry_of(&mut self.entries, id)
                 && entry.handle_answered(connection)
@@ -564,6 +589,7 @@ impl Hot {
         } else {
             open.for_each_cell(|cell| self.settings.versions.end(cell));
         }
+        instead
     }
 
     /// What the reply to a request for one key came to.
@@ -575,7 +601,7 @@ impl Hot {
                 Some(entry) => (entry.slot, entry.hash),
                 None => return,
             },
-            Open::Keys(_) | Open::Cells(_) | Open::Cell(_) => return,
+            Open::Keys(_) | Open::Values(_) | Open::Cells(_) | Open::Cell(_) => return,
         };
         let cost = env.settings.admission.weights.of_reply(u64::from(bytes), u64::from(rows));
         self.keys.note_cost(slot, cost);
@@ -665,22 +691,51 @@ impl Hot {
     ) -> (Vec<Envelope>, Bytes) {
         let Self { entries, flights, settings, .. } = self;
         let Some(entry) = entry_of(entries, hot) else { return Default::default() };
-        let Some(stale) = flights.get(id).and_then(|flight| entry.stale(flight)) else {
-            return Default::default();
-        };
+        let Some(flight) = flights.get(id) else { return Default::default() };
+        let Some(stale) = entry.stale(flight) else { return Default::default() };
+        let reply = value::as_asked(&flight.frame, stale.reply());
         let quotas = &env.quotas;
-        let longer = |waiter: &Envelope| {
-            let own = waiter.asker.filter(|asker| asker.version == quotas.version() as u16);
-            own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant).stale_on_error)
-        };
-        let spared = flights.spare(id, |waiter| stale.is_for(longer(waiter), &settings.versions, now));
-        let reply = stale.reply();
+        let is_for = |waiter: &Envelope| stale.is_for(longer(waiter.asker, quotas), &settings.versions, now);
+        let spared = flights.spare(id, is_for);
         if !spared.is_empty() {
             spared.iter().for_each(|waiter| _ = entry.handle_answered(waiter.reply_to.connection()));
             entry.handle_stale(spared.len(), now);
             env.counters.add(Counter::HotStaleOnError, spared.len() as u64);
         }
         (spared, reply)
+    }
+
+    /// The same for a request for several values, which waits for no fetch: all of them, or nothing.
+    fn spare_values(
+        &mut self,
+        env: &mut Env,
+        (connection, values): (u64, &Values),
+        now: Timestamp,
+    ) -> Option<Bytes> {
+        let Self { entries, keys, settings, under_way, .. } = self;
+        let longer = longer(values.asker, &env.quotas);
+        if settings.mode != Mode::On || !values.are_all || under_way.is_about_any(connection) {
+            return None;
+        }
+        let mut reply = Vec::new();
+        encode::array(&mut reply, values.keys.len());
+        for (id, _) in &values.keys {
+            let is_for = |stale: &Stale<'_>| stale.is_for(longer, &settings.versions, now);
+            let stale = entry_of(entries, *id)?.stale_values(values.protocol).find(is_for)?;
+            reply.extend_from_slice(value::told(&stale.reply()));
+            if reply.len() > env.settings.reply_bytes_max {
+                return None;
+            }
+        }
+        for (id, _) in &values.keys {
+            // While the store is away, nothing else may ask for it.
+            keys.note_many(*id, 1);
+            if let Some(entry) = entry_of(entries, *id) {
+                entry.handle_stale_value(now);
+            }
+        }
+        env.counters.add(Counter::HotStaleOnError, values.keys.len() as u64);
+        Some(reply.into())
     }
 
     /// Is there room for a reply? What is kept only for when its store is away makes some.
@@ -706,6 +761,23 @@ impl Hot {
             settings.versions.begin(cell);
             settings.versions.end(cell);
             env.counters.add(Counter::HotWrittenPast, 1);
+        }
+    }
+
+    /// The same for each of several values.
+    fn compare_values(&mut self, env: &mut Env, values: &Values, reply: &[u8], now: Timestamp) {
+        let Some(told) = value::all_told(reply).filter(|_| values.is_compared) else { return };
+        let mut keys = values.keys.iter().peekable();
+        for (place, told) in told.enumerate() {
+            let Some((id, _)) = keys.next_if(|(_, own)| *own as usize == place) else { continue };
+            let hash = entry_of(&mut self.entries, *id).map(|entry| entry.hash);
+            // A piece of the request may have failed.
+            if let Some(hash) = hash.filter(|_| !value::is_error(told)) {
+                self.compare(env, (*id, number_of_value(hash, values.protocol)), told, now);
+            }
+            if keys.peek().is_none() {
+                return;
+            }
         }
     }
 
@@ -1022,7 +1094,20 @@ fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Op
     }
 }
 
-/// A number for what asks for a reply.
+/// A number for what asks for a reply, by its frame in its dialect: one for all that asks for the value of a key.
 fn number_of(keys: &HotKeys, frame: &[u8], protocol: Protocol) -> u64 {
-    keys.hash(frame) ^ protocol as u64
+    match value::key_of(frame) {
+        Some(key) => number_of_value(keys.hash(key), protocol),
+        None => keys.hash(frame) ^ protocol as u64,
+    }
+}
+
+fn number_of_value(key: u64, protocol: Protocol) -> u64 {
+    key ^ protocol as u64
+}
+
+/// For how much longer than usual somebody takes what is kept, while its store is away.
+fn longer(asker: Option<Asker>, quotas: &Quotas) -> Duration {
+    let own = asker.filter(|asker| asker.version == quotas.version() as u16);
+    own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant).stale_on_error)
 }

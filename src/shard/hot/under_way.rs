@@ -6,7 +6,8 @@ use std::collections::hash_map::{Entry, HashMap};
 use bytes::Bytes;
 
 use crate::policy::hot_keys::HotId;
-use crate::shard::request::ReplyTo;
+use crate::protocol::Protocol;
+use crate::shard::request::{Asker, Envelope, ReplyTo, Track};
 use crate::shard::versions::{Cell, Snapshot, Versions};
 use crate::values::Timestamp;
 
@@ -19,12 +20,39 @@ pub enum Open {
     Write(HotId, Cell),
     /// Several; which cells, of those that are written.
     Keys(Box<[(HotId, Option<Cell>)]>),
+    /// Several that are read, each with its value in the reply.
+    Values(Values),
     /// Keys that are at home anywhere: those that are written.
     Cells(Box<[Cell]>),
     /// All that a backend stores.
     Cell(Cell),
     /// A key that is not hot, in this slot and with this hash, of which the reply may cost much.
     Costly(u16, u64),
+}
+
+/// A request for the values of keys, some of which are hot.
+#[derive(Debug)]
+pub struct Values {
+    /// Those, each once, and where its value stands first in the reply.
+    pub keys: Box<[(HotId, u32)]>,
+    /// They are all that is asked for, and each is asked for once.
+    pub are_all: bool,
+    pub asker: Option<Asker>,
+    pub protocol: Protocol,
+    /// The reply is ahead of what is kept, if they differ: it is not that of a replica.
+    pub is_compared: bool,
+}
+
+impl Values {
+    pub fn new(envelope: &Envelope, keys: Box<[(HotId, u32)]>, count: u32) -> Self {
+        Self {
+            are_all: keys.len() == count as usize,
+            keys,
+            asker: envelope.asker,
+            protocol: envelope.route.protocol,
+            is_compared: envelope.route.track != Track::Replica,
+        }
+    }
 }
 
 impl Open {
@@ -38,6 +66,7 @@ impl Open {
         match self {
             Self::Read(id, _) | Self::Write(id, _) => each(*id),
             Self::Keys(keys) => keys.iter().for_each(|(id, _)| each(*id)),
+            Self::Values(values) => values.keys.iter().for_each(|(id, _)| each(*id)),
             Self::Cells(_) | Self::Cell(_) | Self::Costly(..) => {}
         }
     }
@@ -48,7 +77,7 @@ impl Open {
             Self::Write(_, cell) | Self::Cell(cell) => each(*cell),
             Self::Keys(keys) => keys.iter().filter_map(|(_, cell)| *cell).for_each(each),
             Self::Cells(cells) => cells.iter().copied().for_each(each),
-            Self::Read(..) | Self::Costly(..) => {}
+            Self::Read(..) | Self::Values(_) | Self::Costly(..) => {}
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Stores that are away, and tenants that would rather be told what is old (`stale_on_error`).
 
+mod values;
+
 use std::collections::VecDeque;
 
 use super::*;
@@ -236,11 +238,27 @@ struct World {
     seen: Vec<usize>,
     errors: usize,
     old: usize,
+    /// Those of them that were told beside the value of the other key.
+    old_of_two: usize,
+}
+
+/// What another key holds all the time.
+const OTHER: &str = "other";
+
+#[derive(Clone)]
+enum What {
+    Write(String),
+    Read,
+    ReadBoth,
+    ReadOther,
+}
+
+fn both(value: &str, other: &str) -> String {
+    format!("*2\r\n{}{}", bulk(value), bulk(other))
 }
 
 struct Asked {
-    /// What is written; nothing for a read.
-    value: Option<String>,
+    what: What,
     at: Timestamp,
     floor: usize,
 }
@@ -251,7 +269,9 @@ impl World {
         let words: Vec<&str> = frame.split("\r\n").collect();
         match words[2] {
             "PTTL" => ":-1\r\n".to_owned(),
+            "GET" if words[4] != self.key => bulk(OTHER),
             "GET" => bulk(&self.history.last().expect("it is never empty").1),
+            "MGET" => both(&self.history.last().expect("it is never empty").1, OTHER),
             _ => {
                 self.history.push((self.rig.now.monotonic, words[6].to_owned()));
                 "+OK\r\n".to_owned()
@@ -294,14 +314,20 @@ impl World {
             while let Some(line) = lines.next() {
                 let asked = self.waiting[client].pop_front().expect("each is answered once");
                 let place = |value: &str| self.history.iter().position(|(_, held)| held == value);
-                match &asked.value {
+                match &asked.what {
                     _ if line.starts_with('-') => self.errors += 1,
-                    Some(value) => {
+                    What::ReadOther => assert_eq!(lines.next(), Some(OTHER)),
+                    What::Write(value) => {
                         assert_eq!(line, "+OK");
                         self.acknowledged = self.acknowledged.max(place(value).expect("it was carried out"));
                     }
-                    None => {
-                        let read = place(lines.next().expect("a value")).expect("it was held once");
+                    What::Read | What::ReadBoth => {
+                        let is_one_of_two = line == "*2";
+                        let value = lines.nth(usize::from(is_one_of_two)).expect("a value");
+                        if is_one_of_two {
+                            assert_eq!(lines.nth(1), Some(OTHER));
+                        }
+                        let read = place(value).expect("it was held once");
                         let until = self.history.get(read + 1).map_or(Timestamp::MAX, |(at, _)| *at);
                         let may_be_old = is_keen(client) && self.away_at >= asked.at;
                         let longest = if may_be_old { TTL + LONGER } else { TTL };
@@ -313,7 +339,9 @@ impl World {
                         );
                         assert!(read >= self.seen[client], "a connection has seen something newer");
                         self.seen[client] = read;
-                        self.old += usize::from(until < now.before(TTL));
+                        let is_old = until < now.before(TTL);
+                        self.old += usize::from(is_old);
+                        self.old_of_two += usize::from(is_old && is_one_of_two);
                     }
                 }
             }
@@ -325,7 +353,7 @@ impl World {
 /// takes; and what is older than `TTL` only where the store was away.
 #[test]
 fn nothing_is_read_that_is_older_than_may_be() {
-    let (mut stale, mut old) = (0, 0);
+    let (mut stale, mut old, mut old_of_two) = (0, 0, 0);
     for seed in 0..30 {
         let random = &mut Random::new(seed);
         let mut rig = eager(2, |settings| settings.hot.copied_from = [100, 10]);
@@ -347,6 +375,7 @@ fn nothing_is_read_that_is_older_than_may_be() {
             seen: vec![0; clients.len()],
             errors: 0,
             old: 0,
+            old_of_two: 0,
         };
         let is_loading = seed.is_multiple_of(3);
         let (mut count, mut back_at) = (0, Timestamp::ZERO);
@@ -355,16 +384,23 @@ fn nothing_is_read_that_is_older_than_may_be() {
                 0..=11 => {
                     let client = *random.pick(&clients);
                     for _ in 0..random.between(1, 3) {
-                        let value = (random.below(60) == 0).then(|| {
-                            count += 1;
-                            format!("w{count}")
-                        });
-                        let key = world.key.clone();
+                        let what = match random.below(60) {
+                            0 => {
+                                count += 1;
+                                What::Write(format!("w{count}"))
+                            }
+                            1..=12 => What::ReadBoth,
+                            13..=24 => What::ReadOther,
+                            _ => What::Read,
+                        };
+                        let (key, other) = (world.key.clone(), format!("{{{}}}2", world.key));
                         let (at, floor) = (world.rig.now.monotonic, world.acknowledged);
-                        world.waiting[client].push_back(Asked { value: value.clone(), at, floor });
-                        match value {
-                            Some(value) => world.rig.send(client, &[&["SET", &key, &value]]),
-                            None => world.rig.send(client, &[&["GET", &key]]),
+                        world.waiting[client].push_back(Asked { what: what.clone(), at, floor });
+                        match what {
+                            What::Write(value) => world.rig.send(client, &[&["SET", &key, &value]]),
+                            What::Read => world.rig.send(client, &[&["GET", &key]]),
+                            What::ReadBoth => world.rig.send(client, &[&["MGET", &key, &other]]),
+                            What::ReadOther => world.rig.send(client, &[&["GET", &other]]),
                         }
                     }
                 }
@@ -393,7 +429,8 @@ fn nothing_is_read_that_is_older_than_may_be() {
         }
         stale += world.rig.counted(Counter::HotStaleOnError);
         old += world.old;
+        old_of_two += world.old_of_two;
         assert!(world.errors > 0, "seed {seed}");
     }
-    assert!(stale > 500 && old > 100, "{stale} {old}");
+    assert!(stale > 500 && old > 100 && old_of_two > 20, "{stale} {old} {old_of_two}");
 }
