@@ -20,7 +20,7 @@ DEPLOY = ROOT / "tools" / "deploy"
 RECORDED = DEPLOY / "recorded"
 # Where Prometheus would have found that weir.
 TARGET = {"instance": "weir.example:7381", "job": "weir"}
-EVERYTHING = "1h"
+EVERYTHING = "2h"
 FIRING = '{alertstate="firing"}'
 
 
@@ -77,7 +77,9 @@ def promtool(folder: Path, recording: Recording, asked: list[tuple[str, int, lis
 
 
 SET_ASIDE = Firing("WeirStoreSetAside", "page", 30, stores="sick")
-# Scenario -> the window of the recording with which its trouble begins, and the alerts that are to fire.
+# What fires after an hour and a quarter has made-up hours alone.
+NOT_RECORDED = {"WeirTenantNearQuota"}
+# Hour -> the window of the recording with which its trouble begins, and the alerts that are to fire.
 HOURS = {
     "steady-state": (None, ()),
     "tenant-flood": ("onset", (Firing("WeirTenantThrottled", "ticket", 180, ("tenant", "flooder")),)),
@@ -103,6 +105,20 @@ HOURS = {
             Firing("WeirStoreSlow", "ticket", 60, stores="main"),
         ),
     ),
+    "queue-full": (
+        "onset",
+        (
+            Firing("WeirQueueFull", "ticket", 90, stores="main"),
+            Firing("WeirOverload", "page", 60, stores="main"),
+            Firing("WeirStoreSlow", "ticket", 60, stores="main"),
+        ),
+    ),
+    "shard-busy": (
+        "flood",
+        (Firing("WeirShardBusy", "ticket", 190, ("shard", "0")), Firing("WeirTenantThrottled", "ticket", 180, ("tenant", "flooder"))),
+    ),
+    "killed": ("event", (Firing("WeirDown", "page", 45, ("job", TARGET["job"])),)),
+    "quotas-refused": ("event", (Firing("WeirQuotasRefused", "ticket", 15, ("source", "change")),)),
 }
 
 
@@ -126,12 +142,14 @@ def test_a_bad_hour_fires_the_alerts_that_it_should_in_time_and_no_other(tmp_pat
 def test_what_was_recorded_is_what_alerts_look_at_and_little_of_it():
     files = sorted(RECORDED.iterdir())
     assert [file.stem for file in files] == sorted(HOURS) and sum(file.stat().st_size for file in files) < 1 << 20
-    families = set(re.findall(r"\bweir_\w+", (DEPLOY / "alerts.yml").read_text()))
+    alerts = (DEPLOY / "alerts.yml").read_text()
+    assert set(re.findall(r"- alert: (\w+)", alerts)) == NOT_RECORDED | {alert.name for _, those in HOURS.values() for alert in those}
+    families = set(re.findall(r"\bweir_\w+", alerts))
     seen = set()
     for file in files:
         recording = Recording.read(file)
         assert all(len(values) == recording.samples for values in recording.series.values())
-        assert recording.series["up"] == ["1"] * recording.samples
+        assert ("0" in recording.series["up"]) == (file.stem == "killed")
         seen |= {series.partition("{")[0] for series in recording.series} - {"up"}
     assert seen == families, "what no alert looks at, or none was recorded of"
 
