@@ -2,8 +2,13 @@
 //!
 //! ```text
 //!   plan of a map: nodes by (does it take slots over, config epoch, id) ── those that take over, again, if one of them gives as well
-//!   cursor:        fingerprint of the map (18 bits) | visit of its plan (8) | the node's own cursor, or that the visit is over (37)
+//!                  ── those that give, again
+//!   cursor:        fingerprint of the map (17 bits) | visit of its plan (9) | the node's own cursor, or that the visit is over (37)
 //! ```
+//!
+//! While a slot is on its way, its owner is visited, then who takes it over, then its owner once more: keys may go back before that
+//! is called off. So a key is shown that goes over and comes back, but for one that goes over again before weir has asked for a map
+//! that shows that it was called off.
 //!
 //! A node's visit is over when a map is known to be right that was asked for afterwards: so all earlier visits were over before
 //! anything changed that the map of the cursor does not have. When another map is in force, the walk goes back to the first visit
@@ -19,8 +24,8 @@ use super::map::{Map, NodeKey, OpenSlot};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-const PRINT_BITS: u32 = 18;
-const VISIT_BITS: u32 = 8;
+const PRINT_BITS: u32 = 17;
+const VISIT_BITS: u32 = 9;
 /// Clients may keep cursors in 63 bits and a sign.
 const INNER_BITS: u32 = 63 - PRINT_BITS - VISIT_BITS;
 /// What stands for the node's own cursor when its visit is over.
@@ -28,7 +33,7 @@ const OVER: u64 = (1 << INNER_BITS) - 1;
 /// Maps that cursors may be of.
 const MAPS_MAX: usize = 64;
 
-const _: () = assert!(CLUSTER_NODES_MAX * 2 <= 1 << VISIT_BITS, "a plan visits a node twice at most");
+const _: () = assert!(CLUSTER_NODES_MAX * 3 <= 1 << VISIT_BITS, "a plan visits a node three times at most");
 /// No visit.
 const NEVER: usize = usize::MAX;
 
@@ -119,28 +124,44 @@ struct Plan {
     print: u32,
     visits: Vec<NodeKey>,
     map: Arc<Map>,
-    /// The first and the last visit of the node at each place.
-    at: Vec<(usize, usize)>,
+    /// The visits of the node at each place.
+    at: Vec<Visits>,
+}
+
+/// The visits of one node.
+#[derive(Clone, Copy, Debug)]
+struct Visits {
+    first: usize,
+    /// After the first ones of all owners of slots that it takes over.
+    as_target: usize,
+    /// After those of all who take slots over from it.
+    again: usize,
 }
 
 impl Plan {
     fn of(map: &Arc<Map>) -> Self {
         let takes_over = |key: NodeKey| map.open.iter().any(|open| open.target == key.backend);
-        let gives = |key: NodeKey| map.open.iter().any(|open| open.source == key.backend);
+        let gives = |key: NodeKey| map.open.iter().any(|open| map.owner(open.slot) == Some(key.backend));
         let mut nodes: Vec<_> =
             map.stores().map(|node| (takes_over(node.key), node.epoch, &node.id, node.key)).collect();
         nodes.sort_unstable();
         let print = print_of(map, nodes.iter().map(|(_, _, id, key)| (id.as_str(), key.backend.0)));
         let mut visits: Vec<NodeKey> = nodes.iter().map(|(_, _, _, key)| *key).collect();
-        let last: Vec<NodeKey> = visits.iter().copied().filter(|key| takes_over(*key)).collect();
-        if last.iter().any(|key| gives(*key)) {
-            visits.extend(last);
-        }
-        let mut at = vec![(NEVER, NEVER); map.places()];
+        let givers: Vec<NodeKey> = visits.iter().copied().filter(|key| gives(*key)).collect();
+        let targets: Vec<NodeKey> = visits.iter().copied().filter(|key| takes_over(*key)).collect();
+        let mut at = vec![Visits { first: NEVER, as_target: NEVER, again: NEVER }; map.places()];
         for (visit, key) in visits.iter().enumerate() {
-            let (first, last) = &mut at[usize::from(key.backend.0)];
-            *first = (*first).min(visit);
-            *last = visit;
+            at[usize::from(key.backend.0)] = Visits { first: visit, as_target: visit, again: NEVER };
+        }
+        if targets.iter().any(|key| gives(*key)) {
+            for key in targets {
+                at[usize::from(key.backend.0)].as_target = visits.len();
+                visits.push(key);
+            }
+        }
+        for key in givers {
+            at[usize::from(key.backend.0)].again = visits.len();
+            visits.push(key);
         }
         Self { print, visits, map: Arc::clone(map), at }
     }
@@ -175,12 +196,17 @@ impl Plan {
         (self.map.owner_key(slot), target)
     }
 
-    fn first(&self, key: NodeKey) -> usize {
-        self.at[usize::from(key.backend.0)].0
+    fn visits_of(&self, key: NodeKey) -> Visits {
+        self.at[usize::from(key.backend.0)]
     }
 
-    fn last(&self, key: NodeKey) -> usize {
-        self.at[usize::from(key.backend.0)].1
+    /// The visits that are made for a slot, in their order, and how many there are.
+    fn visits_for(&self, owner: NodeKey, target: Option<NodeKey>) -> ([usize; 3], usize) {
+        let Visits { first, again, .. } = self.visits_of(owner);
+        match target {
+            Some(target) => ([first, self.visits_of(target).as_target, again], 3),
+            None => ([first, NEVER, NEVER], 1),
+        }
     }
 
     /// A position in an older plan, or in this one, as one of this plan: the first visit that is still to be made for some slot.
@@ -190,7 +216,6 @@ impl Plan {
             let (visit, inner) = if is_over { (visit + 1, 0) } else { (visit, at.inner) };
             return WalkPosition { print: self.print, visit: visit as u16, inner };
         }
-        let here = older.visits[visit];
         // Before which visit nothing has to be made, and whether that one has to be made from its beginning.
         let (mut next, mut anew) = (self.visits.len(), true);
         let mut make = |visit: usize, is_new: bool| match visit.cmp(&next) {
@@ -204,24 +229,22 @@ impl Plan {
             let were = older.keys_of(slot, before.at(slot));
             let are = self.keys_of(slot, now.at(slot));
             let is_same = were == are && !were.0.is_some_and(|owner| regained[usize::from(owner.backend.0)]);
-            // A change may have come during the visit that has just ended.
-            let was_shown = |last: usize| last < visit || (last == visit && is_over && is_same);
-            let is_shown = match were {
-                (Some(_), Some(target)) => was_shown(older.last(target)),
-                (Some(owner), None) => was_shown(older.first(owner)),
-                (None, _) => false,
+            let Some(owner) = are.0 else { continue };
+            let Some(former) = were.0 else {
+                make(self.visits_of(owner).first, true);
+                continue;
             };
-            let (false, Some(owner)) = (is_shown, are.0) else { continue };
-            match are.1 {
-                // Its owner was visited; what has left it is at the target.
-                Some(target) if is_same && was_shown(older.first(owner)) => {
-                    let goes_on = here == target && visit == older.last(target) && !is_over;
-                    make(self.last(target), !goes_on);
-                }
-                _ => {
-                    let goes_on = is_same && here == owner && visit == older.first(owner) && !is_over;
-                    make(self.first(owner), !goes_on);
-                }
+            let (visits, count) = older.visits_for(former, were.1);
+            // Who has taken it over has what has left its former owner. Else keys may have come back since.
+            let needed = if !is_same && were.1 == Some(owner) { 2 } else { count };
+            // A change may have come during the visit that has just ended.
+            let is_made = |made: usize| made < visit || (made == visit && is_over && is_same);
+            let Some(missing) = visits[..needed].iter().position(|made| !is_made(*made)) else { continue };
+            if is_same {
+                let goes_on = visits[missing] == visit && !is_over;
+                make(self.visits_for(owner, are.1).0[missing], !goes_on);
+            } else {
+                make(self.visits_of(owner).first, true);
             }
         }
         let inner = if anew { 0 } else { at.inner };

@@ -18,6 +18,10 @@ struct World {
     nodes: Vec<(String, u64, bool)>,
     owners: Vec<usize>,
     open: BTreeMap<u16, usize>,
+    /// Of those, the ones that are being called off: their keys go back, one after the other.
+    returning: BTreeSet<u16>,
+    /// Slots that were open since a map was made, and are not any more.
+    closed: BTreeSet<u16>,
     /// Where each key is.
     keys: BTreeMap<(u16, u32), usize>,
     epoch: u64,
@@ -31,7 +35,8 @@ impl World {
         let owners: Vec<usize> = (0..SLOTS_USED).map(|_| random.index(count)).collect();
         let keys = (0..SLOTS_USED).flat_map(|slot| (0..4).map(move |key| (slot, key)));
         let keys = keys.map(|(slot, key)| ((slot, key), owners[usize::from(slot)])).collect();
-        Self { nodes, owners, open: BTreeMap::new(), keys, epoch: count as u64 }
+        let (open, returning, closed) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Self { nodes, owners, open, returning, closed, keys, epoch: count as u64 }
     }
 
     fn living(&self) -> Vec<usize> {
@@ -61,22 +66,34 @@ impl World {
                 all.iter().for_each(|key| _ = self.keys.insert(*key, target));
                 self.give(slot, target);
             }
+            // What is begun again and again, and nobody hears of, nobody can follow.
+            (_, None) if self.closed.contains(&slot) => {}
             (_, None) => _ = self.open.insert(slot, *random.pick(&others)),
+            (0..3, Some(_)) if self.returning.contains(&slot) => {
+                // It is called off.
+                all.iter().for_each(|key| _ = self.keys.insert(*key, owner));
+                self.close(slot);
+            }
+            (_, Some(_)) if self.returning.contains(&slot) => {
+                _ = self.keys.insert(*random.pick(&all), owner);
+            }
             (1, Some(target)) => {
                 all.iter().for_each(|key| _ = self.keys.insert(*key, target));
                 self.give(slot, target);
             }
-            (2, Some(_)) if random.below(3) == 0 => {
-                // It is called off.
-                all.iter().for_each(|key| _ = self.keys.insert(*key, owner));
-                self.open.remove(&slot);
-            }
+            (2, Some(_)) => _ = self.returning.insert(slot),
             (_, Some(target)) => _ = self.keys.insert(*random.pick(&all), target),
         }
     }
 
-    fn give(&mut self, slot: u16, target: usize) {
+    fn close(&mut self, slot: u16) {
         self.open.remove(&slot);
+        self.returning.remove(&slot);
+        self.closed.insert(slot);
+    }
+
+    fn give(&mut self, slot: u16, target: usize) {
+        self.close(slot);
         self.owners[usize::from(slot)] = target;
         // As Redis does.
         if self.nodes[target].1 < self.epoch {
@@ -85,7 +102,8 @@ impl World {
         }
     }
 
-    fn map(&self) -> Arc<Map> {
+    fn map(&mut self) -> Arc<Map> {
+        self.closed.clear();
         let mut owners = vec![0; usize::from(SLOTS)];
         let first = self.living()[0];
         owners.fill(first as u16);
@@ -130,7 +148,7 @@ fn a_key_that_is_there_all_the_time_is_shown() {
         let mut world = World::new(random);
         let mut walks = Walks::default();
         walks.handle_map(&world.map());
-        let mut changes = random.below(12);
+        let mut changes = random.below(24);
         let (mut cursor, mut shown) = (0, BTreeSet::new());
         let mut steps = 0;
         loop {
@@ -189,7 +207,7 @@ fn cursors_that_nobody_gave_start_somewhere_or_over() {
     let random = &mut Random::new(1);
     let mut walks = Walks::default();
     assert_eq!(walks.step(0, true), WalkStep::Nowhere);
-    let world = World::new(random);
+    let mut world = World::new(random);
     walks.handle_map(&world.map());
     let start = walks.step(0, false);
     for cursor in [1, 77, 1 << 40, u64::MAX, u64::MAX >> 1] {
@@ -240,5 +258,45 @@ fn a_walk_ends_though_slots_go_on_moving() {
             WalkStep::Done => break,
             step => panic!("{step:?}"),
         }
+    }
+}
+
+/// Keys that went over and come back one by one, before that is called off; and what else may be heard of then.
+#[test]
+fn keys_that_come_back_are_shown_by_their_owner_once_more() {
+    for heard in ["nothing", "it was called off", "another slot goes over"] {
+        let random = &mut Random::new(3);
+        let mut world = World::new(random);
+        world.owners.fill(0);
+        world.keys.values_mut().for_each(|at| *at = 0);
+        let key = (2, 1);
+        world.open.insert(key.0, 1);
+        _ = world.keys.insert(key, 1);
+        let mut walks = Walks::default();
+        walks.handle_map(&world.map());
+        let (mut cursor, mut shown, mut visited) = (0, BTreeSet::new(), Vec::new());
+        while let WalkStep::Visit { node, cursor: inner, position } = walks.step(cursor, true) {
+            let place = usize::from(node.backend.0);
+            if visited.last() != Some(&place) {
+                visited.push(place);
+            }
+            if place == 1 {
+                // Its owner was visited without it, and who takes over is visited now.
+                _ = world.keys.insert(key, 0);
+            }
+            let (page, next) = world.page(place, inner, random);
+            shown.extend(page);
+            cursor = position.after(next).expect("small");
+            if place == 1 && next == 0 {
+                match heard {
+                    "it was called off" => world.close(key.0),
+                    "another slot goes over" => _ = world.open.insert(3, 1),
+                    _ => {}
+                }
+                walks.handle_map(&world.map());
+            }
+        }
+        assert_eq!(visited.iter().filter(|place| **place == 0).count(), 2, "{heard}: {visited:?}");
+        assert_eq!(shown, world.keys.keys().copied().collect(), "{heard}: {visited:?}");
     }
 }
