@@ -10,7 +10,7 @@ import pytest
 from harness.processes import Weir
 from harness.resp import Connection, encode
 
-pytestmark = pytest.mark.weir_only
+pytestmark = [pytest.mark.weir_only, pytest.mark.alone]
 
 MEBIBYTE = 1 << 20
 

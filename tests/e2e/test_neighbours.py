@@ -12,7 +12,7 @@ from harness.processes import Weir
 from harness.resp import Closed, Connection, encode
 from harness.waiting import until
 
-pytestmark = pytest.mark.weir_only
+pytestmark = [pytest.mark.weir_only, pytest.mark.alone]
 MEBIBYTE = 1 << 20
 
 QUOTAS = """

@@ -16,7 +16,7 @@ from harness.processes import Redis, Storage, Weir, accepts
 from harness.resp import Connection, Reply, encode
 from harness.waiting import until
 
-pytestmark = pytest.mark.weir_only
+pytestmark = [pytest.mark.weir_only, pytest.mark.alone]
 
 ALL_OFF = ["--disable", "window,queue,shed"]
 IN_SHADOW = ["--shadow", "window,queue,shed"]

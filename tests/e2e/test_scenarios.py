@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "perf"))
 from scenario import file, homes  # noqa: E402
 from scenario.stage import Outcome, Stage, Variant  # noqa: E402
 
-pytestmark = pytest.mark.weir_only
+pytestmark = [pytest.mark.weir_only, pytest.mark.alone]
 RUN = ROOT / "perf" / "run"
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 SECONDS_MAX = 120

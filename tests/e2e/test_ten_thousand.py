@@ -6,8 +6,12 @@ import resource
 import selectors
 import socket
 
+import pytest
+
 from harness.processes import StandIn
 from harness.resp import Parser, encode
+
+pytestmark = pytest.mark.alone
 
 CONNECTIONS = 10_000
 FILES_SPARE = 500

@@ -340,7 +340,8 @@ impl Work {
             self.own.control.post(ToControl::Said(
                 log::Kind::Tls,
                 format!(
-                    "TLS: {withdrawn} of the certificates that clients have shown would be refused by now: their connections                      are closed (weir_clients_expelled_total{{reason=\"revoked\"}})"
+                    "TLS: {withdrawn} of the certificates that clients have shown would be refused by now: their connections \
+                     are closed (weir_clients_expelled_total{{reason=\"revoked\"}})"
                 ),
             ));
         }

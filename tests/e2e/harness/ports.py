@@ -5,6 +5,9 @@ import random
 import socket
 
 FIRST, LAST = 12_000, 31_999
+# Where tests run in several processes at once, each has ports of its own.
+WORKERS_MAX = 8
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MAX
 _random = random.Random(os.urandom(8))
 _handed_out: set[int] = set()
 
@@ -12,7 +15,7 @@ _handed_out: set[int] = set()
 def free_port() -> int:
     """A port that nothing listens on and that this run has not handed out yet."""
     for _ in range(1000):
-        port = _random.randint(FIRST, LAST)
+        port = _random.randrange(FIRST + _worker, LAST + 1, WORKERS_MAX)
         if port in _handed_out:
             continue
         with socket.socket() as probe:
