@@ -259,6 +259,23 @@ fn a_store_whose_name_leads_elsewhere_owes_nothing_any_more_and_is_connected_to_
 }
 
 #[test]
+fn that_a_store_could_not_be_reached_says_nothing_of_the_one_its_name_leads_to() {
+    for before in [Connecting::Fails, Connecting::Hangs] {
+        let mut rig = Rig::new(1, 1);
+        let client = rig.client(0);
+        rig.connecting = before;
+        rig.send(client, &[&["GET", "a"]]);
+        rig.connecting = Connecting::Works;
+        rig.shards[0].handle_store_moved(BackendId(0), rig.now);
+        rig.turns();
+        assert_eq!(rig.told(client).matches("-UNAVAILABLE").count(), 1);
+        rig.send(client, &[&["GET", "a"]]);
+        rig.answer_next("$1\r\n1\r\n");
+        assert_eq!(rig.told(client), "$1\r\n1\r\n");
+    }
+}
+
+#[test]
 fn a_backend_that_cannot_be_reached_is_left_alone_for_a_while() {
     let mut rig = Rig::new(1, 1);
     rig.connecting = Connecting::Fails;

@@ -470,6 +470,7 @@ impl Back {
         self.forget_health(env, backend);
         let is_left = |link: &Link| link.backend == backend && link.state != LinkState::Closed;
         self.drop_links(env, is_left, "store-moved", replies, now);
+        self.links.iter_mut().filter(|link| link.backend == backend).for_each(Link::handle_moved);
     }
 
     fn lose_link(

@@ -342,6 +342,14 @@ impl Link {
         self.let_go = 0;
     }
 
+    /// What it is connected to is another: how often it failed says nothing of that.
+    pub fn handle_moved(&mut self) {
+        self.attempts = 0;
+        if let LinkState::BackingOff { .. } = self.state {
+            self.state = LinkState::Closed;
+        }
+    }
+
     /// How long until an attempt to connect is allowed.
     pub fn pause_left(&self, now: Timestamp) -> Duration {
         match self.state {
