@@ -131,6 +131,8 @@ pub fn run(config: &Config) -> Result<(), String> {
     let overload = overload_settings(config, cpus.len(), backends.len());
     let hot = hot_settings(config, backends.len());
     let (doubts, heard_doubts) = crossbeam_channel::bounded(DOUBTS_MAX);
+    // Before anybody is served, or an early SIGTERM would end weir with requests under way.
+    listen_to_signals(control.clone(), config.takeover.is_some())?;
     let mut mailboxes = Vec::new();
     for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(listeners) {
         let (mailbox, letters, bell) = mailbox::<ToShard>()?;
@@ -235,7 +237,6 @@ pub fn run(config: &Config) -> Result<(), String> {
         replicas.start(credentials.as_ref()).map_err(|error| format!("cannot start a thread: {error}"))?;
     }
     versions.start(control.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
-    listen_to_signals(control.clone(), takeover.is_some())?;
     report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
     let is_over = begin_succession(takeover, predecessor, &control)?;
     manager.ready();

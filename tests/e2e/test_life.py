@@ -207,6 +207,22 @@ def test_an_idle_server_ends_at_once(weir: Weir):
         assert idle.read_to_end() == []
 
 
+def test_a_signal_is_heeded_as_soon_as_anybody_is_answered(servers):
+    def answers() -> bool:
+        with contextlib.suppress(Closed, OSError), weir.connect() as client:
+            return client.call("PING").text == "PONG"
+        return False
+
+    for _ in range(20):
+        weir = servers.keep(servers.weir_class())
+        weir.port = free_port()
+        weir.launch()
+        until(answers, "it answers")
+        weir.signal(signal.SIGHUP)
+        assert weir.terminate() == 0, weir.output()
+        assert "stopped" in weir.output()
+
+
 def test_readiness_goes_before_the_connections_do(weir: Weir):
     """While it drains, /readyz says no and /healthz yes, so that a balancer stops sending."""
     backend = weir.backends[0]
