@@ -16,7 +16,7 @@
 //! | `Map`, `Wanted` | one per map, and one per file of quotas |
 //! | `SecureClient` | `TLS_IN_TRANSIT_MAX` over all shards |
 //! | `Withdrawn` | one for each time that certificates are read again, and one per handshake that was under way then |
-//! | `Said` | one for each time that certificates are read again, and one a minute |
+//! | `Said` | one for each time that certificates are read again, as many as `Withdrawn`, and one a minute |
 //! | `Line` | one per shard, backend and second: a level lasts that long at least |
 //! | `ToFleet`, `Fleet` | one per period, and one before it that is not taken yet |
 //! | `Drain`, `HandOver`, `Listen`, `Stop`, `Drained`, `Deaf` | one per shard |

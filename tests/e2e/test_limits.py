@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
@@ -269,11 +268,7 @@ def test_quit_is_answered_and_closes(weir: Weir):
 
 def test_connections_that_come_and_go(weir: Weir, neighbour: Connection):
     """Leaving without reading, in every state, leaks neither files nor memory."""
-
-    def files() -> int:
-        return len(list(Path(f"/proc/{weir.pid}/fd").iterdir()))
-
-    before = files()
+    before = weir.descriptors()
     for i in range(500):
         connection = weir.connect()
         match i % 4:
@@ -284,7 +279,7 @@ def test_connections_that_come_and_go(weir: Weir, neighbour: Connection):
             case 3:
                 connection.send_raw(encode("GET", "neighbour") * 50)
         connection.close()
-    until(lambda: files() <= before + 2, "the files of all who left are closed")
+    until(lambda: weir.descriptors() <= before + 2, "the files of all who left are closed")
 
 
 @pytest.mark.weir_only

@@ -55,6 +55,7 @@ use super::versions::Cell;
 use crate::config::{HotScripts, Quotas};
 use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
 use crate::protocol::command::{Class, Effect};
+use crate::protocol::reply::elements;
 use crate::protocol::{Protocol, encode};
 use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_WAITERS_MAX};
 use crate::values::{BackendId, ShardId, Timestamp};
@@ -766,7 +767,7 @@ impl Hot {
 
     /// The same for each of several values.
     fn compare_values(&mut self, env: &mut Env, values: &Values, reply: &[u8], now: Timestamp) {
-        let Some(told) = value::all_told(reply).filter(|_| values.is_compared) else { return };
+        let Some(told) = elements(reply).filter(|_| values.is_compared) else { return };
         let mut keys = values.keys.iter().peekable();
         for (place, told) in told.enumerate() {
             let Some((id, _)) = keys.next_if(|(_, own)| *own as usize == place) else { continue };

@@ -2,8 +2,6 @@
 
 use bytes::Bytes;
 
-use crate::protocol::reply::{self, Elements};
-
 /// What stands before the key in requests for the value of one alone, in whichever case.
 const ASKED_BY: [&[u8]; 2] = [b"*2\r\n$3\r\nGET\r\n", b"*2\r\n$4\r\nMGET\r\n"];
 const ASKED_OF_SEVERAL_BY: &[u8] = b"$4\r\nMGET\r\n";
@@ -35,11 +33,6 @@ pub fn as_asked(frame: &[u8], reply: Bytes) -> Bytes {
         (Some(_), false) if is_alone => reply.slice(ALONE.len()..),
         _ => reply,
     }
-}
-
-/// The values that a reply to a request for several tells, in their order.
-pub fn all_told(reply: &[u8]) -> Option<Elements<'_>> {
-    reply::elements(reply)
 }
 
 /// Did a key hold something else when this was told than when that was?

@@ -145,6 +145,10 @@ class Server:
                 return int(line.split()[1]) * 1024
         raise AssertionError(f"{self.name} has no VmRSS")
 
+    def descriptors(self) -> int:
+        """Files and sockets that it has open."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
     def cpu_ticks(self) -> int:
         """User and system time of all threads, in clock ticks."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()

@@ -104,16 +104,22 @@ fn a_store_that_says_it_cannot_answer_is_away_and_one_that_answers_is_not() {
     }
 }
 
-#[test]
-fn a_store_that_stands_still_is_away() {
+/// The same where it is noticed that a store stands still.
+fn keen_where_stalls_are_seen() -> (Rig, [usize; 2], String) {
     let overload = OverloadSettings::new(1, 1);
     let mut rig = eager(1, |settings| settings.overload = overload.clone());
-    let [client, other] = [rig.client(0), rig.client(0)];
+    let clients = [rig.client(0), rig.client(0)];
     let key = rig.key(0, 0);
-    rig.make_hot(client, &key);
+    rig.make_hot(clients[0], &key);
     rig.put_in_force_as(KEEN, 0);
-    rig.keep(client, &key, "v");
+    rig.keep(clients[0], &key, "v");
     rig.wait(TTL);
+    (rig, clients, key)
+}
+
+#[test]
+fn a_store_that_stands_still_is_away() {
+    let (mut rig, [client, other], key) = keen_where_stalls_are_seen();
     rig.send(client, &[&["GET", &key]]);
     rig.wait(Duration::from_millis(1_100));
     assert_eq!(rig.told(client), bulk("v"));

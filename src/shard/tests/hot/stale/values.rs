@@ -55,14 +55,7 @@ fn values_are_told_where_the_store_is_away_and_where_it_answers_its_answer_count
 
 #[test]
 fn values_are_told_of_a_store_that_stands_still() {
-    let overload = OverloadSettings::new(1, 1);
-    let mut rig = eager(1, |settings| settings.overload = overload.clone());
-    let [client, other] = [rig.client(0), rig.client(0)];
-    let key = rig.key(0, 0);
-    rig.make_hot(client, &key);
-    rig.put_in_force_as(KEEN, 0);
-    rig.keep(client, &key, "v");
-    rig.wait(TTL);
+    let (mut rig, [client, other], key) = keen_where_stalls_are_seen();
     rig.send(client, &[&["MGET", &key, &key], &["GET", &key]]);
     let second = format!("{{{key}}}2");
     rig.send(other, &[&["MGET", &key, &second]]);
