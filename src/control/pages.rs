@@ -197,11 +197,16 @@ fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
 
 fn write_event_loops(page: &mut Exposition, totals: &Totals) {
     type Figure = fn(&super::EventLoopFigures) -> u64;
-    let figures: [(&str, &str, Figure); 3] = [
+    let figures: [(&str, &str, Figure); 4] = [
         ("weir_event_loop_turns_total", "Turns of a shard's loop that found something to do.", |figures| {
             figures.turns
         }),
         ("weir_event_loop_sleeps_total", "Times a shard slept.", |figures| figures.sleeps),
+        (
+            "weir_event_loop_overslept_total",
+            "Sleeps of a second that nobody ended though there was something to do by then; many of them: wake-ups are lost.",
+            |figures| figures.overslept,
+        ),
         ("weir_doorbells_total", "Times a shard woke another one.", |figures| figures.doorbells),
     ];
     for (name, help, figure) in figures {
@@ -343,8 +348,13 @@ mod tests {
 
     #[test]
     fn figures_of_all_shards() {
-        let event_loop =
-            EventLoopFigures { turns: 5, sleeps: 4, doorbells: 6, cpu: Duration::from_millis(1_500) };
+        let event_loop = EventLoopFigures {
+            turns: 5,
+            sleeps: 4,
+            overslept: 0,
+            doorbells: 6,
+            cpu: Duration::from_millis(1_500),
+        };
         let mut busy = ShardReport { clients_open: 7, event_loop, ..ShardReport::default() };
         busy.counters.add(Counter::Requests, 3);
         busy.counters.add(Counter::RefusedPermission, 2);

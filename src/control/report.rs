@@ -49,6 +49,8 @@ pub struct EventLoopFigures {
     pub sleeps: u64,
     /// Times it woke another core.
     pub doorbells: u64,
+    /// Sleeps that ended by themselves though there was something to do.
+    pub overslept: u64,
     /// CPU time of its thread.
     pub cpu: Duration,
 }

@@ -132,6 +132,8 @@ pub(super) struct Driver {
     /// Listeners that failed (no descriptors left, say), and when they are tried again.
     resting: Vec<(Token, Timestamp)>,
     completions: Vec<Completion>,
+    /// Cores that the kernel could not wake.
+    unwoken: Vec<usize>,
     /// Sockets that wait for their turn to receive, each at most once.
     waiting: VecDeque<Token>,
     turn: Turn,
@@ -163,6 +165,7 @@ impl Driver {
             former: Vec::new(),
             resting: Vec::new(),
             completions: Vec::new(),
+            unwoken: Vec::new(),
             waiting: VecDeque::new(),
             turn: Turn::default(),
             starved_in: None,
@@ -398,6 +401,11 @@ impl Driver {
         self.sockets.iter().flatten().filter(is_withdrawn).filter_map(owner).collect()
     }
 
+    /// A core that the kernel could not wake when it was asked to.
+    pub fn poll_unwoken(&mut self) -> Option<usize> {
+        self.unwoken.pop()
+    }
+
     /// Sees to it that the ring has a completion at that time.
     pub fn wake_at(&mut self, at: Timestamp, now: Now) {
         let armed = self.wake_at.is_some_and(|armed| armed > now.monotonic && armed <= at);
@@ -469,6 +477,7 @@ impl Driver {
                 }
             }
             Completion::Woken => self.listen_again(now),
+            Completion::RungInVain { peer } => self.unwoken.push(peer),
         }
     }
 

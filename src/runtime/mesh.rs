@@ -59,6 +59,7 @@ pub(super) struct Mesh {
     inbound: Vec<Option<Consumer<Box<Batch>>>>,
     /// Batches that found the ring full.
     waiting: Vec<Option<Box<Batch>>>,
+    blocked_since: Option<Timestamp>,
     /// Peers that were given something in this turn.
     given: Vec<usize>,
 }
@@ -73,6 +74,7 @@ pub(super) fn weave(shards: usize) -> Vec<Mesh> {
             outbound: std::iter::repeat_with(|| None).take(shards).collect(),
             inbound: std::iter::repeat_with(|| None).take(shards).collect(),
             waiting: std::iter::repeat_with(|| None).take(shards).collect(),
+            blocked_since: None,
             given: Vec::with_capacity(shards),
         })
         .collect();
@@ -105,8 +107,8 @@ impl Mesh {
         self.push_waiting(to);
     }
 
-    /// Gives what found no room another try. True if a destination has no room for more.
-    pub fn is_blocked(&mut self) -> bool {
+    /// Gives what found no room another try. If a destination has no room for more: how long that has been so.
+    pub fn push_again(&mut self, now: Timestamp) -> Option<Duration> {
         let mut blocked = false;
         for to in 0..self.waiting.len() {
             if self.waiting[to].is_some() {
@@ -114,7 +116,11 @@ impl Mesh {
                 blocked |= self.waiting[to].is_some();
             }
         }
-        blocked
+        if !blocked {
+            self.blocked_since = None;
+            return None;
+        }
+        Some(now.since(*self.blocked_since.get_or_insert(now)))
     }
 
     fn push_waiting(&mut self, to: usize) {
@@ -130,8 +136,15 @@ impl Mesh {
         }
     }
 
-    /// The doorbells of those that were given something and sleep. Each is named once per sleep.
-    pub fn sleepers(&mut self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    /// A peer that was to be woken was not: it is among the next `sleepers`.
+    pub fn ring_again(&mut self, peer: usize) {
+        // One that is awake by now only looks around once more.
+        self.peers[peer].parked.store(true, Ordering::Relaxed);
+        self.given.push(peer);
+    }
+
+    /// Those that were given something and sleep, with their doorbells. Each is named once per sleep.
+    pub fn sleepers(&mut self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         // Pairs with the fence in `park`: either the sleeper sees the batch, or its flag is seen here.
         if !self.given.is_empty() {
             fence(Ordering::SeqCst);
@@ -140,7 +153,7 @@ impl Mesh {
         self.given.drain(..).filter_map(|to| {
             let peer = &peers[to];
             let sleeps = peer.parked.load(Ordering::Relaxed) && peer.parked.swap(false, Ordering::Relaxed);
-            sleeps.then(|| peer.doorbell.get().map(OwnedFd::as_fd)).flatten()
+            sleeps.then(|| peer.doorbell.get().map(|bell| (to, bell.as_fd()))).flatten()
         })
     }
 
@@ -183,15 +196,33 @@ mod tests {
         let mut sent = 0;
         let mut seen = Vec::new();
         while seen.len() < 3 * BATCHES_UNDER_WAY {
-            while !sender.is_blocked() && sent < 3 * BATCHES_UNDER_WAY as u32 {
+            while sender.push_again(Timestamp::ZERO).is_none() && sent < 3 * BATCHES_UNDER_WAY as u32 {
                 sender.send(ShardId(1), numbered(sent));
                 sent += 1;
             }
             let batch = receiver.receive().expect("something is under way");
             seen.extend(batch.replies().map(|(to, ..)| to.sequence));
-            sender.is_blocked();
+            sender.push_again(Timestamp::ZERO);
         }
         assert!(seen.is_sorted() && seen.len() == 3 * BATCHES_UNDER_WAY);
+    }
+
+    #[test]
+    fn how_long_a_ring_has_been_full_is_known() {
+        let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
+        let mut meshes = weave(2);
+        let mut receiver = meshes.pop().expect("two shards");
+        let mut sender = meshes.pop().expect("two shards");
+        for number in 0..=BATCHES_UNDER_WAY as u32 {
+            assert_eq!(sender.push_again(at(1)), None);
+            sender.send(ShardId(1), numbered(number));
+        }
+        assert_eq!(sender.push_again(at(2)), Some(Duration::ZERO));
+        assert_eq!(sender.push_again(at(9)), Some(Duration::from_millis(7)));
+        receiver.receive().expect("a full ring");
+        assert_eq!(sender.push_again(at(10)), None);
+        sender.send(ShardId(1), numbered(99));
+        assert_eq!(sender.push_again(at(20)), Some(Duration::ZERO), "it begins anew");
     }
 
     #[test]
@@ -217,9 +248,15 @@ mod tests {
         receiver.announce(doorbell.into());
         assert!(receiver.park());
         sender.send(ShardId(1), numbered(1));
-        assert_eq!(sender.sleepers().map(|bell| bell.as_raw_fd()).collect::<Vec<_>>(), [number]);
+        let named = |sender: &mut Mesh| -> Vec<(usize, i32)> {
+            sender.sleepers().map(|(peer, bell)| (peer, bell.as_raw_fd())).collect()
+        };
+        assert_eq!(named(&mut sender), [(1, number)]);
         sender.send(ShardId(1), numbered(2));
-        assert_eq!(sender.sleepers().count(), 0);
+        assert_eq!(named(&mut sender), []);
+        sender.ring_again(1);
+        assert_eq!(named(&mut sender), [(1, number)], "the kernel could not wake it");
+        assert_eq!(named(&mut sender), []);
         assert!(!receiver.park(), "two batches wait");
     }
 }

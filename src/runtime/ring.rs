@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -58,6 +58,8 @@ pub enum Completion {
     Connected { socket: Token, result: io::Result<()> },
     /// Another core's ring, or this ring's own clock, wanted this one awake.
     Woken,
+    /// The kernel could not wake the core of that number.
+    RungInVain { peer: usize },
 }
 
 /// A receive buffer with bytes in it. Must be given back.
@@ -116,7 +118,7 @@ const KIND_ACCEPT: u64 = 1;
 const KIND_RECEIVE: u64 = 2;
 const KIND_BORROWED: u64 = 3;
 const KIND_WOKEN: u64 = 4;
-const KIND_SILENT: u64 = 5;
+const KIND_RUNG: u64 = 5;
 const KIND_BELL: u64 = 6;
 const KIND_CANCEL: u64 = 7;
 const KIND_FILL: u64 = 8;
@@ -207,6 +209,8 @@ impl Ring {
     /// From now on, completions signal the wait handle. False if some are there already, or something is yet to be submitted.
     pub fn start_waiting(&mut self) -> bool {
         self.kernel.completion().enable_eventfd();
+        // The kernel says that there is something and then looks whether to signal; here it is the other way round.
+        fence(Ordering::SeqCst);
         let submitted = self.unsubmitted.is_empty() && self.kernel.submission().is_empty();
         if !submitted || self.has_completions() {
             self.stop_waiting();
@@ -367,12 +371,13 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Wakes the core that owns another ring. Its doorbell is never closed while cores run.
-    pub fn wake(&mut self, doorbell: BorrowedFd<'_>) {
+    /// Wakes the core that owns another ring; `RungInVain` says where the kernel could not. Its doorbell is never closed
+    /// while cores run.
+    pub fn wake(&mut self, peer: usize, doorbell: BorrowedFd<'_>) {
         let entry = opcode::MsgRingData::new(Fd(doorbell.as_raw_fd()), 0, tag(KIND_WOKEN, 0), None)
             .build()
             .flags(squeue::Flags::SKIP_SUCCESS)
-            .user_data(tag(KIND_SILENT, 0));
+            .user_data(tag(KIND_RUNG, peer as u64));
         self.push(entry);
     }
 
@@ -521,7 +526,7 @@ fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<To
             | Completion::Connected { socket: token, .. },
         ) => Some(*token),
         None if entry.user_data() >> KIND_SHIFT == KIND_CANCEL => Some(entry.user_data() as Token),
-        Some(Completion::Woken) | None => None,
+        Some(Completion::Woken | Completion::RungInVain { .. }) | None => None,
     }
 }
 
@@ -578,6 +583,7 @@ fn interpret(
             Borrowed::Time { .. } => Completion::Woken,
         },
         KIND_WOKEN | KIND_BELL => Completion::Woken,
+        KIND_RUNG if result.is_err() => Completion::RungInVain { peer: value as usize },
         _ => return None,
     })
 }
@@ -728,6 +734,15 @@ mod tests {
         let mut bytes = [0; 4];
         peer.read_exact(&mut bytes).expect("what was sent");
         assert_eq!(&bytes, b"last");
+    }
+
+    #[test]
+    fn whom_the_kernel_cannot_wake_is_told() {
+        let (mut ring, _rope) = ring();
+        let (no_ring, _other) = UnixStream::pair().expect("a pair");
+        ring.wake(3, no_ring.as_fd());
+        let found = completions(&mut ring, 1);
+        assert!(matches!(found[..], [Completion::RungInVain { peer: 3 }]), "{found:?}");
     }
 
     #[test]

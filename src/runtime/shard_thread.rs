@@ -20,7 +20,7 @@ use super::driver::{Application, Connector, Driver, Entrance};
 use super::log;
 use super::mesh::{Departure, Mesh};
 use super::messages::{Mailbox, Moved, ToControl, ToShard};
-use super::park::{Parking, SHALLOW_SLEEP};
+use super::park::{Parking, Rest, SHALLOW_SLEEP, full_peer_sleep};
 use super::tls::Tally;
 use crate::control::{EventLoopFigures, ShardReport};
 use crate::protocol::{Room, Segment};
@@ -352,6 +352,9 @@ impl<C: Connector> ShardThread<C> {
                 }
             }
             work += driver.handle_completions(&mut guarded, now);
+            while let Some(peer) = driver.poll_unwoken() {
+                mesh.ring_again(peer);
+            }
             // Who was accepted before is a client like others.
             if closing && !driver.is_listening() {
                 closing = false;
@@ -384,14 +387,14 @@ impl<C: Connector> ShardThread<C> {
             while let Some((to, question)) = guarded.shard.poll_question() {
                 control.post(ToControl::Ask(to, question));
             }
-            let blocked = mesh.is_blocked();
-            if departure.is_due(work, now.monotonic) && !blocked {
+            let blocked = mesh.push_again(now.monotonic);
+            if departure.is_due(work, now.monotonic) && blocked.is_none() {
                 while let Some((to, batch)) = guarded.shard.poll_batch() {
                     mesh.send(to, batch);
                 }
             }
-            for sleeper in mesh.sleepers() {
-                driver.ring.wake(sleeper);
+            for (peer, doorbell) in mesh.sleepers() {
+                driver.ring.wake(peer, doorbell);
                 figures.doorbells += 1;
             }
             driver.ring.submit()?;
@@ -408,7 +411,7 @@ impl<C: Connector> ShardThread<C> {
             if let Some(due) = moving {
                 driver.wake_at(due, now);
             }
-            if work > 0 || blocked || guarded.shard.is_busy() {
+            if work > 0 || guarded.shard.is_busy() {
                 figures.turns += u64::from(work > 0);
                 last_work = now.monotonic;
                 glommio::yield_if_needed().await;
@@ -423,9 +426,10 @@ impl<C: Connector> ShardThread<C> {
                 continue;
             }
             figures.sleeps += 1;
-            if now.monotonic.since(last_work) < SHALLOW_SLEEP {
-                let pause = guarded.shard.poll_deadline().map_or(SHALLOW_SLEEP, |at| at.since(now.monotonic));
-                driver.ring.submit_and_wait(Some(pause.min(SHALLOW_SLEEP)))?;
+            if blocked.is_some() || now.monotonic.since(last_work) < SHALLOW_SLEEP {
+                let longest = blocked.map_or(SHALLOW_SLEEP, full_peer_sleep);
+                let pause = guarded.shard.poll_deadline().map_or(longest, |at| at.since(now.monotonic));
+                driver.ring.submit_and_wait(Some(pause.min(longest)))?;
             } else {
                 if let Some(at) = guarded.shard.poll_deadline() {
                     driver.wake_at(at, now);
@@ -435,8 +439,11 @@ impl<C: Connector> ShardThread<C> {
                     allocator::collect();
                 }
                 if driver.ring.start_waiting() {
-                    if letters.is_empty() {
-                        parking.sleep().await;
+                    if letters.is_empty()
+                        && parking.sleep().await == Rest::Ended
+                        && driver.ring.has_completions()
+                    {
+                        figures.overslept += 1;
                     }
                     driver.ring.stop_waiting();
                 }
