@@ -161,6 +161,16 @@ impl Cluster {
         self.owners.iter().map(|owner| *owner == node).collect()
     }
 
+    /// Which slots it has, or had in one of the last maps.
+    pub fn slots_had_lately(&self, node: u16) -> Vec<bool> {
+        let maps = self.past.iter().map(|(owners, _)| owners).chain([&self.owners]);
+        let mut had = vec![false; self.owners.len()];
+        for owners in maps {
+            had.iter_mut().zip(owners).for_each(|(had, owner)| *had |= *owner == node);
+        }
+        had
+    }
+
     /// Does it copy another?
     pub fn is_replica(&self, node: usize) -> bool {
         self.roles.as_ref().is_some_and(|roles| roles.copies[node].is_some())

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::history::{Fate, History, Sent};
+use super::request::DEADLINE;
 use super::token::tokens;
 use crate::protocol::Protocol;
 use crate::protocol::reply;
@@ -117,7 +118,7 @@ pub(super) struct Allowed {
     pub going_around: bool,
     /// Nodes may say that the cluster is down.
     pub down: bool,
-    /// Too late: nothing else was wrong than that cores did not run.
+    /// Too late: nothing else was wrong than that cores did not run, or that it was held for so long.
     pub lateness: bool,
     pub throttling: bool,
     pub oversized: bool,
@@ -147,6 +148,7 @@ impl Allowed {
             refusals: self.refusals || trouble,
             going_around: self.going_around || trouble || was_held || *keys != 1 || *is_script,
             down: history.was_down(asked.sent.step),
+            lateness: self.lateness || history.age(asked.sent) >= LATE_AFTER,
             ..self
         }
     }
@@ -405,6 +407,8 @@ const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
+/// A request that has a deadline is told less than this before it that there is no time left.
+const LATE_AFTER: Duration = DEADLINE.saturating_sub(Duration::from_millis(500));
 /// Less than a slot is held.
 const HELD_FOR_MOST: Duration = Duration::from_millis(900);
 const REDIRECTS: &str = "reason=redirects ";

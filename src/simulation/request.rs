@@ -9,6 +9,9 @@ use crate::protocol::{Protocol, encode};
 use crate::routing::{Topology, slot_of};
 use crate::values::{Random, Tier};
 
+/// What some requests say that they have.
+pub(super) const DEADLINE: Duration = Duration::from_secs(5);
+
 const SHARED_KEYS: u64 = 12;
 const FAVOURITES: u64 = 2;
 const OWN_KEYS: u64 = 3;
@@ -387,7 +390,9 @@ impl Writer {
             ),
             _ => {
                 let key = self.register();
-                let words: [&[u8]; 6] = [b"QOS", b"CALL", b"DEADLINE", b"5000", b"GET", key.as_bytes()];
+                let millis = DEADLINE.as_millis().to_string();
+                let words: [&[u8]; 6] =
+                    [b"QOS", b"CALL", b"DEADLINE", millis.as_bytes(), b"GET", key.as_bytes()];
                 self.ask(burst, step, &words, Expected::Value(key.clone()));
             }
         }

@@ -1156,8 +1156,8 @@ impl World {
         if let Some(fall) = cluster.roles.as_ref().and_then(|roles| roles.fall)
             && fall.next == Step::Goes
         {
-            // Whoever has not heard that slots have left it asks it for those, too.
-            let mut slots = cluster.slots_of(fall.old);
+            // Whoever has not heard that slots have left it asks it for those, too, and some may have asked before they heard.
+            let mut slots = cluster.slots_had_lately(fall.old);
             for change in self.changes.iter().filter(|change| change.old == fall.old) {
                 slots.iter_mut().zip(&change.slots).for_each(|(has, had)| *has |= had);
             }
