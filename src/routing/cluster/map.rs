@@ -1,5 +1,6 @@
 //! The map: which node owns each slot, and what is known of the nodes. Immutable; every shard has the same, sooner or later.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -200,6 +201,14 @@ impl Map {
         let told = |map: &Self, place| map.node(place).map(|node| (node.key, node.role));
         let places = (0..self.places().max(older.places())).map(|place| BackendId(place as u16));
         places.filter(|place| told(self, *place) != told(older, *place)).collect()
+    }
+
+    /// Who has a slot that somebody else had, or nobody, by an older map.
+    pub fn gained_since(&self, older: &Self) -> BTreeSet<BackendId> {
+        let both = self.owners.iter().zip(&older.owners);
+        both.filter(|(owner, before)| owner != before && **owner != NOBODY)
+            .map(|(owner, _)| BackendId(*owner))
+            .collect()
     }
 
     /// Do both say the same, whatever their versions?

@@ -470,7 +470,12 @@ impl Back {
         self.forget_health(env, backend);
         let is_left = |link: &Link| link.backend == backend && link.state != LinkState::Closed;
         self.drop_links(env, is_left, "store-moved", replies, now);
-        self.links.iter_mut().filter(|link| link.backend == backend).for_each(Link::handle_moved);
+        self.forget_failures(backend);
+    }
+
+    /// A backend is not what it was when it could not be reached: it is connected to at once.
+    pub(super) fn forget_failures(&mut self, backend: BackendId) {
+        self.links.iter_mut().filter(|link| link.backend == backend).for_each(Link::forget_failures);
     }
 
     fn lose_link(

@@ -342,8 +342,8 @@ impl Link {
         self.let_go = 0;
     }
 
-    /// What it is connected to is another: how often it failed says nothing of that.
-    pub fn handle_moved(&mut self) {
+    /// What it is connected to is another, or does something else: how often it failed says nothing of that.
+    pub fn forget_failures(&mut self) {
         self.attempts = 0;
         if let LinkState::BackingOff { .. } = self.state {
             self.state = LinkState::Closed;

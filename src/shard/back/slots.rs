@@ -276,8 +276,9 @@ impl Back {
         forged.retain(|_, until| *until > now.monotonic);
         let is_out = |owner, slot| map.has_lost(owner, slot) || map.is_replica(owner);
         patches.retain(|slot, (owner, until)| *until > now.monotonic && !is_out(*owner, *slot));
-        let changed = slots.map.changed_since(&older);
+        let (changed, gained) = (slots.map.changed_since(&older), slots.map.gained_since(&older));
         let gone: Vec<BackendId> = slots.map.gone_since(&older).map(|node| node.backend).collect();
+        gained.union(&changed.iter().copied().collect()).for_each(|backend| self.forget_failures(*backend));
         changed.into_iter().for_each(|backend| self.meet_anew(env, backend));
         self.leave(env, &gone, replies, now);
         self.give_up_on_fallen(env, replies, now);

@@ -191,6 +191,20 @@ fn a_block_that_was_refused_goes_whole() {
 }
 
 #[test]
+fn that_a_node_could_not_be_reached_says_nothing_of_what_it_has_become_since() {
+    let (mut rig, client, key) = before_a_node();
+    rig.connecting = Connecting::Fails;
+    rig.send(client, &[&["GET", &key]]);
+    assert!(rig.told(client).contains("reason=connect-failed"));
+    // Another takes over, and then it is the other way round.
+    rig.publish_of((NODES, Some(0)), |slot| Some(thirds(slot).max(1)));
+    rig.publish(|slot| Some(thirds(slot)));
+    rig.connecting = Connecting::Works;
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["0 GET"], "it is connected to at once");
+}
+
+#[test]
 fn a_script_may_say_what_it_likes() {
     let (mut rig, client, key) = before_a_node();
     let script = ["EVAL", "code", "1", &key];
