@@ -73,7 +73,11 @@ pub struct TlsFigures {
 pub fn write_tls(page: &mut Exposition, figures: &TlsFigures) {
     let families = [
         ("weir_tls_handshakes_total", "TLS handshakes with clients, by how they ended.", figures.clients),
-        ("weir_tls_store_handshakes_total", "TLS handshakes with stores, by how they ended.", figures.stores),
+        (
+            "weir_tls_store_handshakes_total",
+            "TLS handshakes with stores, of shards and other threads, by how they ended.",
+            figures.stores,
+        ),
     ];
     for (name, help, counts) in families {
         let mut family = page.family(name, help, Kind::Counter);

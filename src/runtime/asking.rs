@@ -7,7 +7,7 @@ use socket2::{Socket, Type};
 
 use super::clock::Clock;
 use super::connect::Spot;
-use super::tls::{Line, StoreTls};
+use super::tls::{Line, StoreTls, is_interruption};
 use crate::protocol::{ReplyScanner, encode};
 use crate::values::Timestamp;
 
@@ -133,11 +133,6 @@ pub(super) fn receive(
         }
     }
     Ok(replies.bytes)
-}
-
-/// Signals, and timeouts: of these the deadline decides.
-fn is_interruption(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// What is left until then.

@@ -15,6 +15,7 @@ use super::listen::BACKLOG;
 use super::reception::{Reception, Stop, Turn, Want};
 use super::ring::{Completion, ReceivedBuffer, Ring, Token};
 use super::tls::{Heard, SecureClient, Session};
+use crate::control::Handshake;
 use crate::protocol::{Room, Segment};
 use crate::values::limits::RECEIVE_BUFFERS;
 use crate::values::time::Now;
@@ -613,7 +614,7 @@ impl Driver {
                 }
             }
             Err(error) => {
-                self.complain(token, &error.to_string(), application, now);
+                self.complain(token, (&error.to_string(), Handshake::Refused), application, now);
                 // A client that is told why it is closed must not lose that; a store may have done anything.
                 let loss = if let Owner::Client(_) = owner { Loss::ByPeer } else { Loss::OnTheWay };
                 self.lose(token, loss, application, now);
@@ -622,8 +623,14 @@ impl Driver {
     }
 
     /// A handshake with a store came to nothing: that is worth a word.
-    fn complain(&mut self, token: Token, problem: &str, application: &mut impl Application, now: Now) {
-        let complaint = self.socket(token).tls.as_mut().and_then(|tls| tls.complaint(problem));
+    fn complain(
+        &mut self,
+        token: Token,
+        (problem, outcome): (&str, Handshake),
+        application: &mut impl Application,
+        now: Now,
+    ) {
+        let complaint = self.socket(token).tls.as_mut().and_then(|tls| tls.complaint(problem, outcome));
         if let Some(complaint) = complaint {
             application.note_insecure(complaint, now);
         }
@@ -644,7 +651,7 @@ impl Driver {
     /// The other side sends no more.
     fn ended(&mut self, token: Token, application: &mut impl Application, now: Now) {
         if !self.socket(token).closing {
-            self.complain(token, "it closed the connection", application, now);
+            self.complain(token, ("it closed the connection", Handshake::Left), application, now);
         }
         let socket = self.socket(token);
         socket.reception.handle_end();
@@ -676,7 +683,7 @@ impl Driver {
                 if socket.closing {
                     self.forget_if_done(token);
                 } else {
-                    self.complain(token, &error.to_string(), application, now);
+                    self.complain(token, (&error.to_string(), Handshake::Left), application, now);
                     self.lose(token, loss_of(error), application, now);
                 }
                 return;
@@ -784,7 +791,7 @@ impl Driver {
         | Action::ResumeReading(owner)) = action;
         let Some(token) = self.token_of(owner) else { return };
         if matches!(action, Action::Close(_) | Action::Reset(_)) {
-            self.complain(token, "it did not answer in time", application, now);
+            self.complain(token, ("it did not answer in time", Handshake::TimedOut), application, now);
         }
         match action {
             Action::Connect { .. } => {}

@@ -8,7 +8,7 @@ use rustls::ServerConnection;
 use rustls::server::{Accepted, Acceptor};
 
 use super::files::Terms;
-use super::session::outcome_of;
+use super::tally::outcome_of;
 use crate::control::Handshake;
 use crate::runtime::driver::Entrance;
 use crate::values::Timestamp;

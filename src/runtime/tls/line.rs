@@ -7,18 +7,30 @@ use rustls::Connection;
 use socket2::Socket;
 
 use super::session::Session;
+use super::tally::StoreHandshake;
+use crate::control::Handshake;
 
 /// It is read and written like a socket. Each of that waits once for the socket at most, as long as that may; where TLS has not come so far,
 /// it says that it would have to wait.
 pub(in crate::runtime) struct Line {
     socket: Socket,
-    tls: Option<Box<Connection>>,
+    tls: Option<Box<Secured>>,
+}
+
+/// What stands around it.
+struct Secured {
+    connection: Connection,
+    handshake: Option<StoreHandshake>,
 }
 
 impl Line {
     /// Around a socket that is connected. The handshake comes with the first bytes.
     pub fn new(socket: Socket, session: Option<Session>) -> Self {
-        Self { socket, tls: session.map(|session| Box::new(session.into_connection())) }
+        let secured = session.map(|session| {
+            let (connection, handshake) = session.apart();
+            Box::new(Secured { connection, handshake })
+        });
+        Self { socket, tls: secured }
     }
 
     /// How long it waits for the other side.
@@ -28,42 +40,67 @@ impl Line {
     }
 }
 
-/// Lets TLS say or hear something, once.
-fn step(tls: &mut Connection, socket: &mut Socket) -> io::Result<()> {
-    if tls.wants_write() {
-        return tls.write_tls(socket).map(|_| ());
+impl Secured {
+    /// Lets TLS say or hear something, once.
+    fn step(&mut self, socket: &mut Socket) -> io::Result<()> {
+        let gone_on = self.go_on(socket);
+        let is_done = !self.connection.is_handshaking();
+        if let Some(handshake) = &mut self.handshake {
+            match &gone_on {
+                Ok(()) if is_done => handshake.end(Handshake::Done),
+                // Whoever waits for it decides for how long.
+                Err(error) if is_interruption(error) => handshake.go_on(Handshake::TimedOut),
+                _ => handshake.go_on(Handshake::Left),
+            }
+        }
+        gone_on
     }
-    if tls.read_tls(socket)? == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+
+    fn go_on(&mut self, socket: &mut Socket) -> io::Result<()> {
+        let Self { connection, handshake } = self;
+        if connection.wants_write() {
+            return connection.write_tls(socket).map(|_| ());
+        }
+        if connection.read_tls(socket)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        connection.process_new_packets().map(|_| ()).map_err(|error| {
+            if let Some(handshake) = handshake {
+                handshake.note_error(&error);
+            }
+            let _ = connection.write_tls(socket);
+            io::Error::new(io::ErrorKind::InvalidData, error)
+        })
     }
-    tls.process_new_packets().map(|_| ()).map_err(|error| {
-        let _ = tls.write_tls(socket);
-        io::Error::new(io::ErrorKind::InvalidData, error)
-    })
+}
+
+/// Signals, and timeouts: of these the deadline decides.
+pub(in crate::runtime) fn is_interruption(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 impl Read for Line {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else { return self.socket.read(bytes) };
-        match tls.reader().read(bytes) {
+        match tls.connection.reader().read(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             read => return read,
         }
-        step(tls, &mut self.socket)?;
-        tls.reader().read(bytes)
+        tls.step(&mut self.socket)?;
+        tls.connection.reader().read(bytes)
     }
 }
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else { return self.socket.write(bytes) };
-        if tls.is_handshaking() || tls.wants_write() {
-            step(tls, &mut self.socket)?;
+        if tls.connection.is_handshaking() || tls.connection.wants_write() {
+            tls.step(&mut self.socket)?;
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let taken = tls.writer().write(bytes)?;
+        let taken = tls.connection.writer().write(bytes)?;
         // What does not leave now does before anything is read.
-        let _ = tls.write_tls(&mut self.socket);
+        let _ = tls.connection.write_tls(&mut self.socket);
         Ok(taken)
     }
 

@@ -30,7 +30,7 @@ mod tests;
 pub(super) use certificates_thread::{CertificatesThread, Watched};
 pub(super) use files::{Terms, TlsFiles};
 pub(super) use handshakes_thread::{HandshakesThread, Rates, ToHandshakes};
-pub(super) use line::Line;
+pub(super) use line::{Line, is_interruption};
 pub(super) use session::{Heard, SecureClient, Session};
 pub(super) use stores::StoreTls;
 pub(super) use tally::Tally;

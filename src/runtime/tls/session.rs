@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, Connection, ServerConnection};
 
 use super::credentials::Credential;
 use super::names::name_in;
-use super::tally::{OpenConnection, Tally};
+use super::tally::{OpenConnection, StoreHandshake, Tally};
 use crate::control::Handshake;
 use crate::protocol::Segment;
 use crate::runtime::driver::Entrance;
@@ -44,7 +44,7 @@ enum Far {
     /// What it has shown, if it had to.
     Client(OpenConnection, Option<Arc<Credential>>),
     /// A store, as errors call it.
-    Store { name: Box<str>, tally: Arc<Tally>, told: bool },
+    Store { name: Box<str>, handshake: StoreHandshake, told: bool },
 }
 
 /// What has come of bytes that arrived.
@@ -90,7 +90,7 @@ impl Session {
         tally: &Arc<Tally>,
     ) -> Result<Self, rustls::Error> {
         let connection = ClientConnection::new(config, name)?;
-        let far = Far::Store { name: host.into(), tally: Arc::clone(tally), told: false };
+        let far = Far::Store { name: host.into(), handshake: StoreHandshake::new(tally), told: false };
         Ok(Self::new(Connection::Client(connection), far, false))
     }
 
@@ -99,9 +99,13 @@ impl Session {
         Self { connection, far, ready, ended: false, heard: false, plain: None, taken: 0, progress: 0 }
     }
 
-    /// The bare connection, for who does without the rest.
-    pub fn into_connection(self) -> Connection {
-        self.connection
+    /// The bare connection and its handshake with a store, for who does without the rest.
+    pub fn apart(self) -> (Connection, Option<StoreHandshake>) {
+        let handshake = match self.far {
+            Far::Store { handshake, .. } => Some(handshake),
+            Far::Client(..) => None,
+        };
+        (self.connection, handshake)
     }
 
     /// Has the other side said that it sends no more?
@@ -119,7 +123,13 @@ impl Session {
     pub fn receive(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> Result<Heard, rustls::Error> {
         let before = (self.ready, self.ended);
         loop {
-            let state = self.connection.process_new_packets().inspect_err(|error| self.note_error(error))?;
+            let state = match self.connection.process_new_packets() {
+                Ok(state) => state,
+                Err(error) => {
+                    self.far.note_error(&error);
+                    return Err(error);
+                }
+            };
             let length = plain.len();
             plain.resize(length + state.plaintext_bytes_to_read(), 0);
             // As much as was said is there.
@@ -142,7 +152,9 @@ impl Session {
         }
         if !self.ready && !self.connection.is_handshaking() {
             self.ready = true;
-            self.note_store(Handshake::Done);
+            if let Far::Store { handshake, .. } = &mut self.far {
+                handshake.end(Handshake::Done);
+            }
         }
         Ok(Heard { ready: self.ready && !before.0, ended: self.ended && !before.1 })
     }
@@ -168,6 +180,9 @@ impl Session {
         }
         if !self.connection.wants_write() {
             return None;
+        }
+        if let Far::Store { handshake, .. } = &mut self.far {
+            handshake.go_on(Handshake::Left);
         }
         let mut bytes = Vec::new();
         while self.connection.wants_write()
@@ -220,11 +235,13 @@ impl Session {
     }
 
     /// The connection was lost before a store said anything: what to say of it, if nothing was said. With TLS 1.3 the handshake
-    /// is over on this side before the store has looked at weir's certificate.
-    pub fn complaint(&mut self, problem: &str) -> Option<String> {
+    /// is over on this side before the store has looked at weir's certificate. `outcome` is how the handshake ended if it
+    /// was not over.
+    pub fn complaint(&mut self, problem: &str, outcome: Handshake) -> Option<String> {
         match &mut self.far {
-            Far::Store { name, told, .. } if !self.heard && !*told => {
+            Far::Store { name, handshake, told } if !self.heard && !*told => {
                 *told = true;
+                handshake.give_up(outcome);
                 Some(if self.ready {
                     format!(
                         "store {name}: lost right after the handshake ({problem}): it may want another certificate of weir \
@@ -237,39 +254,14 @@ impl Session {
             _ => None,
         }
     }
-
-    fn note_error(&mut self, error: &rustls::Error) {
-        match &self.far {
-            Far::Client(open, _) => open.tally().note_broken(),
-            Far::Store { tally, .. } if self.ready => tally.note_broken(),
-            Far::Store { .. } => self.note_store(outcome_of(error)),
-        }
-    }
-
-    fn note_store(&self, outcome: Handshake) {
-        if let Far::Store { tally, .. } = &self.far {
-            tally.note_store(outcome);
-        }
-    }
 }
 
-/// How a handshake ends with that.
-pub(super) fn outcome_of(error: &rustls::Error) -> Handshake {
-    use rustls::AlertDescription as Alert;
-    use rustls::Error;
-    match error {
-        Error::InvalidCertificate(_)
-        | Error::InvalidCertRevocationList(_)
-        | Error::NoCertificatesPresented
-        | Error::AlertReceived(
-            Alert::BadCertificate
-            | Alert::UnknownCA
-            | Alert::CertificateUnknown
-            | Alert::CertificateExpired
-            | Alert::CertificateRequired
-            | Alert::UnsupportedCertificate,
-        ) => Handshake::Certificate,
-        Error::InvalidMessage(_) => Handshake::NotTls,
-        _ => Handshake::Refused,
+impl Far {
+    /// What it sent is no TLS, or not the right one.
+    fn note_error(&mut self, error: &rustls::Error) {
+        match self {
+            Self::Client(open, _) => open.tally().note_broken(),
+            Self::Store { handshake, .. } => handshake.note_error(error),
+        }
     }
 }

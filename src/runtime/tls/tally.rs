@@ -30,11 +30,6 @@ impl Tally {
         count(&self.clients[outcome as usize]);
     }
 
-    /// A handshake with a store is over.
-    pub fn note_store(&self, outcome: Handshake) {
-        count(&self.stores[outcome as usize]);
-    }
-
     /// So many are under way with clients.
     pub fn note_under_way(&self, handshakes: usize) {
         self.under_way.store(handshakes as u64, Ordering::Relaxed);
@@ -84,6 +79,60 @@ impl Tally {
     }
 }
 
+/// A handshake with a store: once it has begun it ends once, also where it is given up.
+#[derive(Debug)]
+pub(in crate::runtime) struct StoreHandshake {
+    tally: Arc<Tally>,
+    /// How it ends if nobody waits for it any more. None before it begins, and after its end.
+    otherwise: Option<Handshake>,
+    ended: bool,
+}
+
+impl StoreHandshake {
+    pub fn new(tally: &Arc<Tally>) -> Self {
+        Self { tally: Arc::clone(tally), otherwise: None, ended: false }
+    }
+
+    /// Something was said, or waited for: whoever gives it up now does because of that.
+    pub fn go_on(&mut self, otherwise: Handshake) {
+        if !self.ended {
+            self.otherwise = Some(otherwise);
+        }
+    }
+
+    /// Nobody waits for it any more.
+    pub fn give_up(&mut self, outcome: Handshake) {
+        if self.otherwise.is_some() {
+            self.end(outcome);
+        }
+    }
+
+    /// It is over. What comes of the connection later is nothing of it.
+    pub fn end(&mut self, outcome: Handshake) {
+        self.otherwise = None;
+        if !std::mem::replace(&mut self.ended, true) {
+            count(&self.tally.stores[outcome as usize]);
+        }
+    }
+
+    /// What came was wrong, in the handshake or behind it.
+    pub fn note_error(&mut self, error: &rustls::Error) {
+        if self.ended {
+            self.tally.note_broken();
+        } else {
+            self.end(outcome_of(error));
+        }
+    }
+}
+
+impl Drop for StoreHandshake {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.otherwise {
+            self.end(outcome);
+        }
+    }
+}
+
 /// A connection of a client that is open; counted as long as this lives.
 #[derive(Debug)]
 pub(in crate::runtime) struct OpenConnection(Arc<Tally>);
@@ -102,5 +151,26 @@ impl OpenConnection {
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How a handshake ends with that.
+pub(super) fn outcome_of(error: &rustls::Error) -> Handshake {
+    use rustls::AlertDescription as Alert;
+    use rustls::Error;
+    match error {
+        Error::InvalidCertificate(_)
+        | Error::InvalidCertRevocationList(_)
+        | Error::NoCertificatesPresented
+        | Error::AlertReceived(
+            Alert::BadCertificate
+            | Alert::UnknownCA
+            | Alert::CertificateUnknown
+            | Alert::CertificateExpired
+            | Alert::CertificateRequired
+            | Alert::UnsupportedCertificate,
+        ) => Handshake::Certificate,
+        Error::InvalidMessage(_) => Handshake::NotTls,
+        _ => Handshake::Refused,
     }
 }

@@ -13,6 +13,7 @@ use rustls::ServerConnection;
 
 use super::files::{Terms, TlsFiles};
 use super::handshake::{Shaking, Step};
+use super::line::{Line, is_interruption};
 use super::session::{Heard, Session};
 use super::stores::StoreTls;
 use super::tally::Tally;
@@ -158,15 +159,77 @@ fn a_store_that_is_not_the_right_one_is_refused_and_named() {
     let tally = Arc::default();
     let mut near = store_tls(&tally).session("elsewhere").expect("a name");
     let problem = shaken(&mut near, &terms()).expect_err("another name");
-    let told = near.complaint(&problem.to_string()).expect("the first time");
+    let told = near.complaint(&problem.to_string(), Handshake::Refused).expect("the first time");
     assert!(told.starts_with("store elsewhere: ") && told.contains("certificate"), "{told}");
-    assert_eq!(near.complaint("again"), None);
+    assert_eq!(near.complaint("again", Handshake::Left), None);
     assert_eq!(tally.figures().stores[Handshake::Certificate as usize], 1);
     // One that speaks no TLS.
     let mut near = store_tls(&tally).session("localhost").expect("a name");
     near.receive(b"-ERR unknown command\r\n", &mut Vec::new()).expect_err("no TLS");
     assert_eq!(tally.figures().stores[Handshake::NotTls as usize], 1);
     assert!(store_tls(&tally).session("no name").is_err());
+}
+
+/// Says something to a store that `answer` is, on a thread that waits.
+fn asked(stores: &StoreTls, answer: impl FnOnce(TcpStream) + Send + 'static) -> std::io::Result<usize> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let socket = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
+    let (far, _) = listener.accept().expect("one has come");
+    let store = std::thread::spawn(move || answer(far));
+    let mut line = Line::new(socket.into(), Some(stores.session("localhost").expect("a name")));
+    line.set_timeout(Duration::from_millis(20)).expect("a socket");
+    let heard = (0..500).find_map(|_| match line.read(&mut [0; 16]) {
+        Err(error) if is_interruption(&error) => None,
+        heard => Some(heard),
+    });
+    drop(line);
+    store.join().expect("it does not fail");
+    heard.unwrap_or_else(|| Err(std::io::ErrorKind::TimedOut.into()))
+}
+
+#[test]
+fn a_handshake_with_a_store_is_counted_once_however_it_ends() {
+    let tally = Arc::<Tally>::default();
+    let stores = store_tls(&tally);
+    let counted = |outcome: Handshake| tally.figures().stores[outcome as usize];
+    let all = || tally.figures().stores.iter().sum::<u64>();
+    // Nothing was said yet: it has not begun.
+    let mut near = stores.session("localhost").expect("a name");
+    assert_eq!(near.complaint("no way there", Handshake::TimedOut).map(|_| all()), Some(0));
+    drop(near);
+    assert_eq!(all(), 0);
+    // A shard's: given up for a reason, or without one.
+    let mut near = stores.session("localhost").expect("a name");
+    near.encrypt().expect("the first word");
+    near.complaint("it did not answer in time", Handshake::TimedOut).expect("the first time");
+    drop(near);
+    let mut near = stores.session("localhost").expect("a name");
+    near.encrypt().expect("the first word");
+    drop(near);
+    assert_eq!((counted(Handshake::TimedOut), counted(Handshake::Left), all()), (1, 1, 2));
+    // What comes behind a handshake is nothing of it.
+    let mut near = stores.session("localhost").expect("a name");
+    shaken(&mut near, &terms()).expect("hands are shaken");
+    near.receive(&[0x17, 3, 3, 0, 1, 0], &mut Vec::new()).expect_err("no record");
+    drop(near);
+    assert_eq!((counted(Handshake::Done), tally.figures().broken, all()), (1, 1, 3));
+    // Threads that wait: a store that shakes hands, one that leaves, one that speaks no TLS.
+    let terms = terms();
+    let read = asked(&stores, move |mut far| {
+        let mut tls = ServerConnection::new(Arc::clone(&terms.config)).expect("it is right");
+        tls.writer().write_all(b"+PONG\r\n").expect("in memory");
+        tls.complete_io(&mut far).expect("hands are shaken");
+        tls.complete_io(&mut far).expect("it was said");
+    });
+    assert_eq!((read.expect("its answer"), counted(Handshake::Done)), (7, 2));
+    asked(&stores, drop).expect_err("it is gone");
+    assert_eq!(counted(Handshake::Left), 2);
+    asked(&stores, |mut far| {
+        far.read_exact(&mut [0; 64]).expect("the first word");
+        far.write_all(b"-ERR unknown command\r\n").expect("a socket buffer");
+    })
+    .expect_err("no TLS");
+    assert_eq!((counted(Handshake::NotTls), all()), (1, 6));
 }
 
 /// A client's socket, and the handshake with it at our end.
