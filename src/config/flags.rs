@@ -15,7 +15,7 @@ use super::storage::{AddressParser, FleetStore, Storage};
 use super::token::Secret;
 use super::top::TopFlags;
 use super::units::{Size, duration, positive_duration, request_units};
-use crate::values::limits::{CLIENTS_MAX, FLEET_NAMESPACE_BYTES_MAX, SHARDS_MAX};
+use crate::values::limits::{CLIENTS_MAX, FLEET_KEYS_MAX, FLEET_NAMESPACE_BYTES_MAX, SHARDS_MAX};
 
 const CLIENTS: &str = "Clients";
 const TLS: &str = "TLS";
@@ -226,6 +226,12 @@ pub struct Flags {
     #[arg(long, env = "WEIR_FLEET_NAMESPACE", value_name = "NAME", help_heading = QUOTAS)]
     #[arg(value_parser = namespace, default_value = "weir")]
     pub fleet_namespace: String,
+
+    /// So many of the users who ask this host for most are counted in --fleet too, up to 1000: what others may have of their
+    /// quotas here is an even part. 0 is that users' quotas are each weir's own
+    #[arg(long, env = "WEIR_FLEET_USERS", value_name = "N", help_heading = QUOTAS)]
+    #[arg(value_parser = number(0, FLEET_KEYS_MAX as u64), default_value = "0")]
+    pub fleet_users: u64,
 
     /// Request units of any request; `weir-calibrate` finds what fits a store
     #[arg(long, env = "WEIR_RU_BASE", value_name = "RU", help_heading = QUOTAS)]

@@ -3,6 +3,7 @@
 pub mod address;
 pub mod cores;
 pub mod flags;
+pub mod fleet;
 pub mod hot;
 pub mod layers;
 pub mod overload;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use address::addresses_of;
 pub use cores::Cores;
 pub use flags::{Command, Flags};
+pub use fleet::FleetTerms;
 pub use hot::{HotLimits, HotScripts};
 pub use layers::{Layer, LimiterKind};
 pub use overload::OverloadLimits;
@@ -106,8 +108,8 @@ pub struct Config {
     pub limiter: LimiterKind,
     /// How often cores reconcile what they spent.
     pub reconcile: Duration,
-    /// Where a fleet counts that shares quotas, and the fleet's name there.
-    pub fleet: Option<(FleetStore, String)>,
+    /// The fleet with which quotas are shared.
+    pub fleet: Option<FleetTerms>,
     /// What the terms of a price weigh.
     pub weights: Weights,
     /// What a walk may look at in one step.
@@ -184,6 +186,7 @@ impl Config {
         let admin_token = token_source(&flags)?;
         let overload = OverloadLimits::from_flags(&flags)?;
         let hot = HotLimits::from_flags(&flags)?;
+        let fleet = FleetTerms::from_flags(&flags)?;
         Ok(Self {
             http: http_addresses(&flags, &listen)?,
             tls: tls_settings(&flags, &listen)?,
@@ -213,7 +216,7 @@ impl Config {
             login_timeout: (!flags.login_timeout.is_zero()).then_some(flags.login_timeout),
             limiter: flags.limiter,
             reconcile: flags.reconcile,
-            fleet: flags.fleet.map(|store| (store, flags.fleet_namespace)),
+            fleet,
             weights: Weights {
                 base: flags.ru_base,
                 kib_in: flags.ru_kib_in,
@@ -544,6 +547,12 @@ mod tests {
             (
                 "--fleet redis://h --limiter static",
                 "--fleet is for --limiter buckets, and the limiter is static",
+            ),
+            ("--fleet-users 10", "--fleet-users is for --fleet, which says where they are counted"),
+            (
+                "--fleet redis://h --fleet-users 10",
+                "--fleet-users: names of users are hashed with the password in --fleet, and there is none: \
+                 redis://:PASSWORD@HOST:PORT is wanted, the same for all weirs",
             ),
             (
                 "--fleet redis://h --disable hot,rate",

@@ -1,9 +1,14 @@
 //! One quota for a fleet, as the control executor sees to it: what tenants ask for goes to the fleet's store once a period, and what
 //! that says of all hosts becomes this host's part of each quota, which the pools go by.
 
+mod users;
+
 use std::time::Duration;
 
 use serde::Serialize;
+
+pub use self::users::UserFigures;
+use self::users::Users;
 
 use super::Versions;
 use super::http::{Response, Status};
@@ -35,6 +40,8 @@ pub struct FleetSettings {
     pub host: HostId,
     /// What names of tenants become buckets with.
     pub secret: [u64; 2],
+    /// So many users are counted; none if their quotas are not shared.
+    pub users_max: usize,
 }
 
 /// One round trip: what is sent, and how many replies that has.
@@ -97,11 +104,21 @@ impl State {
     }
 }
 
+/// Whose quota it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Everybody,
+    Tenant(TenantId),
+    /// A user's, who for so many periods was asked for little.
+    User {
+        quiet: u32,
+    },
+}
+
 /// One quota that the fleet shares.
 #[derive(Clone, Debug)]
 struct Place {
-    /// None is everybody's.
-    tenant: Option<TenantId>,
+    whose: Whose,
     /// In the store.
     key: String,
     bucket: BucketId,
@@ -122,8 +139,9 @@ struct Asked {
 pub struct FleetQuotas {
     settings: FleetSettings,
     fleet: Fleet,
-    /// Everybody's first, if there is one, then tenants by their ids: those that have a quota.
+    /// Everybody's first, if there is one, then tenants by their ids: those that have a quota. Then users, in no order.
     places: Vec<Place>,
+    users: Users,
     /// By tenant.
     place_of: Vec<Option<usize>>,
     asked: Vec<Asked>,
@@ -149,6 +167,7 @@ impl FleetQuotas {
             fleet: Fleet::new(settings.host, PERIOD, sizes),
             settings,
             places: Vec::new(),
+            users: Users::default(),
             place_of: Vec::new(),
             asked: vec![Asked::default(); quotas.len()],
             added: Vec::new(),
@@ -172,6 +191,7 @@ impl FleetQuotas {
     /// Other quotas are in force. A tenant is known by its name.
     pub fn handle_quotas(&mut self, quotas: &Quotas, pools: &mut Reconciliation, now: Timestamp) {
         let mut next = places(&self.settings, quotas);
+        let users = self.take_users();
         let mut before = std::mem::take(&mut self.places);
         let mut moved = vec![None; next.len()];
         // Both are in the order of the quota file; a map would be as long as this is short.
@@ -187,6 +207,7 @@ impl FleetQuotas {
         gone.for_each(|(_, place)| pools.forget_part(place.bucket));
         let sizes = next.iter().map(|place| place.capacity.ru_per_second);
         self.fleet.replace(sizes.zip(moved));
+        next.extend(users);
         self.take_places(next, quotas.len());
         self.asked = vec![Asked::default(); quotas.len()];
         self.added.clear();
@@ -197,7 +218,7 @@ impl FleetQuotas {
     fn take_places(&mut self, places: Vec<Place>, tenants: usize) {
         self.place_of = vec![None; tenants];
         for (at, place) in places.iter().enumerate() {
-            if let Some(tenant) = place.tenant {
+            if let Whose::Tenant(tenant) = place.whose {
                 self.place_of[usize::from(tenant.0)] = Some(at);
             }
         }
@@ -221,6 +242,7 @@ impl FleetQuotas {
             self.handle_loss(Ending::Lost, "it did not answer in time");
         }
         self.tell_demand(now);
+        self.choose_users(pools, now);
         let question = self.fleet.begin(now);
         (self.begun_at, self.awaited) = (Some(now), Some(question.tick));
         let exchange = self.written(&question);
@@ -250,9 +272,14 @@ impl FleetQuotas {
             };
             everybody = everybody.saturating_add(of_everybody);
         }
-        if self.places.first().is_some_and(|place| place.tenant.is_none()) {
+        if self.is_shared_by_everybody() {
             self.fleet.handle_demand(0, everybody);
         }
+    }
+
+    /// Is there a quota of everybody's? It has the first place.
+    fn is_shared_by_everybody(&self) -> bool {
+        self.places.first().is_some_and(|place| place.whose == Whose::Everybody)
     }
 
     fn written(&self, question: &Question) -> Exchange {
@@ -396,6 +423,7 @@ impl FleetQuotas {
 
     /// Tells the pools what changed.
     fn apply(&mut self, pools: &mut Reconciliation, now: Timestamp) {
+        self.tell_terms(pools);
         for (at, place) in self.places.iter_mut().enumerate() {
             let part = self.fleet.part(at, now);
             if place.told != Some(part) {
@@ -438,7 +466,7 @@ impl FleetQuotas {
     pub fn part(&self, tenant: Option<TenantId>, now: Timestamp) -> Option<Part> {
         let at = match tenant {
             Some(tenant) => self.place_of.get(usize::from(tenant.0)).copied().flatten()?,
-            None => self.places.first().is_some_and(|place| place.tenant.is_none()).then_some(0)?,
+            None => self.is_shared_by_everybody().then_some(0)?,
         };
         Some(self.fleet.part(at, now))
     }
@@ -454,8 +482,8 @@ impl FleetQuotas {
         let is_cut = tenants.len() > TENANTS_SHOWN_MAX;
         tenants.truncate(TENANTS_SHOWN_MAX);
         let next = tenants.last().filter(|_| is_cut).map(|(_, last)| format!("/fleet?after={}", last.name));
-        let everybody = self.places.first().filter(|place| place.tenant.is_none() && after.is_empty());
-        let everybody = everybody.map(|_| self.shown("global", "global", 0, now));
+        let everybody = (self.is_shared_by_everybody() && after.is_empty())
+            .then(|| self.shown("global", "global", 0, now));
         let tenants = tenants.into_iter().filter_map(|(id, tenant)| {
             let at = self.place_of.get(usize::from(id.0)).copied().flatten()?;
             Some(self.shown("tenant", &tenant.name, at, now))
@@ -474,6 +502,7 @@ impl FleetQuotas {
             },
             problem: self.problem.as_deref(),
             scopes: everybody.into_iter().chain(tenants).collect(),
+            users: self.users(),
             next,
         };
         Response::json(Status::Ok, &page)
@@ -504,6 +533,8 @@ struct Page<'a> {
     exchanges: ExchangesShown,
     problem: Option<&'a str>,
     scopes: Vec<ScopeShown<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    users: Option<UserFigures>,
     next: Option<String>,
 }
 
@@ -535,10 +566,17 @@ impl Exchange {
     }
 }
 
+impl FleetSettings {
+    /// Where a quota is counted.
+    fn key(&self, scope: &str) -> String {
+        format!("{{weir:{}}}:d:{scope}", self.namespace)
+    }
+}
+
 fn places(settings: &FleetSettings, quotas: &Quotas) -> Vec<Place> {
-    let key = |scope: &str| format!("{{weir:{}}}:d:{scope}", settings.namespace);
+    let key = |scope: &str| settings.key(scope);
     let everybody = quotas.global().map(|limit| Place {
-        tenant: None,
+        whose: Whose::Everybody,
         key: key("global"),
         bucket: BucketId::GLOBAL,
         capacity: capacity_of(limit),
@@ -546,7 +584,7 @@ fn places(settings: &FleetSettings, quotas: &Quotas) -> Vec<Place> {
     });
     let tenants = quotas.tenants().filter_map(|(id, tenant)| {
         Some(Place {
-            tenant: Some(id),
+            whose: Whose::Tenant(id),
             key: key(&format!("tenant:{}", tenant.name)),
             bucket: bucket_of(settings.secret, &tenant.name, None),
             capacity: capacity_of(tenant.limit?),

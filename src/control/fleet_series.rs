@@ -24,6 +24,12 @@ pub fn write_fleet<'a>(
         let help = "Time since the fleet's store last answered.";
         page.family("weir_fleet_answer_age_seconds", help, Kind::Gauge).sample(&[], age.as_secs_f64());
     }
+    if let Some(users) = fleet.users() {
+        let help = "Users whose quotas this host counts with the fleet's store.";
+        page.family("weir_fleet_users", help, Kind::Gauge).sample(&[], users.counted as u64);
+        let help = "How often a user who asked for much was not among them, for a second, because they were too many.";
+        page.family("weir_fleet_users_left_out_total", help, Kind::Counter).sample(&[], users.left_out);
+    }
     let help = "The part of a quota that this host gives out.";
     let mut shares = page.family("weir_fleet_share_ratio", help, Kind::Gauge);
     let everybody = std::iter::once(("global", "global", fleet.part(None, now)));

@@ -65,6 +65,7 @@ mod tests {
             bucket,
             capacity,
             wanted: 0,
+            asked: 0,
             spent: 500 * UNIT as i64,
             surprise: 0,
             returned: 0,

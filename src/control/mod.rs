@@ -33,7 +33,7 @@ mod tls_series;
 pub mod top;
 
 pub use cluster::{node_names, slots_line};
-pub use fleet::{Exchange, FleetQuotas, FleetSettings, PERIOD as FLEET_PERIOD};
+pub use fleet::{Exchange, FleetQuotas, FleetSettings, PERIOD as FLEET_PERIOD, UserFigures};
 pub use hot_keys::write_hot_keys;
 pub use info::info;
 pub use journal::{Journal, Line};

@@ -59,12 +59,33 @@ pub struct Pool {
     bucket: Bucket,
     holders: Vec<Holder>,
     forgiven: MicroUnits,
+    /// What was asked for in a stretch of time, and which one that was.
+    asked: MicroUnits,
+    asked_in: u32,
 }
 
 impl Pool {
     /// A full one, of which this process has a part.
     pub fn full(capacity: Capacity, part: Part, now: Timestamp) -> Self {
-        Self { bucket: Bucket::full(capacity, part, now), holders: Vec::new(), forgiven: 0 }
+        let bucket = Bucket::full(capacity, part, now);
+        Self { bucket, holders: Vec::new(), forgiven: 0, asked: 0, asked_in: 0 }
+    }
+
+    /// This process's part of it.
+    pub fn part(&self) -> Part {
+        self.bucket.part()
+    }
+
+    /// So much more was asked for in this stretch: what was before, and what is now.
+    pub fn note_asked(&mut self, amount: MicroUnits, stretch: u32) -> (MicroUnits, MicroUnits) {
+        let before = self.asked(stretch);
+        (self.asked, self.asked_in) = (before.saturating_add(amount), stretch);
+        (before, self.asked)
+    }
+
+    /// What was asked for in it so far.
+    pub fn asked(&self, stretch: u32) -> MicroUnits {
+        if self.asked_in == stretch { self.asked } else { 0 }
     }
 
     /// How large all of it is.
@@ -304,6 +325,7 @@ mod tests {
         bucket: BucketId(7),
         capacity: CAPACITY,
         wanted: 0,
+        asked: 0,
         spent: 0,
         surprise: 0,
         returned: 0,

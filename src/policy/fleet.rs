@@ -95,7 +95,9 @@ pub struct Fleet {
     period: Duration,
     tick: u64,
     others: BTreeMap<HostId, Seen>,
+    /// Those that are always there, then those that come and go.
     scopes: Vec<Scope>,
+    fixed: usize,
     /// The question that was not answered yet.
     asked: Option<(Timestamp, Vec<(usize, u64)>)>,
     asked_at: Option<Timestamp>,
@@ -105,12 +107,13 @@ pub struct Fleet {
 impl Fleet {
     /// A host that has heard of nobody, with quotas of so many request units per second.
     pub fn new(own: HostId, period: Duration, quotas: impl Iterator<Item = u64>) -> Self {
-        let scopes = quotas.map(|quota| Scope::new(quota, UNKNOWN)).collect();
+        let scopes: Vec<Scope> = quotas.map(|quota| Scope::new(quota, UNKNOWN)).collect();
         Self {
             own,
             period,
             tick: 0,
             others: BTreeMap::new(),
+            fixed: scopes.len(),
             scopes,
             asked: None,
             asked_at: None,
@@ -118,10 +121,35 @@ impl Fleet {
         }
     }
 
-    /// Other quotas: for each its size, and its place before if it was there. A question under way is given up.
+    /// One more quota, which has the last place. It is one of many of which only those are counted that are asked for much:
+    /// until it is known what others are asked for, this host gives out what it may of any that is not counted.
+    pub fn admit(&mut self, ru_per_second: u64) {
+        let part = self.uncounted();
+        self.scopes.push(Scope { heard_at: self.heard_at, ..Scope::new(ru_per_second, part) });
+    }
+
+    /// One of those is counted no more, and the last takes its place. A question under way is given up.
+    pub fn dismiss(&mut self, place: usize) {
+        self.handle_lost();
+        debug_assert!(place >= self.fixed, "it is one that came");
+        self.scopes.swap_remove(place);
+    }
+
+    /// A quota has another size.
+    pub fn resize(&mut self, place: usize, ru_per_second: u64) {
+        self.scopes[place].ru_per_second = ru_per_second;
+    }
+
+    /// What this host may give out of a quota that is not counted because it is asked for little of it.
+    pub fn uncounted(&self) -> Part {
+        if self.heard_at.is_some() { Part::even(self.hosts()) } else { UNKNOWN }
+    }
+
+    /// Other quotas that are always there: for each its size, and its place before if it was there. A question under way is given up.
     pub fn replace(&mut self, quotas: impl Iterator<Item = (u64, Option<usize>)>) {
         self.handle_lost();
         let newcomer = if self.heard_at.is_some() { self.floor() } else { UNKNOWN };
+        let guests = self.scopes.split_off(self.fixed);
         let mut before: Vec<Option<Scope>> = std::mem::take(&mut self.scopes).into_iter().map(Some).collect();
         self.scopes = quotas
             .map(|(ru_per_second, place)| {
@@ -132,6 +160,8 @@ impl Fleet {
                 }
             })
             .collect();
+        self.fixed = self.scopes.len();
+        self.scopes.extend(guests);
     }
 
     /// Somebody asked for so much, whether it was granted or not.
@@ -141,10 +171,21 @@ impl Fleet {
         }
     }
 
+    /// Was more asked for since the last question than what any host may give out? Then others have to know.
+    pub fn is_heavy(&self, scope: usize, now: Timestamp) -> bool {
+        let elapsed = self.elapsed(now);
+        self.scopes.get(scope).is_some_and(|scope| scope.is_above(self.floor(), elapsed))
+    }
+
+    /// Since the last question.
+    fn elapsed(&self, now: Timestamp) -> Duration {
+        self.asked_at.map_or(self.period, |asked_at| now.since(asked_at))
+    }
+
     /// A period is over: what to ask. A question that was not answered is given up.
     pub fn begin(&mut self, now: Timestamp) -> Question {
         self.handle_lost();
-        let elapsed = self.asked_at.map_or(self.period, |asked_at| now.since(asked_at));
+        let elapsed = self.elapsed(now);
         let hosts = self.hosts();
         for scope in &mut self.scopes {
             scope.demand_shown = per_second(scope.demand, elapsed);
@@ -164,7 +205,7 @@ impl Fleet {
         let floor = self.floor();
         let is_heavy = |scope: &Scope| scope.is_above(floor, elapsed);
         let (mut heavy, light): (Vec<usize>, Vec<usize>) =
-            (0..self.scopes.len()).partition(|place| is_heavy(&self.scopes[*place]));
+            (0..self.fixed).partition(|place| is_heavy(&self.scopes[*place]));
         // Who asks for more than there are keys: the heaviest have them, and what others get is an even part.
         let crowded = if heavy.len() > FLEET_KEYS_MAX {
             heavy.select_nth_unstable_by_key(FLEET_KEYS_MAX, |place| {
@@ -188,7 +229,7 @@ impl Fleet {
         for place in unasked {
             self.scopes[place].leave_out(floor);
         }
-        let asked = heavy.into_iter().chain(light);
+        let asked = heavy.into_iter().chain(light).chain(self.fixed..self.scopes.len());
         asked.map(|place| (place, self.scopes[place].take_demand())).collect()
     }
 
@@ -286,7 +327,7 @@ impl Fleet {
     }
 
     /// What a host may give out that asks for nothing.
-    fn floor(&self) -> Part {
+    pub fn floor(&self) -> Part {
         Part::of_billionths(EVEN_BILLIONTHS / self.hosts())
     }
 }

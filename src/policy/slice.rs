@@ -188,6 +188,7 @@ impl Slice {
             bucket,
             capacity,
             wanted,
+            asked: 0,
             spent,
             surprise: 0,
             returned: returned as u64,
@@ -195,6 +196,11 @@ impl Slice {
             needed,
             lump: self.lump().max(needed),
         })
+    }
+
+    /// What was asked for in this period so far.
+    pub const fn asked(&self) -> MicroUnits {
+        self.wanted_milli as u64 * MICRO_PER_MILLI
     }
 
     /// An answer of the pool is on its way. If not, it is from now on: the caller sees to it that there is a report.

@@ -35,7 +35,7 @@ use super::versions_thread::VersionsThread;
 use super::watch::FileWatch;
 use super::{admin, executor, listen, log};
 use crate::config::{
-    AdminToken, Config, Credentials, Layer, LimiterKind, Quotas, Size, Storage, StoreTlsSettings,
+    AdminToken, Config, Credentials, FleetTerms, Layer, LimiterKind, Quotas, Size, Storage, StoreTlsSettings,
     TlsSettings, TokenSource,
 };
 use crate::control::pool::Rhythm;
@@ -324,8 +324,11 @@ fn report_start(
     };
     log::line(&format!("storage: {}{bound}", names.join(", ")));
     log::line(&tenants_line(config, quotas));
-    if let Some((store, namespace)) = &config.fleet {
-        log::line(&format!("fleet: quotas are shared with all weirs that count as '{namespace}' at {store}"));
+    if let Some(FleetTerms { store, namespace, users_max }) = &config.fleet {
+        let users = if *users_max > 0 { "quotas, users' too," } else { "quotas" };
+        log::line(&format!(
+            "fleet: {users} are shared with all weirs that count as '{namespace}' at {store}"
+        ));
     }
     log::line(&format!(
         "limits: {} clients that hold {} together, requests of {}, replies of {}, {} waiting per client",
@@ -764,7 +767,8 @@ fn admission_settings(config: &Config) -> AdmissionSettings {
         LimiterKind::Buckets if config.shadowed.contains(&Layer::Rate) => Limiter::Shadow,
         LimiterKind::Buckets => Limiter::Buckets,
     };
-    let secret = [random_seed(), random_seed()];
+    let shared = config.fleet.as_ref().and_then(FleetTerms::secret);
+    let secret = shared.unwrap_or_else(|| [random_seed(), random_seed()]);
     AdmissionSettings {
         limiter,
         weights: config.weights,
@@ -803,9 +807,14 @@ fn join_fleet(
     (tls, control): (Option<StoreTls>, Mailbox<ToControl>),
     clock: Clock,
 ) -> Result<Option<(FleetQuotas, Sender<ToFleet>)>, String> {
-    let Some((store, namespace)) = &config.fleet else { return Ok(None) };
-    let host = HostId(random_seed());
-    let settings = FleetSettings { store: store.to_string(), namespace: namespace.clone(), host, secret };
+    let Some(FleetTerms { store, namespace, users_max }) = &config.fleet else { return Ok(None) };
+    let settings = FleetSettings {
+        store: store.to_string(),
+        namespace: namespace.clone(),
+        host: HostId(random_seed()),
+        secret,
+        users_max: *users_max,
+    };
     // One that is asked, and none behind it: what waits for long is of no use.
     let (sender, questions) = crossbeam_channel::bounded(1);
     let tls = tls.filter(|_| store.secure);

@@ -91,6 +91,8 @@ pub struct Demand {
     pub capacity: Capacity,
     /// What was asked for lately in one period, whether it was granted or not.
     pub wanted: MicroUnits,
+    /// What was asked for in the period that this is the end of: nothing if it goes on, so that none is told twice.
+    pub asked: MicroUnits,
     /// What was spent; below zero where more came back than was spent.
     pub spent: i64,
     /// Requests cost so much more than was taken for them, which is a part of that. Told of everybody's bucket only.

@@ -186,11 +186,13 @@ pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
 pub const REPLY_BYTES_CEILING: usize = 2 * 1024 * 1024 * 1024;
 /// Hosts that share one quota.
 pub const FLEET_HOSTS_MAX: usize = 4_096;
-/// Quotas that one host asks the fleet's store about in one period.
+/// Quotas of tenants that one host asks the fleet's store about in one period, and as many of users.
 pub const FLEET_KEYS_MAX: usize = 1_000;
+/// Users that one host looks at in one period to find those who ask for most.
+pub const FLEET_CANDIDATES_MAX: usize = 8 * FLEET_KEYS_MAX;
 /// Entries of hosts long gone that one host removes in one period.
 pub const FLEET_FORGOTTEN_AT_ONCE: usize = 64;
-/// Bytes of the store's answer: that many hosts and quotas, and room to spare.
+/// Bytes of the store's answer: that many hosts and twice as many quotas, and room to spare.
 pub const FLEET_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of the name that a fleet's keys begin with.
 pub const FLEET_NAMESPACE_BYTES_MAX: usize = 64;

@@ -39,16 +39,16 @@ SHARDS = 2
 class Fleet:
     """Some weirs that share quotas."""
 
-    def __init__(self, servers, folder: Path, counters: str, size: int) -> None:
-        self.servers, self.counters = servers, counters
+    def __init__(self, servers, folder: Path, counters: str, size: int, quotas: str = QUOTAS, users: int = 0) -> None:
+        self.servers, self.counters, self.users = servers, counters, users
         self.file = folder / "quotas.toml"
-        self.file.write_text(QUOTAS)
+        self.file.write_text(quotas)
         self.store = servers.redis()
         self.weirs: list[Weir] = [self.start() for _ in range(size)]
 
     def start(self) -> Weir:
         flags = ["--shards", str(SHARDS), "--quotas", str(self.file), "--disable", "hot", "--fleet", self.counters, *ONE_UNIT]
-        return self.servers.weir(self.store, flags=flags)
+        return self.servers.weir(self.store, flags=[*flags, "--fleet-users", str(self.users)])
 
     def pages(self) -> list[dict]:
         return [page(weir) for weir in self.weirs]
@@ -56,8 +56,8 @@ class Fleet:
     def is_whole(self) -> bool:
         return all(page["state"] == "connected" and page["hosts"] == len(self.weirs) for page in self.pages())
 
-    def offers(self, *rates: int) -> list[Offer]:
-        return [Offer([login(weir) for _ in range(3)], rate) for weir, rate in zip(self.weirs, rates, strict=True)]
+    def offers(self, *rates: int, name: str = "acme") -> list[Offer]:
+        return [Offer([login(weir, name) for _ in range(3)], rate) for weir, rate in zip(self.weirs, rates, strict=True)]
 
 
 def login(weir: Weir, name: str = "acme", resp3: bool = False):
@@ -276,6 +276,74 @@ def test_a_store_that_talks_nonsense(servers, tmp_path: Path, kind: str):
         assert weir.resident_bytes() < 300 << 20
         with login(weir) as connection:
             assert connection.ok("SET", "k", "v") == b"OK"
+
+
+OF_USERS = f"""
+[tenants.acme]
+password = "secret"
+user_ru_per_second = {QUOTA}
+burst_seconds = {BURST_SECONDS}
+"""
+
+
+@pytest.fixture
+def fleet_of_users(servers, tmp_path: Path) -> Fleet:
+    counters = servers.redis("--requirepass", "sesame")
+    fleet = Fleet(servers, tmp_path, f"redis://:sesame@{counters.address}", 3, quotas=OF_USERS, users=10)
+    until(fleet.is_whole, "they know each other")
+    return fleet
+
+
+def share_of_user(weir: Weir, name: str) -> int:
+    with login(weir, name, resp3=True) as connection:
+        limits = {limit[b"scope"]: limit for limit in connection.ok("QOS", "LIMITS")}
+    assert b"share" not in limits[b"tenant"]
+    return limits[b"user"][b"share"]
+
+
+def test_a_user_has_one_quota_at_all_of_them(fleet_of_users: Fleet):
+    fleet = fleet_of_users
+    assert [share_of_user(weir, "acme/bob") for weir in fleet.weirs] == [QUOTA // 3 - 1] * 3, "rounded down"
+
+    def shares_follow(most_at: int) -> bool:
+        shares = [share_of_user(weir, "acme/ann") / QUOTA for weir in fleet.weirs]
+        return shares[most_at] > 0.8 and sum(shares) > 0.98
+
+    offers = fleet.offers(HEAVY, SOME, SOME, name="acme/ann")
+    others = fleet.offers(20, 20, 20, name="acme/bob")
+    with Offers(*offers, *others):
+        until(lambda: shares_follow(0), "shares are by demand")
+        pass_seconds(offers, 3)
+        ratio = rate(offers, *pass_seconds(offers, 4))
+    assert 0.95 <= ratio <= 1.03, ratio
+    # Until it is counted each gives out an even part.
+    stays_below_the_bound(offers, beyond=(3 + BURST_SECONDS) * 1.0)
+    assert not any(offer.throttled for offer in others), "who asks for little has it everywhere"
+    assert [page["users"] for page in fleet.pages()] == [{"counted": 1, "most": 10, "left_out": 0}] * 3
+    figures = metrics.parse(fleet.weirs[0].admin("/metrics")[1])
+    assert figures["weir_fleet_users"][""] == 1 and figures["weir_fleet_users_left_out_total"][""] == 0
+    until(lambda: all(page["users"]["counted"] == 0 for page in fleet.pages()), "it is forgotten", 30)
+
+
+def test_more_users_ask_for_much_than_are_counted(fleet_of_users: Fleet):
+    fleet = fleet_of_users
+    weir = fleet.weirs[0]
+    with login(weir) as connection:
+        def ask() -> dict:
+            replies = connection.pipeline([("QOS", "CALL", "USER", f"u{n % 40}", "GET", "k") for n in range(8_000)])
+            assert {reply.text.split()[0] for reply in replies if reply.is_error} <= {"THROTTLED"}
+            return page(weir)["users"]
+
+        until(lambda: (users := ask())["counted"] == 10 and users["left_out"] > 0, "some of them are counted")
+    assert page(fleet.weirs[1])["users"] == {"counted": 0, "most": 10, "left_out": 0}
+
+
+def test_users_are_not_counted_unless_they_are_told_apart(servers, tmp_path: Path):
+    fleet = Fleet(servers, tmp_path, f"redis://{servers.redis().address}", 1, quotas=OF_USERS)
+    until(fleet.is_whole, "it counts")
+    assert "users" not in page(fleet.weirs[0]) and "weir_fleet_users" not in fleet.weirs[0].admin("/metrics")[1]
+    with login(fleet.weirs[0], "acme/ann", resp3=True) as connection:
+        assert all(b"share" not in limit for limit in connection.ok("QOS", "LIMITS")), "it has all of its own"
 
 
 def test_without_a_fleet_there_is_none(servers):

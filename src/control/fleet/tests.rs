@@ -18,11 +18,16 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
+        Self::counting_users(0)
+    }
+
+    fn counting_users(users_max: usize) -> Self {
         let settings = FleetSettings {
             store: "redis://h:1".to_owned(),
             namespace: "ns".to_owned(),
             host: HostId(0xab),
             secret: [1, 2],
+            users_max,
         };
         let quotas = Quotas::parse("q", FILE).expect("well formed");
         let rhythm = Rhythm { period: Duration::from_millis(10), lease: Duration::from_millis(50) };

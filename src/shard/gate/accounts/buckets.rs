@@ -1,8 +1,10 @@
 //! Whose bucket is which: everybody's, each tenant's, each active user's, with this core's slice of it.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::Hasher as _;
 use std::num::NonZeroU32;
+
+use siphasher::sip::SipHasher13;
 
 use super::{Payer, Scope, UserAccount, capacity_of};
 use crate::config::quotas::{Quotas, Tenant};
@@ -39,6 +41,8 @@ pub(super) struct UserEntry {
     pub slice: Slice,
     pub size: SizeId,
     pub listed: bool,
+    /// What this process has of that size, as the pool said last.
+    part: Sliver,
 }
 
 const _: () = assert!(size_of::<UserEntry>() <= 64);
@@ -55,6 +59,24 @@ impl SizeId {
     /// None for no size.
     pub(super) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)
+    }
+}
+
+/// A part of a quota where there is no room for all its digits. Not more than it is: for whoever only estimates when there will
+/// be enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sliver(u16);
+
+impl Sliver {
+    const WHOLE: Self = Self(u16::MAX);
+
+    const fn of(part: Part) -> Self {
+        let fraction = part.billionths() * Self::WHOLE.0 as u64 / Part::WHOLE.billionths();
+        Self(if fraction == 0 { 1 } else { fraction as u16 })
+    }
+
+    fn part(self) -> Part {
+        Part::of_billionths(u64::from(self.0) * Part::WHOLE.billionths() / u64::from(Self::WHOLE.0))
     }
 }
 
@@ -179,15 +201,15 @@ impl Buckets {
         let sizes = &self.sizes;
         let entry = self.users.get_or_insert_with(
             user.bucket,
-            || UserEntry { slice: Slice::untouched(now), size: user.size, listed: false },
+            || UserEntry::new(user.size, now),
             |entry| entry.is_idle(sizes, now),
         )?;
         entry.size = user.size;
-        let capacity = sizes.get(user.size);
+        let quota = sizes.get(user.size);
         Some(Entry {
             bucket: user.bucket,
-            quota: capacity,
-            capacity,
+            quota,
+            capacity: entry.here(quota),
             slice: &mut entry.slice,
             listed: &mut entry.listed,
         })
@@ -209,8 +231,9 @@ impl Buckets {
     /// What this core knows of a scope's bucket, without making an account of it, and this process's part of its size.
     pub fn known(&self, scope: Scope, now: Timestamp) -> Option<(Slice, Capacity)> {
         if let Scope::User(user) = scope {
-            let slice = self.users.get(user.bucket).map(|entry| entry.slice);
-            return Some((slice.unwrap_or(Slice::untouched(now)), self.sizes.get(user.size)));
+            let quota = self.sizes.get(user.size);
+            let known = self.users.get(user.bucket).map(|entry| (entry.slice, entry.here(quota)));
+            return Some(known.unwrap_or((Slice::untouched(now), quota)));
         }
         self.account(scope).map(|account| (account.slice, account.capacity))
     }
@@ -228,7 +251,12 @@ impl Buckets {
         let account = match scope {
             Scope::Global => self.global.as_mut(),
             Scope::Tenant(tenant) => self.tenants[usize::from(tenant.0)].account.as_mut(),
-            Scope::User(_) => None,
+            Scope::User(user) => {
+                if let Some(entry) = self.users.get_mut(user.bucket) {
+                    entry.part = Sliver::of(part);
+                }
+                return;
+            }
         };
         if let Some(account) = account {
             account.capacity = account.quota.scaled(part);
@@ -283,10 +311,16 @@ impl Buckets {
     }
 }
 
-/// The bucket of a tenant, or of one of its users, in a process with this secret.
-pub fn bucket_of(secret: [u64; 2], tenant: &str, user: Option<&str>) -> BucketId {
-    let mut hasher = DefaultHasher::new();
-    (secret, tenant, user).hash(&mut hasher);
+/// The bucket of a tenant, or of one of its users, for all who have this secret: in a fleet, hosts of other versions too.
+pub fn bucket_of([one, two]: [u64; 2], tenant: &str, user: Option<&str>) -> BucketId {
+    // No name has this byte in it.
+    const END: [u8; 1] = [0xff];
+    let mut hasher = SipHasher13::new_with_keys(one, two);
+    hasher.write(tenant.as_bytes());
+    if let Some(user) = user {
+        hasher.write(&END);
+        hasher.write(user.as_bytes());
+    }
     BucketId(hasher.finish().max(BucketId::GLOBAL.0 + 1))
 }
 
@@ -302,7 +336,53 @@ impl Account {
 }
 
 impl UserEntry {
+    const fn new(size: SizeId, now: Timestamp) -> Self {
+        Self { slice: Slice::untouched(now), size, listed: false, part: Sliver::WHOLE }
+    }
+
+    /// What this process has of a quota.
+    fn here(&self, quota: Capacity) -> Capacity {
+        if self.part == Sliver::WHOLE { quota } else { quota.scaled(self.part.part()) }
+    }
+
     fn is_idle(&self, sizes: &Sizes, now: Timestamp) -> bool {
         !self.listed && self.slice.is_idle(sizes.get(self.size), now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_sliver_is_hardly_less_than_the_part_and_never_more(billionths in 0..=1_000_000_000_u64) {
+            let part = Part::of_billionths(billionths);
+            let sliver = Sliver::of(part);
+            let least = Part::of_billionths(Part::WHOLE.billionths() / 65_535 + 1);
+            prop_assert!(sliver.part() <= part.max(least));
+            prop_assert!(part.billionths() - sliver.part().billionths().min(billionths) <= 15_261);
+        }
+
+        #[test]
+        fn no_two_names_are_one_bucket_and_a_secret_is_needed_to_know_it(
+            names in proptest::collection::btree_set(("[a-z]{1,4}", proptest::option::of("[a-z]{0,4}")), 2..50),
+        ) {
+            let bucket = |secret: [u64; 2], (tenant, user): &(String, Option<String>)| {
+                bucket_of(secret, tenant, user.as_deref())
+            };
+            let buckets: std::collections::BTreeSet<_> = names.iter().map(|name| bucket([1, 2], name)).collect();
+            prop_assert_eq!(buckets.len(), names.len());
+            prop_assert!(names.iter().all(|name| !buckets.contains(&bucket([2, 1], name))));
+        }
+    }
+
+    /// Hosts of a fleet count users by it: it is the same in all versions of weir.
+    #[test]
+    fn a_bucket_is_the_same_for_ever() {
+        assert_eq!(bucket_of([1, 2], "acme", None), BucketId(0x336a_4635_cc02_4433));
+        assert_eq!(bucket_of([1, 2], "acme", Some("ann")), BucketId(0x8ccd_bb0b_af50_f450));
     }
 }

@@ -21,6 +21,15 @@ pub(super) struct Agenda {
     pub next_tick: Option<Timestamp>,
 }
 
+/// When pools are told something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// A period is over, and the next one begins.
+    PeriodEnds,
+    /// It goes on.
+    Between,
+}
+
 impl Agenda {
     /// Puts a bucket on it, unless it is there already.
     pub fn list(&mut self, scope: Scope, listed: &mut bool, now: Timestamp) {
@@ -73,7 +82,7 @@ impl Accounts {
     /// Reports all there is to report, before its time.
     pub fn flush(&mut self, now: Timestamp) {
         let listed = std::mem::take(&mut self.agenda.listed);
-        let demands = self.demands(listed.iter().map(|scope| (*scope, 0)), now);
+        let demands = self.demands(listed.iter().map(|scope| (*scope, 0)), Moment::Between, now);
         self.send(demands, now);
         self.agenda.listed = listed;
     }
@@ -109,7 +118,7 @@ impl Accounts {
 
     pub(super) fn ask_pools(&mut self, now: Timestamp) {
         let asking = std::mem::take(&mut self.asking);
-        let demands = self.demands(asking.iter().copied(), now);
+        let demands = self.demands(asking.iter().copied(), Moment::Between, now);
         self.send(demands, now);
         self.asking = asking;
         self.asking.clear();
@@ -119,7 +128,7 @@ impl Accounts {
         self.agenda.next_tick = None;
         let mut listed = std::mem::take(&mut self.agenda.listed);
         if self.unanswered.len() < REPORTS_UNANSWERED_MAX {
-            let demands = self.demands(listed.iter().map(|scope| (*scope, 0)), now);
+            let demands = self.demands(listed.iter().map(|scope| (*scope, 0)), Moment::PeriodEnds, now);
             self.send(demands, now);
         }
         listed.retain(|scope| {
@@ -143,6 +152,7 @@ impl Accounts {
     fn demands(
         &mut self,
         scopes: impl ExactSizeIterator<Item = (Scope, MicroUnits)>,
+        moment: Moment,
         now: Timestamp,
     ) -> Vec<Demand> {
         let rules = self.rules(now);
@@ -150,12 +160,11 @@ impl Accounts {
         for (scope, needed) in scopes {
             let buckets = self.ledger.buckets();
             let Some(entry) = buckets.entry(scope, now) else { continue };
+            let asked = if moment == Moment::PeriodEnds { entry.slice.asked() } else { 0 };
             let demand = entry.slice.report(entry.bucket, entry.quota, needed, now, rules);
-            if let (Some(demand), Scope::Global) = (demand, scope) {
-                demands.push(Demand { surprise: std::mem::take(&mut buckets.surprise), ..demand });
-            } else {
-                demands.extend(demand);
-            }
+            let Some(demand) = demand else { continue };
+            let surprise = if scope == Scope::Global { std::mem::take(&mut buckets.surprise) } else { 0 };
+            demands.push(Demand { asked, surprise, ..demand });
         }
         demands
     }
@@ -175,5 +184,107 @@ impl Accounts {
             return;
         }
         self.reports.push_back(Report { shard: self.shard, version: self.version, demands, usage });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Quotas;
+    use crate::shard::AdmissionSettings;
+    use crate::shard::gate::accounts::{Decision, Payer};
+    use crate::values::{BucketId, Part, Price, ShardId, UNIT};
+
+    /// A core that a user asks for one unit each millisecond, with control beside it that gives some of that.
+    struct Rig {
+        accounts: Accounts,
+        payer: Payer,
+        user: BucketId,
+        part: Part,
+        /// What the pool gives in a period.
+        given: u64,
+        millis: u64,
+        asked_of_it: u64,
+        told: u64,
+    }
+
+    impl Rig {
+        fn new(given: u64) -> Self {
+            let text = "[tenants.acme]\npassword = 'a'\nuser_ru_per_second = 100";
+            let quotas = Quotas::parse("q", text).expect("well formed");
+            let mut accounts = Accounts::new(ShardId(0), 2, &AdmissionSettings::default(), &quotas);
+            let id = quotas.find("acme").expect("it is there");
+            let account = accounts.user(quotas.tenant(id), "ann").expect("it is bounded");
+            let payer = Payer::new(id, Some(account), quotas.version());
+            let (user, part) = (account.bucket, Part::WHOLE);
+            Self { accounts, payer, user, part, given, millis: 1, asked_of_it: 0, told: 0 }
+        }
+
+        fn now(&self) -> Timestamp {
+            Timestamp::from_millis(self.millis)
+        }
+
+        /// Answers reports, and counts what they say was asked for.
+        fn turn(&mut self) {
+            let now = self.now();
+            self.accounts.handle_turn_end(now);
+            while let Some(report) = self.accounts.poll_report() {
+                let answers = report.demands.iter().map(|demand| Grant {
+                    bucket: demand.bucket,
+                    amount: (self.given * UNIT) as i64,
+                    holds: self.given * UNIT,
+                    level: 0,
+                    at: now,
+                    share: 65_536,
+                    part: self.part,
+                    dry_from: Some(UNIT),
+                });
+                let grants: Vec<Grant> = answers.collect();
+                let of_user = report.demands.iter().filter(|demand| demand.bucket == self.user);
+                self.told += of_user.map(|demand| demand.asked).sum::<u64>();
+                self.accounts.handle_grants(&grants, now);
+            }
+            self.millis += 1;
+        }
+
+        fn ask(&mut self) -> Decision {
+            let now = self.now();
+            let decision = self.accounts.admit(self.payer, Price::new(UNIT), now);
+            if decision != Decision::Wait {
+                self.asked_of_it += UNIT;
+            }
+            decision
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_is_told_once_whether_it_was_granted_or_not() {
+        for given in [0, 3, 1_000] {
+            let mut rig = Rig::new(given);
+            let mut refused = 0;
+            for _ in 0..500 {
+                refused += u32::from(matches!(rig.ask(), Decision::Refused { .. }));
+                if rig.millis.is_multiple_of(37) {
+                    let now = rig.now();
+                    rig.accounts.flush(now);
+                }
+                rig.turn();
+            }
+            (0..100).for_each(|_| rig.turn());
+            assert_eq!((rig.told, refused > 100), (rig.asked_of_it, given < 1_000), "{given} in each period");
+        }
+    }
+
+    #[test]
+    fn who_is_refused_is_told_to_come_back_by_what_this_process_has_of_the_quota() {
+        let mut rig = Rig::new(0);
+        rig.part = Part::even(4);
+        while !matches!(rig.ask(), Decision::Refused { .. }) {
+            rig.turn();
+        }
+        rig.turn();
+        let Decision::Refused { retry_after, .. } = rig.ask() else { panic!("nothing was given") };
+        // One unit of a hundred a second, of which a quarter comes in here.
+        assert!((35..=41).contains(&retry_after.as_millis()), "{retry_after:?}");
     }
 }
