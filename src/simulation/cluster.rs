@@ -6,6 +6,7 @@
 //! Keys move for good: a store holds only what it was sent or given, so a request that reaches the wrong one is noticed by what is
 //! read later.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -58,6 +59,8 @@ pub(super) struct Cluster {
     open: BTreeMap<u16, Open>,
     /// When slots moved last.
     settled: BTreeMap<u16, Timestamp>,
+    /// When scripts of a slot last said that it had moved, though they were carried out.
+    forged: RefCell<BTreeMap<u16, Timestamp>>,
     /// Owners and epochs, as nodes may tell them that hear late: the newest last.
     past: VecDeque<(Vec<u16>, Vec<u64>)>,
     /// Slots that have moved.
@@ -75,6 +78,8 @@ const ROLE_OF_PRIMARY: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 
 /// Where there is no node.
 const NOBODY: &str = "10.0.0.99:7099";
+/// For so long it may be believed that a slot has moved of which a script said so.
+const FORGED_FELT: Duration = Duration::from_secs(2);
 /// Slots that move at the same time.
 const OPEN_MOST: usize = 3;
 
@@ -91,6 +96,7 @@ impl Cluster {
             epochs: (1..=u64::from(nodes)).collect(),
             open: BTreeMap::new(),
             settled: BTreeMap::new(),
+            forged: RefCell::default(),
             past: VecDeque::new(),
             moved: 0,
         }
@@ -123,11 +129,28 @@ impl Cluster {
         self.owners[usize::from(slot)] != node && self.owner_as_known(node, slot, now) == node
     }
 
+    /// A script of this slot is to say that it has moved, though it is carried out. Not while that may come true: nobody could
+    /// tell it from a refusal then.
+    pub fn forge(&self, slot: u16, now: Timestamp) -> bool {
+        let falls = self.roles.as_ref().is_some_and(|roles| roles.fall.is_some());
+        let may_be = falls || self.open.contains_key(&slot);
+        if !may_be {
+            self.forged.borrow_mut().insert(slot, now);
+        }
+        !may_be
+    }
+
+    /// Did one say so a while ago, so that the slot has to stay?
+    fn is_forged(&self, slot: u16, now: Timestamp) -> bool {
+        self.forged.borrow().get(&slot).is_some_and(|at| now.since(*at) < FORGED_FELT)
+    }
+
     /// A primary that has no slot on its way is to go away.
-    pub fn begin_fall(&mut self, random: &mut Random) {
+    pub fn begin_fall(&mut self, now: Timestamp, random: &mut Random) {
         let is_free = |node: &u16| {
             let is_end = |open: &Open| open.source == *node || open.target == *node;
-            self.is_settled(*node) && !self.open.values().any(is_end)
+            let has_to_stay = (0..SLOTS).any(|slot| self.owner(slot) == *node && self.is_forged(slot, now));
+            self.is_settled(*node) && !self.open.values().any(is_end) && !has_to_stay
         };
         let free: Vec<u16> = (0..self.nodes).filter(is_free).collect();
         let Some(roles) = self.roles.as_mut().filter(|roles| roles.fall.is_none()) else { return };
@@ -323,7 +346,8 @@ impl Cluster {
         None
     }
 
-    /// Not if a request may come that was sent there because of an earlier move: nobody could tell it from those of this one.
+    /// Not if a request may come that was sent there because of an earlier move, or because a script said so: nobody could tell
+    /// it from those of this one.
     fn begin(&mut self, stores: &[Store], slot: u16, now: Now, random: &mut Random) -> Option<News> {
         let source = self.owners[usize::from(slot)];
         let others: Vec<u16> =
@@ -335,6 +359,7 @@ impl Cluster {
         let target = *random.pick(&others);
         let settled = self.settled.get(&slot).copied();
         let is_early = settled.is_some_and(|at| now.monotonic.since(at) < self.moves.rest);
+        let is_early = is_early || self.is_forged(slot, now.monotonic);
         if self.open.contains_key(&slot) || is_early || stores[usize::from(target)].will_be_asked() {
             return None;
         }

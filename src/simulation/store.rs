@@ -357,7 +357,8 @@ impl Store {
                     connection.asking = false;
                     return Ok(Some(StoreAnswer::Reply(lie.into_bytes())));
                 }
-                forged = Some(lie);
+                let slot = slot_of_request(&waiting.frame, &waiting.places);
+                forged = slot.filter(|slot| nodes.forge(*slot, now.monotonic)).map(|_| lie);
             }
         }
         if let Some(cluster) = cluster {

@@ -1146,7 +1146,7 @@ impl World {
                 return Ok(());
             }
             let apart = roles.falls.apart;
-            cluster.begin_fall(&mut self.random);
+            cluster.begin_fall(self.now, &mut self.random);
             if cluster.roles.as_ref().is_some_and(|roles| roles.fall.is_none()) {
                 self.after(apart / 10, Event::NodesGoOn);
                 return Ok(());
