@@ -113,6 +113,42 @@ def test_what_is_half_moved_is_found_key_by_key(weir, cluster: Cluster):
         assert said(client, "FLUSHALL") == "OK"
 
 
+INCREMENTS_AND_SAYS = "redis.call('INCR', KEYS[1]) return redis.error_reply(ARGV[1])"
+
+
+def test_a_script_that_says_that_it_was_refused_is_carried_out_once_and_goes_nowhere(weir, cluster: Cluster):
+    slot = slot_of(cluster, "{script}")
+    owner, target = cluster.owner(slot), others(cluster, slot)[0]
+    claims = [
+        f"MOVED {slot} {target.address}",
+        f"MOVED {slot} {owner.address}",
+        # Somewhere where nobody is.
+        f"MOVED {slot} 127.0.0.1:1",
+        f"MOVED {slot + 1} {target.address}",
+        f"ASK {slot} {target.address}",
+        f"ASK {slot} 127.0.0.1:1",
+        "TRYAGAIN so",
+        "READONLY so",
+        # What says nothing of where the slot is, and what is no refusal.
+        "CLUSTERDOWN so",
+        "MOVED x y",
+        "ASK 99999 :",
+    ]
+    with weir.connect() as client, weir.connect() as other:
+        for times, claim in enumerate(claims, 1):
+            client.send("EVAL", INCREMENTS_AND_SAYS, 1, "{script}n", claim)
+            client.send("APPEND", "{script}log", f"{times},")
+            told = client.read()
+            assert told.is_error and (told.text == claim or told.text.startswith("UNAVAILABLE ")), told
+            assert not re.match(r"(MOVED|ASK) \d+ .*:\d", told.text), told
+            # What follows is carried out behind it, and others do not wait for long.
+            appended = client.read()
+            assert not appended.is_error, appended
+            assert said(other, "GET", "{script}n") == str(times), claim
+        assert said(other, "GET", "{script}log") == "".join(f"{times}," for times in range(1, len(claims) + 1))
+        assert said(other, "DEL", "{script}n", "{script}log") == 2
+
+
 class Load:
     """Clients that count, and append what tells their order, until they are stopped."""
 
