@@ -285,6 +285,35 @@ fn who_goes_round_has_hardly_more_than_who_stays() {
 }
 
 #[test]
+fn users_stay_counted_when_other_quotas_are_in_force() {
+    let mut world = World::new(3, 10);
+    world.offer(5, &[300.0, 0.0, 0.0]);
+    world.offer(6, &[0.0, 300.0, 0.0]);
+    world.pass(6);
+    let texts = [
+        "[global]\nru_per_second = 1_000\n[tenants.zeta]\npassword = 'x'\nru_per_second = 7",
+        "[tenants.acme]\npassword = 'x'\n[tenants.zeta]\npassword = 'x'\nru_per_second = 9",
+        "[tenants.acme]\npassword = 'x'",
+    ];
+    for text in texts {
+        let quotas = Quotas::parse("q", text).expect("well formed");
+        let now = Timestamp::from_nanos(world.now.as_nanos() as u64);
+        for host in &mut world.hosts {
+            host.fleet.handle_quotas(&quotas, &mut host.pools, now);
+        }
+        for user in [5, 6] {
+            let admitted = world.admits(user, 3);
+            assert!((0.9..1.05).contains(&(admitted / (3.0 * RATE as f64))), "{text}: {admitted}");
+        }
+        let parts = |user: u64| world.hosts.iter().map(move |host| host.pools.part(BucketId(user)).ratio());
+        assert!(
+            parts(5).next().is_some_and(|part| part > 0.9) && parts(6).nth(1).is_some_and(|part| part > 0.9)
+        );
+        assert_eq!(world.hosts[0].fleet.users().expect("they are shared").counted, 1);
+    }
+}
+
+#[test]
 fn of_many_users_some_are_counted_and_the_heaviest_first() {
     const MOST: usize = 50;
     let mut world = World::new(2, MOST);
