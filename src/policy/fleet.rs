@@ -97,6 +97,7 @@ pub struct Fleet {
     others: BTreeMap<HostId, Seen>,
     /// Those that are always there, then those that come and go.
     scopes: Vec<Scope>,
+    /// How many are always there.
     fixed: usize,
     /// The question that was not answered yet.
     asked: Option<(Timestamp, Vec<(usize, u64)>)>,
