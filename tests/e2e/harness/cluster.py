@@ -127,6 +127,12 @@ class Cluster:
             with node.connect() as connection:
                 # Replicas are told by their primaries.
                 connection.call("CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
+        # Who takes a slot over has the next epoch that it knows of: two that take the same one do not agree afterwards.
+        until(lambda: len(self._epochs()) == 1, "nodes have heard of the newest epoch")
+
+    def _epochs(self) -> set[str]:
+        told = [self.info(node) for node in self.nodes if not node.exited()]
+        return {line for each in told for line in each.splitlines() if line.startswith("cluster_current_epoch:")}
 
     def move(self, slot: int, target: Redis) -> None:
         """All of a slot goes to another node."""
