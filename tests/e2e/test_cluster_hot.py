@@ -9,7 +9,7 @@ import pytest
 from harness.cluster import Cluster
 from harness.waiting import until
 
-from test_cluster import said, slot_of
+from test_cluster import said, slot_of, times_asked
 from test_hot_keys import EASILY_HOT, heat
 from test_replicas import counted, reads_at
 
@@ -98,3 +98,25 @@ def test_while_its_node_is_away_a_tenant_is_told_what_is_kept(servers, tmp_path:
         for _ in range(50):
             assert said(late, "GET", "viral") == "v"
     until(lambda: counted(weir, "weir_hot_stale_on_error_total") > 0, "that is counted")
+
+def test_what_is_read_only_beside_others_is_answered_from_memory_too(servers, cluster: Cluster):
+    weir = servers.weir(flags=FLAGS, storage=cluster.storage)
+    with weir.connect() as client, weir.connect() as other:
+        client.ok("HELLO", "3")
+        others = [f"beside:{number}" for number in range(4)]
+        assert said(client, "MSET", "viral", "0", *(word for name in others for word in (name, name))) == "OK"
+        until(lambda: said(client, "MGET", *others[:2], "viral") and counted(weir, "weir_hot_hits_total") > 0, "it is hot")
+        slot = slot_of(cluster, "viral")
+        for turn in range(1, 21):
+            assert said(other, "SET", "viral", turn) == "OK"
+            for each in (client, other):
+                for names in (["viral", *others], [others[turn % 4], "viral"], ["viral", "viral", others[0]]):
+                    wanted = [str(turn) if name == "viral" else name for name in names]
+                    assert said(each, "MGET", *names) == wanted
+                assert said(each, "GET", "viral") == str(turn)
+        before = times_asked(cluster, cluster.owner(slot), "mget")
+        for _ in range(READS):
+            assert said(client, "MGET", "viral", *others)[0] == "20"
+        # The others of that node are asked for as ever.
+        own = 1 + sum(cluster.owner(slot_of(cluster, name)) is cluster.owner(slot) for name in others)
+        assert times_asked(cluster, cluster.owner(slot), "mget") - before < READS * (own - 1 / 2), "most were answered from memory"

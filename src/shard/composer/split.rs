@@ -3,7 +3,7 @@
 use super::Shard;
 use super::destination::step_of;
 use crate::protocol::command::{Command, FanOut, Gather};
-use crate::protocol::{Arguments, encode};
+use crate::protocol::{Argument, Arguments, encode};
 use crate::routing::slot_of;
 use crate::shard::back::PRIMARY;
 use crate::shard::counters::Counter;
@@ -23,6 +23,16 @@ struct Part {
     backend: BackendId,
     slot: u16,
     keys: u32,
+    /// The last of them.
+    key_bytes: u32,
+}
+
+impl Part {
+    /// Where its only key is in its request, which ends with that.
+    const fn place_of_key(&self, frame: &[u8]) -> Argument {
+        const END: u32 = 2;
+        Argument { start: frame.len() as u32 - END - self.key_bytes, length: self.key_bytes }
+    }
 }
 
 impl Shard {
@@ -48,7 +58,11 @@ impl Shard {
         let terms = (Nature::of(Some(command)), Touches::KEYS);
         let whole = self.envelope_of_parts(id, join, parts.len(), charge, terms);
         for (index, (part, frame)) in parts.iter().zip(frames).enumerate() {
-            let envelope = whole.of_part(index as u16, part.slot, part.backend);
+            let mut envelope = whole.of_part(index as u16, part.slot, part.backend);
+            // Whoever reads one key gets what is kept of it, however it was asked for.
+            if part.keys == 1 && matches!(gather, Gather::Values) {
+                envelope.touches = Touches::key(command, part.place_of_key(&frame));
+            }
             if frame.len() > COPY_BYTES_MAX {
                 self.dispatch(part.home, &envelope, Message::Shared(&frame.into()), now);
             } else {
@@ -84,10 +98,11 @@ impl Shard {
                 };
                 if part_at[place] == u16::MAX {
                     part_at[place] = parts.len() as u16;
-                    parts.push(Part { home, backend, slot, keys: 0 });
+                    parts.push(Part { home, backend, slot, keys: 0, key_bytes: 0 });
                 }
                 let part = part_at[place];
-                parts[usize::from(part)].keys += 1;
+                let Part { keys, key_bytes, .. } = &mut parts[usize::from(part)];
+                (*keys, *key_bytes) = (*keys + 1, arguments.at(index).len() as u32);
                 part
             })
             .collect();

@@ -1133,3 +1133,35 @@ fn a_core_that_asks_much_answers_from_a_copy_until_something_is_written() {
     assert_eq!((told.as_str(), asked.join(" ").as_str()), ("$1\r\nc\r\n", "PTTL GET"));
     assert_eq!(rig.counted(Counter::HotHitsCopied), copied);
 }
+
+/// Before a cluster, where requests go apart by slot, that is nearly every key of an `MGET`.
+#[test]
+fn a_key_that_is_read_only_beside_others_is_kept_where_it_is_alone_in_its_part() {
+    const VALUE: &str = "$5\r\nvalue\r\n";
+    for shards in [1, 2] {
+        let mut rig = eager_before(shards, 2, |_| {});
+        let clients = [rig.client(0), rig.client(0)];
+        let (key, other) = (rig.key(shards - 1, shards - 1), rig.key(0, 2 - shards));
+        let both = format!("*2\r\n{VALUE}{VALUE}");
+        for _ in 0..60 {
+            let (told, _) =
+                rig.ask(clients[0], &["MGET", &key, &other], ":-1\r\n", &format!("*1\r\n{VALUE}"));
+            assert_eq!(told, both);
+            rig.wait(10 * MILLISECOND);
+        }
+        assert!(rig.counted(Counter::HotHits) + rig.counted(Counter::HotHitsCopied) > 0, "{shards} shards");
+        rig.wait(TTL);
+        // One fetch of each for all who wait.
+        rig.send(clients[0], &[&["MGET", &key, &other], &["MGET", &other, &key]]);
+        rig.send(clients[1], &[&["MGET", &key, &other], &["MGET", &key]]);
+        let asked = rig.serve(":-1\r\n", &format!("*1\r\n{VALUE}"));
+        assert_eq!(asked, ["PTTL", "MGET", "PTTL", "MGET"]);
+        assert_eq!(rig.told(clients[0]), format!("{both}{both}"));
+        assert_eq!(rig.told(clients[1]), format!("{both}*1\r\n{VALUE}"));
+        // What is written is read again.
+        let (told, asked) = rig.ask(clients[1], &["SET", &key, "v"], "", "+OK\r\n");
+        assert_eq!((told.as_str(), asked.as_slice()), ("+OK\r\n", &["SET".to_owned()][..]));
+        let (told, asked) = rig.ask(clients[0], &["MGET", &key, &other], ":-1\r\n", "*1\r\n$3\r\nnew\r\n");
+        assert!(told.starts_with("*2\r\n$3\r\nnew\r\n") && !asked.is_empty(), "{told} {asked:?}");
+    }
+}
