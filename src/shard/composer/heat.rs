@@ -108,7 +108,7 @@ impl Shard {
     pub(super) fn is_copied(&mut self, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
         let slot = envelope.route.slot;
         let Some(client) = self.front.find(envelope.reply_to.client_id()) else { return false };
-        if !client.has_handed_over(slot)
+        if !client.has_handed_over(slot, envelope.reply_to.part)
             && envelope.touches.may_be_kept()
             && self.hot.has_copies(slot)
             && let Some(reply) =

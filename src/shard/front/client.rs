@@ -328,8 +328,9 @@ impl Client {
 
     /// May something of it be under way at the home of a slot, besides the request that has just taken its place in the order?
     #[inline]
-    pub fn has_handed_over(&mut self, slot: u16) -> bool {
-        if self.unanswered() <= 1 {
+    pub fn has_handed_over(&mut self, slot: u16, part: u16) -> bool {
+        // What went before a part may be of the same request.
+        if self.unanswered() <= 1 && part == 0 {
             self.handed_over = 0;
         }
         self.handed_over & slot_bit(slot) != 0

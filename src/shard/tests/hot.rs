@@ -1134,6 +1134,24 @@ fn a_core_that_asks_much_answers_from_a_copy_until_something_is_written() {
     assert_eq!(rig.counted(Counter::HotHitsCopied), copied);
 }
 
+/// The first part of an `MGET` is on its way to the home of a key while the last goes elsewhere: what is asked for behind it is not
+/// answered from a copy before that.
+#[test]
+fn a_copy_does_not_overtake_a_part_of_the_same_connection() {
+    let mut rig = eager(3, |settings| settings.hot.copied_from = [100, 10]);
+    let elsewhere = rig.client(1);
+    let (key, other) = (rig.key(0, 0), rig.key(2, 0));
+    rig.make_hot(elsewhere, &key);
+    for _ in 0..60 {
+        rig.ask(elsewhere, &["GET", &key], ":-1\r\n", "$1\r\na\r\n");
+        rig.wait(MILLISECOND);
+    }
+    let copied = rig.counted(Counter::HotHitsCopied);
+    assert!(copied > 10 && rig.shards[1].hot_figures().copies > 0);
+    rig.send(elsewhere, &[&["MGET", &key, &key, &other], &["GET", &key]]);
+    assert_eq!(rig.counted(Counter::HotHitsCopied), copied, "it goes to the home");
+}
+
 /// Before a cluster, where requests go apart by slot, that is nearly every key of an `MGET`.
 #[test]
 fn a_key_that_is_read_only_beside_others_is_kept_where_it_is_alone_in_its_part() {
