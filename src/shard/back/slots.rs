@@ -91,6 +91,8 @@ pub(super) struct Held {
 struct Doubted {
     version: u64,
     at: Timestamp,
+    /// Who refused it was known as the owner. If not, a map on which another is may be as old as that one.
+    by_owner: bool,
 }
 
 /// A slot of which requests are held.
@@ -507,7 +509,8 @@ impl Back {
             Some(Way::Owner) => (None, None),
             Some(Way::Ask(backend)) => (Some((backend, now.monotonic)), None),
             Some(Way::AfterRefresh) => {
-                (None, Some(Doubted { version: slots.map.version(), at: now.monotonic }))
+                let (version, by_owner) = (slots.map.version(), slots.map.owner(sent.slot) == Some(sender));
+                (None, Some(Doubted { version, at: now.monotonic, by_owner }))
             }
             None => {
                 slots.note_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
@@ -557,7 +560,7 @@ impl Back {
         let mut ready: Vec<Held> = Vec::new();
         holds.retain(|slot, hold| {
             let is_over = |held: &&Held| held.is_late(now.monotonic) || !held.is_doubted(env, map);
-            for held in hold.list.iter().filter(|held| held.is_unproven(map)).filter(is_over) {
+            for held in hold.list.iter().filter(|held| held.is_unproven(env, map)).filter(is_over) {
                 forged.insert(*slot, now.monotonic.after(FORGED_HOLDS));
                 // It may have been carried out.
                 let (to, frame) = (held.envelope.reply_to, held.message.message().bytes());
@@ -596,7 +599,7 @@ impl Back {
         let Some(slots) = &mut self.slots else { return };
         // A script that was carried out may say what it likes: only if the slot is gone from its node was that true, and only nodes
         // say where it is.
-        let (is_untrue, is_scripts_word) = (held.is_unproven(&slots.map), held.is_scripts_word());
+        let (is_untrue, is_scripts_word) = (held.is_unproven(env, &slots.map), held.is_scripts_word());
         let Held { envelope, message, requests, tries, ask, .. } = held;
         let Route { slot, backend: sender, .. } = envelope.route;
         let current = if is_scripts_word { slots.map.owner(slot) } else { slots.owner(slot) };
@@ -758,18 +761,21 @@ impl Held {
         self.doubted.is_some() && self.envelope.nature.class == Class::Script
     }
 
-    /// Is that so, and does no node claim the slot but the one that carried it out?
-    fn is_unproven(&self, map: &Map) -> bool {
+    /// Is that so, and is the slot not known to have gone from the node that carried it out?
+    fn is_unproven(&self, env: &Env, map: &Map) -> bool {
+        let Some(Doubted { at, by_owner, .. }) = self.doubted.filter(|_| self.is_scripts_word()) else {
+            return false;
+        };
         let Route { slot, backend, .. } = self.envelope.route;
-        let is_gone = map.owner(slot) != Some(backend) && !map.is_hearsay(slot);
-        self.is_scripts_word() && !is_gone
+        let is_elsewhere = map.owner(slot) != Some(backend) && !map.is_hearsay(slot);
+        !(is_elsewhere && (by_owner || env.is_sure(at)))
     }
 
     /// Is it still to be found out whether it was refused in truth? A newer map tells; of a script's word only one that says that the
     /// slot is gone, or all primaries.
     fn is_doubted(&self, env: &Env, map: &Map) -> bool {
-        let Some(Doubted { version, at }) = self.doubted else { return false };
-        let is_told = map.version() > version && !self.is_unproven(map);
+        let Some(Doubted { version, at, .. }) = self.doubted else { return false };
+        let is_told = map.version() > version && !self.is_unproven(env, map);
         !(is_told || self.is_scripts_word() && env.is_sure(at))
     }
 

@@ -260,6 +260,40 @@ fn a_script_may_say_what_it_likes() {
 }
 
 #[test]
+fn a_map_older_than_what_a_node_said_is_no_proof_of_what_a_script_says() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next(&moved(&key, 1));
+    rig.answer_next("$-1\r\n");
+    rig.told(client);
+    rig.send(client, &[&["EVAL", "code", "1", &key]]);
+    assert_eq!(rig.at_nodes(), ["1 EVAL"], "what a node said counts");
+    rig.answer_next(&moved(&key, 2));
+    // Maps on which the slot is not where the script was carried out, since they know nothing of its way there yet.
+    for other in 1..3 {
+        rig.publish(|slot| Some(if slot == other { 2 } else { thirds(slot) }));
+        rig.wait(5 * MILLISECOND);
+    }
+    assert_eq!((rig.at_nodes().len(), rig.told(client).as_str()), (0, ""));
+    rig.publish(|slot| Some(if slot == slot_of(key.as_bytes()) { 1 } else { thirds(slot) }));
+    rig.confirm();
+    let told = rig.told(client);
+    assert!(rig.at_nodes().is_empty() && told.contains("reason=redirects"), "{told}");
+    // All primaries say that it is elsewhere.
+    rig.wait(Duration::from_secs(6));
+    rig.publish(|slot| Some(thirds(slot)));
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next(&moved(&key, 1));
+    rig.answer_next("$-1\r\n");
+    rig.told(client);
+    rig.send(client, &[&["EVAL", "code", "1", &key]]);
+    rig.answer_next(&moved(&key, 0));
+    assert!(rig.at_nodes().is_empty());
+    rig.confirm();
+    assert_eq!(rig.at_nodes(), ["0 EVAL"]);
+}
+
+#[test]
 fn nothing_goes_behind_a_script_that_may_have_been_carried_out() {
     // What is believed for a while, and what cannot be true.
     for (named, is_confirmed) in [(None, true), (None, false), (Some("-MOVED 1 10.9.9.9:1\r\n"), false)] {
