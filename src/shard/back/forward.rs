@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::link::{Link, LinkState, Odd, Pending, Purpose};
 use super::readers::patient_until;
 use super::slots::{PRIMARY, behind_role};
+use super::unanswered::Tries;
 use super::{Back, Replies};
 use crate::policy::window::{KINDS, Sample};
 use crate::protocol::command::{Class, Effect};
@@ -73,6 +74,20 @@ impl Back {
         requests: usize,
         now: Now,
     ) -> Result<(), NotSent> {
+        self.put_on_link_again(env, envelope, message, (requests, Tries::default()), now)
+    }
+
+    /// The same for what may have been sent before.
+    #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
+    #[inline(always)]
+    pub(super) fn put_on_link_again(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        (requests, tries): (usize, Tries),
+        now: Now,
+    ) -> Result<(), NotSent> {
         let Envelope { route, nature, .. } = *envelope;
         let connection = link_for(&env.settings, route);
         let mut link = &mut self.links[connection.0 as usize];
@@ -124,8 +139,8 @@ impl Back {
         if link.begin_list() {
             self.to_send.push_back(connection);
         }
-        if let Some(slots) = &self.slots {
-            link.unanswered.push((route.slot, requests), slots.tries, message);
+        if self.slots.is_some() {
+            link.unanswered.push((route.slot, requests), tries, message);
         }
         Ok(())
     }

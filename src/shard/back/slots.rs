@@ -182,8 +182,6 @@ pub struct Slots {
     holds: BTreeMap<u16, Hold>,
     held: usize,
     held_bytes: usize,
-    /// How often what is being sent was sent before.
-    pub(super) tries: Tries,
     doubt: Option<Doubt>,
     /// From where on links are looked at for being silent.
     silent_next: usize,
@@ -200,7 +198,6 @@ impl Slots {
             holds: BTreeMap::new(),
             held: 0,
             held_bytes: 0,
-            tries: Tries::default(),
             doubt: None,
             silent_next: 0,
             retries: RetryBudget::new(cores),
@@ -612,17 +609,13 @@ impl Back {
             turn_away(env, replies, envelope.addressee(), why, now);
             return message.release(&mut env.pool);
         };
-        slots.tries = tries;
         let envelope = Envelope { route: Route { backend, ..envelope.route }, ..envelope };
         let sent = if ask.is_some() {
             let asking = [ASKING, message.message().bytes()].concat();
-            self.put_on_link(env, &envelope, Message::Small(&asking), requests + 1, now)
+            self.put_on_link_again(env, &envelope, Message::Small(&asking), (requests + 1, tries), now)
         } else {
-            self.put_on_link(env, &envelope, message.message(), requests, now)
+            self.put_on_link_again(env, &envelope, message.message(), (requests, tries), now)
         };
-        if let Some(slots) = &mut self.slots {
-            slots.tries = Tries::default();
-        }
         if let Err(why) = sent {
             turn_away(env, replies, envelope.addressee(), why, now);
         }

@@ -8,8 +8,9 @@ use crate::shard::message::Message;
 use crate::values::limits::LINK_UNANSWERED_BYTES_MAX;
 use crate::values::{Timestamp, shorten};
 
-/// Bytes of what is answered that stay in front of the others.
-const ANSWERED_BYTES_MAX: usize = 4 * 1024;
+/// Room there is from the first request on, for bytes and for requests.
+const BYTES_MIN: usize = 4 * 1024;
+const REQUESTS_MIN: usize = 128;
 
 /// How often a request was sent, and since when it has been held.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,24 +39,34 @@ pub struct Sent {
 /// What stands for it in the list: little, since there is one for every request.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
+    /// Where in all that was ever kept its frame begins; only differences count.
+    start: u32,
     slot: u16,
-    requests: u16,
-    length: u32,
-    is_shared: bool,
-    /// It was sent before.
-    is_repeated: bool,
+    /// There is more of it in a list of its own.
+    is_odd: bool,
 }
 
-/// What was sent over one connection and has yet to be answered, in its order.
+const _: () = assert!(size_of::<Entry>() == 8 && LINK_UNANSWERED_BYTES_MAX < u32::MAX as usize / 2);
+
+/// What few have: several requests are one, it was sent before, or its bytes are shared.
+#[derive(Debug)]
+struct Odd {
+    requests: u16,
+    tries: Tries,
+    shared: Option<Bytes>,
+}
+
+/// What was sent over one connection and has yet to be answered, in its order. What is answered makes room when room is wanted, so that
+/// an answer costs next to nothing.
 #[derive(Debug, Default)]
 pub struct Unanswered {
-    sent: VecDeque<Entry>,
-    /// Of those that were sent before.
-    tries: VecDeque<Tries>,
-    /// Frames one behind the other, from `begin` on; those that are shared have a list of their own.
+    /// From `first` on they are unanswered.
+    sent: Vec<Entry>,
+    first: usize,
+    odd: VecDeque<Odd>,
+    /// Frames one behind the other, but for those that are shared; and where in all that was ever kept they begin.
     bytes: Vec<u8>,
-    begin: usize,
-    shared: VecDeque<Bytes>,
+    base: u32,
     shared_length: usize,
     /// A step of the block that is being answered was refused so.
     pub step: Option<Vec<u8>>,
@@ -65,114 +76,127 @@ impl Unanswered {
     /// One more was sent.
     #[inline]
     pub fn push(&mut self, (slot, requests): (u16, usize), tries: Tries, message: Message<'_>) {
-        let entry =
-            Entry { slot, requests: requests as u16, length: 0, is_shared: false, is_repeated: false };
         match message {
-            Message::Small(bytes) if tries.is_first() => {
-                self.bytes.extend_from_slice(bytes);
-                self.sent.push_back(Entry { length: bytes.len() as u32, ..entry });
+            Message::Small(bytes) if requests == 1 && tries.is_first() => {
+                self.keep(slot, false, bytes);
             }
-            message => self.push_odd(entry, tries, message),
+            message => self.push_odd((slot, requests), tries, message),
         }
     }
 
     #[cold]
-    fn push_odd(&mut self, entry: Entry, tries: Tries, message: Message<'_>) {
-        let (length, is_shared) = (message.bytes().len(), matches!(message, Message::Shared(_)));
-        match message {
-            Message::Small(bytes) => self.bytes.extend_from_slice(bytes),
-            Message::Shared(bytes) => {
-                self.shared.push_back(bytes.clone());
-                self.shared_length += length;
-            }
+    fn push_odd(&mut self, (slot, requests): (u16, usize), tries: Tries, message: Message<'_>) {
+        let (bytes, shared) = match message {
+            Message::Small(bytes) => (bytes, None),
+            Message::Shared(bytes) => (&[][..], Some(bytes.clone())),
+        };
+        self.shared_length += message.shared_bytes();
+        self.odd.push_back(Odd { requests: requests as u16, tries, shared });
+        self.keep(slot, true, bytes);
+    }
+
+    #[inline]
+    fn keep(&mut self, slot: u16, is_odd: bool, bytes: &[u8]) {
+        if self.sent.len() == self.sent.capacity() || bytes.len() > self.bytes.capacity() - self.bytes.len() {
+            self.make_room(bytes.len());
         }
-        let is_repeated = !tries.is_first();
-        if is_repeated {
-            self.tries.push_back(tries);
+        let start = self.base.wrapping_add(self.bytes.len() as u32);
+        self.bytes.extend_from_slice(bytes);
+        self.sent.push(Entry { start, slot, is_odd });
+    }
+
+    /// Where much is answered it goes; else there is more room from now on.
+    #[cold]
+    fn make_room(&mut self, wanted: usize) {
+        self.close_up();
+        if self.sent.capacity() == 0 {
+            self.sent.reserve(REQUESTS_MIN);
+            self.bytes.reserve(BYTES_MIN);
         }
-        self.sent.push_back(Entry { length: length as u32, is_shared, is_repeated, ..entry });
+        self.sent.reserve(1);
+        self.bytes.reserve(wanted);
+    }
+
+    /// What is answered goes, where it is no less than what stays: never more is moved than was answered.
+    fn close_up(&mut self) {
+        let begin = self.offset(self.first);
+        if begin >= self.bytes.len() / 2 {
+            self.bytes.drain(..begin);
+            self.base = self.base.wrapping_add(begin as u32);
+        }
+        if self.first >= self.sent.len() / 2 {
+            self.sent.drain(..self.first);
+            self.first = 0;
+        }
+    }
+
+    /// Where the frame of one begins.
+    fn offset(&self, place: usize) -> usize {
+        let entry = self.sent.get(place);
+        entry.map_or(self.bytes.len(), |entry| entry.start.wrapping_sub(self.base) as usize)
     }
 
     /// The oldest is answered. It, with its bytes if they are wanted.
     pub fn pop(&mut self, is_wanted: bool) -> Option<(Sent, Vec<u8>)> {
-        let oldest = *self.sent.front()?;
-        let bytes = if is_wanted { self.frame_of(oldest)?.to_vec() } else { Vec::new() };
-        let tries = if oldest.is_repeated { *self.tries.front()? } else { Tries::default() };
+        let oldest = *self.sent.get(self.first)?;
+        let odd = if oldest.is_odd { self.odd.front() } else { None };
+        let sent = oldest.as_sent(odd);
+        let frame = match odd {
+            Some(Odd { shared: Some(bytes), .. }) => &bytes[..],
+            _ => self.bytes.get(self.offset(self.first)..self.offset(self.first + 1))?,
+        };
+        let bytes = if is_wanted { frame.to_vec() } else { Vec::new() };
         self.forget();
-        Some((Sent { slot: oldest.slot, requests: oldest.requests, tries }, bytes))
-    }
-
-    fn frame_of(&self, oldest: Entry) -> Option<&[u8]> {
-        let kept = || self.bytes.get(self.begin..self.begin + oldest.length as usize);
-        if oldest.is_shared { self.shared.front().map(|bytes| &bytes[..]) } else { kept() }
+        Some((sent, bytes))
     }
 
     /// The oldest is answered.
     #[inline]
     pub fn forget(&mut self) {
-        let Some(oldest) = self.sent.pop_front() else { return };
-        if oldest.is_shared || oldest.is_repeated {
-            return self.forget_odd(oldest);
+        if !self.odd.is_empty() {
+            self.forget_odd();
         }
-        self.pass(oldest.length as usize);
-    }
-
-    /// So many of the bytes are answered.
-    #[inline]
-    fn pass(&mut self, bytes: usize) {
-        self.begin += bytes;
-        if self.begin >= ANSWERED_BYTES_MAX && self.begin >= self.bytes.len() / 2 {
-            self.close_up();
-        }
+        self.first += 1;
     }
 
     #[cold]
-    fn forget_odd(&mut self, oldest: Entry) {
-        if oldest.is_shared {
-            self.shared.pop_front();
-            self.shared_length -= oldest.length as usize;
-        } else {
-            self.pass(oldest.length as usize);
+    fn forget_odd(&mut self) {
+        if self.sent.get(self.first).is_some_and(|oldest| oldest.is_odd) {
+            let shared = self.odd.pop_front().and_then(|odd| odd.shared);
+            self.shared_length -= shared.map_or(0, |bytes| bytes.len());
         }
-        if oldest.is_repeated {
-            self.tries.pop_front();
-        }
-    }
-
-    /// What is answered makes room: never more is moved than was answered.
-    #[cold]
-    fn close_up(&mut self) {
-        self.bytes.drain(..self.begin);
-        self.begin = 0;
     }
 
     /// The slot of the oldest.
     pub fn next_slot(&self) -> Option<u16> {
-        self.sent.front().map(|sent| sent.slot)
+        self.sent.get(self.first).map(|sent| sent.slot)
     }
 
     /// Is there something of a slot that was sent before?
     pub fn has_again(&self, slot: u16) -> bool {
-        !self.tries.is_empty() && self.all().any(|sent| sent.slot == slot && sent.tries.hops > 0)
+        !self.odd.is_empty() && self.all().any(|sent| sent.slot == slot && sent.tries.hops > 0)
     }
 
     /// May more be kept?
     pub fn has_room(&self) -> bool {
-        self.length() < LINK_UNANSWERED_BYTES_MAX
+        let at_most = self.bytes.len() + self.shared_length;
+        at_most < LINK_UNANSWERED_BYTES_MAX || self.length() < LINK_UNANSWERED_BYTES_MAX
     }
 
+    #[cold]
     fn length(&self) -> usize {
-        self.bytes.len() - self.begin + self.shared_length
+        self.bytes.len() - self.offset(self.first) + self.shared_length
     }
 
     /// Gives back what a burst took.
     pub fn tidy(&mut self) {
-        shorten(&mut self.sent);
-        shorten(&mut self.shared);
-        shorten(&mut self.tries);
         self.close_up();
-        if self.bytes.capacity() > ANSWERED_BYTES_MAX && self.bytes.len() < self.bytes.capacity() / 4 {
-            self.bytes.shrink_to((self.bytes.len() * 2).max(ANSWERED_BYTES_MAX));
+        shorten(&mut self.odd);
+        if self.sent.capacity() > REQUESTS_MIN && self.sent.len() < self.sent.capacity() / 4 {
+            self.sent.shrink_to((self.sent.len() * 2).max(REQUESTS_MIN));
+        }
+        if self.bytes.capacity() > BYTES_MIN && self.bytes.len() < self.bytes.capacity() / 4 {
+            self.bytes.shrink_to((self.bytes.len() * 2).max(BYTES_MIN));
         }
     }
 
@@ -183,21 +207,29 @@ impl Unanswered {
 
     /// All of it, in its order.
     pub fn all(&self) -> impl Iterator<Item = Sent> {
-        let mut tries = self.tries.iter();
-        self.sent.iter().map(move |entry| {
-            let tries = if entry.is_repeated { tries.next().copied() } else { None };
-            Sent { slot: entry.slot, requests: entry.requests, tries: tries.unwrap_or_default() }
-        })
+        let mut odd = self.odd.iter();
+        self.entries().iter().map(move |entry| entry.as_sent(if entry.is_odd { odd.next() } else { None }))
     }
 
     /// How many requests that are.
     pub fn len(&self) -> usize {
-        self.sent.len()
+        self.entries().len()
     }
 
     /// The slots of all of it.
     pub fn slots(&self) -> impl Iterator<Item = u16> {
-        self.sent.iter().map(|sent| sent.slot)
+        self.entries().iter().map(|entry| entry.slot)
+    }
+
+    fn entries(&self) -> &[Entry] {
+        self.sent.get(self.first..).unwrap_or_default()
+    }
+}
+
+impl Entry {
+    fn as_sent(self, odd: Option<&Odd>) -> Sent {
+        let tries = odd.map(|odd| odd.tries).unwrap_or_default();
+        Sent { slot: self.slot, requests: odd.map_or(1, |odd| odd.requests), tries }
     }
 }
 
@@ -207,42 +239,55 @@ mod tests {
 
     use super::*;
 
+    /// Slot, requests, hops.
+    type Told = (u16, u16, u8);
+
+    fn told(sent: Sent) -> Told {
+        (sent.slot, sent.requests, sent.tries.hops)
+    }
+
     proptest! {
         #[test]
         fn they_come_back_in_order_and_as_they_were(
             steps in prop::collection::vec((0..6_u8, 0..3_000_usize, any::<u8>()), 1..300),
         ) {
             let mut unanswered = Unanswered::default();
-            let mut model: VecDeque<(u16, u8, Vec<u8>)> = VecDeque::new();
+            let mut most = 0;
+            let mut model: VecDeque<(Told, Vec<u8>)> = VecDeque::new();
             for (number, (step, length, fill)) in steps.into_iter().enumerate() {
                 let (slot, frame) = (number as u16, vec![fill; length]);
                 match step {
                     0..=2 => {
                         let shared = Bytes::copy_from_slice(&frame);
                         let message = if step == 0 { Message::Shared(&shared) } else { Message::Small(&frame) };
-                        // Some are sent for the second time.
+                        // Some are sent for the second time, some are several.
                         let tries = Tries { hops: u8::from(fill % 7 == 0), ..Tries::default() };
-                        unanswered.push((slot, 1), tries, message);
-                        model.push_back((slot, tries.hops, frame));
+                        let requests = 1 + u16::from(fill % 5 == 0);
+                        unanswered.push((slot, usize::from(requests)), tries, message);
+                        model.push_back(((slot, requests, tries.hops), frame));
                     }
                     3 => {
                         let found = unanswered.pop(true);
-                        let found = found.map(|(sent, bytes)| (sent.slot, sent.tries.hops, bytes));
+                        let found = found.map(|(sent, bytes)| (told(sent), bytes));
                         prop_assert_eq!(found, model.pop_front());
                     }
                     4 => {
-                        prop_assert_eq!(unanswered.next_slot(), model.pop_front().map(|(slot, ..)| slot));
-                        unanswered.forget();
+                        prop_assert_eq!(unanswered.next_slot(), model.pop_front().map(|((slot, ..), _)| slot));
+                        if unanswered.next_slot().is_some() {
+                            unanswered.forget();
+                        }
                     }
                     _ => unanswered.tidy(),
                 }
-                let all: Vec<_> = unanswered.all().map(|sent| (sent.slot, sent.tries.hops)).collect();
-                let expected: Vec<_> = model.iter().map(|(slot, hops, _)| (*slot, *hops)).collect();
+                let all: Vec<_> = unanswered.all().map(told).collect();
+                let expected: Vec<_> = model.iter().map(|(told, _)| *told).collect();
                 prop_assert_eq!(all, expected);
                 prop_assert_eq!(unanswered.len(), model.len());
-                prop_assert_eq!(unanswered.length(), model.iter().map(|(.., frame)| frame.len()).sum::<usize>());
-                let kept = unanswered.bytes.len();
-                prop_assert!(kept <= 2 * unanswered.length() + ANSWERED_BYTES_MAX + 3_000, "{} are kept", kept);
+                let length = model.iter().map(|(_, frame)| frame.len()).sum::<usize>();
+                prop_assert_eq!(unanswered.length(), length);
+                let (kept, most) = (unanswered.bytes.capacity(), &mut most);
+                *most = (*most).max(length);
+                prop_assert!(kept <= BYTES_MIN + 4 * *most + 3_000, "{} are kept", kept);
             }
         }
     }
