@@ -347,14 +347,16 @@ impl Asked {
     }
 
     fn check_value(&self, key: &str, reply: &[u8], history: &mut History) -> Result<(), String> {
-        let found = match self.text(reply)? {
-            None => None,
-            Some(value) => match tokens(value).as_deref() {
-                Some([token]) => Some(token.write),
-                _ => return Err("not a written value".into()),
-            },
-        };
-        history.check_value(self.sent, key, found)
+        history.check_value(self.sent, key, self.found(reply)?)
+    }
+
+    /// The write that a value is of, if there is a value.
+    fn found(&self, reply: &[u8]) -> Result<Option<usize>, String> {
+        let Some(value) = self.text(reply)? else { return Ok(None) };
+        match tokens(value).as_deref() {
+            Some([token]) => Ok(Some(token.write)),
+            _ => Err("not a written value".into()),
+        }
     }
 
     fn check_values(
@@ -368,12 +370,15 @@ impl Asked {
         if elements.len() != keys.len() {
             return Err(format!("{} values for {} keys", elements.len(), keys.len()));
         }
+        let mut values = Vec::new();
         for (key, element) in keys.iter().zip(elements) {
             if refusal(element, allowed)?.is_none() {
-                self.check_value(key, element, history)?;
+                values.push((key, self.found(element)?));
             }
         }
-        Ok(())
+        // One that names a key twice may be taken apart: the first of both may be lost with a node, and read again later.
+        values.sort_by_key(|(_, found)| found.and_then(|found| history.executed(found)));
+        values.into_iter().try_for_each(|(key, found)| history.check_value(self.sent, key, found))
     }
 
     fn check_hello(&self, reply: &[u8]) -> Result<(), String> {

@@ -304,6 +304,11 @@ impl History {
         Ok(())
     }
 
+    /// Which one it was of all that were carried out, if it was.
+    pub fn executed(&self, write: usize) -> Option<usize> {
+        self.writes.get(write)?.executed
+    }
+
     /// A read of a key that is set and deleted as a whole.
     pub fn check_value(&mut self, read: Sent, key: &str, found: Option<usize>) -> Checked {
         if let Some(found) = found.filter(|found| *found < self.writes.len()) {

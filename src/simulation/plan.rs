@@ -357,7 +357,8 @@ impl Plan {
 
     /// Nothing goes wrong that could make weir refuse a request.
     pub fn is_calm(&self) -> bool {
-        if self.store_servers.is_some() || self.window_most < WIDE {
+        let falls = self.cluster.is_some_and(|moves| moves.falls.is_some());
+        if falls || self.store_servers.is_some() || self.window_most < WIDE {
             return false;
         }
         let Faults {
