@@ -1,4 +1,4 @@
-"""perf/compare and perf/http: further peers, sizes of values, and what it says when it is asked for what it does not have."""
+"""perf/compare, perf/http and perf/cluster-cpu: further peers, sizes of values, and what it says when it is asked for what it does not have."""
 
 from __future__ import annotations
 
@@ -71,6 +71,27 @@ def test_http_is_measured_beside_resp(tmp_path):
         assert ratio["cpu_ratio_range"] == sorted(mine / other for mine, other in zip(ours, base, strict=True))
     assert [(ratio["target"], ratio["base"]) for ratio in found["ratios"]] == [("HTTP", "RESP"), ("HTTP over TLS", "HTTP")]
     assert "HTTP / RESP" in (tmp_path / "tried.md").read_text()
+
+
+def test_a_cluster_is_measured_beside_the_same_nodes_as_stores(tmp_path):
+    run = subprocess.run(
+        [
+            *(ROOT / "perf" / "cluster-cpu", "--weir-binary", str(binary("weir")), "--rounds", "2"),
+            *("--requests", "3000", "--name", "tried", "--folder", str(tmp_path)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads((tmp_path / "tried.json").read_text())
+    cpu = {(row["command"], row["weir"]): row["cpu_us_per_request"] for row in found["rows"]}
+    assert list(cpu) == [(command, weir) for command in ("GET", "SET") for weir in ("stores", "cluster", "stores, a second time")]
+    assert all(len(told) == 2 and min(told) > 0 for told in cpu.values())
+    for ratio in found["ratios"]:
+        ours, base = cpu[ratio["command"], ratio["weir"]], cpu[ratio["command"], "stores"]
+        assert ratio["cpu_ratio_range"] == sorted(mine / other for mine, other in zip(ours, base, strict=True))
+    assert "| SET | cluster |" in (tmp_path / "tried.md").read_text()
 
 
 def test_large_values_are_measured_with_fewer_keys_and_requests():
