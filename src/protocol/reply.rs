@@ -3,8 +3,6 @@
 //! The scanner looks at every byte of structure once and steps over payloads, so a reply of any size costs linear
 //! time. Attributes and pushes that stand before a reply belong to it and travel with it.
 
-use crate::values::limits::NESTING_MAX;
-
 /// What a whole reply turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scanned {
@@ -24,9 +22,10 @@ pub struct MalformedReply;
 /// The scanner of one backend connection.
 #[derive(Debug, Default)]
 pub struct ReplyScanner {
-    /// Elements still to come, per level of nesting; the first level holds the reply itself.
-    levels: [u64; NESTING_MAX],
-    depth: usize,
+    /// Elements still to come, at any depth: of what stands before the reply, and of the reply, which is one itself. How deep they nest
+    /// does not matter: whoever may send a script decides that.
+    before: u64,
+    left: u64,
     /// Payload bytes still to be stepped over, line end included.
     payload_left: u64,
     /// A header line that a chunk boundary cut.
@@ -46,12 +45,11 @@ impl ReplyScanner {
     /// Scans on. `Some` when a reply ends within `bytes`; what follows belongs to the next one. `None` when all of
     /// `bytes` belongs to a reply that goes on.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
-        if self.depth == 0 {
+        if !self.is_midway() {
             if let Some(scanned) = scan_simple(bytes) {
                 return Ok(Some(scanned));
             }
-            self.depth = 1;
-            self.levels[0] = 1;
+            self.left = 1;
             self.kind = 0;
             self.rows = 0;
         }
@@ -64,7 +62,7 @@ impl ReplyScanner {
             } else {
                 at += self.header(&bytes[at..])?;
             }
-            if self.depth == 0 {
+            if !self.is_midway() {
                 return Ok(Some(Scanned { end: at, kind: self.kind, rows: self.rows }));
             }
         }
@@ -78,7 +76,7 @@ impl ReplyScanner {
 
     /// Is a reply under way, of which some bytes were seen?
     pub fn is_midway(&self) -> bool {
-        self.depth > 0
+        self.left > 0
     }
 
     /// Steps over a payload, and checks the line end behind it: a wrong length is found where it is.
@@ -150,57 +148,36 @@ impl ReplyScanner {
                 let pairs = if kind == b'%' { 2 } else { 1 };
                 let elements = count.unwrap_or(0).checked_mul(pairs).ok_or(MalformedReply)?;
                 self.note_kind(kind);
-                if elements == 0 {
-                    self.element_done();
-                } else {
-                    self.descend(elements)?;
-                }
+                let left = self.counter();
+                *left = (*left - 1).checked_add(elements).ok_or(MalformedReply)?;
             }
-            // An attribute stands before the element it describes, a push before the reply it interrupts: neither
-            // counts as an element, so one more is to come at this level than was.
+            // An attribute stands before the element it describes, a push before the reply it interrupts: neither counts as an element.
             b'|' | b'>' => {
                 let pairs = if kind == b'|' { 2 } else { 1 };
                 let elements = count.and_then(|count| count.checked_mul(pairs)).ok_or(MalformedReply)?;
-                if elements > 0 {
-                    let level = &mut self.levels[self.depth - 1];
-                    *level = level.checked_add(1).ok_or(MalformedReply)?;
-                    self.descend(elements)?;
-                }
+                let left = if self.kind == 0 { &mut self.before } else { &mut self.left };
+                *left = left.checked_add(elements).ok_or(MalformedReply)?;
             }
             _ => return Err(MalformedReply),
         }
         Ok(())
     }
 
-    fn descend(&mut self, elements: u64) -> Result<(), MalformedReply> {
-        if self.depth == NESTING_MAX {
-            return Err(MalformedReply);
-        }
-        self.levels[self.depth] = elements;
-        self.depth += 1;
-        Ok(())
-    }
-
     fn scalar_done(&mut self) {
-        self.rows += u64::from(self.depth > 1);
-        self.element_done();
+        let is_within = self.before == 0 && matches!(self.kind, b'*' | b'~' | b'%');
+        self.rows += u64::from(is_within);
+        *self.counter() -= 1;
     }
 
-    fn element_done(&mut self) {
-        while self.depth > 0 {
-            let level = &mut self.levels[self.depth - 1];
-            *level -= 1;
-            if *level > 0 {
-                return;
-            }
-            self.depth -= 1;
-        }
+    /// What the next element is one of.
+    fn counter(&mut self) -> &mut u64 {
+        if self.before > 0 { &mut self.before } else { &mut self.left }
     }
 
-    /// Remembers the type of the reply itself, if this element is it. What stood before it does not count.
+    /// Remembers the type of the reply itself, if this element is it.
     fn note_kind(&mut self, kind: u8) {
-        if self.depth == 1 {
-            (self.kind, self.rows) = (kind, 0);
+        if self.before == 0 && self.kind == 0 {
+            self.kind = kind;
         }
     }
 }
@@ -346,11 +323,33 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_bounded() {
-        let deep = "*1\r\n".repeat(NESTING_MAX) + ":1\r\n";
-        assert_eq!(ReplyScanner::default().scan(deep.as_bytes()), Err(MalformedReply));
-        let allowed = "*1\r\n".repeat(NESTING_MAX - 1) + ":1\r\n";
-        assert!(ReplyScanner::default().scan(allowed.as_bytes()).is_ok_and(|scanned| scanned.is_some()));
+    fn replies_nest_as_deep_as_they_like() {
+        for kind in ["*1\r\n", "~1\r\n", "%1\r\n+key\r\n", "|1\r\n+key\r\n+value\r\n*1\r\n"] {
+            let deep = kind.repeat(100_000) + "-ERR too deep for a script\r\n";
+            let scanned = ReplyScanner::default().scan(deep.as_bytes()).expect("well formed").expect("whole");
+            assert_eq!(scanned.end, deep.len());
+            assert_eq!(in_pieces(deep.as_bytes(), 5), vec![deep.len()]);
+        }
+    }
+
+    #[test]
+    fn what_stands_before_a_reply_is_none_of_it() {
+        let before = "|1\r\n*1\r\n+a\r\n%1\r\n+b\r\n*0\r\n>2\r\n|1\r\n+c\r\n+d\r\n+e\r\n+f\r\n";
+        for (reply, kind, rows) in
+            [("+OK\r\n", b'+', 0), ("*2\r\n:1\r\n*1\r\n:2\r\n", b'*', 2), ("*-1\r\n", b'*', 0)]
+        {
+            let both = format!("{before}{reply}");
+            let scanned = ReplyScanner::default().scan(both.as_bytes()).expect("well formed").expect("whole");
+            assert_eq!(scanned, Scanned { end: both.len(), kind, rows });
+        }
+    }
+
+    #[test]
+    fn more_elements_than_can_be_counted_are_no_reply() {
+        let elements = "*999999999999\r\n".repeat(2);
+        assert_eq!(ReplyScanner::default().scan(elements.as_bytes()), Ok(None));
+        let mut scanner = ReplyScanner { left: u64::MAX - 5, kind: b'*', ..ReplyScanner::default() };
+        assert_eq!(scanner.scan(b"*99\r\n"), Err(MalformedReply));
     }
 
     #[test]

@@ -15,8 +15,6 @@ pub const INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of a request that is not whole which go along when its client goes on in another process; of a longer one the rest is
 /// waited for.
 pub const MOVED_BYTES_MAX: usize = 16 * 1024;
-/// How deep a reply may nest.
-pub const NESTING_MAX: usize = 32;
 /// Payloads above this travel as shared bytes instead of being copied.
 pub const COPY_BYTES_MAX: usize = 16 * 1024;
 /// Parsed requests of one connection that wait for replies before weir stops reading from it.

@@ -41,7 +41,7 @@ pub fn next<'a>(bytes: &mut &'a [u8]) -> Option<Reply<'a>> {
 
 /// Appends one reply as JSON. An error inside an array is a text.
 pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], in_base64: bool) -> Option<()> {
-    // How many elements are missing, by depth: the depth is bounded where replies are scanned.
+    // How many elements are missing, by depth: twice as many bytes as that depth takes in the reply.
     let mut missing: Vec<usize> = Vec::new();
     loop {
         match next(bytes)? {
