@@ -291,6 +291,15 @@ def test_a_walk_over_all_backends_meets_what_stays(two: Weir):
             assert found == staying
 
 
+def test_a_random_key_may_be_any_of_them(two: Weir):
+    with two.connect() as connection:
+        connection.ok("FLUSHALL")
+        assert connection.ok("RANDOMKEY") is None
+        several = {name.encode() for names in keys_by_backend(two, "drawn", 12).values() for name in names}
+        # Even one that shares a store with ten others stays away for so long in one run of ten million.
+        assert {reply.value for reply in connection.pipeline([("RANDOMKEY",)] * 400)} == several
+
+
 @pytest.mark.parametrize("cursor", ["abc", "-1", "", "99999999999999999999999", "1.5", "18446744073709551615"])
 def test_a_cursor_that_nobody_gave_out(two: Weir, cursor: str):
     with two.connect() as connection:

@@ -39,7 +39,7 @@ pub enum FanOut {
     Sum,
     /// `OK` when every store said so.
     AllOk,
-    /// Any reply that is not null.
+    /// One of the replies that are not null, by chance.
     NonNull,
     /// Arrays of integers, and an element is 1 only where all stores say 1.
     Every,

@@ -155,7 +155,8 @@ impl Shard {
             FanOut::Concat => Join::Concat,
             FanOut::Sum => Join::Sum,
             FanOut::AllOk => Join::AllOk,
-            FanOut::NonNull => Join::NonNull,
+            // Each store's key is drawn from all of its own, so whose is told is drawn as well.
+            FanOut::NonNull => Join::NonNull(self.env.random_byte()),
             FanOut::Every => Join::Every,
             FanOut::Same => Join::Same,
             FanOut::AnyOk => Join::AnyOk,

@@ -23,8 +23,8 @@ pub enum Join {
     Sum,
     /// Arrays one behind the other, or the first error.
     Concat,
-    /// The first reply that is not null.
-    NonNull,
+    /// One of the replies that are not null: the one this number falls on.
+    NonNull(u8),
     /// Arrays of integers: 1 where every part says 1.
     Every,
     /// The first reply, unless one is an error.
@@ -192,13 +192,15 @@ impl Gathering {
                 Some(error) => out.extend_from_slice(error),
                 None => concatenate(out, &parts),
             },
-            Join::NonNull => match parts.iter().find(|part| !is_error(part) && !is_null(part)) {
-                Some(value) => out.extend_from_slice(value),
-                None => match first_error {
-                    Some(error) => out.extend_from_slice(error),
-                    None => encode::null(out, self.protocol),
-                },
-            },
+            Join::NonNull(number) => {
+                let values: Vec<&[u8]> =
+                    parts.iter().filter(|part| !is_error(part) && !is_null(part)).copied().collect();
+                match (values.is_empty(), first_error) {
+                    (false, _) => out.extend_from_slice(values[usize::from(*number) % values.len()]),
+                    (true, Some(error)) => out.extend_from_slice(error),
+                    (true, None) => encode::null(out, self.protocol),
+                }
+            }
             Join::Every => match first_error {
                 Some(error) => out.extend_from_slice(error),
                 None => every(out, &parts),
@@ -425,8 +427,13 @@ mod tests {
             joined(Join::Concat, &["*1\r\n+a\r\n", "*0\r\n", "*2\r\n+b\r\n+c\r\n"]),
             "*3\r\n+a\r\n+b\r\n+c\r\n"
         );
-        assert_eq!(joined(Join::NonNull, &["$-1\r\n", "$1\r\nk\r\n"]), "$1\r\nk\r\n");
-        assert_eq!(joined(Join::NonNull, &["$-1\r\n", "$-1\r\n"]), "$-1\r\n");
+        for number in 0..4 {
+            let some = ["$-1\r\n", "$1\r\na\r\n", "-ERR no\r\n", "$1\r\nb\r\n"];
+            let one = if number % 2 == 0 { some[1] } else { some[3] };
+            assert_eq!(joined(Join::NonNull(number), &some), one);
+        }
+        assert_eq!(joined(Join::NonNull(9), &["$-1\r\n", "$-1\r\n"]), "$-1\r\n");
+        assert_eq!(joined(Join::NonNull(9), &["$-1\r\n", "-ERR no\r\n"]), "-ERR no\r\n");
         assert_eq!(joined(Join::Every, &["*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n"]), "*2\r\n:1\r\n:0\r\n");
         let subscribers =
             ["*4\r\n$1\r\na\r\n:1\r\n$1\r\nb\r\n:0\r\n", "*4\r\n$1\r\na\r\n:2\r\n$1\r\nb\r\n:5\r\n"];
