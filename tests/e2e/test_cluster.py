@@ -244,7 +244,8 @@ def test_a_primary_hands_over_and_another_one_dies(servers):
     handed_over = list(load.errors)
     victim, heir = cluster.nodes[1], cluster.nodes[4]
     victim.kill()
-    until(lambda: times_asked(cluster, heir, "role") >= 3, "its replica is looked at")
+    # On a busy machine it may have taken over before weir has asked a second time.
+    until(lambda: times_asked(cluster, heir, "role") >= 1, "its replica is looked at")
 
     def has_taken_over() -> bool:
         return "role:master" in cluster.call(heir, "INFO", "replication").text

@@ -229,7 +229,7 @@ BREAKS = {
     "is not RESP": lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n",
     "has a hostile length": lambda _: b"$99999999999999999999\r\n",
     "has a negative length": lambda _: b"*-7\r\n",
-    "nests without end": lambda _: b"*1\r\n" * 100_000,
+    "closes deep inside arrays": lambda _: (b"*1\r\n" * 100_000, None),
 }
 
 
