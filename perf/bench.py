@@ -49,6 +49,36 @@ class WeirBinary(Weir):
         return [str(self.path), *super().command()[1:]]
 
 
+class Node(Redis):
+    """A node of the binary that is asked for."""
+
+    program = "redis-server"
+
+    def command(self) -> list[str]:
+        return [self.program, *super().command()[1:]]
+
+
+class Servers:
+    """What a Cluster asks for its nodes, and what ends everything."""
+
+    def __init__(self, program: str = "redis-server") -> None:
+        self.program = program
+        self.started: list[Server] = []
+
+    def redis(self, *options: str) -> Redis:
+        node = Node(*options)
+        node.program = self.program
+        return self.keep(node).start()
+
+    def keep(self, server):
+        self.started.append(server)
+        return server
+
+    def discard(self) -> None:
+        for server in reversed(self.started):
+            server.discard()
+
+
 @dataclass(frozen=True)
 class Load:
     """What redis-benchmark does in one measurement."""
