@@ -192,12 +192,8 @@ impl Unanswered {
     pub fn tidy(&mut self) {
         self.close_up();
         shorten(&mut self.odd);
-        if self.sent.capacity() > REQUESTS_MIN && self.sent.len() < self.sent.capacity() / 4 {
-            self.sent.shrink_to((self.sent.len() * 2).max(REQUESTS_MIN));
-        }
-        if self.bytes.capacity() > BYTES_MIN && self.bytes.len() < self.bytes.capacity() / 4 {
-            self.bytes.shrink_to((self.bytes.len() * 2).max(BYTES_MIN));
-        }
+        shrink(&mut self.sent, REQUESTS_MIN);
+        shrink(&mut self.bytes, BYTES_MIN);
     }
 
     /// The connection is lost.
@@ -223,6 +219,13 @@ impl Unanswered {
 
     fn entries(&self) -> &[Entry] {
         self.sent.get(self.first..).unwrap_or_default()
+    }
+}
+
+/// Gives back most of the room that is not needed, but for the least that there is.
+fn shrink<T>(list: &mut Vec<T>, least: usize) {
+    if list.capacity() > least && list.len() < list.capacity() / 4 {
+        list.shrink_to((list.len() * 2).max(least));
     }
 }
 
