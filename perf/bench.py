@@ -200,6 +200,11 @@ def said_of_others(shares: list[float]) -> str:
     return f"* other processes: {statistics.median(shares):.0%} of the CPUs in half of the measurements, {max(shares):.0%} in the worst"
 
 
+def said_of_bar(ratio: float, bar: float | None) -> str:
+    """What a table says of a bar, where there is one."""
+    return "" if bar is None else f"{bar:.2f} {'met' if ratio <= bar else '**missed**'}"
+
+
 def rotated(names: list[str], number: int) -> list[str]:
     """The order of a round: another one begins each time."""
     turn = number % len(names)

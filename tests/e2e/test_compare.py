@@ -1,10 +1,12 @@
-"""perf/compare, perf/http and perf/cluster-cpu: further peers, sizes of values, and what it says when it is asked for what it does not have."""
+"""perf/compare, perf/http and perf/cluster-cpu: what they measure, further peers, sizes of values, and what they say when asked for
+what they do not have."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,16 @@ SECONDS_MAX = 120
 
 def compare(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([COMPARE, *words], capture_output=True, text=True, timeout=SECONDS_MAX)
+
+
+def measured_by(script: str, folder: Path, *words: str) -> dict:
+    """What a script measures in two rounds of few requests."""
+    flags = ["--weir-binary", str(binary("weir")), "--rounds", "2", "--name", "tried", "--folder", str(folder)]
+    run = subprocess.run(
+        [ROOT / "perf" / script, *flags, *words], capture_output=True, text=True, timeout=SECONDS_MAX
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads((folder / "tried.json").read_text())
 
 
 def test_a_peer_is_measured_beside_the_others_at_every_size(tmp_path):
@@ -51,17 +63,7 @@ def test_a_peer_is_measured_beside_the_others_at_every_size(tmp_path):
 
 
 def test_http_is_measured_beside_resp(tmp_path):
-    run = subprocess.run(
-        [
-            *(ROOT / "perf" / "http", "--weir-binary", str(binary("weir")), "--rounds", "2"),
-            *("--seconds", "1", "--requests", "300", "--name", "tried", "--folder", str(tmp_path)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-    )
-    assert run.returncode == 0, run.stderr
-    found = json.loads((tmp_path / "tried.json").read_text())
+    found = measured_by("http", tmp_path, "--seconds", "1", "--requests", "300")
     rows = {row["target"]: row for row in found["rows"]}
     assert list(rows) == ["RESP", "HTTP", "HTTP over TLS"] and rows["RESP"]["requests"] == [300, 300]
     for row in rows.values():
@@ -74,17 +76,7 @@ def test_http_is_measured_beside_resp(tmp_path):
 
 
 def test_a_cluster_is_measured_beside_the_same_nodes_as_stores(tmp_path):
-    run = subprocess.run(
-        [
-            *(ROOT / "perf" / "cluster-cpu", "--weir-binary", str(binary("weir")), "--rounds", "2"),
-            *("--requests", "3000", "--name", "tried", "--folder", str(tmp_path)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-    )
-    assert run.returncode == 0, run.stderr
-    found = json.loads((tmp_path / "tried.json").read_text())
+    found = measured_by("cluster-cpu", tmp_path, "--requests", "3000")
     cpu = {(row["command"], row["weir"]): row["cpu_us_per_request"] for row in found["rows"]}
     assert list(cpu) == [(command, weir) for command in ("GET", "SET") for weir in ("stores", "cluster", "stores, a second time")]
     assert all(len(told) == 2 and min(told) > 0 for told in cpu.values())
