@@ -851,7 +851,7 @@ impl Hot {
         if self.stale_max > Duration::ZERO && self.flights.len() > 0 {
             self.count_waiting(now);
         }
-        let Self { keys, entries, known, warming, flights, detached, held, .. } = self;
+        let Self { keys, entries, known, warming, flights, detached, held, settings, .. } = self;
         keys.tick(now, &mut |event| match event {
             Event::Promoted { id, hash, slot, key } => {
                 env.counters.add(Counter::HotPromoted, 1);
@@ -871,6 +871,10 @@ impl Hot {
                 env.counters.add(Counter::HotDemoted, 1);
                 let place = entries.get_mut(usize::from(id.index));
                 if let Some(mut entry) = place.and_then(|place| place.take_if(|entry| entry.id == id)) {
+                    // Nobody will notice writes of the key any more, but other cores may have copies of what was kept of it.
+                    let cell = Cell::of_hash(entry.hash);
+                    settings.versions.begin(cell);
+                    settings.versions.end(cell);
                     // Nobody will know what must not be overtaken: nothing waits any more.
                     for connection in entry.waiting() {
                         if let Some(flight) = entry.flight_of(connection) {

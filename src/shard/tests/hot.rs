@@ -1134,6 +1134,28 @@ fn a_core_that_asks_much_answers_from_a_copy_until_something_is_written() {
     assert_eq!(rig.counted(Counter::HotHitsCopied), copied);
 }
 
+/// Its home looks at no write of a key that is not hot any more, while copies of it may be good for as long as anything is kept.
+#[test]
+fn copies_of_a_key_are_worthless_once_its_home_does_not_look_at_its_writes() {
+    let mut rig = eager(2, |settings| {
+        settings.hot.copied_from = [100, 10];
+        settings.hot.ttl = Duration::from_secs(20);
+    });
+    let (here, elsewhere) = (rig.client(0), rig.client(1));
+    let key = rig.key(0, 0);
+    rig.make_hot(elsewhere, &key);
+    for _ in 0..60 {
+        rig.ask(elsewhere, &["GET", &key], ":-1\r\n", "$1\r\na\r\n");
+        rig.wait(MILLISECOND);
+    }
+    rig.wait(Duration::from_secs(3));
+    assert_eq!(rig.figures().keys, 0, "nobody has asked for it");
+    assert!(rig.shards[1].hot_figures().copies > 0, "they are not too old");
+    assert_eq!(rig.ask(here, &["SET", &key, "b"], "", "+OK\r\n").0, "+OK\r\n");
+    let (told, asked) = rig.ask(elsewhere, &["GET", &key], "", "$1\r\nb\r\n");
+    assert_eq!((told.as_str(), asked.join(" ").as_str()), ("$1\r\nb\r\n", "GET"));
+}
+
 /// The first part of an `MGET` is on its way to the home of a key while the last goes elsewhere: what is asked for behind it is not
 /// answered from a copy before that.
 #[test]
