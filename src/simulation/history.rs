@@ -40,6 +40,8 @@ struct Write {
     fate: Fate,
     /// The place among all that stores carried out.
     executed: Option<usize>,
+    /// The step in which a store carried it out that owned its key.
+    executed_at: Option<u64>,
     /// It is gone with the node that carried it out: others had taken over from that then, or did so without having it.
     lost_with: Option<usize>,
 }
@@ -112,6 +114,7 @@ impl History {
             ended_at: None,
             fate: Fate::Open,
             executed: None,
+            executed_at: None,
             lost_with: None,
         });
         let number = self.writes.len() - 1;
@@ -237,10 +240,13 @@ impl History {
         lost.is_some_and(|lost| lost.iter().any(|step| (sent.step..=answered).contains(step)))
     }
 
-    /// May a read have come to a node that does not know yet that it was replaced, and what it was replaced by this write?
+    /// True if a read may have been answered by a node that does not know yet that it was replaced, and that never had this write,
+    /// because the node that replaced it carried the write out. Who sent the write may still be waiting for its reply, or may have
+    /// written without weir: the node that stood still misses it either way.
     fn may_be_missed(&self, number: usize, read: Sent) -> bool {
         let write = &self.writes[number];
-        let Fate::Done(done) = write.fate else { return false };
+        let acknowledged = if let Fate::Done(step) = write.fate { Some(step) } else { None };
+        let Some(done) = write.executed_at.or(acknowledged) else { return false };
         let mut doubtful = self.takeovers.iter().filter(|takeover| takeover.is_doubtful).peekable();
         doubtful.peek().is_some() && {
             let slot = usize::from(slot_of(write.key.as_bytes()));
@@ -287,6 +293,7 @@ impl History {
         if known.executed.replace(self.executions).is_some() {
             return Err(format!("write {write} on {key} was carried out twice"));
         }
+        known.executed_at = Some(self.step);
         match known.fate {
             Fate::Never => {
                 return Err(format!("write {write} on {key} was carried out after it was refused"));
@@ -536,6 +543,27 @@ mod tests {
         assert!(history.check_value(sent(3, 1, 10), "k", Some(old)).is_err());
         assert!(history.check_value(sent(3, 1, 10), "k", Some(new)).is_ok());
         assert!(history.check_value(sent(3, 1, 10), "k", None).is_err());
+    }
+
+    /// A node that stood still and was replaced answers reads until it knows: without what its successor carried out, whether or not
+    /// that was acknowledged, and with all that was carried out before.
+    #[test]
+    fn a_node_that_does_not_know_that_it_was_replaced_misses_what_its_successor_has_done() {
+        let mut history = History::default();
+        let written = |history: &mut History, step: u64| {
+            history.handle_time(Timestamp::from_millis(step), step);
+            let number = history.write(sent(1, step, step), "k");
+            history.carried_out(Token { write: number, client: 1, key: "k" }).expect("first time");
+            number
+        };
+        let [oldest, before] = [1, 2].map(|step| written(&mut history, step));
+        history.begin_fall(vec![true; usize::from(crate::values::limits::SLOTS)]);
+        history.handle_time(Timestamp::from_millis(3), 3);
+        history.take_over(true);
+        let after = written(&mut history, 4);
+        let reads = [after, before, after, before, oldest];
+        let judged = reads.map(|found| history.check_value(sent(2, 9, 9), "k", Some(found)).is_ok());
+        assert_eq!(judged, [true, true, true, true, false], "both nodes had the newer of the first two");
     }
 
     #[test]

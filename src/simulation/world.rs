@@ -856,6 +856,7 @@ impl World {
         let socket = SocketId(self.sockets.len());
         self.sockets.push(Socket::new(shard, Peer::Store(backend), Some(owner)));
         self.by_owner.insert((shard, owner), socket);
+        self.narrate(&format_args!("shard {shard} connects {socket:?} to store {}", backend.0));
         let faults = self.stores[usize::from(backend.0)].faults();
         match self.life_of(backend) {
             Life::Away(Way::Killed) => return self.send_to_shard(socket, Input::Lost(socket)),
