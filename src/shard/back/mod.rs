@@ -99,6 +99,8 @@ pub struct Back {
     planned: Timestamp,
     turned_at: Timestamp,
     late: Duration,
+    /// How much later than planned turns were, since stores were compared last.
+    late_lately: Duration,
     /// When to look for requests in flight that nobody has a use for any more.
     early_at: Timestamp,
     service_times: ServiceTimes,
@@ -156,6 +158,7 @@ impl Back {
             planned: Timestamp::MAX,
             turned_at: Timestamp::ZERO,
             late: Duration::ZERO,
+            late_lately: Duration::ZERO,
             early_at: Timestamp::MAX,
             service_times: ServiceTimes::default(),
             ratios: topology

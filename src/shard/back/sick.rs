@@ -28,6 +28,10 @@ const SHADOWS_APART: Duration = Duration::from_secs(10);
 /// What costs much is no trial, unless nothing else has come for so long.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// A core that was this part of the time late, since it looked last, is no witness of how slow stores are: of the time that a reply lay
+/// in its socket it knows only what passed since its next turn was planned.
+const LATE_PART: u32 = 10;
+
 /// Connections are given up for these reasons because others do a store's work now: they say nothing of its health.
 const ELSEWHERE: [&str; 3] = ["node-gone", "node-failed", "store-moved"];
 
@@ -387,12 +391,13 @@ impl Back {
             }
         }
         if is_compared && looked_at {
-            self.compare(env, now);
+            let is_witness = std::mem::take(&mut self.late_lately) < LOOKS_APART / LATE_PART;
+            self.compare(env, is_witness, now);
         }
     }
 
-    /// Is a store slow, as stores go?
-    fn compare(&mut self, env: &mut Env, now: Now) {
+    /// Sets stores aside that are slow, as stores go. Nothing is held against them by a core that is no witness.
+    fn compare(&mut self, env: &mut Env, is_witness: bool, now: Now) {
         let rates: Vec<(f64, Option<f64>)> = self.health.iter().map(|health| health.watch.rates()).collect();
         for place in 0..self.health.len() {
             let board = &env.settings.overload.health;
@@ -402,7 +407,8 @@ impl Back {
             let mut other_rates: Vec<f64> = others.iter().map(|other| rates[*other].0).collect();
             let rate_others = median_of_others(&mut other_rates).unwrap_or_default();
             let (rate, rate_before) = rates[place];
-            let compared = Class::ALL.into_iter().filter_map(|class| {
+            let classes = Class::ALL.into_iter().filter(|_| is_witness);
+            let compared = classes.filter_map(|class| {
                 let own = self.health[place].recent[class.index()].filter(|_| rate > 0.0)?;
                 let told = |other: &usize| {
                     let p95 = board.time(env.settings.id, (*other, class.index()), now.monotonic)?;

@@ -130,6 +130,7 @@ impl Back {
         self.late = Duration::ZERO;
         if self.planned < now.monotonic {
             self.late = lateness(self.planned, now.monotonic);
+            self.late_lately += self.late;
             self.planned = Timestamp::MAX;
             self.bulkheads.iter_mut().for_each(|bulkhead| bulkhead.handle_late(self.late));
         }

@@ -289,6 +289,31 @@ fn slow_store_found_after(slow: Duration, crowd: usize, backends: u16) -> Option
     None
 }
 
+/// A core that stands still again and again finds replies that have long been there. It knows when it was to run next, and not since
+/// when they lay in its socket: that would be a store that is slow.
+#[test]
+fn a_core_that_does_not_run_in_time_takes_no_store_for_slow() {
+    const BACKENDS: u16 = 6;
+    let mut rig = watched(1, BACKENDS, Mode::On);
+    let client = rig.client(0);
+    let keys: Vec<String> = (0..BACKENDS).map(|backend| rig.key(0, backend)).collect();
+    let get = |rig: &mut Rig, backend: usize, takes: Duration| {
+        rig.send(client, &[&["GET", &keys[backend]]]);
+        rig.now.monotonic = rig.now.monotonic.after(takes);
+        rig.answer_next("$-1\r\n");
+        rig.wait(Duration::ZERO);
+        assert_eq!(rig.told(client), "$-1\r\n");
+    };
+    let (usual, stands_still) = (Duration::from_millis(1), Duration::from_millis(150));
+    for round in 0..600 {
+        for backend in 0..usize::from(BACKENDS) {
+            get(&mut rig, backend, if round >= 300 && backend == 0 { stands_still } else { usual });
+        }
+        rig.wait(Duration::from_millis(10));
+    }
+    assert_eq!(lines(&mut rig), Vec::<String>::new());
+}
+
 #[test]
 fn a_slow_store_is_found_within_three_seconds_and_the_owner_of_a_hot_key_never_is() {
     let slow = Duration::from_millis(80);
