@@ -122,6 +122,8 @@ pub(super) struct Allowed {
     pub lateness: bool,
     pub throttling: bool,
     pub oversized: bool,
+    /// How long the reply of a store may be on its way until a core takes it.
+    pub under_way: Duration,
 }
 
 impl Allowed {
@@ -133,6 +135,7 @@ impl Allowed {
         lateness: false,
         throttling: false,
         oversized: false,
+        under_way: Duration::ZERO,
     };
 
     /// What may go wrong with a request besides, because of what happened since it was sent.
@@ -147,7 +150,8 @@ impl Allowed {
         Self {
             refusals: self.refusals || trouble,
             going_around: self.going_around || trouble || was_held || *keys != 1 || *is_script,
-            down: history.was_down(asked.sent.step),
+            down: history
+                .was_down(asked.sent, if asked.may_be_fetched() { self.under_way } else { Duration::ZERO }),
             lateness: self.lateness || history.age(asked.sent) >= LATE_AFTER,
             ..self
         }
@@ -280,6 +284,14 @@ impl Asked {
             Expected::Block(inner) => return self.judge_block(inner, reply, step, history, allowed),
         }
         Ok(Judged::Answer)
+    }
+
+    /// True for a read that may be answered by a fetch which was sent for somebody else.
+    fn may_be_fetched(&self) -> bool {
+        matches!(
+            self.expected,
+            Expected::Value(_) | Expected::Values(_) | Expected::Log(_) | Expected::OneOf(_)
+        )
     }
 
     /// Are later replies in the dialect that it asks for?

@@ -74,8 +74,8 @@ pub(super) struct History {
     takeovers: Vec<Takeover>,
     /// When nodes carried out that of keys which is lost and has no number.
     lost_unnamed: BTreeMap<String, Vec<u64>>,
-    /// When a node last said that the cluster is down.
-    down: Option<u64>,
+    /// When a node last said that the cluster is down: the step, and the time.
+    down: Option<(u64, Timestamp)>,
 }
 
 /// A node goes away, and another has its slots.
@@ -218,12 +218,14 @@ impl History {
 
     /// A node says that the cluster is down.
     pub fn note_down(&mut self) {
-        self.down = Some(self.step);
+        self.down = Some((self.step, self.times.last().copied().unwrap_or_default()));
     }
 
-    /// Has one said so since then?
-    pub fn was_down(&self, since: u64) -> bool {
-        self.down.is_some_and(|down| down > since)
+    /// True if a node has said so since a request was sent, or so shortly before that its reply may have been `under_way` to weir then:
+    /// a read joins a fetch whose reply weir has not got, and is told what that says.
+    pub fn was_down(&self, sent: Sent, under_way: Duration) -> bool {
+        let sent_at = self.times.get(sent.step as usize).copied().unwrap_or_default();
+        self.down.is_some_and(|(step, at)| step > sent.step || at.after(under_way) >= sent_at)
     }
 
     /// May a request of these slots have come to grief because a node was away? If it has none, it is for all nodes.

@@ -598,6 +598,9 @@ impl World {
             let Some((owner, segment)) = self.cores[shard].shard.poll_transmit() else { break };
             self.transmit(shard, owner, segment, now)?;
         }
+        while let Some(line) = self.cores[shard].shard.poll_line() {
+            self.narrate(&format_args!("shard {shard} says: {line}"));
+        }
         while let Some((to, question)) = self.cores[shard].shard.poll_question() {
             let mut reply = Vec::new();
             match question {
@@ -984,6 +987,9 @@ impl World {
             lateness: self.plan.sleeps.is_some(),
             throttling: self.plan.quota.is_some(),
             oversized: self.plan.reply_bytes_max.min(self.plan.output_bytes_max) < 300_000,
+            under_way: self.plan.network_delay
+                + self.plan.turn_delay
+                + self.plan.sleeps.map_or(Duration::ZERO, |sleeps| sleeps.longest),
         };
         self.clients[client].receive(bytes, (self.step, self.now), &mut self.history, allowed)?;
         if let Some(delay) = self.clients[client].pause_after_reply(self.now) {
