@@ -6,18 +6,18 @@
 use std::collections::HashSet;
 
 use super::link::{LinkState, Pending, Purpose};
-use super::slots::{Held, envelope_of};
+use super::slots::Held;
 use super::unanswered::{Sent, Unanswered};
 use super::{Back, forward::track_of};
 use crate::protocol::command::{Class, Effect};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::request::{Asker, Envelope, NOBODY, Overdue, ReplyTo, Route};
+use crate::shard::request::{Envelope, ReplyTo, Route};
 use crate::shard::settings::Mode;
 use crate::shard::stored::Stored;
+use crate::values::ConnectionId;
 use crate::values::limits::SLOTS;
 use crate::values::time::Now;
-use crate::values::{ConnectionId, Timestamp};
 
 /// Ways to lose a connection that say nothing of how its node is, or after which another has its slots.
 const WAYS: [&str; 3] = ["connection-lost", "node-gone", "node-failed"];
@@ -62,11 +62,11 @@ impl Back {
         let backwards = owed.rev().zip(sent.iter().rev());
         let chosen = backwards
             .map(|(pending, sent)| {
-                let of = |to| (env.pieces.connection(to), sent.slot);
+                let of = |to| (env.pieces.connection(to), sent.slot());
                 match pending.purpose {
                     Purpose::Answer(to)
                         if is_mere_read(pending, to)
-                            && sent.slot < SLOTS
+                            && sent.slot() < SLOTS
                             && sent.requests == 1
                             && !sent.tries.is_again
                             && pending.deadline() > now.monotonic
@@ -101,7 +101,7 @@ impl Back {
         let (Purpose::Answer(to) | Purpose::Abandoned(to)) = pending.purpose else { return false };
         if again.was_sent && pending.effect != Effect::Read {
             // Nor does anybody know that it was not.
-            slots.note_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
+            slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
         }
         if !is_chosen || !slots.has_room_for(frame.len()) {
             return false;
@@ -118,8 +118,8 @@ impl Back {
         }
         let link = &self.links[connection.0 as usize];
         let track = track_of(link.bulkhead);
-        let route = Route { slot: sent.slot, backend: link.backend, protocol: link.protocol, track };
-        let envelope = asked_again(env, pending, to, route);
+        let route = Route { backend: link.backend, track, ..sent.envelope.route };
+        let envelope = Envelope { route, ..sent.envelope };
         let message = Stored::of(&frame, &mut env.pool);
         slots.hold(Held::again(envelope, message, sent.tries, now.monotonic));
         true
@@ -130,14 +130,4 @@ impl Back {
 fn is_mere_read(pending: &Pending, to: ReplyTo) -> bool {
     let is_own = to.piece_of().is_none() && to.flight_id().is_none();
     is_own && pending.effect == Effect::Read && pending.class != Class::Script
-}
-
-/// What travels with a request that is asked for again elsewhere, and is of use until its deadline.
-pub(super) fn asked_again(env: &Env, pending: &Pending, to: ReplyTo, route: Route) -> Envelope {
-    let envelope = envelope_of(pending, to, route);
-    let is_endless = pending.deadline() == Timestamp::MAX;
-    let overdue = if is_endless { Overdue::Awaited } else { Overdue::Answered };
-    let version = env.quotas.version() as u16;
-    let asker = (pending.tenant != NOBODY).then_some(Asker { tenant: pending.tenant, version });
-    Envelope { asker, overdue, ..envelope }
 }

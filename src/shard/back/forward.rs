@@ -140,7 +140,7 @@ impl Back {
             self.to_send.push_back(connection);
         }
         if self.slots.is_some() {
-            link.unanswered.push((route.slot, requests), tries, message);
+            link.unanswered.push((envelope, requests), tries, message);
         }
         Ok(())
     }

@@ -12,7 +12,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::again::asked_again;
 use super::forward::{bulkhead_for, link_for};
 use super::link::{Link, LinkState, Odd, Pending, Purpose, whole};
 use super::{Back, Replies, turn_away};
@@ -22,7 +21,7 @@ use crate::protocol::{Scanned, reply};
 use crate::routing::cluster::{NodeKey, NodeRefusal, ReplicaState};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::request::{ReplyTo, Route, Track};
+use crate::shard::request::{Envelope, Route, Track};
 use crate::shard::stored::Stored;
 use crate::values::limits::REPLICA_LAG_MAX;
 use crate::values::time::Now;
@@ -321,8 +320,7 @@ impl Back {
             _ => None,
         };
         let Some((sent, frame)) = link.unanswered.pop(doubt.is_some()) else { return false };
-        let route =
-            Route { slot: sent.slot, backend: link.backend, protocol: link.protocol, track: Track::Usual };
+        let route = Route { backend: link.backend, track: Track::Usual, ..sent.envelope.route };
         if let Some(readers) = &mut self.readers {
             if doubt == Some(Doubt::Sick) {
                 readers.handle_failure(route.backend, "it says that it cannot answer", now.monotonic);
@@ -332,7 +330,7 @@ impl Back {
                 readers.policy.handle_reply(place, Role::StandIn, class, took, now.monotonic);
             }
         }
-        let Purpose::Answer(to) = pending.purpose else { return false };
+        let Purpose::Answer(_) = pending.purpose else { return false };
         let counter = match doubt {
             None => {
                 if let Some(readers) = &mut self.readers {
@@ -344,7 +342,7 @@ impl Back {
             Some(Doubt::Sick | Doubt::Error) => Counter::ReplicaReadsRefused,
         };
         env.counters.add(counter, 1);
-        self.ask_owner(env, (pending, to), route, &frame, replies, now);
+        self.ask_owner(env, &Envelope { route, ..sent.envelope }, &frame, replies, now);
         true
     }
 
@@ -352,15 +350,15 @@ impl Back {
     fn ask_owner(
         &mut self,
         env: &mut Env,
-        (pending, to): (&Pending, ReplyTo),
-        route: Route,
+        envelope: &Envelope,
         frame: &[u8],
         replies: &mut impl Replies,
         now: Now,
     ) {
+        let route = envelope.route;
         let owner = self.slots.as_ref().and_then(|slots| slots.owner(route.slot));
         let route = Route { backend: owner.unwrap_or(route.backend), ..route };
-        let envelope = asked_again(env, pending, to, route);
+        let envelope = Envelope { route, ..*envelope };
         let message = Stored::of(frame, &mut env.pool);
         if let Err(why) = self.send(env, &envelope, message.message(), 1, now) {
             turn_away(env, replies, envelope.addressee(), why, now);
@@ -399,7 +397,7 @@ impl Back {
         self.in_flight -= pending.iter().map(Pending::replies).sum::<usize>();
         link.costly_ahead = 0;
         link.lost(now.monotonic, spread);
-        let (backend, protocol, bulkhead) = (link.backend, link.protocol, link.bulkhead);
+        let (backend, bulkhead) = (link.backend, link.bulkhead);
         for lost in pending.iter().filter(|lost| lost.is_counted()) {
             self.bulkheads[bulkhead].handle_over(lost.tenant);
         }
@@ -409,11 +407,11 @@ impl Back {
         }
         for lost in pending.drain(..) {
             match lost.purpose {
-                Purpose::Answer(to) => {
+                Purpose::Answer(_) => {
                     let Some((sent, frame)) = unanswered.pop(true) else { continue };
                     env.counters.add(Counter::ReplicaReadsLost, 1);
-                    let route = Route { slot: sent.slot, backend, protocol, track: Track::Usual };
-                    self.ask_owner(env, (&lost, to), route, &frame, replies, now);
+                    let route = Route { backend, track: Track::Usual, ..sent.envelope.route };
+                    self.ask_owner(env, &Envelope { route, ..sent.envelope }, &frame, replies, now);
                 }
                 Purpose::Abandoned(_) => unanswered.forget(),
                 Purpose::Steps(_) | Purpose::Ahead(_) | Purpose::Fence => {}

@@ -33,7 +33,7 @@ use crate::shard::note::Note;
 use crate::shard::pieces::{Pieces, taken_apart};
 use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Stage};
-use crate::shard::request::{Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};
+use crate::shard::request::{Envelope, ReplyTo, Route, Track};
 use crate::shard::stored::Stored;
 use crate::values::limits::SLOTS;
 use crate::values::time::Now;
@@ -468,17 +468,17 @@ impl Back {
                 .zip(link.unanswered.next_slot())
                 .is_some_and(|(slots, slot)| slots.holds.contains_key(&slot));
         let Some((sent, frame)) = link.unanswered.pop(is_wanted) else { return false };
-        let (sender, protocol, bulkhead) = (link.backend, link.protocol, link.bulkhead);
+        let (sender, bulkhead) = (link.backend, link.bulkhead);
         let Some(slots) = self.slots.as_mut() else { return false };
         let to = match pending.purpose {
             Purpose::Answer(to) => to,
             Purpose::Abandoned(to) if refused.is_none() => {
-                slots.note_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
+                slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
                 return false;
             }
             _ => return false,
         };
-        if sent.slot == PRIMARY && step.is_some() {
+        if sent.slot() == PRIMARY && step.is_some() {
             if let Some(node) = slots.key_of(sender) {
                 slots.doubt(Reason::ReadOnly(node), None);
             }
@@ -486,37 +486,37 @@ impl Back {
             turn_away(env, replies, (to, sender, pending.tier), NotSent::NotPrimary, now);
             return true;
         }
-        if sent.slot >= SLOTS {
+        if sent.slot() >= SLOTS {
             return false;
         }
         if is_down && let Some(node) = slots.key_of(sender) {
             slots.doubt(Reason::ClusterDown(node), None);
         }
         let Some(refused) = refused else {
-            slots.note_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
+            slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
             return false;
         };
         env.counters.add(Counter::Redirections, 1);
-        let route = Route { slot: sent.slot, backend: sender, protocol, track: track_of(bulkhead) };
-        let envelope = envelope_of(pending, to, route);
+        let route = Route { backend: sender, track: track_of(bulkhead), ..sent.envelope.route };
+        let envelope = Envelope { route, ..sent.envelope };
         let held_since = if sent.tries.hops == 0 { now.monotonic } else { sent.tries.held_since };
         let tries = Tries { hops: sent.tries.hops + 1, held_since, ..sent.tries };
-        let is_known = slots.judge(refused, (sent.slot, sender), pending.class, now.monotonic);
+        let is_known = slots.judge(refused, (sent.slot(), sender), pending.class, now.monotonic);
         let (ask, doubted) = match is_known {
             Some(Way::Owner) => (None, None),
             Some(Way::Ask(backend)) => (Some((backend, now.monotonic)), None),
             Some(Way::AfterRefresh) => {
-                let (version, by_owner) = (slots.map.version(), slots.map.owner(sent.slot) == Some(sender));
+                let (version, by_owner) = (slots.map.version(), slots.map.owner(sent.slot()) == Some(sender));
                 (None, Some(Doubted { version, at: now.monotonic, by_owner }))
             }
             None => {
-                slots.note_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
+                slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
                 return give_up_on(env, &envelope, replies, now);
             }
         };
         if tries.hops > HOPS_MAX || !slots.has_room_for(frame.len()) {
             if pending.class == Class::Script {
-                slots.note_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
+                slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
             }
             return give_up_on(env, &envelope, replies, now);
         }
@@ -526,7 +526,7 @@ impl Back {
         {
             return true;
         }
-        let hold = slots.holds.entry(sent.slot).or_default();
+        let hold = slots.holds.entry(sent.slot()).or_default();
         let least = match refused {
             NodeRefusal::TryAgain => PAUSE_INCOMPLETE,
             // Each of many may be sent on.
@@ -780,21 +780,6 @@ impl Held {
 /// The track of what goes to an owner, whoever might have answered it.
 fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
-}
-
-/// What travels with a request, as far as that matters to whoever sends it again.
-pub(super) fn envelope_of(pending: &Pending, reply_to: ReplyTo, route: Route) -> Envelope {
-    Envelope {
-        reply_to,
-        route,
-        asker: None,
-        nature: Nature { class: pending.class, effect: pending.effect },
-        touches: Touches::NOTHING,
-        tier: pending.tier,
-        weight: 0,
-        deadline: pending.deadline(),
-        overdue: Overdue::Awaited,
-    }
 }
 
 /// A request without what was said before it: that another node is asked, or when its key ends.

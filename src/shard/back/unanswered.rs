@@ -1,10 +1,12 @@
-//! What nodes of a cluster have yet to answer, as it was sent: it may have to be sent again, to another one.
+//! What nodes of a cluster have yet to answer, as it was sent: it may have to be sent again, to another one. So all that travels with
+//! a request is kept here, as it was: what is sent again has the deadline, the payer, the tier and the dialect of the first time.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
 use crate::shard::message::Message;
+use crate::shard::request::Envelope;
 use crate::values::limits::LINK_UNANSWERED_BYTES_MAX;
 use crate::values::{Timestamp, shorten};
 
@@ -30,23 +32,31 @@ impl Tries {
 /// A request that was sent, as it was: it may have to be sent again.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    pub slot: u16,
+    /// What travelled with it.
+    pub envelope: Envelope,
     /// Of how many requests it is made.
     pub requests: u16,
     pub tries: Tries,
 }
 
+impl Sent {
+    /// The slot that it was sent for.
+    pub fn slot(&self) -> u16 {
+        self.envelope.route.slot
+    }
+}
+
 /// What stands for it in the list: little, since there is one for every request.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
+    envelope: Envelope,
     /// Where in all that was ever kept its frame begins; only differences count.
     start: u32,
-    slot: u16,
     /// There is more of it in a list of its own.
     is_odd: bool,
 }
 
-const _: () = assert!(size_of::<Entry>() == 8 && LINK_UNANSWERED_BYTES_MAX < u32::MAX as usize / 2);
+const _: () = assert!(size_of::<Entry>() <= 56 && LINK_UNANSWERED_BYTES_MAX < u32::MAX as usize / 2);
 
 /// What few have: several requests are one, it was sent before, or its bytes are shared.
 #[derive(Debug)]
@@ -75,34 +85,34 @@ pub struct Unanswered {
 impl Unanswered {
     /// One more was sent.
     #[inline]
-    pub fn push(&mut self, (slot, requests): (u16, usize), tries: Tries, message: Message<'_>) {
+    pub fn push(&mut self, (envelope, requests): (&Envelope, usize), tries: Tries, message: Message<'_>) {
         match message {
             Message::Small(bytes) if requests == 1 && tries.is_first() => {
-                self.keep(slot, false, bytes);
+                self.keep(envelope, false, bytes);
             }
-            message => self.push_odd((slot, requests), tries, message),
+            message => self.push_odd((envelope, requests), tries, message),
         }
     }
 
     #[cold]
-    fn push_odd(&mut self, (slot, requests): (u16, usize), tries: Tries, message: Message<'_>) {
+    fn push_odd(&mut self, (envelope, requests): (&Envelope, usize), tries: Tries, message: Message<'_>) {
         let (bytes, shared) = match message {
             Message::Small(bytes) => (bytes, None),
             Message::Shared(bytes) => (&[][..], Some(bytes.clone())),
         };
         self.shared_length += message.shared_bytes();
         self.odd.push_back(Odd { requests: requests as u16, tries, shared });
-        self.keep(slot, true, bytes);
+        self.keep(envelope, true, bytes);
     }
 
     #[inline]
-    fn keep(&mut self, slot: u16, is_odd: bool, bytes: &[u8]) {
+    fn keep(&mut self, envelope: &Envelope, is_odd: bool, bytes: &[u8]) {
         if self.sent.len() == self.sent.capacity() || bytes.len() > self.bytes.capacity() - self.bytes.len() {
             self.make_room(bytes.len());
         }
         let start = self.base.wrapping_add(self.bytes.len() as u32);
         self.bytes.extend_from_slice(bytes);
-        self.sent.push(Entry { start, slot, is_odd });
+        self.sent.push(Entry { envelope: *envelope, start, is_odd });
     }
 
     /// Where much is answered it goes; else there is more room from now on.
@@ -169,12 +179,12 @@ impl Unanswered {
 
     /// The slot of the oldest.
     pub fn next_slot(&self) -> Option<u16> {
-        self.sent.get(self.first).map(|sent| sent.slot)
+        self.sent.get(self.first).map(|sent| sent.envelope.route.slot)
     }
 
     /// Is there something of a slot that was sent before?
     pub fn has_again(&self, slot: u16) -> bool {
-        !self.odd.is_empty() && self.all().any(|sent| sent.slot == slot && sent.tries.hops > 0)
+        !self.odd.is_empty() && self.all().any(|sent| sent.slot() == slot && sent.tries.hops > 0)
     }
 
     /// May more be kept?
@@ -214,7 +224,7 @@ impl Unanswered {
 
     /// The slots of all of it.
     pub fn slots(&self) -> impl Iterator<Item = u16> {
-        self.entries().iter().map(|entry| entry.slot)
+        self.entries().iter().map(|entry| entry.envelope.route.slot)
     }
 
     fn entries(&self) -> &[Entry] {
@@ -232,7 +242,7 @@ fn shrink<T>(list: &mut Vec<T>, least: usize) {
 impl Entry {
     fn as_sent(self, odd: Option<&Odd>) -> Sent {
         let tries = odd.map(|odd| odd.tries).unwrap_or_default();
-        Sent { slot: self.slot, requests: odd.map_or(1, |odd| odd.requests), tries }
+        Sent { envelope: self.envelope, requests: odd.map_or(1, |odd| odd.requests), tries }
     }
 }
 
@@ -241,12 +251,33 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::protocol::Protocol;
+    use crate::shard::request::{Nature, Overdue, ReplyTo, Route, Touches, Track};
+    use crate::values::{BackendId, ClientId, ShardId, Tier};
 
     /// Slot, requests, hops.
     type Told = (u16, u16, u8);
 
+    /// What travels with a request for a slot.
+    fn envelope_for(slot: u16) -> Envelope {
+        let client = ClientId { index: u32::from(slot), generation: 1 };
+        let route = Route { slot, backend: BackendId(0), protocol: Protocol::Resp2, track: Track::Usual };
+        Envelope {
+            reply_to: ReplyTo::new(ShardId(0), client, 0),
+            route,
+            asker: None,
+            nature: Nature::TRANSACTION,
+            touches: Touches::NOTHING,
+            tier: Tier::Standard,
+            weight: u32::from(slot),
+            deadline: Timestamp::from_millis(u64::from(slot)),
+            overdue: Overdue::Answered,
+        }
+    }
+
     fn told(sent: Sent) -> Told {
-        (sent.slot, sent.requests, sent.tries.hops)
+        assert_eq!(sent.envelope, envelope_for(sent.slot()), "it is as it was");
+        (sent.slot(), sent.requests, sent.tries.hops)
     }
 
     proptest! {
@@ -266,7 +297,7 @@ mod tests {
                         // Some are sent for the second time, some are several.
                         let tries = Tries { hops: u8::from(fill % 7 == 0), ..Tries::default() };
                         let requests = 1 + u16::from(fill % 5 == 0);
-                        unanswered.push((slot, usize::from(requests)), tries, message);
+                        unanswered.push((&envelope_for(slot), usize::from(requests)), tries, message);
                         model.push_back(((slot, requests, tries.hops), frame));
                     }
                     3 => {

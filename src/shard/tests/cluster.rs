@@ -116,6 +116,50 @@ fn what_was_refused_goes_to_the_new_owner_and_so_does_what_comes_later() {
     assert_eq!(rig.at_nodes(), ["1 GET"]);
 }
 
+/// A request that was sent on, and what its client is told at its deadline while the new node says nothing; then what that says late.
+fn told_at_the_deadline(
+    refusal: impl Fn(&str) -> String,
+    words: &[&str],
+    inflight: &str,
+) -> (String, String) {
+    let mut rig = clustered(1, |settings| settings.overload.shed = Mode::On);
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "150", "INFLIGHT", inflight]]);
+    assert_eq!(rig.told(client), "+OK\r\n");
+    let words: Vec<&str> = words.iter().map(|word| if *word == "KEY" { &key } else { *word }).collect();
+    rig.send(client, &[&words]);
+    rig.wait(100 * MILLISECOND);
+    rig.answer_next(&refusal(&key));
+    assert!(rig.at_nodes().iter().all(|sent| sent.starts_with('1')) && !rig.at_stores.is_empty());
+    rig.wait(40 * MILLISECOND);
+    assert_eq!(rig.told(client), "", "10 ms are left");
+    rig.wait(20 * MILLISECOND);
+    let at_deadline = rig.told(client);
+    while !rig.at_stores.is_empty() {
+        rig.answer_next("$4\r\nlate\r\n");
+    }
+    (at_deadline, rig.told(client))
+}
+
+#[test]
+fn what_was_sent_on_has_the_deadline_that_it_had() {
+    let get = ["GET", "KEY"];
+    let refusals: [fn(&str) -> String; 2] = [|key| moved(key, 1), |key| ask(key, 1)];
+    for refusal in refusals {
+        let (told, late) = told_at_the_deadline(refusal, &get, "answer");
+        assert!(told.starts_with("-DEADLINE stage=backend "), "{told:?}");
+        assert_eq!(late, "", "it has been answered");
+        let (told, _) = told_at_the_deadline(refusal, &["SET", "KEY", "v"], "answer");
+        assert!(
+            told.starts_with("-DEADLINE stage=backend ") && told.contains("may have happened"),
+            "{told:?}"
+        );
+        // Whoever keeps to deadlines itself is waited for.
+        let (told, late) = told_at_the_deadline(refusal, &get, "wait");
+        assert_eq!((told.as_str(), late.ends_with("$4\r\nlate\r\n")), ("", true), "{late:?}");
+    }
+}
+
 #[test]
 fn a_node_that_is_asked_to_take_over_is_told_so_and_the_map_stays() {
     let (mut rig, client, key) = before_a_node();
