@@ -14,6 +14,17 @@
 //! | some kinds of requests always take longer | each kind has a base of its own, and counts by what it took beyond that |
 //! | what is in flight misses its deadlines, so the window is never full | it is cut all the same |
 //! | what is not used | is forgotten: a window is at most twice what was in flight lately |
+//! | times are irregular, and replies of a connection leave in order | latency is compared with that at a quarter of the window |
+//! | replies come after their deadlines | latency may take 60 % of the time that deadlines leave when requests are sent |
+//!
+//! # Crowded or irregular
+//!
+//! Little's law (in flight = throughput x latency) says which of the two a smaller window changes. Four times less in flight at a
+//! crowded backend is answered four times sooner, and throughput stays; at one that is not crowded latency stays, and throughput
+//! falls to a quarter. Replies of one connection leave in the order of requests, so where service times are irregular one slow
+//! request holds back those behind it, and latency grows with what is in flight though servers are idle. A single round cannot
+//! tell this from a queue. Therefore no window is cut mildly before all cores have probed together with a quarter of it: as long
+//! as the full window takes less than twice the latency of a quarter, it brings more than twice the throughput, and stays.
 //!
 //! Tried with the queue (`queue.rs`) in virtual time, in `tests/overload.rs`.
 
@@ -57,6 +68,31 @@ const PROBE_MOST: f64 = 8.0;
 /// For so long at least, with this part of the window.
 const PROBE_LASTS: f64 = 0.020;
 const PROBE_PART: f64 = 0.25;
+/// Longest and shortest time between two probes that are asked for before a mild cut, in seconds; the shortest is five medians where
+/// those take longer.
+const LOOK_FRESH: f64 = 4.0;
+const LOOK_STEP: f64 = 0.25;
+const LOOK_STEP_MEDIANS: f64 = 5.0;
+/// Below this part of the window that was probed last, a mild cut waits for another probe: a backend as it was then cannot be crowded
+/// by so little, so it has changed.
+const LOOK_PART: f64 = 0.5;
+/// Latency of the full window, in parts of the latency at a quarter of it, up to which the backend is not crowded.
+const QUARTERS: f64 = 2.0;
+/// Time for which a probe's latency at a quarter of the window is used, in seconds.
+const QUARTER_LASTS: f64 = 10.0;
+/// A deep cut of which so much went into latency, in powers of the part that was left, has shown a crowd and nothing else.
+const CROWDED: f64 = 0.75;
+/// Latencies of the full window for which the window does not grow after a probe.
+const SETTLES: f64 = 2.0;
+/// A probe of which so much went into latency has been at a crowd with a quarter of the window, too.
+const ALL_CROWD: f64 = 0.9;
+/// Replies that a probe must have seen, and how many of them are kept.
+const QUARTER_LEAST: usize = 8;
+const QUARTER_KEPT: usize = 128;
+/// Part of the time between sending and deadline that the median reply may take: half of the replies take longer than it. But never
+/// less than this many times the base, below which there is no smaller window that would be quicker.
+const DEADLINE_PART: f64 = 0.6;
+const DEADLINE_BASES: f64 = 1.5;
 /// What was not used for so long is forgotten, in seconds.
 const UNUSED: f64 = 5.0;
 /// With so few cores short of room, one that has hardly anything in flight and still waits knows that the backend is slow.
@@ -104,6 +140,8 @@ pub struct Sample {
     pub kind: usize,
     /// It says nothing of what others take: its class costs much, or such a request stood before it.
     pub is_costly: bool,
+    /// Time between sending and deadline; none for a request that may take as long as it likes.
+    pub left: Option<Duration>,
 }
 
 /// What a core tells the others at the end of a round.
@@ -121,6 +159,10 @@ pub struct Record {
     pub window: f64,
     /// Requests had to wait for room in it.
     pub is_limited: bool,
+    /// The median at a quarter of the window, in seconds, as the last probe saw it; zero where that is not known or long ago.
+    pub quarter: f64,
+    /// When the core asks all to probe. Of no meaning once that is over.
+    pub probe_at: Timestamp,
 }
 
 /// What all cores know together.
@@ -133,6 +175,10 @@ struct Common {
     limited: usize,
     /// The windows of those.
     crowd: f64,
+    /// The median at a quarter of the window; zero where nobody knows.
+    quarter: f64,
+    /// The earliest probe that any core asks for, in seconds.
+    probe_at: f64,
 }
 
 /// How it was before a cut: the window, what replies took, and what all cores that were short of room might have in flight.
@@ -164,6 +210,8 @@ enum Trial {
 struct Seen {
     low: f64,
     depth: f64,
+    /// Time between sending and deadline, in seconds.
+    left: f64,
 }
 
 /// What replies of one kind take when little waits at the backend.
@@ -278,6 +326,22 @@ pub struct Window {
     base: f64,
     probe_at: f64,
     probe_every: f64,
+    /// The last probe: when it ended, and the window before it; both in seconds or requests, zero before the first.
+    probed_at: f64,
+    probed_size: f64,
+    /// The median when the probe began, in seconds.
+    probed_median: f64,
+    /// The window does not grow before this time, in seconds: what was sent right after a probe met an empty backend.
+    settles_until: f64,
+    /// Latencies of the probe under way; their median at the end of the last one, and when that was; and that of all cores.
+    quarter_seen: Vec<f64>,
+    own_quarter: f64,
+    own_quarter_at: f64,
+    quarter: f64,
+    /// When this core asked all to probe, in seconds.
+    asked_at: f64,
+    /// Median time between sending and deadline of the last round, in seconds; infinite without deadlines.
+    left: f64,
     /// Those of all cores, while they are compared.
     bases: Vec<f64>,
     /// The most in flight lately.
@@ -316,6 +380,16 @@ impl Window {
             base: 0.0,
             probe_at: PROBE_LEAST,
             probe_every: PROBE_LEAST / 2.0,
+            probed_at: 0.0,
+            probed_size: 0.0,
+            probed_median: 0.0,
+            settles_until: 0.0,
+            quarter_seen: Vec::with_capacity(QUARTER_KEPT),
+            own_quarter: 0.0,
+            own_quarter_at: 0.0,
+            quarter: 0.0,
+            asked_at: 0.0,
+            left: f64::INFINITY,
             bases: Vec::with_capacity(usize::from(shards)),
             peak: 0,
             peak_before: 0,
@@ -410,7 +484,8 @@ impl Window {
             self.base = self.own_base;
         }
         let low = (raw - sample.late.as_secs_f64() - usual + self.own_base).max(0.0);
-        self.keep(Seen { low, depth: f64::from(sample.depth) });
+        let left = sample.left.map_or(f64::INFINITY, |left| left.as_secs_f64());
+        self.keep(Seen { low, depth: f64::from(sample.depth), left });
         let (count, took) = (self.seen.len(), at - self.started);
         if count >= SAMPLES_LEAST && took >= ROUND_LEAST.max(ROUND_MEDIANS * self.median) {
             let is_grave =
@@ -446,7 +521,28 @@ impl Window {
     /// What replies may take before the window is too large for the backend.
     fn allowed(&self) -> f64 {
         let slack = (SLACK_PARTS * self.base).clamp(SLACK_LEAST, SLACK_MOST);
-        (2.0 * self.base).max(self.base + slack)
+        let calm = (2.0 * self.base).max(self.base + slack);
+        calm.max(QUARTERS * self.quarter).min(self.useful())
+    }
+
+    /// Median latency, in seconds, beyond which too many replies would come after their deadlines, however much throughput a larger
+    /// window brings.
+    fn useful(&self) -> f64 {
+        (DEADLINE_PART * self.left).max(DEADLINE_BASES * self.base)
+    }
+
+    /// Asks for a probe before a mild cut, unless there was one lately and of a window like this one. True while one is awaited.
+    fn awaits_probe(&mut self, at: f64) -> bool {
+        let is_known = at - self.probed_at < LOOK_FRESH && self.size * CUT >= LOOK_PART * self.probed_size;
+        if is_known || self.size < 2.0 * self.least {
+            return false;
+        }
+        let step = LOOK_STEP.max(power_of_two_above(LOOK_STEP_MEDIANS * self.median));
+        let soon = next_multiple(step, at);
+        if soon < self.probe_at {
+            (self.probe_at, self.asked_at) = (soon, soon);
+        }
+        true
     }
 
     fn begin_round(&mut self, at: f64) {
@@ -465,6 +561,8 @@ impl Window {
             && self.trial == Trial::None
         {
             self.floors.iter_mut().for_each(|floor| floor.block.clear());
+            self.quarter_seen.clear();
+            self.probed_median = self.median;
             self.trial = Trial::Probe { window: self.size, until: at + PROBE_LASTS.max(2.0 * self.median) };
             (self.size, self.is_draining) = (self.least.max(self.size * PROBE_PART), true);
         }
@@ -527,23 +625,39 @@ impl Window {
         let of_mix = self.own_base;
         self.mix();
         let own = (own - of_mix + self.own_base).max(0.0);
-        others.tell(Record {
+        if at - self.own_quarter_at > QUARTER_LASTS {
+            self.own_quarter = 0.0;
+        }
+        if self.seen.len() >= SAMPLES_LEAST {
+            self.left = median_of(&mut self.seen, |seen| seen.left);
+        }
+        let mut record = Record {
             at: now,
             median: own,
             samples: self.seen.len() as u32,
             base: self.own_base,
             window: self.size,
             is_limited: limited,
-        });
+            quarter: self.own_quarter,
+            probe_at: timestamp(self.asked_at),
+        };
+        others.tell(record);
         let common = self.common(others, now, 0.2 + 3.0 * own);
         self.median = common.median;
         self.base = common.base;
+        self.quarter = common.quarter;
+        self.probe_at = self.probe_at.min(common.probe_at);
         match self.trial {
             Trial::Probe { window, until } => self.end_probe_round(at, window, until),
             Trial::Cut { before, rounds } => self.end_cut_round(at, before, (rounds, common.crowd), own),
             Trial::None => {
                 self.judge(at, limited, &common);
                 self.adjust(limited, &common, before, at);
+                // Others have to know before the probe begins, which may be sooner than this core's next round ends.
+                if record.probe_at != timestamp(self.asked_at) {
+                    record.probe_at = timestamp(self.asked_at);
+                    others.tell(record);
+                }
             }
         }
         self.begin_round(at);
@@ -554,8 +668,17 @@ impl Window {
         let oldest = now.before(duration(within));
         let (mut samples, mut sum) = (0.0, 0.0);
         let (mut windows, mut fresh_limited, mut limited, mut crowd) = (0.0, 0.0, 0, 0.0);
+        let (mut quarters, mut probed, mut probe_at) = (0.0, 0.0, f64::INFINITY);
+        let oldest_quarter = now.before(duration(QUARTER_LASTS));
         self.bases.clear();
         for record in board.records() {
+            if record.quarter > 0.0 && record.at >= oldest_quarter {
+                quarters += (record.quarter - record.base).max(0.0);
+                probed += 1.0;
+            }
+            if record.probe_at > now {
+                probe_at = probe_at.min(seconds(record.probe_at));
+            }
             if record.base > 0.0 {
                 self.bases.push(record.base);
             }
@@ -576,13 +699,16 @@ impl Window {
         let base = median_of(&mut self.bases, |base| *base);
         // What replies took beyond the base of those who saw them: mixes of kinds differ.
         let median = if samples > 0.0 { (base + sum / samples).max(0.0) } else { 0.0 };
-        Common { median, base, window, limited, crowd }
+        let quarter = if probed > 0.0 { base + quarters / probed } else { 0.0 };
+        Common { median, base, window, limited, crowd, quarter, probe_at }
     }
 
     /// Rounds at a part of the window: what they saw is learnt.
     fn end_probe_round(&mut self, at: f64, window: f64, until: f64) {
+        let room = QUARTER_KEPT - self.quarter_seen.len();
+        self.quarter_seen.extend(self.seen.iter().map(|seen| seen.low).take(room));
         let seen: usize = self.floors.iter().map(|floor| floor.block.len()).sum();
-        let is_enough = seen >= 8;
+        let is_enough = seen >= QUARTER_LEAST;
         if (at >= until && is_enough) || at >= until + 1.0 {
             for floor in &mut self.floors {
                 if is_enough && floor.block.len() >= SAMPLES_LEAST {
@@ -590,6 +716,19 @@ impl Window {
                 }
                 floor.block.clear();
             }
+            if self.quarter_seen.len() >= QUARTER_LEAST {
+                // Of a small window less than a quarter was taken away: one request is the least. As a quarter allows twice the
+                // latency, which is the root of four, another part allows the root of what it is one of.
+                let parts = (window.floor() / self.size.floor()).max(1.0);
+                let low = median_of(&mut self.quarter_seen, |low| *low);
+                if self.probed_median >= low * parts.powf(ALL_CROWD) {
+                    self.own_quarter = 0.0;
+                } else {
+                    self.learn_quarter(at, low * parts.sqrt() / QUARTERS);
+                }
+            }
+            (self.probed_at, self.probed_size) = (at, window);
+            self.settles_until = at + SETTLES * QUARTERS * self.own_quarter;
             (self.size, self.trial) = (window, Trial::None);
         }
     }
@@ -607,6 +746,13 @@ impl Window {
             return;
         }
         self.trial = Trial::None;
+        if !in_vain && left < LESS && seen > 0.0 {
+            // What part of the cut went into latency; the rest was throughput.
+            let into_latency = (median / seen).ln() / (1.0 / left).ln();
+            if into_latency < CROWDED {
+                self.learn_quarter(at, median * 0.25_f64.powf(into_latency.max(0.0)));
+            }
+        }
         if in_vain {
             self.learn_anew(at, seen);
             (self.size, self.is_growing) = (self.size.max(window.min(window * seen / median)), true);
@@ -630,7 +776,12 @@ impl Window {
             self.cut_deeply(at, allowed, common);
         } else if seen > allowed {
             // Twice in a row.
-            if self.above > 0 {
+            if self.above > 0 && self.size < 2.0 * self.least {
+                // One request is no crowd.
+                self.count_floor(at, common);
+            } else if self.above > 0 && seen <= self.useful() && self.awaits_probe(at) {
+                // Whether a smaller window helps is found out first.
+            } else if self.above > 0 {
                 (self.size, self.above, self.is_draining) = (self.least.max(self.size * CUT), 0, true);
             } else {
                 self.above = 1;
@@ -638,6 +789,9 @@ impl Window {
         } else {
             let room = (allowed - seen) / (allowed - self.base);
             (self.above, self.floor) = (0, 0);
+            if at < self.settles_until {
+                return;
+            }
             let growth = (2.0 * room - 1.0).clamp(0.05, 1.0);
             self.size = self.most.min(self.size + (self.size * growth).max(1.0));
         }
@@ -645,13 +799,8 @@ impl Window {
 
     fn cut_deeply(&mut self, at: f64, allowed: f64, common: &Common) {
         if self.size < 4.0 || self.size <= self.least {
-            // Hardly anything in flight, again and again.
-            (self.size, self.floor) = (self.least.max(self.size * 0.5), self.floor + 1);
-            if self.floor >= 2 && common.limited <= ALONE {
-                let seen = self.median;
-                self.learn_anew(at, seen);
-                self.floor = 0;
-            }
+            self.size = self.least.max(self.size * 0.5);
+            self.count_floor(at, common);
             return;
         }
         self.seen.sort_unstable_by(|one, other| one.depth.total_cmp(&other.depth));
@@ -667,6 +816,23 @@ impl Window {
         let before = Before { window: self.size, median, crowd: common.crowd };
         self.trial = Trial::Cut { before, rounds: 0 };
         self.size = self.least.max(self.size * (CUT * allowed / median).max(CUT_DEEPEST));
+    }
+
+    /// Latency at a quarter of the window was seen, or follows from another part of it. Few replies make a figure that varies: the one
+    /// before counts as much.
+    fn learn_quarter(&mut self, at: f64, latency: f64) {
+        let known = if self.own_quarter > 0.0 { self.own_quarter } else { latency };
+        (self.own_quarter, self.own_quarter_at) = (known.midpoint(latency), at);
+    }
+
+    /// Notes a round in which replies took too long with hardly anything in flight. Twice in a row means that the backend is slow, where
+    /// few cores share it.
+    fn count_floor(&mut self, at: f64, common: &Common) {
+        self.floor += 1;
+        if self.floor >= 2 && common.limited <= ALONE {
+            self.learn_anew(at, common.median);
+            self.floor = 0;
+        }
     }
 
     fn adjust(&mut self, limited: bool, common: &Common, before: f64, at: f64) {
@@ -714,6 +880,10 @@ fn duration(seconds: f64) -> Duration {
 
 fn seconds(at: Timestamp) -> f64 {
     at.as_nanos() as f64 / 1e9
+}
+
+fn timestamp(seconds: f64) -> Timestamp {
+    Timestamp::from_nanos((seconds * 1e9) as u64)
 }
 
 fn power_of_two_above(value: f64) -> f64 {
@@ -767,6 +937,7 @@ mod tests {
                 depth,
                 kind: 0,
                 is_costly: false,
+                left: None,
             };
             window.handle_reply(&sample, at(now), &mut board);
         }
@@ -831,6 +1002,7 @@ mod tests {
                     depth: 4,
                     kind: 0,
                     is_costly: false,
+                    left: None,
                 };
                 window.handle_reply(&sample, now, &mut board);
             }
@@ -850,8 +1022,15 @@ mod tests {
                 .after(Duration::from_millis(10 * number));
             let in_flight = window.size().min(depth as usize);
             let sent_at = now.before(took);
-            let sample =
-                Sample { sent_at, late: Duration::ZERO, in_flight, depth, kind: 0, is_costly: false };
+            let sample = Sample {
+                sent_at,
+                late: Duration::ZERO,
+                in_flight,
+                depth,
+                kind: 0,
+                is_costly: false,
+                left: None,
+            };
             window.handle_reply(&sample, now, &mut board);
         }
         window.size()
@@ -899,9 +1078,11 @@ mod tests {
             base: base.as_secs_f64(),
             window: window.size,
             is_limited: true,
+            quarter: 0.0,
+            probe_at: Timestamp::ZERO,
         };
         let mut board = Two(own, Record { median: 0.4, samples: 60, ..own });
-        window.seen = vec![Seen { low: 0.02, depth: window.size }; 9];
+        window.seen = vec![Seen { low: 0.02, depth: window.size, left: f64::INFINITY }; 9];
         window.end_round(now, &mut board);
         assert!(window.median() > Duration::from_millis(100), "together they say that nothing has changed");
         assert_eq!((window.trial, window.base()), (Trial::None, base));
@@ -936,6 +1117,7 @@ mod tests {
                     depth: 3,
                     kind: 0,
                     is_costly: costly,
+                    left: None,
                 };
                 window.handle_reply(&sample, now.after(Duration::from_millis(number)), &mut board);
             }
@@ -965,7 +1147,7 @@ mod tests {
                     in_flight: depth + 1,
                     depth: depth as u32,
                     kind,
-                    is_costly: absurd % 7 == 0,
+                    is_costly: absurd % 7 == 0, left: None,
                 };
                 if absurd % 2 == 0 { window.handle_limited(); }
                 if absurd % 11 == 0 { window.handle_stall_end(Timestamp::from_nanos(now)); }
@@ -994,6 +1176,7 @@ mod tests {
                 depth: 2,
                 kind: 0,
                 is_costly: false,
+                left: None,
             };
             window.handle_reply(&sample, at, &mut board);
         }

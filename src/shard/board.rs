@@ -17,6 +17,9 @@ struct Place {
     seconds: AtomicU64,
     /// The window, as such a number; how many replies, and whether it is short of room in the lowest bit.
     window: AtomicU64,
+    /// The median at a quarter of the window, in seconds, as a floating point number of 32 bits; and when a probe is asked for.
+    quarter: AtomicU64,
+    probe_at: AtomicU64,
     /// What waits, and what is in flight.
     load: AtomicU64,
     /// The level that the core would choose for the backend, from how many replies, and when it said so.
@@ -142,6 +145,8 @@ impl Board for Section<'_> {
         place.seconds.store(pair(record.median, (record.base as f32).to_bits()), Ordering::Relaxed);
         let counted = record.samples << 1 | u32::from(record.is_limited);
         place.window.store(pair(record.window, counted), Ordering::Relaxed);
+        place.quarter.store(u64::from((record.quarter as f32).to_bits()), Ordering::Relaxed);
+        place.probe_at.store(record.probe_at.as_nanos(), Ordering::Relaxed);
         place.at.store(record.at.as_nanos(), Ordering::Relaxed);
     }
 
@@ -162,6 +167,8 @@ impl Place {
             base: number(seconds),
             window: number(window >> 32),
             is_limited: window & 1 == 1,
+            quarter: number(self.quarter.load(Ordering::Relaxed)),
+            probe_at: Timestamp::from_nanos(self.probe_at.load(Ordering::Relaxed)),
         }
     }
 }
@@ -180,6 +187,8 @@ mod tests {
             base: 0.125,
             window: 64.5,
             is_limited: true,
+            quarter: 0.5,
+            probe_at: Timestamp::from_millis(6),
         };
         board.of(ShardId(1), 1).tell(record);
         let load = Load { waiting: 7, in_flight: u32::MAX, is_full: false, is_stalled: true };

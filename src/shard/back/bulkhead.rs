@@ -352,7 +352,8 @@ impl Bulkhead {
 
     /// What waits for too long, or too late, is told so.
     pub fn expire(&mut self, now: Timestamp, mut refuse: impl FnMut((Parked, bool), Refused)) {
-        let expected = self.expected();
+        // With nothing in flight the next one is tried, as in `is_hopeless`: replies may have become quicker.
+        let expected = if self.in_flight == 0 { Duration::ZERO } else { self.expected() };
         let Self { queue, parked, is_stalled, is_queue_obeyed, .. } = self;
         let mut has_missed = false;
         queue.expire(now, expected, (*is_stalled, *is_queue_obeyed), |taken, why| {

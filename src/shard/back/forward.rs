@@ -303,6 +303,8 @@ impl Back {
             depth: u32::from(pending.depth),
             kind: pending.class.index() * 2 + usize::from(pending.effect == Effect::Write),
             is_costly: pending.odd != Odd::No,
+            left: (pending.useful_ms != u32::MAX)
+                .then(|| Duration::from_millis(u64::from(pending.useful_ms))),
         };
         let took = now.monotonic.since(pending.sent_at).saturating_sub(self.late);
         if took > Duration::ZERO {
