@@ -90,6 +90,15 @@ pub struct Taken<T> {
     pub is_old: bool,
 }
 
+/// What becomes of a request that is looked at while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// It goes on waiting.
+    Stays,
+    /// It leaves the queue.
+    Leaves,
+}
+
 /// Limits of what waits, or how much does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
@@ -343,6 +352,11 @@ impl<T: Copy> Queue<T> {
         self.tiers[tier as usize].over_since.is_some()
     }
 
+    /// How long requests may wait while not more is asked than can be done.
+    pub fn interval(&self) -> Duration {
+        self.patience.interval
+    }
+
     /// How long the backend has given no sign, this core's own absences aside.
     pub fn silence(&self, now: Timestamp) -> Duration {
         now.since(self.progress)
@@ -527,6 +541,21 @@ impl<T: Copy> Queue<T> {
             share.deficit += TURN;
             queue.turns.rotate_left(1);
         }
+    }
+
+    /// Takes out what is chosen of all that waits, connection by connection, each connection's requests in their order.
+    pub fn take_chosen(&mut self, mut choose: impl FnMut(T) -> Choice) -> Vec<Taken<T>> {
+        let mut chosen = Vec::new();
+        for (_, chain) in &self.chains {
+            let mut next = chain.first;
+            while let Some(node) = self.nodes.get(next as usize) {
+                if choose(node.waiting.item) == Choice::Leaves {
+                    chosen.push(next);
+                }
+                next = node.behind;
+            }
+        }
+        chosen.into_iter().map(|index| self.remove(index)).collect()
     }
 
     /// Refuses what could not be answered in time, and what waits for too long: for the queue's own reasons only if those are

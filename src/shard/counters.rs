@@ -64,6 +64,8 @@ pub enum Counter {
     HotDiscarded,
     HotBypassedWarming,
     HotBypassedOrder,
+    HotBypassedFull,
+    HotBypassedLarge,
     HotBypassedOther,
     HotMatches,
     HotMismatches,
@@ -82,7 +84,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 71] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 73] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -254,6 +256,8 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 71] = [
     (Counter::HotDiscarded, "weir_hot_fetches_total", "outcome=\"discarded\"", FETCHES),
     (Counter::HotBypassedWarming, "weir_hot_bypass_total", "reason=\"warming\"", BYPASSES),
     (Counter::HotBypassedOrder, "weir_hot_bypass_total", "reason=\"order\"", BYPASSES),
+    (Counter::HotBypassedFull, "weir_hot_bypass_total", "reason=\"full\"", BYPASSES),
+    (Counter::HotBypassedLarge, "weir_hot_bypass_total", "reason=\"large\"", BYPASSES),
     (Counter::HotBypassedOther, "weir_hot_bypass_total", "reason=\"other\"", BYPASSES),
     (Counter::HotMatches, "weir_hot_compared_total", "outcome=\"same\"", COMPARISONS),
     (Counter::HotMismatches, "weir_hot_compared_total", "outcome=\"different\"", COMPARISONS),

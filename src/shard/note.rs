@@ -1,5 +1,7 @@
 //! What the core that sends a request tells the one that has its client, besides the reply.
 
+use crate::values::Timestamp;
+
 /// About one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
@@ -11,6 +13,9 @@ pub enum Note {
     Long,
     /// And now little does.
     Eased,
+    /// A request that asked to be told of it (`Touches::reported`) is on its connection to the
+    /// store since then: nothing that is sent from now on overtakes it there. Never leaves its core.
+    Sent(Timestamp),
     /// A node that was asked for being a primary of the cluster is none any more.
     NotPrimary,
 }

@@ -47,8 +47,17 @@ impl Pieces {
 
     /// Whose connection a request is of.
     pub fn connection(&self, to: ReplyTo) -> u64 {
-        let whole = to.piece_of().and_then(|whole| self.wholes.get(whole as usize));
-        whole.map_or(to, |whole| whole.to).connection()
+        self.whole(to).connection()
+    }
+
+    /// The request that a piece is of, while it has not been answered; any other request itself.
+    pub fn whole(&self, to: ReplyTo) -> ReplyTo {
+        let mut to = to;
+        // A piece may have been taken apart itself, once.
+        while let Some(whole) = to.piece_of().and_then(|whole| self.wholes.get(whole as usize)) {
+            to = whole.to;
+        }
+        to
     }
 
     /// The reply to a piece. That to the whole, if it was the last one.
@@ -73,8 +82,13 @@ impl Pieces {
 
 /// What two pieces came to. What one of them has cost counts, whatever became of the other.
 fn together(one: Outcome, other: Outcome) -> Outcome {
-    use Outcome::{Lost, Refused, Served};
+    use Outcome::{Cached, Lost, Refused, Served};
     match (one, other) {
+        (Cached { bytes }, Cached { bytes: more }) => Cached { bytes: bytes.saturating_add(more) },
+        (Served { bytes, rows, took_micros, slowness_micros }, Cached { bytes: more })
+        | (Cached { bytes: more }, Served { bytes, rows, took_micros, slowness_micros }) => {
+            Served { bytes: bytes.saturating_add(more), rows, took_micros, slowness_micros }
+        }
         (
             Served { bytes, rows, took_micros, slowness_micros },
             Served { bytes: more_bytes, rows: more_rows, took_micros: took, slowness_micros: slowness },

@@ -124,6 +124,8 @@ impl Touches {
     pub const UNKNOWN: Self = Self { start: 2, length: 0 };
 
     const MAY_BE_KEPT: u16 = 1 << 15;
+    /// In `start`, which needs no more than 15 bits.
+    const REPORTED: u16 = 1 << 15;
 
     /// One key. Those that are too long to be hot count as none, and so does the empty one.
     #[inline]
@@ -136,17 +138,30 @@ impl Touches {
         Self { start: place.start as u16, length: place.length as u16 | may_be_kept }
     }
 
+    /// The same keys, of a request whose sender wants to be told when it is on its connection (`Note::Sent`).
+    #[must_use]
+    pub const fn reported(self) -> Self {
+        Self { start: self.start | Self::REPORTED, ..self }
+    }
+
+    /// True if the sender wants to be told.
+    #[inline]
+    pub const fn is_reported(self) -> bool {
+        self.start & Self::REPORTED != 0
+    }
+
     /// Of a message with this frame.
     pub fn of(self, frame: &[u8]) -> Touched<'_> {
         let length = usize::from(self.length & !Self::MAY_BE_KEPT);
-        match (length, self) {
+        let this = Self { start: self.start & !Self::REPORTED, ..self };
+        match (length, this) {
             (_, Self::KEYS) => Touched::Keys,
             (_, Self::UNKNOWN) => Touched::Unknown,
             // No key of a request stands so far in front that the empty one looks like one of those.
             (0, _) => Touched::Nothing,
             _ => Touched::Key {
-                key: &frame[usize::from(self.start)..][..length],
-                may_be_kept: self.length & Self::MAY_BE_KEPT != 0,
+                key: &frame[usize::from(this.start)..][..length],
+                may_be_kept: this.length & Self::MAY_BE_KEPT != 0,
             },
         }
     }

@@ -99,6 +99,13 @@ impl Versions {
             && self.at(snapshot.backend).load(Ordering::SeqCst) == snapshot.seen[1]
     }
 
+    /// True if a write has begun since: what was read then may be from before it.
+    pub fn has_begun_since(&self, snapshot: &Snapshot) -> bool {
+        let begun = |cell: u64| cell & !UNDER_WAY;
+        let has_begun = |cell: Cell, seen: u64| begun(self.at(cell).load(Ordering::SeqCst)) != begun(seen);
+        has_begun(snapshot.key, snapshot.seen[0]) || has_begun(snapshot.backend, snapshot.seen[1])
+    }
+
     /// Writes under way, over all cells.
     pub fn under_way(&self) -> u64 {
         self.cells.iter().map(|cell| cell.load(Ordering::SeqCst) & UNDER_WAY).sum()

@@ -154,6 +154,8 @@ pub const HOT_REPLY_BYTES_MAX: usize = 64 * 1024;
 pub const HOT_ANSWERS_MAX: usize = 16;
 /// Copies of replies that one core has of keys that are at home on others.
 pub const HOT_COPIES_MAX: usize = 256;
+/// Bytes of the requests that one core holds back behind others for hot keys.
+pub const HOT_HELD_BYTES_MAX: usize = 16 << 20;
 /// Requests that wait for one fetch of a hot key, and for all of them on one core.
 pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 4_096;
 /// See there.

@@ -7,16 +7,19 @@
 //!                                                            └─ too old, too late: told at once
 //! ```
 //!
+//! A fetch of a hot key stands for all requests that wait for it, so it takes the next place that becomes free, before anything that
+//! is queued. Those are few: two in flight for a question at most, and one that waits.
+//!
 //! A bulkhead that has nothing waiting costs a comparison and a count. One that has is looked after at the end of every turn, at
 //! least every few milliseconds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use slab::Slab;
 
 use super::BreakerStage;
-use crate::policy::queue::{Circumstances, Held, Queue, Refused, Taken, Waiting};
+use crate::policy::queue::{Choice, Circumstances, Held, Queue, Refused, Taken, Waiting};
 use crate::policy::window::{Sample, Window};
 use crate::shard::board::{Load, Section};
 use crate::shard::request::Envelope;
@@ -57,6 +60,8 @@ pub struct Bulkhead {
     queue: Queue<u32>,
     is_queue_obeyed: bool,
     parked: Slab<Parked>,
+    /// Fetches of hot keys, which go before all that is queued.
+    fetches: VecDeque<Parked>,
     in_flight: u32,
     /// With as many in flight, whoever comes is looked at more closely.
     limit: u32,
@@ -85,6 +90,7 @@ impl Bulkhead {
             queue: Queue::new(settings.queue_limit, settings.queue_patience, Timestamp::ZERO),
             is_queue_obeyed: settings.queue == Mode::On,
             parked: Slab::new(),
+            fetches: VecDeque::new(),
             in_flight: 0,
             limit: u32::MAX,
             full_nanos: 0,
@@ -261,8 +267,10 @@ impl Bulkhead {
         } else if self.mode == Mode::Shadow {
             Verdict::PassesInShadow
         } else if self.in_flight < self.limit
+            || envelope.reply_to.flight_id().is_some() && self.has_place() && self.fetches.is_empty()
             || envelope.tier == Tier::Critical
-                && (self.in_flight as usize) < self.window.size()
+                && self.has_place()
+                && self.fetches.is_empty()
                 && !self.queue.has_any_of(Tier::Critical)
         {
             Verdict::Passes
@@ -285,6 +293,12 @@ impl Bulkhead {
         wait.clamp(least, RETRY_FULL.1)
     }
 
+    /// A fetch of a hot key waits for the next place in the window.
+    pub fn park_fetch(&mut self, parked: Parked) {
+        self.fetches.push_back(parked);
+        self.set_limit();
+    }
+
     /// Is there no room for one more to wait?
     pub fn is_full(&mut self) -> bool {
         self.queue.is_full()
@@ -295,8 +309,13 @@ impl Bulkhead {
         self.queue.displace(tier).map(|taken| self.unpark(taken))
     }
 
-    /// It waits. Whether no more of its connection should be taken on; or it is given back, where there is no room.
-    pub fn park(&mut self, parked: Parked, late: Duration, now: Timestamp) -> Result<bool, Parked> {
+    /// It waits, in the order of its connection. Whether no more of that should be taken on; or it is given back, where there is no room.
+    pub fn park(
+        &mut self,
+        (connection, parked): (u64, Parked),
+        late: Duration,
+        now: Timestamp,
+    ) -> Result<bool, Parked> {
         if !self.queue.is_empty() {
             self.begin_turn(late, now);
         }
@@ -304,7 +323,7 @@ impl Bulkhead {
         let index = self.parked.insert(parked);
         let waiting = Waiting {
             item: index as u32,
-            connection: envelope.reply_to.connection(),
+            connection,
             tenant: envelope.tenant(),
             tier: envelope.tier,
             cost: u64::from(envelope.weight).max(1) * (UNIT / 1_000),
@@ -318,7 +337,7 @@ impl Bulkhead {
 
     /// Has something waited all along since this was asked last?
     pub fn take_waits(&mut self) -> bool {
-        let is_empty = self.queue.is_empty();
+        let is_empty = self.is_empty();
         let was_empty = std::mem::replace(&mut self.was_empty, is_empty);
         !was_empty && !is_empty
     }
@@ -328,19 +347,24 @@ impl Bulkhead {
         self.is_listed
     }
 
-    /// Does something wait that came at that time, or before it?
-    pub fn has_waiting(&self, until: Timestamp) -> bool {
-        self.parked.iter().any(|(_, parked)| parked.came <= until)
-    }
-
     /// All that waits.
     pub fn parked(&self) -> impl Iterator<Item = &Parked> {
-        self.parked.iter().map(|(_, parked)| parked)
+        self.parked.iter().map(|(_, parked)| parked).chain(&self.fetches)
+    }
+
+    /// Takes chosen requests out of the queue, each connection's in their order; `choose` sees all that is queued and may change it.
+    /// With each comes whether that eases its connection.
+    pub fn take_chosen(&mut self, mut choose: impl FnMut(&mut Parked) -> Choice) -> Vec<(Parked, bool)> {
+        let Self { queue, parked, .. } = self;
+        let taken = queue.take_chosen(|item| choose(&mut parked[item as usize]));
+        let taken = taken.into_iter().map(|taken| self.unpark(taken)).collect();
+        self.set_limit();
+        taken
     }
 
     /// Does nothing wait?
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.fetches.is_empty()
     }
 
     /// It is looked after from now on, and what is in flight is counted by tenants.
@@ -360,6 +384,12 @@ impl Bulkhead {
             has_missed |= why == Refused::Deadline;
             refuse((parked.remove(taken.item as usize), taken.is_eased), why);
         });
+        while let Some(fetch) = self.fetches.front()
+            && *is_stalled
+            && now.since(fetch.came) > queue.interval()
+        {
+            refuse((self.fetches.pop_front().expect("it is the first"), false), Refused::Stalled);
+        }
         if has_missed {
             self.window.handle_missed();
         }
@@ -368,9 +398,13 @@ impl Bulkhead {
     /// The next one that is sent, if there is room for it, whether that eases its connection, and whether it waited for too long.
     pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
         let size = self.window.size() as u32;
-        let size = if self.queue.has_any_of(Tier::Critical) { size } else { size - size / RESERVED };
+        let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
+        let size = if is_reserved { size - size / RESERVED } else { size };
         if self.is_stalled || self.is_gated || self.in_flight >= size {
             return None;
+        }
+        if let Some(fetch) = self.fetches.pop_front() {
+            return Some(((fetch, false), false));
         }
         let half = (size / 2).max(1);
         let has_rivals = self.queue.has_rivals();
@@ -398,6 +432,9 @@ impl Bulkhead {
 
     /// The next one that waited for a backend that has been set aside.
     pub fn take_gated(&mut self) -> Option<(Parked, bool)> {
+        if let Some(fetch) = self.fetches.pop_front() {
+            return Some((fetch, false));
+        }
         let taken = self.queue.take(|_| true)?;
         Some(self.unpark(taken))
     }
@@ -408,16 +445,13 @@ impl Bulkhead {
 
     /// The end of a turn. Whether it need not be looked after any more.
     pub fn end_turn(&mut self, board: Section<'_>) -> bool {
-        if !self.queue.is_empty()
-            && !self.is_stalled
-            && self.in_flight as usize >= self.window.size() * 9 / 10
-        {
+        if !self.is_empty() && !self.is_stalled && self.in_flight as usize >= self.window.size() * 9 / 10 {
             self.window.handle_limited();
         }
         self.queue.handle_turn_end();
-        self.was_empty |= self.queue.is_empty();
+        self.was_empty |= self.is_empty();
         self.set_limit();
-        let is_calm = self.queue.is_empty() && !self.is_stalled;
+        let is_calm = self.is_empty() && !self.is_stalled;
         if is_calm {
             self.is_listed = false;
             self.tenants.clear();
@@ -442,7 +476,7 @@ impl Bulkhead {
             _ if self.is_gated => 0,
             Mode::Off => u32::MAX,
             Mode::Shadow => size,
-            Mode::On if self.is_stalled || !self.queue.is_empty() => 0,
+            Mode::On if self.is_stalled || !self.is_empty() => 0,
             Mode::On => size - size / RESERVED,
         };
     }

@@ -139,6 +139,9 @@ impl Back {
         if link.begin_list() {
             self.to_send.push_back(connection);
         }
+        if envelope.touches.is_reported() {
+            self.notes.push((envelope.reply_to, Note::Sent(now.monotonic)));
+        }
         if self.slots.is_some() {
             link.unanswered.push((envelope, requests), tries, message);
         }

@@ -36,6 +36,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 pub use crate::policy::breaker::Stage as BreakerStage;
+pub use bulkhead::Parked;
 pub use bulkhead::{Figures as BulkheadFigures, RESERVED};
 pub use readers::ReaderFigures;
 pub use service_time::ServiceTimes;
@@ -182,15 +183,9 @@ impl Back {
         self.in_flight
     }
 
-    /// Does something wait for a backend, or in a slot, that came at that time, or before it?
-    pub fn has_queued(&self, (backend, slot): (BackendId, u16), until: Timestamp) -> bool {
-        // Before a cluster any of them may have it.
-        let own = usize::from(backend.0) * BULKHEADS;
-        let (places, is_held) = match &self.slots {
-            Some(slots) => (0..self.bulkheads.len(), slots.is_holding(slot)),
-            None => (own..own + BULKHEADS, false),
-        };
-        is_held || self.bulkheads[places].iter().any(|bulkhead| bulkhead.has_waiting(until))
+    /// True while requests of a slot are held back because it changes its owner.
+    pub fn is_holding(&self, slot: u16) -> bool {
+        self.slots.as_ref().is_some_and(|slots| slots.is_holding(slot))
     }
 
     /// Is something owed that was put on a connection to a backend at that time, or before it; or was, for a slot, and has been sent again?

@@ -7,7 +7,7 @@ use super::bulkhead::{Parked, Verdict};
 use super::forward::bulkhead_for;
 use super::link::Link;
 use super::{Back, BulkheadFigures, Replies};
-use crate::policy::queue::{Refused, lateness};
+use crate::policy::queue::{Choice, Refused, lateness};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
@@ -17,8 +17,8 @@ use crate::shard::refusal::{NotSent, Stage};
 use crate::shard::request::{Addressee, Envelope};
 use crate::shard::settings::{BULKHEADS, Mode, ShardSettings};
 use crate::shard::stored::Stored;
-use crate::values::Timestamp;
 use crate::values::time::Now;
+use crate::values::{BackendId, Timestamp};
 
 /// While something waits, it is looked after this often at least.
 const HEARTBEAT: Duration = Duration::from_millis(5);
@@ -65,6 +65,10 @@ impl Back {
             Verdict::Waits if self.may_wait => {}
             Verdict::Waits => return Err(NotSent::Window(bulkhead.retry_full())),
         }
+        if envelope.reply_to.flight_id().is_some() {
+            self.park_fetch(env, index, (envelope, message, requests), now);
+            return Ok(());
+        }
         let bulkhead = &mut self.bulkheads[index];
         if bulkhead.is_full() {
             // Whoever matters less makes way.
@@ -84,7 +88,8 @@ impl Back {
         let message = Stored::new(message, &mut env.pool);
         let parked = Parked { envelope: *envelope, message, requests, came: now.monotonic };
         let bulkhead = &mut self.bulkheads[index];
-        match bulkhead.park(parked, self.late, now.monotonic) {
+        let connection = env.pieces.connection(envelope.reply_to);
+        match bulkhead.park((connection, parked), self.late, now.monotonic) {
             Ok(is_long) => {
                 self.notes.extend(is_long.then_some((envelope.reply_to, Note::Long)));
                 Ok(())
@@ -94,6 +99,46 @@ impl Back {
                 Err(NotSent::Queue(bulkhead.retry_full()))
             }
         }
+    }
+
+    /// A fetch of a hot key waits for the next place in the window: however full the queue is, there is room for it.
+    fn park_fetch(
+        &mut self,
+        env: &mut Env,
+        index: usize,
+        (envelope, message, requests): (&Envelope, Message<'_>, usize),
+        now: Now,
+    ) {
+        if self.bulkheads[index].is_empty() {
+            self.list(index);
+        }
+        env.counters.add(Counter::RequestsQueued, 1);
+        let message = Stored::new(message, &mut env.pool);
+        let parked = Parked { envelope: *envelope, message, requests, came: now.monotonic };
+        self.bulkheads[index].park_fetch(parked);
+    }
+
+    /// Requests about a key that are queued while it becomes hot: those that `choose` wants leave the queue, each connection's in their
+    /// order, and whether that eases their connection comes with them. `choose` sees everything that waits for the slot's store.
+    pub fn take_queued(
+        &mut self,
+        (backend, slot): (BackendId, u16),
+        mut choose: impl FnMut(&mut Parked) -> Choice,
+    ) -> Vec<(Parked, bool)> {
+        let own = usize::from(backend.0) * BULKHEADS;
+        // Before a cluster any of them may have it.
+        let places = if self.slots.is_some() { 0..self.bulkheads.len() } else { own..own + BULKHEADS };
+        let mut taken = Vec::new();
+        for bulkhead in &mut self.bulkheads[places] {
+            taken.extend(bulkhead.take_chosen(|parked| {
+                if parked.envelope.touches.is_key() && parked.envelope.route.slot != slot {
+                    Choice::Stays
+                } else {
+                    choose(parked)
+                }
+            }));
+        }
+        taken
     }
 
     /// Sends what does not come straight from its client.
@@ -170,6 +215,7 @@ impl Back {
         if self.slots.is_some() {
             self.look_after_slots(env, replies, now);
             self.look_after_readers(env, now);
+            self.deliver_notes(env, replies);
         }
     }
 
@@ -190,6 +236,7 @@ impl Back {
                 place += 1;
             }
         }
+        self.deliver_notes(env, replies);
     }
 
     /// Is there something that is to be told about connections, before more of them is taken on?

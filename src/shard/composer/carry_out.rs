@@ -414,8 +414,8 @@ impl Shard {
         requests: usize,
         now: Now,
     ) {
-        if self.hot.is_on() && self.hot.notices(envelope) && self.is_seen_to(envelope, message, now) {
-            return;
+        if self.hot.is_on() && self.hot.notices(envelope) {
+            return self.meet(envelope, message, requests, now);
         }
         self.put_out(envelope, message, requests, now);
     }

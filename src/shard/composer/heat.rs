@@ -1,49 +1,66 @@
 //! Requests for keys that are hot: answered from memory, waiting for somebody else's fetch, or on their way like all others.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::Shard;
+use crate::policy::queue::Choice;
+use crate::shard::back::{Parked, Replies};
 use crate::shard::counters::Counter;
-use crate::shard::hot::Meeting;
+use crate::shard::hot::{Arrival, Meeting};
 use crate::shard::message::Message;
+use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::post::Batch;
-use crate::shard::refusal::{NotSent, Refusal, Stage};
+use crate::shard::reach;
+use crate::shard::refusal::{NotSent, Refusal};
 use crate::shard::request::{Envelope, Touched};
-use crate::values::escaped;
-use crate::values::limits::HOT_NAME_BYTES_SHOWN;
+use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::time::Now;
+use crate::values::{BackendId, escaped};
+
+/// A request whose core is told when it is on its connection to the store.
+fn reported(envelope: &Envelope) -> Envelope {
+    Envelope { touches: envelope.touches.reported(), ..*envelope }
+}
 
 /// When to come back where as many wait for one key as may.
 const RETRY_CROWDED: Duration = Duration::from_millis(10);
 
 impl Shard {
-    /// Looks at a request whose key may be hot. True if it need not be sent.
+    /// Sees to a request whose key may be hot: it is answered, waits, or goes on.
     #[inline(never)]
-    pub(super) fn is_seen_to(&mut self, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
-        let is_met = self.is_met(envelope, message, now);
+    pub(super) fn meet(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
+        self.meet_one((envelope, Arrival::First), message, requests, now);
         if self.hot.has_to_send() {
             self.send_what_is_hot(now);
         }
-        is_met
     }
 
-    fn is_met(&mut self, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
-        let meeting = self.hot.meet(&mut self.env, envelope, message.bytes(), now.monotonic);
-        let passes = matches!(meeting, Meeting::Passes);
+    fn meet_one(
+        &mut self,
+        (envelope, arrival): (&Envelope, Arrival),
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) {
+        let meeting = self.hot.meet(&mut self.env, (envelope, arrival), message.bytes(), now.monotonic);
+        // Requests that it must not overtake go before it.
+        self.send_detached(now);
         match meeting {
             Meeting::Answered(reply) => {
-                let (env, mut clients) = self.clients();
+                let (env, _, mut replies) = self.towards_clients();
                 let outcome = Outcome::cached(reply.len());
-                clients.give(env, envelope.reply_to, outcome, Message::new(&reply, Some(&reply)), now);
+                replies.hand_on(env, envelope.reply_to, outcome, Message::new(&reply, Some(&reply)), now);
             }
             Meeting::Crowded => self.refuse(envelope, NotSent::Queue(RETRY_CROWDED), now),
             Meeting::WrittenTooOften { limit, retry_after } => {
                 self.refuse_write(envelope, message, (limit, retry_after), now);
             }
-            Meeting::Passes | Meeting::Waits => {}
+            Meeting::Waits => {}
+            Meeting::Passes => self.put_out(envelope, message, requests, now),
+            Meeting::PassesReported => self.put_out(&reported(envelope), message, requests, now),
         }
-        !passes
     }
 
     /// A key is written more often than keys may be: whoever writes it is told which.
@@ -71,26 +88,89 @@ impl Shard {
     pub(super) fn send_what_is_hot(&mut self, now: Now) {
         loop {
             self.send_detached(now);
-            let Some((envelope, frame)) = self.hot.poll_resumed() else { break };
-            let is_met = self.is_met(&envelope, Message::Small(&frame), now);
-            // What it must not overtake goes before it.
-            self.send_detached(now);
-            if !is_met {
-                self.put_out(&envelope, Message::Small(&frame), 1, now);
+            if let Some((envelope, frame)) = self.hot.poll_resumed() {
+                self.meet_one((&envelope, Arrival::Again), Message::Small(&frame), 1, now);
+            } else if !self.send_fetch(now) {
+                break;
             }
         }
-        let mut message = self.env.pool.take();
-        while let Some((envelope, requests)) = self.hot.poll_fetch(now.monotonic, &mut message) {
-            self.put_out(&envelope, Message::Small(&message), requests, now);
-            message.clear();
-        }
-        self.env.pool.give(message);
         while let Some((holder, copy)) = self.hot.poll_copy() {
             self.post.push_copy(holder, copy);
         }
         while let Some((home, hits)) = self.hot.poll_hits() {
             self.post.push_hits(home, hits);
         }
+    }
+
+    /// Sends the next fetch, if there is one: whoever waits for it may go on, or be refused, and so let others go on.
+    fn send_fetch(&mut self, now: Now) -> bool {
+        let mut message = self.env.pool.take();
+        let fetch = self.hot.poll_fetch(&mut message);
+        if let Some((envelope, requests)) = fetch {
+            self.put_out(&envelope, Message::Small(&message), requests, now);
+        }
+        self.env.pool.give(message);
+        fetch.is_some()
+    }
+
+    /// Requests for a key that has become hot leave the queue of its store, and are met as if they came now.
+    fn notice_queued(&mut self, now: Now) {
+        for (id, slot, backend, key) in self.hot.unnoticed(now.monotonic) {
+            if self.back.is_holding(slot) || self.has_queued_beside_others(backend, slot, &key) {
+                continue;
+            }
+            let Self { env, back, hot, .. } = self;
+            // A connection whose read has left: its later requests for the key follow it.
+            let mut left: HashSet<u64> = HashSet::new();
+            let taken = back.take_queued((backend, slot), |parked| {
+                let frame = parked.message.message();
+                let Touched::Key { key: named, may_be_kept } = parked.envelope.touches.of(frame.bytes())
+                else {
+                    return Choice::Stays;
+                };
+                if named != key {
+                    return Choice::Stays;
+                }
+                let connection = env.pieces.connection(parked.envelope.reply_to);
+                let is_fit = may_be_kept && frame.bytes().len() <= HOT_FRAME_BYTES_MAX;
+                // A request about any key may be queued behind it, which must not come before it.
+                let may_leave = parked.requests == 1 && !hot.is_about_any(connection);
+                if may_leave && (is_fit || left.contains(&connection)) {
+                    left.insert(connection);
+                    return Choice::Leaves;
+                }
+                hot.handle_queued(env, id, &parked.envelope, frame.bytes());
+                parked.envelope = reported(&parked.envelope);
+                Choice::Stays
+            });
+            self.hot.handle_noticed(id, now.monotonic);
+            taken.iter().for_each(|(parked, _)| self.hot.handle_unqueued(&self.env, &parked.envelope));
+            for (parked, is_eased) in taken {
+                let Parked { envelope, message, .. } = parked;
+                self.meet_one((&envelope, Arrival::Again), message.message(), 1, now);
+                message.release(&mut self.env.pool);
+                if is_eased {
+                    let (env, _, mut replies) = self.towards_clients();
+                    replies.note(env, envelope.reply_to, Note::Eased);
+                }
+            }
+        }
+    }
+
+    /// True if a request for several keys is queued that names this one: nobody knows yet what must not overtake it.
+    fn has_queued_beside_others(&mut self, backend: BackendId, slot: u16, key: &[u8]) -> bool {
+        let bytes_max = self.env.settings.request_bytes_max;
+        let mut is_named = false;
+        self.back.take_queued((backend, slot), |parked| {
+            let frame = parked.message.message();
+            if parked.envelope.touches.of(frame.bytes()) == Touched::Keys {
+                let told =
+                    reach::for_each_key(frame.bytes(), bytes_max, &mut |other| is_named |= other == key);
+                is_named |= told.is_err();
+            }
+            Choice::Stays
+        });
+        is_named
     }
 
     /// What other cores lend, and how often what this one lends was of use.
@@ -127,7 +207,7 @@ impl Shard {
 
     fn send_detached(&mut self, now: Now) {
         while let Some((envelope, frame)) = self.hot.poll_detached() {
-            self.put_out(&envelope, Message::Small(&frame), 1, now);
+            self.put_out(&reported(&envelope), Message::Small(&frame), 1, now);
         }
     }
 
@@ -137,11 +217,11 @@ impl Shard {
             return;
         }
         let Self { env, back, hot, .. } = self;
-        let is_queued = |place, until| back.has_queued(place, until);
         let is_sent = |place, until| back.has_in_flight(place, until);
-        hot.handle_turn_end(env, is_queued, is_sent, now.monotonic);
-        for (envelope, waited) in self.hot.take_late(now.monotonic) {
-            self.refuse(&envelope, NotSent::TooLate(Stage::Backend, waited), now);
+        hot.handle_turn_end(env, is_sent, now.monotonic);
+        self.notice_queued(now);
+        for (envelope, why) in self.hot.take_late(&self.env, now.monotonic) {
+            self.refuse(&envelope, why, now);
         }
         if self.hot.has_to_send() {
             self.send_what_is_hot(now);

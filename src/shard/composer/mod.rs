@@ -395,6 +395,10 @@ impl Shard {
             let Env { strain, settings, .. } = &mut self.env;
             strain.look(settings, now.monotonic);
         }
+        // Fetches take the places that replies have made, before what is queued does.
+        if self.hot.has_to_send() {
+            self.send_what_is_hot(now);
+        }
         let (env, back, mut replies) = self.towards_clients();
         back.handle_turn_end(env, &mut replies, now);
         self.look_after_hot(now);

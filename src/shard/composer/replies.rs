@@ -37,6 +37,7 @@ impl Replies for TowardsClients<'_> {
             return self.land(env, to, outcome, message, now);
         }
         if let Some(whole) = to.piece_of() {
+            self.hot.handle_reply(env, to, outcome, message.bytes(), now.monotonic);
             return self.join(env, (whole, to.part), outcome, message, now);
         }
         match self.hot.handle_reply(env, to, outcome, message.bytes(), now.monotonic) {
@@ -46,7 +47,11 @@ impl Replies for TowardsClients<'_> {
     }
 
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note) {
-        self.hot.handle_note(to, note);
+        self.hot.handle_note(env, to, note);
+        if let Note::Sent(_) = note {
+            return;
+        }
+        let to = env.pieces.whole(to);
         let Clients { front, post, .. } = &mut self.clients;
         if to.shard == env.settings.id {
             front.handle_note(to, note);
@@ -63,6 +68,11 @@ impl TowardsClients<'_> {
         let bytes_max = env.settings.reply_bytes_max;
         let joined = env.pieces.handle_reply(piece, outcome, message, bytes_max, &mut env.pool);
         let Some((to, outcome, reply)) = joined else { return };
+        if let Some(whole) = to.piece_of() {
+            // A piece was taken apart itself.
+            self.hot.handle_reply(env, to, outcome, &reply, now.monotonic);
+            return self.join(env, (whole, to.part), outcome, Message::Shared(&reply.into()), now);
+        }
         // A piece that failed has its error in the reply: there is nothing to be told instead.
         self.hot.handle_reply(env, to, outcome, &reply, now.monotonic);
         if reply.len() > COPY_BYTES_MAX {
@@ -79,10 +89,25 @@ impl TowardsClients<'_> {
         let bytes = message.bytes();
         let Some(mut landed) = self.hot.land(env, to, outcome, bytes, now.monotonic) else { return };
         while let Some((to, outcome, reply)) = landed.next_spared() {
-            self.clients.give(env, to, outcome, Message::new(&reply, Some(&reply)), now);
+            self.hand_on(env, to, outcome, Message::new(&reply, Some(&reply)), now);
         }
         while let Some((to, outcome)) = landed.next(bytes.len()) {
-            self.clients.give(env, to, outcome, message, now);
+            self.hand_on(env, to, outcome, message, now);
+        }
+    }
+
+    /// A reply to a request that was not sent by itself.
+    pub(super) fn hand_on(
+        &mut self,
+        env: &mut Env,
+        to: ReplyTo,
+        outcome: Outcome,
+        message: Message<'_>,
+        now: Now,
+    ) {
+        match to.piece_of() {
+            Some(whole) => self.join(env, (whole, to.part), outcome, message, now),
+            None => self.clients.give(env, to, outcome, message, now),
         }
     }
 }

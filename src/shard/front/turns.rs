@@ -158,6 +158,8 @@ impl Front {
         let id = to.client_id();
         let Some(client) = self.clients.get(id) else { return };
         match note {
+            // That stays on the core that sends it.
+            Note::Sent(_) => {}
             Note::Unsettled => client.handle_unsettled(),
             Note::Settled => client.handle_settled(),
             Note::Long => {

@@ -11,7 +11,7 @@ use crate::policy::hot_keys::{Access, HotId};
 use crate::protocol::Protocol;
 use crate::shard::copy::Copy;
 use crate::shard::counters::Counter;
-use crate::shard::request::{Envelope, FlightId, NOBODY, Route};
+use crate::shard::request::{Envelope, FlightId, NOBODY, Overdue, Route};
 use crate::shard::settings::HotSettings;
 use crate::shard::versions::{Cell, Snapshot, Versions};
 use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
@@ -38,20 +38,18 @@ const STALE_SHOWN: Duration = Duration::from_secs(1);
 /// One part in so many of how long replies are good is left to chance, so that many keys are not fetched together.
 const CHANCE_PART: u32 = 10;
 
-/// How far it is that nothing is under way which was not noticed.
+/// How much is known of the requests that came before the key was hot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmth {
-    /// Requests from until then may be queued.
-    Queued {
-        /// When it became hot.
-        until: Timestamp,
-    },
-    /// Requests that were sent until then may have yet to be answered.
+    /// Requests for the key may be queued that nobody has noticed: its reads go on by themselves.
+    Queued,
+    /// All that is queued is known, but requests that were sent until then may have yet to be answered, writes among them. Reads share
+    /// fetches that are sent after they came; nothing is kept.
     Sent {
-        /// When none was queued any more.
+        /// When the last of them may have been sent.
         until: Timestamp,
     },
-    /// All that is under way was noticed.
+    /// All that has yet to be answered is known: replies are kept, too.
     Warm,
 }
 
@@ -69,10 +67,19 @@ pub enum Found {
     Flight(FlightId),
     /// It may be fetched.
     Fetchable,
-    /// It can be told when earlier reads of its connection have been answered, without sending it behind those.
-    Later,
+    /// It waits until nothing that its connection asked for before can be overtaken by it.
+    Behind,
     /// Nothing, and why.
     Nothing(Counter),
+}
+
+/// The way that a request for the key takes to its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It waits for a fetch.
+    Fetch(FlightId),
+    /// It is sent by itself.
+    Own(Access),
 }
 
 /// A read that may be answered from memory.
@@ -103,14 +110,57 @@ pub struct Tally {
     pub writes: u64,
 }
 
-/// What a connection waits for: replies to requests of its own, or to one fetch.
-#[derive(Debug)]
+/// One connection's requests for the key that have yet to be answered, and those that are held back behind them.
+///
+/// All of them go over one connection to the store, where nothing overtakes what was sent before it. So a request only waits for
+/// earlier ones of its connection that have yet to be sent, and for reads that may have to be asked for again.
+#[derive(Debug, Default)]
 struct Wait {
+    /// Requests that have yet to be answered.
     requests: u32,
-    flight: Option<FlightId>,
+    /// Requests among them that go by themselves.
+    own: u32,
+    /// Requests among those that are not on their way yet.
+    unsent: u32,
+    /// A write is among those that go by themselves.
     has_written: bool,
-    /// Reads that are looked at again when all of those have been answered.
-    held: Vec<(Envelope, Vec<u8>)>,
+    /// The fetch that the latest request waits for; none if that goes by itself.
+    latest: Option<FlightId>,
+    /// A fetch that nothing of this connection but further reads of it may pass, and how many of its reads wait for that: it has yet
+    /// to be sent, or they came after it was.
+    bound: Option<(FlightId, u32)>,
+    /// Requests that are looked at again, in their order, when nothing is unsent or bound any more, or is answered.
+    held: Vec<Held>,
+}
+
+/// A request that is held back on its key's home core.
+#[derive(Debug)]
+pub struct Held {
+    /// What travels with it.
+    pub envelope: Envelope,
+    /// All of it.
+    pub frame: Vec<u8>,
+    /// Since when it is held back.
+    pub since: Timestamp,
+}
+
+impl Held {
+    /// When it is answered at the latest.
+    pub fn answered_by(&self) -> Timestamp {
+        if self.envelope.overdue == Overdue::Answered { self.envelope.deadline } else { Timestamp::MAX }
+    }
+}
+
+impl Wait {
+    /// True if a request may go its own way without overtaking any.
+    fn is_open(&self) -> bool {
+        self.unsent == 0 && self.bound.is_none()
+    }
+
+    /// True if requests are held back that may go on now.
+    fn is_to_resume(&self) -> bool {
+        self.is_open() && !self.held.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -129,7 +179,8 @@ struct Answer {
     frame: Vec<u8>,
     protocol: Protocol,
     kept: Option<Kept>,
-    flight: Option<FlightId>,
+    /// Fetches of it that have yet to end, the latest one last.
+    flights: Vec<FlightId>,
     too_large_until: Timestamp,
     used_at: Timestamp,
     /// Those of the request that it was fetched for last.
@@ -176,7 +227,7 @@ impl Entry {
             slot,
             hash,
             backend,
-            warmth: Warmth::Queued { until: now },
+            warmth: Warmth::Queued,
             tally: Tally { since: now, ..Tally::default() },
             last_asker: NOBODY,
             cell: Cell::of_hash(hash),
@@ -247,41 +298,58 @@ impl Entry {
         if is_behind_any {
             return Found::Nothing(Counter::HotBypassedOrder);
         }
-        let own = self.waits.get(&connection);
-        let pauses = now < self.pauses_until;
-        if let Some(answer) = place.and_then(|place| self.answers.get(place)) {
-            if own.is_none()
-                && let Some(kept) = answer.kept.as_ref().filter(|kept| kept.is_good(versions, now))
-            {
-                let is_to_be_fetched = now >= kept.fetch_from && answer.flight.is_none() && !pauses;
-                return Found::Kept { reply: kept.reply.clone(), is_to_be_fetched };
-            }
-            if let Some(id) = answer.flight
-                && flights.is_open_to(id, route, versions, (ttl, now))
-            {
-                let is_first = own.is_none_or(|own| own.flight == Some(id));
-                if is_first {
-                    return Found::Flight(id);
-                }
-            }
+        if self.warmth == Warmth::Queued {
+            return Found::Nothing(Counter::HotBypassedWarming);
         }
-        if let Some(own) = own {
-            // Else whoever has one read under way never gets at what is kept, as long as the store is slower than it asks.
-            let is_held = own.flight.is_none() && !own.has_written && self.warmth == Warmth::Warm;
-            if is_held { Found::Later } else { Found::Nothing(Counter::HotBypassedOrder) }
-        } else if self.warmth != Warmth::Warm {
-            Found::Nothing(Counter::HotBypassedWarming)
-        } else if !self.has_place_for(frame, route.protocol, now) {
-            Found::Nothing(Counter::HotBypassedOther)
-        } else {
+        let own = self.waits.get(&connection);
+        let answer = place.and_then(|place| self.answers.get(place));
+        if own.is_none()
+            && let Some(kept) = answer.and_then(|answer| answer.kept.as_ref())
+            && kept.is_good(versions, now)
+        {
+            let is_idle = answer.is_some_and(|answer| answer.flights.is_empty());
+            let is_to_be_fetched = now >= kept.fetch_from && is_idle && now >= self.pauses_until;
+            return Found::Kept { reply: kept.reply.clone(), is_to_be_fetched };
+        }
+        // The latest one alone: whoever waits for it may not be told what an earlier one finds.
+        let latest = answer.and_then(|answer| flights.latest_of(&answer.flights, route));
+        let is_warm = self.warmth == Warmth::Warm;
+        let is_joinable =
+            |id: FlightId| flights.is_gathering(id) || is_warm && flights.is_fresh(id, versions, (ttl, now));
+        let Some(own) = own else {
+            return match latest.filter(|id| is_joinable(*id)) {
+                Some(id) => Found::Flight(id),
+                None => self.fetchable(frame, route.protocol, now),
+            };
+        };
+        if let Some((bound, _)) = own.bound {
+            let is_same = own.held.is_empty() && latest == Some(bound) && is_joinable(bound);
+            return if is_same { Found::Flight(bound) } else { Found::Behind };
+        }
+        if !own.is_open() || !own.held.is_empty() {
+            return Found::Behind;
+        }
+        // Behind reads that nobody shares it is told what is kept as soon as those are answered.
+        let is_kept_for = is_warm && own.own == own.requests && !own.has_written;
+        match latest.filter(|id| is_joinable(*id)) {
+            Some(id) if flights.is_gathering(id) || own.latest == Some(id) => Found::Flight(id),
+            _ if is_kept_for => Found::Behind,
+            _ => self.fetchable(frame, route.protocol, now),
+        }
+    }
+
+    fn fetchable(&self, frame: &[u8], protocol: Protocol, now: Timestamp) -> Found {
+        if self.has_place_for(frame, protocol, now) {
             Found::Fetchable
+        } else {
+            Found::Nothing(Counter::HotBypassedOther)
         }
     }
 
     /// Does it pay off?
     fn count(&mut self, found: &Found, is_fenced: bool, now: Timestamp) {
         let tally = &mut self.tally;
-        if matches!(found, Found::Later) {
+        if matches!(found, Found::Behind) {
             return;
         }
         tally.all_reads += 1;
@@ -297,7 +365,7 @@ impl Entry {
             }
             Found::Flight(_) => tally.useful += 1,
             // What is on its way already was asked for in the same moment: that is nobody's fault.
-            Found::Nothing(_) | Found::Fetchable | Found::Later => {}
+            Found::Nothing(_) | Found::Fetchable | Found::Behind => {}
         }
         if now.since(tally.since) >= TRIAL {
             let fails = tally.useful * 2 < tally.reads || tally.fenced * 10 > tally.reads * 3;
@@ -323,7 +391,8 @@ impl Entry {
     pub fn handle_fetch(&mut self, envelope: &Envelope, frame: &[u8], flight: FlightId, now: Timestamp) {
         let protocol = envelope.route.protocol;
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_to(frame, protocol)) {
-            (answer.flight, answer.terms) = (Some(flight), *envelope);
+            answer.flights.push(flight);
+            answer.terms = *envelope;
             return;
         }
         if self.answers.len() >= HOT_ANSWERS_MAX {
@@ -335,7 +404,7 @@ impl Entry {
             frame: frame.to_vec(),
             protocol,
             kept: None,
-            flight: Some(flight),
+            flights: vec![flight],
             too_large_until: Timestamp::ZERO,
             used_at: now,
             terms: *envelope,
@@ -408,7 +477,7 @@ impl Entry {
     pub fn aging(&self, versions: &Versions, now: Timestamp) -> Option<(Vec<u8>, Envelope)> {
         let is_aging = |answer: &&Answer| {
             let kept = answer.kept.as_ref();
-            answer.flight.is_none()
+            answer.flights.is_empty()
                 && now >= self.pauses_until
                 && kept.is_some_and(|kept| now >= kept.fetch_from && kept.is_good(versions, now))
         };
@@ -493,7 +562,7 @@ impl Entry {
         let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) else {
             return Counter::HotDiscarded;
         };
-        answer.flight.take_if(|own| *own == id);
+        answer.flights.retain(|own| *own != id);
         if reply.len() > HOT_REPLY_BYTES_MAX {
             answer.too_large_until = now.after(PAUSE);
             return Counter::HotDiscarded;
@@ -528,58 +597,135 @@ impl Entry {
 
     /// It could not be fetched.
     pub fn handle_failed(&mut self, flight: FlightId) {
-        if let Some(answer) = self.answers.iter_mut().find(|answer| answer.flight == Some(flight)) {
-            answer.flight = None;
+        for answer in &mut self.answers {
+            answer.flights.retain(|own| *own != flight);
         }
     }
 
-    /// A connection waits for a reply about the key: that of a fetch, or its own. It never waits for both.
-    pub fn handle_sent(&mut self, connection: u64, flight: Option<FlightId>, access: Access) {
-        let wait = self.waits.entry(connection).or_insert_with(|| Wait {
-            requests: 0,
-            flight,
-            has_written: false,
-            held: Vec::new(),
-        });
-        debug_assert_eq!(wait.flight, flight, "nothing goes on while something waits for a fetch");
-        wait.requests += 1;
-        wait.has_written |= access == Access::Write;
+    /// The fetches of the answer that a fetch is for, itself among them.
+    pub fn flights_beside(&self, flight: &Flight) -> &[FlightId] {
+        let answer = self.answers.iter().find(|answer| answer.is_of(flight));
+        answer.map_or(&[], |answer| &answer.flights)
     }
 
-    /// It has got one. True if it gets at what it holds back.
-    pub fn handle_answered(&mut self, connection: u64) -> bool {
+    /// All fetches for the key that have yet to end.
+    pub fn flights(&self) -> impl Iterator<Item = FlightId> {
+        self.answers.iter().flat_map(|answer| answer.flights.iter().copied())
+    }
+
+    /// A request of a connection goes on.
+    pub fn handle_request(&mut self, connection: u64, way: Way) {
+        let wait = self.waits.entry(connection).or_default();
+        wait.requests += 1;
+        match way {
+            Way::Own(access) => {
+                debug_assert!(wait.bound.is_none(), "nothing passes a fetch that it is bound to");
+                wait.own += 1;
+                wait.unsent += 1;
+                wait.has_written |= access == Access::Write;
+                wait.latest = None;
+            }
+            Way::Fetch(flight) => {
+                let (bound, reads) = wait.bound.get_or_insert((flight, 0));
+                debug_assert_eq!(*bound, flight, "nothing passes a fetch that it is bound to");
+                *reads += 1;
+                wait.latest = Some(flight);
+            }
+        }
+    }
+
+    /// A request that goes by itself is on its way. True if requests of its connection may go on that were held back.
+    pub fn handle_own_sent(&mut self, connection: u64) -> bool {
+        let Some(wait) = self.waits.get_mut(&connection) else { return false };
+        wait.unsent = wait.unsent.saturating_sub(1);
+        wait.is_to_resume()
+    }
+
+    /// True if a connection has more than one read waiting for the fetch that it is bound to.
+    pub fn waits_often(&self, connection: u64) -> bool {
+        self.waits.get(&connection).and_then(|wait| wait.bound).is_some_and(|(_, reads)| reads > 1)
+    }
+
+    /// A fetch is on its way, which a connection waits for. True if requests of it may go on that were held back.
+    pub fn handle_fetch_sent(&mut self, connection: u64, flight: FlightId) -> bool {
+        let Some(wait) = self.waits.get_mut(&connection) else { return false };
+        wait.bound.take_if(|(bound, _)| *bound == flight);
+        wait.is_to_resume()
+    }
+
+    /// True if nothing of a connection has gone another way since its reads joined a fetch, so that they may still be asked for later.
+    pub fn is_latest(&self, connection: u64, flight: FlightId) -> bool {
+        self.waits.get(&connection).is_some_and(|wait| wait.latest == Some(flight))
+    }
+
+    /// A fetch is to be sent once more, and so many reads of a connection wait for that.
+    pub fn bind(&mut self, connection: u64, flight: FlightId, reads: u32) {
+        if let Some(wait) = self.waits.get_mut(&connection) {
+            wait.bound = (reads > 0).then_some((flight, reads));
+        }
+    }
+
+    /// A request that went by itself has its reply, or never will have one. `was_sent` says whether it is known to have been on its
+    /// way. True if requests of its connection may go on that were held back.
+    pub fn handle_answered(&mut self, connection: u64, was_sent: bool) -> bool {
+        self.handle_over(connection, |wait| {
+            wait.own -= 1;
+            wait.unsent -= u32::from(!was_sent);
+            wait.has_written &= wait.own > 0;
+        })
+    }
+
+    /// The same for a read that has waited for a fetch. `is_bound` says whether nothing could pass it so far.
+    pub fn handle_landed(&mut self, connection: u64, flight: FlightId, is_bound: bool) -> bool {
+        self.handle_over(connection, |wait| {
+            if let Some((bound, reads)) = &mut wait.bound
+                && *bound == flight
+                && is_bound
+            {
+                *reads -= 1;
+                if *reads == 0 {
+                    wait.bound = None;
+                }
+            }
+        })
+    }
+
+    fn handle_over(&mut self, connection: u64, change: impl FnOnce(&mut Wait)) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
         wait.requests -= 1;
+        change(wait);
         if wait.requests == 0 && wait.held.is_empty() {
             self.waits.remove(&connection);
             return false;
         }
-        wait.requests == 0
+        wait.is_to_resume()
     }
 
-    /// Is nothing of a connection under way?
-    pub fn is_free(&self, connection: u64) -> bool {
-        self.waits.get(&connection).is_none_or(|wait| wait.requests == 0)
+    /// True if a connection has a request that must be sent before any other of its requests for the key. While some may be queued that
+    /// nobody has noticed, all go by themselves: the queue keeps their order.
+    pub fn is_to_wait(&self, connection: u64) -> bool {
+        self.warmth != Warmth::Queued
+            && self.waits.get(&connection).is_some_and(|wait| !wait.is_open() || !wait.held.is_empty())
     }
 
-    /// A read is held back.
-    pub fn hold(&mut self, envelope: &Envelope, frame: &[u8]) {
-        if let Some(wait) = self.waits.get_mut(&envelope.reply_to.connection()) {
-            wait.held.push((*envelope, frame.to_vec()));
-        }
+    /// True if requests of a connection are held back that may go on.
+    pub fn is_to_resume(&self, connection: u64) -> bool {
+        self.waits.get(&connection).is_some_and(Wait::is_to_resume)
     }
 
-    /// What it waited for in vain is looked at again.
-    pub fn hold_again(&mut self, envelope: Envelope, frame: &[u8]) {
-        if let Some(wait) = self.waits.get_mut(&envelope.reply_to.connection()) {
-            wait.requests -= 1;
-            wait.flight = None;
-            wait.held.push((envelope, frame.to_vec()));
-        }
+    /// A request is held back.
+    pub fn hold(&mut self, connection: u64, held: Held) {
+        self.waits.entry(connection).or_default().held.push(held);
+    }
+
+    /// Reads that waited for a fetch in vain are looked at again, before all that is held back behind them.
+    pub fn hold_first(&mut self, connection: u64, reads: impl Iterator<Item = Held>) {
+        let wait = self.waits.entry(connection).or_default();
+        wait.held.splice(..0, reads);
     }
 
     /// What a connection holds back, in its order: it is seen to now.
-    pub fn take_held(&mut self, connection: u64) -> Vec<(Envelope, Vec<u8>)> {
+    pub fn take_held(&mut self, connection: u64) -> Vec<Held> {
         let Some(wait) = self.waits.get_mut(&connection) else { return Vec::new() };
         let held = std::mem::take(&mut wait.held);
         if wait.requests == 0 {
@@ -588,21 +734,41 @@ impl Entry {
         held
     }
 
-    /// Connections that wait for a fetch, or hold something back.
+    /// How many requests have been held back since then, or longer.
+    pub fn held_since(&self, since: Timestamp) -> usize {
+        let held = self.waits.values().flat_map(|wait| &wait.held);
+        held.filter(|held| held.since <= since).count()
+    }
+
+    /// Takes what is held back and of no use any more, because its deadline has passed.
+    pub fn take_late(&mut self, now: Timestamp) -> Vec<Held> {
+        let is_late = |held: &mut Held| held.answered_by() <= now;
+        let late = self.waits.values_mut().flat_map(|wait| wait.held.extract_if(.., is_late)).collect();
+        self.waits.retain(|_, wait| wait.requests > 0 || !wait.held.is_empty());
+        late
+    }
+
+    /// The earliest deadline of what is held back; the end of time if none has any.
+    pub fn held_until(&self) -> Timestamp {
+        let held = self.waits.values().flat_map(|wait| &wait.held);
+        held.map(Held::answered_by).min().unwrap_or(Timestamp::MAX)
+    }
+
+    /// Connections that are bound to a fetch, or hold something back.
     pub fn waiting(&self) -> Vec<u64> {
-        let waiting = self.waits.iter().filter(|(_, wait)| wait.flight.is_some() || !wait.held.is_empty());
+        let waiting = self.waits.iter().filter(|(_, wait)| wait.bound.is_some() || !wait.held.is_empty());
         waiting.map(|(connection, _)| *connection).collect()
     }
 
-    /// The fetch that a connection waits for, if it waits for one.
-    pub fn flight_of(&self, connection: u64) -> Option<FlightId> {
-        self.waits.get(&connection).and_then(|wait| wait.flight)
+    /// The fetch that a connection is bound to, if it is bound to one.
+    pub fn bound(&self, connection: u64) -> Option<FlightId> {
+        self.waits.get(&connection).and_then(|wait| wait.bound).map(|(flight, _)| flight)
     }
 
     /// What is done about it.
     pub fn state(&self, now: Timestamp) -> &'static str {
         match self.warmth {
-            Warmth::Queued { .. } | Warmth::Sent { .. } => "warming",
+            Warmth::Queued | Warmth::Sent { .. } => "warming",
             Warmth::Warm if self.stale_at.is_some_and(|at| now.since(at) < STALE_SHOWN) => "stale",
             Warmth::Warm if now < self.pauses_until => "shared",
             Warmth::Warm => "kept",
@@ -653,7 +819,7 @@ impl Answer {
 
     /// May another take its place? Where more are asked for than there are places, those that have one keep it.
     fn is_idle(&self, now: Timestamp) -> bool {
-        self.flight.is_none() && now.since(self.used_at) >= IDLE
+        self.flights.is_empty() && now.since(self.used_at) >= IDLE
     }
 
     fn is_of(&self, flight: &Flight) -> bool {

@@ -23,7 +23,7 @@ pub enum Foreseen {
     Joins,
     /// It would be the first to wait for its reply.
     Fetched,
-    /// It would wait for earlier reads of its connection, and then be looked at again.
+    /// It would wait for earlier requests of its connection, and then be looked at again.
     Held,
     /// Its key is hot, but it goes on by itself, because of this.
     GoesOn(&'static str),
@@ -39,7 +39,7 @@ impl Foreseen {
             Self::Kept => "hot: answered from memory".to_owned(),
             Self::Joins => "hot: would wait for what is being fetched".to_owned(),
             Self::Fetched => "hot: would be fetched".to_owned(),
-            Self::Held => "hot: would wait for earlier reads of this connection".to_owned(),
+            Self::Held => "hot: would wait for earlier requests of this connection".to_owned(),
             Self::GoesOn(why) => format!("hot: goes on ({why})"),
         }
     }
@@ -80,7 +80,7 @@ impl Hot {
             Found::Kept { .. } => Foreseen::Kept,
             Found::Flight(_) => Foreseen::Joins,
             Found::Fetchable => Foreseen::Fetched,
-            Found::Later => Foreseen::Held,
+            Found::Behind => Foreseen::Held,
             Found::Nothing(Counter::HotBypassedOrder) => {
                 Foreseen::GoesOn("behind other requests of this connection for it")
             }

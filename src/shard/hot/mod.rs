@@ -5,12 +5,18 @@
 //!   request ── slot warm? ── hot? ── write ──────────────────> version + 1, until its reply has come ──> link
 //!      └ no ──> link   └ no ──> link  └ read
 //!                                      ├─ kept, and nothing written since ──> answered
-//!                                      ├─ being fetched, over the same link ──> waits for that
-//!                                      ├─ behind earlier reads of its connection ──> held back until those are answered
-//!                                      ├─ behind its own writes, or what may be about any key, or in no list ──> link
-//!                                      └─ else ──> is fetched: PTTL and itself; what is sent for while something is written
-//!                                                  is for those alone who asked before it was
+//!                                      ├─ a fetch of it has yet to be sent ──> waits for that, whatever is being written
+//!                                      ├─ a fetch of it is on its way, and nothing written since ──> waits for that
+//!                                      └─ else ──> begins the next fetch: PTTL and itself
 //! ```
+//!
+//! A fetch that is sent after a read came answers it, whoever writes what and where: so reads of a hot key cost its store one fetch in
+//! a round trip. The next one leaves when the one on its way comes back, or at once where a write has begun since that was sent; two of
+//! one question are on their way at most. A fetch takes the next free place in its store's window, and gathers reads until it has one.
+//!
+//! Requests of a connection keep their order: fetches and whatever its connection sends for the key go over one connection to the
+//! store, so a request is held back only while an earlier one of its connection has yet to be sent (`entry.rs`). What waits in the
+//! queue when a key becomes hot is treated as if it came then.
 //!
 //! | what | file |
 //! |---|---|
@@ -35,7 +41,7 @@ mod foresee;
 mod under_way;
 mod value;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -49,6 +55,7 @@ use super::env::Env;
 use super::note::Note;
 use super::outcome::Outcome;
 use super::reach;
+use super::refusal::{self, NotSent};
 use super::request::{Asker, Envelope, FlightId, NOBODY, Overdue, ReplyTo, Route, Touched, Touches, Track};
 use super::settings::{HotSettings, Mode};
 use super::versions::Cell;
@@ -57,11 +64,11 @@ use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::reply::elements;
 use crate::protocol::{Protocol, encode};
-use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_WAITERS_MAX};
+use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_HELD_BYTES_MAX, HOT_WAITERS_MAX};
 use crate::values::{BackendId, ShardId, Timestamp};
 use copies::Copies;
-use entry::{Entry, Found, Read, Stale, Warmth};
-use flights::{Flight, Flights};
+use entry::{Entry, Found, Held, Read, Stale, Warmth, Way};
+use flights::{Flight, Flights, Late, Stage, Waiter};
 use under_way::{Open, UnderWay, Values};
 
 /// How often it is looked whether what was sent before a key became hot has been answered.
@@ -71,11 +78,25 @@ const ASKS_AGAIN: Duration = Duration::from_millis(50);
 /// Of what may wait for a client, one part in so many may come from one fetch.
 const OUTPUT_PART: usize = 4;
 
+/// How often a queue is looked through for requests about a key that has become hot, while others stand in the way.
+const NOTICES_APART: Duration = Duration::from_millis(5);
+
+/// Whether a request is looked at for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It has just come.
+    First,
+    /// It was held back, or queued, and has been counted.
+    Again,
+}
+
 /// What becomes of a request for a key that may be hot.
 #[derive(Debug)]
 pub enum Meeting {
-    /// It goes on.
+    /// It goes on, and nobody need know when.
     Passes,
+    /// It goes on, and is reported when it is on its connection to the store.
+    PassesReported,
     /// This is its reply.
     Answered(Bytes),
     /// It waits for what is being fetched.
@@ -111,7 +132,13 @@ pub struct Hot {
     /// Connections that get at what they hold back, how much all hold back, and what is looked at again.
     resuming: VecDeque<(HotId, u64)>,
     held: usize,
-    resumed: VecDeque<(Envelope, Vec<u8>)>,
+    held_bytes: usize,
+    /// No deadline of what is held back is earlier.
+    held_until: Timestamp,
+    resumed: VecDeque<Held>,
+    /// Keys that have become hot, of which nobody has looked through the queues yet.
+    unnoticed: usize,
+    noticed_at: Timestamp,
     under_way: UnderWay,
     /// The slot of the request that was noticed last is warm.
     is_warm: bool,
@@ -142,7 +169,11 @@ impl Hot {
             detached: VecDeque::new(),
             resuming: VecDeque::new(),
             held: 0,
+            held_bytes: 0,
+            held_until: Timestamp::MAX,
             resumed: VecDeque::new(),
+            unnoticed: 0,
+            noticed_at: Timestamp::ZERO,
             under_way: UnderWay::default(),
             is_warm: false,
             copies: Copies::default(),
@@ -172,22 +203,30 @@ impl Hot {
     }
 
     /// A request that has to be looked at, before it is sent from here.
-    pub fn meet(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8], now: Timestamp) -> Meeting {
+    pub fn meet(
+        &mut self,
+        env: &mut Env,
+        (envelope, arrival): (&Envelope, Arrival),
+        frame: &[u8],
+        now: Timestamp,
+    ) -> Meeting {
         match envelope.touches.of(frame) {
-            Touched::Nothing => {}
+            Touched::Nothing => Meeting::Passes,
             Touched::Key { key, may_be_kept } => {
-                return self.meet_key(env, envelope, (key, may_be_kept), frame, now);
+                self.meet_key(env, (envelope, arrival), (key, may_be_kept), frame, now)
             }
             Touched::Keys => self.meet_keys(env, envelope, frame),
-            Touched::Unknown => self.meet_unknown(env, envelope, frame),
+            Touched::Unknown => {
+                self.meet_unknown(env, envelope, frame);
+                Meeting::Passes
+            }
         }
-        Meeting::Passes
     }
 
     fn meet_key(
         &mut self,
         env: &mut Env,
-        envelope: &Envelope,
+        (envelope, arrival): (&Envelope, Arrival),
         (key, may_be_kept): (&[u8], bool),
         frame: &[u8],
         now: Timestamp,
@@ -196,7 +235,11 @@ impl Hot {
         let is_write = envelope.nature.effect == Effect::Write;
         let access = if is_write { Access::Write } else { Access::Read };
         let slot = envelope.route.slot;
-        let id = if self.is_warm { self.keys.note_key(slot, hash, key, access) } else { None };
+        let id = match arrival {
+            Arrival::First if self.is_warm => self.keys.note_key(slot, hash, key, access),
+            Arrival::First => None,
+            Arrival::Again => self.keys.id_of(hash),
+        };
         let Some(id) = id else {
             if envelope.nature.class == Class::Range {
                 self.under_way.open(envelope.reply_to, Open::Costly(slot, hash));
@@ -208,9 +251,20 @@ impl Hot {
             return Meeting::Passes;
         }
         entry.last_asker = envelope.tenant();
+        let is_on = self.settings.mode == Mode::On;
+        let connection = connection_of(env, envelope);
+        let is_fit = !is_write && may_be_kept && frame.len() <= HOT_FRAME_BYTES_MAX;
+        if !is_fit
+            && is_on
+            && entry.is_to_wait(connection)
+            && self.hold(connection, (id, envelope), frame, now)
+        {
+            return Meeting::Waits;
+        }
+        let Some(entry) = entry_of(&mut self.entries, id) else { return Meeting::Passes };
         if is_write {
             if let Some(rate) = self.settings.write_rate
-                && self.settings.mode == Mode::On
+                && is_on
                 && let Err(retry_after) = entry.take_write(rate, now)
             {
                 return Meeting::WrittenTooOften { limit: rate, retry_after };
@@ -218,12 +272,10 @@ impl Hot {
             entry.tally.writes += 1;
             let cell = Cell::of_hash(hash);
             self.settings.versions.begin(cell);
-            self.pass(envelope, id, Open::Write(id, cell));
-            return Meeting::Passes;
+            return self.pass(env, envelope, id, Open::Write(id, cell));
         }
-        let is_fit = may_be_kept && frame.len() <= HOT_FRAME_BYTES_MAX;
         let found = if is_fit {
-            let (connection, route) = (envelope.reply_to.connection(), as_fetched(envelope.route));
+            let route = as_fetched(envelope.route);
             let is_behind_any = self.under_way.is_about_any(connection);
             let read = Read { connection, route, frame, is_behind_any };
             let known = (&*self.settings.versions, &self.flights);
@@ -238,45 +290,59 @@ impl Hot {
                     if envelope.route.track != Track::Replica {
                         self.under_way.compare(envelope.reply_to, snapshot, reply);
                     }
-                    self.pass(envelope, id, self.read(id, envelope, frame));
-                    return Meeting::Passes;
+                    return self.pass(env, envelope, id, self.read(id, envelope, frame));
                 }
                 if is_to_be_fetched {
-                    self.fetch(env, envelope, id, frame, now);
+                    self.fetch(env, envelope, (id, true), frame, now);
                 }
                 env.counters.add(Counter::HotHits, 1);
                 self.handle_elsewhere(env, id, (envelope.reply_to.shard, 1), now);
                 Meeting::Answered(reply)
             }
-            Found::Flight(_) if self.settings.mode == Mode::Shadow => {
-                self.pass(envelope, id, self.read(id, envelope, frame));
-                Meeting::Passes
-            }
+            Found::Flight(_) if !is_on => self.pass(env, envelope, id, self.read(id, envelope, frame)),
             Found::Flight(flight) => self.join(env, envelope, (id, flight)),
             Found::Fetchable => {
-                let flight = self.fetch(env, envelope, id, frame, now);
-                if self.settings.mode == Mode::Shadow {
-                    self.pass(envelope, id, self.read(id, envelope, frame));
-                    return Meeting::Passes;
+                let flight = self.fetch(env, envelope, (id, !is_on), frame, now);
+                if is_on {
+                    self.join(env, envelope, (id, flight))
+                } else {
+                    self.pass(env, envelope, id, self.read(id, envelope, frame))
                 }
-                self.join(env, envelope, (id, flight))
             }
-            Found::Later if self.held < HOT_WAITERS_MAX && self.settings.mode != Mode::Shadow => {
-                entry.hold(envelope, frame);
-                self.held += 1;
-                Meeting::Waits
-            }
-            Found::Later => {
-                env.counters.add(Counter::HotBypassedOrder, 1);
-                self.pass(envelope, id, self.read(id, envelope, frame));
-                Meeting::Passes
+            Found::Behind if is_on && self.hold(connection, (id, envelope), frame, now) => Meeting::Waits,
+            Found::Behind => {
+                env.counters.add(Counter::HotBypassedFull, 1);
+                self.pass(env, envelope, id, self.read(id, envelope, frame))
             }
             Found::Nothing(why) => {
                 env.counters.add(why, 1);
-                self.pass(envelope, id, self.read(id, envelope, frame));
-                Meeting::Passes
+                self.pass(env, envelope, id, self.read(id, envelope, frame))
             }
         }
+    }
+
+    /// Holds a request back behind earlier ones of its connection. False if as much is held back as may be.
+    fn hold(
+        &mut self,
+        connection: u64,
+        (id, envelope): (HotId, &Envelope),
+        frame: &[u8],
+        now: Timestamp,
+    ) -> bool {
+        let has_room =
+            self.held < HOT_WAITERS_MAX && self.held_bytes.saturating_add(frame.len()) <= HOT_HELD_BYTES_MAX;
+        let Some(entry) = entry_of(&mut self.entries, id).filter(|_| has_room) else { return false };
+        let held = Held { envelope: *envelope, frame: frame.to_vec(), since: now };
+        self.held += 1;
+        self.held_bytes += frame.len();
+        self.held_until = self.held_until.min(held.answered_by());
+        entry.hold(connection, held);
+        true
+    }
+
+    fn handle_unheld(&mut self, held: &[Held]) {
+        self.held -= held.len();
+        self.held_bytes -= held.iter().map(|held| held.frame.len()).sum::<usize>();
     }
 
     /// Another core has asked for a hot key, or answered from copies.
@@ -299,7 +365,7 @@ impl Hot {
         let aging = entry.aging(&self.settings.versions, now);
         self.handle_elsewhere(env, id, (from, hits), now);
         if let Some((frame, terms)) = aging {
-            self.fetch(env, &terms, id, &frame, now);
+            self.fetch(env, &terms, (id, true), &frame, now);
         }
     }
 
@@ -334,13 +400,19 @@ impl Hot {
         self.to_tell.pop_front()
     }
 
-    /// A request for a hot key goes on: until it is answered, later ones of its connection do not overtake it, and neither does it
-    /// overtake earlier ones.
-    fn pass(&mut self, envelope: &Envelope, id: HotId, open: Open) {
-        self.detach(id, envelope.reply_to.connection());
+    /// A request for a hot key goes on by itself: until it is on its way, later ones of its connection do not overtake it, and neither
+    /// does it overtake earlier ones.
+    fn pass(&mut self, env: &mut Env, envelope: &Envelope, id: HotId, open: Open) -> Meeting {
+        let connection = connection_of(env, envelope);
+        self.detach(env, id, connection);
+        self.handle_passed(connection, envelope, (id, open));
+        Meeting::PassesReported
+    }
+
+    fn handle_passed(&mut self, connection: u64, envelope: &Envelope, (id, open): (HotId, Open)) {
         if let Some(entry) = entry_of(&mut self.entries, id) {
             let access = if matches!(open, Open::Write(..)) { Access::Write } else { Access::Read };
-            entry.handle_sent(envelope.reply_to.connection(), None, access);
+            entry.handle_request(connection, Way::Own(access));
         }
         self.under_way.open(envelope.reply_to, open);
     }
@@ -350,8 +422,15 @@ impl Hot {
         open_read(&self.keys, id, envelope, frame)
     }
 
-    /// Begins to fetch a reply. Nobody waits for it yet.
-    fn fetch(&mut self, env: &Env, envelope: &Envelope, id: HotId, frame: &[u8], now: Timestamp) -> FlightId {
+    /// Begins to fetch a reply. Nobody waits for it yet, and somebody has to before it leaves, unless it is ahead of time.
+    fn fetch(
+        &mut self,
+        env: &Env,
+        envelope: &Envelope,
+        (id, is_ahead_of_time): (HotId, bool),
+        frame: &[u8],
+        now: Timestamp,
+    ) -> FlightId {
         let terms = Envelope {
             deadline: Timestamp::MAX,
             overdue: Overdue::Awaited,
@@ -359,53 +438,135 @@ impl Hot {
             route: as_fetched(envelope.route),
             ..*envelope
         };
-        let flight = self.flights.begin(env.settings.id, terms, id, frame);
+        let flight = self.flights.begin(env.settings.id, terms, (id, is_ahead_of_time), frame);
         if let Some(entry) = entry_of(&mut self.entries, id) {
             entry.handle_fetch(envelope, frame, flight, now);
         }
-        self.to_send.push_back(flight);
+        self.let_leave(flight);
         flight
+    }
+
+    /// A fetch leaves, if those before it let it.
+    fn let_leave(&mut self, id: FlightId) {
+        let Some(flight) = self.flights.get(id).filter(|flight| flight.stage == Stage::Gathering) else {
+            return;
+        };
+        let entry = entry_of(&mut self.entries, flight.hot);
+        let beside = entry.as_ref().map_or(&[][..], |entry| entry.flights_beside(flight));
+        if self.flights.may_leave(id, beside, &self.settings.versions)
+            && let Some(flight) = self.flights.get(id)
+        {
+            flight.stage = Stage::Leaving;
+            self.to_send.push_back(id);
+        }
     }
 
     fn join(&mut self, env: &mut Env, envelope: &Envelope, (id, flight): (HotId, FlightId)) -> Meeting {
         if !self.flights.join(flight, envelope, env.settings.overload.shed == Mode::On) {
-            env.counters.add(Counter::HotBypassedOther, 1);
             return Meeting::Crowded;
         }
         env.counters.add(Counter::HotJoins, 1);
         if let Some(entry) = entry_of(&mut self.entries, id) {
-            entry.handle_sent(envelope.reply_to.connection(), Some(flight), Access::Read);
+            entry.handle_request(connection_of(env, envelope), Way::Fetch(flight));
         }
         Meeting::Waits
     }
 
-    /// A connection sends what does not wait for the fetch that earlier reads of it wait for: those go their own way before it, because
-    /// a queue keeps the order of connections, and the fetch is none of this one.
-    fn detach(&mut self, id: HotId, connection: u64) {
-        let Some(entry) = entry_of(&mut self.entries, id) else { return };
-        let mut left = match entry.flight_of(connection) {
-            Some(flight) => self.flights.leave(flight, connection),
-            None => Vec::new(),
+    /// A connection sends what cannot be held back behind its earlier requests for the key: those that have yet to be sent go their own
+    /// way before it, because a queue keeps the order of connections, and a fetch is none of this one.
+    fn detach(&mut self, env: &mut Env, id: HotId, connection: u64) {
+        let Some(entry) = entry_of(&mut self.entries, id).filter(|entry| entry.is_to_wait(connection)) else {
+            return;
         };
-        left.iter().for_each(|_| _ = entry.handle_answered(connection));
+        let mut left = Vec::new();
+        if let Some(flight) = entry.bound(connection) {
+            left = self.flights.leave(flight, |waiter| connection_of(env, waiter) == connection);
+            left.iter().for_each(|_| _ = entry.handle_landed(connection, flight, true));
+        }
         let held = entry.take_held(connection);
-        self.held -= held.len();
-        left.extend(held);
+        self.handle_unheld(&held);
+        left.extend(held.into_iter().map(|held| (held.envelope, held.frame)));
         for (envelope, frame) in left {
-            entry.handle_sent(connection, None, Access::Read);
-            let open = open_read(&self.keys, id, &envelope, &frame);
-            self.under_way.open(envelope.reply_to, open);
+            let open = if envelope.nature.effect == Effect::Write {
+                let entry = entry_of(&mut self.entries, id);
+                let cell = entry.map(|entry| {
+                    entry.tally.writes += 1;
+                    Cell::of_hash(entry.hash)
+                });
+                let Some(cell) = cell else { continue };
+                self.settings.versions.begin(cell);
+                Open::Write(id, cell)
+            } else {
+                env.counters.add(Counter::HotBypassedOrder, 1);
+                open_read(&self.keys, id, &envelope, &frame)
+            };
+            self.handle_passed(connection, &envelope, (id, open));
             self.detached.push_back((envelope, frame));
         }
     }
 
+    /// Keys that have become hot while requests for them may be queued, if it is time to look through the queues: each with its slot,
+    /// its store and its name.
+    pub fn unnoticed(&mut self, now: Timestamp) -> Vec<(HotId, u16, BackendId, Vec<u8>)> {
+        if self.unnoticed == 0 || now.since(self.noticed_at) < NOTICES_APART {
+            return Vec::new();
+        }
+        self.noticed_at = now;
+        let unnoticed = self.entries.iter().flatten().filter(|entry| entry.warmth == Warmth::Queued);
+        unnoticed.map(|entry| (entry.id, entry.slot, entry.backend, entry.key.clone())).collect()
+    }
+
+    /// A request for a key that has become hot goes on waiting in its queue. It counts as being under way from now on.
+    pub fn handle_queued(&mut self, env: &Env, id: HotId, envelope: &Envelope, frame: &[u8]) {
+        self.handle_unqueued(env, envelope);
+        let Some(entry) = entry_of(&mut self.entries, id) else { return };
+        let open = if envelope.nature.effect == Effect::Write {
+            entry.tally.writes += 1;
+            let cell = Cell::of_hash(entry.hash);
+            self.settings.versions.begin(cell);
+            Open::Write(id, cell)
+        } else {
+            open_read(&self.keys, id, envelope, frame)
+        };
+        self.handle_passed(connection_of(env, envelope), envelope, (id, open));
+    }
+
+    /// True if a connection has asked for something that has yet to be answered and may be about any key.
+    pub fn is_about_any(&self, connection: u64) -> bool {
+        self.under_way.is_about_any(connection)
+    }
+
+    /// A request for a key that has become hot has left its queue, and is about to be met again.
+    pub fn handle_unqueued(&mut self, env: &Env, envelope: &Envelope) {
+        let Some((open, was_sent)) = self.under_way.close(envelope.reply_to) else { return };
+        let connection = connection_of(env, envelope);
+        open.for_each_key(|id| {
+            if let Some(entry) = entry_of(&mut self.entries, id)
+                && entry.handle_answered(connection, was_sent)
+            {
+                self.resuming.push_back((id, connection));
+            }
+        });
+        open.for_each_cell(|cell| self.settings.versions.end(cell));
+    }
+
+    /// All requests for a key that are queued are known from now on.
+    pub fn handle_noticed(&mut self, id: HotId, now: Timestamp) {
+        if let Some(entry) = entry_of(&mut self.entries, id)
+            && entry.warmth == Warmth::Queued
+        {
+            entry.warmth = Warmth::Sent { until: now };
+            self.unnoticed -= 1;
+        }
+    }
+
     /// Keys that are at home here. Hot ones among them are treated like the key of a request that has one.
-    fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
+    fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) -> Meeting {
         if self.known == 0 {
-            return;
+            return Meeting::Passes;
         }
         let is_write = envelope.nature.effect == Effect::Write;
-        let connection = envelope.reply_to.connection();
+        let connection = connection_of(env, envelope);
         let mut found: Vec<(HotId, Option<Cell>)> = Vec::new();
         let mut places: Vec<u32> = Vec::new();
         let mut count = 0;
@@ -422,20 +583,21 @@ impl Hot {
             count += 1;
         });
         if told.is_err() && is_write {
-            return self.meet_all(env, envelope);
+            self.meet_all(env, envelope);
+            return Meeting::Passes;
         }
         if found.is_empty() {
-            return;
+            return Meeting::Passes;
         }
         for (id, cell) in &found {
             if let Some(cell) = cell {
                 self.settings.versions.begin(*cell);
             }
-            self.detach(*id, connection);
+            self.detach(env, *id, connection);
             if let Some(entry) = entry_of(&mut self.entries, *id) {
                 entry.tally.writes += u64::from(cell.is_some());
                 let access = if cell.is_some() { Access::Write } else { Access::Read };
-                entry.handle_sent(connection, None, access);
+                entry.handle_request(connection, Way::Own(access));
             }
         }
         let open = if !is_write && value::is_asked_of_several(frame) {
@@ -445,6 +607,7 @@ impl Hot {
             Open::Keys(found.into())
         };
         self.under_way.open(envelope.reply_to, open);
+        Meeting::PassesReported
     }
 
     /// Keys of any core. Each is marked for all cores; where they cannot be told, all that the backend stores.
@@ -462,26 +625,27 @@ impl Hot {
         cells.sort_unstable();
         cells.dedup();
         cells.iter().for_each(|cell| self.settings.versions.begin(*cell));
-        self.detach_all(envelope);
+        self.detach_all(env, envelope);
         // What only reads counts too: nothing that its connection asks for later is told what was before.
         if !cells.is_empty() || self.known > 0 {
             self.under_way.open(envelope.reply_to, Open::Cells(cells.into()));
         }
     }
 
-    fn meet_all(&mut self, env: &Env, envelope: &Envelope) {
+    fn meet_all(&mut self, env: &mut Env, envelope: &Envelope) {
         let cell = Cell::of_backend(store_of(env, envelope.route.backend));
         self.settings.versions.begin(cell);
-        self.detach_all(envelope);
+        self.detach_all(env, envelope);
         self.under_way.open(envelope.reply_to, Open::Cell(cell));
     }
 
-    fn detach_all(&mut self, envelope: &Envelope) {
+    fn detach_all(&mut self, env: &mut Env, envelope: &Envelope) {
         if self.known == 0 {
             return;
         }
         let ids: Vec<HotId> = self.entries.iter().flatten().map(|entry| entry.id).collect();
-        ids.into_iter().for_each(|id| self.detach(id, envelope.reply_to.connection()));
+        let connection = connection_of(env, envelope);
+        ids.into_iter().for_each(|id| self.detach(env, id, connection));
     }
 
     /// Is there something to be sent that nobody else sends?
@@ -499,37 +663,71 @@ impl Hot {
         self.detached.pop_front()
     }
 
-    /// A read that was held back, with its frame: it is to be looked at as if it came now.
+    /// A request that was held back, with its frame: it is to be looked at again.
     pub fn poll_resumed(&mut self) -> Option<(Envelope, Vec<u8>)> {
         while self.resumed.is_empty() {
             let (id, connection) = self.resuming.pop_front()?;
-            if let Some(entry) = entry_of(&mut self.entries, id) {
-                // More of it may be under way again.
-                let is_free = entry.is_free(connection);
-                let held = if is_free { entry.take_held(connection) } else { Vec::new() };
-                self.held -= held.len();
+            // More of the connection may be under way again.
+            if let Some(entry) =
+                entry_of(&mut self.entries, id).filter(|entry| entry.is_to_resume(connection))
+            {
+                let held = entry.take_held(connection);
+                self.handle_unheld(&held);
                 self.resumed.extend(held);
             }
         }
-        self.is_warm = true;
-        self.resumed.pop_front()
+        self.resumed.pop_front().map(|held| (held.envelope, held.frame))
     }
 
     /// A fetch that is to be sent now, and of how many requests it is made; its bytes are appended.
-    pub fn poll_fetch(&mut self, now: Timestamp, out: &mut Vec<u8>) -> Option<(Envelope, usize)> {
+    pub fn poll_fetch(&mut self, out: &mut Vec<u8>) -> Option<(Envelope, usize)> {
         loop {
             let id = self.to_send.pop_front()?;
             let Some(flight) = self.flights.get(id) else { continue };
-            let entry = entry_of(&mut self.entries, flight.hot);
-            let snapshot = entry.as_ref().map(|entry| entry.look_at(&self.settings.versions));
-            let is_quiet = snapshot.is_some_and(|snapshot| snapshot.is_quiet());
-            let is_kept = entry.as_ref().is_some_and(|entry| is_quiet && entry.may_keep(flight, now));
-            flight.handle_sent(snapshot, is_kept, now);
-            if let Some(entry) = &entry {
+            let mut entry = entry_of(&mut self.entries, flight.hot);
+            if flight.is_for_nobody() {
+                if let Some(entry) = &mut entry {
+                    entry.handle_failed(id);
+                }
+                self.flights.end(id);
+                continue;
+            }
+            // Only where nothing is being written is the reply of use to those who come later, who must know when its key ends.
+            let asked_before = entry.as_ref().filter(|entry| {
+                entry.warmth == Warmth::Warm && entry.snapshot(&self.settings.versions).is_some()
+            });
+            if let Some(entry) = asked_before {
                 encode::request(out, [b"PTTL".as_slice(), &entry.key].into_iter());
             }
             out.extend_from_slice(&flight.frame);
-            return Some((flight.envelope, 1 + usize::from(entry.is_some())));
+            flight.asks_expiry = asked_before.is_some();
+            let touches = flight.envelope.touches.reported();
+            let envelope = Envelope { tier: flight.tier(), touches, ..flight.envelope };
+            return Some((envelope, 1 + usize::from(flight.asks_expiry)));
+        }
+    }
+
+    /// A fetch is on its connection to the store: whoever waits for it may send other requests now.
+    fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
+        let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
+        let entry = entry_of(&mut self.entries, flight.hot);
+        let snapshot = entry.as_ref().map(|entry| entry.look_at(&self.settings.versions));
+        let is_quiet = snapshot.is_some_and(|snapshot| snapshot.is_quiet());
+        let is_kept =
+            is_quiet && flight.asks_expiry && entry.as_ref().is_some_and(|entry| entry.may_keep(flight, at));
+        flight.handle_sent(snapshot, is_kept, at);
+        // A node of a cluster may refuse a fetch and then do what came after it, when its slot has come back.
+        flight.binds = env.slots.is_some();
+        let Some(entry) = entry.filter(|_| !flight.binds) else { return };
+        for waiter in &mut flight.waiters {
+            let connection = connection_of(env, &waiter.envelope);
+            waiter.is_bound = entry.waits_often(connection);
+            if waiter.is_bound {
+                continue;
+            }
+            if entry.handle_fetch_sent(connection, id) {
+                self.resuming.push_back((flight.hot, connection));
+            }
         }
     }
 
@@ -559,10 +757,10 @@ impl Hot {
             let counter = if is_same { Counter::HotMatches } else { Counter::HotMismatches };
             env.counters.add(counter, 1);
         }
-        let open = self.under_way.close(to)?;
+        let (open, was_sent) = self.under_way.close(to)?;
         self.note_cost(env, &open, outcome);
         let is_away = says_away(reply);
-        let connection = to.connection();
+        let connection = env.pieces.connection(to);
         let mut instead = None;
         match (&open, outcome) {
             (Open::Values(values), _) if is_away => {
@@ -576,7 +774,7 @@ impl Hot {
         }
         open.for_each_key(|id| {
             if let Some(entry) = entry_of(&mut self.entries, id)
-                && entry.handle_answered(connection)
+                && entry.handle_answered(connection, was_sent)
             {
                 self.resuming.push_back((id, connection));
             }
@@ -610,8 +808,12 @@ impl Hot {
     }
 
     /// What is said of a request besides its reply.
-    pub fn handle_note(&mut self, to: ReplyTo, note: Note) {
+    pub fn handle_note(&mut self, env: &Env, to: ReplyTo, note: Note) {
         match note {
+            Note::Sent(at) => match to.flight_id() {
+                Some(flight) => self.handle_fetch_sent(env, flight, at),
+                None => self.handle_own_sent(env, to),
+            },
             Note::Unsettled => self.under_way.abandon(to),
             Note::Settled => {
                 if let Some(open) = self.under_way.settle(to) {
@@ -620,6 +822,23 @@ impl Hot {
             }
             Note::Long | Note::Eased | Note::NotPrimary => {}
         }
+    }
+
+    /// A request for hot keys is on its connection to the store.
+    fn handle_own_sent(&mut self, env: &Env, to: ReplyTo) {
+        if env.slots.is_some() {
+            return;
+        }
+        let Self { under_way, entries, resuming, .. } = self;
+        let Some(open) = under_way.handle_sent(to) else { return };
+        let connection = env.pieces.connection(to);
+        open.for_each_key(|id| {
+            if let Some(entry) = entry_of(entries, id)
+                && entry.handle_own_sent(connection)
+            {
+                resuming.push_back((id, connection));
+            }
+        });
     }
 
     /// What was fetched is there, or will not come. Who gets it.
@@ -640,12 +859,8 @@ impl Hot {
         let was_served = matches!(outcome, Outcome::Served { .. });
         let hot = self.flights.get(id)?.hot;
         let spared = if is_away { self.spare(env, (id, hot), now) } else { Default::default() };
-        if !was_served && let Some(first) = self.flights.begin_again(id) {
-            if let Some(entry) = entry_of(&mut self.entries, hot) {
-                entry.handle_answered(first.reply_to.connection());
-            }
-            self.to_send.push_back(id);
-            return Some(Landed::new(vec![first], outcome).sparing(spared));
+        if !was_served && let Some(told) = self.fetch_again(env, (id, hot)) {
+            return Some(Landed::new(told, outcome).sparing(spared));
         }
         let mut flight = self.flights.end(id)?;
         if was_served && !is_away {
@@ -659,13 +874,21 @@ impl Hot {
             entry.forget(&flight);
         }
         if was_served && flight.has_ended(now) {
-            self.hold_again(&mut flight);
+            self.hold_again(env, (id, &mut flight), now);
+        }
+        if was_served {
+            let output_max = env.settings.output_bytes_max;
+            self.send_apart(env, (id, &mut flight), output_max / OUTPUT_PART / reply.len().max(1));
         }
         let fits = self.fits(reply.len(), now);
         if let Some(entry) = entry_of(&mut self.entries, hot) {
             for waiter in &flight.waiters {
-                entry.handle_answered(waiter.reply_to.connection());
+                let connection = connection_of(env, &waiter.envelope);
+                if entry.handle_landed(connection, id, flight.is_bound(waiter)) {
+                    self.resuming.push_back((hot, connection));
+                }
             }
+            let next = self.flights.latest_of(entry.flights_beside(&flight), flight.envelope.route);
             if was_served && !is_away {
                 let counter = entry.handle_fetched(id, &flight, reply, (&self.settings, fits), now);
                 env.counters.add(counter, 1);
@@ -676,11 +899,37 @@ impl Hot {
             } else {
                 entry.handle_failed(id);
             }
-        }
-        if was_served {
-            self.send_apart(&mut flight, env.settings.output_bytes_max / OUTPUT_PART / reply.len().max(1));
+            // Whoever has waited for this one to come back.
+            next.into_iter().for_each(|next| self.let_leave(next));
         }
         Some(Landed::new(flight.waiters, outcome).sparing(spared))
+    }
+
+    /// A fetch has failed: it is sent once more, if that is of use to anybody. Who is told that it has failed.
+    fn fetch_again(&mut self, env: &Env, (id, hot): (FlightId, HotId)) -> Option<Vec<Waiter>> {
+        let entry = entry_of(&mut self.entries, hot)?;
+        let may_wait = |waiter: &Envelope| entry.is_latest(connection_of(env, waiter), id);
+        let told = self.flights.begin_again(id, may_wait)?;
+        for waiter in &told {
+            let connection = connection_of(env, &waiter.envelope);
+            if entry.handle_landed(connection, id, false) {
+                self.resuming.push_back((hot, connection));
+            }
+        }
+        let mut bound: HashMap<u64, u32> = HashMap::new();
+        for waiter in &self.flights.get(id)?.waiters {
+            *bound.entry(connection_of(env, &waiter.envelope)).or_default() += 1;
+        }
+        for waiter in &told {
+            bound.entry(connection_of(env, &waiter.envelope)).or_default();
+        }
+        for (connection, reads) in bound {
+            if entry.is_latest(connection, id) {
+                entry.bind(connection, id, reads);
+            }
+        }
+        self.to_send.push_back(id);
+        Some(told)
     }
 
     /// The store is away. Whose tenant wants that gets what is kept, though it is too old: who that is, and what they get.
@@ -690,20 +939,26 @@ impl Hot {
         (id, hot): (FlightId, HotId),
         now: Timestamp,
     ) -> (Vec<Envelope>, Bytes) {
-        let Self { entries, flights, settings, .. } = self;
+        let Self { entries, flights, settings, resuming, .. } = self;
         let Some(entry) = entry_of(entries, hot) else { return Default::default() };
         let Some(flight) = flights.get(id) else { return Default::default() };
         let Some(stale) = entry.stale(flight) else { return Default::default() };
         let reply = value::as_asked(&flight.frame, stale.reply());
         let quotas = &env.quotas;
         let is_for = |waiter: &Envelope| stale.is_for(longer(waiter.asker, quotas), &settings.versions, now);
+        let bound: HashSet<ReplyTo> = flight.bound().map(|waiter| waiter.envelope.reply_to).collect();
         let spared = flights.spare(id, is_for);
         if !spared.is_empty() {
-            spared.iter().for_each(|waiter| _ = entry.handle_answered(waiter.reply_to.connection()));
+            for waiter in &spared {
+                let connection = connection_of(env, &waiter.envelope);
+                if entry.handle_landed(connection, id, bound.contains(&waiter.envelope.reply_to)) {
+                    resuming.push_back((hot, connection));
+                }
+            }
             entry.handle_stale(spared.len(), now);
             env.counters.add(Counter::HotStaleOnError, spared.len() as u64);
         }
-        (spared, reply)
+        (spared.into_iter().map(|waiter| waiter.envelope).collect(), reply)
     }
 
     /// The same for a request for several values, which waits for no fetch: all of them, or nothing.
@@ -789,56 +1044,91 @@ impl Hot {
     }
 
     /// Those who asked while a fetch was under way may have asked after the end of the key: they are looked at again.
-    fn hold_again(&mut self, flight: &mut Flight) {
+    fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
-        let first = flight.first;
-        let is_later = |waiter: &mut Envelope| waiter.reply_to != first;
-        for waiter in flight.waiters.extract_if(.., is_later) {
-            entry.hold_again(waiter, &flight.frame);
-            self.resuming.push_back((flight.hot, waiter.reply_to.connection()));
+        let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
+        for Waiter { envelope, .. } in flight.waiters.extract_if(.., |waiter| waiter.is_bound) {
+            let connection = connection_of(env, &envelope);
+            entry.handle_landed(connection, id, true);
             self.held += 1;
+            self.held_bytes += flight.frame.len();
+            let one = Held { envelope, frame: flight.frame.clone(), since: now };
+            self.held_until = self.held_until.min(one.answered_by());
+            held.entry(connection).or_default().push(one);
+        }
+        for (connection, held) in held {
+            entry.hold_first(connection, held.into_iter());
+            self.resuming.push_back((flight.hot, connection));
         }
     }
 
-    /// A connection gets so many replies at once: more might be more than it may have waiting. Its other requests go their own way.
-    fn send_apart(&mut self, flight: &mut Flight, replies_max: usize) {
+    /// A connection gets so many replies at once: more might be more than it may have waiting. Its other requests go their own way,
+    /// before anything that it has asked for later: all of that is bound to the fetch.
+    fn send_apart(&mut self, env: &mut Env, (id, flight): (FlightId, &mut Flight), replies_max: usize) {
         if flight.waiters.len() <= replies_max {
             return;
         }
         let mut replies: HashMap<u64, usize> = HashMap::new();
-        let is_beyond = |waiter: &mut Envelope| {
-            let replies = replies.entry(waiter.reply_to.connection()).or_default();
+        let is_beyond = |waiter: &mut Waiter| {
+            let replies = replies.entry(connection_of(env, &waiter.envelope)).or_default();
             *replies += 1;
             *replies > replies_max.max(1)
         };
-        let apart: Vec<Envelope> = flight.waiters.extract_if(.., is_beyond).collect();
-        if let Some(entry) = entry_of(&mut self.entries, flight.hot) {
-            let connections = apart.iter().map(|waiter| waiter.reply_to.connection());
-            connections.for_each(|connection| entry.handle_sent(connection, None, Access::Read));
+        let apart: Vec<Waiter> = flight.waiters.extract_if(.., is_beyond).collect();
+        let hot = flight.hot;
+        for waiter in &apart {
+            if let Some(entry) = entry_of(&mut self.entries, hot) {
+                let connection = connection_of(env, &waiter.envelope);
+                if entry.handle_landed(connection, id, flight.is_bound(waiter)) {
+                    self.resuming.push_back((hot, connection));
+                }
+            }
         }
-        for envelope in apart {
-            let open = self.read(flight.hot, &envelope, &flight.frame);
-            self.under_way.open(envelope.reply_to, open);
+        for Waiter { envelope, .. } in apart {
+            // What was bound to the fetch has come with it.
+            let connection = connection_of(env, &envelope);
+            if let Some(entry) = entry_of(&mut self.entries, hot) {
+                entry.bind(connection, id, 0);
+            }
+            env.counters.add(Counter::HotBypassedLarge, 1);
+            let open = self.read(hot, &envelope, &flight.frame);
+            self.handle_passed(connection, &envelope, (hot, open));
             self.detached.push_back((envelope, flight.frame.clone()));
         }
     }
 
-    /// Those whose time is over while they wait for a fetch, and for how long that has been under way.
-    pub fn take_late(&mut self, now: Timestamp) -> Vec<(Envelope, Duration)> {
-        let late = self.flights.take_late(now).into_iter().map(|(envelope, hot, waited)| {
-            if let Some(entry) = entry_of(&mut self.entries, hot) {
-                entry.handle_answered(envelope.reply_to.connection());
+    /// Requests whose deadline passes while they wait for a fetch, or are held back, and why each goes no further.
+    pub fn take_late(&mut self, env: &Env, now: Timestamp) -> Vec<(Envelope, NotSent)> {
+        let mut late = Vec::new();
+        for Late { envelope, hot, flight, is_bound, waited } in self.flights.take_late(now) {
+            let connection = connection_of(env, &envelope);
+            if let Some(entry) = entry_of(&mut self.entries, hot)
+                && entry.handle_landed(connection, flight, is_bound)
+            {
+                self.resuming.push_back((hot, connection));
             }
-            (envelope, waited)
-        });
-        late.collect()
+            late.push((envelope, NotSent::TooLate(refusal::Stage::Backend, waited)));
+        }
+        if now >= self.held_until {
+            let obeys_deadlines = env.settings.overload.shed == Mode::On;
+            self.held_until = Timestamp::MAX;
+            let entries = self.entries.iter_mut().flatten().filter(|_| obeys_deadlines);
+            let mut held = Vec::new();
+            for entry in entries {
+                held.extend(entry.take_late(now));
+                self.held_until = self.held_until.min(entry.held_until());
+            }
+            self.handle_unheld(&held);
+            let why = |held: &Held| NotSent::TooLate(refusal::Stage::Queue, now.since(held.since));
+            late.extend(held.into_iter().map(|held| (held.envelope, why(&held))));
+        }
+        late
     }
 
-    /// The end of a turn. `is_owed` says whether anything that was queued, or sent, until some time has yet to be answered.
+    /// The end of a turn. `is_sent` says whether anything that was sent until some time has yet to be answered.
     pub fn handle_turn_end(
         &mut self,
         env: &mut Env,
-        is_queued: impl Fn((BackendId, u16), Timestamp) -> bool,
         is_sent: impl Fn((BackendId, u16), Timestamp) -> bool,
         now: Timestamp,
     ) {
@@ -848,10 +1138,11 @@ impl Hot {
         self.turned_at = now;
         let to_tell = &mut self.to_tell;
         self.copies.handle_turn_end(env.settings.id, now, &mut |home, hits| to_tell.push_back((home, hits)));
-        if self.stale_max > Duration::ZERO && self.flights.len() > 0 {
+        if self.stale_max > Duration::ZERO && self.flights.len() + self.held > 0 {
             self.count_waiting(now);
         }
-        let Self { keys, entries, known, warming, flights, detached, held, settings, .. } = self;
+        let mut forgotten = Vec::new();
+        let Self { keys, entries, known, warming, unnoticed, noticed_at, .. } = self;
         keys.tick(now, &mut |event| match event {
             Event::Promoted { id, hash, slot, key } => {
                 env.counters.add(Counter::HotPromoted, 1);
@@ -865,36 +1156,57 @@ impl Hot {
                     entries[index] = Some(Box::new(Entry::new(id, key.bytes(), (slot, hash), backend, now)));
                     *known += 1;
                     *warming += 1;
+                    *unnoticed += 1;
+                    *noticed_at = now.before(NOTICES_APART);
                 }
             }
             Event::Demoted { id } => {
                 env.counters.add(Counter::HotDemoted, 1);
                 let place = entries.get_mut(usize::from(id.index));
-                if let Some(mut entry) = place.and_then(|place| place.take_if(|entry| entry.id == id)) {
-                    // Nobody will notice writes of the key any more, but other cores may have copies of what was kept of it.
-                    let cell = Cell::of_hash(entry.hash);
-                    settings.versions.begin(cell);
-                    settings.versions.end(cell);
-                    // Nobody will know what must not be overtaken: nothing waits any more.
-                    for connection in entry.waiting() {
-                        if let Some(flight) = entry.flight_of(connection) {
-                            detached.extend(flights.leave(flight, connection));
-                        }
-                        let left = entry.take_held(connection);
-                        *held -= left.len();
-                        detached.extend(left);
-                    }
+                if let Some(entry) = place.and_then(|place| place.take_if(|entry| entry.id == id)) {
                     *known -= 1;
                     *warming -= usize::from(entry.warmth != Warmth::Warm);
+                    *unnoticed -= usize::from(entry.warmth == Warmth::Queued);
+                    forgotten.push(entry);
                 }
             }
         });
+        forgotten.into_iter().for_each(|entry| self.let_go(env, entry));
         if self.warming > 0 && now.since(self.warmed_at) >= LOOKS_APART {
             self.warmed_at = now;
-            self.warm_up(is_queued, is_sent, now);
+            self.warm_up(is_sent);
         }
         while let Some(open) = self.under_way.take_due(now) {
             open.for_each_cell(|cell| self.settings.versions.end(cell));
+        }
+    }
+
+    /// A key is not hot any more. Nobody will know what must not be overtaken: nothing that could be waits any more.
+    fn let_go(&mut self, env: &Env, mut entry: Box<Entry>) {
+        // Nobody will notice writes of the key any more, but other cores may have copies of what was kept of it.
+        let cell = Cell::of_hash(entry.hash);
+        self.settings.versions.begin(cell);
+        self.settings.versions.end(cell);
+        for connection in entry.waiting() {
+            if let Some(flight) = entry.bound(connection) {
+                let left = self.flights.leave(flight, |waiter| connection_of(env, waiter) == connection);
+                self.detached.extend(left);
+            }
+            for Held { envelope, frame, .. } in entry.take_held(connection) {
+                self.held -= 1;
+                self.held_bytes -= frame.len();
+                if envelope.nature.effect == Effect::Write {
+                    let cell = Cell::of_hash(entry.hash);
+                    self.settings.versions.begin(cell);
+                    self.under_way.open(envelope.reply_to, Open::Write(entry.id, cell));
+                }
+                self.detached.push_back((envelope, frame));
+            }
+        }
+        for flight in entry.flights() {
+            if self.flights.get(flight).is_some_and(|flight| flight.stage == Stage::Gathering) {
+                self.flights.end(flight);
+            }
         }
     }
 
@@ -908,21 +1220,15 @@ impl Hot {
         for (hot, waiting) in self.flights.slow(now.before(ASKS_AGAIN)) {
             self.keys.note_many(hot, waiting as u64);
         }
+        for entry in self.entries.iter().flatten() {
+            self.keys.note_many(entry.id, entry.held_since(now.before(ASKS_AGAIN)) as u64);
+        }
     }
 
-    /// What was sent before a key became hot was not noticed: nothing is fetched until all of it has been answered.
-    fn warm_up(
-        &mut self,
-        is_queued: impl Fn((BackendId, u16), Timestamp) -> bool,
-        is_sent: impl Fn((BackendId, u16), Timestamp) -> bool,
-        now: Timestamp,
-    ) {
+    /// What was sent before a key became hot was not noticed: nothing is kept until all of it has been answered.
+    fn warm_up(&mut self, is_sent: impl Fn((BackendId, u16), Timestamp) -> bool) {
         for entry in self.entries.iter_mut().flatten() {
-            if let Warmth::Queued { until } = entry.warmth
-                && !is_queued((entry.backend, entry.slot), until)
-            {
-                entry.warmth = Warmth::Sent { until: now };
-            } else if let Warmth::Sent { until } = entry.warmth
+            if let Warmth::Sent { until } = entry.warmth
                 && !is_sent((entry.backend, entry.slot), until)
             {
                 entry.warmth = Warmth::Warm;
@@ -938,7 +1244,8 @@ impl Hot {
             return None;
         }
         let copies = self.copies.due();
-        let own = [self.keys.wake_at(), self.under_way.due(), self.flights.late_at(), copies, warming];
+        let held = Some(self.held_until).filter(|until| *until != Timestamp::MAX);
+        let own = [self.keys.wake_at(), self.under_way.due(), self.flights.late_at(), copies, warming, held];
         own.into_iter().flatten().min()
     }
 
@@ -1077,6 +1384,11 @@ fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
         Outcome::Served { .. } => AWAY_TOLD.iter().any(|word| reply.starts_with(word)),
         Outcome::Lost | Outcome::Cached { .. } => false,
     }
+}
+
+/// The connection that a request is of, though it may be a piece of one.
+fn connection_of(env: &Env, envelope: &Envelope) -> u64 {
+    env.pieces.connection(envelope.reply_to)
 }
 
 /// What counts together as one store: before a cluster slots go from one to another, so all of them do.

@@ -82,10 +82,18 @@ impl Open {
     }
 }
 
+/// A request that goes on by itself.
+#[derive(Debug)]
+struct Passed {
+    open: Open,
+    /// It is on its connection to the store.
+    is_sent: bool,
+}
+
 /// All of them.
 #[derive(Debug)]
 pub struct UnderWay {
-    open: HashMap<ReplyTo, Open>,
+    open: HashMap<ReplyTo, Passed>,
     /// How many of those there are, by some bits of where their reply belongs: nearly all replies are to none.
     marks: Box<[u32; MARKS]>,
     /// By connection, those that are about keys that need not be at home here.
@@ -140,13 +148,20 @@ impl UnderWay {
         if open.is_about_any() {
             *self.about_any.entry(to.connection()).or_default() += 1;
         }
-        let before = self.open.insert(to, open);
+        let before = self.open.insert(to, Passed { open, is_sent: false });
         self.marks[mark_of(to)] += u32::from(before.is_none());
         debug_assert!(before.is_none(), "a reply has one request: {to:?}");
     }
 
-    pub fn close(&mut self, to: ReplyTo) -> Option<Open> {
-        let open = self.open.remove(&to)?;
+    /// A request is on its connection to the store. What it touches, the first time that this is said.
+    pub fn handle_sent(&mut self, to: ReplyTo) -> Option<&Open> {
+        let passed = self.open.get_mut(&to)?;
+        (!std::mem::replace(&mut passed.is_sent, true)).then_some(&passed.open)
+    }
+
+    /// A request is answered: what it touched, and whether it was known to be on its connection to the store.
+    pub fn close(&mut self, to: ReplyTo) -> Option<(Open, bool)> {
+        let Passed { open, is_sent } = self.open.remove(&to)?;
         self.marks[mark_of(to)] -= 1;
         if open.is_about_any()
             && let Entry::Occupied(mut count) = self.about_any.entry(to.connection())
@@ -156,7 +171,7 @@ impl UnderWay {
                 count.remove();
             }
         }
-        Some(open)
+        Some((open, is_sent))
     }
 
     /// A request is about to be answered without its store, which may carry it out yet.

@@ -181,10 +181,16 @@ fn nobody_joins_a_fetch_that_has_taken_too_long() {
     rig.wait(MILLISECOND);
     let late = rig.client(0);
     rig.send(late, &[&["GET", &key]]);
-    assert_eq!(rig.frames("GET").len(), 2);
-    for reply in [":-1\r\n", "$1\r\n1\r\n", ":-1\r\n", "$1\r\n2\r\n"] {
-        rig.answer_next(reply);
-    }
+    assert_eq!(
+        rig.frames("GET").len(),
+        1,
+        "it waits for the next one, which leaves when this one comes back"
+    );
+    rig.answer_next(":-1\r\n");
+    rig.answer_next("$1\r\n1\r\n");
+    assert_eq!(rig.words_at_stores(), ["PTTL", "GET"]);
+    rig.answer_next(":-1\r\n");
+    rig.answer_next("$1\r\n2\r\n");
     assert_eq!((rig.told(client), rig.told(other), rig.told(late)), (bulk("1"), bulk("1"), bulk("2")));
 }
 
@@ -456,7 +462,7 @@ fn what_was_fetched_before_a_write_is_not_kept_though_it_comes_after_it() {
 }
 
 #[test]
-fn nothing_is_fetched_until_all_is_answered_that_was_sent_before_the_key_was_hot() {
+fn nothing_is_kept_until_all_is_answered_that_was_sent_before_the_key_was_hot() {
     let mut rig = eager(1, |_| {});
     let [writer, client] = [rig.modern_client(0), rig.client(0)];
     let key = rig.key(0, 0);
@@ -468,7 +474,8 @@ fn nothing_is_fetched_until_all_is_answered_that_was_sent_before_the_key_was_hot
         assert_eq!((rig.told(client), rig.words_at_stores().join(" ")), (bulk("old"), "SET".to_owned()));
         rig.wait(10 * MILLISECOND);
     }
-    assert!(rig.counted(Counter::HotBypassedWarming) > 0 && rig.figures().keys == 1);
+    assert!(rig.counted(Counter::HotJoins) > 0 && rig.figures().keys == 1, "reads are shared");
+    assert_eq!((rig.counted(Counter::HotFetched), rig.counted(Counter::HotBypassedWarming)), (0, 0));
     rig.answer_next("+OK\r\n");
     rig.wait(MILLISECOND);
     rig.keep(client, &key, "new");
@@ -538,14 +545,16 @@ fn nobody_waits_for_a_fetch_over_another_connection_than_its_own() {
 }
 
 #[test]
-fn who_waits_for_a_fetch_and_then_writes_goes_its_own_way_before_it() {
+fn who_waits_for_a_fetch_and_then_writes_writes_when_that_has_come_back() {
     let (mut rig, [client, other], key) = with_hot_key();
     rig.send(other, &[&["GET", &key]]);
     rig.send(client, &[&["GET", &key], &["GET", &key], &["SET", &key, "new"], &["GET", &key]]);
-    assert_eq!(rig.words_at_stores(), ["PTTL", "GET", "GET", "GET", "SET", "GET"]);
-    for reply in [":-1\r\n", "$3\r\nold\r\n", "$3\r\nold\r\n", "$3\r\nold\r\n", "+OK\r\n", "$3\r\nnew\r\n"] {
-        rig.answer_next(reply);
-    }
+    assert_eq!(rig.words_at_stores(), ["PTTL", "GET"]);
+    rig.answer_next(":-1\r\n");
+    rig.answer_next("$3\r\nold\r\n");
+    assert_eq!(rig.words_at_stores(), ["SET", "GET"], "what it reads then comes behind what it has written");
+    rig.answer_next("+OK\r\n");
+    rig.answer_next("$3\r\nnew\r\n");
     assert_eq!(rig.told(other), bulk("old"));
     assert_eq!(rig.told(client), [bulk("old"), bulk("old"), "+OK\r\n".to_owned(), bulk("new")].concat());
     rig.keep(other, &key, "new");
@@ -562,11 +571,13 @@ fn what_is_kept_overtakes_nothing_that_its_connection_has_under_way() {
     assert_eq!(rig.told(client), ":-1\r\n$1\r\nv\r\n$1\r\nv\r\n", "they were told it when they could be");
     // What came after a write of its own is read behind that.
     rig.send(client, &[&["TTL", &key], &["GET", &key], &["SET", &key, "w"], &["GET", &key]]);
-    assert_eq!(rig.words_at_stores(), ["TTL", "GET", "SET", "GET"]);
-    for reply in [":-1\r\n", "$1\r\nv\r\n", "+OK\r\n", "$1\r\nw\r\n"] {
-        rig.answer_next(reply);
-    }
-    assert_eq!(rig.told(client), ":-1\r\n$1\r\nv\r\n+OK\r\n$1\r\nw\r\n");
+    assert_eq!(rig.words_at_stores(), ["TTL"]);
+    rig.answer_next(":-1\r\n");
+    assert_eq!(rig.told(client), ":-1\r\n$1\r\nv\r\n");
+    assert_eq!(rig.words_at_stores(), ["SET", "GET"]);
+    rig.answer_next("+OK\r\n");
+    rig.answer_next("$1\r\nw\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n$1\r\nw\r\n");
     rig.keep(other, &key, "w");
     assert_eq!((rig.figures().waiters, rig.figures().writes_under_way), (0, 0));
 }
@@ -578,9 +589,8 @@ fn what_is_held_back_is_read_together_if_it_is_not_known_then() {
     rig.send(other, &[&["SET", &key, "w"]]);
     assert_eq!(rig.words_at_stores(), ["TTL", "SET"]);
     rig.answer_next(":-1\r\n");
-    assert_eq!(rig.words_at_stores(), ["SET", "PTTL", "GET"]);
+    assert_eq!(rig.words_at_stores(), ["SET", "GET"]);
     rig.answer_next("+OK\r\n");
-    rig.answer_next(":-1\r\n");
     rig.answer_next("$1\r\nw\r\n");
     assert_eq!(rig.told(client), ":-1\r\n$1\r\nw\r\n$1\r\nw\r\n");
     rig.told(other);
@@ -762,7 +772,6 @@ fn a_write_is_under_way_until_its_reply_has_come_though_its_client_has_left() {
         rig.turns();
         for _ in 0..5 {
             rig.send(client, &[&["GET", &key]]);
-            rig.answer_first("PTTL", ":-1\r\n");
             rig.answer_first("\r\nGET\r\n", "$3\r\nold\r\n");
             assert_eq!(rig.told(client), bulk("old"));
         }
@@ -949,7 +958,7 @@ fn a_key_that_nobody_asks_for_any_more_is_forgotten_and_what_is_under_way_of_it_
     let (mut rig, [client, writer], key) = with_hot_key();
     rig.send(writer, &[&["SET", &key, "v"], &["GET", &key]]);
     rig.wait(Duration::from_secs(3));
-    assert_eq!((rig.figures().keys, rig.figures().writes_under_way), (0, 2));
+    assert_eq!((rig.figures().keys, rig.figures().writes_under_way), (0, 1));
     assert_eq!(rig.serve("", "+OK\r\n").len(), 2);
     assert_eq!(rig.figures(), HotFigures::default());
     rig.make_hot(client, &key);
@@ -963,7 +972,7 @@ fn a_read_never_overtakes_what_its_connection_asked_for_before_of_keys_that_nobo
     rig.send(client, &[&["EVAL", "code", "1", &key], &["GET", &key], &["GET", &key]]);
     // Others may share a fetch meanwhile.
     rig.send(other, &[&["GET", &key]]);
-    assert_eq!(rig.words_at_stores(), ["EVAL", "GET", "GET", "PTTL", "GET"]);
+    assert_eq!(rig.words_at_stores(), ["EVAL", "GET", "GET", "GET"]);
     rig.serve(":-1\r\n", "$3\r\nnew\r\n");
     assert_eq!(rig.told(client), "$3\r\nnew\r\n".repeat(3));
     assert_eq!(rig.told(other), "$3\r\nnew\r\n");
@@ -978,11 +987,11 @@ fn who_waits_when_a_key_is_forgotten_goes_its_own_way() {
     assert_eq!(rig.words_at_stores()[..2], ["PTTL", "GET"]);
     let before = rig.words_at_stores().len();
     rig.wait(Duration::from_secs(3));
-    assert_eq!((rig.figures().keys, rig.figures().waiters), (0, 0));
+    assert_eq!((rig.figures().keys, rig.figures().waiters), (0, 1), "the first waits for what was sent");
     // Those of one connection go over one way again: what it asks for now comes behind them.
     rig.send(client, &[&["STRLEN", &key]]);
     let asked: Vec<String> = rig.words_at_stores()[before..].iter().map(|word| (*word).to_owned()).collect();
-    assert_eq!((asked.len(), asked[3].as_str()), (4, "STRLEN"), "{asked:?}");
+    assert_eq!(asked, ["GET", "GET", "STRLEN"]);
     rig.serve(":-1\r\n", "$1\r\nv\r\n");
     assert_eq!(rig.told(client), "$1\r\nv\r\n".repeat(3));
     assert_eq!(rig.figures(), HotFigures::default());
@@ -1061,8 +1070,7 @@ fn a_write_that_was_answered_before_its_store_had_is_under_way_until_that_has() 
     assert!(rig.told(writer).ends_with("(it may have happened)\r\n"));
     for _ in 0..30 {
         rig.send(client, &[&["GET", &key]]);
-        assert_eq!(rig.words_at_stores(), ["SET", "PTTL", "GET"]);
-        rig.answer_first("PTTL", ":-1\r\n");
+        assert_eq!(rig.words_at_stores(), ["SET", "GET"], "nothing is kept while it is written");
         rig.answer_first("GET", "$3\r\nold\r\n");
         assert_eq!(rig.told(client), bulk("old"));
         rig.wait(10 * MILLISECOND);
@@ -1204,4 +1212,182 @@ fn a_key_that_is_read_only_beside_others_is_kept_where_it_is_alone_in_its_part()
         let (told, asked) = rig.ask(clients[0], &["MGET", &key, &other], ":-1\r\n", "*1\r\n$3\r\nnew\r\n");
         assert!(told.starts_with("*2\r\n$3\r\nnew\r\n") && !asked.is_empty(), "{told} {asked:?}");
     }
+}
+
+#[test]
+fn reads_of_a_key_that_is_always_being_written_share_two_fetches_at_most() {
+    let (mut rig, [client, _], key) = with_hot_key();
+    let [writer, crowd] = [rig.modern_client(0), rig.client(0)];
+    rig.send(writer, &[&["SET", &key, "w0"]]);
+    rig.answer_first("HELLO", "%1\r\n+proto\r\n:3\r\n");
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["SET", "GET"], "one is on its way");
+    for _ in 0..50 {
+        rig.send(crowd, &[&["GET", &key]]);
+    }
+    assert_eq!(rig.words_at_stores(), ["SET", "GET"], "the next one leaves when that comes back");
+    rig.send(writer, &[&["SET", &key, "w1"]]);
+    rig.send(crowd, &[&["GET", &key]]);
+    let late = rig.client(0);
+    rig.answer_first("GET", "$2\r\nw0\r\n");
+    assert_eq!((rig.told(client), rig.told(crowd).as_str()), (bulk("w0"), ""), "they came after it was sent");
+    assert_eq!(rig.words_at_stores(), ["SET", "SET", "GET"]);
+    rig.send(late, &[&["GET", &key]]);
+    rig.send(writer, &[&["SET", &key, "w2"]]);
+    let last = rig.client(0);
+    rig.send(last, &[&["GET", &key]]);
+    assert_eq!(rig.frames("GET").len(), 1, "nobody else has begun a fetch since the last write");
+    rig.answer_first("GET", "$2\r\nw1\r\n");
+    assert_eq!(rig.told(crowd), bulk("w1").repeat(51));
+    rig.answer_first("GET", "$2\r\nw2\r\n");
+    assert_eq!((rig.told(late), rig.told(last)), (bulk("w2"), bulk("w2")));
+    rig.serve(":-1\r\n", "+OK\r\n");
+    let bypassed = [Counter::HotBypassedOrder, Counter::HotBypassedOther, Counter::HotBypassedFull];
+    assert_eq!(bypassed.map(|counter| rig.counted(counter)), [0; 3]);
+    rig.keep(client, &key, "w2");
+}
+
+#[test]
+fn a_fetch_leaves_at_once_where_a_write_has_begun_since_the_one_on_its_way_and_no_third_one_does() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    let writer = rig.modern_client(0);
+    rig.send(client, &[&["GET", &key]]);
+    rig.send(writer, &[&["SET", &key, "w"]]);
+    rig.answer_first("HELLO", "%1\r\n+proto\r\n:3\r\n");
+    rig.send(other, &[&["GET", &key]]);
+    assert_eq!(rig.frames("\r\nGET\r\n").len(), 2);
+    rig.send(writer, &[&["SET", &key, "x"]]);
+    let third = rig.client(0);
+    rig.send(third, &[&["GET", &key]]);
+    assert_eq!(rig.frames("\r\nGET\r\n").len(), 2, "two are on their way at most");
+    rig.answer_first("PTTL", ":-1\r\n");
+    rig.answer_first("\r\nGET\r\n", "$1\r\nv\r\n");
+    assert_eq!(
+        rig.frames("\r\nGET\r\n").len(),
+        2,
+        "the third follows the second, which a write has outdated"
+    );
+    rig.answer_first("\r\nGET\r\n", "$1\r\nw\r\n");
+    rig.answer_first("\r\nGET\r\n", "$1\r\nx\r\n");
+    assert_eq!((rig.told(client), rig.told(other), rig.told(third)), (bulk("v"), bulk("w"), bulk("x")));
+    assert_eq!(rig.figures().kept, 0, "none of them is kept");
+}
+
+/// A core before a store that has room for so little that requests are queued, and its clients.
+fn with_full_window() -> (Rig, usize, String) {
+    let queue = OverloadSettings { shed: Mode::Off, ..OverloadSettings::new(1, 1) };
+    let mut rig = eager(1, |settings| settings.overload = queue.clone());
+    let [filler, first] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.send(first, &[&["GET", "other"]]);
+    rig.serve("", "$-1\r\n");
+    let many: Vec<u8> = (0..100).flat_map(|number| request(&["GET", &format!("f{number}")])).collect();
+    rig.raw(filler, &many);
+    (rig, filler, key)
+}
+
+#[test]
+fn reads_that_are_queued_when_their_key_becomes_hot_are_fetched_together_before_all_that_is_queued() {
+    let (mut rig, _, key) = with_full_window();
+    let [writer, reader] = [rig.client(0), rig.client(0)];
+    let crowd: Vec<usize> = (0..30).map(|_| rig.client(0)).collect();
+    // Its own write is queued before its read, and its read before another write.
+    rig.send(writer, &[&["SET", &key, "w"], &["GET", &key]]);
+    rig.send(reader, &[&["GET", &key], &["SET", &key, "r"]]);
+    for client in &crowd {
+        rig.send(*client, &[&["GET", &key]]);
+        rig.now.monotonic = rig.now.monotonic.after(2 * MILLISECOND);
+        rig.turns();
+    }
+    let of_key = format!("\r\n{key}\r\n");
+    rig.now.monotonic = rig.now.monotonic.after(50 * MILLISECOND);
+    rig.turns();
+    assert_eq!(rig.figures().keys, 1);
+    let waiters = rig.figures().waiters;
+    assert!(
+        (20..34).contains(&waiters),
+        "reads wait for a fetch, or behind writes, and a write behind one: {waiters}"
+    );
+    // The tenth of the window that is kept free is for fetches, too.
+    let last = rig.at_stores.last().expect("it was sent").frame.clone();
+    assert!(
+        last.contains(&of_key) && last.contains("GET"),
+        "a fetch stands behind nothing that is queued: {last}"
+    );
+    // All others are answered as they come.
+    let mut value = String::from("v");
+    while !rig.at_stores.is_empty() {
+        let sent = rig.at_stores.remove(0);
+        let reply = if !sent.frame.contains(&of_key) {
+            "$1\r\nf\r\n".to_owned()
+        } else if sent.frame.contains("PTTL") {
+            ":-1\r\n".to_owned()
+        } else if sent.frame.contains("SET") {
+            value = if sent.frame.contains("\r\nw\r\n") { "w".to_owned() } else { "r".to_owned() };
+            "+OK\r\n".to_owned()
+        } else {
+            bulk(&value)
+        };
+        rig.bytes(&sent, reply.as_bytes());
+        rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(100));
+        rig.turns();
+    }
+    let values = ["v", "w", "r"].map(bulk);
+    assert!(crowd.iter().all(|client| values.contains(&rig.told(*client))), "each is answered once");
+    let told = rig.told(writer);
+    assert!(
+        told.starts_with("+OK\r\n") && !told.contains('v'),
+        "it reads what it has written, or later: {told}"
+    );
+    let told = rig.told(reader);
+    assert!(told.ends_with("+OK\r\n") && told.starts_with("$1\r\n") && !told.contains("\r\nr\r\n"), "{told}");
+    let bypassed = [Counter::HotBypassedWarming, Counter::HotBypassedOrder, Counter::HotBypassedFull];
+    assert_eq!(bypassed.map(|counter| rig.counted(counter)), [0; 3]);
+    assert_eq!((rig.figures().waiters, rig.figures().flights, rig.figures().writes_under_way), (0, 0, 0));
+}
+
+#[test]
+fn what_is_held_back_is_answered_at_its_deadline() {
+    let overload = OverloadSettings::new(1, 1);
+    let mut rig = eager(1, |settings| settings.overload = overload.clone());
+    let [client, writer] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.make_hot(client, &key);
+    rig.send(client, &[&["GET", &key]]);
+    // It joins what was sent, so that its write waits for that.
+    rig.send(writer, &[&["GET", &key], &["QOS", "CALL", "DEADLINE", "50", "SET", &key, "w"]]);
+    assert_eq!((rig.words_at_stores().join(" ").as_str(), rig.figures().waiters), ("PTTL GET", 3));
+    rig.wait(60 * MILLISECOND);
+    rig.answer_next(":-1\r\n");
+    rig.answer_next("$1\r\nv\r\n");
+    let told = rig.told(writer);
+    assert!(
+        told.starts_with("$1\r\nv\r\n-DEADLINE stage=queue waited_ms=") && !told.contains("may have"),
+        "{told}"
+    );
+    assert_eq!((rig.at_stores.len(), rig.figures().waiters), (0, 0), "it was never sent");
+}
+
+#[test]
+fn a_fetch_that_is_sent_again_is_not_for_those_who_have_written_since() {
+    let (mut rig, [client, _], key) = with_hot_key();
+    let [writer, other] = [rig.client(0), rig.modern_client(0)];
+    rig.send(other, &[&["SET", &key, "a"]]);
+    rig.answer_first("HELLO", "%1\r\n+proto\r\n:3\r\n");
+    // All of them wait for one fetch, and one writes once that is on its way.
+    rig.send(client, &[&["GET", &key]]);
+    rig.send(writer, &[&["GET", &key]]);
+    let last = rig.client(0);
+    rig.send(last, &[&["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["SET", "GET"]);
+    rig.answer_first("GET", "$1\r\na\r\n");
+    assert_eq!(rig.words_at_stores(), ["SET", "GET"], "two wait for the next one");
+    rig.send(writer, &[&["SET", &key, "b"]]);
+    assert_eq!(rig.words_at_stores(), ["SET", "GET", "SET"]);
+    rig.lose("GET");
+    rig.turns();
+    assert!(rig.told(writer).starts_with("-UNAVAILABLE"), "it would see what it has written later");
+    assert!(rig.told(last).is_empty() || rig.told(last).starts_with("-UNAVAILABLE"));
+    rig.serve(":-1\r\n", "$1\r\nb\r\n");
+    assert_eq!((rig.figures().waiters, rig.figures().flights), (0, 0));
 }
