@@ -65,6 +65,18 @@ pub struct Flags {
     #[arg(value_delimiter = ',')]
     pub http: Vec<ListenAddress>,
 
+    /// An origin, such as `https://app.example`, whose web pages may ask over HTTP (CORS); may be given several times. Requests of all
+    /// other pages are refused, whatever they bring along
+    #[arg(long, env = "WEIR_HTTP_ALLOW_ORIGIN", value_name = "ORIGIN", help_heading = CLIENTS)]
+    #[arg(value_delimiter = ',', value_parser = web_origin)]
+    pub http_allow_origin: Vec<String>,
+
+    /// A name by which keys may be asked for over HTTP without a token, beside addresses and localhost: a web page could otherwise
+    /// have its own name lead here and read them; may be given several times. With Authorization any name will do
+    #[arg(long, env = "WEIR_HTTP_ALLOW_HOST", value_name = "NAME", help_heading = CLIENTS)]
+    #[arg(value_delimiter = ',', value_parser = host_name)]
+    pub http_allow_host: Vec<String>,
+
     /// Where metrics, health and quotas are served over HTTP, or off
     #[arg(long, env = "WEIR_ADMIN", value_name = "ADDRESS", help_heading = CLIENTS)]
     #[arg(default_value = "127.0.0.1:7381")]
@@ -439,6 +451,36 @@ fn namespace(text: &str) -> Result<String, String> {
     Err(format!("1 to {FLEET_NAMESPACE_BYTES_MAX} letters, digits, '-', '_', '.' or ':' are wanted"))
 }
 
+/// Reads the origin of a web page, and writes it as browsers do.
+fn web_origin(text: &str) -> Result<String, String> {
+    let lower = text.to_ascii_lowercase();
+    let parts = lower.split_once("://").filter(|(scheme, host)| {
+        let fits = |byte: u8| byte.is_ascii_graphic() && !b"/?#@*\\\"".contains(&byte);
+        !scheme.is_empty()
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+            && !host.is_empty()
+            && host.bytes().all(fits)
+    });
+    let (scheme, host) =
+        parts.ok_or("an origin is wanted, such as https://app.example or http://10.0.0.5:3000")?;
+    let usual = match scheme {
+        "http" => ":80",
+        "https" => ":443",
+        _ => "",
+    };
+    Ok(format!("{scheme}://{}", host.strip_suffix(usual).unwrap_or(host)))
+}
+
+/// Reads a host name without its port.
+fn host_name(text: &str) -> Result<String, String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let name = text.strip_suffix('.').unwrap_or(text);
+    if !name.is_empty() && name.bytes().all(fits) {
+        return Ok(name.to_ascii_lowercase());
+    }
+    Err("a name without a port is wanted, such as weir.internal".to_owned())
+}
+
 /// Reads a whole number within bounds.
 fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
     move |text| {
@@ -559,6 +601,16 @@ mod tests {
                 "--hot-share=2",
                 "invalid value '2' for '--hot-share <PERCENT>': a share from 0% to 100% is wanted, such as 2% or 0.5%",
             ),
+            (
+                "--http-allow-origin=*",
+                "invalid value '*' for '--http-allow-origin <ORIGIN>': an origin is wanted, such as https://app.example or \
+                 http://10.0.0.5:3000",
+            ),
+            (
+                "--http-allow-host=weir:7380",
+                "invalid value 'weir:7380' for '--http-allow-host <NAME>': a name without a port is wanted, such as \
+                 weir.internal",
+            ),
             ("--max-client=3", "unexpected argument '--max-client' found"),
         ];
         for (flag, complaint) in cases {
@@ -568,6 +620,38 @@ mod tests {
         }
         let told = Flags::try_parse_from(["weir", "--max-client=3"]).expect_err("it is wrong").to_string();
         assert!(told.contains("a similar argument exists: '--max-clients'"), "{told}");
+    }
+
+    #[test]
+    fn origins_are_written_as_browsers_write_them() {
+        for (given, origin) in [
+            ("https://App.example", "https://app.example"),
+            ("https://app.example:443", "https://app.example"),
+            ("http://app.example:80", "http://app.example"),
+            ("http://app.example:443", "http://app.example:443"),
+            ("http://[::1]:3000", "http://[::1]:3000"),
+            ("capacitor://localhost", "capacitor://localhost"),
+        ] {
+            assert_eq!(web_origin(given).as_deref(), Ok(origin));
+        }
+        for wrong in [
+            "",
+            "null",
+            "*",
+            "app.example",
+            "https://",
+            "https://a/",
+            "https://a b",
+            "https://u@a",
+            "https://*.a",
+            "://a",
+        ] {
+            assert!(web_origin(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(host_name("Weir.internal.").as_deref(), Ok("weir.internal"));
+        for wrong in ["", ".", "a:1", "a/b", "*", "a b"] {
+            assert!(host_name(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -58,6 +58,10 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Where the same keys are served over HTTP.
     pub http: Vec<SocketAddr>,
+    /// Origins of web pages that may ask there.
+    pub http_origins: Vec<String>,
+    /// Names by which they may be asked for there without a token.
+    pub http_hosts: Vec<String>,
     /// Where they connect with TLS, if anywhere.
     pub tls: Option<TlsSettings>,
     /// The Unix socket where clients connect.
@@ -189,6 +193,8 @@ impl Config {
         let fleet = FleetTerms::from_flags(&flags)?;
         Ok(Self {
             http: http_addresses(&flags, &listen)?,
+            http_origins: flags.http_allow_origin.clone(),
+            http_hosts: flags.http_allow_host.clone(),
             tls: tls_settings(&flags, &listen)?,
             store_tls: StoreTlsSettings::from_flags(&flags)?,
             listen,

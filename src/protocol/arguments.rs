@@ -56,7 +56,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// All of them in order, the command name first.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let frame = self.frame;
         self.places.iter().map(move |place| &frame[place.start as usize..][..place.length as usize])
     }

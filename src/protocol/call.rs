@@ -1,5 +1,6 @@
-//! A request within `QOS CALL`: what weir is told beside it, by whoever keeps a deadline itself.
+//! A request within `QOS CALL`: what weir is told beside it, by whoever keeps a deadline itself, and what it is about.
 
+use super::command::{self, Handling, LocalCommand};
 use super::encode;
 use crate::values::Tier;
 
@@ -22,9 +23,129 @@ pub fn begin_call(out: &mut Vec<u8>, request: &[u8], millis: u64, tier: Option<T
     Some(head)
 }
 
+/// An option of `QOS CALL` and `QOS SET`: a value follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallOption {
+    /// The user within the tenant.
+    User,
+    /// How much a request matters.
+    Tier,
+    /// How long an answer is of use.
+    Deadline,
+    /// What becomes of what is with a store when that is over.
+    InFlight,
+}
+
+impl CallOption {
+    /// The option of that name, however it is capitalised.
+    pub fn of(word: &[u8]) -> Option<Self> {
+        let named = [
+            ("user", Self::User),
+            ("tier", Self::Tier),
+            ("deadline", Self::Deadline),
+            ("inflight", Self::InFlight),
+        ];
+        named
+            .into_iter()
+            .find_map(|(name, option)| word.eq_ignore_ascii_case(name.as_bytes()).then_some(option))
+    }
+}
+
+/// True for a request that tells or changes what its connection is (`AUTH`, `MULTI`, `CLIENT`, `QOS SET`), also as the inner request of
+/// `QOS CALL`, however deep.
+pub fn is_about_connection<'a>(mut words: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
+    loop {
+        let Some(command) = words.next().and_then(command::find) else { return false };
+        let mut behind = words.clone();
+        let subcommand = behind.next();
+        if command.handling != Handling::Local(LocalCommand::Qos) {
+            return command.is_about_connection(subcommand);
+        }
+        match subcommand {
+            Some(word) if word.eq_ignore_ascii_case(b"set") => return true,
+            Some(word) if word.eq_ignore_ascii_case(b"call") => words = inner(behind),
+            _ => return false,
+        }
+    }
+}
+
+/// The words behind the options of `QOS CALL`.
+fn inner<'a, W: Iterator<Item = &'a [u8]> + Clone>(mut words: W) -> W {
+    loop {
+        let mut behind = words.clone();
+        match (behind.next().and_then(CallOption::of), behind.next()) {
+            (Some(_), Some(_)) => words = behind,
+            _ => return words,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_about_a_connection_is_found_however_deep() {
+        let is = |request: &str| is_about_connection(request.split(' ').map(str::as_bytes));
+        let about = [
+            "MULTI",
+            "exec",
+            "Discard",
+            "WATCH a",
+            "UNWATCH",
+            "AUTH a b",
+            "HELLO 3",
+            "QUIT",
+            "RESET",
+            "SELECT 0",
+            "READONLY",
+            "READWRITE",
+            "CLIENT",
+            "CLIENT ID",
+            "client no-such",
+            "CLIENT REPLY OFF",
+            "CLIENT KILL ID 1",
+            "CLIENT SETNAME a;tier=batch",
+            "QOS SET TIER batch",
+            "SUBSCRIBE a",
+            "MONITOR",
+        ];
+        for request in about {
+            for before in [
+                "",
+                "QOS CALL ",
+                "qos call tier batch ",
+                "QOS CALL USER a DEADLINE 5 Tier x INFLIGHT wait ",
+                "QOS CALL QOS call USER QUIT QOS CALL ",
+            ] {
+                assert!(is(&format!("{before}{request}")), "{before}{request}");
+            }
+        }
+        let others = [
+            "GET MULTI",
+            "SET AUTH QUIT",
+            "QOS",
+            "QOS CALL",
+            "QOS CALL TIER",
+            "QOS CALL TIER batch",
+            "QOS LIMITS",
+            "QOS CALL TIER MULTI GET a",
+            "QOS CALL GET QUIT",
+            "QOS EXPLAIN MULTI",
+            "nope",
+            "COMMAND COUNT",
+            "PING",
+            "ECHO MULTI",
+            "ACL WHOAMI",
+            "OBJECT ENCODING a",
+            "CLUSTER KEYSLOT a",
+            "EVAL s 1 client",
+        ];
+        for request in others {
+            assert!(!is(request), "{request}");
+        }
+        assert!(!is_about_connection(std::iter::empty()));
+    }
 
     fn called(request: &str, millis: u64, tier: Option<Tier>) -> Option<String> {
         let mut out = Vec::new();

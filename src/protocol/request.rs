@@ -30,6 +30,12 @@ impl RequestLimits {
         }
     }
 
+    /// For requests that weir has put together, out of what was bounded then.
+    pub fn assembled() -> Self {
+        let bytes_max = usize::MAX / 4;
+        Self { arguments_max: usize::MAX / 4, argument_bytes_max: bytes_max, request_bytes_max: bytes_max }
+    }
+
     /// What a client may send before it has authenticated: enough to do so.
     pub fn stranger() -> Self {
         Self {

@@ -116,7 +116,7 @@ async fn converse(admin: &Admin, place: usize, mut stream: TcpStream) -> io::Res
         let Ok(received_head) = next else { return Ok(()) };
         let (response, method, persistence) = match received_head {
             Received::Partial => return Ok(()),
-            Received::Request(head) if head.host.admit(&admin.hosts).is_err() => {
+            Received::Request(head) if !head.host.is_known(&admin.hosts) => {
                 (misdirected(admin, &head), head.method, Persistence::Close)
             }
             Received::Request(head) if head.method == Method::Post => {
@@ -151,7 +151,7 @@ async fn converse(admin: &Admin, place: usize, mut stream: TcpStream) -> io::Res
 
 /// The reply to a request that calls the server by a name that is not its own.
 fn misdirected(admin: &Admin, head: &Head) -> Response {
-    let problem = head.host.admit(&admin.hosts).err().unwrap_or_default();
+    let problem = head.host.admit(&admin.hosts, "--admin-host").err().unwrap_or_default();
     Response::problem(Status::MisdirectedRequest, &problem, None)
 }
 

@@ -48,6 +48,7 @@ use crate::policy::hot_keys::HotSettings as Detection;
 use crate::policy::queue::{Held, Patience};
 use crate::policy::seats::Seats;
 use crate::policy::window::Bounds;
+use crate::protocol::http::Rules;
 use crate::routing::Topology;
 use crate::routing::cluster::Map;
 use crate::shard::{
@@ -127,6 +128,8 @@ pub fn run(config: &Config) -> Result<(), String> {
     let backends = Arc::<[BackendSettings]>::from(backends);
     let door = Door::new(config.clients_max, config.clients_bytes_max);
     let seats = Seats::new(config.tenant_clients_max as u32);
+    let origins = config.http_origins.iter().map(|origin| origin.as_str().into()).collect();
+    let web = Arc::new(Rules { origins, hosts: config.http_hosts.clone() });
     let admission = admission_settings(config);
     let overload = overload_settings(config, cpus.len(), backends.len());
     let hot = hot_settings(config, backends.len());
@@ -143,7 +146,7 @@ pub fn run(config: &Config) -> Result<(), String> {
                 (index, cpus.len()),
                 &backends,
                 &admission,
-                &seats,
+                (&seats, &web),
                 (overload.clone(), hot.clone()),
             ),
             quotas: Arc::clone(&quotas),
@@ -674,7 +677,7 @@ fn shard_settings(
     (index, shards): (usize, usize),
     backends: &Arc<[BackendSettings]>,
     admission: &AdmissionSettings,
-    seats: &Seats,
+    (seats, web): (&Seats, &Arc<Rules>),
     (overload, hot): (OverloadSettings, HotSettings),
 ) -> ShardSettings {
     ShardSettings {
@@ -697,6 +700,7 @@ fn shard_settings(
             login_timeout: config.login_timeout,
             bytes_max: config.clients_bytes_max,
             seats: seats.clone(),
+            web: Arc::clone(web),
         },
         overload,
         hot,

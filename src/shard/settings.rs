@@ -12,6 +12,7 @@ use crate::policy::hot_keys::HotSettings as Detection;
 use crate::policy::queue::{Held, Patience};
 use crate::policy::seats::Seats;
 use crate::policy::window::Bounds;
+use crate::protocol::http::Rules;
 use crate::routing::Topology;
 use crate::values::{MicroUnits, ShardId, Weights};
 
@@ -221,7 +222,7 @@ impl Default for AdmissionSettings {
     }
 }
 
-/// What clients may hold.
+/// What clients may hold, and which of them are served over HTTP.
 #[derive(Clone, Debug)]
 pub struct ClientLimits {
     /// Whoever has yet to log in is closed after so long.
@@ -230,11 +231,13 @@ pub struct ClientLimits {
     pub bytes_max: usize,
     /// Connections of each tenant, over all shards.
     pub seats: Seats,
+    /// Web pages that may ask over HTTP, and names by which they may.
+    pub web: Arc<Rules>,
 }
 
 impl Default for ClientLimits {
     fn default() -> Self {
-        Self { login_timeout: None, bytes_max: usize::MAX, seats: Seats::unlimited() }
+        Self { login_timeout: None, bytes_max: usize::MAX, seats: Seats::unlimited(), web: Arc::default() }
     }
 }
 

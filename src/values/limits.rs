@@ -201,6 +201,8 @@ pub const FLEET_NAMESPACE_BYTES_MAX: usize = 64;
 pub const HTTP_COMMANDS_MAX: usize = 1_000;
 /// See there.
 pub const HTTP_WORDS_MAX: usize = 65_536;
+/// Seconds that `Retry-After` says at most: a day.
+pub const HTTP_RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
 /// A request of HTTP has so long to come, and a second more for so many bytes.
 pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// See there.

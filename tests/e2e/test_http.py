@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import time
@@ -71,6 +72,14 @@ def client(weir):
     with_client = Client("127.0.0.1", weir.http_port, timeout=30)
     yield with_client
     with_client.close()
+
+
+def post(words, **headers: str) -> bytes:
+    """A request for one command, as it goes over the wire."""
+    body = json.dumps(words).encode()
+    lines = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": str(len(body))}
+    lines.update((name.replace("_", "-"), value) for name, value in headers.items())
+    return b"POST / HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode() + b"\r\n" + body
 
 
 def raw(weir, data: bytes, end: bool = True) -> bytes:
@@ -149,7 +158,7 @@ def test_strangers_are_told_to_say_who_they_are(servers, tmp_path):
     assert client.ask("GET", "/v1/keys/k")[0] == 401
     assert client.ask("GET", "/v1/keys/k", Authorization="Bearer x")[0] == 404
     # Nobody's body is taken.
-    assert statuses(raw(weir, b"PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n", end=False)) == [401]
+    assert statuses(raw(weir, b"PUT /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n", end=False)) == [401]
 
 
 def test_a_quota_that_is_used_up_is_told_with_the_time_to_come_back(client):
@@ -223,8 +232,8 @@ def test_a_store_that_is_away_and_a_deadline_that_is_over(servers):
 
 
 def test_requests_in_one_piece_are_answered_in_their_order(weir):
-    get = b"GET /v1/keys/%d HTTP/1.1\r\nHost: x\r\n\r\n"
-    put = b"PUT /v1/keys/%d HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%02d"
+    get = b"GET /v1/keys/%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    put = b"PUT /v1/keys/%d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n%02d"
     received = raw(weir, b"".join(put % (number, number) + get % number for number in range(99)))
     assert statuses(received) == [204, 200] * 99
     assert [piece[:2] for piece in received.split(b"\r\n\r\n") if piece[:2].isdigit()] == [b"%02d" % n for n in range(99)]
@@ -235,29 +244,211 @@ def test_requests_in_one_piece_are_answered_in_their_order(weir):
     [
         (b"GET /v1/keys/k HTTP/1.1\r\n\r\n", 400),
         (b"GET /v1/keys/k HTTP/1.1\nHost: x\n\n", 400),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n[]   ", 400),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
-        (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", 411),
-        (b"PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n[]   ", 400),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", 411),
+        (b"PUT /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n", 413),
         (b"GET /v1/keys/" + b"k" * 20_000 + b" HTTP/1.1\r\n", 414),
-        (b"PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\nExpect: more\r\nContent-Length: 1\r\n\r\n", 417),
-        (b"GET /v1/keys/k HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 100 + b"\r\n", 431),
-        (b"GET /v1/keys/k HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 40_000, 431),
+        (b"PUT /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nExpect: more\r\nContent-Length: 1\r\n\r\n", 417),
+        (b"GET /v1/keys/k HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 100 + b"\r\n", 431),
+        (b"GET /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 40_000, 431),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
         (b"*1\r\n$4\r\nPING\r\n\r\n", 400),
     ],
 )
 def test_what_is_no_request_is_refused_and_ends_the_connection(weir, request_, status):
-    received = raw(weir, request_ + b"GET /v1/keys/smuggled HTTP/1.1\r\nHost: x\r\n\r\n", end=False)
+    received = raw(weir, request_ + b"GET /v1/keys/smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n", end=False)
     assert statuses(received) == [status]
     assert b"connection: close" in received
 
 
+ACME, SHOP = {"Authorization": "Bearer acme:secret"}, {"Authorization": "Bearer shop-token"}
+
+
+@pytest.mark.parametrize(
+    "inner", [["MULTI"], ["EXEC"], ["DISCARD"], ["WATCH", "acme:k"], ["AUTH", "shop", "shop-token"], ["hello", 3], ["Quit"], ["RESET"],
+              ["CLIENT", "REPLY", "OFF"], ["CLIENT", "SETNAME", "a;tier=batch"], ["SELECT", 0], ["QOS", "SET", "USER", "u"], ["SUBSCRIBE", "a"]],
+)  # fmt: skip
+def test_tenants_that_share_a_connection_leave_each_other_nothing(client, weir, inner):
+    assert client.ask("PUT", "/v1/keys/shop:k", "of the shop", **SHOP)[0] == 204
+    carriers = [[], ["QOS", "CALL"], ["qos", "Call", "TIER", "batch"], ["QOS", "CALL", "USER", "u", "DEADLINE", "900", "QOS", "call", "INFLIGHT", "wait"]]
+    for carrier in carriers:
+        hostile = [*carrier, *inner]
+        assert client.command(*hostile, **ACME)[0] == 400, hostile
+        assert client.command(["SET", "acme:k", "x"], hostile, path="/pipeline", **ACME)[0] == 400, "the whole of it"
+        assert client.command(["SET", "acme:k", "x"], hostile, path="/multi-exec", **ACME)[0] == 400, "the whole of it"
+        assert client.ask("GET", "/v1/keys/shop:k", **SHOP)[:2] == (200, b"of the shop")
+        assert client.command("GET", "acme:k", **ACME) == (200, {"result": None})
+        assert client.command("ACL", "WHOAMI", **ACME) == (200, {"result": "acme"})
+        assert client.command("ACL", "WHOAMI", X_Weir_User="ann") == (200, {"result": "default/ann"})
+        assert client.command("ACL", "WHOAMI") == (200, {"result": "default"})
+        assert client.ask("PUT", "/v1/keys/shop:k2", "2", **SHOP)[0] == 204
+        assert client.ask("GET", "/v1/keys/shop:k2", **SHOP)[:2] == (200, b"2")
+        assert client.ask("GET", "/v1/keys/shop:k", **ACME)[0] == 403
+        received = raw(weir, post(["ECHO", "1"], **ACME) + post(hostile, **ACME) + post(["ECHO", "2"], **SHOP))
+        assert statuses(received) == [200, 400, 200] and received.endswith(b'{"result":"2"}'), received
+
+
+def test_words_of_other_protocols_end_no_connection(servers):
+    weir = started(servers)
+    for word in ("POST", "host:", "QUIT", "SHUTDOWN NOSAVE", "MONITOR", "PSYNC ? -1"):
+        received = raw(weir, post(word.split()) + post(["ECHO", "after"]))
+        assert len(statuses(received)) == 2 and received.endswith(b'{"result":"after"}'), (word, received)
+
+
+def test_many_words_and_long_keys_are_answered_where_requests_are_small(servers):
+    weir = started(servers, "--max-request-bytes", "16KiB")
+    received = raw(weir, post(["DEL", *[1] * 5000]) + post(["ECHO", "after"]))
+    assert statuses(received) == [200, 200]
+    received = raw(weir, b"GET /v1/keys/" + b"k" * 15_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n" + post(["ECHO", "after"]))
+    assert statuses(received) == [404, 200]
+
+
+def test_a_password_that_was_changed_is_refused_on_connections_that_are_open(servers, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text(QUOTAS)
+    weir = started(servers, "--quotas", str(quotas))
+    client = Client("127.0.0.1", weir.http_port, timeout=30)
+    assert client.command("PING", **SHOP)[0] == 200
+    quotas.write_text(QUOTAS.replace("shop-token", "new-token"))
+    weir.signal(signal.SIGHUP)
+    # On the same connection, which the last request was right on.
+    until(lambda: client.ask("GET", "/v1/keys/k", **SHOP)[0] == 401, "the password is not the one in force")
+    assert client.ask("GET", "/v1/keys/k", Authorization="Bearer new-token")[0] == 404
+    assert client.command("ACL", "WHOAMI", **ACME) == (200, {"result": "acme"}), "others are left alone"
+
+
+def test_wrong_tokens_cut_off_nobody_else(weir):
+    def get(token: str) -> bytes:
+        return f"GET /v1/keys/none HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+
+    received = raw(weir, (get("wrong") * 9 + get("shop-token")) * 5)
+    assert statuses(received) == ([401] * 9 + [404]) * 5 and b"connection: close" not in received
+    received = raw(weir, get("wrong") * 10 + get("shop-token"), end=False)
+    assert statuses(received) == [401] * 10
+    last = received[received.rfind(b"HTTP/1.1 ") :]
+    assert received.count(b"connection: close") == 1 and b"connection: close" in last, "who waits behind it is told to ask elsewhere"
+
+
+FOREIGN = [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_pages_of_other_sites_do_nothing(servers, tmp_path, guarded):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text(QUOTAS)
+    weir = started(servers, *(["--quotas", str(quotas)] if guarded else []))
+
+    def ask(method: str, path: str, body=None, **headers: str) -> int:
+        return Client("127.0.0.1", weir.http_port, timeout=30).ask(method, path, body, **headers)[0]
+
+    stolen = json.dumps(["SET", "stolen", "1"])
+    for headers in FOREIGN:
+        headers = {name.replace("-", "_"): value for name, value in headers.items()}
+        for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded"):
+            assert ask("POST", "/", stolen, Content_Type=kind, **headers) == 403
+        assert ask("PUT", "/v1/keys/stolen", "1", **headers) == 403
+        assert ask("DELETE", "/v1/keys/kept", **headers) == 403
+        assert ask("GET", "/v1/keys/kept", **headers) == 403
+        assert ask("HEAD", "/v1/keys/kept", **headers) == 403
+        assert ask("OPTIONS", "/", Access_Control_Request_Method="POST", **headers) == 403
+        assert ask("POST", "/", stolen, Content_Type="application/json", Authorization="Bearer shop-token", **headers) == 403
+    for kind in ("text/plain", "text/plain;charset=UTF-8", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+        for path, body in (("/", stolen), ("/pipeline", f"[{stolen}]"), ("/multi-exec", f"[{stolen}]")):
+            assert ask("POST", path, body, Content_Type=kind) == 415, kind
+    # A name that leads here (DNS rebinding): the browser says it.
+    for host in ("evil.example", f"evil.example:{weir.http_port}", "127.0.0.1.evil.example", "localhost.evil.example", "evil"):
+        assert ask("POST", "/", stolen, Host=host, Content_Type="application/json") == 421, host
+        assert ask("GET", "/v1/keys/kept", Host=host) == 421 and ask("PUT", "/v1/keys/stolen", "1", Host=host) == 421
+        if guarded:
+            assert ask("GET", "/v1/keys/none", Host=host, Authorization="Bearer shop-token") == 404, "a token of its own"
+            assert ask("GET", "/v1/keys/none", Host=host, Authorization="Bearer wrong") == 401
+        else:
+            assert ask("GET", "/v1/keys/none", Host=host, Authorization="Bearer any") == 421, "nobody looks at the token"
+    absolute = b"GET http://evil.example/v1/keys/kept HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert statuses(raw(weir, absolute)) == [421]
+    assert ask("GET", "/v1/keys/stolen") == 404
+    for host in ("127.0.0.1", "localhost", f"LOCALHOST:{weir.http_port}", "[::1]:80", "192.168.1.2"):
+        assert ask("GET", "/v1/keys/none", Host=host) == 404, host
+
+
+def test_pages_that_may_ask(servers):
+    weir = started(servers, "--http-allow-origin", "https://App.example:443,http://localhost:3000", "--http-allow-host", "weir.internal")
+    client = Client("127.0.0.1", weir.http_port, timeout=30)
+    for origin in ("https://app.example", "http://localhost:3000"):
+        asked = {"Origin": origin, "Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "authorization,content-type"}
+        status, body, headers = client.ask("OPTIONS", "/v1/keys/k", **asked)
+        assert (status, body, headers["access-control-allow-origin"], headers["vary"]) == (204, b"", origin, "origin")
+        assert "PUT" in headers["access-control-allow-methods"] and "authorization" in headers["access-control-allow-headers"]
+        assert "access-control-allow-credentials" not in headers
+        assert client.ask("OPTIONS", "/pipeline", **asked)[2]["access-control-allow-methods"] == "POST"
+        foreign = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
+        assert client.ask("PUT", "/v1/keys/k", "v", **foreign)[0] == 204
+        status, body, headers = client.ask("GET", "/v1/keys/k", **foreign)
+        assert (status, body, headers["access-control-allow-origin"]) == (200, b"v", origin)
+        assert "retry-after" in headers["access-control-expose-headers"]
+        status, body = client.command("NOPE", Content_Type="application/json", **foreign)
+        assert status == 400 and "NOPE" in body["error"]
+        assert client.ask("POST", "/", '["SET","k","x"]', Content_Type="text/plain", **foreign)[0] == 415
+        client.close()
+    for origin in ("https://evil.example", "http://app.example", "https://app.example.evil.example", "http://localhost:3001", "null"):
+        status, _, headers = client.ask("OPTIONS", "/", Origin=origin, Access_Control_Request_Method="POST")
+        assert status == 403 and "access-control-allow-origin" not in headers, origin
+        client.close()
+    assert client.ask("OPTIONS", "/")[0] == 405
+    assert "access-control-allow-origin" not in Client("127.0.0.1", weir.http_port, timeout=30).ask("GET", "/v1/keys/k")[2]
+    for host, status in (("weir.internal:80", 200), ("WEIR.internal.", 200), ("weir.internal.evil.example", 421)):
+        assert Client("127.0.0.1", weir.http_port, timeout=30).ask("GET", "/v1/keys/k", Host=host)[0] == status
+
+
+@pytest.mark.parametrize(
+    "request_, status",
+    [
+        (b"HEAD /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        (b"HEAD /v1/keys/k HTTP/1.1\r\n\r\n", 400),
+        (b"HEAD /v1/keys/%4 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"\r\nHEAD /v1/keys/k HTTP/1.1\nHost: localhost\n\n", 400),
+        (b"HEAD /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n", 400),
+        (b"HEAD /v1/keys/" + b"k" * 20_000, 414),
+        (b"HEAD /v1/keys/k HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 100 + b"\r\n", 431),
+        (b"HEAD /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 40_000, 431),
+        (b"HEAD /v1/keys/k HTTP/2.0\r\n\r\n", 505),
+        (b"HEAD /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nExpect: more\r\n\r\n", 417),
+        (b"HEAD /v1/keys/k HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", 421),
+        (b"HEAD /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\nConnection: close\r\n\r\n", 403),
+        (b"HEAD /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\nConnection: close\r\n\r\n", 401),
+        (b"HEAD /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nX-Weir-Tier: urgent\r\nConnection: close\r\n\r\n", 400),
+    ],
+)
+def test_a_request_for_a_head_is_never_answered_with_a_body(weir, request_, status):
+    received = raw(weir, request_, end=False)
+    assert statuses(received) == [status] and received.endswith(b"\r\n\r\n") and received.count(b"\r\n\r\n") == 1, received
+
+
+def test_words_of_scripts_shape_no_headers(servers):
+    weir = started(servers)
+    client = Client("127.0.0.1", weir.http_port, timeout=30)
+    for error in (
+        'THROTTLED scope=a";evil=1 limit=1 remaining=0 retry_after_ms=99999999999999999',
+        "THROTTLED scope=tenant name=x limit=5 remaining=0 retry_after_ms=5 also=tenant:1:1",
+        "OVERLOADED reason=x retry_after_ms=18446744073709551615",
+        "UNAVAILABLE reason=x retry_after_ms=5",
+        "(THROTTLED scope=tenant limit=1 remaining=0 retry_after_ms=5",
+        "NOAUTH x",
+    ):
+        script = f"return redis.error_reply('{error}')"
+        status, body, headers = client.ask("POST", "/", json.dumps(["EVAL", script, 0]))
+        assert status >= 400 and error.split()[0] in json.loads(body)["error"], body
+        for name in ("ratelimit", "ratelimit-policy", "retry-after", "www-authenticate"):
+            assert name not in headers, (error, name)
+
+
 def test_a_body_is_asked_for_once_it_is_known_who_sends_it(weir):
     with socket.create_connection(("127.0.0.1", weir.http_port), timeout=30) as connection:
-        head = b"PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+        head = b"PUT /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
         connection.sendall(head)
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(b"hello")
@@ -269,7 +460,7 @@ def test_a_client_that_does_not_read_grows_nothing(servers):
     client = Client("127.0.0.1", weir.http_port, timeout=30)
     assert client.ask("PUT", "/v1/keys/large", b"x" * 1_000_000)[0] == 204
     before = weir.resident_bytes()
-    get = b"GET /v1/keys/large HTTP/1.1\r\nHost: x\r\n\r\n"
+    get = b"GET /v1/keys/large HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.create_connection(("127.0.0.1", weir.http_port), timeout=30) as careless:
         careless.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         careless.sendall(get * 200)

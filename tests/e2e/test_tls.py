@@ -532,7 +532,7 @@ def test_the_keys_over_http_with_tls(servers, certificates):
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "1"), done.stderr
     # Requests in a row on one connection keep their order, whatever their pieces.
-    asked = b"".join(f"GET /v1/keys/{key} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for key in ("a", "none", "a"))
+    asked = b"".join(f"GET /v1/keys/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for key in ("a", "none", "a"))
     with context(certificates).wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost") as raw:
         for at in range(0, len(asked), 7):
             raw.sendall(asked[at : at + 7])
@@ -554,6 +554,20 @@ def test_a_certificate_names_the_tenant_over_http(servers, certificates, tmp_pat
     assert cart.ask("GET", "other", Authorization="Bearer wrong")[0] == 401
     assert cart.ask("GET", "cart:1") == (200, {"result": "x"})
     assert SecureHttp(port, context(certificates, certificates.nobody)).ask("GET", "cart:1")[0] == 401
+    # A browser sends its certificate along whatever page makes it ask: that is no leave to ask.
+    for headers, status in [
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "evil.example", "Authorization": "Bearer acme:a"}, 200),
+        ({"Content-Type": "text/plain", "Authorization": "Bearer acme:a"}, 200),
+        ({"Origin": "https://evil.example", "Authorization": "Bearer acme:a"}, 403),
+        ({"Content-Type": "application/json"}, 200),
+    ]:
+        asking = SecureHttp(port, context(certificates, certificates.cart))
+        assert asking.ask("SET", "cart:1", "y" if status == 200 else "stolen", **headers)[0] == status, headers
+    assert cart.ask("GET", "cart:1") == (200, {"result": "y"})
     for own_one in (None, certificates.forged):
         with pytest.raises((ssl.SSLError, ConnectionError)):
             SecureHttp(port, context(certificates, own_one)).ask("GET", "cart:1")

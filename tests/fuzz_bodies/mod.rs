@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir::config::Quotas;
 use weir::control::http::{self, Received};
 use weir::control::{Looks, Meter, ProcessFacts, Totals, Versions, View, page};
-use weir::protocol::http::{Conversation, Step};
+use weir::protocol::http::{Authority, Conversation, Rules, Step};
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, reply};
 use weir::routing::Topology;
 use weir::shard::{
@@ -163,7 +163,8 @@ const HTTP_BYTES_SPARE: usize = 64 * 1024;
 const HTTP_BODY_BYTES_MAX: usize = 2_000;
 
 fn conversed(bytes: &[u8], size: usize) -> Conversed {
-    let mut http = Conversation::new(1_000);
+    let rules = Rules { origins: vec!["https://a".into()], hosts: vec!["a".to_owned()] };
+    let mut http = Conversation::new(1_000).with_rules(rules.into());
     let mut conversed = Conversed::default();
     let mut queued = None;
     for piece in bytes.chunks(size) {
@@ -185,7 +186,12 @@ fn conversed(bytes: &[u8], size: usize) -> Conversed {
             let mut step = http.go_on();
             if let Step::Begins(who) = step {
                 let is_wrong = who.as_deref().is_some_and(|who| who.ends_with(b"wrong"));
-                step = if is_wrong { http.refuse("WRONGPASS no") } else { http.admit(HTTP_BODY_BYTES_MAX) };
+                let authority = who.as_deref().map_or(Authority::Ambient, Authority::of);
+                step = if is_wrong {
+                    http.refuse("WRONGPASS no", false)
+                } else {
+                    http.admit(authority, HTTP_BODY_BYTES_MAX)
+                };
             }
             match step {
                 Step::Wait | Step::Begins(_) => break,

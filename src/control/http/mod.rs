@@ -1,10 +1,9 @@
 //! The admin port's HTTP/1.1: small requests, small replies, and one page that takes a body.
 
-mod host;
 mod request;
 mod response;
 
-pub use host::Host;
+pub use crate::protocol::http::Host;
 pub use request::{Body, Head, Received, receive};
 pub use response::Response;
 

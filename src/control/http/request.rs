@@ -3,6 +3,7 @@
 use httparse::{EMPTY_HEADER, Error, Header, Request, Status as Parse};
 
 use super::{Host, Method, PAGES, Persistence, Response, Route, Status};
+use crate::protocol::http::Source;
 use crate::protocol::http::headers::{credentials, lasts, length_of, values};
 
 /// Bytes of a request up to the end of its headers. More is refused.
@@ -115,14 +116,9 @@ fn understand(request: &Request<'_, '_>, length: usize) -> Result<Head, Response
         length,
         body,
         bearer,
-        is_foreign: is_foreign(headers),
+        // Our own page only ever asks its own host for something, of which browsers do not say where it comes from.
+        is_foreign: Source::of(headers) != Source::Unsaid,
     })
-}
-
-/// Our own page only ever asks its own host for something, of which browsers do not say where it comes from.
-fn is_foreign(headers: &[Header<'_>]) -> bool {
-    let elsewhere = |value: &[u8]| !matches!(value, b"same-origin" | b"none");
-    values(headers, "origin").next().is_some() || values(headers, "sec-fetch-site").any(elsewhere)
 }
 
 /// Bodies that nobody asked for are not read, so they must not be taken for the next request.

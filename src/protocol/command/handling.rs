@@ -19,6 +19,25 @@ pub enum Handling {
     Refused(Refusal),
 }
 
+impl Handling {
+    /// Whether such a command tells or changes what its connection is, or would if weir let it pass.
+    pub const fn is_about_connection(self) -> bool {
+        match self {
+            Self::Local(local) => local.is_about_connection(),
+            Self::Refused(refusal) => matches!(
+                refusal,
+                Refusal::Subscribes
+                    | Refusal::Watches
+                    | Refusal::Monitors
+                    | Refusal::StoreClients
+                    | Refusal::Tracks
+                    | Refusal::Silences
+            ),
+            Self::Forward | Self::Split(_) | Self::FanOut(_) => false,
+        }
+    }
+}
+
 /// How the replies to the parts of a split request become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gather {
@@ -109,6 +128,50 @@ impl LocalCommand {
     /// Whether it takes so much work that it has a price: a digest of a password, pages of text, a question to all cores.
     pub const fn is_priced(self) -> bool {
         matches!(self, Self::Auth | Self::ClientKill | Self::ClientList | Self::Command | Self::Info)
+    }
+
+    /// Whether it tells or changes what its connection is: who speaks, in which dialect, in a transaction or not, for how long.
+    /// Over HTTP connections are shared, and nobody has one.
+    pub const fn is_about_connection(self) -> bool {
+        match self {
+            Self::Auth
+            | Self::ClientGetName
+            | Self::ClientId
+            | Self::ClientGetRedir
+            | Self::ClientInfo
+            | Self::ClientKill
+            | Self::ClientList
+            | Self::ClientNoEvict
+            | Self::ClientNoTouch
+            | Self::ClientPause
+            | Self::ClientSetInfo
+            | Self::ClientSetName
+            | Self::ClientUnblock
+            | Self::ClientUnpause
+            | Self::Discard
+            | Self::Exec
+            | Self::Hello
+            | Self::Multi
+            | Self::Quit
+            | Self::ReadOnly
+            | Self::ReadWrite
+            | Self::Reset
+            | Self::Select
+            | Self::Unwatch => true,
+            // Of `QOS` it is `SET` alone, and what stands in `CALL`: see `call.rs`.
+            Self::AclWhoAmI
+            | Self::ClusterKeySlot
+            | Self::Command
+            | Self::ConfigGet
+            | Self::Echo
+            | Self::Help
+            | Self::Info
+            | Self::Lolwut
+            | Self::Ping
+            | Self::Qos
+            | Self::Role
+            | Self::Time => false,
+        }
     }
 
     /// Whether it may stand in a transaction, and is answered by weir when that is carried out. It says something about the

@@ -135,6 +135,15 @@ impl Command {
         }
     }
 
+    /// Whether a request of that name and subcommand tells or changes what its connection is. All of `CLIENT` counts, whatever
+    /// follows.
+    pub fn is_about_connection(&'static self, subcommand: Option<&[u8]>) -> bool {
+        let is_container = self.flags.contains(Flags::CONTAINER);
+        let found =
+            subcommand.filter(|_| is_container).and_then(|given| lookup::find_subcommand(self, given));
+        self.name == "client" || found.unwrap_or(self).handling.is_about_connection()
+    }
+
     /// What weir does with this request. The arguments of a few commands decide: `XREAD` may be forwarded, `XREAD
     /// BLOCK` may not.
     pub fn handling_for(&self, arguments: &Arguments<'_>) -> Handling {

@@ -9,25 +9,12 @@ use serde_json::value::RawValue;
 
 use super::head::{Head, Method, Target};
 use super::{Kind, Status};
-use crate::protocol::encode;
+use crate::protocol::{call, encode};
 use crate::values::limits::{HTTP_COMMANDS_MAX, HTTP_WORDS_MAX};
 
-/// Commands that are about a connection, which a request of HTTP has not.
-const OF_CONNECTIONS: [&str; 13] = [
-    "AUTH",
-    "HELLO",
-    "RESET",
-    "QUIT",
-    "SELECT",
-    "MULTI",
-    "EXEC",
-    "DISCARD",
-    "WATCH",
-    "UNWATCH",
-    "CLIENT",
-    "READONLY",
-    "READWRITE",
-];
+/// The error for commands about a connection, which a request of HTTP has not.
+pub const OF_CONNECTIONS: &str = "that command is about a connection, and a request of HTTP has none of its own: Authorization, X-Weir-User, -Tier and \
+     -Deadline-Ms say who asks, /multi-exec is a transaction";
 
 /// Writes the commands of a request, and says what is to be made of their replies. The error is told to the client.
 pub fn encode_commands(head: &Head, body: &[u8], frames: &mut Vec<u8>) -> Result<Kind, Status> {
@@ -65,7 +52,8 @@ fn of_key(
 ) -> Result<Kind, Status> {
     let no_query = || if query.is_empty() { Ok(()) } else { Err(Status::BadRequest("only PUT takes ?ttl=")) };
     match method {
-        Method::Get | Method::Head => {
+        // A preflight is answered when its head is there.
+        Method::Get | Method::Head | Method::Preflight { .. } => {
             no_query()?;
             request(frames, &[b"GET", key]);
             Ok(Kind::Get)
@@ -155,17 +143,11 @@ fn command(text: &[u8], frames: &mut Vec<u8>) -> Result<(), Status> {
     let words = elements::<HTTP_WORDS_MAX>(text)?;
     let words =
         words.iter().map(|word| word_of(word.get())).collect::<Result<Vec<Cow<'_, str>>, Status>>()?;
-    let Some(name) = words.first().filter(|name| !name.is_empty()) else {
+    if words.first().is_none_or(|name| name.is_empty()) {
         return Err(Status::BadRequest("a command begins with its name"));
-    };
-    let is_of_connection = OF_CONNECTIONS.iter().any(|known| name.eq_ignore_ascii_case(known));
-    let changes_terms =
-        name.eq_ignore_ascii_case("QOS") && words.get(1).is_some_and(|word| word.eq_ignore_ascii_case("SET"));
-    if is_of_connection || changes_terms {
-        return Err(Status::BadRequest(
-            "that command is about a connection, and a request of HTTP has none of its own: Authorization, X-Weir-User, -Tier and \
-             -Deadline-Ms say who asks, /multi-exec is a transaction",
-        ));
+    }
+    if call::is_about_connection(words.iter().map(|word| word.as_bytes())) {
+        return Err(Status::BadRequest(OF_CONNECTIONS));
     }
     encode::request(frames, words.iter().map(|word| word.as_bytes()));
     Ok(())
@@ -187,11 +169,16 @@ fn word_of(raw: &str) -> Result<Cow<'_, str>, Status> {
 mod tests {
     use super::*;
     use crate::protocol::http::head::Length;
+    use crate::protocol::http::{Host, Source};
 
     fn head(method: Method, target: Target) -> Head {
         Head {
             method,
             target,
+            host: Host::Address,
+            source: Source::Unsaid,
+            origin: None,
+            is_json: true,
             length: Length::Known(0),
             waits: false,
             keeps: true,
@@ -235,6 +222,8 @@ mod tests {
             "[\"Multi\"]",
             "[\"QOS\",\"set\",\"TIER\",\"batch\"]",
             "[\"HELLO\",3]",
+            "[\"qos\",\"Call\",\"multi\"]",
+            "[\"QOS\",\"CALL\",\"TIER\",\"batch\",\"QOS\",\"CALL\",\"QUIT\"]",
             "\"GET\"",
         ] {
             assert!(matches!(one(body), Err(Status::BadRequest(_))), "{body}");

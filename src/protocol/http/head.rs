@@ -1,10 +1,14 @@
 //! The head of a request: where it goes, what follows it, who asks on which terms. Read more strictly than others do, so that weir and
 //! whatever stands before it never disagree on where a request ends (RFC 9112).
 
+use std::sync::Arc;
+
 use httparse::{EMPTY_HEADER, Error, Header, Request, Status as Parse};
 
 use super::Status;
 use super::headers::{lasts, length_of, values};
+use super::host::Host;
+use super::source::Source;
 use crate::values::percent_decoded;
 
 /// Bytes of a head, and of the line that it begins with.
@@ -13,15 +17,6 @@ const LINE_BYTES_MAX: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;
 /// What is looked at each time more of it comes.
 const SHORT_BYTES: usize = 1024;
-
-/// What the bytes received so far amount to.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Received {
-    /// No whole head yet.
-    Partial,
-    /// A head, and where it ends.
-    Whole(Head, usize),
-}
 
 /// What a request is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +48,13 @@ pub enum Method {
     Put,
     Delete,
     Post,
+    /// A browser asks on behalf of a page which methods and headers that page may use (CORS preflight).
+    Preflight {
+        /// Which methods there are.
+        allowed: &'static str,
+        /// The page is of a wider network than this server is.
+        crosses_networks: bool,
+    },
 }
 
 /// A request up to its body.
@@ -60,6 +62,14 @@ pub enum Method {
 pub struct Head {
     pub method: Method,
     pub target: Target,
+    /// The name by which the request was sent here.
+    pub host: Host,
+    /// The page that made a browser send it.
+    pub source: Source,
+    /// The origin of that page, once it is known that it may read the response.
+    pub origin: Option<Arc<str>>,
+    /// No header says that the body is anything else than JSON.
+    pub is_json: bool,
     pub length: Length,
     /// The client holds its body back until it is told to go on.
     pub waits: bool,
@@ -75,19 +85,38 @@ pub struct Head {
     pub in_base64: bool,
 }
 
+impl Head {
+    /// Nothing follows it.
+    pub fn has_no_body(&self) -> bool {
+        self.length == Length::Known(0)
+    }
+}
+
+/// True for a request that asks for a head alone, however little of it has come or is right. Responses to it have no body.
+pub fn wants_head_alone(bytes: &[u8]) -> bool {
+    without_empty_line(bytes).starts_with(b"HEAD ")
+}
+
+/// Bytes behind the one empty line that may stand before a request line (RFC 9112, 2.2).
+fn without_empty_line(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\r\n").unwrap_or(bytes)
+}
+
 /// Is it worth a look, after so many of the bytes were in vain?
 pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
     let new = &bytes[seen.saturating_sub(3).min(bytes.len())..];
+    let line_bytes_max = LINE_BYTES_MAX + (bytes.len() - without_empty_line(bytes).len());
     bytes.len() <= SHORT_BYTES
         || bytes.len() >= HEAD_BYTES_MAX
+        || (seen..bytes.len()).contains(&line_bytes_max)
         || new.windows(4).any(|four| four == b"\r\n\r\n")
 }
 
-/// Reads a head from the start of what was received.
-pub fn receive(bytes: &[u8]) -> Result<Received, Status> {
-    // RFC 9112, 2.2: one empty line before a request line is let pass.
-    let skipped = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
-    let bytes = &bytes[skipped..];
+/// Reads a head from the start of what was received, and says where it ends; nothing while it is not there as a whole.
+pub fn receive(bytes: &[u8]) -> Result<Option<(Head, usize)>, Status> {
+    let received = bytes.len();
+    let bytes = without_empty_line(bytes);
+    let skipped = received - bytes.len();
     let shown = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
     let line_end = shown.iter().position(|byte| *byte == b'\n');
     if line_end.unwrap_or(shown.len()) > LINE_BYTES_MAX {
@@ -111,12 +140,12 @@ pub fn receive(bytes: &[u8]) -> Result<Received, Status> {
     }
     let Some(end) = end else {
         let is_full = shown.len() == HEAD_BYTES_MAX;
-        return if is_full { Err(Status::HeadersTooLarge) } else { Ok(Received::Partial) };
+        return if is_full { Err(Status::HeadersTooLarge) } else { Ok(None) };
     };
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
     match request.parse(head) {
-        Ok(Parse::Complete(_)) => Ok(Received::Whole(understand(&request)?, end + skipped)),
+        Ok(Parse::Complete(_)) => Ok(Some((understand(&request)?, end + skipped))),
         Ok(Parse::Partial) | Err(Error::HeaderName | Error::HeaderValue | Error::NewLine) => {
             Err(Status::BadRequest("a header is malformed"))
         }
@@ -134,20 +163,37 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
     if hosts > 1 || (is_modern && hosts == 0) {
         return Err(Status::BadRequest("one header Host is wanted"));
     }
+    let host = Host::read(values(headers, "host"));
+    let mut host = host.ok_or(Status::BadRequest("the header Host is no name and no address"))?;
     let length = length(headers, is_modern)?;
-    let (path, query) = path_of(request.path.unwrap_or_default())?;
+    let (authority, path, query) = parts_of(request.path.unwrap_or_default())?;
+    if let Some(authority) = authority {
+        // RFC 9112, 3.2.2: such a target says it better than Host. A name in either of them is looked at.
+        let said = Host::read(std::iter::once(authority.as_bytes()));
+        let said = said.ok_or(Status::BadRequest("the target has no name and no address"))?;
+        if let Host::Name(_) = said {
+            host = said;
+        }
+    }
     let (target, allowed) = target(path, query)?;
+    let source = Source::of(headers);
+    let asks_for_page =
+        source != Source::Unsaid && values(headers, "access-control-request-method").next().is_some();
+    let crosses_networks =
+        values(headers, "access-control-request-private-network").any(|value| value == b"true");
     let method = match request.method.unwrap_or_default() {
         "GET" => Method::Get,
         "HEAD" => Method::Head,
         "PUT" => Method::Put,
         "DELETE" => Method::Delete,
         "POST" => Method::Post,
+        "OPTIONS" if asks_for_page => Method::Preflight { allowed, crosses_networks },
         _ => return Err(Status::MethodNotAllowed(allowed)),
     };
-    let fits = match target {
-        Target::Key(..) => method != Method::Post,
-        _ => method == Method::Post,
+    let fits = match (&target, method) {
+        (_, Method::Preflight { .. }) => true,
+        (Target::Key(..), method) => method != Method::Post,
+        (_, method) => method == Method::Post,
     };
     if !fits {
         return Err(Status::MethodNotAllowed(allowed));
@@ -159,7 +205,7 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
         Some(length) => length,
     };
     if !takes_body && length != Length::Known(0) {
-        return Err(Status::BadRequest("GET, HEAD and DELETE have no body here"));
+        return Err(Status::BadRequest("GET, HEAD, DELETE and OPTIONS have no body here"));
     }
     let expected = values(headers, "expect").next().filter(|_| is_modern);
     let waits = expected.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
@@ -175,6 +221,10 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
     Ok(Head {
         method,
         target,
+        host,
+        source,
+        origin: None,
+        is_json: is_json(headers),
         length,
         waits,
         keeps: lasts(headers, is_modern),
@@ -210,20 +260,35 @@ fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Sta
     }
 }
 
-/// Path and query; also of a whole address, as proxies are sent it.
-fn path_of(target: &str) -> Result<(&str, &str), Status> {
-    let origin = match target.split_once("://") {
+/// Path and query; of a whole address, as proxies are sent it, also the server that it names.
+fn parts_of(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
+    let (authority, origin) = match target.split_once("://") {
         Some((scheme, rest))
             if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") =>
         {
-            rest.find('/').map_or("/", |slash| &rest[slash..])
+            let end = rest.find(['/', '?']).unwrap_or(rest.len());
+            let origin = if rest[end..].starts_with('/') { &rest[end..] } else { "/" };
+            (Some(&rest[..end]), origin)
         }
-        _ => target,
+        _ => (None, target),
     };
     if !origin.starts_with('/') {
         return Err(Status::BadRequest("a path is wanted"));
     }
-    Ok(origin.split_once('?').unwrap_or((origin, "")))
+    let (path, query) = origin.split_once('?').unwrap_or((origin, ""));
+    Ok((authority, path, query))
+}
+
+/// True unless a header says that the body is something else. Pages of other sites can have a browser send some types without asking
+/// first (`text/plain`, forms), JSON not among them. Programs often say nothing; a browser then says where the page is from.
+fn is_json(headers: &[Header<'_>]) -> bool {
+    let mut kinds = values(headers, "content-type");
+    let Some(kind) = kinds.next() else { return true };
+    if kinds.next().is_some() {
+        return false;
+    }
+    let end = kind.iter().position(|byte| *byte == b';').unwrap_or(kind.len());
+    kind[..end].trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
 fn target(path: &str, query: &str) -> Result<(Target, &'static str), Status> {
@@ -270,11 +335,11 @@ mod tests {
 
     fn head(text: &str) -> Result<Head, Status> {
         match receive(text.as_bytes())? {
-            Received::Whole(head, length) => {
+            Some((head, length)) => {
                 assert_eq!(length, text.len(), "{text:?}");
                 Ok(head)
             }
-            Received::Partial => panic!("a whole head: {text:?}"),
+            None => panic!("a whole head: {text:?}"),
         }
     }
 
@@ -377,8 +442,72 @@ mod tests {
     }
 
     #[test]
+    fn what_browsers_say_is_read() {
+        let post = |headers: &str| {
+            head(&format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n{headers}\r\n"))
+                .expect("well formed")
+        };
+        for kind in ["application/json", "Application/JSON; charset=utf-8", "application/json ;x"] {
+            assert!(post(&format!("Content-Type: {kind}\r\n")).is_json, "{kind}");
+        }
+        assert!(post("").is_json, "programs often say nothing");
+        for headers in [
+            "Content-Type: text/plain\r\n",
+            "Content-Type: text/plain; a=application/json\r\n",
+            "Content-Type: application/jsonx\r\n",
+            "Content-Type: application/x-www-form-urlencoded\r\n",
+            "Content-Type: multipart/form-data; boundary=application/json\r\n",
+            "Content-Type: application/json, text/plain\r\n",
+            "Content-Type: application/json\r\nContent-Type: text/plain\r\n",
+            "Content-Type: \r\n",
+        ] {
+            assert!(!post(headers).is_json, "{headers:?}");
+        }
+        assert_eq!(post("Origin: null\r\n").source, Source::Page(b"null".to_vec()));
+        let options = |headers: &str| {
+            receive(format!("OPTIONS /v1/keys/k HTTP/1.1\r\nHost: x\r\n{headers}\r\n").as_bytes())
+        };
+        let Ok(Some((preflight, _))) = options("Origin: https://a\r\nAccess-Control-Request-Method: PUT\r\n")
+        else {
+            panic!("a preflight")
+        };
+        let (allowed, crosses_networks) = ("GET, HEAD, PUT, DELETE", false);
+        assert_eq!(preflight.method, Method::Preflight { allowed, crosses_networks });
+        for headers in ["", "Origin: https://a\r\n", "Access-Control-Request-Method: PUT\r\n"] {
+            assert_eq!(options(headers), Err(Status::MethodNotAllowed(allowed)), "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_in_the_target_or_in_the_header_is_a_name() {
+        let named = |target: &str, host: &str| {
+            head(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n")).map(|head| head.host)
+        };
+        let evil = || Ok(Host::Name("evil.example".to_owned()));
+        assert_eq!(named("/v1/keys/k", "127.0.0.1:7380"), Ok(Host::Address));
+        assert_eq!(named("/v1/keys/k", "evil.example"), evil());
+        assert_eq!(named("http://evil.example/v1/keys/k", "127.0.0.1"), evil());
+        assert_eq!(named("http://127.0.0.1:1/v1/keys/k", "evil.example"), evil());
+        assert_eq!(named("http://[::1]:1/v1/keys/k", "localhost"), Ok(Host::Address));
+        for (target, host) in [("/v1/keys/k", "a:b"), ("http://a:b/v1/keys/k", "x"), ("/v1/keys/k", "[::1")] {
+            assert!(matches!(named(target, host), Err(Status::BadRequest(_))), "{target} {host}");
+        }
+    }
+
+    #[test]
+    fn a_request_for_a_head_is_one_however_little_of_it_is_right() {
+        for text in ["HEAD ", "HEAD /v2 HTTP/1.1\r\nHost: x\r\n\r\n", "\r\nHEAD / HTTP/9", "HEAD \0\r\n\r\n"]
+        {
+            assert!(wants_head_alone(text.as_bytes()), "{text:?}");
+        }
+        for text in ["", "\r\n", "HEAD", "HEADS / HTTP/1.1", "head / HTTP/1.1", "GET /HEAD HTTP/1.1"] {
+            assert!(!wants_head_alone(text.as_bytes()), "{text:?}");
+        }
+    }
+
+    #[test]
     fn every_part_of_a_head_is_a_part() {
         let text = b"PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n";
-        (0..text.len()).for_each(|end| assert_eq!(receive(&text[..end]), Ok(Received::Partial), "{end}"));
+        (0..text.len()).for_each(|end| assert_eq!(receive(&text[..end]), Ok(None), "{end}"));
     }
 }

@@ -10,6 +10,7 @@
 //! | what | file |
 //! |---|---|
 //! | what a request begins with, and what is wrong with it | `head.rs`, `headers.rs` |
+//! | names by which it may be asked for, and web pages that may | `host.rs`, `source.rs` |
 //! | what follows: so many bytes, or chunks | `body.rs` |
 //! | a request as commands | `command.rs` |
 //! | replies as JSON | `answer.rs` |
@@ -21,19 +22,36 @@ mod body;
 mod command;
 mod head;
 pub mod headers;
+mod host;
 mod quotas;
 mod response;
+mod source;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use answer::Reply;
 use body::Body;
-use head::{HEAD_BYTES_MAX, Head, Length, Received};
+pub use command::OF_CONNECTIONS;
+use head::{HEAD_BYTES_MAX, Head, Method, Target};
+pub use host::Host;
 pub use quotas::note_quotas;
-use response::Manner;
 pub use response::Status;
+use response::{Failure, Manner};
+pub use source::{Authority, Rules, Source};
 
 use super::ReplyScanner;
+
+/// Stands in the place of the `-` before an error reply that weir worded itself. Stores do not send this type to connections that speak
+/// RESP2, and no script can have them do so, so nobody else's words are taken for weir's.
+const OWN: u8 = b'(';
+
+/// Marks a reply as worded by weir, if it is an error.
+pub fn mark_own(reply: &mut [u8]) {
+    if let Some(kind) = reply.first_mut().filter(|kind| **kind == b'-') {
+        *kind = OWN;
+    }
+}
 
 /// What is made of the replies to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,12 +120,19 @@ pub struct Conversation {
     taken: usize,
     /// How they are asked for.
     wishes: Vec<Vec<u8>>,
+    /// What the request under way says of who asks (`Authorization`).
+    claim: Option<Vec<u8>>,
+    /// None of its commands was taken on yet.
+    is_at_start: bool,
+    /// Its commands are refused from now on, in the words of an error reply.
+    void: Option<String>,
     asked: VecDeque<Asked>,
     scanner: ReplyScanner,
     /// A reply that is not whole yet.
     partial: Vec<u8>,
     out: Vec<u8>,
-    known_by: Option<Vec<u8>>,
+    /// Web pages that may ask, and names by which they may.
+    rules: Arc<Rules>,
     /// Responses are not larger.
     response_bytes_max: usize,
     is_over: bool,
@@ -123,14 +148,23 @@ impl Conversation {
             frames: Vec::new(),
             taken: 0,
             wishes: Vec::new(),
+            claim: None,
+            is_at_start: false,
+            void: None,
             asked: VecDeque::new(),
             scanner: ReplyScanner::default(),
             partial: Vec::new(),
             out: Vec::new(),
-            known_by: None,
+            rules: Arc::default(),
             response_bytes_max,
             is_over: false,
         }
+    }
+
+    /// The same where pages and names are served that are not by default.
+    #[must_use]
+    pub fn with_rules(self, rules: Arc<Rules>) -> Self {
+        Self { rules, ..self }
     }
 
     /// More has come.
@@ -164,21 +198,6 @@ impl Conversation {
         !self.is_over && (!self.held.is_empty() || !matches!(self.coming, Coming::Nothing))
     }
 
-    /// What its connection is known by: the last `Authorization` that was right.
-    pub fn known_by(&self) -> &Option<Vec<u8>> {
-        &self.known_by
-    }
-
-    /// It is known by that from now on.
-    pub fn remember_who(&mut self, known_by: Option<Vec<u8>>) {
-        self.known_by = known_by;
-    }
-
-    /// It is known by nothing.
-    pub fn forget_who(&mut self) {
-        self.known_by = None;
-    }
-
     /// Commands that are to be taken on, as far as they were not.
     pub fn frames(&self) -> &[u8] {
         &self.frames[self.taken..]
@@ -189,8 +208,29 @@ impl Conversation {
         &self.wishes
     }
 
+    /// What the request under way says of who asks (`Authorization`).
+    pub fn claim(&self) -> Option<&[u8]> {
+        self.claim.as_deref()
+    }
+
+    /// True while none of the commands of the request under way was taken on.
+    pub fn is_at_start(&self) -> bool {
+        self.is_at_start
+    }
+
+    /// The error that the remaining commands of the request under way are answered with, if they are not carried out.
+    pub fn void(&self) -> Option<&str> {
+        self.void.as_deref()
+    }
+
+    /// The remaining commands of the request under way are not carried out.
+    pub fn make_void(&mut self, error: String) {
+        self.void = Some(error);
+    }
+
     /// So many bytes of the commands were taken on.
     pub fn take(&mut self, bytes: usize) {
+        self.is_at_start = false;
         self.taken += bytes;
         if self.taken == self.frames.len() {
             self.taken = 0;
@@ -213,18 +253,16 @@ impl Conversation {
                 Step::Wait
             }
             Coming::Nothing => match head::receive(&self.held) {
-                Ok(Received::Partial) => {
+                Ok(None) => {
                     self.seen = self.held.len();
                     Step::Wait
                 }
-                Ok(Received::Whole(head, length)) => {
+                Ok(Some((head, length))) => {
                     self.held.drain(..length);
                     self.seen = 0;
-                    let who = head.authorization.clone();
-                    self.coming = Coming::Head(head);
-                    Step::Begins(who)
+                    self.meet(head)
                 }
-                Err(status) => self.give_up(Manner::LAST, status),
+                Err(status) => self.give_up(self.last_manner(), status),
             },
             Coming::Head(head) => {
                 let who = head.authorization.clone();
@@ -248,11 +286,37 @@ impl Conversation {
         }
     }
 
-    /// Who asks is known, and may send so many bytes.
-    pub fn admit(&mut self, bytes_max: usize) -> Step {
+    /// A request has begun: what does not depend on who asks is seen to first.
+    fn meet(&mut self, mut head: Head) -> Step {
+        match head.source.admit(&self.rules) {
+            Ok(origin) => head.origin = origin,
+            Err(_) => return self.deny(&head, Status::Forbidden),
+        }
+        if let Method::Preflight { allowed, crosses_networks } = head.method {
+            let manner = manner(&head, head.keeps);
+            let mut text = Vec::new();
+            response::preflight(&mut text, &manner, allowed, crosses_networks);
+            self.tell(text, manner);
+            return Step::Told;
+        }
+        let who = head.authorization.clone();
+        self.coming = Coming::Head(head);
+        Step::Begins(who)
+    }
+
+    /// Who asks is known, by what right, and may send so many bytes. What browsers send by themselves has fewer rights: they can be
+    /// made to send it by anybody's page.
+    pub fn admit(&mut self, authority: Authority, bytes_max: usize) -> Step {
         let Coming::Head(head) = std::mem::replace(&mut self.coming, Coming::Nothing) else {
             return Step::Wait;
         };
+        if authority == Authority::Ambient && !head.host.is_known(&self.rules.hosts) {
+            return self.deny(&head, Status::MisdirectedRequest);
+        }
+        let has_commands = !matches!(head.target, Target::Key(..));
+        if authority != Authority::Token && has_commands && !head.is_json {
+            return self.deny(&head, Status::UnsupportedMediaType);
+        }
         match Body::new(head.length, bytes_max) {
             Ok(body) if head.waits && !body.is_whole() && self.held.is_empty() => {
                 self.tell(response::GO_ON.to_vec(), manner(&head, true));
@@ -267,36 +331,56 @@ impl Conversation {
         }
     }
 
-    /// Who asks is told no, in the words of an error reply. What follows a head that is refused cannot be trusted to be a body.
-    pub fn refuse(&mut self, error: &str) -> Step {
+    /// Who asks is told no, in the words of an error reply of weir's own. What follows a head that is refused cannot be trusted to be a
+    /// body. With `is_last` the connection ends with that, and the response says so.
+    pub fn refuse(&mut self, error: &str, is_last: bool) -> Step {
         let head = match std::mem::replace(&mut self.coming, Coming::Nothing) {
             Coming::Head(head) | Coming::Body(head, _) => Some(head),
             Coming::Nothing => None,
         };
-        let keeps = head.as_ref().is_some_and(|head| head.keeps && head.length == Length::Known(0));
+        let keeps = !is_last && head.as_ref().is_some_and(|head| head.keeps && head.has_no_body());
         let manner = head.map_or(Manner::LAST, |head| manner(&head, keeps));
         let mut text = Vec::new();
-        response::fail(&mut text, manner, error, false);
+        response::fail(&mut text, &manner, Failure { text: error, is_own: true }, false);
         self.tell(text, manner);
         Step::Told
     }
 
     /// The request that is coming took too long.
     pub fn time_out(&mut self) -> Step {
-        self.give_up(Manner::LAST, Status::Timeout)
+        let manner = match &self.coming {
+            Coming::Head(head) | Coming::Body(head, _) => manner(head, false),
+            Coming::Nothing => self.last_manner(),
+        };
+        self.give_up(manner, Status::Timeout)
+    }
+
+    /// How a request is answered whose head was not understood: that is the last one.
+    fn last_manner(&self) -> Manner {
+        Manner { is_head: head::wants_head_alone(&self.held), ..Manner::LAST }
+    }
+
+    /// A request is refused whose head was understood. The connection lasts if nothing follows that head.
+    fn deny(&mut self, head: &Head, status: Status) -> Step {
+        let manner = manner(head, head.keeps && head.has_no_body());
+        let mut text = Vec::new();
+        response::refuse(&mut text, &manner, status);
+        self.tell(text, manner);
+        Step::Told
     }
 
     fn give_up(&mut self, manner: Manner, status: Status) -> Step {
         let manner = Manner { keeps: false, ..manner };
         let mut text = Vec::new();
-        response::refuse(&mut text, manner, status);
+        response::refuse(&mut text, &manner, status);
         self.tell(text, manner);
         Step::Told
     }
 
     fn tell(&mut self, text: Vec<u8>, manner: Manner) {
+        let keeps = manner.keeps;
         self.asked.push_back(Asked { kind: Kind::Told, manner, in_base64: false, text, is_too_large: false });
-        self.end_unless(manner.keeps);
+        self.end_unless(keeps);
     }
 
     fn end_unless(&mut self, keeps: bool) {
@@ -312,16 +396,18 @@ impl Conversation {
             Ok(kind) => {
                 let text = if matches!(kind, Kind::Pipeline { .. }) { vec![b'['] } else { Vec::new() };
                 let in_base64 = head.in_base64;
+                let keeps = manner.keeps;
                 self.asked.push_back(Asked { kind, manner, in_base64, text, is_too_large: false });
-                self.wishes = head.wishes;
-                self.end_unless(manner.keeps);
+                (self.wishes, self.claim) = (head.wishes, head.authorization);
+                (self.is_at_start, self.void) = (true, None);
+                self.end_unless(keeps);
                 Step::Commands
             }
             Err(status) => {
                 self.frames = Vec::new();
                 // Its body is behind us, so the connection may last.
                 let mut text = Vec::new();
-                response::refuse(&mut text, manner, status);
+                response::refuse(&mut text, &manner, status);
                 self.tell(text, manner);
                 Step::Told
             }
@@ -364,26 +450,26 @@ impl Conversation {
 }
 
 fn manner(head: &Head, keeps: bool) -> Manner {
-    Manner { keeps, is_head: head.method == head::Method::Head, is_modern: head.is_modern }
+    let origin = head.origin.clone();
+    Manner { keeps, is_head: head.method == Method::Head, is_modern: head.is_modern, origin }
 }
 
 impl Asked {
     /// One more reply to it. Whether it was the last one: then the response is written.
     fn hear(&mut self, reply: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
         let Self { kind, manner, in_base64, text, is_too_large } = self;
-        // One of many is told without what is for headers.
-        let shown = if matches!(kind, Kind::Pipeline { .. }) { quotas::shown(reply) } else { None };
-        let mut reply = shown.as_deref().unwrap_or(reply);
-        let (manner, in_base64) = (*manner, *in_base64);
-        let error = if let [b'-', line @ .., b'\r', b'\n'] = reply {
+        let (manner, in_base64) = (&*manner, *in_base64);
+        let (mut reply, is_own) = (reply, reply.first() == Some(&OWN));
+        let error = if let [b'-' | OWN, line @ .., b'\r', b'\n'] = reply {
             Some(String::from_utf8_lossy(line))
         } else {
             None
         };
+        let failure = error.as_deref().map(|text| Failure { text, is_own });
         match kind {
             Kind::Told => out.append(text),
-            Kind::Get | Kind::Put | Kind::Delete => match (&*kind, error) {
-                (_, Some(error)) => response::fail(out, manner, &error, true),
+            Kind::Get | Kind::Put | Kind::Delete => match (&*kind, failure) {
+                (_, Some(failure)) => response::fail(out, manner, failure, true),
                 (Kind::Get, None) => match answer::next(&mut reply) {
                     Some(Reply::Bulk(value)) => {
                         response::write(out, manner, 200, "", Some((response::BYTES, value)));
@@ -394,8 +480,8 @@ impl Asked {
                 _ => response::write(out, manner, 204, "", None),
             },
             Kind::Command => {
-                if let Some(error) = error {
-                    response::fail(out, manner, &error, false);
+                if let Some(failure) = failure {
+                    response::fail(out, manner, failure, false);
                 } else {
                     text.extend_from_slice(b"{\"result\":");
                     let _ = answer::write_json(text, &mut reply, in_base64);
@@ -408,7 +494,10 @@ impl Asked {
                     if !std::mem::take(first) {
                         text.push(b',');
                     }
-                    write_outcome(text, &mut reply, in_base64);
+                    match failure {
+                        Some(failure) => write_failure(text, failure),
+                        None => write_outcome(text, &mut reply, in_base64),
+                    }
                     // Nothing is kept of what is too much: it is told so in the end.
                     *is_too_large = text.len() > bytes_max;
                     if *is_too_large {
@@ -420,7 +509,7 @@ impl Asked {
                     return false;
                 }
                 if *is_too_large {
-                    response::fail(out, manner, &too_large(bytes_max), false);
+                    fail_too_large(out, manner, bytes_max);
                 } else {
                     text.push(b']');
                     finish(out, manner, text, bytes_max);
@@ -435,9 +524,11 @@ impl Asked {
                 return false;
             }
             Kind::Transaction { .. } => {
-                if let Some(error) = error {
+                if let Some(failure) = failure {
                     let why = String::from_utf8_lossy(text).into_owned();
-                    response::fail(out, manner, if why.is_empty() { &error } else { &why }, false);
+                    // Weir queues requests itself, so what cannot be queued was refused in its words.
+                    let queueing = Failure { text: &why, is_own: true };
+                    response::fail(out, manner, if why.is_empty() { failure } else { queueing }, false);
                 } else {
                     write_outcomes(text, reply, in_base64);
                     finish(out, manner, text, bytes_max);
@@ -446,6 +537,14 @@ impl Asked {
         }
         true
     }
+}
+
+/// `{"error":...}`, without what was noted for headers.
+fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>) {
+    let shown = if failure.is_own { quotas::taken_off(failure.text).0 } else { failure.text };
+    text.extend_from_slice(b"{\"error\":");
+    answer::write_text(text, shown.as_bytes(), false);
+    text.push(b'}');
 }
 
 /// `{"result":...}` or `{"error":...}`, of the next reply.
@@ -473,16 +572,17 @@ fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], in_base64: bool) {
     text.push(b']');
 }
 
-fn finish(out: &mut Vec<u8>, manner: Manner, text: &[u8], bytes_max: usize) {
+fn finish(out: &mut Vec<u8>, manner: &Manner, text: &[u8], bytes_max: usize) {
     if text.len() > bytes_max {
-        response::fail(out, manner, &too_large(bytes_max), false);
+        fail_too_large(out, manner, bytes_max);
     } else {
         response::write(out, manner, 200, "", Some((response::JSON, text)));
     }
 }
 
-fn too_large(bytes_max: usize) -> String {
-    format!("ERR the response is larger than {bytes_max} bytes (--max-reply-bytes)")
+fn fail_too_large(out: &mut Vec<u8>, manner: &Manner, bytes_max: usize) {
+    let text = format!("ERR the response is larger than {bytes_max} bytes (--max-reply-bytes)");
+    response::fail(out, manner, Failure { text: &text, is_own: true }, false);
 }
 
 #[cfg(test)]

@@ -7,7 +7,9 @@ use std::fmt::Write;
 /// What stands before it.
 const ALSO: &str = " also=";
 /// The scopes that there are, as headers call them.
-const SCOPES: [&str; 3] = ["global", "tenant", "user"];
+const SCOPES: [&str; 4] = ["global", "tenant", "user", "key"];
+/// The largest number that a structured field may have (RFC 9651: fifteen digits).
+const NUMBER_MAX: u64 = 999_999_999_999_999;
 
 /// Notes other quotas behind a refusal: scope, request units per second, and how many are left.
 pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
@@ -22,30 +24,30 @@ pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
     refusal.extend_from_slice(b"\r\n");
 }
 
-/// A refusal as it is shown, and what was noted behind it.
+/// A refusal of weir's own as it is shown, and what was noted behind it.
 pub(super) fn taken_off(error: &str) -> (&str, &str) {
-    let noted = error.rsplit_once(ALSO).filter(|_| error.starts_with("THROTTLED "));
-    noted.unwrap_or((error, ""))
+    // What is noted is the last word: a name within the refusal may hold anything else.
+    let noted = error.rsplit_once(ALSO).filter(|(_, noted)| !noted.contains(' '));
+    noted.filter(|_| error.starts_with("THROTTLED ")).unwrap_or((error, ""))
 }
 
-/// The same of a whole reply: that without it, if there is something to take off.
-pub(super) fn shown(reply: &[u8]) -> Option<Vec<u8>> {
-    let line = reply.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
-    let (error, noted) = taken_off(std::str::from_utf8(line).ok()?);
-    (!noted.is_empty()).then(|| format!("-{error}\r\n").into_bytes())
+/// A scope that weir knows, for headers.
+pub(super) fn scope_of(text: &str) -> Option<&'static str> {
+    SCOPES.into_iter().find(|scope| *scope == text)
 }
 
 /// What `RateLimit-Policy` and `RateLimit` say of a quota that refused and of those noted.
 pub(super) fn headers(
-    (scope, limit, remaining, seconds): (&str, u64, u64, u64),
+    (scope, limit, remaining, seconds): (&'static str, u64, u64, u64),
     noted: &str,
 ) -> (String, String) {
+    let [limit, remaining] = [limit, remaining].map(|number| number.min(NUMBER_MAX));
     let mut policy = format!("\"{scope}\";q={limit};w=1;weir-unit=\"ru\"");
     let mut state = format!("\"{scope}\";r={remaining};t={seconds}");
     for one in noted.split(',') {
         let mut parts = one.split(':');
-        let scope = parts.next().filter(|scope| SCOPES.contains(scope));
-        let mut number = || parts.next()?.parse::<u64>().ok();
+        let scope = parts.next().and_then(scope_of);
+        let mut number = || Some(parts.next()?.parse::<u64>().ok()?.min(NUMBER_MAX));
         if let (Some(scope), Some(limit), Some(left)) = (scope, number(), number()) {
             // Memory takes what is written to it.
             let _ = write!(policy, ", \"{scope}\";q={limit};w=1;weir-unit=\"ru\"");
@@ -65,11 +67,10 @@ mod tests {
         let mut noted = refusal.as_bytes().to_vec();
         note_quotas(&mut noted, &[]);
         assert_eq!(noted, refusal.as_bytes());
-        assert_eq!(shown(&noted), None);
         note_quotas(&mut noted, &[("tenant", 5_000, 312), ("global", 100_000, 99_000)]);
-        assert_eq!(shown(&noted).as_deref(), Some(refusal.as_bytes()));
         let line = String::from_utf8(noted).expect("text");
-        let (_, told) = taken_off(line[1..].trim_end());
+        let (shown, told) = taken_off(line[1..].trim_end());
+        assert_eq!(shown, refusal[1..].trim_end());
         let (policy, state) = headers(("user", 10, 0, 1), told);
         assert_eq!(
             policy,
@@ -81,9 +82,20 @@ mod tests {
 
     #[test]
     fn what_a_store_says_is_left_as_it_is() {
-        for reply in ["-ERR x also=tenant:1:1\r\n", "+OK\r\n", "-THROTTLED\r\n", "$-1\r\n"] {
-            assert_eq!(shown(reply.as_bytes()), None);
+        for error in [
+            "ERR x also=tenant:1:1",
+            "THROTTLED",
+            "THROTTLED scope=key name=x also=tenant:1:1 limit=1 remaining=0",
+        ] {
+            assert_eq!(taken_off(error), (error, ""));
         }
+        let (policy, state) =
+            headers(("key", u64::MAX, u64::MAX, 1), "tenant:18446744073709551615:18446744073709551615");
+        assert!(
+            policy.contains("\"tenant\";q=999999999999999;") && policy.contains("\"key\";q=999999999999999;"),
+            "{policy}"
+        );
+        assert!(state.contains("r=999999999999999;t=1") && !state.contains("1844"), "{state}");
         let (policy, _) = headers(("key", 1, 0, 1), "a\";q=1:2:3,tenant:x:1,tenant,,:::");
         assert_eq!(policy, "\"key\";q=1;w=1;weir-unit=\"ru\"");
     }

@@ -2,16 +2,19 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::quotas;
+use crate::values::limits::HTTP_RETRY_AFTER_SECONDS_MAX;
 
 /// Why a request is answered without being carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the texts below say what each is")]
 pub enum Status {
     BadRequest(&'static str),
+    Forbidden,
     NotFound,
     /// Which methods would be right.
     MethodNotAllowed(&'static str),
@@ -19,7 +22,9 @@ pub enum Status {
     LengthRequired,
     ContentTooLarge,
     UriTooLong,
+    UnsupportedMediaType,
     ExpectationFailed,
+    MisdirectedRequest,
     HeadersTooLarge,
     VersionNotSupported,
 }
@@ -28,13 +33,16 @@ impl Status {
     const fn code(self) -> u16 {
         match self {
             Self::BadRequest(_) => 400,
+            Self::Forbidden => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed(_) => 405,
             Self::Timeout => 408,
             Self::LengthRequired => 411,
             Self::ContentTooLarge => 413,
             Self::UriTooLong => 414,
+            Self::UnsupportedMediaType => 415,
             Self::ExpectationFailed => 417,
+            Self::MisdirectedRequest => 421,
             Self::HeadersTooLarge => 431,
             Self::VersionNotSupported => 505,
         }
@@ -43,13 +51,21 @@ impl Status {
     const fn detail(self) -> &'static str {
         match self {
             Self::BadRequest(detail) => detail,
+            Self::Forbidden => "pages of that site may not ask here (--http-allow-origin)",
             Self::NotFound => "there are /v1/keys/{key}, /, /pipeline and /multi-exec",
             Self::MethodNotAllowed(_) => "the header Allow says what may be done there",
             Self::Timeout => "the request did not come in time",
             Self::LengthRequired => "Content-Length, or Transfer-Encoding: chunked, is wanted",
             Self::ContentTooLarge => "the body is larger than --max-request-bytes, or has too many commands",
             Self::UriTooLong => "the request line is longer than 16 KiB",
+            Self::UnsupportedMediaType => {
+                "the header Content-Type says something else than application/json, and no token says who asks (Authorization: Bearer)"
+            }
             Self::ExpectationFailed => "100-continue is all that may be expected",
+            Self::MisdirectedRequest => {
+                "the header Host says neither an address, nor localhost, nor a name of --http-allow-host, and no token says who \
+                 asks (Authorization)"
+            }
             Self::HeadersTooLarge => "the headers are larger than 32 KiB, or more than 64",
             Self::VersionNotSupported => "HTTP/1.1 is wanted, or HTTP/1.0",
         }
@@ -71,7 +87,9 @@ const fn reason(code: u16) -> &'static str {
         411 => "Length Required",
         413 => "Content Too Large",
         414 => "URI Too Long",
+        415 => "Unsupported Media Type",
         417 => "Expectation Failed",
+        421 => "Misdirected Request",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         503 => "Service Unavailable",
@@ -82,7 +100,7 @@ const fn reason(code: u16) -> &'static str {
 }
 
 /// How a response leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manner {
     /// The connection lasts.
     pub keeps: bool,
@@ -90,11 +108,13 @@ pub struct Manner {
     pub is_head: bool,
     /// HTTP/1.0 has to be told that a connection lasts.
     pub is_modern: bool,
+    /// The origin of the page that may read it, if one asked.
+    pub origin: Option<Arc<str>>,
 }
 
 impl Manner {
     /// The last one of a connection.
-    pub const LAST: Self = Self { keeps: false, is_head: false, is_modern: true };
+    pub const LAST: Self = Self { keeps: false, is_head: false, is_modern: true, origin: None };
 }
 
 pub const JSON: &str = "application/json";
@@ -102,7 +122,7 @@ const PROBLEM: &str = "application/problem+json";
 pub const BYTES: &str = "application/octet-stream";
 
 /// A whole response. `more` is further headers, each with its line end.
-pub fn write(out: &mut Vec<u8>, manner: Manner, code: u16, more: &str, body: Option<(&str, &[u8])>) {
+pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Option<(&str, &[u8])>) {
     let told = write!(out, "HTTP/1.1 {code} {}\r\n{more}", reason(code));
     told.expect("memory takes what is written to it");
     match body {
@@ -119,7 +139,17 @@ pub fn write(out: &mut Vec<u8>, manner: Manner, code: u16, more: &str, body: Opt
         (true, false) => out.extend_from_slice(b"connection: keep-alive\r\n"),
         (false, _) => out.extend_from_slice(b"connection: close\r\n"),
     }
-    out.extend_from_slice(b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n\r\n");
+    if let Some(origin) = &manner.origin {
+        let told = write!(
+            out,
+            "access-control-allow-origin: {origin}\r\naccess-control-expose-headers: ratelimit, ratelimit-policy, retry-after\r\n\
+             vary: origin\r\n"
+        );
+        told.expect("memory takes what is written to it");
+    }
+    out.extend_from_slice(
+        b"cache-control: no-store\r\nx-content-type-options: nosniff\r\ncross-origin-resource-policy: same-origin\r\n\r\n",
+    );
     if let Some((_, body)) = body.filter(|_| !manner.is_head) {
         out.extend_from_slice(body);
     }
@@ -128,8 +158,19 @@ pub fn write(out: &mut Vec<u8>, manner: Manner, code: u16, more: &str, body: Opt
 /// The client may send its body.
 pub const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
+/// A browser is told which methods and headers the page of `manner.origin` may use.
+pub fn preflight(out: &mut Vec<u8>, manner: &Manner, allowed: &str, crosses_networks: bool) {
+    let network = if crosses_networks { "access-control-allow-private-network: true\r\n" } else { "" };
+    let more = format!(
+        "access-control-allow-methods: {allowed}\r\naccess-control-allow-headers: authorization, content-type, x-weir-user, \
+         x-weir-tier, x-weir-deadline-ms, upstash-encoding, upstash-sync-token, upstash-telemetry-runtime, upstash-telemetry-sdk, \
+         upstash-telemetry-platform\r\naccess-control-max-age: 600\r\n{network}"
+    );
+    write(out, manner, 204, &more, None);
+}
+
 /// A request that was not understood.
-pub fn refuse(out: &mut Vec<u8>, manner: Manner, status: Status) {
+pub fn refuse(out: &mut Vec<u8>, manner: &Manner, status: Status) {
     let more = if let Status::MethodNotAllowed(allowed) = status {
         format!("allow: {allowed}\r\n")
     } else {
@@ -161,7 +202,7 @@ struct Problem<'a> {
 }
 
 impl Problem<'_> {
-    fn write(&self, out: &mut Vec<u8>, manner: Manner, more: &str) {
+    fn write(&self, out: &mut Vec<u8>, manner: &Manner, more: &str) {
         let body = serde_json::to_vec(self).unwrap_or_default();
         write(out, manner, self.status, more, Some((PROBLEM, &body)));
     }
@@ -171,32 +212,45 @@ impl Problem<'_> {
 const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
+/// An error reply.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure<'a> {
+    /// Its line, without the leading `-`.
+    pub text: &'a str,
+    /// Weir worded it, and not a store or a script that runs in one: only then its words become headers.
+    pub is_own: bool,
+}
+
 /// An error reply of weir's, or of a store's, as a response. `is_key` for those to `/v1/keys`.
-pub fn fail(out: &mut Vec<u8>, manner: Manner, error: &str, is_key: bool) {
-    let (error, noted) = quotas::taken_off(error);
+pub fn fail(out: &mut Vec<u8>, manner: &Manner, failure: Failure<'_>, is_key: bool) {
+    let Failure { text, is_own } = failure;
+    let (error, noted) = if is_own { quotas::taken_off(text) } else { (text, "") };
     let word = error.split(' ').next().unwrap_or_default();
     let code = match word {
         "THROTTLED" => 429,
         "OVERLOADED" | "UNAVAILABLE" | "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN"
         | "READONLY" | "OOM" | "MISCONF" | "NOREPLICAS" => 503,
         "DEADLINE" => 504,
-        "NOAUTH" | "WRONGPASS" => 401,
+        // A store that does not know weir says nothing of weir's client.
+        "NOAUTH" | "WRONGPASS" if is_own => 401,
         "NOPERM" => 403,
         "WRONGTYPE" if is_key => 409,
         _ => 400,
     };
-    let field = |name: &str| {
-        error.split(' ').find_map(|word| word.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')))
+    // The scope comes first and the numbers last: between them are names, which may hold such words too.
+    let scope = error.split(' ').find_map(|word| word.strip_prefix("scope=")).and_then(quotas::scope_of);
+    let number = |name: &str| {
+        let value = |word| str::strip_prefix(word, name)?.strip_prefix('=');
+        error.rsplit(' ').find_map(value).and_then(|text| text.parse::<u64>().ok())
     };
-    let number = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok());
-    // Whole seconds, and never sooner than true.
-    let seconds = number("retry_after_ms").map(|millis| millis.div_ceil(1_000).max(1));
+    // Whole seconds, and never sooner than true, up to a bound.
+    let seconds = number("retry_after_ms").filter(|_| is_own);
+    let seconds = seconds.map(|millis| millis.div_ceil(1_000).clamp(1, HTTP_RETRY_AFTER_SECONDS_MAX));
     let mut more = String::new();
     let mut policies = None;
-    if let (429, Some(scope), Some(seconds)) = (code, field("scope"), seconds) {
+    if let (429, Some(scope), Some(seconds)) = (code, scope, seconds) {
         let limit = number("limit").unwrap_or_default();
         let remaining = number("remaining").unwrap_or_default();
-        // Scopes are words of weir's own.
         let (policy, state) = quotas::headers((scope, limit, remaining, seconds), noted);
         more = format!("ratelimit-policy: {policy}\r\nratelimit: {state}\r\n");
         policies = Some([scope]);
@@ -221,7 +275,12 @@ pub fn fail(out: &mut Vec<u8>, manner: Manner, error: &str, is_key: bool) {
 mod tests {
     use super::*;
 
-    const KEEPS: Manner = Manner { keeps: true, is_head: false, is_modern: true };
+    const KEEPS: Manner = Manner { keeps: true, is_head: false, is_modern: true, origin: None };
+    const LAST: Manner = Manner::LAST;
+
+    fn own(text: &str) -> Failure<'_> {
+        Failure { text, is_own: true }
+    }
 
     fn told(write: impl FnOnce(&mut Vec<u8>)) -> (String, serde_json::Value) {
         let mut out = Vec::new();
@@ -236,7 +295,7 @@ mod tests {
     #[test]
     fn a_quota_is_told_as_the_draft_says_and_never_sooner_than_true() {
         let error = "THROTTLED scope=tenant name=acme limit=5000 remaining=3 retry_after_ms=1001";
-        let (head, body) = told(|out| fail(out, KEEPS, error, true));
+        let (head, body) = told(|out| fail(out, &KEEPS, own(error), true));
         for line in [
             "HTTP/1.1 429 Too Many Requests",
             "ratelimit-policy: \"tenant\";q=5000;w=1;weir-unit=\"ru\"",
@@ -263,13 +322,13 @@ mod tests {
             ("WRONGTYPE Operation against a key", false, 400),
             ("ERR unknown command", false, 400),
         ] {
-            let (head, body) = told(|out| fail(out, Manner::LAST, error, is_key));
+            let (head, body) = told(|out| fail(out, &LAST, own(error), is_key));
             assert!(head.starts_with(&format!("HTTP/1.1 {code} ")), "{error}: {head}");
             assert_eq!((body["status"].as_u64(), body["error"].as_str()), (Some(code), Some(error)));
             assert_eq!(head.contains("retry-after: 1"), code == 503, "{head}");
             assert!(head.contains("connection: close"));
         }
-        let (head, _) = told(|out| refuse(out, KEEPS, Status::MethodNotAllowed("POST")));
+        let (head, _) = told(|out| refuse(out, &KEEPS, Status::MethodNotAllowed("POST")));
         assert!(
             head.starts_with("HTTP/1.1 405 ")
                 && head.contains("allow: POST\r\n")
@@ -280,8 +339,66 @@ mod tests {
     #[test]
     fn a_head_alone_says_how_long_its_body_would_be() {
         let mut out = Vec::new();
-        write(&mut out, Manner { is_head: true, ..KEEPS }, 200, "", Some((BYTES, b"12345")));
+        write(&mut out, &Manner { is_head: true, ..KEEPS }, 200, "", Some((BYTES, b"12345")));
         let text = String::from_utf8(out).expect("text");
         assert!(text.ends_with("\r\n\r\n") && text.contains("content-length: 5\r\n"), "{text}");
+    }
+
+    #[test]
+    fn words_of_a_store_or_a_script_shape_no_header() {
+        for error in [
+            "THROTTLED scope=a\";evil=1 limit=1 remaining=1 retry_after_ms=1",
+            "THROTTLED scope=tenant name=x limit=5 remaining=0 retry_after_ms=99999999999999",
+            "OVERLOADED reason=x retry_after_ms=18446744073709551615",
+            "UNAVAILABLE retry_after_ms=1",
+            "NOAUTH x",
+        ] {
+            let (head, body) = told(|out| fail(out, &KEEPS, Failure { text: error, is_own: false }, false));
+            for header in ["ratelimit", "retry-after", "www-authenticate"] {
+                assert!(!head.contains(header), "{header} in {head}");
+            }
+            assert_eq!(body["error"], error);
+            assert!(body["violated-policies"].is_null());
+        }
+    }
+
+    #[test]
+    fn names_within_a_refusal_shape_no_header_either() {
+        let error = "THROTTLED scope=key name=a limit=9 retry_after_ms=7000 scope=user limit=100 remaining=0 retry_after_ms=5";
+        let (head, body) = told(|out| fail(out, &KEEPS, own(error), false));
+        assert!(
+            head.contains("ratelimit-policy: \"key\";q=100;") && head.contains("retry-after: 1\r\n"),
+            "{head}"
+        );
+        assert_eq!(body["violated-policies"][0], "key");
+        let (head, _) = told(|out| {
+            fail(out, &KEEPS, own("THROTTLED scope=a\";b limit=1 remaining=0 retry_after_ms=5"), false);
+        });
+        assert!(!head.contains("ratelimit"), "{head}");
+        let endless = format!("UNAVAILABLE backend=a retry_after_ms={}", u64::MAX);
+        let (head, _) = told(|out| fail(out, &KEEPS, own(&endless), false));
+        assert!(head.contains(&format!("retry-after: {HTTP_RETRY_AFTER_SECONDS_MAX}\r\n")), "{head}");
+    }
+
+    #[test]
+    fn a_page_that_may_read_a_response_is_named_in_it() {
+        let manner = Manner { origin: Some("https://app.example".into()), ..KEEPS };
+        let (head, _) = told(|out| refuse(out, &manner, Status::MethodNotAllowed("POST")));
+        assert!(
+            head.contains("access-control-allow-origin: https://app.example\r\n")
+                && head.contains("vary: origin")
+        );
+        let mut out = Vec::new();
+        preflight(&mut out, &manner, "POST", true);
+        let text = String::from_utf8(out).expect("text");
+        assert!(
+            text.starts_with("HTTP/1.1 204 ") && text.contains("access-control-allow-methods: POST\r\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("access-control-allow-private-network: true\r\n") && !text.contains("credentials")
+        );
+        let (head, _) = told(|out| refuse(out, &KEEPS, Status::NotFound));
+        assert!(!head.contains("access-control"), "{head}");
     }
 }

@@ -141,7 +141,11 @@ impl Shard {
         if speaks_http(request.arguments.name()) {
             self.env.counters.add(Counter::ProtocolErrors, 1);
             self.answer_error(id, "ERR Protocol error: this is HTTP, and RESP is spoken here");
-            return self.front.stop_listening(&mut self.env, id);
+            // Where HTTP is spoken that is a word in a body, and what follows it are requests of their own.
+            if !self.front.find(id).is_some_and(|client| client.speaks_http()) {
+                self.front.stop_listening(&mut self.env, id);
+            }
+            return;
         }
         if let Err(refusal) = self.permit_unknown(id, &request.arguments) {
             self.env.counters.add(Counter::RefusedPermission, 1);

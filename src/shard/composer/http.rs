@@ -4,7 +4,7 @@ use super::{Shard, no_room};
 use crate::protocol::RequestDecoder;
 use crate::protocol::http::{Conversation, Step};
 use crate::shard::counters::Counter;
-use crate::shard::front::{Identity, Progress, Wishes};
+use crate::shard::front::Progress;
 use crate::values::ClientId;
 use crate::values::time::Now;
 
@@ -26,7 +26,7 @@ impl Shard {
     /// Tells a client that speaks HTTP, and has asked for nothing, that it is not served. False if it speaks something else.
     pub(super) fn refuse_http(&mut self, id: ClientId, error: &str, now: Now) -> bool {
         let Some(mut http) = self.front.begin_conversing(id) else { return false };
-        http.refuse(error);
+        http.refuse(error, true);
         self.front.end_conversing(id, http, now);
         self.front.hold_place(&mut self.env, id);
         true
@@ -58,48 +58,50 @@ impl Shard {
             };
             if http.frames().is_empty() {
                 let mut step = http.go_on();
-                if let Step::Begins(who) = step {
-                    let known =
-                        self.front.identify(&mut self.env, &mut self.gate, (id, &mut *http), who, now);
-                    step = match known {
-                        Ok(()) => http.admit(self.env.settings.request_bytes_max),
-                        Err(error) => http.refuse(&error),
+                if let Step::Begins(claim) = step {
+                    let (env, gate) = (&mut self.env, &mut self.gate);
+                    step = match self.front.identify(env, gate, id, claim.as_deref(), now) {
+                        Ok(authority) => http.admit(authority, self.env.settings.request_bytes_max),
+                        Err(stranger) => http.refuse(&stranger.text, stranger.is_last),
                     };
                 }
                 match step {
                     Step::Wait | Step::Begins(_) => return Progress::Done,
                     Step::Commands => {}
-                    Step::Told => {
-                        self.front.hold_place(&mut self.env, id);
-                        self.front.close_if_guessing(&mut self.env, id);
-                    }
+                    Step::Told => self.front.hold_place(&mut self.env, id),
                 }
                 continue;
             }
             *turn_left -= 1;
             let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
-            // Nothing that was put together here is malformed, but it may be more than is allowed.
+            // What was put together here is well formed.
             let Ok(Some(request)) = decoder.next(http.frames(), &mut consumed, &limits) else {
+                debug_assert!(false, "commands of HTTP are whole requests");
                 self.env.counters.add(Counter::ProtocolErrors, 1);
                 self.front.stop_listening(&mut self.env, id);
                 return Progress::Done;
             };
             self.env.counters.add(Counter::Requests, 1);
-            match self.on_terms(id, http.wishes()) {
-                Ok(None) => self.handle_request(id, request, now),
-                Ok(Some(identity)) => self.handle_request_as(id, &identity, request, now),
-                Err(text) => self.refuse_in_transaction(id, &text),
+            let refusal = match http.void() {
+                Some(error) => Some(error.to_owned()),
+                None => self.front.assume(&mut self.env, &mut self.gate, (id, http), now).err(),
+            };
+            match &refusal {
+                None => self.handle_request(id, request, now),
+                Some(error) => self.refuse_void(id, error),
             }
             http.take(consumed);
+            if let Some(error) = refusal {
+                http.make_void(error);
+            }
         }
     }
 
-    /// On whose terms a request is, if it says anything of that.
-    fn on_terms(&mut self, id: ClientId, wishes: &[Vec<u8>]) -> Result<Option<Identity>, String> {
-        if wishes.is_empty() {
-            return Ok(None);
+    /// A command is not carried out, and no other of its request will be: its transaction is over, too.
+    fn refuse_void(&mut self, id: ClientId, error: &str) {
+        if let Some(client) = self.front.find(id) {
+            client.take_transaction();
         }
-        let wishes = Wishes::from_pairs(wishes)?;
-        self.front.client(id).identity().wished(&self.env, &mut self.gate, &wishes).map(Some)
+        self.answer_error(id, error);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Shard;
 use crate::protocol::command::{Command, LocalCommand, describe, quoted};
+use crate::protocol::http::OF_CONNECTIONS;
 use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::slot_of;
 use crate::shard::gate::{Charge, Settlement};
@@ -25,6 +26,12 @@ impl Shard {
     ) {
         use LocalCommand as C;
         let arguments = &request.arguments;
+        // What leads /multi-exec in and out is weir's own.
+        let is_shared = local.is_about_connection() && self.front.client(id).speaks_http();
+        if is_shared && !matches!(local, C::Multi | C::Exec) {
+            self.settle(charge, &Settlement::default(), now);
+            return self.refuse_about_connection(id);
+        }
         let (env, front, gate) = (&mut self.env, &mut self.front, &mut self.gate);
         match local {
             C::Ping => self.ping(id, arguments),
@@ -90,6 +97,11 @@ impl Shard {
             C::Exec => self.execute_transaction(id, charge, now),
             C::Qos => self.qos(id, command, request, now),
         }
+    }
+
+    /// Over HTTP others may share the connection, so nobody says what becomes of it.
+    pub(super) fn refuse_about_connection(&mut self, id: ClientId) {
+        self.refuse_in_transaction(id, &format!("ERR {OF_CONNECTIONS}"));
     }
 
     fn ping(&mut self, id: ClientId, arguments: &Arguments<'_>) {

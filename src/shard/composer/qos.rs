@@ -2,6 +2,7 @@
 
 use super::Shard;
 use super::decode::encoded;
+use crate::protocol::call::is_about_connection;
 use crate::protocol::command::{Command, quoted};
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::front::Wishes;
@@ -41,6 +42,9 @@ impl Shard {
     pub(super) fn qos(&mut self, id: ClientId, command: &Command, request: Request<'_>, now: Now) {
         let arguments = request.arguments;
         let subcommand = arguments.get(1).unwrap_or(b"help");
+        if self.front.client(id).speaks_http() && is_about_connection(arguments.iter()) {
+            return self.refuse_about_connection(id);
+        }
         if subcommand.eq_ignore_ascii_case(b"set") {
             self.qos_set(id, &arguments);
         } else if subcommand.eq_ignore_ascii_case(b"call") {

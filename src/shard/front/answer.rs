@@ -8,7 +8,7 @@ use super::client::{Client, Ending};
 use super::cursor::{with_next_cursor, with_walk_cursor};
 use super::gather::Arrival;
 use super::order::Rewrite;
-use crate::protocol::http::Conversation;
+use crate::protocol::http::{Conversation, mark_own};
 use crate::protocol::{Output, Protocol, Segment};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
@@ -71,6 +71,17 @@ fn http_segment(http: &mut Conversation, output: &mut Output) -> Option<Segment>
     http.take_output(spare).map(Segment::Gathered)
 }
 
+fn marked(mut reply: Vec<u8>) -> Vec<u8> {
+    mark_own(&mut reply);
+    reply
+}
+
+/// True for the error of a request in parts that weir refused a part of. Nothing that runs code of a client's is taken apart, so only a
+/// store itself could have said the same.
+fn is_worded_as_own(reply: &[u8]) -> bool {
+    [&b"-THROTTLED "[..], b"-OVERLOADED ", b"-UNAVAILABLE "].into_iter().any(|word| reply.starts_with(word))
+}
+
 impl Front {
     /// Answers a request that never left.
     pub fn answer_now(&mut self, env: &mut Env, id: ClientId, write: impl FnOnce(&mut Vec<u8>, Protocol)) {
@@ -80,7 +91,14 @@ impl Front {
         }
         env.counters.add(Counter::AnsweredHere, 1);
         let (protocol, waiting) = (client.protocol, client.order.waiting_bytes());
-        client.order.answer_now(&mut env.pool, |out| write(out, protocol));
+        let speaks_http = client.speaks_http;
+        client.order.answer_now(&mut env.pool, |out| {
+            let start = out.len();
+            write(out, protocol);
+            if speaks_http {
+                mark_own(&mut out[start..]);
+            }
+        });
         // Whoever has long answers written has fewer of them in a turn.
         let written = client.order.waiting_bytes() - waiting;
         client.turn_left = client.turn_left.saturating_sub((written / ANSWER_BYTES_PER_REQUEST) as u32);
@@ -120,11 +138,18 @@ impl Front {
                 settle(charge, settlement);
             }
         };
+        // Refused, or lost on the way: these words are weir's.
+        let is_own = matches!(outcome, Outcome::Refused | Outcome::Lost) && client.speaks_http;
         match client.order.waiting(to.sequence) {
             None => debug_assert!(false, "a reply that nobody waits for: {to:?}"),
             Some((Rewrite::AsItCame, charge)) => {
                 settle(charge, &Settlement::of(outcome));
-                client.order.answer(to.sequence, message, &mut env.pool);
+                if is_own {
+                    let marked = marked(message.bytes().to_vec());
+                    client.order.answer(to.sequence, Message::Small(&marked), &mut env.pool);
+                } else {
+                    client.order.answer(to.sequence, message, &mut env.pool);
+                }
                 self.after_answer(env, id);
             }
             Some((Rewrite::Cursor { backend }, charge)) => {
@@ -132,6 +157,7 @@ impl Front {
                 let backends = env.settings.topology.backends();
                 let next = Some(backend + 1).filter(|next| *next < backends);
                 let reply = with_next_cursor(message.bytes(), backend, next, backends);
+                let reply = if is_own { marked(reply) } else { reply };
                 self.answer_rewritten(env, id, to.sequence, reply);
             }
             Some((Rewrite::Walk, charge)) => {
@@ -141,13 +167,16 @@ impl Front {
                 if self.end_addressed(env, id, to.sequence, addressed, message.bytes()) {
                     let bytes = message.bytes();
                     let reply = walk.map_or_else(|| bytes.to_vec(), |walk| with_walk_cursor(bytes, walk));
+                    let reply = if is_own { marked(reply) } else { reply };
                     self.answer_rewritten(env, id, to.sequence, reply);
                 }
             }
             Some((Rewrite::Splice, charge)) => {
                 settle(charge, &Settlement::of(outcome));
                 let splice = client.splice.take().unwrap_or_default();
-                self.answer_rewritten(env, id, to.sequence, splice.put_into(message.bytes()));
+                let reply = splice.put_into(message.bytes());
+                let reply = if is_own { marked(reply) } else { reply };
+                self.answer_rewritten(env, id, to.sequence, reply);
             }
             Some((Rewrite::Gather(index), charge)) => {
                 let bytes_max = env.settings.output_bytes_max;
@@ -162,9 +191,12 @@ impl Front {
                     Arrival::Joined { reply, waited, settlement } => {
                         settle(charge, &settlement);
                         client.order.stored_bytes -= waited;
+                        let speaks_http = client.speaks_http;
                         let addressed = client.addressed.take();
                         if addressed.is_none() || self.end_addressed(env, id, to.sequence, addressed, &reply)
                         {
+                            let is_own = speaks_http && is_worded_as_own(&reply);
+                            let reply = if is_own { marked(reply) } else { reply };
                             self.answer_rewritten(env, id, to.sequence, reply);
                         }
                     }

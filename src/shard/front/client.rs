@@ -2,6 +2,7 @@
 
 use super::certainty::{Addressed, FirstTry};
 use super::held::HeldRequest;
+use super::http::Known;
 use super::identity::Identity;
 use super::order::{Order, Rewrite};
 use super::pause::Paused;
@@ -66,6 +67,8 @@ pub struct Client {
     /// It speaks HTTP; taken out while its requests are handled.
     pub(super) http: Option<Box<Conversation>>,
     pub(super) speaks_http: bool,
+    /// What it was identified by, if it speaks HTTP: its identity is that of the request under way, or of the last one.
+    pub(super) known: Option<Box<Known>>,
     /// Since when a request of HTTP is coming that is not whole.
     pub(super) http_since: Option<Timestamp>,
     pub(super) transaction: Option<Box<Transaction>>,
@@ -131,6 +134,7 @@ impl Client {
             decoder: RequestDecoder::default(),
             http: None,
             speaks_http: false,
+            known: None,
             http_since: None,
             transaction: None,
             splice: None,

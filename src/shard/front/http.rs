@@ -1,30 +1,77 @@
 //! Clients that speak HTTP: a conversation stands around each, and the rest of weir sees a client like any other.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use subtle::ConstantTimeEq as _;
 
 use super::Front;
 use super::client::Ending;
-use crate::protocol::encode;
-use crate::protocol::http::Conversation;
+use super::identity::Identity;
+use super::seats::no_seat_left;
+use super::wishes::Wishes;
 use crate::protocol::http::headers::credentials;
+use crate::protocol::http::{Authority, Conversation};
+use crate::protocol::{Protocol, encode};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::gate::Gate;
 use crate::values::ClientId;
-use crate::values::limits::{HTTP_BODY_BYTES_PER_SECOND, HTTP_REQUEST_TIMEOUT};
+use crate::values::limits::{HTTP_BODY_BYTES_PER_SECOND, HTTP_REQUEST_TIMEOUT, LOGINS_FAILED_MAX};
 use crate::values::time::Now;
 
 const NOAUTH: &str = "NOAUTH Authentication required.";
 const WRONGPASS: &str =
     "WRONGPASS no tenant has that token: Bearer TENANT:PASSWORD, Bearer PASSWORD or Basic is wanted";
 
+/// What a client of HTTP was identified by last, and as whom.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// `Authorization`, if it said any.
+    claim: Option<Vec<u8>>,
+    /// The quotas under which that was right.
+    version: u64,
+    /// Who that is, before what the request wishes.
+    identity: Identity,
+    authority: Authority,
+}
+
+impl Known {
+    /// True for a request that says the same under the same quotas. Takes as long however much of it is the same: others may have said
+    /// it on a connection that is shared.
+    fn is_for(&self, claim: Option<&[u8]>, version: u64) -> bool {
+        let is_same = match (&self.claim, claim) {
+            (None, None) => true,
+            (Some(known), Some(claim)) => known.ct_eq(claim).into(),
+            _ => false,
+        };
+        is_same && self.version == version
+    }
+}
+
+/// Whoever asks is nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stranger {
+    /// What it is told.
+    pub text: String,
+    /// One wrong token after the other came: the connection ends.
+    pub is_last: bool,
+}
+
+impl Stranger {
+    fn of(text: &str) -> Self {
+        Self { text: text.to_owned(), is_last: false }
+    }
+}
+
 impl Front {
     /// A client has connected that speaks HTTP.
     pub fn open_http(&mut self, env: &mut Env, now: Now) -> ClientId {
         let id = self.open(env, now);
         if let Some(client) = self.clients.get(id) {
-            client.http = Some(Box::new(Conversation::new(env.settings.reply_bytes_max)));
+            let rules = Arc::clone(&env.settings.clients.web);
+            client.http = Some(Box::new(Conversation::new(env.settings.reply_bytes_max).with_rules(rules)));
             client.speaks_http = true;
         }
         id
@@ -50,34 +97,92 @@ impl Front {
         self.answer_now(env, id, |out, _| encode::simple(out, "OK"));
     }
 
-    /// Who asks, by what a request says of that (`Authorization`). The error is told to the client.
+    /// Who asks, by what a request says of that (`Authorization`) and the quotas in force now: what was right under others counts for
+    /// nothing, nor does what an earlier request said.
     pub fn identify(
         &mut self,
         env: &mut Env,
         gate: &mut Gate,
-        (id, http): (ClientId, &mut Conversation),
-        told: Option<Vec<u8>>,
+        id: ClientId,
+        claim: Option<&[u8]>,
+        now: Now,
+    ) -> Result<Authority, Stranger> {
+        // Where there are no passwords, there is nothing that a token could be wrong about.
+        let claim = claim.filter(|_| env.quotas.has_passwords());
+        let Some(client) = self.clients.get(id) else { return Err(Stranger::of(NOAUTH)) };
+        if let Some(known) = client.known.as_ref().filter(|known| known.is_for(claim, env.quotas.version())) {
+            if claim.is_some() {
+                client.logins_failed = 0;
+            }
+            return Ok(known.authority);
+        }
+        client.known = None;
+        let Some(claim) = claim else {
+            self.seat_stranger(env, id, now);
+            return self.note_known(env, id, None, Authority::Ambient);
+        };
+        match self.sign_in_by(env, gate, id, claim) {
+            Ok(()) => {
+                self.clients.at(id).logins_failed = 0;
+                self.note_known(env, id, Some(claim), Authority::of(claim))
+            }
+            Err(text) => {
+                // It is nobody, and not who it was before.
+                self.seat_stranger(env, id, now);
+                // Several clients may share the connection: only wrong tokens in a row are too many, and the last response says that
+                // none follows.
+                let is_last = self.clients.at(id).logins_failed >= LOGINS_FAILED_MAX;
+                Err(Stranger { text, is_last })
+            }
+        }
+    }
+
+    fn note_known(
+        &mut self,
+        env: &Env,
+        id: ClientId,
+        claim: Option<&[u8]>,
+        authority: Authority,
+    ) -> Result<Authority, Stranger> {
+        let client = self.clients.at(id);
+        if client.identity.tenant.is_none() {
+            let crowded = env.quotas.strangers().map(|tenant| no_seat_left(env, tenant));
+            return Err(Stranger { text: crowded.unwrap_or_else(|| NOAUTH.to_owned()), is_last: false });
+        }
+        let claim = claim.map(<[u8]>::to_vec);
+        let (version, identity) = (env.quotas.version(), client.identity.clone());
+        client.known = Some(Box::new(Known { claim, version, identity, authority }));
+        Ok(authority)
+    }
+
+    /// Puts a client on the terms of the request that its next command belongs to, whatever it was on before. The error is the reply.
+    pub fn assume(
+        &mut self,
+        env: &mut Env,
+        gate: &mut Gate,
+        (id, http): (ClientId, &Conversation),
         now: Now,
     ) -> Result<(), String> {
-        // Where there are no passwords, there is nothing that a token could be wrong about.
-        let told = told.filter(|_| env.quotas.has_passwords());
-        let is_known = self.clients.get(id).is_some_and(|client| client.identity.tenant.is_some());
-        if told != *http.known_by() || (told.is_some() && !is_known) {
-            http.forget_who();
-            match &told {
-                None => self.seat_stranger(env, id, now),
-                Some(told) => {
-                    if let Err(text) = self.sign_in_by(env, gate, id, told) {
-                        // It is nobody, and not who it was before.
-                        self.seat_stranger(env, id, now);
-                        return Err(text);
-                    }
-                }
+        self.identify(env, gate, id, http.claim(), now).map_err(|stranger| stranger.text)?;
+        let Some(client) = self.clients.get(id) else { return Ok(()) };
+        let known = client.known.as_ref().map(|known| &known.identity);
+        debug_assert!(known.is_some(), "who was identified is known");
+        let Some(known) = known else { return Err(NOAUTH.to_owned()) };
+        if http.wishes().is_empty() {
+            if client.identity != *known {
+                client.identity = known.clone();
             }
-            http.remember_who(told);
+        } else {
+            client.identity = known.wished(env, gate, &Wishes::from_pairs(http.wishes())?)?;
         }
-        let is_known = self.clients.get(id).is_some_and(|client| client.identity.tenant.is_some());
-        if is_known { Ok(()) } else { Err(NOAUTH.to_owned()) }
+        if http.is_at_start() {
+            debug_assert!(client.transaction.is_none(), "no request of HTTP begins inside MULTI");
+            debug_assert_eq!(client.protocol, Protocol::Resp2, "each speaks the same dialect");
+            debug_assert!(client.held_request.is_none(), "each begins behind the one before");
+            client.transaction = None;
+            client.change_protocol(Protocol::Resp2);
+        }
+        Ok(())
     }
 
     fn sign_in_by(

@@ -208,6 +208,8 @@ impl Front {
             {
                 transaction.poison();
             }
+            // Whose token was right before may be nobody now.
+            client.known = None;
             let held = client.held_request.as_mut().map(|held| &mut held.identity);
             for identity in std::iter::once(&mut client.identity).chain(held) {
                 *identity = identity.carried_over(before, after, gate);

@@ -83,6 +83,10 @@ impl Front {
         if client.must_wait(self.replies_bytes_max) {
             return Err(Progress::Stalled);
         }
+        // A request of HTTP has a head and a body with bounds of their own, and is taken on once it is known who asks.
+        if client.speaks_http {
+            return Ok((&mut client.turn_left, RequestLimits::assembled()));
+        }
         let is_known = client.identity.tenant.is_some();
         let limits = if is_known { self.limits } else { RequestLimits::stranger() };
         Ok((&mut client.turn_left, limits))

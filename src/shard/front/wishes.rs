@@ -6,6 +6,7 @@ use super::identity::{Chosen, Identity};
 use crate::config::Tier;
 use crate::config::quotas::user_name;
 use crate::protocol::Arguments;
+use crate::protocol::call::CallOption;
 use crate::protocol::command::quoted;
 use crate::shard::env::Env;
 use crate::shard::gate::Gate;
@@ -25,33 +26,37 @@ impl Wishes {
     /// Takes one option. False if the word is not one.
     fn take(&mut self, option: &[u8], value: &[u8]) -> Result<bool, String> {
         let text = quoted(value);
-        if option.eq_ignore_ascii_case(b"user") {
-            let Some(name) = user_name(value) else {
-                return Err(format!(
-                    "ERR QOS USER '{text}': a name of 1 to {USER_NAME_BYTES_MAX} bytes without spaces or '/' is wanted"
-                ));
-            };
-            self.user = Some(name.to_owned());
-        } else if option.eq_ignore_ascii_case(b"tier") {
-            self.tier = Some(text.to_lowercase().parse().map_err(|_| {
-                format!("ERR QOS TIER '{text}': critical, standard, batch or sheddable is wanted")
-            })?);
-        } else if option.eq_ignore_ascii_case(b"deadline") {
-            let millis = text.strip_suffix("ms").unwrap_or(&text).parse::<u64>().ok();
-            let Some(millis) = millis.filter(|millis| (1..=DEADLINE_MS_MAX).contains(millis)) else {
-                return Err(format!(
-                    "ERR QOS DEADLINE '{text}': whole milliseconds from 1 to {DEADLINE_MS_MAX} are wanted"
-                ));
-            };
-            self.deadline = Some(Duration::from_millis(millis));
-        } else if option.eq_ignore_ascii_case(b"inflight") {
-            self.overdue = Some(match () {
-                () if text.eq_ignore_ascii_case("answer") => Overdue::Answered,
-                () if text.eq_ignore_ascii_case("wait") => Overdue::Awaited,
-                () => return Err(format!("ERR QOS INFLIGHT '{text}': wait or answer is wanted")),
-            });
-        } else {
-            return Ok(false);
+        let Some(option) = CallOption::of(option) else { return Ok(false) };
+        match option {
+            CallOption::User => {
+                let Some(name) = user_name(value) else {
+                    return Err(format!(
+                        "ERR QOS USER '{text}': a name of 1 to {USER_NAME_BYTES_MAX} bytes without spaces or '/' is wanted"
+                    ));
+                };
+                self.user = Some(name.to_owned());
+            }
+            CallOption::Tier => {
+                self.tier = Some(text.to_lowercase().parse().map_err(|_| {
+                    format!("ERR QOS TIER '{text}': critical, standard, batch or sheddable is wanted")
+                })?);
+            }
+            CallOption::Deadline => {
+                let millis = text.strip_suffix("ms").unwrap_or(&text).parse::<u64>().ok();
+                let Some(millis) = millis.filter(|millis| (1..=DEADLINE_MS_MAX).contains(millis)) else {
+                    return Err(format!(
+                        "ERR QOS DEADLINE '{text}': whole milliseconds from 1 to {DEADLINE_MS_MAX} are wanted"
+                    ));
+                };
+                self.deadline = Some(Duration::from_millis(millis));
+            }
+            CallOption::InFlight => {
+                self.overdue = Some(match () {
+                    () if text.eq_ignore_ascii_case("answer") => Overdue::Answered,
+                    () if text.eq_ignore_ascii_case("wait") => Overdue::Awaited,
+                    () => return Err(format!("ERR QOS INFLIGHT '{text}': wait or answer is wanted")),
+                });
+            }
         }
         Ok(true)
     }

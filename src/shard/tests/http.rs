@@ -10,7 +10,7 @@ impl Rig {
     }
 }
 
-const GET: &str = "GET /v1/keys/KEY HTTP/1.1\r\nHost: x\r\n\r\n";
+const GET: &str = "GET /v1/keys/KEY HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 #[test]
 fn responses_keep_the_order_of_requests_across_cores() {
@@ -20,7 +20,7 @@ fn responses_keep_the_order_of_requests_across_cores() {
     let both = [
         GET.replace("KEY", &there),
         GET.replace("KEY", &here),
-        "NIX / HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
+        "NIX / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(),
     ];
     rig.raw(client, both.concat().as_bytes());
     rig.answer_first(&here, "$1\r\n2\r\n");
@@ -73,9 +73,172 @@ fn what_a_client_sends_while_it_has_to_wait_has_a_bound() {
 fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
     let mut rig = Rig::new(1, 1);
     let client = rig.http_client(0);
-    rig.raw(client, b"PUT /v1/keys/k HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc");
+    rig.raw(client, b"PUT /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc");
     let id = rig.id(client);
     rig.shards[0].handle_client_end(id);
     rig.turns();
     assert_eq!(rig.shards[0].clients_open(), 0);
+}
+
+const TENANTS: &str = "[default]\nru_per_second = 1_000_000\n[tenants.acme]\npassword = 'a'\nkeys = ['acme:']\n[tenants.shop]\npassword = 's'\n";
+
+/// A request with a token, and a body if there is one.
+fn request(line: &str, headers: &str, body: &str) -> String {
+    let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+    format!("{line} HTTP/1.1\r\nhost: localhost\r\n{headers}{length}\r\n{body}")
+}
+
+fn command(headers: &str, body: &str) -> String {
+    request("POST /", &format!("content-type: application/json\r\n{headers}"), body)
+}
+
+fn codes(told: &str) -> Vec<&str> {
+    told.match_indices("HTTP/1.1 ").map(|(at, _)| &told[at + 9..at + 12]).collect()
+}
+
+#[test]
+fn nothing_of_one_request_is_left_for_the_next() {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force(TENANTS);
+    let client = rig.http_client(0);
+    let [acme, shop] = ["authorization: Bearer a\r\n", "authorization: Bearer s\r\n"];
+    for inner in [
+        "\"MULTI\"",
+        "\"auth\",\"shop\",\"s\"",
+        "\"HELLO\",3",
+        "\"QUIT\"",
+        "\"reset\"",
+        "\"CLIENT\",\"SETNAME\",\"a;tier=batch\"",
+        "\"SELECT\",0",
+        "\"QOS\",\"SET\",\"TIER\",\"batch\"",
+        "\"QOS\",\"CALL\",\"multi\"",
+        "\"EXEC\"",
+        "\"WATCH\",\"acme:a\"",
+    ] {
+        for before in ["", "\"QOS\",\"CALL\",", "\"qos\",\"call\",\"TIER\",\"batch\",\"user\",\"u\","] {
+            let one = format!("[{before}{inner}]");
+            rig.raw(client, command(acme, &one).as_bytes());
+            let told = rig.told(client);
+            assert!(codes(&told) == ["400"] && told.contains("about a connection"), "{one}: {told}");
+            let many = command(acme, &format!("[[\"PING\"],{one}]")).replace("POST /", "POST /pipeline");
+            rig.raw(client, many.as_bytes());
+            assert_eq!(codes(&rig.told(client)), ["400"], "{one}: nothing of it is carried out");
+        }
+    }
+    rig.raw(client, command(shop, "[\"ACL\",\"WHOAMI\"]").as_bytes());
+    assert!(rig.told(client).contains("{\"result\":\"shop\"}"));
+    rig.raw(client, command(acme, "[\"acl\",\"whoami\"]").as_bytes());
+    assert!(rig.told(client).contains("{\"result\":\"acme\"}"));
+    rig.raw(client, command("x-weir-user: ann\r\n", "[\"acl\",\"whoami\"]").as_bytes());
+    assert!(rig.told(client).contains("{\"result\":\"default/ann\"}"));
+    rig.raw(client, command("", "[\"acl\",\"whoami\"]").as_bytes());
+    assert!(rig.told(client).contains("{\"result\":\"default\"}"), "nobody's user is left");
+    assert_eq!(rig.at_stores.len(), 0);
+}
+
+#[test]
+fn a_word_of_other_protocols_neither_ends_the_connection_nor_loses_what_follows() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.http_client(0);
+    let many = command("", "[[\"POST\"],[\"PING\"],[\"Host:\"]]").replace("POST / ", "POST /pipeline ");
+    rig.raw(client, (many + &command("", "[\"PING\"]")).as_bytes());
+    let told = rig.told(client);
+    assert_eq!(codes(&told), ["200", "200"], "{told}");
+    assert_eq!((told.matches("PONG").count(), told.matches("Protocol error").count()), (2, 2));
+    assert!(rig.is_open(client));
+}
+
+#[test]
+fn a_token_is_held_against_the_quotas_in_force() {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force(TENANTS);
+    let client = rig.http_client(0);
+    let who = command("authorization: Bearer s\r\n", "[\"ACL\",\"WHOAMI\"]");
+    for _ in 0..2 {
+        rig.raw(client, who.as_bytes());
+        assert_eq!(codes(&rig.told(client)), ["200"]);
+    }
+    // A body is on its way while the password changes.
+    let split = who.len() - 5;
+    rig.raw(client, &who.as_bytes()[..split]);
+    rig.put_in_force(&TENANTS.replace("'s'", "'new'"));
+    rig.raw(client, &who.as_bytes()[split..]);
+    assert_eq!(codes(&rig.told(client)), ["401"]);
+    let bodiless = request("GET /v1/keys/a", "authorization: Bearer s\r\n", "");
+    rig.raw(client, bodiless.as_bytes());
+    assert_eq!(codes(&rig.told(client)), ["401"]);
+    rig.raw(client, who.replace("Bearer s", "Bearer new").as_bytes());
+    assert!(rig.told(client).contains("{\"result\":\"shop\"}"));
+    rig.put_in_force(&TENANTS.replace("[default]", "[tenants.other]\npassword = 'o'"));
+    rig.raw(client, request("GET /v1/keys/a", "", "").as_bytes());
+    assert_eq!(codes(&rig.told(client)), ["401"], "strangers are not served any more");
+}
+
+#[test]
+fn only_wrong_tokens_in_a_row_end_the_connection_and_it_says_so() {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force(TENANTS);
+    let client = rig.http_client(0);
+    let get = |token: &str| request("GET /v1/keys/a", &format!("authorization: Bearer {token}\r\n"), "");
+    let ping = command("authorization: Bearer s\r\n", "[\"PING\"]");
+    let most = usize::from(limits::LOGINS_FAILED_MAX);
+    for _ in 0..5 {
+        rig.raw(client, (get("wrong").repeat(most - 1) + &ping).as_bytes());
+        let told = rig.told(client);
+        assert_eq!(codes(&told), [&vec!["401"; most - 1][..], &["200"]].concat());
+        assert!(!told.contains("connection: close"), "{told}");
+    }
+    rig.raw(client, (get("wrong").repeat(most) + &ping).as_bytes());
+    let told = rig.told(client);
+    assert_eq!(codes(&told), vec!["401"; most]);
+    assert_eq!(told.matches("connection: close").count(), 1);
+    assert!(told.rfind("connection: close") > told.rfind("HTTP/1.1"), "the last one says so");
+    assert!(!rig.is_open(client));
+}
+
+#[test]
+fn pages_of_other_sites_are_not_served() {
+    let rules = crate::protocol::http::Rules {
+        origins: vec!["https://app.example".into()],
+        hosts: vec!["weir.internal".to_owned()],
+    };
+    let mut rig = Rig::with(1, 1, |settings| settings.clients.web = rules.clone().into());
+    rig.put_in_force(TENANTS);
+    let asks = |rig: &mut Rig, text: String| {
+        let client = rig.http_client(0);
+        rig.raw(client, text.as_bytes());
+        let told = rig.told(client);
+        codes(&told).join(" ")
+    };
+    let set = "[\"PING\"]";
+    for (headers, code) in [
+        ("", "200"),
+        ("origin: https://app.example\r\n", "200"),
+        ("origin: https://evil.example\r\n", "403"),
+        ("origin: null\r\n", "403"),
+        ("sec-fetch-site: cross-site\r\n", "403"),
+        ("sec-fetch-site: same-site\r\n", "403"),
+        ("sec-fetch-site: same-origin\r\n", "200"),
+        ("authorization: Bearer s\r\norigin: https://evil.example\r\n", "403"),
+    ] {
+        assert_eq!(asks(&mut rig, command(headers, set)), code, "{headers}");
+        let hosts = command(headers, set).replace("localhost", "evil.example:80");
+        let expected = if code == "200" { "421" } else { code };
+        assert_eq!(asks(&mut rig, hosts), expected, "{headers}");
+        let known = command(headers, set).replace("localhost", "Weir.internal:80");
+        assert_eq!(asks(&mut rig, known), code, "{headers}");
+    }
+    for kind in [
+        "content-type: multipart/form-data; boundary=a\r\n",
+        "content-type: text/plain\r\n",
+        "content-type: application/x-www-form-urlencoded\r\n",
+    ] {
+        assert_eq!(asks(&mut rig, request("POST /", kind, set)), "415", "{kind}");
+        let basic = format!("authorization: Basic c2hvcDpz\r\n{kind}");
+        assert_eq!(asks(&mut rig, request("POST /", &basic, set)), "415", "a browser remembers it: {kind}");
+        let bearer = format!("authorization: Bearer s\r\n{kind}");
+        let named = request("POST /", &bearer, set).replace("localhost", "some.service");
+        assert_eq!(asks(&mut rig, named), "200", "{kind}");
+    }
+    assert_eq!(rig.at_stores.len(), 0);
 }

@@ -92,8 +92,10 @@ fn a_certificate_names_the_tenant_of_requests_over_http() {
     };
     let asks = |rig: &mut Rig, client, more: &str| {
         let body = "[\"PING\"]";
-        let text =
-            format!("POST / HTTP/1.1\r\nhost: h\r\n{more}content-length: {}\r\n\r\n{body}", body.len());
+        let text = format!(
+            "POST / HTTP/1.1\r\nhost: localhost\r\n{more}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
         rig.raw(client, text.as_bytes());
         let told = rig.told(client);
         told[..told.find("\r\n").unwrap_or(0)].to_owned()
@@ -101,7 +103,7 @@ fn a_certificate_names_the_tenant_of_requests_over_http() {
     let tiny = secure(&mut rig, Some("tiny"));
     assert_eq!(asks(&mut rig, tiny, ""), "HTTP/1.1 200 OK", "no token was needed");
     assert_eq!(asks(&mut rig, tiny, "authorization: Bearer root:r\r\n"), "HTTP/1.1 200 OK");
-    rig.raw(tiny, b"GET /v1/keys/a HTTP/1.1\r\nhost: h\r\nauthorization: Bearer wrong\r\n\r\n");
+    rig.raw(tiny, b"GET /v1/keys/a HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer wrong\r\n\r\n");
     assert!(rig.told(tiny).starts_with("HTTP/1.1 401 "));
     assert_eq!(
         asks(&mut rig, tiny, ""),

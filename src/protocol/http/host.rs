@@ -1,5 +1,6 @@
-//! By which name the admin port may be asked. A page of any site can have its own name lead to this machine (DNS rebinding), and its
-//! browser would then show it what weir answers; but the browser also says the name.
+//! Names by which a server may be asked. A page of any site can have its own name lead to this machine (DNS rebinding), and its
+//! browser would then show it what weir answers; but the browser also says the name. The admin port and the keys over HTTP share
+//! this check.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -39,13 +40,21 @@ impl Host {
         Some(if is_address { Self::Address } else { Self::Name(name) })
     }
 
-    /// May the server be called so? The error says what to do about it.
-    pub fn admit(&self, known: &[String]) -> Result<(), String> {
+    /// True for addresses, this machine and the names in `known`, however they are capitalised.
+    pub fn is_known(&self, known: &[String]) -> bool {
         match self {
-            Self::Name(name) if !known.iter().any(|known| known.eq_ignore_ascii_case(name)) => {
+            Self::Name(name) => known.iter().any(|known| known.eq_ignore_ascii_case(name)),
+            Self::Unsaid | Self::Address => true,
+        }
+    }
+
+    /// May the server be called so? The error says what to do about it: the names in `known` come from `flag`.
+    pub fn admit(&self, known: &[String], flag: &str) -> Result<(), String> {
+        match self {
+            Self::Name(name) if !self.is_known(known) => {
                 let shown: String = name.chars().take(SHOWN_MAX).collect();
                 Err(format!(
-                    "the header Host says '{}', which is no address, nor localhost, nor a name of --admin-host",
+                    "the header Host says '{}', which is no address, nor localhost, nor a name of {flag}",
                     shown.escape_debug()
                 ))
             }
@@ -95,10 +104,12 @@ mod tests {
             ("localhost.evil.example:7381", false),
             ("", false),
         ] {
-            assert_eq!(read(value).expect("a name").admit(&known).is_ok(), fits, "{value}");
+            assert_eq!(read(value).expect("a name").admit(&known, "--admin-host").is_ok(), fits, "{value}");
         }
-        let told =
-            read(&format!("\u{1}{}", "x".repeat(5_000))).expect("a name").admit(&known).expect_err("unknown");
+        let told = read(&format!("\u{1}{}", "x".repeat(5_000)))
+            .expect("a name")
+            .admit(&known, "--flag")
+            .expect_err("unknown");
         assert!(told.len() < 300 && !told.contains('\u{1}'), "{told}");
     }
 

@@ -1,0 +1,148 @@
+//! Requests that web pages make browsers send. A page of any site can have a browser send requests to whatever the browser reaches, and
+//! would be served wherever no token of the sender's own is asked for. Browsers say so in headers that no page can change; other
+//! clients send none of these. The admin port and the keys over HTTP share this check.
+
+use std::sync::Arc;
+
+use httparse::Header;
+
+use super::headers::values;
+
+/// Web pages that may ask for keys, and names by which they may be asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Origins of pages whose requests are served, as browsers write them: `https://app.example`.
+    pub origins: Vec<Arc<str>>,
+    /// Host names, beside addresses and localhost.
+    pub hosts: Vec<String>,
+}
+
+/// A page that made a browser send a request, as far as the browser says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// No browser says that any page has: a program, or somebody at the address bar.
+    Unsaid,
+    /// A page of this origin.
+    Page(Vec<u8>),
+    /// A page of another site, whose origin is not told or makes no sense.
+    Elsewhere,
+}
+
+impl Source {
+    /// From `Origin`, and from `Sec-Fetch-Site` where that is missing.
+    pub fn of(headers: &[Header<'_>]) -> Self {
+        let mut origins = values(headers, "origin");
+        match (origins.next(), origins.next()) {
+            (Some(origin), None) => Self::Page(origin.to_vec()),
+            (Some(_), Some(_)) => Self::Elsewhere,
+            (None, _) => {
+                let is_elsewhere = |value: &[u8]| !matches!(value, b"same-origin" | b"none");
+                let elsewhere = values(headers, "sec-fetch-site").any(is_elsewhere);
+                if elsewhere { Self::Elsewhere } else { Self::Unsaid }
+            }
+        }
+    }
+
+    /// The origin that may read the response, where a page asks that may. The error is that a page asks that may not.
+    pub fn admit(&self, rules: &Rules) -> Result<Option<Arc<str>>, Foreign> {
+        match self {
+            Self::Unsaid => Ok(None),
+            Self::Page(origin) => {
+                let known = rules.origins.iter().find(|known| known.as_bytes().eq_ignore_ascii_case(origin));
+                known.map(|known| Some(Arc::clone(known))).ok_or(Foreign)
+            }
+            Self::Elsewhere => Err(Foreign),
+        }
+    }
+}
+
+/// A request of a web page that may not ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign;
+
+/// The right by which a request is served, as far as browsers are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Authority {
+    /// A token that only its sender knows (`Authorization: Bearer`): no page can have a browser add one.
+    Token,
+    /// A password (`Authorization: Basic`), which a browser adds by itself once it knows one for that host.
+    Password,
+    /// Nothing in the request: no password is asked for, or the certificate of the connection says who it is. Whatever a browser
+    /// sends has it.
+    Ambient,
+}
+
+impl Authority {
+    /// That of a request whose `Authorization` was found right.
+    pub fn of(authorization: &[u8]) -> Self {
+        let is_bearer = super::headers::credentials(authorization, "bearer").is_some();
+        if is_bearer { Self::Token } else { Self::Password }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(headers: &[(&'static str, &'static str)]) -> Source {
+        let headers: Vec<Header<'_>> =
+            headers.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect();
+        Source::of(&headers)
+    }
+
+    #[test]
+    fn pages_are_told_from_programs() {
+        for unsaid in [
+            &[][..],
+            &[("Accept", "*/*")],
+            &[("Sec-Fetch-Site", "none")],
+            &[("sec-fetch-site", "same-origin")],
+        ] {
+            assert_eq!(source(unsaid), Source::Unsaid, "{unsaid:?}");
+        }
+        for elsewhere in [
+            &[("Sec-Fetch-Site", "cross-site")][..],
+            &[("Sec-Fetch-Site", "same-site")],
+            &[("Sec-Fetch-Site", "Same-Origin")],
+            &[("Sec-Fetch-Site", "")],
+            &[("Sec-Fetch-Site", "none"), ("Sec-Fetch-Site", "cross-site")],
+            &[("Origin", "https://a"), ("Origin", "https://b")],
+        ] {
+            assert_eq!(source(elsewhere), Source::Elsewhere, "{elsewhere:?}");
+        }
+        for origin in ["https://evil.example", "null", ""] {
+            assert_eq!(source(&[("Origin", origin)]), Source::Page(origin.into()));
+        }
+    }
+
+    #[test]
+    fn only_named_pages_may_ask() {
+        let rules = Rules { origins: vec!["https://app.example".into()], hosts: Vec::new() };
+        let admit = |headers: &[(&'static str, &'static str)]| source(headers).admit(&rules);
+        assert_eq!(admit(&[]), Ok(None));
+        for more in [&[][..], &[("Sec-Fetch-Site", "cross-site")]] {
+            let headers = [&[("Origin", "https://app.example")], more].concat();
+            assert_eq!(admit(&headers), Ok(Some("https://app.example".into())));
+        }
+        for origin in [
+            "https://app.example.evil.example",
+            "https://evil.example",
+            "http://app.example",
+            "https://app.example:8443",
+            "https://app.example ",
+            "null",
+            "",
+        ] {
+            assert_eq!(admit(&[("Origin", origin)]), Err(Foreign), "{origin}");
+        }
+        assert_eq!(admit(&[("Sec-Fetch-Site", "cross-site")]), Err(Foreign));
+    }
+
+    #[test]
+    fn only_bearer_tokens_are_out_of_reach_of_pages() {
+        assert_eq!(Authority::of(b"Bearer a"), Authority::Token);
+        assert_eq!(Authority::of(b"bearer a"), Authority::Token);
+        assert_eq!(Authority::of(b"Basic YQ=="), Authority::Password);
+        assert_eq!(Authority::of(b"a"), Authority::Password);
+    }
+}
