@@ -185,6 +185,11 @@ class Measured:
             raise NotMeasured("this weir-storage does not tell it")
         if measure.metric.endswith("_max"):
             return Figure(max(after), Kind.COUNT)
-        # An event may have set the figures back to nothing meanwhile.
-        count = sum(after) - sum(before)
-        return Figure(count if count >= 0 else sum(after), Kind.COUNT, length)
+        # A store that forgot its figures meanwhile counts from nothing.
+        begins = 0 if self._forgot(first, last) else sum(before)
+        return Figure(sum(after) - begins, Kind.COUNT, length)
+
+    def _forgot(self, first: Snapshot, last: Snapshot) -> bool:
+        """True if an event between two snapshots sets figures of stores back to nothing."""
+        resets = (event.at for event in self.scenario.events if event.command.upper().endswith("RESET"))
+        return any(first.planned <= at < last.planned for at in resets)

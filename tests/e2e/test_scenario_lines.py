@@ -262,6 +262,16 @@ def test_counters_count_from_the_begin_of_a_phase():
         assert measured(line, load, snapshots).word == "not measured", line
 
 
+@pytest.mark.parametrize("at, number", [(2, 90), (4, 90), (9.9, 90), (1.9, 80), (10, 80)])
+def test_counters_count_from_the_reset_within_a_phase(at: float, number: int):
+    """A store that forgets its figures right after it was looked at may have counted more since than before."""
+    event = f'[[event]]\nat = "{at}s"\nstorage = "READS-RESET"\n\n[load]'
+    scenario = file.parse(GOOD.replace("point.p99 <= 20ms", "storage.over.reads('k') <= 90").replace("[load]", event, 1), Path("good.toml"))
+    snapshots = [Snapshot(at, at, keys={"k": {"main": [{"reads": reads}]}}) for at, reads in [(0, 0), (2, 10), (10, 90)]]
+    verdict = judge(scenario.accept[0], Measured(scenario, run_of([(10, 5.0)] * 10), snapshots).look_up)
+    assert verdict.measured.number == number
+
+
 def test_homes_are_where_they_are_said_to_be():
     text = homes.replace("GET {home:b:0} {home:b:1} {home:b:2} {home:a}", {"a": 2, "b": 2}, shards=2)
     tags = [word.strip("{}") for word in text.split()[1:]]
