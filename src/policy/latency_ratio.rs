@@ -13,7 +13,8 @@
 //!
 //! A level is entered one step at a time: when the ratio was below its threshold for more than a second without a break, *and*
 //! requests waited all the while or twice as many were in flight as usual. It is left when the ratio was 0.15 above the threshold for
-//! a second, or when there was no such company for ten.
+//! a second, or when there was no such company for ten. That takes seconds, so requests are refused only while others wait: where a
+//! window stands before the backend and a slice passes in which none waited all along, cores tell each other a level that refuses none.
 //!
 //! | trap | what is done about it |
 //! |---|---|
@@ -23,6 +24,7 @@
 //! | an overload becomes the usual | while the ratio is below 0.8 nothing is learnt, for a minute at most; then as above |
 //! | it was quick for some minutes, because nobody asked for much | that is forgotten as soon; and without company nothing happens |
 //! | a pause of 200 ms | is over before a level is entered |
+//! | an overload ends, and the ratio is still low for seconds | nothing is refused while there is room for all |
 //! | a clock that jumps, a core that slept, a store that was idle | it may be ten seconds that have passed, and nothing is known of them |
 //! | samples of nothing, or of more than a minute | do not count |
 //!
@@ -79,6 +81,8 @@ const RISEN_FROM: f64 = 2.0;
 pub struct Company {
     /// Requests waited for room all the time since it was last told, or some were refused because they had waited too long.
     pub waits: bool,
+    /// A window makes requests wait, so that there is room for all while none waits.
+    pub has_window: bool,
     /// Requests in flight.
     pub in_flight: usize,
 }
@@ -117,6 +121,8 @@ pub struct LatencyRatio {
     passed: u64,
     in_flight: InFlight,
     waits: bool,
+    /// There was room for all requests in the last slice.
+    has_room: bool,
     frozen: usize,
     is_frozen: bool,
     seen: Option<Seen>,
@@ -134,6 +140,7 @@ impl LatencyRatio {
             passed: 0,
             in_flight: InFlight::default(),
             waits: false,
+            has_room: false,
             frozen: 0,
             is_frozen: false,
             seen: None,
@@ -169,7 +176,9 @@ impl LatencyRatio {
         }
         let verdict = self.judge();
         self.freeze(verdict.as_ref(), slices);
-        let has_company = std::mem::take(&mut self.waits) || self.in_flight.has_risen();
+        let waits = std::mem::take(&mut self.waits);
+        self.has_room = company.has_window && !waits;
+        let has_company = waits || self.in_flight.has_risen();
         let from = self.steps.level;
         if slices >= SLICES {
             // What was known then says nothing now.
@@ -182,7 +191,7 @@ impl LatencyRatio {
         (to != from).then_some(Change { from, to, seen: self.seen })
     }
 
-    /// The level that this core would choose.
+    /// The level that this core has come to, step by step.
     pub fn level(&self) -> Level {
         self.steps.level
     }
@@ -198,9 +207,10 @@ impl LatencyRatio {
         Some(Duration::from_micros(micros as u64))
     }
 
-    /// What others should know.
+    /// The level that this core would choose for all cores: its own, but none that refuses requests while there is room for all.
     pub fn told(&self, now: Timestamp) -> Told {
-        Told { at: now, level: self.steps.level, replies: self.replies }
+        let most = if self.has_room { Level::Overloaded } else { Level::Shedding };
+        Told { at: now, level: self.steps.level.min(most), replies: self.replies }
     }
 
     fn judge(&mut self) -> Option<Verdict> {

@@ -554,3 +554,74 @@ pub struct Figures {
     /// What this core refused because the backend as a whole could not have answered in time.
     pub refused: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{BufferPool, Protocol};
+    use crate::shard::message::Message;
+    use crate::shard::request::{Nature, Overdue, ReplyTo, Route, Touches, Track};
+    use crate::values::{BackendId, ClientId, ShardId};
+
+    const TENANT: TenantId = TenantId(0);
+
+    /// A bulkhead that has seen replies which each took so long, with nothing in flight any more.
+    fn after_replies(took: Duration) -> (Bulkhead, Timestamp) {
+        let settings = OverloadSettings::new(1, 1);
+        let mut bulkhead = Bulkhead::new(1, &settings, false);
+        let mut now = Timestamp::from_millis(1_000);
+        for _ in 0..20 {
+            let sent_at = now;
+            now = now.after(took);
+            let depth = bulkhead.handle_sent(TENANT, sent_at);
+            let in_flight = bulkhead.handle_over(TENANT);
+            let late = Duration::ZERO;
+            let sample = Sample { sent_at, late, in_flight, depth, kind: 0, is_costly: false, left: None };
+            bulkhead.handle_reply(&sample, now, settings.board.of(ShardId(0), 0));
+        }
+        assert!(bulkhead.figures().median > took.mul_f64(0.99), "{:?}", bulkhead.figures());
+        (bulkhead, now)
+    }
+
+    /// A request with this deadline.
+    fn parked(deadline: Timestamp, now: Timestamp) -> Parked {
+        let client = ClientId { index: 0, generation: 1 };
+        let envelope = Envelope {
+            reply_to: ReplyTo::new(ShardId(0), client, 0),
+            route: Route { slot: 0, backend: BackendId(0), protocol: Protocol::Resp2, track: Track::Usual },
+            asker: None,
+            nature: Nature::TRANSACTION,
+            touches: Touches::NOTHING,
+            tier: Tier::Standard,
+            weight: 1,
+            deadline,
+            overdue: Overdue::Answered,
+        };
+        let message = Stored::new(Message::Small(b"PING"), &mut BufferPool::new(1));
+        Parked { envelope, message, requests: 1, came: now }
+    }
+
+    #[test]
+    fn with_nothing_in_flight_the_next_waiting_is_tried_however_slow_replies_were() {
+        let (mut bulkhead, now) = after_replies(Duration::from_millis(200));
+        let deadline = now.after(Duration::from_millis(50));
+        bulkhead.park((1, parked(deadline, now)), Duration::ZERO, now).expect("there is room");
+        bulkhead.expire(now, |_, why| panic!("refused for {why:?}"));
+        assert!(!bulkhead.is_hopeless(deadline, now));
+        assert!(bulkhead.take().is_some(), "it is sent");
+        // Behind another one replies take what they took.
+        bulkhead.handle_sent(TENANT, now);
+        assert!(bulkhead.is_hopeless(deadline, now));
+        bulkhead.park((2, parked(deadline, now)), Duration::ZERO, now).expect("there is room");
+        let mut refused = Vec::new();
+        bulkhead.expire(now, |_, why| refused.push(why));
+        assert_eq!(refused, [Refused::Deadline]);
+        // Whatever is in flight, what is late already is not sent.
+        bulkhead.handle_over(TENANT);
+        let late = deadline.after(Duration::from_millis(1));
+        bulkhead.park((3, parked(deadline, now)), Duration::ZERO, now).expect("there is room");
+        bulkhead.expire(late, |_, why| refused.push(why));
+        assert_eq!(refused, [Refused::Deadline; 2]);
+        assert!(bulkhead.is_hopeless(deadline, late));
+    }
+}

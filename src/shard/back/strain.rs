@@ -17,7 +17,8 @@ impl Back {
         }
         for index in 0..self.ratios.len() {
             let own = &mut self.bulkheads[index * BULKHEADS..(index + 1) * BULKHEADS];
-            let mut company = Company::default();
+            let has_window = env.settings.overload.window == Mode::On;
+            let mut company = Company { has_window, ..Company::default() };
             for bulkhead in own {
                 company.waits |= bulkhead.take_waits();
                 company.in_flight += bulkhead.figures().in_flight;
