@@ -88,6 +88,8 @@ pub const PASSWORD_BYTES_MAX: usize = 512;
 pub const LOGINS_FAILED_MAX: u8 = 10;
 /// Bytes of what a client calls itself, and of what its library does.
 pub const CLIENT_NAME_BYTES_MAX: usize = 512;
+/// Bytes of a store's error to a step of a transaction that the error of `EXEC` repeats.
+pub const STEP_ERROR_BYTES_MAX: usize = 512;
 /// Bytes of an answer about commands, before which no further name is looked up.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of a list of clients.

@@ -107,3 +107,20 @@ def test_commands_about_the_connection_stand_in_transactions(weir: Weir):
         connection.ok("MULTI")
         assert connection.call("NOSUCH", "k").text.startswith("ERR unknown command 'NOSUCH'")
         assert connection.call("EXEC").text.startswith("EXECABORT ")
+
+
+def test_exec_says_which_step_a_store_refused(weir: Weir):
+    """ZRANK takes WITHSCORE since 7.2. An older store says so at the step, which weir has answered by then; memory is like that, too."""
+    with weir.connect() as connection:
+        connection.ok("AUTH", "root", "r")
+        replies = connection.pipeline([("MULTI",), ("SET", "k", "v"), ("ZRANK", "k", "m", "WITHSCORE"), ("EXEC",), ("GET", "k")])
+        abort = "EXECABORT Transaction discarded because of: "
+        if replies[3].is_error:
+            assert replies[3].text == abort + "ERR wrong number of arguments for 'zrank' command", replies
+            assert replies[4].plain() is None, "nothing of it was carried out"
+        connection.ok("CONFIG", "SET", "maxmemory", "1")
+        replies = connection.pipeline([("MULTI",), ("GET", "k"), ("SET", "k", "v"), ("EXEC",)])
+        assert replies[3].text.startswith(abort + "OOM command not allowed"), replies
+        connection.ok("CONFIG", "SET", "maxmemory", "0")
+        replies = connection.pipeline([("MULTI",), ("SET", "k", "v"), ("EXEC",)])
+        assert replies[2].plain() == [b"OK"], "the next transaction is its own"

@@ -269,10 +269,14 @@ impl Back {
                 }
             }
             Purpose::Ahead(to) => self.take_ahead(env, connection, (to, pending), end, replies, now),
-            Purpose::Steps(_) | Purpose::Fence => {
-                if self.slots.is_some() && pending.purpose != Purpose::Fence {
+            Purpose::Steps(_) => {
+                if self.slots.is_some() {
                     self.hear_step(connection, scanned.kind, end);
                 }
+                self.links[connection.0 as usize].hear_step(scanned.kind, end);
+                self.take_no_reply(env, connection, pending);
+            }
+            Purpose::Fence => {
                 self.take_no_reply(env, connection, pending);
             }
         }
@@ -338,6 +342,7 @@ impl Back {
         let backend = usize::from(link.backend.0);
         let bytes = link.let_go.saturating_add((link.partial.len() + end.len()) as u64);
         let is_all_here = link.partial.is_empty() && link.let_go == 0;
+        let abort = if scanned.kind == b'-' { link.reasoned_abort(end) } else { None };
         let took_nanos = now.monotonic.nanos_since(pending.sent_at);
         let took_micros = took_nanos / 1_000;
         let slowness_micros = if pending.odd == Odd::Refused {
@@ -353,7 +358,10 @@ impl Back {
             took_micros: in_32_bits(took_micros),
             slowness_micros: in_32_bits(slowness_micros),
         };
-        if is_all_here {
+        if let Some(text) = abort {
+            env.pool.give(std::mem::take(&mut self.links[connection.0 as usize].partial));
+            replies.reply(env, to, outcome, Message::Small(&text), now);
+        } else if is_all_here {
             replies.reply(env, to, outcome, Message::Small(end), now);
         } else {
             self.give_kept(env, connection, (to, outcome), end, replies, now);

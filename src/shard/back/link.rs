@@ -21,7 +21,7 @@ use crate::protocol::command::{Class, Effect};
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner};
 use crate::shard::fence::StoreClient;
 use crate::shard::request::{Envelope, Overdue, ReplyTo};
-use crate::values::limits::{LINK_OUTPUT_BYTES_MAX, LINK_PENDING_MAX};
+use crate::values::limits::{LINK_OUTPUT_BYTES_MAX, LINK_PENDING_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::{BackendId, ShardId, TenantId, Tier, Timestamp};
 
 /// Where the connection stands.
@@ -206,6 +206,8 @@ pub struct Link {
     pub heard_at: Timestamp,
     /// What was sent and has yet to be answered, before a cluster.
     pub unanswered: Unanswered,
+    /// The first error among the steps of the transaction that is being answered: EXEC itself only says that there was one.
+    pub step_error: Option<Box<[u8]>>,
     /// The beginning of a reply that is not whole yet.
     pub partial: Vec<u8>,
     /// Of the reply that is coming, if it is larger than allowed: so many bytes were let go, and an error takes its place.
@@ -240,6 +242,7 @@ impl Link {
             scanner: ReplyScanner::default(),
             heard_at: Timestamp::ZERO,
             unanswered: Unanswered::default(),
+            step_error: None,
             partial: Vec::new(),
             let_go: 0,
         }
@@ -292,6 +295,30 @@ impl Link {
         if wanted { usize::try_from(self.scanner.missing()).unwrap_or(usize::MAX) } else { 0 }
     }
 
+    /// Notes the reply to a step of a transaction: the first error is kept until the next `MULTI` is answered.
+    pub fn hear_step(&mut self, kind: u8, end: &[u8]) {
+        let whole = whole(&self.partial, end);
+        if kind == b'+' && *whole == *b"+OK\r\n" {
+            self.step_error = None;
+        } else if kind == b'-' && self.step_error.is_none() {
+            let text =
+                whole.strip_prefix(b"-").and_then(|line| line.strip_suffix(b"\r\n")).unwrap_or_default();
+            self.step_error = Some(text[..text.len().min(STEP_ERROR_BYTES_MAX)].into());
+        }
+    }
+
+    /// Returns the error that `EXEC` is answered with in the place of `end`: one that names the step's error. None where the store
+    /// names one itself, or the reply is another.
+    pub fn reasoned_abort(&mut self, end: &[u8]) -> Option<Vec<u8>> {
+        let step_error = self.step_error.as_deref()?;
+        let whole = whole(&self.partial, end);
+        let is_vague = whole.starts_with(b"-EXECABORT") && whole.windows(8).any(|words| words == b"previous");
+        let text =
+            [b"-EXECABORT Transaction discarded because of: ".as_slice(), step_error, b"\r\n"].concat();
+        self.step_error = None;
+        is_vague.then_some(text)
+    }
+
     /// Since when the store owes something, if it does. What stands behind much else is not owed from when it was sent, but from the
     /// reply before it.
     pub fn owes_since(&self) -> Option<Timestamp> {
@@ -313,6 +340,7 @@ impl Link {
         self.unanswered.clear();
         pool.give(std::mem::take(&mut self.greeting));
         self.fences.clear();
+        self.step_error = None;
         self.name = None;
         self.inner = None;
         self.fenced = u64::MAX;

@@ -54,6 +54,36 @@ fn a_transaction_that_fails_has_nothing_put_into_it() {
 }
 
 #[test]
+fn exec_says_which_error_of_a_step_aborted_it() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    let vague = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+    let named = "-EXECABORT Transaction discarded because of: OOM later\r\n";
+    let long = format!("-ERR {}\r\n", "x".repeat(100_000));
+    let cut = format!("-EXECABORT Transaction discarded because of: ERR {}\r\n", "x".repeat(508));
+    let arity = "-ERR wrong number of arguments for 'object|freq' command\r\n";
+    let told = "-EXECABORT Transaction discarded because of: ERR wrong number of arguments for 'object|freq' command\r\n";
+    for (steps, last, expected) in [
+        (["+QUEUED\r\n", arity, "-ERR second\r\n"], vague, told),
+        // What one transaction was refused for is not told of the next.
+        (["+QUEUED\r\n", "+QUEUED\r\n", "+QUEUED\r\n"], vague, vague),
+        ([arity, "+QUEUED\r\n", "+QUEUED\r\n"], "*-1\r\n", "*-1\r\n"),
+        (["+QUEUED\r\n", "+QUEUED\r\n", "+QUEUED\r\n"], vague, vague),
+        (["+QUEUED\r\n", arity, "+QUEUED\r\n"], named, named),
+        ([&long, "+QUEUED\r\n", "+QUEUED\r\n"], vague, &cut),
+    ] {
+        rig.send(client, &[&["MULTI"], &["SET", "k", "1"], &["SET", "k", "2"], &["GET", "k"], &["EXEC"]]);
+        rig.told(client);
+        ["+OK\r\n"].iter().chain(&steps).chain(&[last]).for_each(|reply| rig.answer_next(reply));
+        assert_eq!(rig.told(client), expected, "{steps:?}");
+    }
+    // The next error of the connection is nobody's but its own.
+    rig.send(client, &[&["GET", "k"]]);
+    rig.answer_next(vague);
+    assert_eq!(rig.told(client), vague);
+}
+
+#[test]
 fn answers_in_a_transaction_are_bounded() {
     let mut rig = Rig::new(1, 1);
     let client = rig.client(0);
