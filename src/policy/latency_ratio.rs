@@ -13,8 +13,9 @@
 //!
 //! A level is entered one step at a time: when the ratio was below its threshold for more than a second without a break, *and*
 //! requests waited all the while or twice as many were in flight as usual. It is left when the ratio was 0.15 above the threshold for
-//! a second, or when there was no such company for ten. That takes seconds, so requests are refused only while others wait: where a
-//! window stands before the backend and a slice passes in which none waited all along, cores tell each other a level that refuses none.
+//! a second, or when there was no such company for ten. That takes seconds, so requests are refused only in such
+//! company: after a slice in which none waited all along, and no more were in flight than usual, cores tell each other a level that
+//! refuses none.
 //!
 //! | trap | what is done about it |
 //! |---|---|
@@ -24,7 +25,7 @@
 //! | an overload becomes the usual | while the ratio is below 0.8 nothing is learnt, for a minute at most; then as above |
 //! | it was quick for some minutes, because nobody asked for much | that is forgotten as soon; and without company nothing happens |
 //! | a pause of 200 ms | is over before a level is entered |
-//! | an overload ends, and the ratio is still low for seconds | nothing is refused while there is room for all |
+//! | an overload ends, and the ratio is still low for seconds | nothing is refused once nothing waits and as many are in flight as usual |
 //! | a clock that jumps, a core that slept, a store that was idle | it may be ten seconds that have passed, and nothing is known of them |
 //! | samples of nothing, or of more than a minute | do not count |
 //!
@@ -75,14 +76,14 @@ const FROZEN_MAX: usize = 60 * SECOND;
 /// nothing: a store that is busy and well has as much by chance.
 const RISEN: f64 = 2.0;
 const RISEN_FROM: f64 = 2.0;
+/// Time constant, in seconds, of the mean that tells soonest that fewer are in flight again.
+const LATELY: f64 = 0.25;
 
 /// What else is known of the backend: a ratio alone is no overload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Company {
     /// Requests waited for room all the time since it was last told, or some were refused because they had waited too long.
     pub waits: bool,
-    /// A window makes requests wait, so that there is room for all while none waits.
-    pub has_window: bool,
     /// Requests in flight.
     pub in_flight: usize,
 }
@@ -121,8 +122,8 @@ pub struct LatencyRatio {
     passed: u64,
     in_flight: InFlight,
     waits: bool,
-    /// There was room for all requests in the last slice.
-    has_room: bool,
+    /// In the last slice requests waited, or more were in flight than usual.
+    is_in_company: bool,
     frozen: usize,
     is_frozen: bool,
     seen: Option<Seen>,
@@ -140,7 +141,7 @@ impl LatencyRatio {
             passed: 0,
             in_flight: InFlight::default(),
             waits: false,
-            has_room: false,
+            is_in_company: false,
             frozen: 0,
             is_frozen: false,
             seen: None,
@@ -177,7 +178,7 @@ impl LatencyRatio {
         let verdict = self.judge();
         self.freeze(verdict.as_ref(), slices);
         let waits = std::mem::take(&mut self.waits);
-        self.has_room = company.has_window && !waits;
+        self.is_in_company = waits || self.in_flight.has_risen_lately();
         let has_company = waits || self.in_flight.has_risen();
         let from = self.steps.level;
         if slices >= SLICES {
@@ -207,9 +208,10 @@ impl LatencyRatio {
         Some(Duration::from_micros(micros as u64))
     }
 
-    /// The level that this core would choose for all cores: its own, but none that refuses requests while there is room for all.
+    /// The level that this core would choose for all cores: its own, but one that refuses requests only while others wait or more are
+    /// in flight than usual.
     pub fn told(&self, now: Timestamp) -> Told {
-        let most = if self.has_room { Level::Overloaded } else { Level::Shedding };
+        let most = if self.is_in_company { Level::Shedding } else { Level::Overloaded };
         Told { at: now, level: self.steps.level.min(most), replies: self.replies }
     }
 
@@ -303,9 +305,10 @@ impl Steps {
     }
 }
 
-/// How many are in flight, over a second and over a minute (EWMA).
+/// Requests in flight, over a quarter of a second, a second and a minute (EWMA).
 #[derive(Clone, Copy, Debug, Default)]
 struct InFlight {
+    lately: f64,
     now: f64,
     usual: f64,
     /// For how long that is known, in seconds.
@@ -315,6 +318,7 @@ struct InFlight {
 impl InFlight {
     fn learn(&mut self, in_flight: usize, passed: u64, is_frozen: bool) {
         let (seen, passed) = (in_flight as f64, passed as f64 / 1e9);
+        self.lately += (seen - self.lately) * (passed / LATELY).min(1.0);
         self.now += (seen - self.now) * passed.min(1.0);
         if !is_frozen && passed > 0.0 {
             // What is not known for a minute yet is a plain mean.
@@ -325,7 +329,16 @@ impl InFlight {
     }
 
     fn has_risen(&self) -> bool {
-        self.now > RISEN * self.usual.max(RISEN_FROM)
+        self.is_risen(self.now)
+    }
+
+    /// Seen sooner than [`has_risen`](Self::has_risen) does, and more often by chance.
+    fn has_risen_lately(&self) -> bool {
+        self.is_risen(self.lately)
+    }
+
+    fn is_risen(&self, in_flight: f64) -> bool {
+        in_flight > RISEN * self.usual.max(RISEN_FROM)
     }
 }
 

@@ -10,8 +10,8 @@ const SCAN: usize = 3;
 /// What takes longer than this is no sample.
 const MICROS_MAX: u64 = (1 << 26) - 1;
 /// As much company as there can be.
-const CROWD: Company = Company { waits: true, has_window: true, in_flight: 1_000 };
-const ALONE: Company = Company { waits: false, has_window: true, in_flight: 1 };
+const CROWD: Company = Company { waits: true, in_flight: 1_000 };
+const ALONE: Company = Company { waits: false, in_flight: 1 };
 
 /// A core, its backend and a clock.
 struct World {
@@ -191,7 +191,7 @@ fn more_in_flight_than_usual_is_company() {
 }
 
 #[test]
-fn a_slice_after_requests_no_longer_wait_none_is_refused_and_when_they_wait_again_at_once() {
+fn without_company_requests_are_refused_no_longer_though_the_level_stays() {
     let mut world = World::new(1);
     world.run(60.0, 1_000.0, CROWD, point);
     world.run(10.0, 1_000.0, CROWD, slower(10.0));
@@ -202,9 +202,12 @@ fn a_slice_after_requests_no_longer_wait_none_is_refused_and_when_they_wait_agai
         world.run(lasts, 1_000.0, company, slower(10.0));
         assert_eq!((world.ratio.level(), told(&world)), (Level::Shedding, wanted));
     }
-    // Without a window nothing ever waits.
-    world.run(0.5, 1_000.0, Company { waits: false, has_window: false, in_flight: 1_000 }, slower(10.0));
-    assert_eq!(told(&world), Level::Shedding);
+    // Where nothing ever waits, because all goes on at once, more in flight than usual is company too.
+    let more = Company { waits: false, in_flight: 5_000 };
+    for (company, lasts, wanted) in [(more, 0.5, Level::Shedding), (ALONE, 1.5, Level::Overloaded)] {
+        world.run(lasts, 1_000.0, company, slower(10.0));
+        assert_eq!((world.ratio.level(), told(&world)), (Level::Shedding, wanted));
+    }
 }
 
 #[test]
@@ -548,8 +551,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         prop_oneof![4 => 1_000..20_000_u64, 1 => 0..MICROS_MAX, 1 => Just(u64::MAX), 1 => Just(0_u64)];
     let replies = (0..8_usize, prop_oneof![3 => 1..40_usize, 1 => 100..400_usize], micros)
         .prop_map(|(class, count, micros)| Operation::Replies { class: class % 7, count, micros });
-    let company = (any::<bool>(), any::<bool>(), 0..50_usize)
-        .prop_map(|(waits, has_window, in_flight)| Company { waits, has_window, in_flight });
+    let company = (any::<bool>(), 0..50_usize).prop_map(|(waits, in_flight)| Company { waits, in_flight });
     let ticks = (1..6_usize, prop_oneof![6 => 90..120_u64, 1 => 0..12_000_u64], company)
         .prop_map(|(count, millis, company)| Operation::Ticks { count, millis, company });
     let jump = (-20_000_000..20_000_000_i64).prop_map(|millis| Operation::Jump { millis });

@@ -17,8 +17,7 @@ impl Back {
         }
         for index in 0..self.ratios.len() {
             let own = &mut self.bulkheads[index * BULKHEADS..(index + 1) * BULKHEADS];
-            let has_window = env.settings.overload.window == Mode::On;
-            let mut company = Company { has_window, ..Company::default() };
+            let mut company = Company::default();
             for bulkhead in own {
                 company.waits |= bulkhead.take_waits();
                 company.in_flight += bulkhead.figures().in_flight;
