@@ -186,10 +186,11 @@ class Measured:
         if measure.metric.endswith("_max"):
             return Figure(max(after), Kind.COUNT)
         # A store that forgot its figures meanwhile counts from nothing.
-        begins = 0 if self._forgot(first, last) else sum(before)
+        begins = 0 if self._forgot(first, last, of_key) else sum(before)
         return Figure(sum(after) - begins, Kind.COUNT, length)
 
-    def _forgot(self, first: Snapshot, last: Snapshot) -> bool:
-        """True if an event between two snapshots sets figures of stores back to nothing."""
-        resets = (event.at for event in self.scenario.events if event.command.upper().endswith("RESET"))
+    def _forgot(self, first: Snapshot, last: Snapshot, of_key: bool) -> bool:
+        """True if an event between two snapshots sets figures of stores back to nothing: all of them, or those of keys alone."""
+        commands = ("RESET", "READS-RESET") if of_key else ("RESET",)
+        resets = (event.at for event in self.scenario.events if event.command.upper() in commands)
         return any(first.planned <= at < last.planned for at in resets)

@@ -262,14 +262,27 @@ def test_counters_count_from_the_begin_of_a_phase():
         assert measured(line, load, snapshots).word == "not measured", line
 
 
+@pytest.mark.parametrize("command, line", [("READS-RESET", "reads('k')"), ("RESET", "reads('k')"), ("RESET", "requests")])
 @pytest.mark.parametrize("at, number", [(2, 90), (4, 90), (9.9, 90), (1.9, 80), (10, 80)])
-def test_counters_count_from_the_reset_within_a_phase(at: float, number: int):
+def test_counters_count_from_the_reset_within_a_phase(command: str, line: str, at: float, number: int):
     """A store that forgets its figures right after it was looked at may have counted more since than before."""
-    event = f'[[event]]\nat = "{at}s"\nstorage = "READS-RESET"\n\n[load]'
-    scenario = file.parse(GOOD.replace("point.p99 <= 20ms", "storage.over.reads('k') <= 90").replace("[load]", event, 1), Path("good.toml"))
-    snapshots = [Snapshot(at, at, keys={"k": {"main": [{"reads": reads}]}}) for at, reads in [(0, 0), (2, 10), (10, 90)]]
-    verdict = judge(scenario.accept[0], Measured(scenario, run_of([(10, 5.0)] * 10), snapshots).look_up)
-    assert verdict.measured.number == number
+    assert counted_with_event(command, line, at) == number
+
+
+def test_a_store_that_forgets_reads_of_keys_has_its_other_figures_still():
+    assert counted_with_event("READS-RESET", "requests", 4) == 80
+
+
+def counted_with_event(command: str, line: str, at: float) -> float:
+    """A count of the second phase, of 10 before it and 90 at its end, with an event in between."""
+    event = f'[[event]]\nat = "{at}s"\nstorage = "{command}"\n\n[load]'
+    scenario = file.parse(GOOD.replace("point.p99 <= 20ms", f"storage.over.{line} <= 90").replace("[load]", event, 1), Path("good.toml"))
+    snapshots = [
+        Snapshot(at, at, storages={"main": [{"requests": count}]}, keys={"k": {"main": [{"reads": count}]}})
+        for at, count in [(0, 0), (2, 10), (10, 90)]
+    ]
+    return judge(scenario.accept[0], Measured(scenario, run_of([(10, 5.0)] * 10), snapshots).look_up).measured.number
+
 
 
 def test_homes_are_where_they_are_said_to_be():
