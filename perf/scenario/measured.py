@@ -173,9 +173,9 @@ class Measured:
     def _storage(self, measure: Measure, rest: list[str]) -> Figure:
         named = rest[0] if rest and rest[0] in self.scenario.cast.storages else None
         first, last, length = self._between(rest[1:] if named else rest)
+        of_key = measure.metric in STORAGE_OF_KEY
 
         def read(snapshot: Snapshot) -> list[int]:
-            of_key = measure.metric in STORAGE_OF_KEY
             by_name = snapshot.keys.get(measure.argument, {}) if of_key else snapshot.storages
             figures = [f for name, stores in by_name.items() if named in (None, name) for f in stores]
             return [figure[measure.metric] for figure in figures if measure.metric in figure]

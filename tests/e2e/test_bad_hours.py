@@ -1,0 +1,38 @@
+"""Scenarios of `perf/scenarios`, shortened: those of their lines that count or compare shares hold on a busy machine, too.
+
+Latencies need a quiet machine and all of the time: `perf/run --all` has them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.processes import ROOT
+
+pytestmark = [pytest.mark.weir_only, pytest.mark.alone]
+RUN = ROOT / "perf" / "run"
+# How long each takes, as a part of what the scenario says.
+SECONDS_SCALE = 0.5
+SECONDS_MAX = 120
+# Percentiles, the time until all is well again, and counts of what was served within a time.
+NEEDS_A_QUIET_MACHINE = re.compile(r"\.p\d|\.max\b|recovery|\(\d+m?s\)")
+BAD_HOURS = ("viral-key", "many-hot-keys", "hot-and-written", "hot-counter", "tenant-flood", "near-quota", "faulty-host", "quota-accuracy")
+
+
+@pytest.mark.parametrize("name", BAD_HOURS)
+def test_counts_and_shares_of_a_bad_hour_hold(name: str, tmp_path: Path):
+    command = [sys.executable, str(RUN), name, "--quiet", "--seconds-scale", str(SECONDS_SCALE), "--out", str(tmp_path)]
+    run = subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS_MAX, env={**os.environ, "TMPDIR": str(tmp_path)}, check=False
+    )
+    runs = json.loads((tmp_path / name / "result.json").read_text())["runs"]
+    held_to = [line for each in runs for line in each["lines"] if not NEEDS_A_QUIET_MACHINE.search(line["line"])]
+    assert len(held_to) >= 2, "some lines remain"
+    assert [line for line in held_to if line["verdict"] != "PASS"] == [], run.stdout
