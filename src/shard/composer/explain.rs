@@ -171,7 +171,8 @@ impl Shard {
             Ok(Placement::Together { slot, backend, .. }) => {
                 let route = Route { slot, backend, protocol: subject.protocol, track };
                 let what = (touches_of(command, arguments), command.effect);
-                self.hot.foresee(what, (subject.connection, route), arguments.frame(), now.monotonic).text()
+                let (may_move, frame) = (self.env.slots.is_some(), arguments.frame());
+                self.hot.foresee(what, (subject.connection, route), frame, may_move, now.monotonic).text()
             }
             Ok(Placement::OneBackend { .. } | Placement::Apart) => Foreseen::Keys.text(),
             Ok(Placement::Nowhere) | Err(_) => Foreseen::NoKey.text(),

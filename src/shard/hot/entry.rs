@@ -44,7 +44,8 @@ pub enum Warmth {
     /// Requests for the key may be queued that nobody has noticed: its reads go on by themselves.
     Queued,
     /// All that is queued is known, but requests that were sent until then may have yet to be answered, writes among them. Reads share
-    /// fetches that are sent after they came; nothing is kept.
+    /// fetches that are sent after they came; nothing is kept. Before a cluster they go by themselves: what was sent may have to be sent
+    /// to another node, and a fetch, which is of no connection, could be there before it.
     Sent {
         /// When the last of them may have been sent.
         until: Timestamp,
@@ -93,6 +94,8 @@ pub struct Read<'a> {
     pub frame: &'a [u8],
     /// Something that its connection asked for before has yet to be answered, and may be about any key.
     pub is_behind_any: bool,
+    /// Requests may be sent once more, later than others that were sent after them: a node of a cluster refuses what it no longer owns.
+    pub may_move: bool,
 }
 
 /// What became of requests for it.
@@ -290,7 +293,7 @@ impl Entry {
     fn look(
         &self,
         place: Option<usize>,
-        Read { connection, route, frame, is_behind_any }: Read<'_>,
+        Read { connection, route, frame, is_behind_any, may_move }: Read<'_>,
         (versions, flights): (&Versions, &Flights),
         ttl: Duration,
         now: Timestamp,
@@ -298,7 +301,8 @@ impl Entry {
         if is_behind_any {
             return Found::Nothing(Counter::HotBypassedOrder);
         }
-        if self.warmth == Warmth::Queued {
+        let may_be_overtaken = may_move && self.warmth != Warmth::Warm;
+        if self.warmth == Warmth::Queued || may_be_overtaken {
             return Found::Nothing(Counter::HotBypassedWarming);
         }
         let own = self.waits.get(&connection);

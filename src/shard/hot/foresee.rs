@@ -52,6 +52,7 @@ impl Hot {
         (touches, effect): (Touches, Effect),
         (connection, route): (u64, Route),
         frame: &[u8],
+        may_move: bool,
         now: Timestamp,
     ) -> Foreseen {
         let (key, may_be_kept) = match touches.of(frame) {
@@ -76,7 +77,8 @@ impl Hot {
         let known = (&*self.settings.versions, &self.flights);
         let is_behind_any = self.under_way.is_about_any(connection);
         let route = as_fetched(route);
-        match entry.foresee(Read { connection, route, frame, is_behind_any }, known, self.settings.ttl, now) {
+        let read = Read { connection, route, frame, is_behind_any, may_move };
+        match entry.foresee(read, known, self.settings.ttl, now) {
             Found::Kept { .. } => Foreseen::Kept,
             Found::Flight(_) => Foreseen::Joins,
             Found::Fetchable => Foreseen::Fetched,

@@ -277,7 +277,7 @@ impl Hot {
         let found = if is_fit {
             let route = as_fetched(envelope.route);
             let is_behind_any = self.under_way.is_about_any(connection);
-            let read = Read { connection, route, frame, is_behind_any };
+            let read = Read { connection, route, frame, is_behind_any, may_move: env.slots.is_some() };
             let known = (&*self.settings.versions, &self.flights);
             entry.find(read, known, (self.settings.ttl, self.stale_max), now)
         } else {

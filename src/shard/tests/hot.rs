@@ -1391,3 +1391,34 @@ fn a_fetch_that_is_sent_again_is_not_for_those_who_have_written_since() {
     rig.serve(":-1\r\n", "$1\r\nb\r\n");
     assert_eq!((rig.figures().waiters, rig.figures().flights), (0, 0));
 }
+
+/// A write that was sent before its key was hot may have to be sent again, to the node that has its slot now. Its connection's next read
+/// must not be there before it, as a fetch could be, which belongs to no connection.
+#[test]
+fn before_a_cluster_no_fetch_overtakes_what_was_sent_before_the_key_was_hot() {
+    let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
+    let hot = HotSettings { detection, ttl: TTL, ..HotSettings::new(3) };
+    let mut rig = cluster::clustered(1, |settings| settings.hot = hot.clone());
+    let [writer, crowd] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.send(writer, &[&["APPEND", &key, "w"]]);
+    for _ in 0..40 {
+        rig.send(crowd, &[&["GET", &key]]);
+        rig.wait(10 * MILLISECOND);
+    }
+    assert!(rig.counted(Counter::HotBypassedWarming) > 0, "it is hot");
+    rig.send(writer, &[&["GET", &key]]);
+    assert_eq!(rig.figures().flights, 0);
+    let (old, new) = (rig.at_stores[0].backend.0, (rig.at_stores[0].backend.0 + 1) % 3);
+    while rig.at_stores.first().is_some_and(|sent| sent.backend.0 == old) {
+        rig.answer_next(&cluster::moved(&key, new));
+    }
+    rig.answer_first("APPEND", ":6\r\n");
+    rig.serve(":-1\r\n", &bulk("firstw"));
+    assert_eq!(rig.told(writer), format!(":6\r\n{}", bulk("firstw")));
+    assert_eq!(rig.told(crowd), bulk("firstw").repeat(40));
+    // All that was sent before is answered: reads share fetches from now on.
+    rig.wait(MILLISECOND);
+    rig.send(crowd, &[&["GET", &key]]);
+    assert_eq!(rig.figures().flights, 1);
+}
