@@ -16,6 +16,10 @@ use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, ShardId};
 
+/// Bytes around a word of a request at most: `$`, its length and two ends of lines. And around its words, its name among them.
+const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
+const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
+
 /// One place that some keys of a request live in, and the connection that leads there.
 #[derive(Clone, Copy, Debug)]
 struct Part {
@@ -25,6 +29,8 @@ struct Part {
     keys: u32,
     /// The last of them.
     key_bytes: u32,
+    /// Length of its request at most.
+    frame_bytes: usize,
 }
 
 impl Part {
@@ -98,11 +104,14 @@ impl Shard {
                 };
                 if part_at[place] == u16::MAX {
                     part_at[place] = parts.len() as u16;
-                    parts.push(Part { home, backend, slot, keys: 0, key_bytes: 0 });
+                    let frame_bytes = FRAME_HEAD_BYTES_MAX + arguments.name().len();
+                    parts.push(Part { home, backend, slot, keys: 0, key_bytes: 0, frame_bytes });
                 }
                 let part = part_at[place];
-                let Part { keys, key_bytes, .. } = &mut parts[usize::from(part)];
+                let Part { keys, key_bytes, frame_bytes, .. } = &mut parts[usize::from(part)];
                 (*keys, *key_bytes) = (*keys + 1, arguments.at(index).len() as u32);
+                let words = (index..index + step).map(|word| arguments.at(word).len() + BULK_HEAD_BYTES_MAX);
+                *frame_bytes += words.sum::<usize>();
                 part
             })
             .collect();
@@ -119,6 +128,8 @@ impl Shard {
     ) -> Vec<Vec<u8>> {
         let begin = |part: &Part| {
             let mut frame = self.env.pool.take();
+            // A frame of megabytes would be copied each time that it outgrows its room.
+            frame.reserve(part.frame_bytes);
             encode::array(&mut frame, 1 + part.keys as usize * step);
             encode::bulk(&mut frame, arguments.name());
             frame

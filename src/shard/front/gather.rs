@@ -268,6 +268,20 @@ fn join_values(out: &mut Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usi
     let mut values: Vec<Option<Elements<'_>>> = parts.iter().map(|part| reply::elements(part)).collect();
     let instead: Vec<&[u8]> =
         parts.iter().map(|part| if is_error(part) { *part } else { SHORT_REPLY }).collect();
+    let mut asked = vec![0_usize; parts.len()];
+    for part in order {
+        asked[usize::from(*part)] += 1;
+    }
+    let repeated = asked.iter().zip(&values).zip(&instead).map(|((asked, value), instead)| {
+        let missing = asked.saturating_sub(value.as_ref().map_or(0, Elements::left));
+        missing.saturating_mul(instead.len())
+    });
+    let repeated = repeated.fold(0, usize::saturating_add);
+    if repeated > bytes_max {
+        return encode::error(out, TOO_LARGE);
+    }
+    // A reply of megabytes would be copied each time that it outgrows its room.
+    out.reserve((repeated + parts.iter().map(|part| part.len()).sum::<usize>()).min(bytes_max));
     encode::array(out, order.len());
     for part in order {
         let part = usize::from(*part);
