@@ -227,6 +227,7 @@ mod tests {
         let micro = |weight: f64| (weight * UNIT as f64).round() as u64;
         let weights = values::Weights {
             base: micro(units.base),
+            hit: 0,
             kib_in: micro(units.kib_in),
             kib_out: micro(units.kib_out),
             row: micro(units.row),

@@ -250,6 +250,12 @@ pub struct Flags {
     #[arg(value_parser = request_units, default_value = "1")]
     pub ru_base: u64,
 
+    /// Request units of a read of a hot key that is answered from memory, instead of --ru-base. No store hears of it, but it
+    /// takes about as much of weir's own CPU as any read: 1 where that is what runs out first
+    #[arg(long, env = "WEIR_RU_HIT", value_name = "RU", help_heading = QUOTAS)]
+    #[arg(value_parser = request_units, default_value = "0.1")]
+    pub ru_hit: u64,
+
     /// Request units of 1KiB of a request
     #[arg(long, env = "WEIR_RU_KIB_IN", value_name = "RU", help_heading = QUOTAS)]
     #[arg(value_parser = request_units, default_value = "1")]

@@ -225,6 +225,7 @@ impl Config {
             fleet,
             weights: Weights {
                 base: flags.ru_base,
+                hit: flags.ru_hit,
                 kib_in: flags.ru_kib_in,
                 kib_out: flags.ru_kib_out,
                 row: flags.ru_row,

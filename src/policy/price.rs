@@ -10,8 +10,6 @@ use crate::values::{MicroUnits, Price, Weights};
 /// neighbour's doing.
 pub const SLOWNESS_SHARE_MAX: u64 = 4;
 
-/// One part in so many of the base is what a request costs that no store hears of, besides the bytes of its reply.
-const CACHED_PART: u64 = 10;
 /// What a store looks at in a microsecond, at most. A request that took so long cannot have looked at more.
 const LOOKED_AT_PER_MICRO: u64 = 5;
 /// A request that may look at much is estimated at this much of it, or what such requests cost lately: whether there is as
@@ -153,10 +151,10 @@ impl Weights {
         Price::new(self.base.saturating_add(per_kib(bytes_out, self.kib_out)).saturating_add(rows))
     }
 
-    /// What a reply costs that weir had already.
+    /// Price of a request that is answered from memory, so that no store hears of it.
     #[inline]
     pub const fn cached(&self, bytes_out: u64) -> Price {
-        Price::new((self.base / CACHED_PART).saturating_add(per_kib(bytes_out, self.kib_out)))
+        Price::new(self.hit.saturating_add(per_kib(bytes_out, self.kib_out)))
     }
 
     #[inline(never)]
@@ -299,7 +297,7 @@ mod tests {
             times in 0..200_usize,
         ) {
             let [requests, bytes_in, keys, looks_at, floor, hidden, bytes_out, rows, took_micros, slowness_micros] = counts;
-            let weights = Weights { base: weight, kib_in: weight, kib_out: weight, row: weight, key: weight, latency_ms: weight };
+            let weights = Weights { base: weight, hit: weight, kib_in: weight, kib_out: weight, row: weight, key: weight, latency_ms: weight };
             let one = Asked { requests, bytes_in, keys, looks_at, floor, hidden };
             let mut asked = one;
             (0..times).for_each(|_| asked.add(&one, &weights));

@@ -54,6 +54,8 @@ const _: () = assert!(PRICE_MAX <= i64::MAX as u64);
 pub struct Weights {
     /// Any request.
     pub base: MicroUnits,
+    /// A request that weir answers from memory, instead of `base`.
+    pub hit: MicroUnits,
     /// 1,024 bytes of the request.
     pub kib_in: MicroUnits,
     /// 1,024 bytes of the reply.
@@ -70,6 +72,7 @@ impl Default for Weights {
     fn default() -> Self {
         Self {
             base: UNIT,
+            hit: UNIT / 10,
             kib_in: UNIT,
             kib_out: UNIT / 4,
             row: UNIT / 50,

@@ -14,7 +14,10 @@ const LIMITED: &str = r"
 
 /// A rig whose pools give nothing but what was spent on credit.
 fn limited(shards: u16) -> Rig {
-    limited_at(shards, Weights { base: UNIT, kib_in: 0, kib_out: 0, row: UNIT / 100, key: 0, latency_ms: 0 })
+    limited_at(
+        shards,
+        Weights { base: UNIT, hit: UNIT / 10, kib_in: 0, kib_out: 0, row: UNIT / 100, key: 0, latency_ms: 0 },
+    )
 }
 
 fn limited_at(shards: u16, weights: Weights) -> Rig {
@@ -174,7 +177,8 @@ fn what_was_sent_and_never_answered_costs_what_it_was_estimated_at() {
 
 #[test]
 fn a_reply_that_is_too_large_is_billed_by_what_was_read() {
-    let weights = Weights { base: UNIT, kib_in: 0, kib_out: UNIT, row: 0, key: 0, latency_ms: 0 };
+    let weights =
+        Weights { base: UNIT, hit: UNIT / 10, kib_in: 0, kib_out: UNIT, row: 0, key: 0, latency_ms: 0 };
     let mut rig = limited_at(1, weights);
     rig.pools = (1_000_000 * UNIT as i64, false);
     let client = rig.client(0);
