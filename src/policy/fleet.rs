@@ -9,6 +9,10 @@
 //! `d` and `D` are of the same stretch of this host's own time, so that no clocks are compared. A share shrinks at once and
 //! grows a period later, when every other host had time to shrink: the shares of hosts that hear each other come to one
 //! quota, but for one period after a host came. What is asked for and denied counts: it is what the host could use.
+//!
+//! No host can use more of a quota than all of it, so no host claims more than `R` times the length of a period, and a counter is
+//! believed no more than that of each other host that lives. Whatever else adds to a counter, a host that could use all of a
+//! quota keeps `R / N`, and a host alone keeps `R`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -88,6 +92,16 @@ struct Seen {
     missed: u32,
 }
 
+/// A question under way.
+#[derive(Clone, Debug)]
+struct Asked {
+    at: Timestamp,
+    /// Length of the stretch of time that `added` is of.
+    elapsed: Duration,
+    /// Scopes, and what is added to their counters, in thousandths of a request unit.
+    added: Vec<(usize, u64)>,
+}
+
 /// This host's view of the fleet. Scopes are named by their places.
 #[derive(Clone, Debug)]
 pub struct Fleet {
@@ -100,7 +114,7 @@ pub struct Fleet {
     /// How many are always there.
     fixed: usize,
     /// The question that was not answered yet.
-    asked: Option<(Timestamp, Vec<(usize, u64)>)>,
+    asked: Option<Asked>,
     asked_at: Option<Timestamp>,
     heard_at: Option<Timestamp>,
 }
@@ -197,7 +211,7 @@ impl Fleet {
         self.others.retain(|id, _| !gone.contains(id));
         self.tick += 1;
         self.asked_at = Some(now);
-        self.asked = Some((now, added.clone()));
+        self.asked = Some(Asked { at: now, elapsed, added: added.clone() });
         Question { tick: self.tick, gone, added }
     }
 
@@ -231,7 +245,7 @@ impl Fleet {
             self.scopes[place].leave_out(floor);
         }
         let asked = heavy.into_iter().chain(light).chain(self.fixed..self.scopes.len());
-        asked.map(|place| (place, self.scopes[place].take_demand())).collect()
+        asked.map(|place| (place, self.scopes[place].take_demand(elapsed))).collect()
     }
 
     /// The answer: the hosts with their ticks, and the counters in the order of the question, where they could be read.
@@ -245,9 +259,9 @@ impl Fleet {
             self.handle_lost();
             return Outcome::Crowded;
         }
-        let Some((asked_at, asked)) = self.asked.take() else { return Outcome::Late };
-        if now.since(asked_at) > self.period || asked.len() != totals.len() {
-            self.asked = Some((asked_at, asked));
+        let Some(asked) = self.asked.take() else { return Outcome::Late };
+        if now.since(asked.at) > self.period || asked.added.len() != totals.len() {
+            self.asked = Some(asked);
             self.handle_lost();
             return Outcome::Late;
         }
@@ -260,9 +274,9 @@ impl Fleet {
         self.handle_hosts(hosts);
         let hosts = self.hosts();
         let mut unread = Vec::new();
-        for ((place, added), total) in asked.iter().zip(totals) {
+        for ((place, added), total) in asked.added.iter().zip(totals) {
             match total {
-                Some(total) => self.scopes[*place].handle_total(*added, *total, hosts),
+                Some(total) => self.scopes[*place].handle_total((*added, asked.elapsed), *total, hosts),
                 None => unread.push((*place, self.scopes[*place].heard_at)),
             }
         }
@@ -277,8 +291,8 @@ impl Fleet {
 
     /// No answer will be used: whether the counters moved is not known. What was added is never sent again.
     pub fn handle_lost(&mut self) {
-        let Some((_, asked)) = self.asked.take() else { return };
-        for (place, _) in asked {
+        let Some(asked) = self.asked.take() else { return };
+        for (place, _) in asked.added {
             self.scopes[place].start_over();
         }
     }
@@ -348,11 +362,18 @@ impl Scope {
             > came_in * u128::from(part.billionths())
     }
 
-    /// Whole thousandths; what is less than one stays.
-    fn take_demand(&mut self) -> u64 {
+    /// Takes the demand of a stretch of time, in whole thousandths and as far as this host could have served it. A rest of
+    /// less than a thousandth stays.
+    fn take_demand(&mut self, elapsed: Duration) -> u64 {
         let whole = self.demand / MICRO_PER_MILLI;
         self.demand %= MICRO_PER_MILLI;
-        whole
+        whole.min(self.claim_max(elapsed))
+    }
+
+    /// The largest claim that one host can have for a stretch of time, in thousandths of a request unit: all of the quota.
+    fn claim_max(&self, elapsed: Duration) -> u64 {
+        let milli = u128::from(self.ru_per_second) * elapsed.as_millis();
+        milli.min(u128::from(u64::MAX)) as u64
     }
 
     /// This time nobody is asked.
@@ -362,8 +383,10 @@ impl Scope {
         self.settle(part);
     }
 
-    fn handle_total(&mut self, added: u64, total: u64, hosts: u64) {
-        let difference = self.total.and_then(|before| total.checked_sub(before));
+    fn handle_total(&mut self, (added, elapsed): (u64, Duration), total: u64, hosts: u64) {
+        let others_max = self.claim_max(elapsed).saturating_mul(hosts.saturating_sub(1));
+        let believed = |difference: u64| difference.min(added.saturating_add(others_max));
+        let difference = self.total.and_then(|before| total.checked_sub(before)).map(believed);
         self.total = Some(total);
         match difference {
             // Less than was added just now: the counter started over.

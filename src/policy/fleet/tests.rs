@@ -170,6 +170,57 @@ fn totals_that_fell_start_over() {
     assert!(close(rig.share(), 0.05 + 0.09));
 }
 
+/// No weir adds so much to a counter: thousandths of a request unit.
+const ABSURD: u64 = 1_000_000_000_000_000;
+
+#[test]
+fn a_host_alone_keeps_all_of_a_quota_whatever_else_adds_to_its_counter() {
+    let mut rig = Rig::new();
+    for _ in 0..2 {
+        rig.pass(50_000, 0);
+    }
+    assert!(close(rig.share(), 1.0));
+    rig.total += ABSURD;
+    assert!(close(rig.pass(50_000, 0), 1.0), "once");
+    assert!(close(rig.pass(50_000, 0), 1.0));
+    for _ in 0..100 {
+        rig.total += ABSURD;
+        assert!(close(rig.pass(50_000, 0), 1.0), "again and again");
+    }
+}
+
+#[test]
+fn a_claim_counts_for_no_more_than_all_of_the_quota_for_each_host_that_lives() {
+    for others in 1..10 {
+        let fair = 1.0 / (others + 1) as f64;
+        let mut rig = Rig::among(others);
+        for _ in 0..3 {
+            rig.pass(QUOTA, 0);
+        }
+        assert!(close(rig.share(), 0.9 + 0.1 * fair));
+        rig.total += ABSURD;
+        assert!(
+            close(rig.pass(QUOTA, 0), fair),
+            "once: an even part of the quota, for as long as others had to notice"
+        );
+        assert!(close(rig.pass(QUOTA, 0), fair));
+        assert!(close(rig.pass(QUOTA, 0), 0.9 + 0.1 * fair));
+        for _ in 0..100 {
+            rig.total += ABSURD;
+            assert!(close(rig.pass(QUOTA, 0), fair), "again and again: an even part is left");
+        }
+    }
+}
+
+#[test]
+fn nobody_claims_more_than_it_could_serve() {
+    let mut rig = Rig::among(1);
+    assert_eq!(rig.ask(1_000_000), QUOTA);
+    rig.ms += 2 * PERIOD_MS;
+    assert_eq!(rig.ask(1_000_000), 3 * QUOTA, "in three periods");
+    assert_eq!(rig.fleet.demand(0), 1_000_000 * UNIT / 3, "what was asked for is shown as it was");
+}
+
 #[test]
 fn a_host_lives_while_its_tick_moves_within_three_answers() {
     let mut rig = Rig::among(2);
@@ -444,9 +495,10 @@ impl World {
     /// How far the shares are from what demand makes them.
     fn distance(&self) -> f64 {
         let (count, now) = (self.hosts.len() as f64, at(self.now_ms));
-        let all: f64 = self.hosts.iter().map(|host| host.demand).sum();
+        let claim = |host: &Host| host.demand.min(QUOTA as f64);
+        let all: f64 = self.hosts.iter().map(claim).sum();
         let off = self.hosts.iter().map(|host| {
-            let wanted = if all > 0.0 { 0.1 / count + 0.9 * host.demand / all } else { 1.0 / count };
+            let wanted = if all > 0.0 { 0.1 / count + 0.9 * claim(host) / all } else { 1.0 / count };
             (host.fleet.part(0, now).ratio() - wanted).abs()
         });
         off.sum()
