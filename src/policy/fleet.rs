@@ -10,9 +10,9 @@
 //! grows a period later, when every other host had time to shrink: the shares of hosts that hear each other come to one
 //! quota, but for one period after a host came. What is asked for and denied counts: it is what the host could use.
 //!
-//! No host can use more of a quota than all of it, so no host claims more than `R` times the length of a period, and a counter is
-//! believed no more than that of each other host that lives. Whatever else adds to a counter, a host that could use all of a
-//! quota keeps `R / N`, and a host alone keeps `R`.
+//! No host serves more of a quota than all of it, and demand beyond that tells little more of what shares should be: a host claims
+//! no more than four times `R` in a period, and a counter is believed no more than that of each other host that lives. Whatever else
+//! adds to a counter, a host alone keeps `R`, and one of two hosts that could use all of `R` keeps a fifth of it at least.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,6 +30,8 @@ const MISSED_MAX: u32 = 3;
 const FORGOTTEN_AFTER: u32 = 60;
 /// How long shares hold without an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Most that a host claims in a period, in whole quotas: what it asks for and is denied counts, up to that.
+const CLAIM_QUOTAS: u64 = 4;
 /// Amounts travel in thousandths of a request unit.
 const MICRO_PER_MILLI: u64 = 1_000;
 
@@ -362,17 +364,17 @@ impl Scope {
             > came_in * u128::from(part.billionths())
     }
 
-    /// Takes the demand of a stretch of time, in whole thousandths and as far as this host could have served it. A rest of
-    /// less than a thousandth stays.
+    /// Takes the demand of a stretch of time, in whole thousandths and as far as a host may claim it. A rest of less than a
+    /// thousandth stays.
     fn take_demand(&mut self, elapsed: Duration) -> u64 {
         let whole = self.demand / MICRO_PER_MILLI;
         self.demand %= MICRO_PER_MILLI;
         whole.min(self.claim_max(elapsed))
     }
 
-    /// The largest claim that one host can have for a stretch of time, in thousandths of a request unit: all of the quota.
+    /// The largest claim of one host for a stretch of time, in thousandths of a request unit.
     fn claim_max(&self, elapsed: Duration) -> u64 {
-        let milli = u128::from(self.ru_per_second) * elapsed.as_millis();
+        let milli = u128::from(CLAIM_QUOTAS) * u128::from(self.ru_per_second) * elapsed.as_millis();
         milli.min(u128::from(u64::MAX)) as u64
     }
 

@@ -99,7 +99,7 @@ fn what_is_sent() {
     assert_eq!(
         rig.begin(),
         "HSET {weir:ns}:hosts 00000000000000ab 1\nHGETALL {weir:ns}:hosts\n\
-         INCRBY {weir:ns}:d:global 520000\nINCRBY {weir:ns}:d:tenant:acme 1000000\nINCRBY {weir:ns}:d:tenant:zeta 0\n\
+         INCRBY {weir:ns}:d:global 520000\nINCRBY {weir:ns}:d:tenant:acme 1200000\nINCRBY {weir:ns}:d:tenant:zeta 0\n\
          PEXPIRE {weir:ns}:d:global 60000\nPEXPIRE {weir:ns}:d:tenant:acme 60000\n\
          PEXPIRE {weir:ns}:d:tenant:zeta 60000\nPEXPIRE {weir:ns}:hosts 60000\n"
     );
@@ -113,7 +113,7 @@ fn a_counter_that_leaps_costs_a_host_alone_nothing() {
         rig.asks("acme", 600, 600);
         rig.begin();
         // A stranger adds to it once, and later with every period.
-        total += 1_000_000 + if second == 5 || second > 10 { 1_000_000_000_000_000 } else { 0 };
+        total += 1_200_000 + if second == 5 || second > 10 { 1_000_000_000_000_000 } else { 0 };
         rig.hear(&format!(
             ":0\r\n*2\r\n$16\r\n00000000000000ab\r\n$1\r\n1\r\n:1\r\n:{total}\r\n:0\r\n:1\r\n:1\r\n:1\r\n:1\r\n"
         ));
