@@ -72,6 +72,8 @@ pub enum Counter {
     HotWrittenPast,
     HotStaleOnError,
     Redirections,
+    RefusedTryAgain,
+    RefusedClusterDown,
     SlotsHeld,
     ReplicaReadsEmpty,
     ReplicaReadsRefused,
@@ -84,7 +86,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 73] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 75] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -279,6 +281,8 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 73] = [
         "",
         "Replies of cluster nodes that sent a request elsewhere.",
     ),
+    (Counter::RefusedTryAgain, "weir_cluster_asked_again_total", "reason=\"tryagain\"", ASKED_AGAIN),
+    (Counter::RefusedClusterDown, "weir_cluster_asked_again_total", "reason=\"clusterdown\"", ASKED_AGAIN),
     (
         Counter::SlotsHeld,
         "weir_cluster_requests_held_total",
@@ -295,6 +299,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 73] = [
     (Counter::HotDemoted, "weir_hot_keys_total", "change=\"demoted\"", HOT_KEYS),
 ];
 
+const ASKED_AGAIN: &str = "Replies of cluster nodes that could not do a request yet: it is held and asked again, and its client does not hear of them.";
 const EXPELLED: &str = "Client connections that weir closed, by reason.";
 const HITS: &str =
     "Reads of hot keys that were answered from memory: on their home core, or from a copy on another.";

@@ -4,6 +4,7 @@ mod admission;
 mod again;
 mod clients;
 mod cluster;
+mod cluster_down;
 mod fences;
 mod foresee;
 mod histories;

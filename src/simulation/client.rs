@@ -298,7 +298,9 @@ impl Client {
         // What was refused is not sent again behind a script that may have been carried out.
         let is_before_script =
             self.asked.iter().any(|later| later.reach.is_script && later.reach.meets(&asked.reach));
-        let allowed = Allowed { refusals, going_around: allowed.going_around || is_before_script, ..allowed };
+        let overtaken = self.asked.iter().any(|later| later.reach.meets(&asked.reach));
+        let going_around = allowed.going_around || is_before_script;
+        let allowed = Allowed { refusals, going_around, overtaken, ..allowed };
         let judged = asked.judge(reply, step, history, allowed)?;
         self.was_in_trouble |=
             judged == Judged::Refusal && history.was_in_trouble(&asked.reach.slots, asked.sent);

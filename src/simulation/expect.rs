@@ -9,6 +9,7 @@ use super::token::tokens;
 use crate::protocol::Protocol;
 use crate::protocol::reply;
 use crate::routing::slot_of;
+use crate::values::limits::SLOT_HELD_MAX;
 
 /// What a client may be answered.
 #[derive(Debug)]
@@ -118,6 +119,8 @@ pub(super) struct Allowed {
     pub going_around: bool,
     /// Nodes may say that the cluster is down.
     pub down: bool,
+    /// A later request of the same connection for a slot of this one may have been carried out.
+    pub overtaken: bool,
     /// Too late: nothing else was wrong than that cores did not run, or that it was held for so long.
     pub lateness: bool,
     pub throttling: bool,
@@ -132,6 +135,7 @@ impl Allowed {
         redirections: false,
         going_around: false,
         down: false,
+        overtaken: false,
         lateness: false,
         throttling: false,
         oversized: false,
@@ -150,11 +154,20 @@ impl Allowed {
         Self {
             refusals: self.refusals || trouble,
             going_around: self.going_around || trouble || was_held || *keys != 1 || *is_script,
-            down: history
-                .was_down(asked.sent, if asked.may_be_fetched() { self.under_way } else { Duration::ZERO }),
+            down: self.may_be_told_down(asked, history),
             lateness: self.lateness || history.age(asked.sent) >= LATE_AFTER,
             ..self
         }
+    }
+
+    /// May a request be told that the cluster is down? A node has to have said so, and weir asks it again for a second, unless something
+    /// later was carried out meanwhile, or it is a script. A fetch that a read joins may have been held for long by then.
+    fn may_be_told_down(self, asked: &Asked, history: &History) -> bool {
+        let is_fetched = asked.may_be_fetched();
+        let since = if is_fetched { self.under_way + SLOT_HELD_MAX } else { Duration::ZERO };
+        let has_waited = history.age(asked.sent) >= HELD_FOR_MOST;
+        let may_be_at_once = is_fetched || asked.reach.is_script || self.overtaken;
+        history.was_down(asked.sent, since) && (has_waited || may_be_at_once)
     }
 }
 

@@ -984,6 +984,7 @@ impl World {
                 || self.plan.sleeps.is_some()
                 || self.plan.cluster.is_some_and(|moves| moves.lies > 0),
             down: false,
+            overtaken: false,
             lateness: self.plan.sleeps.is_some(),
             throttling: self.plan.quota.is_some(),
             oversized: self.plan.reply_bytes_max.min(self.plan.output_bytes_max) < 300_000,

@@ -90,6 +90,11 @@ pub const LOGINS_FAILED_MAX: u8 = 10;
 pub const CLIENT_NAME_BYTES_MAX: usize = 512;
 /// Bytes of a store's error to a step of a transaction that the error of `EXEC` repeats.
 pub const STEP_ERROR_BYTES_MAX: usize = 512;
+/// The longest that a request before a cluster is held because a node has refused it or because its slot moves, whatever its deadline
+/// leaves.
+pub const SLOT_HELD_MAX: Duration = Duration::from_secs(1);
+/// Bytes of the error of a node that is down, if its request is to be held: the error is kept until the client is told.
+pub const REFUSAL_KEPT_BYTES_MAX: usize = 512;
 /// Bytes of an answer about commands, before which no further name is looked up.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of a list of clients.

@@ -1,8 +1,8 @@
 //! Slots of a cluster, which change their owners while requests for them are under way. Nothing of this exists before plain stores.
 //!
 //! ```text
-//!   request ── slot held? ── no ──> its owner ── refused unexecuted: MOVED, ASK, TRYAGAIN ──┐
-//!                  └ yes ──────────────────────────────> held <─────────────────────────────┘
+//!   request ── slot held? ── no ──> its owner ── refused unexecuted: MOVED, ASK, TRYAGAIN, CLUSTERDOWN ──┐
+//!                  └ yes ──────────────────────────────> held <──────────────────────────────────────────┘
 //!                                                         └─ nothing of the slot in flight any more ──> in order, to where they belong
 //! ```
 //!
@@ -11,6 +11,10 @@
 //! another of its connection, though some were refused and others not. While what was sent again is under way the slot stays held.
 //!
 //! Only what a node has refused is sent again, at most so often, and not behind a later request of its connection that was carried out.
+//!
+//! TRYAGAIN and CLUSTERDOWN say that a node does not do it yet: such a request is asked again after a pause, for as long as its deadline
+//! leaves, and for a second at most. Where a node says CLUSTERDOWN, one request asks for all that wait for it: a node that is down for long
+//! is not flooded by what is held. When the time is over, the client is told what the node said.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,12 +34,13 @@ use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
 use crate::shard::note::Note;
+use crate::shard::outcome::Outcome;
 use crate::shard::pieces::{Pieces, taken_apart};
 use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Stage};
 use crate::shard::request::{Envelope, ReplyTo, Route, Track};
 use crate::shard::stored::Stored;
-use crate::values::limits::SLOTS;
+use crate::values::limits::{REFUSAL_KEPT_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
@@ -45,16 +50,16 @@ pub const NO_SLOT: u16 = u16::MAX;
 pub const PRIMARY: u16 = NO_SLOT - 1;
 const _: () = assert!(SLOTS < PRIMARY);
 
-/// A request is sent this often at most, and held for so long together.
+/// Redirections that one request follows at most, unless a node makes it wait between two of them.
 const HOPS_MAX: u8 = 6;
 /// A node that has owed something for so long may be gone.
 const SILENT: Duration = Duration::from_millis(500);
-const HELD_FOR_MAX: Duration = Duration::from_secs(1);
-/// The pause before what was refused twice is sent again; it doubles.
+/// The pause before a request goes where its second redirection leads. It doubles with each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
-/// The same for what a node will do once it has all keys of a request.
-const PAUSE_INCOMPLETE: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// The pause before a node is asked again that has said TRYAGAIN or CLUSTERDOWN once. It doubles with each further time.
+const PAUSE_NOT_YET_FIRST: Duration = Duration::from_millis(5);
+const PAUSE_NOT_YET_MAX: Duration = Duration::from_millis(50);
 /// Requests that one core holds, and bytes of those.
 const HELD_MAX: usize = 16_384;
 const HELD_BYTES_MAX: usize = 64 << 20;
@@ -84,6 +89,8 @@ pub(super) struct Held {
     ask: Option<(BackendId, Timestamp)>,
     /// It is not known yet whether who refused it was right.
     doubted: Option<Doubted>,
+    /// The error by which a node that is down refused it: its client is told that when the time is over.
+    words: Option<Arc<[u8]>>,
 }
 
 /// What was known when a refusal came that may not be true, and when that was.
@@ -100,8 +107,22 @@ struct Doubted {
 struct Hold {
     list: Vec<Held>,
     not_before: Timestamp,
-    pause: Duration,
     carried_out: CarriedOut,
+    /// The last answer to a request for the slot was CLUSTERDOWN.
+    down: Option<Down>,
+}
+
+/// A node's CLUSTERDOWN to a request for a slot.
+#[derive(Debug)]
+struct Down {
+    /// The error.
+    words: Arc<[u8]>,
+    /// When the request was sent that was answered so.
+    sent_at: Timestamp,
+    /// Times in a row that it was said, not counting what was on its way when it was said first.
+    times: u8,
+    /// Before that time the node is not asked again.
+    again_at: Timestamp,
 }
 
 /// The newest request of each connection for each key that was carried out since a slot is held.
@@ -123,7 +144,7 @@ impl Hold {
     /// What leaves next, in the order of each connection; and what must not, because something later was carried out.
     fn take_next(&mut self, pieces: &Pieces) -> (Vec<Held>, Vec<Held>) {
         // What was refused goes first, alone: what came later must not be carried out before it, should it be refused again.
-        let mut list: Vec<Held> = self.list.extract_if(.., |held| held.tries.hops > 0).collect();
+        let mut list: Vec<Held> = self.list.extract_if(.., |held| held.tries.were_refused()).collect();
         if list.is_empty() {
             list = std::mem::take(&mut self.list);
         }
@@ -143,7 +164,7 @@ impl Hold {
                 let newest = carried_out.0.get(&(pieces.connection(to), key));
                 newest.is_some_and(|newest| newest.wrapping_sub(to.sequence) as i32 > 0)
             };
-            let was_sent = held.tries.hops > 0 && !carried_out.0.is_empty();
+            let was_sent = held.tries.were_refused() && !carried_out.0.is_empty();
             was_sent && keys_of(held.message.message().bytes()).into_iter().any(is_newer)
         };
         let overtaken = list.extract_if(.., was_overtaken).collect();
@@ -157,6 +178,11 @@ impl Hold {
             };
             let later: Vec<Held> = list.extract_if(.., is_later).collect();
             self.list.extend(later);
+        }
+        if self.down.is_some() && list.len() > 1 {
+            // The first one asks for the others, too. What was carried out behind those is still to be known.
+            self.list.extend(list.drain(1..));
+            self.carried_out = carried_out;
         }
         (list, overtaken)
     }
@@ -183,6 +209,8 @@ pub struct Slots {
     held: usize,
     held_bytes: usize,
     doubt: Option<Doubt>,
+    /// Nodes that have said CLUSTERDOWN, and nothing better since; and when another slot may ask them.
+    down: BTreeMap<BackendId, Timestamp>,
     /// From where on links are looked at for being silent.
     silent_next: usize,
     /// How much of what is lost may be asked for again.
@@ -199,6 +227,7 @@ impl Slots {
             held: 0,
             held_bytes: 0,
             doubt: None,
+            down: BTreeMap::new(),
             silent_next: 0,
             retries: RetryBudget::new(cores),
         }
@@ -457,10 +486,11 @@ impl Back {
             _ if is_error => NodeRefusal::parse(&error),
             _ => None,
         };
-        // What says nothing of where the slot is, is handed on.
-        let is_down = refused
-            .is_some_and(|refused| refused == NodeRefusal::ClusterDown || refused.sickness().is_some());
-        let refused = refused.filter(|_| !is_down);
+        // What says nothing of where the slot is, is handed on; and what a script says of its cluster, since it may have been carried out.
+        let is_down = refused == Some(NodeRefusal::ClusterDown);
+        let is_sick = refused.is_some_and(|refused| refused.sickness().is_some());
+        let is_handed_on = is_sick || is_down && pending.class == Class::Script;
+        let refused = refused.filter(|_| !is_handed_on);
         let is_wanted = refused.is_some()
             || self
                 .slots
@@ -489,18 +519,65 @@ impl Back {
         if sent.slot() >= SLOTS {
             return false;
         }
-        if is_down && let Some(node) = slots.key_of(sender) {
+        if (is_down || is_sick)
+            && let Some(node) = slots.key_of(sender)
+        {
             slots.doubt(Reason::ClusterDown(node), None);
+        }
+        if !is_down && !is_sick {
+            slots.hear_not_down(sent.slot(), sender);
         }
         let Some(refused) = refused else {
             slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
             return false;
         };
-        env.counters.add(Counter::Redirections, 1);
         let route = Route { backend: sender, track: track_of(bulkhead), ..sent.envelope.route };
         let envelope = Envelope { route, ..sent.envelope };
-        let held_since = if sent.tries.hops == 0 { now.monotonic } else { sent.tries.held_since };
-        let tries = Tries { hops: sent.tries.hops + 1, held_since, ..sent.tries };
+        if is_down {
+            let tries = sent.tries.once_more(now.monotonic);
+            let again_at = slots.down_until(sent.slot(), pending.sent_at, now.monotonic).1;
+            let has_time =
+                again_at < envelope.deadline && now.monotonic.since(tries.held_since) < SLOT_HELD_MAX;
+            // What is kept of a hot key may be told at once instead.
+            let is_spared = pending.effect == Effect::Read
+                && (to.flight_id().is_some() || envelope.touches.is_reported())
+                && !env.quotas.stale_on_error_max().is_zero();
+            let may_be_held = has_time && !is_spared && error.len() <= REFUSAL_KEPT_BYTES_MAX;
+            if !may_be_held || !slots.has_room_for(frame.len()) {
+                if slots.is_held(sent.slot()) {
+                    slots.hear_down(
+                        (sent.slot(), sender),
+                        &error[..error.len().min(REFUSAL_KEPT_BYTES_MAX)],
+                        pending.sent_at,
+                        now.monotonic,
+                    );
+                }
+                return false;
+            }
+            let reasoned = link.reasoned_abort(end);
+            let words = reasoned.as_deref().unwrap_or(&error);
+            let words = slots.hear_down((sent.slot(), sender), words, pending.sent_at, now.monotonic);
+            env.counters.add(Counter::RefusedClusterDown, 1);
+            let (frame, requests) = as_asked(&frame, usize::from(sent.requests), to);
+            let message = Stored::of(frame, &mut env.pool);
+            slots.hold(Held {
+                envelope,
+                message,
+                requests,
+                tries,
+                ask: None,
+                doubted: None,
+                words: Some(words),
+            });
+            return true;
+        }
+        env.counters.add(Counter::Redirections, 1);
+        let tries = if refused == NodeRefusal::TryAgain {
+            env.counters.add(Counter::RefusedTryAgain, 1);
+            sent.tries.once_more(now.monotonic)
+        } else {
+            sent.tries.elsewhere(now.monotonic)
+        };
         let is_known = slots.judge(refused, (sent.slot(), sender), pending.class, now.monotonic);
         let (ask, doubted) = match is_known {
             Some(Way::Owner) => (None, None),
@@ -526,21 +603,16 @@ impl Back {
         {
             return true;
         }
-        let hold = slots.holds.entry(sent.slot()).or_default();
-        let least = match refused {
-            NodeRefusal::TryAgain => PAUSE_INCOMPLETE,
+        let pause = match refused {
+            NodeRefusal::TryAgain => pause_not_yet(tries.waits),
             // Each of many may be sent on.
             NodeRefusal::Ask { .. } if to.piece_of().is_some() => Duration::ZERO,
-            _ if tries.hops > 1 => PAUSE_FIRST,
-            _ => Duration::ZERO,
+            _ => doubled(PAUSE_FIRST, tries.hops.saturating_sub(1)).min(PAUSE_MAX),
         };
-        if !least.is_zero() {
-            hold.pause = (hold.pause * 2).clamp(least, PAUSE_MAX);
-            hold.not_before = now.monotonic.after(hold.pause);
-        }
+        slots.pause(sent.slot(), now.monotonic.after(pause));
         let (frame, requests) = as_asked(&frame, usize::from(sent.requests), to);
         let message = Stored::of(frame, &mut env.pool);
-        slots.hold(Held { envelope, message, requests, tries, ask, doubted });
+        slots.hold(Held { envelope, message, requests, tries, ask, doubted, words: None });
         true
     }
 
@@ -548,12 +620,13 @@ impl Back {
     #[inline(never)]
     pub(super) fn look_after_slots(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Some(slots) = self.slots.as_mut().filter(|slots| !slots.holds.is_empty()) else { return };
-        let Slots { holds, map, forged, .. } = &mut **slots;
+        let Slots { holds, map, forged, patches, down, .. } = &mut **slots;
+        let mut asking: Vec<(Timestamp, u16)> = Vec::new();
         let parked = self.bulkheads.iter().flat_map(Bulkhead::parked);
         let waiting = parked.map(|parked| parked.envelope.route.slot);
         let in_flight = self.links.iter().flat_map(|link| link.unanswered.slots());
         let busy: BTreeSet<u16> = in_flight.chain(waiting).filter(|slot| holds.contains_key(slot)).collect();
-        let mut late: Vec<(Held, NotSent)> = Vec::new();
+        let mut late: Vec<(Held, Told)> = Vec::new();
         let mut ready: Vec<Held> = Vec::new();
         holds.retain(|slot, hold| {
             let is_over = |held: &&Held| held.is_late(now.monotonic) || !held.is_doubted(env, map);
@@ -567,24 +640,50 @@ impl Back {
                 let is_late = now.monotonic >= held.envelope.deadline;
                 let waited = now.monotonic.since(held.tries.held_since);
                 let why = if is_late { NotSent::TooLate(Stage::Queue, waited) } else { NotSent::Redirects };
-                (held, why)
+                let told = held.told(hold.down.as_ref(), why);
+                (held, told)
             }));
             let has_doubts = hold.list.iter().any(|held| held.is_doubted(env, map));
             if busy.contains(slot) || has_doubts || now.monotonic < hold.not_before {
                 return true;
             }
-            let (list, overtaken) = hold.take_next(&env.pieces);
-            let stays = !hold.list.is_empty() || list.iter().any(|held| held.tries.hops > 0);
-            late.extend(overtaken.into_iter().map(|held| (held, NotSent::Redirects)));
-            ready.extend(list);
-            stays
+            if hold.down.is_some() && !hold.list.is_empty() {
+                asking.push((hold.not_before, *slot));
+                return true;
+            }
+            hold.let_go(env, &mut late, &mut ready)
         });
+        // Of slots that wait for a node that is down, the one that has waited longest asks, and the next one a little later.
+        asking.sort_unstable();
+        for (_, slot) in asking {
+            let owner = patches.get(&slot).map(|(owner, _)| *owner).or_else(|| map.owner(slot));
+            if let Some(not_before) = owner.and_then(|owner| down.get_mut(&owner)) {
+                if now.monotonic < *not_before {
+                    continue;
+                }
+                *not_before = now.monotonic.after(LOOKS_APART);
+            }
+            if let Some(hold) = holds.get_mut(&slot)
+                && !hold.let_go(env, &mut late, &mut ready)
+            {
+                holds.remove(&slot);
+            }
+        }
+        if holds.is_empty() {
+            down.clear();
+        }
         for held in ready.iter().chain(late.iter().map(|(held, _)| held)) {
             slots.held -= 1;
             slots.held_bytes -= held.message.len();
         }
-        for (held, why) in late {
-            turn_away(env, replies, held.envelope.addressee(), why, now);
+        for (held, told) in late {
+            match told {
+                Told::Why(why) => turn_away(env, replies, held.envelope.addressee(), why, now),
+                Told::Words(words) => {
+                    let outcome = Outcome::answered(words.len());
+                    replies.reply(env, held.envelope.reply_to, outcome, Message::Small(&words), now);
+                }
+            }
             held.message.release(&mut env.pool);
         }
         for held in ready {
@@ -621,6 +720,39 @@ impl Back {
         }
         message.release(&mut env.pool);
     }
+}
+
+/// What the client of a held request is told that is not sent again.
+enum Told {
+    /// Why weir did not send it.
+    Why(NotSent),
+    /// The error of a node.
+    Words(Arc<[u8]>),
+}
+
+impl Hold {
+    /// Takes from the slot what leaves now, and what is not sent again. True if the slot stays held.
+    fn let_go(&mut self, env: &Env, late: &mut Vec<(Held, Told)>, ready: &mut Vec<Held>) -> bool {
+        let (list, overtaken) = self.take_next(&env.pieces);
+        let is_asking = self.down.is_some() && !list.is_empty();
+        let stays = !self.list.is_empty() || is_asking || list.iter().any(|held| held.tries.were_refused());
+        late.extend(overtaken.into_iter().map(|held| {
+            let told = held.told(None, NotSent::Redirects);
+            (held, told)
+        }));
+        ready.extend(list);
+        stays
+    }
+}
+
+/// The pause before a node is asked again that has made requests wait so often in a row.
+fn pause_not_yet(times: u8) -> Duration {
+    doubled(PAUSE_NOT_YET_FIRST, times).min(PAUSE_NOT_YET_MAX)
+}
+
+/// The first of a row of pauses for the first time, and twice as long for each further one. Nothing for none.
+fn doubled(first: Duration, times: u8) -> Duration {
+    if times == 0 { Duration::ZERO } else { first * (1 << (times - 1).min(10)) }
 }
 
 fn give_up_on(env: &mut Env, envelope: &Envelope, replies: &mut impl Replies, now: Now) -> bool {
@@ -700,6 +832,51 @@ impl Slots {
         }
     }
 
+    /// Nothing of a slot is sent before that time.
+    fn pause(&mut self, slot: u16, until: Timestamp) {
+        let hold = self.holds.entry(slot).or_default();
+        hold.not_before = hold.not_before.max(until);
+    }
+
+    /// How often in a row a node has said CLUSTERDOWN for a slot, with the answer to what was sent at that time, and when it is asked
+    /// again.
+    fn down_until(&self, slot: u16, sent_at: Timestamp, now: Timestamp) -> (u8, Timestamp) {
+        match self.holds.get(&slot).and_then(|hold| hold.down.as_ref()) {
+            Some(down) if sent_at < down.again_at => (down.times, down.again_at),
+            before => {
+                let times = before.map_or(1, |down| down.times.saturating_add(1));
+                (times, now.after(pause_not_yet(times)))
+            }
+        }
+    }
+
+    /// A node says CLUSTERDOWN to a request for a slot that was sent at that time. Returns the error, to be kept.
+    fn hear_down(
+        &mut self,
+        (slot, sender): (u16, BackendId),
+        words: &[u8],
+        sent_at: Timestamp,
+        now: Timestamp,
+    ) -> Arc<[u8]> {
+        let (times, again_at) = self.down_until(slot, sent_at, now);
+        self.down.entry(sender).or_insert(now);
+        self.pause(slot, again_at);
+        let hold = self.holds.entry(slot).or_default();
+        // Many are told the same.
+        let known = hold.down.take().map(|down| down.words).filter(|known| **known == *words);
+        let words = known.unwrap_or_else(|| words.into());
+        hold.down = Some(Down { words: Arc::clone(&words), sent_at, times, again_at });
+        words
+    }
+
+    /// A node says something else to a request for a slot than that it is down.
+    fn hear_not_down(&mut self, slot: u16, sender: BackendId) {
+        self.down.remove(&sender);
+        if let Some(hold) = self.holds.get_mut(&slot) {
+            hold.down = None;
+        }
+    }
+
     /// A request for keys that are not all where its slot is goes on key by key, if it may.
     fn hold_apart(&mut self, env: &mut Env, whole: &Envelope, frame: &[u8], tries: Tries) -> bool {
         let apart = taken_apart(frame.strip_prefix(ASKING).unwrap_or(frame));
@@ -712,7 +889,7 @@ impl Slots {
             let reply_to = to.piece(env.settings.id, index, part as u16);
             let message = Stored::new(Message::Small(piece), &mut env.pool);
             let envelope = Envelope { reply_to, ..*whole };
-            self.hold(Held { envelope, message, requests: 1, tries, ask: None, doubted: None });
+            self.hold(Held { envelope, message, requests: 1, tries, ask: None, doubted: None, words: None });
         }
         true
     }
@@ -734,14 +911,14 @@ impl Held {
             tries: Tries { held_since: now.monotonic, ..Tries::default() },
             ask: None,
             doubted: None,
+            words: None,
         }
     }
 
     /// It was lost with a connection, and goes to whoever owns its slot.
     pub(super) fn again(envelope: Envelope, message: Stored, tries: Tries, now: Timestamp) -> Self {
-        let held_since = if tries.hops == 0 { now } else { tries.held_since };
-        let tries = Tries { hops: tries.hops + 1, held_since, is_again: true };
-        Self { envelope, message, requests: 1, tries, ask: None, doubted: None }
+        let tries = Tries { is_again: true, ..tries.elsewhere(now) };
+        Self { envelope, message, requests: 1, tries, ask: None, doubted: None, words: None }
     }
 
     /// Is it for one of the keys of a request that was taken apart?
@@ -773,7 +950,14 @@ impl Held {
     }
 
     fn is_late(&self, now: Timestamp) -> bool {
-        now >= self.envelope.deadline || now.since(self.tries.held_since) >= HELD_FOR_MAX
+        now >= self.envelope.deadline || now.since(self.tries.held_since) >= SLOT_HELD_MAX
+    }
+
+    /// What its client is told if it is not sent again: the error of the node that was down, if one was that it waited for.
+    fn told(&self, down: Option<&Down>, why: NotSent) -> Told {
+        let has_waited = |down: &&Down| !self.tries.were_refused() && self.tries.held_since <= down.sent_at;
+        let words = self.words.as_ref().or_else(|| down.filter(has_waited).map(|down| &down.words));
+        words.map_or(Told::Why(why), |words| Told::Words(Arc::clone(words)))
     }
 }
 

@@ -14,10 +14,14 @@ use crate::values::{Timestamp, shorten};
 const BYTES_MIN: usize = 4 * 1024;
 const REQUESTS_MIN: usize = 128;
 
-/// How often a request was sent, and since when it has been held.
+/// How often a request was refused without being carried out, and since when it has been held.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tries {
+    /// Redirections, since a node made it wait.
     pub hops: u8,
+    /// Times that a node made it wait.
+    pub waits: u8,
+    /// When it was held first, if it was.
     pub held_since: Timestamp,
     /// It was lost with a connection.
     pub is_again: bool,
@@ -25,7 +29,24 @@ pub struct Tries {
 
 impl Tries {
     fn is_first(self) -> bool {
-        self.hops == 0 && !self.is_again
+        !self.were_refused() && !self.is_again && self.held_since == Timestamp::ZERO
+    }
+
+    /// True if it was sent before, and refused.
+    pub fn were_refused(self) -> bool {
+        self.hops > 0 || self.waits > 0
+    }
+
+    /// It was refused by who sends it elsewhere. What it waited for behind others before does not count.
+    pub fn elsewhere(self, now: Timestamp) -> Self {
+        let held_since = if self.were_refused() { self.held_since } else { now };
+        Self { hops: self.hops.saturating_add(1), held_since, ..self }
+    }
+
+    /// It was refused by who may do it in a while. All that it has waited counts.
+    pub fn once_more(self, now: Timestamp) -> Self {
+        let held_since = if self.held_since == Timestamp::ZERO { now } else { self.held_since };
+        Self { hops: 0, waits: self.waits.saturating_add(1), held_since, ..self }
     }
 }
 
@@ -184,7 +205,7 @@ impl Unanswered {
 
     /// Is there something of a slot that was sent before?
     pub fn has_again(&self, slot: u16) -> bool {
-        !self.odd.is_empty() && self.all().any(|sent| sent.slot() == slot && sent.tries.hops > 0)
+        !self.odd.is_empty() && self.all().any(|sent| sent.slot() == slot && sent.tries.were_refused())
     }
 
     /// May more be kept?
