@@ -209,6 +209,9 @@ pub struct Slots {
     held: usize,
     held_bytes: usize,
     doubt: Option<Doubt>,
+    /// Held slots were looked at then; and something has happened since that may let one go.
+    looked_at: Timestamp,
+    is_touched: bool,
     /// Nodes that have said CLUSTERDOWN, and nothing better since; and when another slot may ask them.
     down: BTreeMap<BackendId, Timestamp>,
     /// From where on links are looked at for being silent.
@@ -227,6 +230,8 @@ impl Slots {
             held: 0,
             held_bytes: 0,
             doubt: None,
+            looked_at: Timestamp::ZERO,
+            is_touched: false,
             down: BTreeMap::new(),
             silent_next: 0,
             retries: RetryBudget::new(cores),
@@ -286,6 +291,7 @@ impl Slots {
     }
 
     pub(super) fn hold(&mut self, held: Held) {
+        self.is_touched = true;
         self.held += 1;
         self.held_bytes += held.message.len();
         self.holds.entry(held.envelope.route.slot).or_default().list.push(held);
@@ -311,6 +317,7 @@ impl Back {
         self.leave(env, &gone, replies, now);
         self.give_up_on_fallen(env, replies, now);
         let Some(slots) = &mut self.slots else { return };
+        slots.is_touched = true;
         // What is owed by former owners comes before what new ones are sent; what replicas owe only reads.
         let owners = self.links.iter().filter(|link| !link.only_reads);
         let former = owners.flat_map(|link| link.unanswered.slots().map(|slot| (slot, link.backend)));
@@ -356,6 +363,13 @@ impl Back {
         }
     }
 
+    /// Something has happened that may let a held slot go: the map was confirmed, or a connection was lost.
+    pub fn touch_slots(&mut self) {
+        if let Some(slots) = &mut self.slots {
+            slots.is_touched = true;
+        }
+    }
+
     /// Why the map may be old, if it may.
     pub fn take_doubt(&mut self) -> Option<Doubt> {
         self.slots.as_mut()?.doubt.take()
@@ -363,6 +377,7 @@ impl Back {
 
     /// A connection to a node was lost, or could not be made.
     pub(super) fn doubt_slots(&mut self, backend: BackendId) {
+        self.touch_slots();
         if let Some(slots) = &mut self.slots {
             slots.doubt(Reason::LinkLost(slots.key_of(backend)), None);
         }
@@ -371,7 +386,7 @@ impl Back {
     /// When held slots are looked at again.
     pub(super) fn slots_due(&self) -> Option<Timestamp> {
         let slots = self.slots.as_ref()?;
-        (!slots.holds.is_empty()).then(|| self.turned_at.after(LOOKS_APART))
+        (!slots.holds.is_empty()).then(|| slots.looked_at.after(LOOKS_APART))
     }
 
     /// Does a request go where it says? Nothing is held, and it goes to the owner of its slot.
@@ -452,8 +467,10 @@ impl Back {
         let Some(slots) = &self.slots else { return true };
         let is_heard = self.readers.as_ref().is_some_and(|readers| readers.used_at.is_some());
         let unanswered = &mut self.links[connection.0 as usize].unanswered;
-        let is_done =
-            scanned.kind != b'-' && slots.holds.is_empty() && unanswered.step.is_none() && !is_heard;
+        // Most replies are about other slots than those that are held.
+        let is_of_rest = slots.holds.is_empty()
+            || slots.down.is_empty() && unanswered.next_slot().is_some_and(|slot| !slots.is_held(slot));
+        let is_done = scanned.kind != b'-' && is_of_rest && unanswered.step.is_none() && !is_heard;
         if is_done {
             unanswered.forget();
         }
@@ -472,7 +489,12 @@ impl Back {
         now: Now,
     ) -> bool {
         if self.readers.is_some() {
-            if self.links[connection.0 as usize].only_reads {
+            let link = &self.links[connection.0 as usize];
+            if link.only_reads {
+                let slot = link.unanswered.next_slot();
+                if let Some(slots) = &mut self.slots {
+                    slots.is_touched |= slot.is_some_and(|slot| slots.is_held(slot));
+                }
                 return self.is_asked_of_owner(env, connection, pending, (scanned, end), replies, now);
             }
             self.hear_owner(connection, pending, now);
@@ -500,6 +522,7 @@ impl Back {
         let Some((sent, frame)) = link.unanswered.pop(is_wanted) else { return false };
         let (sender, bulkhead) = (link.backend, link.bulkhead);
         let Some(slots) = self.slots.as_mut() else { return false };
+        slots.is_touched |= is_wanted;
         let to = match pending.purpose {
             Purpose::Answer(to) => to,
             Purpose::Abandoned(to) if refused.is_none() => {
@@ -620,6 +643,11 @@ impl Back {
     #[inline(never)]
     pub(super) fn look_after_slots(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Some(slots) = self.slots.as_mut().filter(|slots| !slots.holds.is_empty()) else { return };
+        // All that is in flight is looked through, over all connections: not in every turn, for the sake of all other slots.
+        if !slots.is_touched && now.monotonic.since(slots.looked_at) < LOOKS_APART {
+            return;
+        }
+        (slots.looked_at, slots.is_touched) = (now.monotonic, false);
         let Slots { holds, map, forged, patches, down, .. } = &mut **slots;
         let mut asking: Vec<(Timestamp, u16)> = Vec::new();
         let parked = self.bulkheads.iter().flat_map(Bulkhead::parked);

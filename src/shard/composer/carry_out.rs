@@ -160,6 +160,7 @@ impl Shard {
     /// The map of the cluster is what primaries said that were asked at that time.
     pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
         self.env.slots_confirmed = self.env.slots_confirmed.max(Some(at));
+        self.back.touch_slots();
     }
 
     /// Requests go on that waited for that, or have waited for too long.
