@@ -508,7 +508,7 @@ impl Back {
             _ if is_error => NodeRefusal::parse(&error),
             _ => None,
         };
-        // What says nothing of where the slot is, is handed on; and what a script says of its cluster, since it may have been carried out.
+        // Errors that say nothing of where the slot is are handed on; so is a script's CLUSTERDOWN, since the script may have been carried out.
         let is_down = refused == Some(NodeRefusal::ClusterDown);
         let is_sick = refused.is_some_and(|refused| refused.sickness().is_some());
         let is_handed_on = is_sick || is_down && pending.class == Class::Script;
@@ -561,7 +561,7 @@ impl Back {
             let again_at = slots.down_until(sent.slot(), pending.sent_at, now.monotonic).1;
             let has_time =
                 again_at < envelope.deadline && now.monotonic.since(tries.held_since) < SLOT_HELD_MAX;
-            // What is kept of a hot key may be told at once instead.
+            // A reply that is kept of a hot key may be told at once instead.
             let is_spared = pending.effect == Effect::Read
                 && (to.flight_id().is_some() || envelope.touches.is_reported())
                 && !env.quotas.stale_on_error_max().is_zero();
@@ -750,7 +750,7 @@ impl Back {
     }
 }
 
-/// What the client of a held request is told that is not sent again.
+/// The answer to a held request that is not sent again.
 enum Told {
     /// Why weir did not send it.
     Why(NotSent),
@@ -981,7 +981,7 @@ impl Held {
         now >= self.envelope.deadline || now.since(self.tries.held_since) >= SLOT_HELD_MAX
     }
 
-    /// What its client is told if it is not sent again: the error of the node that was down, if one was that it waited for.
+    /// The answer if this request is not sent again: the error of the node that was down, if the request waited for one.
     fn told(&self, down: Option<&Down>, why: NotSent) -> Told {
         let has_waited = |down: &&Down| !self.tries.were_refused() && self.tries.held_since <= down.sent_at;
         let words = self.words.as_ref().or_else(|| down.filter(has_waited).map(|down| &down.words));

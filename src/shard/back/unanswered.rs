@@ -37,13 +37,13 @@ impl Tries {
         self.hops > 0 || self.waits > 0
     }
 
-    /// It was refused by who sends it elsewhere. What it waited for behind others before does not count.
+    /// Counts a refusal that sends the request elsewhere (MOVED, ASK). Time that it waited behind others before does not count.
     pub fn elsewhere(self, now: Timestamp) -> Self {
         let held_since = if self.were_refused() { self.held_since } else { now };
         Self { hops: self.hops.saturating_add(1), held_since, ..self }
     }
 
-    /// It was refused by who may do it in a while. All that it has waited counts.
+    /// Counts a refusal by a node that may carry the request out later (TRYAGAIN, CLUSTERDOWN). All the time that it has waited counts.
     pub fn once_more(self, now: Timestamp) -> Self {
         let held_since = if self.held_since == Timestamp::ZERO { now } else { self.held_since };
         Self { hops: 0, waits: self.waits.saturating_add(1), held_since, ..self }

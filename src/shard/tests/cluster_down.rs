@@ -271,7 +271,7 @@ fn a_client_that_leaves_leaves_nothing_behind() {
     rig.turns();
     let other = rig.client(0);
     rig.send(other, &[&["APPEND", &key, "3"]]);
-    // What it asked for is done, as if it had not been refused, and nothing passes it.
+    // The request is carried out as if it had not been refused, and nothing passes it.
     let mut values = Vec::new();
     for _ in 0..60 {
         while let Some(sent) = rig.at_stores.first() {

@@ -223,7 +223,7 @@ fn what_a_replica_does_not_have_the_primary_is_asked_for() {
         rig.bytes(&sent, empty.as_bytes());
         assert!(rig.frames(request).iter().all(|sent| !sent.frame.contains("READONLY")));
         let mut answered = 0;
-        // What the primary refuses with the same words is asked again until the time for that is over.
+        // A request that the primary refuses with the same words is asked again until the time for that is over.
         for _ in 0..1_100 {
             while !rig.at_stores.is_empty() {
                 let node = rig.at_stores[0].backend.0;
