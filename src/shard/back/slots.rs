@@ -518,7 +518,7 @@ impl Back {
                 .slots
                 .as_ref()
                 .zip(link.unanswered.next_slot())
-                .is_some_and(|(slots, slot)| slots.holds.contains_key(&slot));
+                .is_some_and(|(slots, slot)| slots.is_held(slot));
         let Some((sent, frame)) = link.unanswered.pop(is_wanted) else { return false };
         let (sender, bulkhead) = (link.backend, link.bulkhead);
         let Some(slots) = self.slots.as_mut() else { return false };

@@ -16,8 +16,9 @@ use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, ShardId};
 
-/// Bytes around a word of a request at most: `$`, its length and two ends of lines. And around its words, its name among them.
+/// Most bytes around one word of a request: `$`, the length of the word and two ends of lines.
 const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
+/// Most bytes of a request before its first key, its name not counted.
 const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
 
 /// One place that some keys of a request live in, and the connection that leads there.
