@@ -88,12 +88,16 @@ impl Ledger {
         let quote = self.weights.quote(&asked(Some(self.command), black_box(&arguments)));
         let class = self.command.class;
         if let Some(tab) = self.accounts.tab_of(payer)
-            && tab.take(self.weights.estimate(&quote, tab.expected(class)), self.now)
+            && tab.take(self.weights.estimate(&quote, tab.expected(class)), class, self.now)
         {
             return Decision::Admitted;
         }
         let cost = self.weights.estimate(&quote, self.accounts.expected(payer, class));
-        self.accounts.admit(payer, cost, self.now)
+        let decision = self.accounts.admit(payer, cost, self.now);
+        if decision == Decision::Admitted {
+            self.accounts.begin(payer, class);
+        }
+        decision
     }
 
     /// Books what a reply cost, which is now more and now less than was taken for it.

@@ -1,56 +1,142 @@
-//! What requests of one tenant and class cost lately, beyond what is known when they come: a moving average (EWMA) and a
-//! peak that decays.
+//! The cost of a tenant's requests beyond what is known on arrival, per class of command: a fast average (EWMA over the
+//! last dozen requests), which prices the next request, and a slow mean and variance (over the last two thousand), which
+//! tell how far the requests in flight may exceed their prices.
 
 use crate::values::MicroUnits;
 use crate::values::limits::COMMAND_CLASSES;
 
-/// A new sample weighs one part in two to the power of this: the last dozen requests decide.
+/// A new sample weighs one part in two to the power of this in the fast average: the last dozen requests decide.
 const WEIGHT_BITS: u32 = 3;
-/// The peak comes down by one part in two to the power of this with each request: half of a large surprise is remembered
-/// for 177 of them, a tenth of it for 588.
-const PEAK_WEIGHT_BITS: u32 = 8;
+/// A new sample weighs one part in this many in the slow statistics, or one in the number of samples while there are fewer.
+/// A tenant that wants a dear class to be taken for a cheap one pays for thousands of cheap requests first.
+const SLOW_SAMPLES: u32 = 2_048;
+/// As many samples make a class known: until then the number of its requests in flight is bounded.
+const SAMPLES_KNOWN: u32 = 32;
+/// Requests of a class that may be in flight before the first of them is settled.
+const UNKNOWN_IN_FLIGHT: u32 = 4;
+/// Requests of a class that each settled one lets in, until the class is known.
+const UNKNOWN_PER_SAMPLE: u32 = 2;
+/// Requests in flight are taken to exceed their mean by at most this many standard deviations of their sum.
+const DEVIATIONS: f64 = 3.0;
 
-/// Exponentially weighted moving averages (EWMA) and decaying peaks in millionths of a request unit, one of each per class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Costs by class, in millionths of a request unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Expected {
     averages: [MicroUnits; COMMAND_CLASSES],
-    /// The highest of late: up at once, down slowly.
-    peaks: [MicroUnits; COMMAND_CLASSES],
-    /// One bit for each class of which a sample was seen.
-    known: u8,
+    spreads: [Spread; COMMAND_CLASSES],
+    /// One bit for each class whose samples are not all alike.
+    varied: u8,
 }
 
 const _: () = assert!(COMMAND_CLASSES <= u8::BITS as usize);
 
+/// Slow statistics of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Spread {
+    mean: f64,
+    variance: f64,
+    /// Samples seen, at most [`SLOW_SAMPLES`].
+    samples: u32,
+}
+
+/// Requests that are admitted and not settled yet, by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnderWay([u32; COMMAND_CLASSES]);
+
+impl UnderWay {
+    /// Counts a request that is admitted.
+    #[inline]
+    pub const fn begin(&mut self, class: usize) {
+        self.0[class] += 1;
+    }
+
+    /// Counts a request that is settled.
+    #[inline]
+    pub const fn end(&mut self, class: usize) {
+        self.0[class] = self.0[class].saturating_sub(1);
+    }
+
+    /// Requests of all classes.
+    pub fn total(&self) -> u32 {
+        self.0.iter().sum()
+    }
+
+    /// True without any request of any class.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; COMMAND_CLASSES]
+    }
+
+    /// Adds the requests of another count.
+    pub fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
+    }
+
+    /// Only as many requests of one class, and of no other.
+    pub const fn of(class: usize, count: u32) -> Self {
+        let mut under_way = Self([0; COMMAND_CLASSES]);
+        under_way.0[class] = count;
+        under_way
+    }
+}
+
 impl Expected {
-    /// What the next request of that class is expected to cost beyond its fixed part.
+    /// The expected cost of the next request of a class beyond its fixed part.
     pub const fn of(&self, class: usize) -> MicroUnits {
         self.averages[class]
     }
 
-    /// How much more than that it may be, as far as is remembered.
-    #[inline]
-    pub const fn surprise(&self, class: usize) -> MicroUnits {
-        self.peaks[class].saturating_sub(self.averages[class])
+    /// True once a request of the class has been settled.
+    pub const fn is_seen(&self, class: usize) -> bool {
+        self.spreads[class].samples > 0
     }
 
-    /// Has any request of that class been paid for?
-    pub const fn is_known(&self, class: usize) -> bool {
-        self.known & (1 << class) != 0
+    /// True if one more request of a class may join those under way, as far as the number of samples of the class bounds them.
+    #[inline]
+    pub const fn lets_in(&self, class: usize, under_way: &UnderWay) -> bool {
+        let samples = self.spreads[class].samples;
+        samples >= SAMPLES_KNOWN || under_way.0[class] < UNKNOWN_IN_FLIGHT + UNKNOWN_PER_SAMPLE * samples
     }
 
-    /// What one really cost. The first one is all that is known, so it decides alone.
+    /// True if all requests of each class cost alike, so that no price is ever exceeded.
     #[inline]
-    pub const fn learn(&mut self, class: usize, cost: MicroUnits) {
-        let peak = self.peaks[class];
+    pub const fn is_even(&self) -> bool {
+        self.varied == 0
+    }
+
+    /// The most by which requests under way, with one more of a class, may exceed the prices that were taken for them: the
+    /// difference of the means, and three standard deviations of the sum, in millionths of a request unit.
+    pub fn risk(&self, under_way: &UnderWay, class: usize) -> i64 {
+        let (mut excess, mut variance) = (0.0, 0.0);
+        for (each, (spread, average)) in self.spreads.iter().zip(self.averages).enumerate() {
+            let count = f64::from(under_way.0[each]) + f64::from(u8::from(each == class));
+            excess += count * (spread.mean - average as f64).max(0.0);
+            variance += count * spread.variance;
+        }
+        (excess + DEVIATIONS * variance.sqrt()) as i64
+    }
+
+    /// Learns the cost of a settled request. The first of a class is all that is known of it, so it decides alone.
+    #[inline]
+    pub fn learn(&mut self, class: usize, cost: MicroUnits) {
         // As long as all are alike there is nothing to learn.
-        if cost == peak && cost == self.averages[class] && self.is_known(class) {
+        let spread = &mut self.spreads[class];
+        if cost == self.averages[class] && self.varied & (1 << class) == 0 && spread.samples >= SAMPLES_KNOWN
+        {
             return;
         }
-        self.peaks[class] =
-            if cost >= peak { cost } else { peak - (peak - cost).div_ceil(1 << PEAK_WEIGHT_BITS) };
-        if !self.is_known(class) {
-            self.known |= 1 << class;
+        self.learn_new(class, cost);
+    }
+
+    #[inline(never)]
+    fn learn_new(&mut self, class: usize, cost: MicroUnits) {
+        let spread = &mut self.spreads[class];
+        let is_first = spread.samples == 0;
+        spread.add(cost as f64);
+        if spread.variance > 0.0 {
+            self.varied |= 1 << class;
+        }
+        if is_first {
             self.averages[class] = cost;
             return;
         }
@@ -60,6 +146,22 @@ impl Expected {
         let step = sample - average;
         let rounded = (step + if step > 0 { (1 << WEIGHT_BITS) - 1 } else { 0 }) >> WEIGHT_BITS;
         self.averages[class] = (average + rounded) as u64;
+        // Samples that have been alike for so long that no difference is left count as alike again.
+        let spread = &mut self.spreads[class];
+        if spread.variance < 1.0 && self.averages[class] == cost {
+            (spread.mean, spread.variance) = (cost as f64, 0.0);
+            self.varied &= !(1 << class);
+        }
+    }
+}
+
+impl Spread {
+    fn add(&mut self, cost: f64) {
+        self.samples = (self.samples + 1).min(SLOW_SAMPLES);
+        let weight = 1.0 / f64::from(self.samples);
+        let difference = cost - self.mean;
+        self.mean += difference * weight;
+        self.variance = (1.0 - weight) * (self.variance + difference * difference * weight);
     }
 }
 
@@ -80,23 +182,56 @@ mod tests {
     #[test]
     fn the_first_request_decides_alone() {
         let mut expected = Expected::default();
-        assert!(!expected.is_known(3));
+        assert!(!expected.is_seen(3));
         expected.learn(3, 0);
-        assert!(expected.is_known(3) && !expected.is_known(2));
+        assert!(expected.is_seen(3) && !expected.is_seen(2));
         expected.learn(2, 5_000);
         assert_eq!((expected.of(2), expected.of(3)), (5_000, 0));
     }
 
     #[test]
-    fn a_large_surprise_is_remembered_for_hundreds_of_requests_and_forgotten_in_the_end() {
+    fn slow_statistics_are_those_of_all_samples_until_there_are_many() {
+        let mut expected = Expected::default();
+        let costs: Vec<u64> = (0..1_000).map(|at| if at % 10 == 3 { 101_000 } else { 1_000 }).collect();
+        costs.iter().for_each(|cost| expected.learn(0, *cost));
+        let mean = costs.iter().sum::<u64>() as f64 / 1_000.0;
+        let variance = costs.iter().map(|cost| (*cost as f64 - mean).powi(2)).sum::<f64>() / 1_000.0;
+        let spread = expected.spreads[0];
+        assert!((spread.mean - mean).abs() < 1e-6 && (spread.variance / variance - 1.0).abs() < 1e-6);
+        let nine = UnderWay::of(0, 9);
+        let most = 10.0 * (mean - expected.of(0) as f64).max(0.0) + 3.0 * (10.0 * variance).sqrt();
+        assert!((expected.risk(&nine, 0) as f64 - most).abs() < 2.0, "nine under way and one more");
+    }
+
+    #[test]
+    fn requests_that_are_all_alike_are_no_risk_and_become_so_again_after_a_long_time() {
         let mut expected = Expected::default();
         (0..100).for_each(|_| expected.learn(0, 1_000));
-        assert_eq!(expected.surprise(0), 0, "as long as all are alike nothing is surprising");
+        assert!(expected.is_even());
+        assert_eq!(expected.risk(&UnderWay::of(0, 1_000), 0), 0);
         expected.learn(0, 257_000_000);
-        (0..100).for_each(|_| expected.learn(0, 1_000));
-        assert!(expected.of(0) < 10_000 && expected.surprise(0) > 150_000_000, "{expected:?}");
         (0..5_000).for_each(|_| expected.learn(0, 1_000));
-        assert_eq!((expected.of(0), expected.surprise(0)), (1_000, 0));
+        assert!(expected.risk(&UnderWay::of(0, 1), 0) > 1_000_000, "thousands of cheap ones do not hide it");
+        (0..200_000).for_each(|_| expected.learn(0, 1_000));
+        assert!(expected.is_even() && expected.of(0) == 1_000);
+    }
+
+    #[test]
+    fn few_of_a_class_are_in_flight_before_the_first_is_settled() {
+        let (mut expected, mut under_way) = (Expected::default(), UnderWay::default());
+        let fill = |expected: &Expected, under_way: &mut UnderWay| {
+            while under_way.total() < 1_000 && expected.lets_in(2, under_way) {
+                under_way.begin(2);
+            }
+            under_way.total()
+        };
+        assert_eq!(fill(&expected, &mut under_way), 4);
+        assert!(expected.lets_in(1, &under_way), "each class is bounded by itself");
+        expected.learn(2, 5);
+        under_way.end(2);
+        assert_eq!(fill(&expected, &mut under_way), 6);
+        (0..31).for_each(|_| expected.learn(2, 5));
+        assert_eq!(fill(&expected, &mut under_way), 1_000);
     }
 
     #[test]

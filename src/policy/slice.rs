@@ -18,6 +18,8 @@ use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Price, Timest
 /// largest costs.
 const PERIODS_KEPT: u64 = 2;
 const LUMPS_KEPT: u64 = 4;
+/// A bucket that holds less of its quota than this is short: what is under way may owe more than it holds.
+const SHORT_BURST: Duration = Duration::from_secs(1);
 /// Shares are in this many parts.
 const WHOLE_SHARE: u128 = 65_536;
 
@@ -62,6 +64,8 @@ pub struct Slice {
     lump_milli: u32,
     /// Less than a whole share, which nobody misses: it fits 16 bits then.
     share: u16,
+    /// Requests that are admitted and not settled, as far as 16 bits count them.
+    under_way: u16,
     heard: bool,
     /// A report is about to be sent.
     asking: bool,
@@ -85,6 +89,7 @@ impl Slice {
             heard_at: now,
             lump_milli: 0,
             share: 0,
+            under_way: 0,
             heard: false,
             asking: false,
             unanswered: 0,
@@ -272,9 +277,39 @@ impl Slice {
         there.saturating_add(self.allowance).clamp(0, signed(capacity.burst)) as u64
     }
 
-    /// What the pool had when it was last heard of, and what of it is here.
-    pub const fn in_sight(&self) -> i64 {
-        self.level.saturating_add(self.allowance)
+    /// The part of a bucket that this core can count on: its allowance, and its share of what the pool has by now. Beside it
+    /// stands the amount from which on requests under way may be any risk. There is one only where the bucket holds less than
+    /// [`SHORT_BURST`] of its quota: then it is nearly all of the bucket, since a tenant with rare large replies would
+    /// be served a part of its quota otherwise.
+    pub fn in_sight(&self, capacity: Capacity, now: Timestamp, rules: Rules) -> (i64, Option<i64>) {
+        let share = if self.heard { u32::from(self.share) } else { rules.even_share };
+        let part = |whole: i64| (i128::from(whole) * i128::from(share) / WHOLE_SHARE as i128) as i64;
+        let there = if self.is_full(capacity, now) {
+            signed(capacity.burst)
+        } else {
+            let came_in = capacity.comes_in(now.since(self.heard_at));
+            self.level.saturating_add_unsigned(came_in).min(signed(capacity.burst))
+        };
+        let is_short = capacity.burst < capacity.comes_in(SHORT_BURST);
+        let full = part(signed(capacity.burst - capacity.burst / 32));
+        (self.allowance.saturating_add(part(there)), is_short.then_some(full))
+    }
+
+    /// Requests of this bucket on this core that are admitted and not settled.
+    pub const fn under_way(&self) -> u16 {
+        self.under_way
+    }
+
+    /// Counts requests that are admitted, or, below zero, settled.
+    pub const fn count_under_way(&mut self, change: i32) {
+        let count = (self.under_way as i32).saturating_add(change);
+        self.under_way = if count < 0 {
+            0
+        } else if count > u16::MAX as i32 {
+            u16::MAX
+        } else {
+            count as u16
+        };
     }
 
     fn ask(&mut self, cost: Price) -> Verdict {

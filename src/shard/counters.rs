@@ -42,6 +42,7 @@ pub enum Counter {
     ExpiredInShadow,
     LateInShadow,
     AdmissionsWaited,
+    AdmissionsHeld,
     QuotaPoolsSilent,
     ProtocolErrors,
     ClientBytesReceived,
@@ -86,7 +87,7 @@ pub enum Counter {
 }
 
 /// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
-pub const COUNTERS: [(Counter, &str, &str, &str); 75] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 76] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -206,6 +207,12 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 75] = [
         "weir_admissions_waited_total",
         "",
         "Requests that waited for the answer of a quota's pool.",
+    ),
+    (
+        Counter::AdmissionsHeld,
+        "weir_admissions_held_total",
+        "",
+        "Requests that waited until others of their tenant were settled: what their replies cost was not known yet, or could exceed what a quota has left.",
     ),
     (
         Counter::QuotaPoolsSilent,

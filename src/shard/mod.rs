@@ -67,8 +67,8 @@ pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
 pub use front::client_filter::{ClientsAsked, ClientsTold};
 pub use front::{Address, Identity, Readiness, Session};
 pub use gate::{
-    Accounts, Bill, Charge, Decision, Payer, Scope, Settlement, Tab, UserAccount, UserFigures, asked,
-    bucket_of, capacity_of,
+    Accounts, Bill, Charge, Decision, Outlook, Payer, Scope, Settlement, Tab, UserAccount, UserFigures,
+    asked, bucket_of, capacity_of,
 };
 pub use hot::{HotFigures, HotKey};
 pub use message::Message;

@@ -195,7 +195,7 @@ mod tests {
             refusals += summary.refusals;
             replies += summary.replies;
         }
-        assert!(moved > 200 && redirections > 2_000, "{moved} slots moved, {redirections} redirections");
+        assert!(moved > 200 && redirections > 1_500, "{moved} slots moved, {redirections} redirections");
         assert!(takeovers > 10, "{takeovers} takeovers");
         assert!(from_memory > 500, "{from_memory} replies from memory");
         assert!(replies > 2 * refusals, "{refusals} refusals in {replies} replies");
@@ -217,7 +217,7 @@ mod tests {
             from_copies += summary.from_copies;
         }
         assert!(
-            from_memory > 1_000 && from_copies > 50,
+            from_memory > 1_000 && from_copies > 30,
             "{from_memory} replies from memory, {from_copies} of copies"
         );
         assert!(refusals > 100 && replies > 2 * refusals, "{refusals} refusals in {replies} replies");

@@ -199,9 +199,8 @@ impl Shard {
             let backend = destination.backend();
             return self.admit_off_tab(id, payer, (&asked, class), (backend, usual), arguments, now);
         }
-        let in_flight = client.unanswered();
         let take_track = |track: Track| client.take_track(track.or(usual));
-        let charge = self.gate.admit_on_tab(payer, in_flight, (&asked, class), take_track, now);
+        let charge = self.gate.admit_on_tab(payer, (&asked, class), take_track, now);
         if charge.is_some() {
             return Ok(charge);
         }
@@ -260,12 +259,16 @@ impl Shard {
         now: Now,
     ) -> Result<Option<Charge>, Stopped> {
         let client = self.front.client(id);
-        let in_flight = client.unanswered();
+        let came = client.came();
         let percent = self.env.strain.percent(backend, client.identity().tier);
         let take_track = |track: Track| client.take_track(track.or(usual));
-        match self.gate.admit(&mut self.env, payer, in_flight, (asked, class, percent), take_track, now) {
+        match self.gate.admit(&mut self.env, payer, came, (asked, class, percent), take_track, now) {
             Admission::Passed(charge) => return Ok(charge),
             Admission::AfterReplies => self.front.hold_for_replies(&mut self.env, id, arguments),
+            Admission::AfterSettlement => {
+                self.front.hold_for_grant(id, arguments);
+                self.gate.await_settlement(payer, id, now.monotonic);
+            }
             Admission::AfterGrant => {
                 self.front.hold_for_grant(id, arguments);
                 self.gate.await_grant(id);

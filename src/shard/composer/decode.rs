@@ -30,6 +30,16 @@ impl Shard {
         self.gate.decide_in_shadow(&mut self.env, now);
     }
 
+    /// Tries requests again that waited for others of their tenant to be settled.
+    #[cold]
+    pub(super) fn resume_settled(&mut self, now: Now) {
+        for id in self.gate.take_settled(now.monotonic) {
+            if self.front.end_wait_for_grant(id) {
+                self.resume(id, now);
+            }
+        }
+    }
+
     /// Takes on what it can. How many bytes are known to be missing of the request that is coming, if they may.
     pub(super) fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
         let Some((mut decoder, http)) = self.front.begin_decoding(id) else { return 0 };

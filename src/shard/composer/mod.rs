@@ -404,6 +404,9 @@ impl Shard {
         self.look_after_hot(now);
         self.front.end_pauses(&self.env.quotas, now);
         self.resume_sure(now);
+        if self.gate.is_settlement_awaited() {
+            self.resume_settled(now);
+        }
         self.front.reserve_for_waiting();
         for _ in 0..self.front.waiting_for_turn() {
             let Some(id) = self.front.take_next_turn() else { break };

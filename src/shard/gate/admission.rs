@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::Gate;
-use super::accounts::{Charge, Decision, Payer, Scope, risk_of};
+use super::accounts::{Charge, Decision, Outlook, Payer, Scope};
 use crate::config::Quotas;
 use crate::policy::fixed_window::FixedWindows;
 use crate::policy::price::{Asked, Quote};
@@ -21,7 +21,7 @@ use crate::shard::env::Env;
 use crate::shard::request::Track;
 use crate::shard::settings::Limiter;
 use crate::values::time::Now;
-use crate::values::{MicroUnits, Price, UNIT, Usage};
+use crate::values::{MicroUnits, Price, Timestamp, UNIT, Usage};
 
 /// What the gate says to a request.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,8 @@ pub enum Admission {
     Passed(Option<Charge>),
     /// First the replies to what its client has in flight must be there.
     AfterReplies,
+    /// First a request of its tenant that is under way must be settled.
+    AfterSettlement,
     /// First a pool must answer.
     AfterGrant,
     /// Somebody has used up a quota.
@@ -70,7 +72,6 @@ impl Gate {
     pub fn admit_on_tab(
         &mut self,
         payer: Payer,
-        in_flight: usize,
         (asked, class): (&Asked, Class),
         mut take_track: impl FnMut(Track) -> bool,
         now: Now,
@@ -80,18 +81,18 @@ impl Gate {
         let weights = &self.settings.weights;
         let quote = weights.quote(asked);
         let taken = weights.estimate(&quote, tab.expected(class));
-        let track = track_of(self.heavy_from, taken, class, tab.is_known(class));
+        let track = track_of(self.heavy_from, taken, class, tab.is_seen(class));
         let is_taken =
-            tab.could_pay(taken, class, in_flight) && take_track(track) && tab.take(taken, now.monotonic);
+            tab.could_pay(taken, class) && take_track(track) && tab.take(taken, class, now.monotonic);
         is_taken.then_some(Charge { taken, quote, payer, class })
     }
 
-    /// Admits a request and takes its price, if it has one.
+    /// Admits a request that came at a time, and takes its price, if it has one.
     pub fn admit(
         &mut self,
         env: &mut Env,
         payer: Payer,
-        in_flight: usize,
+        came: Timestamp,
         (asked, class, percent): (&Asked, Class, u32),
         mut take_track: impl FnMut(Track) -> bool,
         now: Now,
@@ -104,11 +105,17 @@ impl Gate {
         }
         let Estimate { quote, total: cost, .. } = self.estimate(Some(payer), (asked, class, percent));
         let track = self.track(Some(payer), class, cost);
-        if self.is_risky(payer, in_flight, class, cost, now) || !take_track(track) {
+        if let Some(admission) = self.hold_back(env, payer, came, (class, cost), now) {
+            return admission;
+        }
+        if !take_track(track) {
             return Admission::AfterReplies;
         }
         match self.accounts.admit(payer, cost, now.monotonic) {
-            Decision::Admitted => Admission::Passed(Some(Charge { taken: cost, quote, payer, class })),
+            Decision::Admitted => {
+                self.accounts.begin(payer, class);
+                Admission::Passed(Some(Charge { taken: cost, quote, payer, class }))
+            }
             // In shadow nobody waits: what would have become of it is found out later.
             Decision::Wait if self.is_shadow() => {
                 self.undecided_in_shadow.push((payer, cost));
@@ -151,12 +158,13 @@ impl Gate {
     /// The track for a request that is estimated to cost so much.
     pub fn track(&mut self, payer: Option<Payer>, class: Class, estimate: Price) -> Track {
         let Some(payer) = payer.filter(|_| self.is_priced()) else { return Track::Usual };
-        track_of(self.heavy_from, estimate, class, self.accounts.is_known(payer, class))
+        track_of(self.heavy_from, estimate, class, self.accounts.is_seen(payer, class))
     }
 
     /// The price of what is answered whether there is enough left or not: who has nothing left asks how much that is.
-    pub fn charge_afterwards(&self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
+    pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
+        self.accounts.begin(payer, class);
         Some(Charge { taken: Price::ZERO, quote: self.settings.weights.quote(asked), payer, class })
     }
 
@@ -183,15 +191,35 @@ impl Gate {
         self.accounts.meter(payer.tenant(), usage, now.monotonic);
     }
 
-    /// Would the payer owe something, if all that the client has in flight turned out as dear as one such request did of
-    /// late? Then the next one waits until it is known.
-    fn is_risky(&mut self, payer: Payer, in_flight: usize, class: Class, cost: Price, now: Now) -> bool {
-        let surprise = self.accounts.surprise(payer, class);
-        if surprise == 0 || in_flight == 0 || self.is_shadow() {
-            return false;
+    /// Holds a request back that its tenant might not be able to pay for beside all that is under way: until one of those is
+    /// settled, but no longer than [`SETTLEMENT_PATIENCE`], and no more requests than may go on about then. None if it goes on.
+    fn hold_back(
+        &mut self,
+        env: &mut Env,
+        payer: Payer,
+        came: Timestamp,
+        (class, cost): (Class, Price),
+        now: Now,
+    ) -> Option<Admission> {
+        if self.is_shadow() {
+            return None;
         }
-        let worst = cost.micro().saturating_add(risk_of(surprise, in_flight));
-        !self.accounts.could_pay(payer, worst, now.monotonic)
+        match self.accounts.outlook(payer, class, cost, now.monotonic) {
+            Outlook::Covered => return None,
+            Outlook::Unknown => {}
+            Outlook::Risky { scope, retry_after } => {
+                let has_waited = now.monotonic.since(came) >= SETTLEMENT_PATIENCE;
+                let places = WAITING_MIN.max(self.accounts.under_way(payer.tenant()) as usize);
+                if has_waited || self.for_settlement.waiting(payer.tenant()) >= places {
+                    self.accounts.handle_denied(scope, cost, now.monotonic);
+                    let usage = Usage { throttled: cost.micro(), ..Usage::default() };
+                    self.accounts.meter(payer.tenant(), usage, now.monotonic);
+                    return Some(self.throttle(env, scope, retry_after, now));
+                }
+            }
+        }
+        env.counters.add(Counter::AdmissionsHeld, 1);
+        Some(Admission::AfterSettlement)
     }
 
     /// Refuses a request. In shadow it passes, and is only counted.
@@ -235,6 +263,11 @@ fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_kn
         _ => Track::Usual,
     }
 }
+
+/// A request waits at most so long for others of its tenant to be settled, where a quota has too little for all of them.
+pub(super) const SETTLEMENT_PATIENCE: Duration = Duration::from_millis(100);
+/// As many requests of a tenant may wait for that on a core, or as many as are under way, if those are more.
+const WAITING_MIN: usize = 16;
 
 /// Whoever is refused is told to come back up to a quarter later than needed, so that not all of them come at once.
 const JITTER_PARTS: u64 = 4 * 256;

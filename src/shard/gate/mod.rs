@@ -4,6 +4,7 @@
 //! |---|---|
 //! | what is asked, from the command and its arguments alone | `pricing.rs`, `effort.rs` |
 //! | may it pass | `admission.rs` |
+//! | whose requests wait until others of their tenant are settled | `waiting.rs` |
 //! | who may spend how much on this core | `accounts/` |
 //! | what did it cost in the end | `settlement.rs` |
 
@@ -12,14 +13,17 @@ mod admission;
 mod effort;
 mod pricing;
 mod settlement;
+mod waiting;
 
 pub use accounts::{
-    Accounts, Bill, Charge, Decision, Payer, Scope, Tab, UserAccount, UserFigures, bucket_of, capacity_of,
+    Accounts, Bill, Charge, Decision, Outlook, Payer, Scope, Tab, UserAccount, UserFigures, bucket_of,
+    capacity_of,
 };
 pub use admission::{Admission, Estimate, Throttled};
 pub use pricing::asked;
 pub use settlement::Settlement;
 
+use self::waiting::Waiting;
 use super::settings::{AdmissionSettings, Limiter, ShardSettings};
 use crate::config::{Quotas, Tenant};
 use crate::policy::slice::Verdict;
@@ -36,6 +40,8 @@ pub struct Gate {
     accounts: Accounts,
     /// Whose next request waits for the answer of a pool.
     waiting: Vec<ClientId>,
+    /// Whose next request waits until one of its tenant is settled.
+    for_settlement: Waiting,
     /// Requests that passed in shadow, and what was asked for them, before a pool has said whether they could.
     undecided_in_shadow: Vec<(Payer, Price)>,
 }
@@ -49,6 +55,7 @@ impl Gate {
             heavy_from: (settings.heavy_links > 0).then_some(settings.heavy_from),
             settings: admission,
             waiting: Vec::new(),
+            for_settlement: Waiting::default(),
             undecided_in_shadow: Vec::new(),
         }
     }
@@ -101,6 +108,23 @@ impl Gate {
         std::mem::take(&mut self.waiting)
     }
 
+    /// A client's next request waits until one of its payer's tenant is settled.
+    pub fn await_settlement(&mut self, payer: Payer, id: ClientId, now: Timestamp) {
+        self.for_settlement.push(payer.tenant(), id, now);
+    }
+
+    /// The clients whose requests may have waited long enough for others of their tenant to be settled.
+    pub fn take_settled(&mut self, now: Timestamp) -> Vec<ClientId> {
+        let Self { for_settlement, accounts, .. } = self;
+        for_settlement.take_due(|tenant| accounts.take_settled(tenant), now)
+    }
+
+    /// True if a request waits for others of its tenant to be settled.
+    #[inline]
+    pub fn is_settlement_awaited(&self) -> bool {
+        !self.for_settlement.is_empty()
+    }
+
     /// Does anything wait for what a pool says?
     pub fn is_answer_awaited(&self) -> bool {
         !self.waiting.is_empty() || !self.undecided_in_shadow.is_empty()
@@ -118,6 +142,8 @@ impl Gate {
 
     /// New quotas.
     pub fn handle_quotas(&mut self, before: &Quotas, after: &Quotas, now: Timestamp) {
+        // Tenants have other ids now, so those that wait try again.
+        self.for_settlement.release();
         self.accounts.handle_quotas(before, after, now);
     }
 
@@ -134,7 +160,8 @@ impl Gate {
     /// When `handle_turn_end` should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let patience = if self.is_answer_awaited() { self.accounts.patience_ends() } else { None };
-        self.accounts.poll_deadline().into_iter().chain(patience).min()
+        let settlement = self.for_settlement.poll_deadline();
+        [self.accounts.poll_deadline(), patience, settlement].into_iter().flatten().min()
     }
 
     /// What was spent here and not told yet goes to the pools now.

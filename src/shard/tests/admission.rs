@@ -246,31 +246,44 @@ fn a_walk_that_finds_nothing_at_once_does_not_pay_for_the_step_that_it_named() {
 }
 
 #[test]
-fn no_more_is_under_way_than_could_be_paid_if_it_turned_out_as_dear_as_one_did_of_late() {
+fn no_more_is_under_way_than_could_be_paid_though_replies_turn_out_dear() {
     let mut rig = limited(1);
     rig.pools = (100 * UNIT as i64, false);
     let client = rig.client(0);
     let small = format!("*{}{}", "1\r\n", ":1\r\n");
     let large = format!("*3000\r\n{}", ":1\r\n".repeat(3_000));
     let ask = ["LRANGE", "a", "0", "-1"];
-    rig.send(client, &[&ask[..]; 2]);
-    assert_eq!(rig.at_stores.len(), 2);
-    rig.answer_next(&small);
-    rig.answer_next(&small);
     rig.send(client, &[&ask[..]; 16]);
-    assert_eq!(rig.at_stores.len(), 16, "they have been alike so far");
-    (0..15).for_each(|_| rig.answer_next(&small));
+    assert_eq!(rig.at_stores.len(), 4, "nobody knows yet what they cost");
+    rig.answer_next(&small);
+    rig.turns();
+    assert_eq!(rig.at_stores.len(), 6, "each that is settled lets two more in");
+    while !rig.at_stores.is_empty() {
+        rig.answer_next(&small);
+        rig.turns();
+    }
+    (0..20).for_each(|_| {
+        rig.send(client, &[&ask]);
+        rig.answer_next(&small);
+    });
+    let other = rig.client(0);
+    rig.send(client, &[&ask[..]; 16]);
+    rig.send(other, &[&ask[..]; 16]);
+    assert_eq!(rig.at_stores.len(), 32, "they have been alike so far");
+    (0..31).for_each(|_| rig.answer_next(&small));
     rig.answer_next(&large);
     // The average has forgotten it after a few dozen; what it could be again has not.
     for _ in 0..60 {
         rig.send(client, &[&ask]);
         rig.answer_next(&small);
     }
-    rig.send(client, &[&ask[..]; 16]);
-    assert!((2..9).contains(&rig.at_stores.len()), "{}", rig.at_stores.len());
+    rig.send(client, &[&ask[..]; 8]);
+    rig.send(other, &[&ask[..]; 8]);
+    assert!((1..9).contains(&rig.at_stores.len()), "{} of both clients", rig.at_stores.len());
     let mut answered = 0;
     while !rig.at_stores.is_empty() {
         rig.answer_next(&small);
+        rig.turns();
         answered += 1;
     }
     assert_eq!(answered, 16, "the others waited, and were not refused");

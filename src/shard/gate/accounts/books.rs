@@ -48,18 +48,14 @@ impl Accounts {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.of(class as usize)
     }
 
-    /// Has any request of the payer's tenant and of a class been paid for?
-    pub fn is_known(&mut self, payer: Payer, class: Class) -> bool {
-        self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.is_known(class as usize)
-    }
-
-    /// How much more than is expected of it the next request of a payer and class may cost.
-    pub fn surprise(&mut self, payer: Payer, class: Class) -> MicroUnits {
-        self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.surprise(class as usize)
+    /// True once a request of the payer's tenant and of a class has been paid for.
+    pub fn is_seen(&mut self, payer: Payer, class: Class) -> bool {
+        self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.is_seen(class as usize)
     }
 
     /// What was taken for a request becomes what it cost.
     pub fn settle(&mut self, charge: &Charge, bill: Bill, now: Timestamp) {
+        self.end(charge);
         let tenant = self.tenant_now(charge.payer);
         let cost = match bill {
             Bill::Cost(cost) | Bill::Cached(cost) => cost,
@@ -81,7 +77,7 @@ impl Accounts {
         if difference != 0 {
             self.correct(charge.payer, tenant, difference, now);
         }
-        self.handle_booked(charge.payer);
+        self.handle_booked(charge.payer, now);
     }
 
     /// Counts what became of a tenant's requests.
@@ -110,7 +106,7 @@ impl Accounts {
     }
 
     /// The tenant of a request that may have been admitted under the quotas before.
-    fn tenant_now(&self, payer: Payer) -> Option<TenantId> {
+    pub(super) fn tenant_now(&self, payer: Payer) -> Option<TenantId> {
         match payer.versions_before(self.version) {
             0 => Some(payer.tenant()),
             1 => self.moved[usize::from(payer.tenant().0)],

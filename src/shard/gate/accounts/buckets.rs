@@ -9,8 +9,8 @@ use siphasher::sip::SipHasher13;
 use super::{Payer, Scope, UserAccount, capacity_of};
 use crate::config::quotas::{Quotas, Tenant};
 use crate::policy::bucket_table::BucketTable;
-use crate::policy::estimate::Expected;
-use crate::policy::slice::Slice;
+use crate::policy::estimate::{Expected, UnderWay};
+use crate::policy::slice::{Rules, Slice};
 use crate::values::limits::USERS_MAX;
 use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage};
 
@@ -31,6 +31,11 @@ pub(super) struct Account {
 pub(super) struct TenantAccount {
     pub account: Option<Account>,
     pub expected: Expected,
+    /// Requests that are admitted and not settled, of these quotas and of the version before.
+    pub under_way: UnderWay,
+    pub under_way_before: UnderWay,
+    /// Requests settled since those that wait for it were last let go on.
+    pub settled: u32,
     /// What was not reported yet.
     pub metered: Usage,
 }
@@ -155,6 +160,9 @@ impl Buckets {
             .map(|account| TenantAccount {
                 account,
                 expected: Expected::default(),
+                under_way: UnderWay::default(),
+                under_way_before: UnderWay::default(),
+                settled: 0,
                 metered: Usage::default(),
             })
             .collect();
@@ -168,6 +176,8 @@ impl Buckets {
             let Some(new) = place else { continue };
             let tenant = &mut self.tenants[usize::from(new.0)];
             tenant.expected = old.expected;
+            // Requests of the version before that one are settled with nobody.
+            tenant.under_way_before.add(&old.under_way);
             if let (Some(account), Some(known)) = (&mut tenant.account, old.account.take()) {
                 (account.slice, account.listed) = (known.slice, known.listed);
             }
@@ -226,6 +236,20 @@ impl Buckets {
             None => None,
         };
         Some([global.as_mut().map(Account::part), tenant.account.as_mut().map(Account::part), user])
+    }
+
+    /// Counts requests of a payer's user that are admitted, or, below zero, settled. A user's bucket is known by its name, so
+    /// it is the same in all versions of the quotas.
+    pub fn count_of_user(&mut self, payer: Payer, change: i32) {
+        if let Some(entry) = payer.user().and_then(|user| self.users.get_mut(user.bucket)) {
+            entry.slice.count_under_way(change);
+        }
+    }
+
+    /// The least that this core can count on of any bucket of a payer; `i64::MAX` if none has a bound.
+    pub fn in_sight(&self, payer: Payer, rules: Rules, now: Timestamp) -> i64 {
+        let each = payer.scopes().filter_map(|scope| self.known(scope, now));
+        each.map(|(slice, capacity)| slice.in_sight(capacity, now, rules).0).min().unwrap_or(i64::MAX)
     }
 
     /// What this core knows of a scope's bucket, without making an account of it, and this process's part of its size.

@@ -5,6 +5,7 @@
 //! | question | file |
 //! |---|---|
 //! | may this be spent | here |
+//! | could it be paid if all that is under way turns out dear | `under_way.rs` |
 //! | is it one more of the same payer | `tab.rs` |
 //! | whose bucket is which | `buckets.rs` |
 //! | what was it in the end | `books.rs` |
@@ -14,6 +15,7 @@ mod books;
 mod buckets;
 mod reports;
 mod tab;
+mod under_way;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -24,7 +26,8 @@ pub use self::buckets::bucket_of;
 use self::buckets::{Buckets, SizeId};
 use self::reports::Agenda;
 use self::tab::Ledger;
-pub use self::tab::{Tab, risk_of};
+pub use self::tab::Tab;
+pub use self::under_way::Outlook;
 
 use crate::config::quotas::{Limit, Quotas, Tenant};
 use crate::policy::slice::{Slice, Verdict, Wanted};
@@ -205,17 +208,18 @@ impl Accounts {
         if !self.take_if_allowed(payer, cost, now) {
             return self.admit_otherwise(payer, cost, now);
         }
-        self.handle_booked(payer);
+        self.handle_booked(payer, now);
         Decision::Admitted
     }
 
     /// Something was booked alone. Who is not the first in a row gets a tab.
     #[inline]
-    fn handle_booked(&mut self, payer: Payer) {
+    fn handle_booked(&mut self, payer: Payer, now: Timestamp) {
         if self.last_booked != Some(payer) {
             self.last_booked = Some(payer);
         } else if payer.versions_before(self.version) == 0 {
-            self.ledger.open(payer, self.lease);
+            let rules = self.rules(now);
+            self.ledger.open(payer, self.lease, rules, now);
         }
     }
 
@@ -226,14 +230,17 @@ impl Accounts {
         match decision {
             Decision::Admitted => self.take(payer, cost, now),
             Decision::Wait => self.ask_for(payer, cost, now),
-            Decision::Refused { scope, .. } => {
-                if let Some(entry) = self.ledger.buckets().entry(scope, now) {
-                    entry.slice.handle_denied(cost);
-                    self.agenda.list(scope, entry.listed, now);
-                }
-            }
+            Decision::Refused { scope, .. } => self.handle_denied(scope, cost, now),
         }
         decision
+    }
+
+    /// A request was refused for want of its cost in a scope's bucket.
+    pub fn handle_denied(&mut self, scope: Scope, cost: Price, now: Timestamp) {
+        if let Some(entry) = self.ledger.buckets().entry(scope, now) {
+            entry.slice.handle_denied(cost);
+            self.agenda.list(scope, entry.listed, now);
+        }
     }
 
     /// Nearly every such request: its cost is within the allowances that all its buckets have here, and is taken from them.
@@ -311,13 +318,6 @@ impl Accounts {
                 self.asking.push((scope, cost.micro()));
             }
         }
-    }
-
-    /// Could a payer pay for as much as this, as far as this core knows?
-    pub fn could_pay(&mut self, payer: Payer, amount: MicroUnits, now: Timestamp) -> bool {
-        payer
-            .scopes()
-            .all(|scope| self.remaining(scope, now).is_none_or(|(_, remaining)| amount <= remaining))
     }
 
     /// What would be decided of this scope alone, without taking or asking.

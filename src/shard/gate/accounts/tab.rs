@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use super::buckets::Buckets;
 use super::{Charge, Payer};
-use crate::policy::estimate::Expected;
-use crate::policy::slice::Wanted;
+use crate::policy::estimate::{Expected, UnderWay};
+use crate::policy::slice::{Rules, Wanted};
 use crate::protocol::command::Class;
-use crate::values::limits::PIPELINE_MAX;
 use crate::values::{MicroUnits, Price, Timestamp, Usage};
 
 /// What somebody has left whom nothing bounds: more than all costs together, and far from where numbers end.
@@ -28,7 +27,8 @@ pub struct Tab {
     left: i64,
     /// The same when the tab was opened.
     opened_with: i64,
-    /// What was in sight of the scarcest then, here and in its pool.
+    /// The part of the scarcest that this core could count on then: [`NO_BOUND`] where nothing is bounded, and nothing at all
+    /// where all requests of the tenant cost alike, because it is not looked at then.
     in_sight: i64,
     /// All of them have been heard of recently enough until then.
     good_until: Timestamp,
@@ -43,6 +43,11 @@ pub struct Tab {
     surprise: MicroUnits,
     /// What the requests of the payer's tenant cost lately.
     expected: Expected,
+    /// Requests of the payer's tenant that are admitted and not settled.
+    under_way: UnderWay,
+    /// Requests settled since the tab was opened, and how many more were admitted than settled.
+    settled: u32,
+    joined: i32,
 }
 
 impl Tab {
@@ -52,36 +57,53 @@ impl Tab {
         self.expected.of(class as usize)
     }
 
-    /// Has any request of a class been paid for?
+    /// True once a request of a class has been paid for.
     #[inline]
-    pub const fn is_known(&self, class: Class) -> bool {
-        self.expected.is_known(class as usize)
+    pub const fn is_seen(&self, class: Class) -> bool {
+        self.expected.is_seen(class as usize)
     }
 
-    /// Could the payer pay for one more request of a class, though all that are in flight turn out as dear as one did of
-    /// late?
+    /// True if the payer can surely pay for one more request of a class beside all that are under way. What is false here may
+    /// still be true for [`Accounts::outlook`], which looks at each bucket.
     #[inline]
-    pub fn could_pay(&self, cost: Price, class: Class, in_flight: usize) -> bool {
-        match self.expected.surprise(class as usize) {
-            0 => true,
-            surprise => self.could_pay_all(cost, surprise, in_flight),
+    pub fn could_pay(&self, cost: Price, class: Class) -> bool {
+        let is_let_in = self.expected.lets_in(class as usize, &self.under_way);
+        (is_let_in && self.expected.is_even()) || self.could_pay_all(cost, class, is_let_in)
+    }
+
+    #[inline(never)]
+    fn could_pay_all(&self, cost: Price, class: Class, is_let_in: bool) -> bool {
+        if self.in_sight == NO_BOUND || !is_let_in || self.under_way.is_empty() {
+            return self.in_sight == NO_BOUND || is_let_in;
         }
-    }
-
-    #[inline]
-    const fn could_pay_all(&self, cost: Price, surprise: MicroUnits, in_flight: usize) -> bool {
         let in_sight = self.in_sight.saturating_sub(self.opened_with.saturating_sub(self.left));
-        in_flight == 0 || in_sight >= cost.signed().saturating_add(risk_of(surprise, in_flight) as i64)
+        in_sight >= cost.signed().saturating_add(self.expected.risk(&self.under_way, class as usize))
     }
 
-    /// Takes a cost, if all buckets have that much.
+    /// Counts a request that is admitted.
     #[inline]
-    pub fn take(&mut self, cost: Price, now: Timestamp) -> bool {
+    pub(super) const fn begin(&mut self, class: Class) {
+        self.under_way.begin(class as usize);
+        self.joined += 1;
+    }
+
+    /// Counts a request that is settled.
+    #[inline]
+    const fn end(&mut self, class: Class) {
+        self.under_way.end(class as usize);
+        self.joined -= 1;
+        self.settled += 1;
+    }
+
+    /// Takes the cost of a request of a class, if all buckets have that much.
+    #[inline]
+    pub fn take(&mut self, cost: Price, class: Class, now: Timestamp) -> bool {
         let allowed = cost.signed() <= self.left && now <= self.good_until;
         if allowed {
             self.left -= cost.signed();
             self.wanted = self.wanted.saturating_add(cost.micro());
             self.lump = self.lump.max(cost);
+            self.begin(class);
         }
         allowed
     }
@@ -89,6 +111,7 @@ impl Tab {
     /// What a request cost in the end.
     #[inline]
     pub fn settle(&mut self, charge: &Charge, cost: Price) {
+        self.end(charge.class);
         self.expected.learn(charge.class as usize, cost.beyond(charge.quote.fixed));
         self.used = self.used.saturating_add(cost.micro());
         let given_back = charge.taken.signed() - cost.signed();
@@ -101,16 +124,10 @@ impl Tab {
     /// The same for one that was answered without a store, which says nothing of what others will cost.
     #[inline]
     pub fn settle_cached(&mut self, charge: &Charge, cost: Price) {
+        self.end(charge.class);
         self.cached = self.cached.saturating_add(cost.micro());
         self.left = self.left.saturating_add(charge.taken.signed() - cost.signed());
     }
-}
-
-/// What so many requests of one client come to beyond what is expected of them, if each turns out as surprising. Fits: see
-/// the bounds on prices.
-pub const fn risk_of(surprise: MicroUnits, in_flight: usize) -> MicroUnits {
-    let in_flight = if in_flight > PIPELINE_MAX { PIPELINE_MAX } else { in_flight };
-    surprise * in_flight as u64
 }
 
 /// The buckets, and the tab that is booked before anybody sees them.
@@ -135,6 +152,9 @@ impl Ledger {
             cached: 0,
             surprise: 0,
             expected: Expected::default(),
+            under_way: UnderWay::default(),
+            settled: 0,
+            joined: 0,
         };
         Self { open_for: None, tab, buckets }
     }
@@ -160,23 +180,26 @@ impl Ledger {
 
     /// Opens a tab, if all that booking it will cause has happened.
     #[inline(never)]
-    pub fn open(&mut self, payer: Payer, lease: Duration) {
+    pub fn open(&mut self, payer: Payer, lease: Duration, rules: Rules, now: Timestamp) {
         let Self { open_for, tab, buckets, .. } = self;
         let tenant = &buckets.tenants[usize::from(payer.tenant().0)];
         // What came to nothing was booked nowhere, so that another tab may still be open.
         if open_for.is_some() || tenant.metered.is_empty() {
             return;
         }
-        let expected = tenant.expected;
+        let (expected, under_way) = (tenant.expected, tenant.under_way);
+        let mut in_sight = if expected.is_even() { i64::MIN } else { buckets.in_sight(payer, rules, now) };
         let Some(parts) = buckets.parts_of(payer) else { return };
-        let (mut left, mut in_sight, mut good_until) = (NO_BOUND, NO_BOUND, Timestamp::MAX);
+        let (mut left, mut good_until) = (NO_BOUND, Timestamp::MAX);
         for (slice, listed) in parts.into_iter().flatten() {
             if !*listed {
                 return;
             }
             left = left.min(slice.allowance());
-            in_sight = in_sight.min(slice.in_sight());
             good_until = good_until.min(slice.heard_at().after(lease));
+        }
+        if left == NO_BOUND {
+            in_sight = NO_BOUND;
         }
         *open_for = Some(payer);
         *tab = Tab {
@@ -190,6 +213,9 @@ impl Ledger {
             cached: 0,
             surprise: 0,
             expected,
+            under_way,
+            settled: 0,
+            joined: 0,
         };
     }
 
@@ -198,7 +224,8 @@ impl Ledger {
         let Self { open_for, tab, buckets, .. } = self;
         let payer = open_for.take().expect("only an open tab is closed");
         let tenant = &mut buckets.tenants[usize::from(payer.tenant().0)];
-        tenant.expected = tab.expected;
+        (tenant.expected, tenant.under_way) = (tab.expected, tab.under_way);
+        tenant.settled = tenant.settled.saturating_add(tab.settled);
         tenant.metered.add(Usage { admitted: tab.used, cached: tab.cached, ..Usage::default() });
         let (spent, sum, largest) =
             (tab.opened_with.saturating_sub(tab.left), Wanted::of_sum(tab.wanted), Wanted::of(tab.lump));
@@ -207,6 +234,7 @@ impl Ledger {
         for (slice, _) in parts.into_iter().flatten() {
             slice.take_run(spent, sum, largest);
         }
+        buckets.count_of_user(payer, tab.joined);
     }
 }
 
@@ -364,7 +392,7 @@ mod tests {
             let with = |expected: MicroUnits| Price::new(cost + expected / 1_000 * 1_000);
             let taken;
             let decision = if let Some(tab) = self.accounts.tab_of(payer)
-                && tab.take(with(tab.expected(class)), self.now)
+                && tab.take(with(tab.expected(class)), class, self.now)
             {
                 self.tabbed += 1;
                 taken = with(tab.expected(class));
