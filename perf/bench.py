@@ -285,5 +285,5 @@ def commit_of(path: Path) -> str:
     """The commit of a worktree, and whether it has changes of its own."""
     git = lambda *words: subprocess.run(["git", "-C", str(path), *words], capture_output=True, text=True).stdout.strip()  # noqa: E731
     return git("rev-parse", "--short", "HEAD") + (
-        "+changes" if git("status", "--porcelain", "--", "src", "Cargo.lock") else ""
+        "+changes" if git("status", "--porcelain", "--", "src", "tools/*.rs", "Cargo.lock") else ""
     )

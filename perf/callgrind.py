@@ -38,7 +38,7 @@ class Counts:
 
 def build() -> Path:
     """The benchmark, as `cargo bench` builds it, but without the binaries: it is of the deciding code alone."""
-    benchmark = ["--bench", "instructions", "--no-default-features"]
+    benchmark = ["-p", "weir", "--bench", "instructions", "--no-default-features"]
     built = subprocess.run(
         ["cargo", "bench", "--quiet", *benchmark, "--no-run", "--message-format", "json"],
         check=True,

@@ -12,16 +12,27 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("routing", &["values", "protocol"]),
     ("policy", &["values"]),
     ("storage", &["values", "protocol", "routing"]),
-    ("client", &["values", "protocol"]),
-    ("load", &["values", "protocol", "client"]),
-    ("calibration", &["values", "protocol", "policy", "load"]),
     ("shard", &["values", "config", "protocol", "routing", "policy"]),
     ("control", &["values", "config", "protocol", "routing", "policy", "shard", "storage"]),
-    ("simulation", &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage"]),
-    (
-        "runtime",
-        &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage", "load"],
-    ),
+    ("runtime", &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage"]),
+];
+
+/// Files of `tools/`, by how their paths begin, and the rooms and tools that they may name. The first row that fits a file is its own.
+const TOOLS: &[(&str, &[&str])] = &[
+    ("calibrate/src/calibration/", &["values", "protocol", "policy"]),
+    ("calibrate/src/", &["values", "protocol", "runtime"]),
+    ("client/src/", &["values", "protocol"]),
+    ("history/src/", &["values", "protocol", "routing", "runtime", "load"]),
+    ("load/src/bin/", &["values", "config", "load"]),
+    ("load/src/generator.rs", &["runtime"]),
+    ("load/src/thread.rs", &["values", "protocol", "runtime"]),
+    ("load/src/", &["values", "protocol", "client"]),
+    ("pages/src/", &["config"]),
+    ("simulate/src/main.rs", &["values", "simulate"]),
+    ("simulate/src/", &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage"]),
+    ("storage/src/main.rs", &["config", "storage", "runtime"]),
+    ("storage/src/script_file.rs", &["config"]),
+    ("storage/src/", &["values", "protocol", "routing", "storage"]),
 ];
 
 /// The stages of `src/shard`, and those whose names none of its files may know.
@@ -41,13 +52,13 @@ const CLOCK: &[&str] = &["runtime/clock.rs"];
 #[test]
 fn rooms_know_only_whom_they_may_know() {
     let mut strange = Vec::new();
-    for file in sources() {
+    for file in sources().iter().filter(|file| !file.path.starts_with("tools/")) {
         let name = file.room();
         let Some((_, allowed)) = ROOMS.iter().find(|(room, _)| *room == name) else {
             assert!(matches!(name, "main.rs" | "lib.rs"), "{name} is in no row of the table");
             continue;
         };
-        for known in named_rooms(&file.text) {
+        for known in named_rooms(&file.text, "crate::") {
             let is_room = ROOMS.iter().any(|(room, _)| *room == known);
             if is_room && known != name && !allowed.contains(&known.as_str()) {
                 strange.push(format!("{} names {known}", file.path));
@@ -55,6 +66,25 @@ fn rooms_know_only_whom_they_may_know() {
         }
     }
     assert!(strange.is_empty(), "{strange:#?}");
+}
+
+#[test]
+fn tools_know_only_whom_they_may_know() {
+    let mut strange = Vec::new();
+    let mut looked_at = BTreeSet::new();
+    for file in &sources() {
+        let Some(path) = file.path.strip_prefix("tools/") else { continue };
+        let row = TOOLS.iter().find(|(start, _)| path.starts_with(start));
+        let Some((start, allowed)) = row else { panic!("{} is in no row of the table", file.path) };
+        looked_at.insert(start);
+        for known in named_rooms(&file.text, "weir::").into_iter().chain(named_tools(&file.text)) {
+            if !allowed.contains(&known.as_str()) {
+                strange.push(format!("{} names {known}", file.path));
+            }
+        }
+    }
+    assert!(strange.is_empty(), "{strange:#?}");
+    assert_eq!(looked_at.len(), TOOLS.len(), "each row has files: {looked_at:?}");
 }
 
 #[test]
@@ -102,10 +132,10 @@ fn unsafe_and_clocks_stay_where_they_are() {
 /// A room that has a map has all of its files on it, and no other.
 #[test]
 fn maps_are_complete() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut maps = 0;
-    for module in sources().iter().filter(|file| file.path.ends_with("/mod.rs")) {
-        let path = root.join(&module.path);
+    let tops = ["/mod.rs", "/lib.rs", "/main.rs"];
+    for module in sources().iter().filter(|file| tops.iter().any(|top| file.path.ends_with(top))) {
+        let path = module.place();
         let text = fs::read_to_string(&path).expect("sources are text");
         let map: String = text.lines().filter(|line| line.starts_with("//! ")).collect::<Vec<_>>().join("\n");
         if !map.contains(" file |") {
@@ -115,8 +145,8 @@ fn maps_are_complete() {
         let named: BTreeSet<&str> = map.split('`').filter(|name| is_file_or_folder(name)).collect();
         let folder = path.parent().expect("a file is in a folder");
         let entries: Vec<String> = fs::read_dir(folder)
-            .expect("src/ can be read")
-            .map(|entry| entry.expect("src/ can be read"))
+            .expect("the folder can be read")
+            .map(|entry| entry.expect("the folder can be read"))
             .map(|entry| {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if entry.path().is_dir() { name + "/" } else { name }
@@ -125,7 +155,8 @@ fn maps_are_complete() {
         let missing = |entry: &&String| {
             let stem = entry.trim_end_matches('/').trim_end_matches(".rs");
             let both = [format!("{stem}.rs"), format!("{stem}/")];
-            !matches!(stem, "mod" | "tests") && !both.iter().any(|name| named.contains(name.as_str()))
+            !matches!(stem, "mod" | "lib" | "main" | "tests")
+                && !both.iter().any(|name| named.contains(name.as_str()))
         };
         let missing: Vec<&String> = entries.iter().filter(missing).collect();
         assert!(missing.is_empty(), "{} does not name {missing:?}", module.path);
@@ -160,7 +191,7 @@ fn failing_seeds_are_kept() {
         }
     }
     assert!(properties >= 2, "the properties were found");
-    assert!(sources().iter().all(|file| !file.text.contains("failure_persistence")), "src/ keeps all seeds");
+    assert!(sources().iter().all(|file| !file.text.contains("failure_persistence")), "all seeds are kept");
 }
 
 fn only_in(files: &[&str], what: &str, found: impl Fn(&str) -> bool) {
@@ -171,9 +202,9 @@ fn only_in(files: &[&str], what: &str, found: impl Fn(&str) -> bool) {
     }
 }
 
-/// A file of `src/`, without what stands behind `//`.
+/// A file of `src/` or of a tool, without what stands behind `//`.
 struct Source {
-    /// From `src/` on.
+    /// From `src/` on, or from the root for those of `tools/`.
     path: String,
     text: String,
 }
@@ -182,35 +213,54 @@ impl Source {
     fn room(&self) -> &str {
         self.path.split('/').next().expect("a path has a first part")
     }
+
+    fn place(&self) -> PathBuf {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        if self.path.starts_with("tools/") {
+            root.join(&self.path)
+        } else {
+            root.join("src").join(&self.path)
+        }
+    }
 }
 
 fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut folders: Vec<PathBuf> = vec![root.clone()];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let src = root.join("src");
+    let mut folders: Vec<PathBuf> = vec![src.clone(), root.join("tools")];
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("src/ can be read") {
-            let path = entry.expect("src/ can be read").path();
+        for entry in fs::read_dir(folder).expect("sources can be read") {
+            let path = entry.expect("sources can be read").path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).expect("sources are text");
                 let text =
                     text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>();
-                let inside = path.strip_prefix(&root).expect("found below it");
+                let inside =
+                    path.strip_prefix(&src).or_else(|_| path.strip_prefix(root)).expect("found below one");
                 let path = inside.to_string_lossy().replace('\\', "/");
                 found.push(Source { path, text: text.join("\n") });
             }
         }
     }
-    assert!(found.len() > 50, "all of src/ was found");
+    let tools = found.iter().filter(|file| file.path.starts_with("tools/")).count();
+    assert!(tools > 50 && found.len() - tools > 50, "all of src/ and tools/ was found");
     found
 }
 
-/// The first names of all paths that begin with `crate::`, also of those in one pair of braces.
-fn named_rooms(text: &str) -> BTreeSet<String> {
+/// Tools whose libraries are named: `load` for `weir_load::`.
+fn named_tools(text: &str) -> BTreeSet<String> {
+    let after = text.match_indices("weir_").map(|(at, start)| &text[at + start.len()..]);
+    let named = after.filter_map(|rest| rest.split_once("::").map(|(name, _)| name));
+    named.filter(|name| words(name).eq([*name])).map(str::to_owned).collect()
+}
+
+/// The first names of all paths that begin with `start`, also of those in one pair of braces.
+fn named_rooms(text: &str, start: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for (at, start) in text.match_indices("crate::") {
+    for (at, start) in text.match_indices(start) {
         let rest = &text[at + start.len()..];
         match rest.strip_prefix('{') {
             Some(list) => found.extend(first_names(list)),
@@ -244,6 +294,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn paths_are_read_right() {
     let text = "use crate::{values::{a, b}, shard};\nlet x = crate::config::Quotas;";
-    let found: Vec<String> = named_rooms(text).into_iter().collect();
+    let found: Vec<String> = named_rooms(text, "crate::").into_iter().collect();
     assert_eq!(found, ["config", "shard", "values"]);
+    let text = "use weir::values::Tier;\nuse weir_load::{Plan, Run};";
+    assert!(named_rooms(text, "weir::").iter().eq(["values"]) && named_tools(text).iter().eq(["load"]));
 }

@@ -30,7 +30,7 @@ where
 }
 
 /// Raises what may be raised, and says exactly what to set where that is not enough.
-pub(super) fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
+pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
     let memlock = raise(Resource::Memlock, u64::MAX);
     if memlock < MEMLOCK_BYTES_MIN {
         return Err(format!(
@@ -62,7 +62,7 @@ fn raise(resource: Resource, wanted: u64) -> u64 {
 }
 
 /// What to do about a kernel that gives no ring.
-pub(super) fn ring_advice(error: &io::Error) -> String {
+pub fn ring_advice(error: &io::Error) -> String {
     let advice = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             "io_uring is forbidden here: set the sysctl kernel.io_uring_disabled to 0, or allow io_uring_setup, \

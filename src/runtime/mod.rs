@@ -5,7 +5,6 @@
 //!  weir-0 .. weir-N   one pinned glommio executor per shard: ring.rs, driver.rs, farewell.rs, mesh.rs, shard_thread.rs
 //!  weir-storage       the embedded engine, where it is the store: storage_thread.rs
 //!  weir-control       figures, reload, drain, admin port: control_thread.rs, admin.rs
-//!  weir-load      the load generator's, in a process of its own: load_thread.rs, load.rs
 //!  weir-quotas        reads and checks quotas, watches the quota file: quotas_thread.rs, watch.rs
 //!  weir-versions      asks stores for their versions, once a minute: versions_thread.rs
 //!  weir-names         looks the names of stores up again: names_thread.rs
@@ -17,6 +16,9 @@
 //!  weir-signals       turns signals into letters to control
 //!  weir-takeover      waits for a process that takes over, or takes its clients: takeover/
 //! ```
+//!
+//! Tools are processes of their own: `weir-storage` serves as the embedded engine does (`run_storage`), and threads of `weir-load` open
+//! connections by a shard's ring and driver (dialer.rs).
 
 mod admin;
 mod allocator;
@@ -25,14 +27,13 @@ mod clock;
 mod connect;
 mod control_thread;
 mod descriptors;
+mod dialer;
 mod driver;
 mod executor;
 mod farewell;
 mod fleet_thread;
 mod heirs;
 mod listen;
-mod load;
-mod load_thread;
 mod log;
 mod mesh;
 mod messages;
@@ -54,6 +55,7 @@ mod versions_thread;
 mod watch;
 
 pub use clock::Clock;
-pub use load::{LoadEvent, LoadSummary, run_load};
+pub use dialer::{Dialer, Dials};
+pub use executor::{raise_limits, ring_advice};
 pub use server::{check, run, run_storage};
 pub use top::run as run_top;

@@ -55,8 +55,7 @@ use crate::shard::{
     AdmissionSettings, BackendSettings, ClientLimits, Doubt, HotSettings, Limiter, Mode, OverloadSettings,
     Shard, ShardSettings,
 };
-use crate::storage::script::Script;
-use crate::storage::{Engine, EngineLimits, Service};
+use crate::storage::{Engine, EngineLimits, Service, StoreService};
 use crate::values::allowance::lease_of;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS, TENANTS_MAX};
 use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
@@ -574,28 +573,23 @@ fn start_storage(
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
     let memory = EngineLimits::with_memory(config.embedded_bytes_max as u64);
     let limits = EngineLimits { reply_bytes_max: config.reply_bytes_max, ..memory };
-    let executor = start_engine(limits, config.request_bytes_max, None, Vec::new(), (letters, bell), clock);
+    let request_bytes_max = config.request_bytes_max;
+    let service = move || Service::new(Engine::new(limits, random_seed()), request_bytes_max);
+    let executor = start_engine(service, Vec::new(), (letters, bell), clock);
     executors.push(executor.map_err(|error| error.to_string())?);
     let named = BackendSettings { name: "embedded".to_owned(), credentials: None };
     Ok((vec![(Route::Embedded(mailbox.clone()), named)], Some(mailbox)))
 }
 
-fn start_engine(
-    limits: EngineLimits,
-    request_bytes_max: usize,
-    script: Option<Script>,
+fn start_engine<S: StoreService + 'static>(
+    service: impl FnOnce() -> S + Send + 'static,
     listeners: Vec<OwnedFd>,
     (letters, bell): Letters<ToStorage>,
     clock: Clock,
 ) -> io::Result<Executor> {
     let listeners = listeners.into_iter().map(|listener| (listener, Entrance::Resp)).collect();
-    let seed = script.as_ref().map_or_else(random_seed, |script| script.seed);
     executor::spawn("weir-storage", None, move || async move {
-        let plain = Service::new(Engine::new(limits, seed), request_bytes_max);
-        let service = match script {
-            None => plain,
-            Some(script) => plain.scripted(script),
-        };
+        let service = service();
         let mut driver = Driver::new(Ring::new(bell)?, listeners);
         driver.listen();
         storage_thread::serve(service, driver, letters, clock).await
@@ -982,12 +976,11 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Runs an engine with listeners of its own, scripted or not: the binary `weir-storage`.
-pub fn run_storage(
+/// Runs a store with listeners of its own until a signal ends it: the binary `weir-storage`. The service is made on the thread that
+/// serves.
+pub fn run_storage<S: StoreService + 'static>(
     listen_on: SocketAddr,
-    bytes_max: u64,
-    request_bytes_max: usize,
-    script: Option<Script>,
+    service: impl FnOnce() -> S + Send + 'static,
 ) -> Result<(), String> {
     for warning in executor::raise_limits(FILES_SPARE * 16)? {
         log::line(&warning);
@@ -995,8 +988,7 @@ pub fn run_storage(
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
     let (sockets, bound) = listen::tcp(listen_on, 1)
         .map_err(|error| format!("cannot listen on {listen_on} (--listen): {error}"))?;
-    let limits = EngineLimits::with_memory(bytes_max);
-    let executor = start_engine(limits, request_bytes_max, script, sockets, (letters, bell), Clock::start())
+    let executor = start_engine(service, sockets, (letters, bell), Clock::start())
         .map_err(|error| executor::ring_advice(&error))?;
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .map_err(|error| format!("cannot listen to signals: {error}"))?;

@@ -1,7 +1,7 @@
 //! The embedded engine's executor: the same ring and driver as a shard's, around the engine's service.
 //!
 //! Shards reach it over socket pairs, by the same forwarding path as any other store, and `weir-storage` is this
-//! with listeners.
+//! with listeners, around a service that may follow a script.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use super::driver::{Application, Connector, Driver, Entrance};
 use super::messages::{Mailbox, ToControl};
 use super::park::{Parking, SHALLOW_SLEEP};
 use crate::protocol::Segment;
-use crate::storage::Service;
+use crate::storage::StoreService;
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, Loss, Owner};
 
@@ -26,9 +26,9 @@ pub(super) enum ToStorage {
     Stop,
 }
 
-struct Served(Service);
+struct Served<S>(S);
 
-impl Application for Served {
+impl<S: StoreService> Application for Served<S> {
     fn handle_accepted(&mut self, _entrance: Entrance, now: Now) -> Owner {
         Owner::Client(self.0.handle_client_opened(now))
     }
@@ -80,7 +80,7 @@ impl Connector for Nowhere {
 
 /// Serves until told to stop.
 pub(super) async fn serve(
-    service: Service,
+    service: impl StoreService,
     mut driver: Driver,
     letters: Receiver<ToStorage>,
     clock: Clock,

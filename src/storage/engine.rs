@@ -131,7 +131,7 @@ impl Engine {
     }
 
     /// Is there such a key?
-    pub(super) fn holds(&mut self, key: &[u8], now: Now) -> bool {
+    pub fn holds(&mut self, key: &[u8], now: Now) -> bool {
         self.keyspace.set_now(now.unix_ms);
         self.keyspace.peek(key).is_some()
     }

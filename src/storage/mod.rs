@@ -22,7 +22,7 @@
 //! * A walk (SCAN and its kin) goes in hash order, so its cursor is a hash: see `table.rs`.
 //! * Expired keys are never seen; [`Engine::expire_some`] frees those that nobody asks for.
 //! * Replies are those of Redis 7.0, byte for byte; only the order of what has no order differs, and cursors.
-//! * `script` lets it be slow, stalled, faulty or away, for tests and load runs; nothing of it is there unless asked for.
+//! * `tools/storage` lets it be slow, stalled, faulty or away, for tests and load runs; nothing of that is here.
 //! * There is one database and one user, and nothing blocks, publishes, scripts or persists. WATCH is refused.
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
@@ -55,7 +55,6 @@ mod ranking;
 mod refusal;
 mod reply;
 mod scan;
-pub mod script;
 mod server;
 mod service;
 mod session;
@@ -64,6 +63,7 @@ mod sorted_combinations;
 mod sorted_ranges;
 mod sorted_sets;
 mod strings;
+mod sweeper;
 mod table;
 mod text;
 mod transactions;
@@ -72,5 +72,6 @@ mod value;
 pub use engine::{Engine, EngineStatistics};
 pub use keyspace::Swept;
 pub use limits::EngineLimits;
-pub use service::Service;
+pub use service::{Service, StoreService};
 pub use session::{Disposition, Session};
+pub use sweeper::Sweeper;

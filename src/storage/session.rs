@@ -42,12 +42,17 @@ impl Session {
     }
 
     /// A request was refused before it was carried out: what is queued with it will be too.
-    pub(super) fn refuse(&mut self, arguments: &Arguments<'_>) {
+    pub fn refuse(&mut self, arguments: &Arguments<'_>) {
         if arguments.name().eq_ignore_ascii_case(b"exec") {
             self.transaction = None;
         } else if let Some(transaction) = &mut self.transaction {
             transaction.spoiled = true;
         }
+    }
+
+    /// Commands that wait for EXEC; nothing outside of a transaction.
+    pub fn queued(&self) -> Option<impl ExactSizeIterator<Item = Arguments<'_>>> {
+        self.transaction.as_ref().map(Transaction::commands)
     }
 
     /// The dialect that the connection speaks.

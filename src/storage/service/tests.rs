@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Service;
+use super::{Service, StoreService};
 use crate::storage::{Engine, EngineLimits};
 use crate::values::Random;
 use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENGINE_OUTPUT_BYTES_HELD};

@@ -1,0 +1,138 @@
+//! Connections that a thread opens itself, outside of a shard: the same ring and driver as a shard's, without an executor around
+//! them. There is nothing else to do while the thread waits for the ring, and waiting there is the most exact clock there is.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::driver::{Application, Connector, Driver, Entrance};
+use super::ring::Ring;
+use crate::protocol::Segment;
+use crate::values::time::Now;
+use crate::values::{Action, BackendId, ClientId, ConnectionId, Loss, Owner, Timestamp};
+
+/// Deciding code that opens connections and accepts none. It names each by an identifier and a generation of its choice, as
+/// [`Owner::Link`].
+pub trait Dials {
+    /// A connection is open.
+    fn handle_connected(&mut self, id: ConnectionId, generation: u32);
+    /// Bytes have come from the other side.
+    fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp);
+    /// The other side sends no more.
+    fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
+    /// Why a connection could not be opened, in the operating system's words; `handle_lost` follows.
+    fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str);
+    /// A connection failed, or could not be opened.
+    fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
+    /// A segment was sent, or its socket is closed.
+    fn handle_transmitted(&mut self, id: ConnectionId, generation: u32, segment: Segment);
+    /// The next thing that should be done in the world, if anything. Backends are numbered as the dialer's targets.
+    fn poll_action(&mut self) -> Option<Action>;
+    /// Bytes that should go out, if any.
+    fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
+}
+
+/// One thread's ring, and the connections on it.
+pub struct Dialer {
+    driver: Driver,
+    targets: Targets,
+    /// The other end of the ring's doorbell: nobody rings, but it must stay open all the same.
+    _rope: UnixStream,
+}
+
+impl Dialer {
+    /// A ring without connections, which are opened to these targets.
+    pub fn new(targets: Vec<SocketAddr>) -> io::Result<Self> {
+        let (bell, rope) = UnixStream::pair()?;
+        let driver = Driver::new(Ring::new(bell.into())?, Vec::new());
+        Ok(Self { driver, targets: Targets(targets), _rope: rope })
+    }
+
+    /// Tells the application what has happened since the last time.
+    pub fn handle_completions(&mut self, application: &mut impl Dials, now: Now) {
+        self.driver.handle_completions(&mut Dialing(application), now);
+    }
+
+    /// Asks the ring for everything that the application wants done.
+    pub fn carry_out(&mut self, application: &mut impl Dials, now: Now) {
+        self.driver.carry_out(&mut Dialing(application), &self.targets, now);
+    }
+
+    /// Hands everything to the kernel, and waits until something has happened, for so long at most.
+    pub fn submit_and_wait(&mut self, pause_max: Duration) -> io::Result<()> {
+        if pause_max.is_zero() {
+            self.driver.ring.submit()
+        } else {
+            self.driver.ring.submit_and_wait(Some(pause_max))
+        }
+    }
+}
+
+struct Dialing<'a, A>(&'a mut A);
+
+impl<A: Dials> Application for Dialing<'_, A> {
+    fn handle_accepted(&mut self, _entrance: Entrance, _now: Now) -> Owner {
+        // Nothing listens, so nothing is accepted.
+        Owner::Client(ClientId { index: 0, generation: 0 })
+    }
+
+    fn handle_connected(&mut self, owner: Owner, _now: Now) {
+        if let Owner::Link(id, generation) = owner {
+            self.0.handle_connected(id, generation);
+        }
+    }
+
+    fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) -> usize {
+        if let Owner::Link(id, generation) = owner {
+            self.0.handle_bytes(id, generation, bytes, now.monotonic);
+        }
+        0
+    }
+
+    fn handle_end(&mut self, owner: Owner, now: Now) {
+        if let Owner::Link(id, generation) = owner {
+            self.0.handle_end(id, generation, now.monotonic);
+        }
+    }
+
+    fn note_unreachable(&mut self, owner: Owner, error: &io::Error) {
+        if let Owner::Link(id, generation) = owner {
+            self.0.note_unreachable(id, generation, &error.to_string());
+        }
+    }
+
+    fn handle_lost(&mut self, owner: Owner, _loss: Loss, now: Now) {
+        if let Owner::Link(id, generation) = owner {
+            self.0.handle_lost(id, generation, now.monotonic);
+        }
+    }
+
+    fn handle_transmitted(&mut self, owner: Owner, segment: Segment, _now: Now) {
+        if let Owner::Link(id, generation) = owner {
+            self.0.handle_transmitted(id, generation, segment);
+        }
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.0.poll_action()
+    }
+
+    fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        self.0.poll_transmit()
+    }
+}
+
+struct Targets(Vec<SocketAddr>);
+
+impl Connector for Targets {
+    fn open(&self, backend: BackendId) -> io::Result<(OwnedFd, Option<SockAddr>)> {
+        let address = self.0[usize::from(backend.0)];
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), Some(Protocol::TCP))?;
+        socket.set_tcp_nodelay(true)?;
+        Ok((socket.into(), Some(address.into())))
+    }
+}

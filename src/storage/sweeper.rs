@@ -1,0 +1,38 @@
+//! When to look for keys whose time is over: now and then while any key has a lifetime, and again at once while many are found.
+
+use std::time::Duration;
+
+use super::Engine;
+use crate::values::Timestamp;
+use crate::values::time::Now;
+
+/// How often keys whose time is over are looked for while any key has a lifetime, and how many at once.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+const SWEEP_KEYS: usize = 400;
+
+/// Removes keys whose time is over from an engine, a few at a time.
+#[derive(Debug, Default)]
+pub struct Sweeper {
+    sweep_at: Option<Timestamp>,
+}
+
+impl Sweeper {
+    /// The end of a turn: sweeps the engine, where that is due.
+    pub fn handle_turn_end(&mut self, engine: &mut Engine, now: Now) {
+        if self.sweep_at.is_some_and(|at| at <= now.monotonic) {
+            self.sweep_at = None;
+            let swept = engine.expire_some(now, SWEEP_KEYS);
+            if swept.removed * 4 > swept.visited {
+                self.sweep_at = Some(now.monotonic);
+            }
+        }
+        if self.sweep_at.is_none() && engine.statistics().keys_volatile > 0 {
+            self.sweep_at = Some(now.monotonic.after(SWEEP_INTERVAL));
+        }
+    }
+
+    /// When the next sweep is due, if any is.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        self.sweep_at
+    }
+}

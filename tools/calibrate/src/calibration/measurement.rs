@@ -1,0 +1,191 @@
+//! What was measured, and what becomes of it.
+
+use super::fit::{self, Features, Weights};
+use super::shape::SIZES;
+use weir::values::Random;
+
+/// Of so many shapes one is held out.
+const HELD_OUT_OF: usize = 3;
+
+/// One shape's cost.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// As reports call it.
+    pub name: String,
+    /// What weir counts of it.
+    pub features: Features,
+    /// Microseconds of a request in each round.
+    pub rounds_us: Vec<f64>,
+    /// Is it left out of the fit, to see what the fit is worth?
+    pub held_out: bool,
+}
+
+impl Measured {
+    /// The median of the rounds: what else the machine does makes some of them dearer.
+    pub fn cost_us(&self) -> f64 {
+        median(&mut self.rounds_us.clone())
+    }
+}
+
+/// Which of so many shapes are held out: a random third of the sizes of each command, so that all commands are on both
+/// sides. The same for the same seed.
+pub fn held_out(count: usize, seed: u64) -> Vec<bool> {
+    let mut random = Random::new(seed);
+    let mut held = vec![false; count];
+    for sizes in held.chunks_mut(SIZES) {
+        let mut left = sizes.len() / HELD_OUT_OF;
+        while left > 0 {
+            let at = random.below(sizes.len() as u64) as usize;
+            left -= usize::from(!sizes[at]);
+            sizes[at] = true;
+        }
+    }
+    held
+}
+
+/// Weights, and what they are worth.
+#[derive(Clone, Copy, Debug)]
+pub struct Calibration {
+    /// In microseconds.
+    pub weights: Weights,
+    /// The same with a base of 1.
+    pub units: Weights,
+    /// Of the shapes that were fitted.
+    pub r_squared_fitted: f64,
+    /// Of those that were held out.
+    pub r_squared_held_out: f64,
+    /// Half of the held-out shapes cost less than this share more or less than foretold.
+    pub relative_error_held_out: f64,
+}
+
+impl Calibration {
+    /// Fits weights to what was measured.
+    pub fn of(measured: &[Measured]) -> Result<Self, String> {
+        let samples = |held_out| -> Vec<(Features, f64)> {
+            let chosen = measured.iter().filter(|shape| shape.held_out == held_out);
+            chosen.map(|shape| (shape.features, shape.cost_us())).collect()
+        };
+        let (fitted, held_out) = (samples(false), samples(true));
+        let weights =
+            fit::fit(&fitted).ok_or("the shapes that were measured do not tell the weights apart")?;
+        let units = weights
+            .in_units()
+            .ok_or("the base cost of a request was not told from nothing: measure for more --seconds")?;
+        let alike = "all shapes cost the same: nothing can be said of the fit";
+        let mut errors: Vec<f64> =
+            held_out.iter().map(|(features, cost)| (weights.cost(features) / cost - 1.0).abs()).collect();
+        Ok(Self {
+            weights,
+            units,
+            r_squared_fitted: fit::r_squared(&weights, &fitted).ok_or(alike)?,
+            r_squared_held_out: fit::r_squared(&weights, &held_out).ok_or(alike)?,
+            relative_error_held_out: median(&mut errors),
+        })
+    }
+
+    /// The flags of weir that mean these weights.
+    pub fn flags(&self) -> String {
+        let Weights { kib_in, kib_out, row, key, .. } = self.units;
+        format!(
+            "--ru-base 1 --ru-kib-in {} --ru-kib-out {} --ru-row {} --ru-key {}",
+            three_digits(kib_in),
+            three_digits(kib_out),
+            three_digits(row),
+            three_digits(key)
+        )
+    }
+}
+
+/// A number to three significant digits, without an exponent.
+fn three_digits(value: f64) -> String {
+    if value <= 0.0 {
+        return "0".to_owned();
+    }
+    let decimals = (2.0 - value.log10().floor()).clamp(0.0, 6.0) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => values[count / 2],
+        count => f64::midpoint(values[count / 2 - 1], values[count / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRUE: Weights = Weights { base: 2.0, kib_in: 0.5, kib_out: 0.25, row: 0.04, key: 0.3 };
+
+    fn measured(cost: impl Fn(&Features) -> f64) -> Vec<Measured> {
+        let held = held_out(60, 4);
+        let mut random = Random::new(9);
+        (0..60)
+            .map(|number| {
+                let mut up_to = |most: f64| most.powf(random.unit()) - 1.0;
+                let features = Features {
+                    kib_in: up_to(65.0),
+                    kib_out: up_to(129.0),
+                    rows: up_to(1_001.0),
+                    keys: up_to(101.0),
+                };
+                // One round of three was disturbed.
+                let cost = cost(&features);
+                let rounds_us = vec![cost, cost * 5.0, cost];
+                Measured { name: number.to_string(), features, rounds_us, held_out: held[number] }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn weights_of_a_store_are_found_in_spite_of_a_disturbed_round() {
+        let found = Calibration::of(&measured(|features| TRUE.cost(features))).expect("it can be fitted");
+        assert_eq!(
+            found.flags(),
+            "--ru-base 1 --ru-kib-in 0.25 --ru-kib-out 0.125 --ru-row 0.02 --ru-key 0.15"
+        );
+        assert!(found.r_squared_held_out > 0.999_999 && found.relative_error_held_out < 1e-6);
+    }
+
+    #[test]
+    fn costs_that_are_not_linear_are_told_by_the_shapes_held_out() {
+        let found = Calibration::of(&measured(|features| 20.0 + features.rows.powi(3) * 1e-4))
+            .expect("it can be fitted");
+        assert!(found.r_squared_held_out < 0.9, "{found:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_fitted_is_said() {
+        assert!(Calibration::of(&[]).expect_err("nothing is there").contains("do not tell"));
+        let no_base = measured(|features| features.kib_in + features.kib_out + features.rows);
+        assert!(Calibration::of(&no_base).expect_err("no base").contains("--seconds"));
+    }
+
+    #[test]
+    fn a_third_of_each_command_is_held_out() {
+        let held = held_out(60, 1);
+        let counts = held.chunks(SIZES).map(|sizes| sizes.iter().filter(|held| **held).count());
+        assert!(counts.into_iter().all(|count| count == SIZES / HELD_OUT_OF));
+        assert_eq!(held_out(60, 1), held_out(60, 1));
+        assert_ne!(held_out(60, 1), held_out(60, 2));
+    }
+
+    #[test]
+    fn numbers_have_three_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (1.0, "1"),
+            (0.012_345, "0.0123"),
+            (0.25, "0.25"),
+            (12.34, "12.3"),
+            (1_234.5, "1234"),
+            (100.0, "100"),
+        ] {
+            assert_eq!(three_digits(value), text);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `weir-calibrate`: loads a Redis server with commands of many shapes, one at a time, and fits the weights of request
+//! units to what the server itself says they cost.
+//!
+//! ```text
+//!  flags ─> backend (one connection) <─ measure: set up, rounds over all shapes, remove ─> calibration ─> report
+//! ```
+
+mod backend;
+mod calibration;
+mod flags;
+mod measure;
+mod report;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Parser as _;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use weir::runtime::Clock;
+
+use backend::Backend;
+use calibration::Calibration;
+use flags::CalibrateFlags;
+use measure::Bench;
+
+/// Flags that make no sense.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let flags = CalibrateFlags::parse();
+    let target = match flags.check() {
+        Ok(target) => target,
+        Err(problem) => {
+            eprintln!("weir-calibrate: {problem}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    match run(&flags, target) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("weir-calibrate: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: &CalibrateFlags, target: std::net::SocketAddr) -> Result<(), String> {
+    let stop = stop_flag()?;
+    let mut backend = Backend::connect(&flags.target, target, flags.password.as_deref())?;
+    let server = measure::look_at(&mut backend, flags)?;
+    let measured = Bench::new(&mut backend, flags, Clock::start(), &stop)?.measure()?;
+    let calibration = Calibration::of(&measured)?;
+    print!("{}", report::text(flags, &server, &measured, &calibration));
+    report::write(flags, &server, &measured, &calibration)
+}
+
+/// Set by a first signal, so that nothing is left behind; a second one ends the process.
+fn stop_flag() -> Result<Arc<AtomicBool>, String> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            .map_err(|error| format!("cannot listen to signals: {error}"))?;
+    }
+    Ok(flag)
+}

@@ -1,0 +1,43 @@
+//! Sends the rest of a deadline along: weir does not begin what cannot be answered in time.
+
+use std::time::Duration;
+
+use weir::protocol::call;
+
+/// Less is not told to weir, and no time for a reply.
+pub(super) const REST_LEAST: Duration = Duration::from_millis(1);
+
+/// Appends `request`, one array of bulk strings, as `QOS CALL DEADLINE rest request`. What is no such array is appended
+/// as it is, and so is everything when less than a millisecond is left.
+pub fn call_within(out: &mut Vec<u8>, request: &[u8], rest: Duration) {
+    let mut replaced = 0;
+    if rest >= REST_LEAST {
+        let millis = u64::try_from(rest.as_millis()).unwrap_or(u64::MAX);
+        replaced = call::begin_call(out, request, millis, None).unwrap_or(0);
+    }
+    out.extend_from_slice(&request[replaced..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn called(request: &str, micros: u64) -> String {
+        let mut out = Vec::new();
+        call_within(&mut out, request.as_bytes(), Duration::from_micros(micros));
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn the_rest_stands_before_the_request() {
+        assert_eq!(
+            called("*2\r\n$3\r\nGET\r\n$1\r\na\r\n", 37_900),
+            "*6\r\n$3\r\nQOS\r\n$4\r\nCALL\r\n$8\r\nDEADLINE\r\n$2\r\n37\r\n$3\r\nGET\r\n$1\r\na\r\n"
+        );
+        for (request, micros) in
+            [("*1\r\n$4\r\nPING\r\n", 999), ("PING\r\n", 5_000), ("*x\r\n", 5_000), ("", 5_000)]
+        {
+            assert_eq!(called(request, micros), request);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Adaptive throttling (Site Reliability Engineering, chapter 21, "Client-side throttling"): a client that sees most of
+//! its requests refused refuses some itself, because a refusal costs the target something too.
+//!
+//! With requests and accepted ones of the last two minutes, a request is refused here with probability `max(0,
+//! (requests - 2 accepted) / (requests + 1))`. So twice as much is sent as is accepted, and what is offered on top of
+//! that is refused for nothing.
+//!
+//! Where nothing at all is accepted the formula is a trap: every request that is refused here makes the next refusal
+//! more likely, and after a minute hardly any request is left that could notice that the target is back. That case is
+//! the breaker's. So as many requests pass as it needs to open, and when it closes, the throttle begins anew.
+
+use std::time::Duration;
+
+use super::window::Window;
+use weir::values::{Random, Timestamp};
+
+const STRETCHES: usize = 60;
+/// So many requests are sent for each that is accepted.
+const SENT_PER_ACCEPTED: u64 = 2;
+
+/// How long is remembered by default.
+pub const THROTTLE_WINDOW: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Debug)]
+pub(super) struct Throttle {
+    /// Those whose end is known, and those that were refused here. What is under way is not among them: at the start,
+    /// and wherever replies take longer than the next request, it would look as if it were refused.
+    requests: Window<STRETCHES>,
+    accepted: Window<STRETCHES>,
+    /// With fewer requests than this nothing is refused.
+    requests_least: u64,
+}
+
+impl Throttle {
+    pub fn new(window: Duration, requests_least: u32) -> Self {
+        Self {
+            requests: Window::new(window),
+            accepted: Window::new(window),
+            requests_least: u64::from(requests_least),
+        }
+    }
+
+    /// What it knows is of another time.
+    pub fn forget(&mut self) {
+        self.requests.clear();
+        self.accepted.clear();
+    }
+
+    /// May a request be sent? If not, that is counted.
+    #[must_use]
+    pub fn may_pass(&mut self, now: Timestamp, random: &mut Random) -> bool {
+        let requests = self.requests.sum(now);
+        let excess = requests.saturating_sub(SENT_PER_ACCEPTED * self.accepted.sum(now));
+        // The usual case takes no chance, and so disturbs no sequence.
+        let refuses = excess > 0 && requests >= self.requests_least && random.below(requests + 1) < excess;
+        if refuses {
+            self.requests.add(now);
+        }
+        !refuses
+    }
+
+    /// A request was taken on.
+    pub fn note_accepted(&mut self, now: Timestamp) {
+        self.requests.add(now);
+        self.accepted.add(now);
+    }
+
+    /// A request was refused, or nobody answered.
+    pub fn note_rejected(&mut self, now: Timestamp) {
+        self.requests.add(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    proptest! {
+        /// Beside two lists, and the formula as it stands in the book.
+        #[test]
+        fn it_refuses_as_often_as_the_formula_says(
+            ends in prop::collection::vec((0..3_000_u64, any::<bool>()), 0..300),
+            seed in any::<u64>(),
+        ) {
+            let mut throttle = Throttle::new(THROTTLE_WINDOW, 0);
+            let (mut requests, mut accepted) = (Vec::new(), Vec::new());
+            let mut millis = 0;
+            for (pause, is_accepted) in ends {
+                millis += pause;
+                requests.push(millis / 2_000);
+                if is_accepted {
+                    accepted.push(millis / 2_000);
+                    throttle.note_accepted(at(millis));
+                } else {
+                    throttle.note_rejected(at(millis));
+                }
+            }
+            let recent = |all: &[u64]| all.iter().filter(|stretch| **stretch + 60 > millis / 2_000).count() as f64;
+            let probability = ((recent(&requests) - 2.0 * recent(&accepted)) / (recent(&requests) + 1.0)).max(0.0);
+            let mut random = Random::new(seed);
+            let tries = 2_000;
+            // Each time from the same state: what is refused changes the next.
+            let refused = (0..tries).filter(|_| !throttle.clone().may_pass(at(millis), &mut random)).count();
+            let expected = f64::from(tries) * probability;
+            let deviation = (expected * (1.0 - probability)).sqrt();
+            prop_assert!((refused as f64 - expected).abs() <= 6.0 * deviation + 1e-9, "{refused} instead of {expected}");
+        }
+    }
+
+    /// Offered so much, accepted so much, per second: what is sent after a while.
+    fn sent_per_second(offered: u64, accepted: u64) -> u64 {
+        let (mut throttle, mut random) = (Throttle::new(Duration::from_secs(10), 0), Random::new(1));
+        let mut sent = 0;
+        for second in 0..60 {
+            sent = 0;
+            for number in 0..offered {
+                let now = at(second * 1_000 + number * 1_000 / offered);
+                if throttle.may_pass(now, &mut random) {
+                    sent += 1;
+                    if sent <= accepted { throttle.note_accepted(now) } else { throttle.note_rejected(now) }
+                }
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn twice_as_much_is_sent_as_is_accepted() {
+        assert_eq!(sent_per_second(1_000, 1_000), 1_000);
+        assert_eq!(sent_per_second(1_000, 600), 1_000);
+        for (offered, accepted) in [(1_000, 300), (2_000, 100)] {
+            let sent = sent_per_second(offered, accepted);
+            assert!(sent.abs_diff(2 * accepted) < accepted / 2, "{sent} of {offered}, {accepted} accepted");
+        }
+    }
+
+    #[test]
+    fn a_few_requests_say_nothing() {
+        let (mut throttle, mut random) = (Throttle::new(THROTTLE_WINDOW, 20), Random::new(1));
+        for _ in 0..20 {
+            assert!(throttle.may_pass(at(0), &mut random));
+            throttle.note_rejected(at(0));
+        }
+        assert!((0..1_000).filter(|_| throttle.may_pass(at(0), &mut random)).count() < 10);
+        throttle.forget();
+        assert!((0..20).all(|_| throttle.may_pass(at(0), &mut random)));
+    }
+
+    #[test]
+    fn it_forgets() {
+        let (mut throttle, mut random) = (Throttle::new(THROTTLE_WINDOW, 0), Random::new(1));
+        (0..1_000).for_each(|_| throttle.note_rejected(at(1_000)));
+        let passed = |throttle: &mut Throttle, millis, random: &mut Random| {
+            (0..100).filter(|_| throttle.may_pass(at(millis), random)).count()
+        };
+        assert!(passed(&mut throttle, 1_000, &mut random) < 5);
+        // What was refused here meanwhile counts too.
+        assert_eq!(passed(&mut throttle, 1_000 + 2 * 120_000, &mut random), 100);
+    }
+}

@@ -1,0 +1,362 @@
+//! What was asked in one command, and what its reply makes of that.
+
+use std::collections::BTreeMap;
+
+use weir::protocol::reply;
+use weir::values::Timestamp;
+use weir_load::classify::{Ending, classify, error_text};
+
+use super::keys::Run;
+use super::operation::{Act, Fate, Found, Operation, Token, Way};
+
+/// One command on its way.
+#[derive(Debug)]
+pub struct Asked {
+    pub command: &'static str,
+    pub effects: Vec<Effect>,
+    pub expect: Expect,
+    /// Its keys may be on several stores, so an error says nothing of what became of the others.
+    pub is_split: bool,
+    /// Counts among the operations: what only prepares them or cleans up does not.
+    pub is_counted: bool,
+    pub way: Way,
+}
+
+/// What a command does to one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Read(u16),
+    /// A read of what the same command takes away.
+    Take(u16),
+    Write(u16, Token),
+    /// One that expires after so many milliseconds.
+    WriteFor(u16, Token, u32),
+    Delete(u16),
+    Expire(u16, u32),
+}
+
+/// Where in its reply the answer is.
+#[derive(Debug)]
+pub enum Expect {
+    /// Whatever is no error: it happened.
+    Done,
+    /// Zero: it did not happen.
+    NotZero,
+    /// How many were removed. Zero: there was nothing.
+    Removed,
+    /// The value.
+    Value,
+    /// The first element of an array is the value.
+    First,
+    /// The second element of a map or an array is.
+    Second,
+    /// One value for each effect.
+    Each,
+    /// How much there is: nothing, if zero.
+    Count,
+    /// One reply for each of these.
+    Block(Vec<Asked>),
+}
+
+/// When a command was asked, by whom, and when it was answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Occasion {
+    pub asked: Timestamp,
+    pub answered: Timestamp,
+    pub session: u32,
+    pub number: u32,
+}
+
+/// What one thread has written down.
+#[derive(Debug, Default)]
+pub struct Log {
+    pub operations: Vec<(u16, Operation)>,
+    pub tally: BTreeMap<&'static str, Tally>,
+}
+
+/// What became of the commands of a kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub done: u64,
+    /// There was nothing to do, or the store said no.
+    pub in_vain: u64,
+    pub refused: u64,
+    pub unknown: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: Self) {
+        self.done += other.done;
+        self.in_vain += other.in_vain;
+        self.refused += other.refused;
+        self.unknown += other.unknown;
+    }
+}
+
+impl Asked {
+    pub fn new(command: &'static str, effects: impl Into<Vec<Effect>>, expect: Expect) -> Self {
+        let effects = effects.into();
+        Self { command, effects, expect, is_split: false, is_counted: true, way: Way::Store }
+    }
+
+    /// A read that weir may answer by itself.
+    pub fn plain(command: &'static str, key: u16, expect: Expect) -> Self {
+        Self { way: Way::Plain, ..Self::new(command, [Effect::Read(key)], expect) }
+    }
+
+    /// A command on no key that matters.
+    pub fn helper(command: &'static str) -> Self {
+        Self { is_counted: false, ..Self::new(command, [], Expect::Done) }
+    }
+}
+
+impl Log {
+    /// A command was answered. True if it was refused, so that it is better to wait a little.
+    pub fn answer(&mut self, asked: &Asked, reply: &[u8], run: Run, occasion: Occasion) -> bool {
+        let ending = classify(reply);
+        if ending == Ending::Served {
+            self.serve(asked, reply, run, occasion);
+            return false;
+        }
+        let fate = fate(error_text(reply), asked.is_split);
+        self.fail(asked, fate, occasion);
+        self.count(asked, |tally| match (fate, ending) {
+            (Fate::Unknown, _) => tally.unknown += 1,
+            (_, Ending::Error) => tally.in_vain += 1,
+            _ => tally.refused += 1,
+        });
+        ending != Ending::Error
+    }
+
+    /// A command was never answered.
+    pub fn lose(&mut self, asked: &Asked, occasion: Occasion) {
+        self.fail(asked, Fate::Unknown, occasion);
+        self.count(asked, |tally| tally.unknown += 1);
+    }
+
+    fn serve(&mut self, asked: &Asked, reply: &[u8], run: Run, occasion: Occasion) {
+        let happened = match &asked.expect {
+            Expect::NotZero if reply::integer(reply) == Some(0) => {
+                self.fail(asked, Fate::Never, occasion);
+                false
+            }
+            Expect::Removed if reply::integer(reply) == Some(0) => {
+                let looked = |effect: &Effect| match effect {
+                    Effect::Delete(key) => Effect::Read(*key),
+                    other => *other,
+                };
+                for effect in &asked.effects {
+                    self.note(asked, looked(effect), Some(Found::Nil), Fate::Done, occasion);
+                }
+                false
+            }
+            Expect::Done | Expect::NotZero | Expect::Removed => self.apply(asked, None, occasion),
+            Expect::Value => self.apply(asked, found(reply, run), occasion),
+            Expect::First => self.apply(asked, element(reply, 0, run), occasion),
+            Expect::Second => self.apply(asked, element(reply, 1, run), occasion),
+            Expect::Each => {
+                let mut elements = reply::elements(reply).into_iter().flatten();
+                asked.effects.iter().for_each(|effect| {
+                    let found = elements.next().and_then(|element| found(element, run));
+                    self.note(asked, *effect, found, Fate::Done, occasion);
+                });
+                true
+            }
+            // How large a value is does not tell which it is.
+            Expect::Count if reply::integer(reply) != Some(0) => true,
+            Expect::Count => self.apply(asked, Some(Found::Nil), occasion),
+            Expect::Block(block) => {
+                let mut elements = reply::elements(reply).into_iter().flatten();
+                for each in block {
+                    match elements.next() {
+                        Some(element) => _ = self.answer(each, element, run, occasion),
+                        None => self.lose(each, occasion),
+                    }
+                }
+                true
+            }
+        };
+        self.count(asked, |tally| if happened { tally.done += 1 } else { tally.in_vain += 1 });
+    }
+
+    fn apply(&mut self, asked: &Asked, found: Option<Found>, occasion: Occasion) -> bool {
+        for effect in &asked.effects {
+            self.note(asked, *effect, found, Fate::Done, occasion);
+        }
+        true
+    }
+
+    fn fail(&mut self, asked: &Asked, fate: Fate, occasion: Occasion) {
+        for effect in &asked.effects {
+            self.note(asked, *effect, None, fate, occasion);
+        }
+        if let Expect::Block(block) = &asked.expect {
+            block.iter().for_each(|each| self.fail(each, fate, occasion));
+        }
+    }
+
+    fn note(&mut self, asked: &Asked, effect: Effect, found: Option<Found>, fate: Fate, occasion: Occasion) {
+        let (key, act) = match effect {
+            Effect::Write(key, token) => (key, Act::Write { token, lives_ms: 0 }),
+            Effect::WriteFor(key, token, lives_ms) => (key, Act::Write { token, lives_ms }),
+            // There was nothing to delete, and that is noted already.
+            Effect::Delete(_) if found == Some(Found::Nil) => return,
+            Effect::Delete(key) => (key, Act::Delete),
+            Effect::Expire(key, lives_ms) => match found {
+                Some(Found::Value(token)) => (key, Act::Expire { token: Some(token), lives_ms }),
+                _ if fate == Fate::Unknown => (key, Act::Expire { token: None, lives_ms }),
+                _ => return,
+            },
+            Effect::Read(key) | Effect::Take(key) => {
+                let Some(found) = found else { return };
+                (key, if effect == Effect::Take(key) { Act::Take(found) } else { Act::Read(found) })
+            }
+        };
+        let Occasion { asked: began, answered, session, number } = occasion;
+        let answered = if fate == Fate::Unknown { Timestamp::MAX } else { answered };
+        let (command, way) = (asked.command, asked.way);
+        let operation = Operation { asked: began, answered, session, number, command, act, fate, way };
+        self.operations.push((key, operation));
+    }
+
+    fn count(&mut self, asked: &Asked, add: impl FnOnce(&mut Tally)) {
+        if asked.is_counted {
+            add(self.tally.entry(asked.command).or_default());
+        }
+    }
+}
+
+/// What an error reply says of what it answers.
+fn fate(error: &[u8], is_split: bool) -> Fate {
+    let says = |text: &str| error.windows(text.len()).any(|part| part == text.as_bytes());
+    let was_sent = error.starts_with(b"UNAVAILABLE") && !says("reason=connect-failed");
+    // A block whose MULTI was refused was carried out one by one.
+    if is_split || was_sent || says("may have happened") || says("EXEC without MULTI") {
+        Fate::Unknown
+    } else {
+        Fate::Never
+    }
+}
+
+/// What a reply, or an element of one, says of a value; nothing if it is an error.
+fn found(reply: &[u8], run: Run) -> Option<Found> {
+    if is_nothing(reply) {
+        return Some(Found::Nil);
+    }
+    match reply.first() {
+        Some(b'-' | b'!') | None => None,
+        Some(_) => Some(reply::text(reply).map_or(Found::Strange, |text| run.read(text))),
+    }
+}
+
+fn element(reply: &[u8], place: usize, run: Run) -> Option<Found> {
+    if is_nothing(reply) {
+        return Some(Found::Nil);
+    }
+    match reply::names_and_values(reply)?.nth(place) {
+        Some(element) => found(element, run),
+        None => Some(Found::Strange),
+    }
+}
+
+/// A null or an empty reply, in either dialect.
+fn is_nothing(reply: &[u8]) -> bool {
+    matches!(reply, b"$-1\r\n" | b"_\r\n" | b"*-1\r\n" | b"*0\r\n" | b"%0\r\n" | b"$0\r\n\r\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: Run = Run(0xa);
+    const OCCASION: Occasion = Occasion {
+        asked: Timestamp::from_millis(1),
+        answered: Timestamp::from_millis(2),
+        session: 1,
+        number: 1,
+    };
+
+    fn acts(asked: &Asked, reply: &str) -> Vec<(Act, Fate)> {
+        let mut log = Log::default();
+        log.answer(asked, reply.as_bytes(), RUN, OCCASION);
+        log.operations.iter().map(|(_, operation)| (operation.act, operation.fate)).collect()
+    }
+
+    #[test]
+    fn where_the_value_is() {
+        let seven = (Act::Read(Found::Value(7)), Fate::Done);
+        let nil = (Act::Read(Found::Nil), Fate::Done);
+        for (expect, reply, expected) in [
+            (Expect::Value, "$6\r\na.7.0.\r\n", Some(seven)),
+            (Expect::Value, "$-1\r\n", Some(nil)),
+            (Expect::Value, "_\r\n", Some(nil)),
+            (Expect::Value, "$0\r\n\r\n", Some(nil)),
+            (Expect::Value, "$1\r\nz\r\n", Some((Act::Read(Found::Strange), Fate::Done))),
+            (Expect::Value, "-UNAVAILABLE backend=a reason=connection-lost\r\n", None),
+            (Expect::First, "*1\r\n$6\r\na.7.0.\r\n", Some(seven)),
+            (Expect::First, "*0\r\n", Some(nil)),
+            (Expect::First, "*1\r\n$-1\r\n", Some(nil)),
+            (Expect::Second, "%1\r\n$1\r\nf\r\n$6\r\na.7.0.\r\n", Some(seven)),
+            (Expect::Second, "*2\r\n$1\r\nf\r\n$6\r\na.7.0.\r\n", Some(seven)),
+            (Expect::Count, ":0\r\n", Some(nil)),
+            (Expect::Count, ":6\r\n", None),
+        ] {
+            let acts = acts(&Asked::plain("X", 0, expect), reply);
+            assert_eq!(acts.first().copied(), expected, "{reply}");
+        }
+    }
+
+    #[test]
+    fn some_commands_do_two_things() {
+        let get_set = Asked::new("GETSET", [Effect::Take(0), Effect::Write(0, 8)], Expect::Value);
+        let wrote = (Act::Write { token: 8, lives_ms: 0 }, Fate::Done);
+        assert_eq!(acts(&get_set, "$6\r\na.7.0.\r\n"), [(Act::Take(Found::Value(7)), Fate::Done), wrote]);
+        let expire = Asked::new("GETEX", [Effect::Read(0), Effect::Expire(0, 5)], Expect::Value);
+        assert_eq!(acts(&expire, "_\r\n"), [(Act::Read(Found::Nil), Fate::Done)]);
+        assert_eq!(
+            acts(&expire, "-UNAVAILABLE x\r\n"),
+            [(Act::Expire { token: None, lives_ms: 5 }, Fate::Unknown)]
+        );
+        let several = Asked::new("MGET", [Effect::Read(0), Effect::Read(1)], Expect::Each);
+        assert_eq!(acts(&several, "*2\r\n-UNAVAILABLE x\r\n$-1\r\n"), [(Act::Read(Found::Nil), Fate::Done)]);
+        let block = Asked::new(
+            "EXEC",
+            [],
+            Expect::Block(vec![
+                Asked::new("SET in MULTI", [Effect::Write(0, 8)], Expect::Done),
+                Asked::new("GET in MULTI", [Effect::Read(0)], Expect::Value),
+            ]),
+        );
+        let read = (Act::Read(Found::Value(8)), Fate::Done);
+        assert_eq!(acts(&block, "*2\r\n+OK\r\n$6\r\na.8.0.\r\n"), [wrote, read]);
+        assert_eq!(acts(&block, "-OVERLOADED x\r\n"), [(wrote.0, Fate::Never)]);
+        let get_delete = Asked::new("GETDEL", [Effect::Take(0), Effect::Delete(0)], Expect::Value);
+        assert_eq!(acts(&get_delete, "_\r\n"), [(Act::Take(Found::Nil), Fate::Done)]);
+        let delete = Asked::new("DEL", [Effect::Delete(0)], Expect::Removed);
+        assert_eq!(acts(&delete, ":0\r\n"), [(Act::Read(Found::Nil), Fate::Done)]);
+        assert_eq!(acts(&delete, ":1\r\n"), [(Act::Delete, Fate::Done)]);
+        let copy = Asked::new("COPY", [Effect::Write(0, 8)], Expect::NotZero);
+        assert_eq!(acts(&copy, ":0\r\n"), [(wrote.0, Fate::Never)]);
+    }
+
+    #[test]
+    fn what_errors_say_of_a_write() {
+        for (error, is_split, expected) in [
+            ("UNAVAILABLE backend=a reason=connection-lost retry_after_ms=5", false, Fate::Unknown),
+            ("UNAVAILABLE backend=a reason=connect-failed retry_after_ms=5", false, Fate::Never),
+            ("OVERLOADED reason=queue backend=a retry_after_ms=5", false, Fate::Never),
+            (
+                "OVERLOADED reason=stalled backend=a retry_after_ms=5 (it may have happened)",
+                false,
+                Fate::Unknown,
+            ),
+            ("DEADLINE stage=backend waited_ms=5 (it may have happened)", false, Fate::Unknown),
+            ("THROTTLED scope=tenant", false, Fate::Never),
+            ("OVERLOADED reason=queue backend=a retry_after_ms=5", true, Fate::Unknown),
+            ("ERR no such key", false, Fate::Never),
+            ("ERR EXEC without MULTI", false, Fate::Unknown),
+        ] {
+            assert_eq!(fate(error.as_bytes(), is_split), expected, "{error}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Requests that are to be sent again, each at its time.
+
+use std::collections::BTreeMap;
+
+use super::classify::Ending;
+use super::connection::Request;
+use weir::values::Timestamp;
+use weir_client::Retry;
+
+/// A request, and what its last attempt came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Repeat {
+    pub request: Request,
+    pub ending: Ending,
+    /// As a smart client knows it.
+    pub retry: Option<Retry>,
+}
+
+/// Naive clients put in no more than was under way, and the budget of a smart client bounds its retries.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    waiting: BTreeMap<(Timestamp, u64), Repeat>,
+    /// Those of one moment leave in the order in which they came.
+    number: u64,
+}
+
+impl Again {
+    pub fn push(&mut self, at: Timestamp, repeat: Repeat) {
+        self.waiting.insert((at, self.number), repeat);
+        self.number += 1;
+    }
+
+    /// When the next one is due.
+    pub fn next_at(&self) -> Option<Timestamp> {
+        self.waiting.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// The next one, if its time has come.
+    pub fn pop_due(&mut self, now: Timestamp) -> Option<Repeat> {
+        let first = self.waiting.first_entry().filter(|first| first.key().0 <= now)?;
+        Some(first.remove())
+    }
+
+    /// All of them, whenever they are due.
+    pub fn drain(&mut self) -> impl Iterator<Item = Repeat> + use<> {
+        std::mem::take(&mut self.waiting).into_values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::Draw;
+
+    #[test]
+    fn each_leaves_at_its_time_and_equals_in_order() {
+        let mut again = Again::default();
+        for (millis, attempt) in [(5, 1), (3, 2), (5, 3), (9, 4)] {
+            let (intended, draw) = (Timestamp::ZERO, Draw::default());
+            let request = Request { intended, draw, phase: 0, attempt, sent: None, setup: None };
+            let repeat = Repeat { request, ending: Ending::Timeout, retry: None };
+            again.push(Timestamp::from_millis(millis), repeat);
+        }
+        assert_eq!(again.next_at(), Some(Timestamp::from_millis(3)));
+        let due = std::iter::from_fn(|| again.pop_due(Timestamp::from_millis(8)));
+        assert_eq!(due.map(|repeat| repeat.request.attempt).collect::<Vec<_>>(), [2, 1, 3]);
+        assert_eq!(again.drain().count(), 1);
+        assert_eq!(again.next_at(), None);
+    }
+}

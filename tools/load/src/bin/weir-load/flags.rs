@@ -1,0 +1,324 @@
+//! The command line, and the plan that it or its scenario file means.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Parser};
+use weir::config::Tier;
+use weir::config::units::{duration, positive_duration};
+use weir_load::rate::Rate;
+use weir_load::schedule::Arrivals;
+use weir_load::template::{Mix, Template};
+use weir_load::{ClientKind, GroupPlan, Identity, PhasePlan, Plan, SetupPlan};
+
+use super::scenario;
+use super::values::{
+    CONNECTIONS_DEFAULT, CONNECTIONS_MAX, DURATION_DEFAULT, DURATION_MAX, PIPELINE_DEFAULT, PIPELINE_MAX,
+    THREADS_MAX, arrivals,
+};
+
+const COMMAND_DEFAULT: &str = "GET key:{zipf:100000}";
+
+const EXAMPLES: &str = "\
+In a command, braces stand for what differs from request to request: {uniform:N} {zipf:N[:s]} {hot:N:share%:K}
+{viral} {seq} {value:BYTES} {rand:BYTES}; {{ and }} are braces of their own.
+Latencies count from the moment a request was due, sent or not, and --tick is the most that the generator adds to them.
+
+Examples:
+  weir-load --rate 50000 --duration 10s --command 'GET key:{zipf:100000}'
+  weir-load --rate 1000..50000 --arrivals poisson --json run.json --html run.html
+  weir-load --closed --connections 50 --pipeline 16 --command 'SET key:{uniform:100000} {value:64}'
+  weir-load --scenario flood.toml --metrics http://127.0.0.1:7381/metrics --html flood.html";
+
+/// Open-loop load for anything that speaks the Redis protocol.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "weir-load", version, after_help = EXAMPLES, max_term_width = 110)]
+pub struct LoadFlags {
+    /// Where the load goes; connections take turns over several
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', default_value = "127.0.0.1:7379")]
+    pub target: Vec<String>,
+    /// Requests per second: 50000 or 50k, 1000..50000 for a ramp, 1000,2000,4000 for equally long steps [default: 1000]
+    #[arg(long, value_name = "RATE", conflicts_with = "closed")]
+    pub rate: Option<Rate>,
+    /// How long requests come [default: 10s, or what the scenario says]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    pub duration: Option<Duration>,
+    /// How arrivals are spread: even or poisson [default: even]
+    #[arg(long, value_name = "HOW", value_parser = arrivals, conflicts_with = "closed")]
+    pub arrivals: Option<Arrivals>,
+    /// Send a request whenever an earlier one was answered, at no set rate. Hides stalls: for measuring capacity only
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub closed: bool,
+    /// Connections [default: 50]
+    #[arg(long, value_name = "N", value_parser = number(1, CONNECTIONS_MAX))]
+    pub connections: Option<u64>,
+    /// Unanswered requests on each connection; when all are full, what is due is sent late [default: 16]
+    #[arg(long, value_name = "N", value_parser = number(1, PIPELINE_MAX))]
+    pub pipeline: Option<u64>,
+    /// What is sent; several take turns at random [default: GET key:{zipf:100000}]
+    #[arg(long, value_name = "COMMAND")]
+    pub command: Vec<Template>,
+    /// Sent before the load starts: COUNT times COMMAND, such as '1000 SET key:{seq} {value:64}'
+    #[arg(long, value_name = "COUNT COMMAND", value_parser = setup)]
+    pub setup: Vec<(u64, Template)>,
+    /// The tenant to authenticate as
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// Its password; better given in the environment, where others do not see it
+    #[arg(long, env = "WEIR_LOAD_PASSWORD", value_name = "TEXT", hide_env_values = true)]
+    pub password: Option<String>,
+    /// Users to act for; connections take turns
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub user: Vec<String>,
+    /// critical, standard, batch or sheddable
+    #[arg(long, value_name = "TIER")]
+    pub tier: Option<Tier>,
+    /// How long weir may take to answer
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    pub deadline: Option<Duration>,
+    /// naive: repeats at once whatever was refused, failed or timed out. smart: repeats only what it may, later, and within
+    /// a budget; throttles itself, and leaves a target alone that takes nothing on [default: naive]
+    #[arg(long, value_name = "KIND", conflicts_with = "closed")]
+    pub client: Option<ClientKind>,
+    /// How often a request is repeated at most [default: 0; 2 with --client smart]
+    #[arg(long, value_name = "N", value_parser = number(0, 255))]
+    pub retries: Option<u64>,
+    /// After how long an unanswered request is given up [default: at the end of the run; 1s with --client smart]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    pub timeout: Option<Duration>,
+    /// The target is not weir: leave out AUTH and QOS SET
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub plain: bool,
+    /// Groups, phases and set-up from a TOML file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "arrivals", "closed", "connections", "pipeline",
+        "command", "setup", "tenant", "user", "tier", "deadline", "client", "retries", "timeout"])]
+    pub scenario: Option<PathBuf>,
+    /// Threads that share connections and rates
+    #[arg(long, value_name = "N", value_parser = number(1, THREADS_MAX), default_value = "1")]
+    pub threads: u64,
+    /// What is due is sent this often: larger is cheaper, smaller more exact
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "100us")]
+    pub tick: Duration,
+    /// How long late requests are still sent, and replies waited for, after the last one was due
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1s")]
+    pub drain: Duration,
+    /// A target that accepts no connection for so long ends the run
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration, default_value = "5s")]
+    pub connect_timeout: Duration,
+    /// How long the set-up may take
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration, default_value = "60s")]
+    pub setup_timeout: Duration,
+    /// The same seed gives the same requests
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+    /// weir's metrics page, read every second for the report
+    #[arg(long, value_name = "URL")]
+    pub metrics: Option<super::scrape::Page>,
+    /// Where to write counts, latencies and seconds as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Where to write the report with plots, one file that opens offline
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Where to write latency distributions for the hdrhistogram plotter: one file for each group, its name before .hgrm
+    #[arg(long, value_name = "FOLDER")]
+    pub hgrm: Option<PathBuf>,
+    /// Where to write a histogram of every second and group, for hdrhistogram's log tools
+    #[arg(long, value_name = "FILE")]
+    pub hlog: Option<PathBuf>,
+    /// A JSON file of an earlier run to draw into the report
+    #[arg(long, value_name = "FILE", requires = "html")]
+    pub compare: Option<PathBuf>,
+    /// Show no progress
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub quiet: bool,
+}
+
+/// What was asked, checked.
+#[derive(Debug)]
+pub struct Prepared {
+    pub plan: Plan,
+    pub targets: Vec<SocketAddr>,
+    pub target_names: Vec<String>,
+}
+
+impl LoadFlags {
+    /// The plan and the targets that the flags mean.
+    pub fn prepare(&self) -> Result<Prepared, String> {
+        let (mut groups, setup) = match &self.scenario {
+            Some(path) => scenario::read(path, self.duration)?,
+            None => self.group(),
+        };
+        let threads = self.threads as usize;
+        for group in &mut groups {
+            if group.connections < threads {
+                return Err(format!(
+                    "--threads {threads}: group '{}' has only {} connections, and each thread wants one",
+                    group.name, group.connections
+                ));
+            }
+            if self.plain {
+                group.identity = Identity::default();
+            }
+        }
+        let connections: usize = groups.iter().map(|group| group.connections).sum();
+        if connections as u64 > CONNECTIONS_MAX {
+            return Err(format!("{connections} connections in all: at most {CONNECTIONS_MAX} are wanted"));
+        }
+        let plan = Plan {
+            setup,
+            groups,
+            threads,
+            tick: self.tick,
+            drain: self.drain,
+            connect_timeout: self.connect_timeout,
+            setup_timeout: self.setup_timeout,
+            seed: self.seed,
+        };
+        for (flag, given) in [("--duration", plan.duration()), ("--drain", self.drain)] {
+            if given > DURATION_MAX {
+                return Err(format!("{flag} {given:?}: at most {DURATION_MAX:?} is wanted"));
+            }
+        }
+        let targets = self.target.iter().map(|name| resolve(name)).collect::<Result<_, _>>()?;
+        Ok(Prepared { plan, targets, target_names: self.target.clone() })
+    }
+
+    fn group(&self) -> (Vec<GroupPlan>, Vec<SetupPlan>) {
+        let mut commands = self.command.clone();
+        if commands.is_empty() {
+            commands.push(Template::parse(COMMAND_DEFAULT).expect("the default is a command"));
+        }
+        let rate = self.rate.clone().unwrap_or(Rate::constant(1_000.0));
+        let phase = PhasePlan {
+            name: "all".to_owned(),
+            duration: self.duration.unwrap_or(DURATION_DEFAULT),
+            rate: if self.closed { Rate::constant(0.0) } else { rate },
+            mix: Mix::weighted(commands.into_iter().map(|command| (1, command)).collect()),
+        };
+        let arrivals = if self.closed { Arrivals::Closed } else { self.arrivals.unwrap_or_default() };
+        let client = self.client.unwrap_or_default();
+        let group = GroupPlan {
+            name: self.tenant.clone().unwrap_or_else(|| "load".to_owned()),
+            identity: Identity {
+                tenant: self.tenant.clone(),
+                password: self.password.clone(),
+                users: self.user.clone(),
+                tier: self.tier,
+                deadline: self.deadline,
+            },
+            connections: self.connections.map_or(CONNECTIONS_DEFAULT, |count| count as usize),
+            pipeline: self.pipeline.map_or(PIPELINE_DEFAULT, |count| count as usize),
+            arrivals,
+            phases: vec![phase],
+            client,
+            retries: self.retries.map_or(client.retries(), |retries| retries as u8),
+            timeout: self.timeout.or(client.timeout()),
+        };
+        let setup = self.setup.iter().map(|(count, command)| SetupPlan {
+            command: command.clone(),
+            count: *count,
+            group: 0,
+        });
+        (vec![group], setup.collect())
+    }
+}
+
+fn resolve(name: &str) -> Result<SocketAddr, String> {
+    let addresses = name.to_socket_addrs();
+    let found = addresses
+        .map_err(|error| format!("--target {name}: HOST:PORT such as 127.0.0.1:7379 is wanted ({error})"))?;
+    let mut found: Vec<SocketAddr> = found.collect();
+    // A name such as localhost has two addresses, and most servers listen on the older kind.
+    found.sort_by_key(SocketAddr::is_ipv6);
+    found.first().copied().ok_or_else(|| format!("--target {name}: there is no such host"))
+}
+
+fn setup(text: &str) -> Result<(u64, Template), String> {
+    let wanted = "a count and a command are wanted, such as '1000 SET key:{seq} {value:64}'";
+    let (count, command) = text.split_once(' ').ok_or(wanted)?;
+    let count = count.parse().ok().filter(|count| (1..=1_000_000_000).contains(count)).ok_or(wanted)?;
+    Ok((count, Template::parse(command)?))
+}
+
+/// Reads a whole number within bounds.
+fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("a whole number from {least} to {most} is wanted"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn told(flags: &[&str]) -> String {
+        let words = std::iter::once("weir-load").chain(flags.iter().copied());
+        match LoadFlags::try_parse_from(words) {
+            Ok(flags) => flags.prepare().expect_err("it is wrong"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn the_definition_holds_together() {
+        LoadFlags::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_make_one_group() {
+        let flags = LoadFlags::parse_from([
+            "weir-load",
+            "--rate",
+            "50k",
+            "--duration",
+            "2s",
+            "--tenant",
+            "acme",
+            "--tier",
+            "batch",
+            "--connections",
+            "7",
+            "--client",
+            "smart",
+            "--command",
+            "GET a",
+            "--command",
+            "SET a {value:3}",
+        ]);
+        let plan = flags.prepare().expect("it is right").plan;
+        assert_eq!(plan.duration(), Duration::from_secs(2));
+        let group = &plan.groups[0];
+        assert_eq!((group.name.as_str(), group.connections, group.pipeline), ("acme", 7, PIPELINE_DEFAULT));
+        assert_eq!(group.phases[0].rate, Rate::constant(50_000.0));
+        assert_eq!(group.phases[0].mix.texts().count(), 2);
+        assert_eq!(group.identity.tier, Some(Tier::Batch));
+        assert_eq!((group.client, group.retries), (ClientKind::Smart, 2));
+        assert_eq!(group.timeout, Some(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn complaints_say_what_was_given_and_what_would_be_right() {
+        for (flags, complaint) in [
+            (vec!["--rate=fast"], "invalid value 'fast' for '--rate <RATE>': 'fast' is no rate"),
+            (vec!["--command=GET {zip:3}"], "{zip:3} is not known: {uniform:N}"),
+            (vec!["--duration=10"], "a duration needs a unit"),
+            (vec!["--pipeline=0"], "a whole number from 1 to 4096 is wanted"),
+            (vec!["--closed", "--rate=5"], "cannot be used with"),
+            (vec!["--closed", "--client=smart"], "cannot be used with"),
+            (vec!["--client=clever"], "naive or smart is wanted"),
+            (vec!["--target=nowhere"], "--target nowhere: HOST:PORT such as 127.0.0.1:7379 is wanted"),
+            (vec!["--threads=3", "--connections=2"], "--threads 3: group 'load' has only 2 connections"),
+            (vec!["--duration=25h"], "--duration 90000s: at most 86400s is wanted"),
+            (vec!["--scenario=none.toml"], "none.toml: "),
+            (vec!["--tier=gold"], "critical, standard, batch or sheddable is wanted"),
+        ] {
+            let told = told(&flags);
+            assert!(told.contains(complaint), "{told}");
+        }
+    }
+}

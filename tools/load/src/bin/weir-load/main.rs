@@ -1,0 +1,86 @@
+//! `weir-load`: open-loop load for anything that speaks RESP, with latencies from the intended send time.
+//!
+//! ```text
+//!  flags / scenario file ─> Plan ─> weir_load::run_load ── a tally per second ──> results ─> report/
+//!                                                                  metrics page ──> scrape ─┘
+//! ```
+
+mod flags;
+mod report;
+mod results;
+mod scenario;
+mod scrape;
+mod values;
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use weir_load::{LoadEvent, run_load};
+
+use flags::LoadFlags;
+use results::{Description, Results};
+use scrape::Scraper;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Flags or scenario that make no sense.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let flags = LoadFlags::parse();
+    match prepare(&flags) {
+        Err(problem) => {
+            eprintln!("weir-load: {problem}");
+            ExitCode::from(EXIT_USAGE)
+        }
+        Ok((prepared, compared)) => match carry_out(&flags, prepared, compared.as_ref()) {
+            Ok(code) => code,
+            Err(problem) => {
+                eprintln!("weir-load: {problem}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+/// Everything that can be wrong with what was asked, before anything is sent.
+fn prepare(flags: &LoadFlags) -> Result<(flags::Prepared, Option<serde_json::Value>), String> {
+    let prepared = flags.prepare()?;
+    let compared = flags.compare.as_deref().map(report::json::read).transpose()?;
+    report::check_writable(flags)?;
+    Ok((prepared, compared))
+}
+
+fn carry_out(
+    flags: &LoadFlags,
+    prepared: flags::Prepared,
+    compared: Option<&serde_json::Value>,
+) -> Result<ExitCode, String> {
+    let mut results = Results::new(Description::of(&prepared));
+    let mut scraper = flags.metrics.clone().map(Scraper::new);
+    let progress = !flags.quiet;
+    let colour = std::io::stderr().is_terminal();
+    let summary = run_load(prepared.plan, &prepared.targets, |event| match event {
+        LoadEvent::Started { connections } => {
+            if let Some(scraper) = &mut scraper {
+                scraper.start();
+            }
+            if progress {
+                eprintln!("weir-load: started on {connections} connections");
+            }
+        }
+        LoadEvent::Second(interval) => {
+            let line = results.take(&interval);
+            if progress {
+                eprintln!("{}", report::terminal::progress(&line, colour));
+            }
+        }
+    })?;
+    let started = summary.started;
+    results.finish(summary, scraper.map(Scraper::finish).unwrap_or_default());
+    print!("{}", report::terminal::summary(&results));
+    report::write(flags, &results, compared)?;
+    Ok(if started { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

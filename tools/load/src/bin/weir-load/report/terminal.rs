@@ -1,0 +1,134 @@
+//! What a person sees: a line per second while it runs, and a summary that fits a screen.
+
+use std::fmt::Write as _;
+
+use weir_load::statistics::Tally;
+
+use crate::results::{Latencies, Results, Second, per_second};
+
+const RED: &str = "\x1b[31m";
+const PLAIN: &str = "\x1b[0m";
+/// More rows than this do not fit a screen: then only groups are shown, without their phases.
+const ROWS_MAX: usize = 24;
+const NAME_WIDTH: usize = 22;
+const KINDS_SHOWN: usize = 4;
+
+/// One second.
+pub fn progress(second: &Second, colour: bool) -> String {
+    let counts = &second.all.counts;
+    let failed = counts.errors + counts.timeouts;
+    let (on, off) = if colour && failed > 0 { (RED, PLAIN) } else { ("", "") };
+    let [p50, _, p99, ..] = second.all.latencies.percentiles;
+    format!(
+        "{:>4}s  offered {:>8}/s  served {:>8}/s  refused {:>7}  {on}failed {failed:>6}{off}  open {:>7}  p50 {} p99 {} max {} ms",
+        second.number + 1,
+        counts.offered,
+        counts.served,
+        counts.refused() + counts.refused_by_client,
+        second.open,
+        millis(p50),
+        millis(p99),
+        millis(second.all.latencies.max),
+    )
+}
+
+/// The whole run.
+pub fn summary(results: &Results) -> String {
+    let mut text = String::new();
+    let heads = [
+        "offered", "served", "/s", "thrott", "overld", "deadln", "unavail", "client", "errors", "timeout",
+        "p50", "p99", "p99.9", "max ms",
+    ];
+    let _ = write!(text, "\n{:<NAME_WIDTH$}", "group");
+    for (head, width) in heads.iter().zip(WIDTHS) {
+        let _ = write!(text, " {head:>width$}");
+    }
+    text.push('\n');
+    let rows: usize = results.groups.iter().map(|group| group.phases.len() + 1).sum();
+    for group in &results.groups {
+        text.push_str(&row(&group.name, &group.total, results.goodput(group.served_in_time)));
+        if group.phases.len() > 1 && rows <= ROWS_MAX {
+            for phase in &group.phases {
+                let goodput = per_second(phase.tally.counts.served, phase.duration);
+                text.push_str(&row(&format!("  {}", phase.name), &phase.tally, goodput));
+            }
+        }
+    }
+    if results.groups.len() > 1 {
+        text.push_str(&row("all", &results.total, results.goodput(results.served_in_time())));
+    }
+    text.push_str(&remarks(results));
+    text
+}
+
+const WIDTHS: [usize; 14] = [9, 9, 8, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
+
+fn row(name: &str, tally: &Tally, goodput: f64) -> String {
+    let counts = &tally.counts;
+    let latencies = Latencies::of(&tally.served);
+    let [p50, _, p99, p99_9, _] = latencies.percentiles;
+    let name: String = name.chars().take(NAME_WIDTH).collect();
+    let cells = [
+        counts.offered.to_string(),
+        counts.served.to_string(),
+        format!("{goodput:.0}"),
+        counts.throttled.to_string(),
+        counts.overloaded.to_string(),
+        counts.deadline.to_string(),
+        counts.unavailable.to_string(),
+        counts.refused_by_client.to_string(),
+        counts.errors.to_string(),
+        counts.timeouts.to_string(),
+        millis(p50),
+        millis(p99),
+        millis(p99_9),
+        millis(latencies.max),
+    ];
+    let mut text = format!("{name:<NAME_WIDTH$}");
+    for (cell, width) in cells.iter().zip(WIDTHS) {
+        let _ = write!(text, " {cell:>width$}");
+    }
+    text.push('\n');
+    text
+}
+
+fn remarks(results: &Results) -> String {
+    let mut text = String::new();
+    let kinds: Vec<String> =
+        results.total.kinds.iter().take(KINDS_SHOWN).map(|(kind, count)| format!("{kind} {count}")).collect();
+    if !kinds.is_empty() {
+        let _ = writeln!(text, "errors: {}", kinds.join(", "));
+    }
+    if results.total.counts.retries > 0 {
+        let _ = writeln!(text, "repeated: {}", results.total.counts.retries);
+    }
+    if results.description.closed {
+        let _ = writeln!(text, "closed loop: latencies leave out what requests wait for their turn");
+    }
+    let Some(summary) = &results.summary else { return text };
+    if let Some(cpu) = results.cpu_us_per_request() {
+        let seconds = summary.cpu.as_secs_f64();
+        let share = 100.0 * seconds / summary.took.as_secs_f64().max(1e-9);
+        let _ = writeln!(text, "generator: {cpu:.2} us of CPU per request, {share:.0} % of one core");
+    }
+    for complaint in &summary.complaints {
+        let _ = writeln!(text, "note: {complaint}");
+    }
+    if !summary.started {
+        let targets = results.description.targets.join(", ");
+        let _ = writeln!(text, "nothing was sent: every group needs a connection to {targets}");
+    }
+    if summary.interrupted {
+        let _ = writeln!(text, "interrupted after {:.1} s", summary.took.as_secs_f64());
+    }
+    text
+}
+
+fn millis(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value < 10.0 => format!("{value:.3}"),
+        Some(value) if value < 100.0 => format!("{value:.2}"),
+        Some(value) => format!("{value:.0}"),
+    }
+}

@@ -1,0 +1,188 @@
+//! What a run has shown, added up for the reports.
+
+use std::time::Duration;
+
+use weir_load::LoadSummary;
+use weir_load::plan::Plan;
+use weir_load::schedule::Arrivals;
+use weir_load::statistics::{Counts, Interval, PERCENTILES, Tally, percentile_ms};
+
+use super::flags::Prepared;
+use super::report::hlog;
+use super::scrape::Reading;
+
+/// What was asked for.
+pub struct Description {
+    pub targets: Vec<String>,
+    pub seed: u64,
+    pub duration: Duration,
+    /// By group: its name, and its phases with their lengths.
+    pub groups: Vec<(String, Vec<(String, Duration)>)>,
+    pub closed: bool,
+}
+
+impl Description {
+    pub fn of(prepared: &Prepared) -> Self {
+        let plan: &Plan = &prepared.plan;
+        let phases = |group: &weir_load::GroupPlan| {
+            group.phases.iter().map(|phase| (phase.name.clone(), phase.duration)).collect()
+        };
+        Self {
+            targets: prepared.target_names.clone(),
+            seed: plan.seed,
+            duration: plan.duration(),
+            groups: plan.groups.iter().map(|group| (group.name.clone(), phases(group))).collect(),
+            closed: plan.groups.iter().any(|group| group.arrivals == Arrivals::Closed),
+        }
+    }
+}
+
+/// Latencies of one second, in milliseconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Latencies {
+    /// In the order of `PERCENTILES`.
+    pub percentiles: [Option<f64>; PERCENTILES.len()],
+    pub max: Option<f64>,
+}
+
+impl Latencies {
+    pub fn of(histogram: &hdrhistogram::Histogram<u64>) -> Self {
+        let percentiles = PERCENTILES.map(|(_, percentile)| percentile_ms(histogram, percentile));
+        Self { percentiles, max: percentile_ms(histogram, 100.0) }
+    }
+}
+
+/// One second of one group, or of all.
+#[derive(Clone, Debug)]
+pub struct Moment {
+    pub counts: Counts,
+    pub latencies: Latencies,
+}
+
+impl Moment {
+    fn of(tally: &Tally) -> Self {
+        Self { counts: tally.counts, latencies: Latencies::of(&tally.served) }
+    }
+}
+
+/// One second.
+#[derive(Clone, Debug)]
+pub struct Second {
+    /// Its number; the first is 0.
+    pub number: u32,
+    pub all: Moment,
+    pub groups: Vec<Moment>,
+    /// Requests that were due and have not ended.
+    pub open: u64,
+}
+
+/// A group's phases, and what came of them.
+pub struct GroupResult {
+    pub name: String,
+    pub phases: Vec<PhaseResult>,
+    pub total: Tally,
+    /// Served within the time in which requests came.
+    pub served_in_time: u64,
+}
+
+pub struct PhaseResult {
+    pub name: String,
+    pub duration: Duration,
+    pub tally: Tally,
+}
+
+/// Everything.
+pub struct Results {
+    pub description: Description,
+    pub groups: Vec<GroupResult>,
+    pub total: Tally,
+    pub seconds: Vec<Second>,
+    /// Lines of the interval log.
+    pub log: Vec<String>,
+    pub readings: Vec<Reading>,
+    pub summary: Option<LoadSummary>,
+}
+
+impl Results {
+    pub fn new(description: Description) -> Self {
+        let phase = |(name, duration): &(String, Duration)| PhaseResult {
+            name: name.clone(),
+            duration: *duration,
+            tally: Tally::default(),
+        };
+        let groups = description.groups.iter().map(|(name, phases)| GroupResult {
+            name: name.clone(),
+            phases: phases.iter().map(phase).collect(),
+            total: Tally::default(),
+            served_in_time: 0,
+        });
+        Self {
+            groups: groups.collect(),
+            description,
+            total: Tally::default(),
+            seconds: Vec::new(),
+            log: Vec::new(),
+            readings: Vec::new(),
+            summary: None,
+        }
+    }
+
+    /// Adds a second up.
+    pub fn take(&mut self, interval: &Interval) -> Second {
+        let in_time = Duration::from_secs(u64::from(interval.second)) < self.description.duration;
+        let mut all = Tally::default();
+        let mut moments = Vec::new();
+        for (group, told) in self.groups.iter_mut().zip(&interval.groups) {
+            let mut second = Tally::default();
+            for (phase, tally) in told {
+                group.phases[usize::from(*phase)].tally.add(tally);
+                second.add(tally);
+            }
+            group.total.add(&second);
+            group.served_in_time += if in_time { second.counts.served } else { 0 };
+            if !second.served.is_empty() {
+                self.log.push(hlog::line(&group.name, interval.second, &second.served));
+            }
+            moments.push(Moment::of(&second));
+            all.add(&second);
+        }
+        self.total.add(&all);
+        let counts = &self.total.counts;
+        let open = counts.offered.saturating_sub(counts.ended());
+        let second = Second { number: interval.second, all: Moment::of(&all), groups: moments, open };
+        self.seconds.push(second.clone());
+        second
+    }
+
+    pub fn finish(&mut self, summary: LoadSummary, readings: Vec<Reading>) {
+        self.summary = Some(summary);
+        self.readings = readings;
+    }
+
+    /// How long requests came: all of it, or until the interruption.
+    pub fn duration(&self) -> Duration {
+        let took = self.summary.as_ref().map_or(Duration::ZERO, |summary| summary.took);
+        self.description.duration.min(took)
+    }
+
+    /// Served requests per second, of those served while requests came.
+    pub fn goodput(&self, served_in_time: u64) -> f64 {
+        per_second(served_in_time, self.duration())
+    }
+
+    pub fn served_in_time(&self) -> u64 {
+        self.groups.iter().map(|group| group.served_in_time).sum()
+    }
+
+    /// The generator's own time for a request, in microseconds.
+    pub fn cpu_us_per_request(&self) -> Option<f64> {
+        let counts = &self.total.counts;
+        let sent = counts.sent + counts.retries;
+        let cpu = self.summary.as_ref()?.cpu;
+        (sent > 0).then(|| cpu.as_secs_f64() * 1e6 / sent as f64)
+    }
+}
+
+pub fn per_second(count: u64, duration: Duration) -> f64 {
+    if duration.is_zero() { 0.0 } else { count as f64 / duration.as_secs_f64() }
+}

@@ -1,0 +1,297 @@
+//! One connection to the target: what was asked on it and not yet answered, and what it has to say.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::classify::{Ending, classify, error_text, first_word};
+use super::template::Draw;
+use weir::protocol::reply::MalformedReply;
+use weir::protocol::{BufferPool, Output, ReplyScanner, Segment};
+use weir::values::Timestamp;
+use weir_client::Sent;
+
+/// The first bytes of a reply are kept when it comes in pieces: enough to tell what it is.
+const HEAD_BYTES: usize = 512;
+/// So much of it stands in a complaint.
+const SHOWN_BYTES: usize = 128;
+/// Requests that were given up may still be answered. No more are sent when so many wait.
+const PENDING_MAX: usize = 65_536;
+const REST_MIN: Duration = Duration::from_millis(50);
+const REST_MAX: Duration = Duration::from_secs(1);
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    /// When it should have been sent; latency counts from here.
+    pub intended: Timestamp,
+    pub draw: Draw,
+    pub phase: u16,
+    /// How often it was sent before.
+    pub attempt: u8,
+    /// Its attempt, as a smart client knows it.
+    pub sent: Option<Sent>,
+    /// Belongs to the set-up command with this number.
+    pub setup: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    request: Request,
+    sent: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Tried again at that time.
+    Resting(Timestamp),
+    Opening(Timestamp),
+    /// So many replies to its greeting are to come.
+    Greeting(usize),
+    Ready,
+}
+
+/// What a reply turned out to answer.
+pub(super) enum Answered {
+    Greeting,
+    /// A request that is still waited for.
+    Request(Request),
+    /// A request that was given up before.
+    GivenUp,
+    /// Nothing was asked.
+    Nothing,
+}
+
+pub(super) struct Connection {
+    pub group: u16,
+    /// Its number within the group, over all threads.
+    pub number: usize,
+    pub state: State,
+    /// Tells its sockets apart.
+    pub generation: u32,
+    pub output: Output,
+    pub sending: bool,
+    /// Is it in the list of those that want to send?
+    pub listed: bool,
+    /// Is it in its group's list of those with room?
+    pub offered: bool,
+    /// Its greeting was refused.
+    pub turned_away: bool,
+    scanner: ReplyScanner,
+    head: Vec<u8>,
+    pending: VecDeque<Pending>,
+    /// The first so many of them were given up.
+    given_up: usize,
+    rest: Duration,
+}
+
+impl Connection {
+    pub fn new(group: u16, number: usize) -> Self {
+        Self {
+            group,
+            number,
+            state: State::Resting(Timestamp::ZERO),
+            generation: 0,
+            output: Output::default(),
+            sending: false,
+            listed: false,
+            offered: false,
+            turned_away: false,
+            scanner: ReplyScanner::default(),
+            head: Vec::new(),
+            pending: VecDeque::new(),
+            given_up: 0,
+            rest: REST_MIN,
+        }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.state == State::Ready
+    }
+
+    /// How many more requests may be sent now.
+    pub fn room(&self, pipeline: usize) -> usize {
+        if self.is_ready() && self.pending.len() < PENDING_MAX {
+            pipeline.saturating_sub(self.pending.len() - self.given_up)
+        } else {
+            0
+        }
+    }
+
+    /// Requests that are waited for.
+    pub fn waiting(&self) -> usize {
+        self.pending.len() - self.given_up
+    }
+
+    /// It greets, or is ready at once if it has nothing to say.
+    pub fn greet(&mut self, commands: usize) {
+        self.state = if commands == 0 { State::Ready } else { State::Greeting(commands) };
+        self.note_ready();
+    }
+
+    fn note_ready(&mut self) {
+        if self.is_ready() {
+            self.rest = REST_MIN;
+        }
+    }
+
+    /// A request was written to its output.
+    pub fn push(&mut self, request: Request, now: Timestamp) {
+        self.pending.push_back(Pending { request, sent: now });
+    }
+
+    /// Scans on. When a reply ends within `bytes`: how many of them belong to it, and what it says.
+    pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<(usize, Ending)>, MalformedReply> {
+        let midway = self.scanner.is_midway();
+        if !midway {
+            self.head.clear();
+        }
+        let Some(scanned) = self.scanner.scan(bytes)? else {
+            self.keep_head(bytes);
+            return Ok(None);
+        };
+        let reply = &bytes[..scanned.end];
+        let ending = if midway {
+            self.keep_head(reply);
+            classify(&self.head)
+        } else {
+            classify(reply)
+        };
+        if ending != Ending::Served && !midway {
+            self.keep_head(reply);
+        }
+        Ok(Some((scanned.end, ending)))
+    }
+
+    /// What the error reply that was scanned last says.
+    pub fn error(&self) -> &[u8] {
+        error_text(&self.head)
+    }
+
+    /// The same for people, cut short.
+    pub fn error_text(&self) -> String {
+        let shown = &self.error()[..self.error().len().min(SHOWN_BYTES)];
+        String::from_utf8_lossy(shown).trim_end().to_owned()
+    }
+
+    /// The word that says what kind of error that was.
+    pub fn error_kind(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(first_word(&self.head))
+    }
+
+    fn keep_head(&mut self, bytes: &[u8]) {
+        let room = HEAD_BYTES.saturating_sub(self.head.len());
+        self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// A reply has come: to what?
+    pub fn answered(&mut self) -> Answered {
+        if let State::Greeting(left) = self.state {
+            self.state = if left == 1 { State::Ready } else { State::Greeting(left - 1) };
+            self.note_ready();
+            return Answered::Greeting;
+        }
+        match self.pending.pop_front() {
+            None => Answered::Nothing,
+            Some(_) if self.given_up > 0 => {
+                self.given_up -= 1;
+                Answered::GivenUp
+            }
+            Some(pending) => Answered::Request(pending.request),
+        }
+    }
+
+    /// Gives the oldest request up if it was sent before that time.
+    pub fn give_up(&mut self, sent_before: Timestamp) -> Option<Request> {
+        let pending = self.pending.get(self.given_up).filter(|pending| pending.sent < sent_before)?;
+        self.given_up += 1;
+        Some(pending.request)
+    }
+
+    /// The socket is gone. What was waited for on it.
+    pub fn lose(&mut self, now: Timestamp, pool: &mut BufferPool) -> impl Iterator<Item = Request> + use<> {
+        self.generation = self.generation.wrapping_add(1);
+        self.state = State::Resting(now.after(self.rest));
+        self.rest = (self.rest * 2).min(REST_MAX);
+        self.output.clear(pool);
+        self.sending = false;
+        self.scanner = ReplyScanner::default();
+        self.head.clear();
+        let given_up = std::mem::take(&mut self.given_up);
+        std::mem::take(&mut self.pending).into_iter().skip(given_up).map(|pending| pending.request)
+    }
+
+    /// The next segment to send, if none is under way.
+    pub fn segment(&mut self) -> Option<Segment> {
+        let segment = if self.sending { None } else { self.output.take() };
+        self.sending |= segment.is_some();
+        segment
+    }
+
+    /// What is still waited for, at the end of the run.
+    pub fn drain(&mut self) -> impl Iterator<Item = Request> + use<> {
+        let given_up = std::mem::take(&mut self.given_up);
+        std::mem::take(&mut self.pending).into_iter().skip(given_up).map(|pending| pending.request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(sequence: u64) -> Request {
+        let draw = Draw { seed: 0, sequence };
+        Request { intended: Timestamp::ZERO, draw, phase: 0, attempt: 0, sent: None, setup: None }
+    }
+
+    fn ready() -> Connection {
+        let mut connection = Connection::new(0, 0);
+        connection.greet(0);
+        connection
+    }
+
+    #[test]
+    fn the_head_of_a_reply_in_pieces() {
+        let mut connection = ready();
+        for piece in [&b"-THR"[..], b"OTTLED sc"] {
+            assert_eq!(connection.scan(piece).expect("well-formed"), None);
+        }
+        assert_eq!(connection.scan(b"ope\r\n+OK\r\n"), Ok(Some((5, Ending::Throttled))));
+        assert_eq!(connection.scan(b"+OK\r\n"), Ok(Some((5, Ending::Served))));
+        assert_eq!(connection.scan(b"-ERR no such thing\r\n"), Ok(Some((20, Ending::Error))));
+        assert_eq!(connection.scan(b"-OVERLOADED retry_after_ms=5\r\n"), Ok(Some((30, Ending::Overloaded))));
+        assert_eq!(connection.error(), b"OVERLOADED retry_after_ms=5\r\n");
+        assert_eq!(connection.scan(b"-ERR no such thing\r\n"), Ok(Some((20, Ending::Error))));
+        assert_eq!(
+            (connection.error_text().as_str(), &*connection.error_kind()),
+            ("ERR no such thing", "ERR")
+        );
+    }
+
+    #[test]
+    fn a_request_that_was_given_up_makes_room_and_its_reply_is_not_counted() {
+        let mut connection = ready();
+        connection.push(request(1), Timestamp::from_millis(1));
+        connection.push(request(2), Timestamp::from_millis(5));
+        assert_eq!(connection.room(2), 0);
+        assert_eq!(connection.give_up(Timestamp::from_millis(3)), Some(request(1)));
+        assert_eq!(connection.give_up(Timestamp::from_millis(3)), None);
+        assert_eq!((connection.room(2), connection.waiting()), (1, 1));
+        assert!(matches!(connection.answered(), Answered::GivenUp));
+        assert!(matches!(connection.answered(), Answered::Request(answered) if answered == request(2)));
+        assert!(matches!(connection.answered(), Answered::Nothing));
+    }
+
+    #[test]
+    fn a_lost_connection_gives_back_what_was_waited_for_and_rests_longer_each_time() {
+        let mut connection = ready();
+        let mut pool = BufferPool::new(1);
+        connection.push(request(1), Timestamp::ZERO);
+        connection.push(request(2), Timestamp::from_millis(9));
+        connection.give_up(Timestamp::from_millis(1));
+        let lost: Vec<Request> = connection.lose(Timestamp::ZERO, &mut pool).collect();
+        assert_eq!(lost, [request(2)]);
+        assert_eq!(connection.state, State::Resting(Timestamp::from_millis(50)));
+        assert_eq!(connection.lose(Timestamp::ZERO, &mut pool).count(), 0);
+        assert_eq!(connection.state, State::Resting(Timestamp::from_millis(100)));
+    }
+}

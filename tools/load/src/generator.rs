@@ -1,0 +1,174 @@
+//! A run of the load generator: starts its threads together, adds up what they tell, and notices when it is to end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, unbounded};
+use rustix::time::{ClockId, clock_gettime};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use weir::runtime::{Clock, raise_limits, ring_advice};
+
+use super::Plan;
+use super::statistics::{Interval, Joiner};
+use super::thread::{Gate, Told, generate};
+
+const SIGNALS_EVERY: Duration = Duration::from_millis(20);
+/// Between the decision to start and the start: no thread comes late, and who hears of it can look at the target as it
+/// was before.
+const RUN_UP: Duration = Duration::from_millis(200);
+const FILES_SPARE: u64 = 128;
+
+/// What happens while a run goes on.
+#[derive(Debug)]
+pub enum LoadEvent {
+    /// The load has started, on so many connections.
+    Started {
+        /// Connections ready for requests.
+        connections: usize,
+    },
+    /// A second is over.
+    Second(Interval),
+}
+
+/// How a run went, beside what was counted.
+#[derive(Clone, Debug)]
+pub struct LoadSummary {
+    /// Connections that were ready at the start.
+    pub connections: usize,
+    /// Was anything sent? Not if a group had no connection at all.
+    pub started: bool,
+    /// When the load started, by the wall clock, in milliseconds since 1970; 0 if it did not.
+    pub start_unix_ms: u64,
+    /// From the start to the end of the last reply waited for.
+    pub took: Duration,
+    /// User and system time that the process took from start to end.
+    pub cpu: Duration,
+    /// Was it told to end early?
+    pub interrupted: bool,
+    /// What went wrong, in words.
+    pub complaints: Vec<String>,
+}
+
+/// Carries a plan out against targets that connections take turns over. Ends by itself; SIGINT and SIGTERM end it early,
+/// a second one at once.
+pub fn run_load(
+    plan: Plan,
+    targets: &[SocketAddr],
+    mut watch: impl FnMut(LoadEvent),
+) -> Result<LoadSummary, String> {
+    let connections: usize = plan.groups.iter().map(|group| group.connections).sum();
+    raise_limits(connections as u64 + FILES_SPARE)?;
+    let clock = Clock::start();
+    let (threads, groups) = (plan.threads, plan.groups.len());
+    let (plan, gate) = (Arc::new(plan), Arc::new(Gate::default()));
+    let interrupted = signal_flag()?;
+    let (teller, hearer) = unbounded();
+    let mut handles = Vec::new();
+    for thread in 0..threads {
+        let (plan, gate, teller) = (Arc::clone(&plan), Arc::clone(&gate), teller.clone());
+        let targets = targets.to_vec();
+        let handle = std::thread::Builder::new()
+            .name(format!("weir-load-{thread}"))
+            .spawn(move || generate(plan, thread, targets, &gate, clock, &teller))
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
+        handles.push(handle);
+    }
+    drop(teller);
+    let mut joiner = Joiner::new(threads, groups);
+    let mut summary = LoadSummary {
+        connections: 0,
+        started: false,
+        start_unix_ms: 0,
+        took: Duration::ZERO,
+        cpu: Duration::ZERO,
+        interrupted: false,
+        complaints: Vec::new(),
+    };
+    let mut ready = 0;
+    let mut by_group = vec![0; groups];
+    let mut started = None;
+    loop {
+        match hearer.recv_timeout(SIGNALS_EVERY) {
+            Ok((_, Told::Ready { connections, complaints })) => {
+                ready += 1;
+                by_group.iter_mut().zip(connections).for_each(|(sum, more)| *sum += more);
+                summary.connections = by_group.iter().sum();
+                note(&mut summary.complaints, complaints);
+                if ready == threads {
+                    note(&mut summary.complaints, missing(&plan, &by_group));
+                }
+                if ready == threads && by_group.contains(&0) {
+                    gate.stop.store(true, Ordering::Relaxed);
+                } else if ready == threads {
+                    summary.started = true;
+                    watch(LoadEvent::Started { connections: summary.connections });
+                    let now = clock.now();
+                    let start = now.monotonic.after(RUN_UP);
+                    summary.start_unix_ms = now.unix_ms + RUN_UP.as_millis() as u64;
+                    started = Some((start, cpu_time()));
+                    gate.start_nanos.store(start.as_nanos(), Ordering::Relaxed);
+                }
+            }
+            Ok((thread, Told::Second(interval))) => joiner.handle(thread, &interval),
+            Ok((thread, Told::Ended { complaints })) => {
+                joiner.handle_end(thread);
+                note(&mut summary.complaints, complaints);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        while let Some(interval) = joiner.poll() {
+            watch(LoadEvent::Second(interval));
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            summary.interrupted = true;
+            gate.stop.store(true, Ordering::Relaxed);
+        }
+    }
+    if let Some((start, cpu)) = started {
+        summary.took = clock.now().monotonic.since(start);
+        summary.cpu = cpu_time().saturating_sub(cpu);
+    }
+    for handle in handles {
+        let ended = handle.join().map_err(|_| "a thread of the generator panicked".to_owned())?;
+        ended.map_err(|error| ring_advice(&error))?;
+    }
+    Ok(summary)
+}
+
+/// What to say about connections that could not be used.
+fn missing(plan: &Plan, ready: &[usize]) -> Vec<String> {
+    let short = plan.groups.iter().zip(ready).filter(|(group, ready)| **ready < group.connections);
+    short
+        .map(|(group, ready)| {
+            format!("group '{}': {ready} of {} connections were ready", group.name, group.connections)
+        })
+        .collect()
+}
+
+fn note(complaints: &mut Vec<String>, told: Vec<String>) {
+    for complaint in told {
+        if !complaints.contains(&complaint) {
+            complaints.push(complaint);
+        }
+    }
+}
+
+/// Set by the first signal; the second one ends the process.
+fn signal_flag() -> Result<Arc<AtomicBool>, String> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            .map_err(|error| format!("cannot listen to signals: {error}"))?;
+    }
+    Ok(flag)
+}
+
+/// User and system time of the process so far.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}

@@ -1,0 +1,93 @@
+//! Commands that fill the store before the load starts: as fast as the connections take them.
+
+use super::connection::{Connection, Request};
+use super::group::Group;
+use super::plan::SetupPlan;
+use super::template::{Draw, Mix};
+use weir::protocol::BufferPool;
+use weir::values::Random;
+use weir::values::Timestamp;
+
+pub(super) struct Setup {
+    mixes: Vec<Mix>,
+    counts: Vec<u64>,
+    /// Which one is under way.
+    at: usize,
+    sent: u64,
+    waiting: u64,
+    refused: Vec<(u64, String)>,
+    random: Random,
+    scratch: Vec<u8>,
+}
+
+impl Setup {
+    pub fn new(plans: &[SetupPlan], seed: u64) -> Self {
+        Self {
+            mixes: plans.iter().map(|plan| Mix::single(plan.command.clone())).collect(),
+            counts: plans.iter().map(|plan| plan.count).collect(),
+            at: 0,
+            sent: 0,
+            waiting: 0,
+            refused: vec![(0, String::new()); plans.len()],
+            random: Random::new(seed),
+            scratch: Vec::new(),
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.at == self.mixes.len()
+    }
+
+    pub fn handle_answered(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    pub fn handle_refused(&mut self, command: u16, text: String) {
+        let (count, first) = &mut self.refused[usize::from(command)];
+        if *count == 0 {
+            *first = text;
+        }
+        *count += 1;
+    }
+
+    pub fn complaints(&self, plans: &[SetupPlan]) -> impl Iterator<Item = String> {
+        self.refused.iter().zip(plans).filter(|((count, _), _)| *count > 0).map(|((count, text), plan)| {
+            format!("set-up: {count} of {} times '{}' failed: {text}", plan.count, plan.command.text())
+        })
+    }
+
+    /// Writes what there is room for; the next command starts when all of this one were answered.
+    pub fn pump(
+        &mut self,
+        plans: &[SetupPlan],
+        groups: &mut [Group],
+        connections: &mut [Connection],
+        pool: &mut BufferPool,
+        now: Timestamp,
+        mut written: impl FnMut(u32, &mut Connection),
+    ) {
+        let group = &mut groups[plans[self.at].group];
+        while self.sent < self.counts[self.at]
+            && let Some((index, room)) = group.find_room(connections)
+        {
+            let connection = &mut connections[index as usize];
+            let count = (room as u64).min(self.counts[self.at] - self.sent);
+            for _ in 0..count {
+                let draw = Draw { seed: self.random.bits(), sequence: self.sent };
+                self.mixes[self.at].write(connection.output.buffer(pool), &mut self.scratch, draw);
+                let setup = Some(self.at as u16);
+                connection
+                    .push(Request { intended: now, draw, phase: 0, attempt: 0, sent: None, setup }, now);
+                self.sent += 1;
+                self.waiting += 1;
+            }
+            written(index, connection);
+            group.retire(connection);
+            group.offer(index, connection);
+        }
+        if self.sent == self.counts[self.at] && self.waiting == 0 {
+            self.at += 1;
+            self.sent = 0;
+        }
+    }
+}

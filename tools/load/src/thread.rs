@@ -1,0 +1,116 @@
+//! One thread of the load generator: a ring of its own, around one part of a run.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+use weir::protocol::Segment;
+use weir::runtime::{Clock, Dialer, Dials};
+use weir::values::{Action, ConnectionId, Owner, Timestamp};
+
+use super::statistics::Interval;
+use super::{Plan, Run};
+
+/// How long a thread may fail to notice that the others have started or that all is over.
+const NOTICE_EVERY: Duration = Duration::from_millis(5);
+
+/// What the threads of one run share.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    /// When the load starts, on the common clock; 0 before that is known.
+    pub start_nanos: AtomicU64,
+    pub stop: AtomicBool,
+}
+
+/// What a thread tells.
+pub(super) enum Told {
+    /// Its connections are ready, or will not be: how many are, by group.
+    Ready {
+        connections: Vec<usize>,
+        complaints: Vec<String>,
+    },
+    Second(Interval),
+    Ended {
+        complaints: Vec<String>,
+    },
+}
+
+impl Dials for Run {
+    fn handle_connected(&mut self, id: ConnectionId, generation: u32) {
+        self.handle_connected(id, generation);
+    }
+
+    fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp) {
+        self.handle_bytes(id, generation, bytes, now);
+    }
+
+    fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
+        self.handle_end(id, generation, now);
+    }
+
+    fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str) {
+        self.note_unreachable(id, generation, error);
+    }
+
+    fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
+        self.handle_lost(id, generation, now);
+    }
+
+    fn handle_transmitted(&mut self, id: ConnectionId, generation: u32, segment: Segment) {
+        self.handle_transmitted(id, generation, segment);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.poll_action()
+    }
+
+    fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        self.poll_transmit()
+    }
+}
+
+/// Carries one thread's part out.
+pub(super) fn generate(
+    plan: Arc<Plan>,
+    thread: usize,
+    targets: Vec<SocketAddr>,
+    gate: &Gate,
+    clock: Clock,
+    told: &Sender<(usize, Told)>,
+) -> io::Result<()> {
+    let names = targets.iter().map(SocketAddr::to_string).collect();
+    let mut dialer = Dialer::new(targets)?;
+    let mut run = Run::new(plan, thread, names, clock.now().monotonic);
+    let mut ready_told = false;
+    let mut started = false;
+    while !run.is_done() {
+        let now = clock.now();
+        dialer.handle_completions(&mut run, now);
+        if gate.stop.load(Ordering::Relaxed) {
+            run.handle_stop(now.monotonic);
+        }
+        if run.is_waiting() && !ready_told {
+            ready_told = true;
+            let (connections, complaints) = (run.ready().to_vec(), run.complaints().to_vec());
+            let _ = told.send((thread, Told::Ready { connections, complaints }));
+        }
+        let start_nanos = gate.start_nanos.load(Ordering::Relaxed);
+        if !started && start_nanos > 0 && run.is_waiting() {
+            started = true;
+            run.handle_start(Timestamp::from_nanos(start_nanos));
+        }
+        run.handle_turn(now.monotonic);
+        while let Some(interval) = run.poll_interval() {
+            let _ = told.send((thread, Told::Second(interval)));
+        }
+        dialer.carry_out(&mut run, now);
+        let pause = run.poll_deadline().since(clock.now().monotonic).min(NOTICE_EVERY);
+        dialer.submit_and_wait(pause)?;
+    }
+    let complaints = run.complaints().to_vec();
+    let _ = told.send((thread, Told::Ended { complaints }));
+    Ok(())
+}

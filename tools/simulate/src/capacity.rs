@@ -1,0 +1,111 @@
+//! What stores could do while more is asked than that, and what of it can be asked of them: nobody could have them do more.
+//!
+//! A request passes through two cores, its client's and its key's home. While either does not run, the request does not get to its
+//! store, which has to do with the rest of what is asked, and with what it was sent before. A dispatcher that had as much in flight as
+//! keeps a store busy for as long as cores may be away would make every reply late; so no more is expected of it than [`AHEAD`].
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::store::Work;
+use weir::values::Timestamp;
+
+/// For so long a store is busy with what is in flight when no more comes: by so much a window lets replies be late at most.
+const AHEAD: Duration = Duration::from_millis(40);
+
+/// What there is to know of it.
+#[derive(Debug)]
+pub(super) struct Ability {
+    /// The time that counts.
+    pub counted: Range<Timestamp>,
+    /// What is asked, in parts of what stores can do.
+    pub asked: f64,
+    /// How much each store can do at once.
+    pub servers: usize,
+    /// Of each core, when it did not run, and what part of the clients are its.
+    pub slept: Vec<Vec<Range<Timestamp>>>,
+    pub clients: Vec<f64>,
+    /// Of each store, what it did, when it did nothing, and what part of its keys is at home on which core.
+    pub works: Vec<Work>,
+    pub stalled: Vec<Option<Range<Timestamp>>>,
+    pub homes: Vec<Vec<f64>>,
+}
+
+impl Ability {
+    /// What stores could have carried out; and that of it which could be asked of them. Both are of what requests really took: by
+    /// chance that is a few percent more or less than what was drawn for all of them.
+    pub fn requests(&self) -> (f64, f64) {
+        (0..self.homes.len()).fold((0.0, 0.0), |sum, store| {
+            let Work { requests, took, in_vain } = self.works[store];
+            let rate = self.servers as f64 * requests as f64 / took.as_secs_f64().max(1e-9);
+            let (all, busy) = self.busy(store);
+            // That a connection breaks with requests on it is not to be helped.
+            let lost = in_vain as f64;
+            (sum.0 + all * rate - lost, sum.1 + busy * rate - lost)
+        })
+    }
+
+    /// For how many seconds a store could have been busy.
+    fn busy(&self, store: usize) -> (f64, f64) {
+        let stalled = self.stalled[store].as_ref();
+        let mut moments: Vec<Timestamp> =
+            self.slept.iter().flatten().chain(stalled).flat_map(|range| [range.start, range.end]).collect();
+        moments.extend([self.counted.start, self.counted.end]);
+        moments.retain(|at| (self.counted.start..=self.counted.end).contains(at));
+        moments.sort_unstable();
+        let (mut all, mut busy, mut ahead) = (0.0, 0.0, AHEAD.as_secs_f64());
+        for pair in moments.windows(2) {
+            let (from, seconds) = (pair[0], pair[1].since(pair[0]).as_secs_f64());
+            if stalled.is_some_and(|range| range.contains(&from)) {
+                continue;
+            }
+            let comes = seconds * self.reaches(store, from).min(1.0);
+            let from_ahead = ahead.min(seconds - comes);
+            // Whatever waited for a core fills it up again.
+            ahead = if comes < seconds { ahead - from_ahead } else { AHEAD.as_secs_f64() };
+            all += seconds;
+            busy += comes + from_ahead;
+        }
+        (all, busy)
+    }
+
+    /// What gets to a store, in parts of what it can do.
+    fn reaches(&self, store: usize, at: Timestamp) -> f64 {
+        let runs = |core: &usize| !self.slept[*core].iter().any(|range| range.contains(&at));
+        let running = |parts: &[f64]| (0..parts.len()).filter(runs).map(|core| parts[core]).sum::<f64>();
+        self.asked * running(&self.clients) * running(&self.homes[store])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn millis(range: Range<u64>) -> Range<Timestamp> {
+        Timestamp::from_millis(range.start)..Timestamp::from_millis(range.end)
+    }
+
+    #[test]
+    fn a_store_is_idle_while_nobody_can_ask_it() {
+        let mut ability = Ability {
+            counted: millis(1_000..2_000),
+            asked: 1.5,
+            servers: 2,
+            works: vec![Work { requests: 500, took: Duration::from_secs(1), in_vain: 0 }; 2],
+            slept: vec![vec![millis(900..1_100), millis(1_500..1_600)], vec![]],
+            clients: vec![1.0, 0.0],
+            stalled: vec![None, Some(millis(1_500..2_500))],
+            homes: vec![vec![1.0, 0.0], vec![0.0, 1.0]],
+        };
+        let close = |(all, asked): (f64, f64), expected: (f64, f64)| {
+            assert!((all - expected.0).abs() < 1e-6 && (asked - expected.1).abs() < 1e-6, "{all}, {asked}");
+        };
+        // 40 ms of each absence are bridged; for the second store one of them does not matter, because it stalls.
+        close(ability.requests(), (1_500.0, 1_500.0 - 60.0 - 60.0 - 60.0));
+        // With half of the clients elsewhere, three quarters of what it can do come.
+        ability.clients = vec![0.5, 0.5];
+        close(ability.requests(), (1_500.0, 1_500.0 - 60.0 - 60.0));
+        ability.works[0].in_vain = 7;
+        close(ability.requests(), (1_493.0, 1_493.0 - 60.0 - 60.0));
+    }
+}

@@ -1,0 +1,505 @@
+//! Is this reply possible for its request?
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::history::{Fate, History, Sent};
+use super::request::DEADLINE;
+use super::token::tokens;
+use weir::protocol::Protocol;
+use weir::protocol::reply;
+use weir::routing::slot_of;
+use weir::values::limits::SLOT_HELD_MAX;
+
+/// What a client may be answered.
+#[derive(Debug)]
+pub(super) enum Expected {
+    /// These bytes: weir answers by itself, so nothing can go wrong.
+    Exactly(Vec<u8>),
+    /// These bytes, which weir asks a price for.
+    Told(Vec<u8>),
+    /// Weir's own error that begins so.
+    OwnError(&'static str),
+    /// The reply to an `EXEC` with nothing to carry out, or of a block that is spoilt: it begins so. Weir needs no store for that, but says
+    /// nothing of the kind while earlier requests of the connection may be carried out yet.
+    NoBlock(&'static str),
+    /// `OK` to these writes.
+    Ok(Vec<usize>),
+    /// `OK` to this write, by a script: it may have ended with the words of a refusal.
+    Scripted(usize),
+    /// The length after an append.
+    Appended(usize),
+    /// 1 if these writes were made, 0 if not; `certain` where it must be 1.
+    IfNone { writes: Vec<usize>, keys: Vec<String>, certain: bool },
+    /// How many were deleted.
+    Deleted(Vec<usize>),
+    /// The key's value, which is deleted by this.
+    Taken { key: String, write: usize },
+    /// The counter's value.
+    Counted(String),
+    /// The key's value.
+    Value(String),
+    /// The values of these keys.
+    Values(Vec<String>),
+    /// All that was appended.
+    Log(String),
+    /// A value that was written to a key of this group.
+    OneOf(String),
+    /// Not more than this.
+    Number(i64),
+    /// `OK`, or that there is no such key.
+    Renamed,
+    /// The dialect is told. What comes later is in that one, unless weir refuses, because an earlier request of the connection may be
+    /// carried out yet in the other.
+    Hello,
+    /// The same for the first dialect, to which `RESET` goes back.
+    Reset,
+    /// A cursor and keys.
+    Scanned,
+    /// An error of the store that begins so.
+    StoreError(&'static str),
+    /// One reply for each request of the block.
+    Block(Vec<Asked>),
+}
+
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub sent: Sent,
+    /// The dialect of the reply.
+    pub protocol: Protocol,
+    pub expected: Expected,
+    pub reach: Reach,
+}
+
+/// What a request names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reach {
+    /// The slots of its keys.
+    pub slots: Vec<u16>,
+    pub keys: usize,
+    pub is_script: bool,
+}
+
+impl Reach {
+    /// Clients' keys can be told from all else that they say.
+    pub fn of(words: &[&[u8]]) -> Self {
+        let is_key = |word: &&&[u8]| {
+            [&b"key:"[..], b"own:", b"log:", b"n:", b"{tag"].iter().any(|start| word.starts_with(start))
+        };
+        let mut slots: Vec<u16> = words.iter().filter(is_key).map(|key| slot_of(key)).collect();
+        let keys = slots.len();
+        slots.sort_unstable();
+        slots.dedup();
+        Self { slots, keys, is_script: words.first() == Some(&&b"EVAL"[..]) }
+    }
+
+    /// What several requests name together.
+    pub fn of_all<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+        let mut sum = Self::default();
+        for each in all {
+            sum.keys += each.keys;
+            sum.slots.extend(each.slots.iter().filter(|slot| !sum.slots.contains(slot)).collect::<Vec<_>>());
+        }
+        sum
+    }
+
+    /// Does any slot have keys of both?
+    pub fn meets(&self, other: &Self) -> bool {
+        self.slots.iter().any(|slot| other.slots.contains(slot))
+    }
+}
+
+/// What the world allows to go wrong.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowed {
+    pub refusals: bool,
+    /// Nodes of a cluster may send a request to each other for too long, and nobody may know who has what.
+    pub redirections: bool,
+    /// And so may every request.
+    pub going_around: bool,
+    /// Nodes may say that the cluster is down.
+    pub down: bool,
+    /// A later request of the same connection for a slot of this one may have been carried out.
+    pub overtaken: bool,
+    /// Too late: nothing else was wrong than that cores did not run, or that it was held for so long.
+    pub lateness: bool,
+    pub throttling: bool,
+    pub oversized: bool,
+    /// How long the reply of a store may be on its way until a core takes it.
+    pub under_way: Duration,
+}
+
+impl Allowed {
+    const NOTHING: Self = Self {
+        refusals: false,
+        redirections: false,
+        going_around: false,
+        down: false,
+        overtaken: false,
+        lateness: false,
+        throttling: false,
+        oversized: false,
+        under_way: Duration::ZERO,
+    };
+
+    /// What may go wrong with a request besides, because of what happened since it was sent.
+    fn widened(self, asked: &Asked, history: &History) -> Self {
+        if !self.redirections {
+            return self;
+        }
+        let Reach { slots, keys, is_script } = &asked.reach;
+        let trouble = history.was_in_trouble(slots, asked.sent);
+        // Behind a request of several keys, or a script, a slot may be held for all the time that a request has.
+        let was_held = history.age(asked.sent) >= HELD_FOR_MOST;
+        Self {
+            refusals: self.refusals || trouble,
+            going_around: self.going_around || trouble || was_held || *keys != 1 || *is_script,
+            down: self.may_be_told_down(asked, history),
+            lateness: self.lateness || history.age(asked.sent) >= LATE_AFTER,
+            ..self
+        }
+    }
+
+    /// May a request be told that the cluster is down? A node has to have said so, and weir asks it again for a second, unless something
+    /// later was carried out meanwhile, or it is a script. A fetch that a read joins may have been held for long by then.
+    fn may_be_told_down(self, asked: &Asked, history: &History) -> bool {
+        let is_fetched = asked.may_be_fetched();
+        let since = if is_fetched { self.under_way + SLOT_HELD_MAX } else { Duration::ZERO };
+        let has_waited = history.age(asked.sent) >= HELD_FOR_MOST;
+        let may_be_at_once = is_fetched || asked.reach.is_script || self.overtaken;
+        history.was_down(asked.sent, since) && (has_waited || may_be_at_once)
+    }
+}
+
+/// What a reply that is possible turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Judged {
+    Answer,
+    Refusal,
+    /// The next cursor, and the keys so far.
+    Page(u64, BTreeSet<String>),
+}
+
+impl Asked {
+    pub fn judge(
+        &self,
+        reply: &[u8],
+        step: u64,
+        history: &mut History,
+        allowed: Allowed,
+    ) -> Result<Judged, String> {
+        let judged = self.judged(reply, step, history, allowed);
+        judged.map_err(|what| {
+            let shown = String::from_utf8_lossy(&reply[..reply.len().min(200)]).escape_debug().to_string();
+            format!(
+                "client {} request {} {:?} was answered {shown}: {what}",
+                self.sent.client, self.sent.sequence, self.expected
+            )
+        })
+    }
+
+    fn judged(
+        &self,
+        reply: &[u8],
+        step: u64,
+        history: &mut History,
+        allowed: Allowed,
+    ) -> Result<Judged, String> {
+        let allowed = allowed.widened(self, history);
+        if let Some(fate) = refusal(reply, allowed)? {
+            use Expected::{
+                Block, Exactly, Log, OneOf, OwnError, Scanned, Scripted, Taken, Told, Value, Values,
+            };
+            if matches!(self.expected, Exactly(_))
+                || (self.chooses_dialect() && !reply.starts_with(STALLED))
+                || (matches!(self.expected, OwnError(_) | Told(_)) && !reply.starts_with(THROTTLED))
+            {
+                return Err("weir answers this by itself".into());
+            }
+            let may_be_large = matches!(
+                self.expected,
+                Value(_) | Values(_) | Log(_) | OneOf(_) | Scanned | Block(_) | Taken { .. }
+            );
+            if reply.starts_with(OVERSIZED) && !may_be_large {
+                return Err("its reply is never large".into());
+            }
+            let is_sent_around = reply.windows(REDIRECTS.len()).any(|window| window == REDIRECTS.as_bytes());
+            let is_uncertain = is_sent_around && matches!(self.expected, Scripted(_));
+            self.refused(if is_uncertain { Fate::Unknown } else { fate }, history)?;
+            return Ok(Judged::Refusal);
+        }
+        match &self.expected {
+            Expected::Exactly(bytes) | Expected::Told(bytes) => same(reply, bytes)?,
+            Expected::OwnError(prefix) | Expected::NoBlock(prefix) | Expected::StoreError(prefix) => {
+                if !reply.starts_with(prefix.as_bytes()) {
+                    return Err(format!("expected {prefix}"));
+                }
+            }
+            Expected::Ok(writes) => {
+                same(reply, b"+OK\r\n")?;
+                all(writes, Fate::Done(step), history)?;
+            }
+            Expected::Scripted(write) => {
+                same(reply, b"+OK\r\n")?;
+                history.settle(*write, Fate::Done(step))?;
+            }
+            Expected::Appended(write) => {
+                number(reply)?;
+                history.settle(*write, Fate::Done(step))?;
+            }
+            Expected::IfNone { writes, keys, certain } => match number(reply)? {
+                1 => all(writes, Fate::Done(step), history)?,
+                0 if *certain && keys.iter().all(|key| history.is_certain(key, self.sent.client)) => {
+                    return Err("the keys had just been deleted".into());
+                }
+                // The store was asked, so it was carried out, in that nothing was written.
+                0 => {}
+                _ => return Err("neither 0 nor 1".into()),
+            },
+            Expected::Deleted(writes) => {
+                if !(0..=writes.len() as i64).contains(&number(reply)?) {
+                    return Err("more than were named".into());
+                }
+                all(writes, Fate::Done(step), history)?;
+            }
+            Expected::Taken { key, write } => {
+                self.check_value(key, reply, history)?;
+                history.settle(*write, Fate::Done(step))?;
+            }
+            Expected::Counted(key) => history.check_count(self.sent, step, key, number(reply)?)?,
+            Expected::Value(key) => self.check_value(key, reply, history)?,
+            Expected::Values(keys) => self.check_values(keys, reply, history, allowed)?,
+            Expected::Log(key) => {
+                let value = self.text(reply)?.unwrap_or_default();
+                history.check_log(self.sent, key, &tokens(value).ok_or("not a list of writes")?)?;
+            }
+            Expected::OneOf(group) => {
+                if let Some(value) = self.text(reply)? {
+                    let found = tokens(value).ok_or("not a written value")?;
+                    if found.len() != 1 || !found[0].key.starts_with(group.as_str()) {
+                        return Err("a value of other keys".into());
+                    }
+                }
+            }
+            Expected::Number(most) => {
+                if !(0..=*most).contains(&number(reply)?) {
+                    return Err("too many".into());
+                }
+            }
+            Expected::Renamed => {
+                if reply != b"+OK\r\n" && reply != b"-ERR no such key\r\n" {
+                    return Err("neither renamed nor absent".into());
+                }
+            }
+            Expected::Hello => self.check_hello(reply)?,
+            Expected::Reset => same(reply, b"+RESET\r\n")?,
+            Expected::Scanned => return page(reply),
+            Expected::Block(inner) => return self.judge_block(inner, reply, step, history, allowed),
+        }
+        Ok(Judged::Answer)
+    }
+
+    /// True for a read that may be answered by a fetch which was sent for somebody else.
+    fn may_be_fetched(&self) -> bool {
+        matches!(
+            self.expected,
+            Expected::Value(_) | Expected::Values(_) | Expected::Log(_) | Expected::OneOf(_)
+        )
+    }
+
+    /// Are later replies in the dialect that it asks for?
+    pub fn chooses_dialect(&self) -> bool {
+        matches!(self.expected, Expected::Hello | Expected::Reset)
+    }
+
+    /// The dialect stays as it was, because what should have changed it was refused.
+    pub fn keep_dialect(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+        if let Expected::Block(inner) = &mut self.expected {
+            inner.iter_mut().for_each(|asked| asked.keep_dialect(protocol));
+        }
+    }
+
+    /// The client is told that it was not done, or it has left and is told nothing.
+    pub fn refused(&self, fate: Fate, history: &mut History) -> Result<(), String> {
+        match &self.expected {
+            Expected::Ok(writes) | Expected::Deleted(writes) | Expected::IfNone { writes, .. } => {
+                all(writes, fate, history)
+            }
+            Expected::Scripted(write) | Expected::Appended(write) | Expected::Taken { write, .. } => {
+                history.settle(*write, fate)
+            }
+            Expected::Counted(key) => {
+                if fate == Fate::Never {
+                    history.never_counted(key);
+                }
+                Ok(())
+            }
+            Expected::Block(inner) => inner.iter().try_for_each(|asked| {
+                // A block is sent to one store as a whole, so its writes share its fate.
+                match &asked.expected {
+                    Expected::Ok(writes) | Expected::Deleted(writes) => all(writes, fate, history),
+                    _ => asked.refused(fate, history),
+                }
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn judge_block(
+        &self,
+        inner: &[Self],
+        reply: &[u8],
+        step: u64,
+        history: &mut History,
+        allowed: Allowed,
+    ) -> Result<Judged, String> {
+        if reply.starts_with(b"-EXECABORT") {
+            if !allowed.refusals && !allowed.throttling && !allowed.down {
+                return Err("nothing was wrong with it".into());
+            }
+            self.refused(Fate::Never, history)?;
+            return Ok(Judged::Refusal);
+        }
+        let elements: Vec<&[u8]> = reply::elements(reply).ok_or("not an array")?.collect();
+        if elements.len() != inner.len() {
+            return Err(format!("{} replies to {} requests", elements.len(), inner.len()));
+        }
+        for (asked, element) in inner.iter().zip(elements) {
+            asked.judge(element, step, history, Allowed::NOTHING)?;
+        }
+        Ok(Judged::Answer)
+    }
+
+    fn check_value(&self, key: &str, reply: &[u8], history: &mut History) -> Result<(), String> {
+        history.check_value(self.sent, key, self.found(reply)?)
+    }
+
+    /// The write that a value is of, if there is a value.
+    fn found(&self, reply: &[u8]) -> Result<Option<usize>, String> {
+        let Some(value) = self.text(reply)? else { return Ok(None) };
+        match tokens(value).as_deref() {
+            Some([token]) => Ok(Some(token.write)),
+            _ => Err("not a written value".into()),
+        }
+    }
+
+    fn check_values(
+        &self,
+        keys: &[String],
+        reply: &[u8],
+        history: &mut History,
+        allowed: Allowed,
+    ) -> Result<(), String> {
+        let elements: Vec<&[u8]> = reply::elements(reply).ok_or("not an array")?.collect();
+        if elements.len() != keys.len() {
+            return Err(format!("{} values for {} keys", elements.len(), keys.len()));
+        }
+        let mut values = Vec::new();
+        for (key, element) in keys.iter().zip(elements) {
+            if refusal(element, allowed)?.is_none() {
+                values.push((key, self.found(element)?));
+            }
+        }
+        // One that names a key twice may be taken apart: the first of both may be lost with a node, and read again later.
+        values.sort_by_key(|(_, found)| found.and_then(|found| history.executed(found)));
+        values.into_iter().try_for_each(|(key, found)| history.check_value(self.sent, key, found))
+    }
+
+    fn check_hello(&self, reply: &[u8]) -> Result<(), String> {
+        let (head, dialect): (&[u8], &[u8]) = match self.protocol {
+            Protocol::Resp2 => (b"*14\r\n", b"$5\r\nproto\r\n:2\r\n"),
+            Protocol::Resp3 => (b"%7\r\n", b"$5\r\nproto\r\n:3\r\n"),
+        };
+        let told = reply.starts_with(head) && reply.windows(dialect.len()).any(|window| window == dialect);
+        if told { Ok(()) } else { Err("not the dialect that was asked for".into()) }
+    }
+
+    /// The text of a bulk string, or nothing for the null of the client's dialect.
+    fn text<'a>(&self, reply: &'a [u8]) -> Result<Option<&'a [u8]>, String> {
+        let null: &[u8] = match self.protocol {
+            Protocol::Resp2 => b"$-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        };
+        if reply == null {
+            return Ok(None);
+        }
+        let text = reply.starts_with(b"$").then(|| reply::text(reply)).flatten();
+        text.map(Some).ok_or_else(|| format!("no bulk string of {:?}", self.protocol))
+    }
+}
+
+/// What is said of a write that was sent, and is answered before its store has.
+const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
+/// And of one of which a part failed, where others may not have.
+const REST_MAY_HAVE_HAPPENED: &str = " (the rest may have happened)";
+const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
+const THROTTLED: &[u8] = b"-THROTTLED scope=";
+const OVERSIZED: &[u8] = b"-ERR the reply is larger";
+
+/// A request that has a deadline is told less than this before it that there is no time left.
+const LATE_AFTER: Duration = DEADLINE.saturating_sub(Duration::from_millis(500));
+/// Less than a slot is held.
+const HELD_FOR_MOST: Duration = Duration::from_millis(900);
+const REDIRECTS: &str = "reason=redirects ";
+/// Why a cluster may have no use for a request. None was carried out.
+const OF_CLUSTERS: [&str; 4] = [REDIRECTS, "reason=no-owner ", "reason=not-primary ", "reason=topology "];
+
+/// If the reply is a refusal, what it means for the request's effect.
+fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
+    if reply.starts_with(OVERSIZED) && allowed.oversized {
+        return Ok(Some(Fate::Unknown));
+    }
+    if reply.starts_with(THROTTLED) {
+        return if allowed.throttling { Ok(Some(Fate::Never)) } else { Err("there is no quota".into()) };
+    }
+    let contains = |text: &str| reply.windows(text.len()).any(|window| window == text.as_bytes());
+    let may_go_on = contains(REST_MAY_HAVE_HAPPENED);
+    if reply.starts_with(b"-CLUSTERDOWN ") {
+        let fate = if may_go_on { Fate::Unknown } else { Fate::Never };
+        return if allowed.down { Ok(Some(fate)) } else { Err("no node has said so".into()) };
+    }
+    if contains(REDIRECTS) && !allowed.going_around {
+        return Err("nobody sent it around".into());
+    }
+    let is_of_cluster = reply.starts_with(b"-UNAVAILABLE ") && OF_CLUSTERS.iter().any(|text| contains(text));
+    let fate = if contains(MAY_HAVE_HAPPENED) || may_go_on {
+        Fate::Unknown
+    } else if [&b"-LOADING "[..], b"-OVERLOADED ", b"-DEADLINE "].iter().any(|word| reply.starts_with(word)) {
+        Fate::Never
+    } else if reply.starts_with(b"-UNAVAILABLE ") {
+        let never_sent =
+            is_of_cluster || contains("reason=connect-failed") || contains("reason=connect-timeout");
+        if never_sent { Fate::Never } else { Fate::Unknown }
+    } else {
+        return Ok(None);
+    };
+    let is_late = allowed.lateness && reply.starts_with(b"-DEADLINE ");
+    let is_lost = allowed.redirections && is_of_cluster;
+    if (allowed.refusals && !is_of_cluster) || is_late || is_lost {
+        Ok(Some(fate))
+    } else {
+        Err("nothing was wrong that could be a reason".into())
+    }
+}
+
+fn page(reply: &[u8]) -> Result<Judged, String> {
+    let mut parts = reply::elements(reply).ok_or("not an array")?;
+    let cursor =
+        parts.next().and_then(reply::text).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    let keys = parts.next().and_then(reply::elements).ok_or("no array of keys")?;
+    let keys = keys.filter_map(reply::text).map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+    Ok(Judged::Page(cursor.ok_or("no cursor")?, keys))
+}
+
+fn all(writes: &[usize], fate: Fate, history: &mut History) -> Result<(), String> {
+    writes.iter().try_for_each(|write| history.settle(*write, fate))
+}
+
+fn same(reply: &[u8], expected: &[u8]) -> Result<(), String> {
+    if reply == expected { Ok(()) } else { Err(format!("expected {}", expected.escape_ascii())) }
+}
+
+fn number(reply: &[u8]) -> Result<i64, String> {
+    reply::integer(reply).ok_or_else(|| "not a number".into())
+}

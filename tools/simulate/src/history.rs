@@ -1,0 +1,601 @@
+//! What was written, in which order, and what a read may therefore see.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::token::Token;
+use weir::routing::slot_of;
+use weir::values::Timestamp;
+
+/// When a request was sent, and by whom. Steps are the time here: no two things happen in one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub client: u32,
+    /// The client's own count of its requests.
+    pub sequence: u64,
+    pub step: u64,
+}
+
+/// What is known of a write's effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It has not been answered.
+    Open,
+    /// It was answered at this step: it took effect.
+    Done(u64),
+    /// Its connection broke: it may have taken effect, or may yet, or never will.
+    Unknown,
+    /// It was refused before it could take effect.
+    Never,
+}
+
+#[derive(Debug)]
+struct Write {
+    sent: Sent,
+    key: String,
+    deletes: bool,
+    /// The store forgets it by itself; and from which step on it surely has.
+    ends: bool,
+    ended_at: Option<u64>,
+    fate: Fate,
+    /// The place among all that stores carried out.
+    executed: Option<usize>,
+    /// The step in which a store carried it out that owned its key.
+    executed_at: Option<u64>,
+    /// It is gone with the node that carried it out: others had taken over from that then, or did so without having it.
+    lost_with: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Count {
+    sent: Sent,
+    step: u64,
+    value: i64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct History {
+    writes: Vec<Write>,
+    by_key: BTreeMap<String, Vec<usize>>,
+    counts: BTreeMap<String, Vec<Count>>,
+    counts_sent: BTreeMap<String, i64>,
+    /// The newest write that a store has carried out, by client and key.
+    executed: BTreeMap<(u32, String), usize>,
+    /// How many writes stores have carried out.
+    executions: usize,
+    /// The newest write that a client has seen of a key.
+    seen: BTreeMap<(u32, String), usize>,
+    /// When stores forget writes by themselves.
+    ends: BTreeSet<(Timestamp, usize)>,
+    step: u64,
+    /// When each step was.
+    times: Vec<Timestamp>,
+    /// Slots that got another owner without all that the former one had.
+    takeovers: Vec<Takeover>,
+    /// When nodes carried out that of keys which is lost and has no number.
+    lost_unnamed: BTreeMap<String, Vec<u64>>,
+    /// When a node last said that the cluster is down: the step, and the time.
+    down: Option<(u64, Timestamp)>,
+}
+
+/// A node goes away, and another has its slots.
+#[derive(Debug)]
+struct Takeover {
+    /// By slot.
+    slots: Vec<bool>,
+    /// Since when another has them, and since when every core knows.
+    since: Option<u64>,
+    known: Option<u64>,
+    /// The former owner may not have found out yet.
+    is_doubtful: bool,
+    /// Nobody refuses anything any more for what that was.
+    over: Option<u64>,
+}
+
+type Checked = Result<(), String>;
+
+impl History {
+    /// A write is about to be sent; its number goes into the value.
+    pub fn write(&mut self, sent: Sent, key: &str) -> usize {
+        self.note(sent, key, false)
+    }
+
+    /// The same for one that removes the key.
+    pub fn delete(&mut self, sent: Sent, key: &str) -> usize {
+        self.note(sent, key, true)
+    }
+
+    fn note(&mut self, sent: Sent, key: &str, deletes: bool) -> usize {
+        self.writes.push(Write {
+            sent,
+            key: key.to_owned(),
+            deletes,
+            ends: false,
+            ended_at: None,
+            fate: Fate::Open,
+            executed: None,
+            executed_at: None,
+            lost_with: None,
+        });
+        let number = self.writes.len() - 1;
+        self.by_key.entry(key.to_owned()).or_default().push(number);
+        number
+    }
+
+    /// A write will be forgotten by its store, some time after that has carried it out.
+    pub fn will_end(&mut self, write: usize) {
+        self.writes[write].ends = true;
+    }
+
+    /// A store that has carried out a write will have forgotten it by then.
+    pub fn ends_by(&mut self, write: usize, at: Timestamp) {
+        self.ends.insert((at, write));
+    }
+
+    /// Now it is that late, in this step.
+    pub fn handle_time(&mut self, now: Timestamp, step: u64) {
+        self.step = step;
+        self.times.resize(step as usize + 1, now);
+        while let Some((_, write)) = self.ends.first().copied().filter(|(at, _)| *at <= now) {
+            self.ends.pop_first();
+            self.writes[write].ended_at = Some(step);
+        }
+    }
+
+    /// A counter is about to be increased.
+    pub fn count(&mut self, key: &str) {
+        *self.counts_sent.entry(key.to_owned()).or_default() += 1;
+    }
+
+    /// The client was told.
+    pub fn settle(&mut self, write: usize, fate: Fate) -> Checked {
+        let settled = &mut self.writes[write];
+        settled.fate = fate;
+        if fate == Fate::Never && settled.executed.is_some() {
+            return Err(format!(
+                "write {write} on {} was refused as if it had never been sent, but was carried out",
+                settled.key
+            ));
+        }
+        if matches!(fate, Fate::Done(_)) && settled.executed.is_none() && !settled.deletes {
+            return Err(format!(
+                "write {write} on {} was acknowledged, but no store carried it out",
+                settled.key
+            ));
+        }
+        Ok(())
+    }
+
+    /// How long ago was something sent?
+    pub fn age(&self, sent: Sent) -> Duration {
+        let now = self.times.last().copied().unwrap_or_default();
+        self.times.get(sent.step as usize).map_or(Duration::ZERO, |at| now.since(*at))
+    }
+
+    /// Now.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// A node goes away that has these slots.
+    pub fn begin_fall(&mut self, slots: Vec<bool>) {
+        self.takeovers.push(Takeover { slots, since: None, known: None, is_doubtful: false, over: None });
+    }
+
+    /// The last that went away.
+    pub fn takeover(&self) -> usize {
+        self.takeovers.len() - 1
+    }
+
+    /// Another node has its slots. The old one may not have found out.
+    pub fn take_over(&mut self, is_doubtful: bool) {
+        let (since, last) = (self.step, self.takeovers.len() - 1);
+        let takeover = &mut self.takeovers[last];
+        (takeover.since, takeover.is_doubtful) = (Some(since), is_doubtful);
+    }
+
+    /// Every core knows of that.
+    pub fn know(&mut self, takeover: usize) {
+        self.takeovers[takeover].known = Some(self.step);
+    }
+
+    /// And nobody has to be refused for it.
+    pub fn settle_down(&mut self, takeover: usize) {
+        self.takeovers[takeover].over = Some(self.step);
+    }
+
+    /// A write is gone.
+    pub fn lose(&mut self, write: usize, takeover: usize) {
+        if let Some(write) = self.writes.get_mut(write) {
+            write.lost_with = Some(takeover);
+        }
+    }
+
+    /// A write of a key that has no number is gone: a delete, an increase.
+    pub fn lose_unnamed(&mut self, key: &str, step: u64) {
+        self.lost_unnamed.entry(key.to_owned()).or_default().push(step);
+    }
+
+    /// A node says that the cluster is down.
+    pub fn note_down(&mut self) {
+        self.down = Some((self.step, self.times.last().copied().unwrap_or_default()));
+    }
+
+    /// True if a node has said so since a request was sent, or so shortly before that its reply may have been `under_way` to weir then:
+    /// a read joins a fetch whose reply weir has not got, and is told what that says.
+    pub fn was_down(&self, sent: Sent, under_way: Duration) -> bool {
+        let sent_at = self.times.get(sent.step as usize).copied().unwrap_or_default();
+        self.down.is_some_and(|(step, at)| step > sent.step || at.after(under_way) >= sent_at)
+    }
+
+    /// May a request of these slots have come to grief because a node was away? If it has none, it is for all nodes.
+    pub fn was_in_trouble(&self, slots: &[u16], sent: Sent) -> bool {
+        self.takeovers.iter().any(|takeover| {
+            let is_touched = slots.is_empty() || slots.iter().any(|slot| takeover.slots[usize::from(*slot)]);
+            is_touched && takeover.over.is_none_or(|over| sent.step <= over)
+        })
+    }
+
+    /// May what a node carries out that was replaced be lost?
+    fn may_have_been_lost(&self, key: &str, sent: Sent, answered: u64) -> bool {
+        let lost = self.lost_unnamed.get(key);
+        lost.is_some_and(|lost| lost.iter().any(|step| (sent.step..=answered).contains(step)))
+    }
+
+    /// True if a read may have been answered by a node that does not know yet that it was replaced, and that never had this write,
+    /// because the node that replaced it carried the write out. Who sent the write may still be waiting for its reply, or may have
+    /// written without weir: the node that stood still misses it either way.
+    fn may_be_missed(&self, number: usize, read: Sent) -> bool {
+        let write = &self.writes[number];
+        let acknowledged = if let Fate::Done(step) = write.fate { Some(step) } else { None };
+        let Some(done) = write.executed_at.or(acknowledged) else { return false };
+        let mut doubtful = self.takeovers.iter().filter(|takeover| takeover.is_doubtful).peekable();
+        doubtful.peek().is_some() && {
+            let slot = usize::from(slot_of(write.key.as_bytes()));
+            doubtful.any(|takeover| {
+                let is_after = takeover.since.is_some_and(|since| done >= since);
+                takeover.slots[slot] && is_after && takeover.known.is_none_or(|known| read.step <= known)
+            })
+        }
+    }
+
+    /// A node carries a write out that has been replaced and does not know it. That may happen until all cores know.
+    pub fn carried_out_in_vain(&mut self, token: Token<'_>) -> Checked {
+        let Token { write, key, .. } = token;
+        self.executions += 1;
+        let known = self.takeovers.last().and_then(|takeover| takeover.known);
+        let Some(done) = self.writes.get_mut(write).filter(|done| done.key == key) else {
+            return Err(format!("a store was sent write {write} on {key}, which nobody made"));
+        };
+        if done.executed.replace(self.executions).is_some() {
+            return Err(format!("write {write} on {key} was carried out twice, the second time in vain"));
+        }
+        if done.fate == Fate::Never {
+            return Err(format!("write {write} on {key} was carried out in vain after it was refused"));
+        }
+        if known.is_some_and(|known| done.sent.step > known) {
+            return Err(format!(
+                "write {write} on {key} was sent to a node of which all knew that it was replaced"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A store carries a write out.
+    pub fn carried_out(&mut self, token: Token<'_>) -> Checked {
+        let Token { write, client, key } = token;
+        let Some(known) =
+            self.writes.get_mut(write).filter(|known| known.key == key && known.sent.client == client)
+        else {
+            return Err(format!(
+                "a store was sent write {write} of client {client} on {key}, which nobody made"
+            ));
+        };
+        self.executions += 1;
+        if known.executed.replace(self.executions).is_some() {
+            return Err(format!("write {write} on {key} was carried out twice"));
+        }
+        known.executed_at = Some(self.step);
+        match known.fate {
+            Fate::Never => {
+                return Err(format!("write {write} on {key} was carried out after it was refused"));
+            }
+            // Also what was on a connection that was given up comes before whatever its client sent later, or never.
+            Fate::Unknown | Fate::Open | Fate::Done(_) => {}
+        }
+        let newest = self.executed.entry((client, key.to_owned())).or_default();
+        if *newest > write {
+            return Err(format!(
+                "client {client} sent write {write} on {key} before {newest}, but it was carried out after it"
+            ));
+        }
+        *newest = write;
+        Ok(())
+    }
+
+    /// Which one it was of all that were carried out, if it was.
+    pub fn executed(&self, write: usize) -> Option<usize> {
+        self.writes.get(write)?.executed
+    }
+
+    /// A read of a key that is set and deleted as a whole.
+    pub fn check_value(&mut self, read: Sent, key: &str, found: Option<usize>) -> Checked {
+        if let Some(found) = found.filter(|found| *found < self.writes.len()) {
+            let newest = *self.seen.entry((read.client, key.to_owned())).or_insert(found);
+            let is_gone = self.writes[newest].lost_with.is_some() || self.may_be_missed(newest, read);
+            if self.writes[found].executed < self.writes[newest].executed && !is_gone {
+                return Err(format!(
+                    "{key} read as {found} by client {}, which had read {newest}",
+                    read.client
+                ));
+            }
+            self.seen.insert((read.client, key.to_owned()), found);
+        }
+        let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
+        let possible = match found {
+            Some(number) => {
+                self.check_source(read, key, number)?;
+                self.overwritten(read, numbers, Some(number)).is_none()
+            }
+            None => {
+                self.overwritten(read, numbers, None).is_none()
+                    || numbers.iter().any(|number| {
+                        let delete = &self.writes[*number];
+                        (delete.deletes || delete.ends)
+                            && delete.fate != Fate::Never
+                            && !sent_after(read, delete.sent)
+                            && self.overwritten(read, numbers, Some(*number)).is_none()
+                    })
+            }
+        };
+        if possible {
+            return Ok(());
+        }
+        let newer = self.overwritten(read, numbers, found);
+        Err(format!(
+            "{key} read as {found:?} by client {}, though {newer:?} had replaced it before",
+            read.client
+        ))
+    }
+
+    /// A read of a key that is only ever appended to.
+    pub fn check_log(&self, read: Sent, key: &str, found: &[Token<'_>]) -> Checked {
+        let mut newest_of: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        for token in found {
+            self.check_source(read, key, token.write)?;
+            if !seen.insert(token.write) {
+                return Err(format!("{key} holds write {} twice", token.write));
+            }
+            let newest = newest_of.entry(token.client).or_default();
+            if *newest > token.write {
+                return Err(format!(
+                    "{key} holds write {} of client {} behind {newest}",
+                    token.write, token.client
+                ));
+            }
+            *newest = token.write.max(*newest);
+        }
+        let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
+        let is_missing = |number: &&usize| {
+            self.done_before(**number, read) && !seen.contains(number) && !self.may_be_missed(**number, read)
+        };
+        match numbers.iter().find(is_missing) {
+            Some(missing) => Err(format!(
+                "{key} read by client {} without write {missing}, which was acknowledged before",
+                read.client
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The reply to an increase: each gets a number of its own, above all that were known before.
+    pub fn check_count(&mut self, sent: Sent, step: u64, key: &str, value: i64) -> Checked {
+        if self.may_have_been_lost(key, sent, step) {
+            return Ok(());
+        }
+        let is_left = |other: &Count| !self.may_have_been_lost(key, other.sent, other.step);
+        let counted = self.counts.get(key).map_or(&[][..], Vec::as_slice);
+        for other in counted.iter().filter(|other| is_left(other)) {
+            let before = other.step < sent.step
+                || (other.sent.client == sent.client && other.sent.sequence < sent.sequence);
+            if other.value == value || (before && other.value > value) {
+                return Err(format!(
+                    "{key} counted {value} for client {} after {} for client {}",
+                    sent.client, other.value, other.sent.client
+                ));
+            }
+        }
+        self.counts.entry(key.to_owned()).or_default().push(Count { sent, step, value });
+        let sent_so_far = self.counts_sent[key];
+        if value > sent_so_far {
+            return Err(format!("{key} counted {value} after {sent_so_far} increases were sent"));
+        }
+        Ok(())
+    }
+
+    /// An increase was refused before it could take effect.
+    pub fn never_counted(&mut self, key: &str) {
+        *self.counts_sent.get_mut(key).expect("it was sent") -= 1;
+    }
+
+    /// What a counter must lie between when all is over.
+    pub fn count_bounds(&self, key: &str) -> (i64, i64) {
+        let is_left = |count: &&Count| !self.may_have_been_lost(key, count.sent, count.step);
+        let counts = self.counts.get(key).map_or(&[][..], Vec::as_slice);
+        let least = counts.iter().filter(is_left).map(|count| count.value).max();
+        (least.unwrap_or(0), self.counts_sent.get(key).copied().unwrap_or(0))
+    }
+
+    pub fn counters(&self) -> impl Iterator<Item = &str> {
+        self.counts_sent.keys().map(String::as_str)
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.by_key.keys().map(String::as_str)
+    }
+
+    /// Was a write on this key acknowledged by then?
+    pub fn written_by(&self, key: &str, step: u64) -> bool {
+        let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
+        numbers.iter().any(|number| {
+            let write = &self.writes[*number];
+            let is_there = write.lost_with.is_none() && matches!(write.fate, Fate::Done(at) if at < step);
+            is_there && !self.may_be_missed(*number, Sent { step, ..write.sent })
+        })
+    }
+
+    /// No other client writes this key, and every write of this one on it was or will be made.
+    pub fn is_certain(&self, key: &str, client: u32) -> bool {
+        let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
+        let slot = usize::from(slot_of(key.as_bytes()));
+        if self.takeovers.iter().any(|takeover| takeover.is_doubtful && takeover.slots[slot]) {
+            return false;
+        }
+        !self.lost_unnamed.contains_key(key)
+            && numbers.iter().all(|number| {
+                let write = &self.writes[*number];
+                write.lost_with.is_none()
+                    && write.sent.client == client
+                    && !matches!(write.fate, Fate::Unknown | Fate::Never)
+            })
+    }
+
+    /// May a read have this write's value at all?
+    fn check_source(&self, read: Sent, key: &str, number: usize) -> Checked {
+        match self.writes.get(number) {
+            None => Err(format!("{key} holds write {number}, which nobody made")),
+            Some(write) if write.key != key => {
+                Err(format!("{key} holds write {number}, which was on {}", write.key))
+            }
+            Some(write) if write.ended_at.is_some_and(|ended| ended < read.step) => Err(format!(
+                "{key} read as write {number} by client {}, though its time had been over before",
+                read.client
+            )),
+            Some(Write { lost_with: Some(takeover), .. })
+                if self.takeovers[*takeover].known.is_some_and(|known| read.step > known) =>
+            {
+                Err(format!(
+                    "{key} read as write {number} by client {}, though all cores knew who has it without that",
+                    read.client
+                ))
+            }
+            Some(write) if write.fate == Fate::Never => {
+                Err(format!("{key} holds write {number}, which was refused"))
+            }
+            Some(write) if sent_after(read, write.sent) => Err(format!(
+                "{key} read as write {number}, which its client {} sent after the read",
+                read.client
+            )),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// A write that came surely after `found` (or after the beginning) and surely before the read.
+    fn overwritten(&self, read: Sent, numbers: &[usize], found: Option<usize>) -> Option<usize> {
+        numbers.iter().copied().find(|number| {
+            Some(*number) != found
+                && self.done_before(*number, read)
+                && !self.may_be_missed(*number, read)
+                && found.is_none_or(|found| self.done_before(found, self.writes[*number].sent))
+        })
+    }
+
+    /// Did this write surely take effect before something that was sent then?
+    fn done_before(&self, number: usize, later: Sent) -> bool {
+        let write = &self.writes[number];
+        let Fate::Done(step) = write.fate else { return false };
+        if write.lost_with.is_some()
+            || (write.deletes && self.may_have_been_lost(&write.key, write.sent, step))
+        {
+            return false;
+        }
+        step < later.step || (write.sent.client == later.client && write.sent.sequence < later.sequence)
+    }
+}
+
+fn sent_after(read: Sent, write: Sent) -> bool {
+    read.client == write.client && write.sequence > read.sequence
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(client: u32, sequence: u64, step: u64) -> Sent {
+        Sent { client, sequence, step }
+    }
+
+    fn acknowledged(history: &mut History, sent: Sent, step: u64) -> usize {
+        let number = history.write(sent, "k");
+        history.carried_out(Token { write: number, client: sent.client, key: "k" }).expect("first time");
+        history.settle(number, Fate::Done(step)).expect("carried out");
+        number
+    }
+
+    #[test]
+    fn a_stale_read_is_noticed() {
+        let mut history = History::default();
+        let old = acknowledged(&mut history, sent(1, 1, 1), 5);
+        let new = acknowledged(&mut history, sent(2, 1, 6), 9);
+        assert!(
+            history.check_value(sent(3, 1, 8), "k", Some(old)).is_ok(),
+            "the newer one was not acknowledged then"
+        );
+        assert!(history.check_value(sent(3, 1, 10), "k", Some(old)).is_err());
+        assert!(history.check_value(sent(3, 1, 10), "k", Some(new)).is_ok());
+        assert!(history.check_value(sent(3, 1, 10), "k", None).is_err());
+    }
+
+    /// A node that stood still and was replaced answers reads until it knows: without what its successor carried out, whether or not
+    /// that was acknowledged, and with all that was carried out before.
+    #[test]
+    fn a_node_that_does_not_know_that_it_was_replaced_misses_what_its_successor_has_done() {
+        let mut history = History::default();
+        let written = |history: &mut History, step: u64| {
+            history.handle_time(Timestamp::from_millis(step), step);
+            let number = history.write(sent(1, step, step), "k");
+            history.carried_out(Token { write: number, client: 1, key: "k" }).expect("first time");
+            number
+        };
+        let [oldest, before] = [1, 2].map(|step| written(&mut history, step));
+        history.begin_fall(vec![true; usize::from(weir::values::limits::SLOTS)]);
+        history.handle_time(Timestamp::from_millis(3), 3);
+        history.take_over(true);
+        let after = written(&mut history, 4);
+        let reads = [after, before, after, before, oldest];
+        let judged = reads.map(|found| history.check_value(sent(2, 9, 9), "k", Some(found)).is_ok());
+        assert_eq!(judged, [true, true, true, true, false], "both nodes had the newer of the first two");
+    }
+
+    #[test]
+    fn one_connection_sees_its_own_order() {
+        let mut history = History::default();
+        let first = acknowledged(&mut history, sent(1, 1, 1), 5);
+        let second = acknowledged(&mut history, sent(1, 3, 1), 5);
+        assert!(history.check_value(sent(1, 2, 1), "k", Some(first)).is_ok());
+        assert!(history.check_value(sent(1, 2, 1), "k", Some(second)).is_err(), "sent after the read");
+        assert!(history.check_value(sent(1, 4, 1), "k", Some(first)).is_err(), "replaced before the read");
+    }
+
+    #[test]
+    fn twice_and_out_of_order_are_noticed() {
+        let mut history = History::default();
+        let [first, second] = [1, 2].map(|sequence| history.write(sent(1, sequence, 1), "k"));
+        let token = |write| Token { write, client: 1, key: "k" };
+        assert!(history.carried_out(token(second)).is_ok());
+        assert!(history.carried_out(token(second)).is_err());
+        assert!(history.carried_out(token(first)).is_err());
+    }
+
+    #[test]
+    fn a_lost_append_is_noticed() {
+        let mut history = History::default();
+        let [first, second] = [1, 2].map(|sequence| acknowledged(&mut history, sent(1, sequence, 1), 5));
+        let token = |write| Token { write, client: 1, key: "k" };
+        assert!(history.check_log(sent(2, 1, 9), "k", &[token(first), token(second)]).is_ok());
+        assert!(history.check_log(sent(2, 1, 9), "k", &[token(second)]).is_err());
+        assert!(history.check_log(sent(2, 1, 9), "k", &[token(second), token(first)]).is_err());
+        assert!(history.check_log(sent(2, 1, 9), "k", &[token(first), token(first), token(second)]).is_err());
+    }
+}

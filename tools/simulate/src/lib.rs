@@ -1,0 +1,225 @@
+//! A fake world around the real composer: seeded, in virtual time, with everything that goes wrong in a real one.
+//!
+//! ```text
+//!   Client ──Socket──> Shard ──Socket──> Store          what each promises is checked as it happens:
+//!     │                 │  ^                 │           client.rs  one reply per request, in order, its own
+//!     │ Expected        mesh of batches      │           history.rs what a read may see, what may never run twice
+//!     v                 v  │                 v
+//!   history <───────── Shard ───────────> history
+//! ```
+//!
+//! One seed decides the shape (`plan.rs`), every delay, every split of bytes and every fault, so a run is repeated by
+//! its seed, and the same seed leaves the same trace.
+//!
+//! | what | file |
+//! |---|---|
+//! | what the world is like | `plan.rs` |
+//! | time, events, shards and their mesh | `world.rs` |
+//! | sockets: delays, splits, order | `network.rs` |
+//! | clients: what they send, when, how they leave | `client.rs`, `request.rs` |
+//! | stores: the embedded engine, slow and unreliable | `store.rs` |
+//! | stores that are a cluster: slots that move, what is refused, and lies | `cluster.rs` |
+//! | primaries of it that die or stand still, and replicas that take over | `falls.rs` |
+//! | who finds out where slots are, and when cores hear of it | `topology.rs` |
+//! | more is asked than stores can do: what becomes of it | `overload.rs` |
+//! | and what could have become of it | `capacity.rs` |
+//! | is this reply possible? | `expect.rs`, `history.rs`, `token.rs` |
+//! | did two runs of one seed go the same way? | `trace.rs` |
+
+mod capacity;
+mod client;
+mod cluster;
+mod expect;
+mod falls;
+mod history;
+mod network;
+pub mod overload;
+mod plan;
+mod request;
+mod store;
+mod token;
+mod topology;
+mod trace;
+mod world;
+
+use std::fmt;
+
+use overload::{Outcome, Trouble};
+use world::World;
+
+/// What a run that broke no promise did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Events, until nothing was left to happen.
+    pub steps: u64,
+    /// Replies that clients received.
+    pub replies: u64,
+    /// Those of them that were refusals.
+    pub refusals: u64,
+    /// Connections to stores that broke.
+    pub links_lost: u64,
+    /// Replies that were kept, or fetched for somebody else.
+    pub from_memory: u64,
+    /// Those of them that were answered from another core's copy.
+    pub from_copies: u64,
+    /// Requests that a node of a cluster refused because their slots are elsewhere.
+    pub redirections: u64,
+    /// Slots of a cluster that have moved.
+    pub slots_moved: u64,
+    /// How often a replica took over.
+    pub takeovers: u64,
+    /// A hash over everything that happened.
+    pub trace: u64,
+}
+
+/// A promise was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The world it happened in.
+    pub seed: u64,
+    /// The event at which it was noticed.
+    pub step: u64,
+    /// The arguments that make it happen again.
+    pub arguments: String,
+    /// What was promised, and what happened.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, step, arguments, what } = self;
+        write!(
+            out,
+            "seed {seed}, step {step}: {what}\nrepeat with: weir-simulate --seed {seed} {arguments} --narrate"
+        )
+    }
+}
+
+/// Whether a run tells what happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Voice {
+    /// Only its outcome.
+    #[default]
+    Silent,
+    /// Every event, on standard error.
+    Narrating,
+}
+
+/// Runs the world of a seed: clients keep coming for `steps` events, then the last ones leave and all must come to rest.
+pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
+    let mut world = World::new(seed, steps, voice);
+    world.run().map_err(|what| Failure {
+        seed,
+        step: world.step(),
+        arguments: format!("--steps {steps}"),
+        what,
+    })
+}
+
+/// Runs the world of a seed in which the stores are a cluster, whose slots move.
+pub fn run_clustered(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
+    let mut world = World::clustered(seed, steps, voice);
+    world.run().map_err(|what| Failure {
+        seed,
+        step: world.step(),
+        arguments: format!("--cluster --steps {steps}"),
+        what,
+    })
+}
+
+/// Runs the world of a seed in which clients ask for half as much again as stores can do, with the same promises, and says what
+/// became of their requests.
+pub fn run_overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Result<Outcome, Failure> {
+    let mut world = World::overloaded(seed, trouble, voice);
+    let arguments = format!("--overload --trouble {trouble}");
+    match world.run() {
+        Ok(_) => Ok(world.outcome()),
+        Err(what) => Err(Failure { seed, step: world.step(), arguments, what }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir::values::Tier;
+
+    const STEPS: u64 = 16_000;
+
+    #[test]
+    fn seeds_0_to_31_break_no_promise() {
+        hold(0..32);
+    }
+
+    #[test]
+    fn seeds_32_to_63_break_no_promise() {
+        hold(32..64);
+    }
+
+    #[test]
+    fn the_same_seed_leaves_the_same_trace() {
+        let [first, second] = [(); 2].map(|()| run(5, STEPS, Voice::Silent).expect("holds"));
+        assert_eq!(first, second);
+        assert_ne!(first.trace, run(6, STEPS, Voice::Silent).expect("holds").trace);
+    }
+
+    #[test]
+    fn under_half_as_much_again_as_stores_can_do_nearly_all_of_what_they_do_is_of_use() {
+        for seed in [0, 6, 10] {
+            let outcome = run_overloaded(seed, Trouble::NONE, Voice::Silent);
+            let outcome = outcome.unwrap_or_else(|failure| panic!("{failure}"));
+            assert!(outcome.goodput() >= 0.95, "seed {seed}: {outcome:?}");
+            assert!(outcome.served(Tier::Critical) >= 0.99, "seed {seed}: {outcome:?}");
+            assert!(outcome.late() <= 0.001, "seed {seed}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn stalls_late_cores_and_lost_connections_under_load_break_no_promise() {
+        for seed in [0, 2, 5] {
+            let outcome = run_overloaded(seed, Trouble::ALL, Voice::Silent);
+            outcome.unwrap_or_else(|failure| panic!("{failure}"));
+        }
+    }
+
+    #[test]
+    fn seeds_0_to_23_of_clusters_break_no_promise() {
+        let (mut moved, mut redirections, mut from_memory, mut refusals, mut replies) = (0, 0, 0, 0, 0);
+        let mut takeovers = 0;
+        for seed in 0..24 {
+            let summary =
+                run_clustered(seed, STEPS, Voice::Silent).unwrap_or_else(|failure| panic!("{failure}"));
+            moved += summary.slots_moved;
+            takeovers += summary.takeovers;
+            redirections += summary.redirections;
+            from_memory += summary.from_memory;
+            refusals += summary.refusals;
+            replies += summary.replies;
+        }
+        assert!(moved > 200 && redirections > 1_500, "{moved} slots moved, {redirections} redirections");
+        assert!(takeovers > 10, "{takeovers} takeovers");
+        assert!(from_memory > 500, "{from_memory} replies from memory");
+        assert!(replies > 2 * refusals, "{refusals} refusals in {replies} replies");
+    }
+
+    #[test]
+    fn the_same_seed_of_a_cluster_leaves_the_same_trace() {
+        let [first, second] = [(); 2].map(|()| run_clustered(3, STEPS, Voice::Silent).expect("holds"));
+        assert_eq!(first, second);
+    }
+
+    fn hold(seeds: std::ops::Range<u64>) {
+        let (mut replies, mut refusals, mut from_memory, mut from_copies) = (0, 0, 0, 0);
+        for seed in seeds {
+            let summary = run(seed, STEPS, Voice::Silent).unwrap_or_else(|failure| panic!("{failure}"));
+            replies += summary.replies;
+            refusals += summary.refusals;
+            from_memory += summary.from_memory;
+            from_copies += summary.from_copies;
+        }
+        assert!(
+            from_memory > 1_000 && from_copies > 30,
+            "{from_memory} replies from memory, {from_copies} of copies"
+        );
+        assert!(refusals > 100 && replies > 2 * refusals, "{refusals} refusals in {replies} replies");
+    }
+}

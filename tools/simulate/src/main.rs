@@ -1,0 +1,164 @@
+//! Runs simulated worlds, many of them, and says which one breaks a promise.
+
+use std::ops::Range;
+use std::process::ExitCode;
+
+use clap::Parser;
+use weir::values::Tier;
+use weir_simulate::Voice;
+use weir_simulate::overload::{Outcome, Trouble};
+
+#[derive(Parser)]
+#[command(
+    name = "weir-simulate",
+    version,
+    about = "Run weir's composer in simulated worlds and check what it promises."
+)]
+struct Flags {
+    /// The seeds to run, the second one not included; 0..1000 if nothing is said.
+    #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with = "seed")]
+    seeds: Option<(u64, u64)>,
+    /// Run this seed only.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Events in each world before its clients leave.
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    steps: u64,
+    /// Let clients ask for half as much again as stores can do, and say how much of what they can do is of use. The default is 20
+    /// seeds then.
+    #[arg(long, conflicts_with = "steps")]
+    overload: bool,
+    /// Only worlds in which the stores are a cluster: slots move between its nodes key by key, primaries die and replicas take over,
+    /// cores hear of it late, and some nodes lie. Otherwise a fifth of all worlds are such.
+    #[arg(long, conflicts_with = "overload")]
+    cluster: bool,
+    /// What goes wrong besides: none, all, or some of cold-start, late-cores, stalls and lost-links with + between them. The default
+    /// is each of them in turn, all but the cold start, and all.
+    #[arg(long, value_name = "WHAT", requires = "overload")]
+    trouble: Option<Trouble>,
+    /// The part of what stores can do, as far as cores run that ask them, that must be of use with every seed, in percent.
+    #[arg(long, value_name = "PERCENT", requires = "overload")]
+    goodput: Option<f64>,
+    /// Tell every event on standard error.
+    #[arg(long)]
+    narrate: bool,
+}
+
+/// Seeds of an overload, where none are given: each takes as long as hundreds of other worlds.
+const OVERLOADS: u64 = 20;
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let usual = if flags.overload { OVERLOADS } else { 1_000 };
+    let (first, end) = flags.seed.map_or(flags.seeds.unwrap_or((0, usual)), |seed| (seed, seed + 1));
+    let outcome =
+        if flags.overload { overload(&flags, first..end) } else { usual_worlds(&flags, first..end) };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            println!("{what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Flags {
+    fn voice(&self) -> Voice {
+        if self.narrate { Voice::Narrating } else { Voice::Silent }
+    }
+}
+
+fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
+    let Range { start: first, end } = seeds;
+    let (mut replies, mut refusals, mut links_lost, mut steps) = (0, 0, 0, 0);
+    let (mut from_memory, mut from_copies) = (0, 0);
+    let (mut redirections, mut slots_moved, mut takeovers) = (0, 0, 0);
+    let run = if flags.cluster { weir_simulate::run_clustered } else { weir_simulate::run };
+    for seed in seeds {
+        let summary = run(seed, flags.steps, flags.voice()).map_err(|failure| failure.to_string())?;
+        replies += summary.replies;
+        refusals += summary.refusals;
+        links_lost += summary.links_lost;
+        from_memory += summary.from_memory;
+        from_copies += summary.from_copies;
+        redirections += summary.redirections;
+        slots_moved += summary.slots_moved;
+        takeovers += summary.takeovers;
+        steps += summary.steps;
+        if (seed + 1 - first).is_multiple_of(100) {
+            println!("seeds {first}..{}: {replies} replies, all as promised", seed + 1);
+        }
+    }
+    println!(
+        "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {from_memory} answered from \
+         memory, {from_copies} of them from copies, {links_lost} connections to stores lost, {slots_moved} slots moved, \
+         {takeovers} takeovers, {redirections} redirections: all as promised"
+    );
+    Ok(())
+}
+
+/// One line for each trouble: what the stores did that was of use, in percent of what they could do as far as cores ran that ask
+/// them, and of what they could do at all; and what tiers were served.
+fn overload(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
+    println!(
+        "{:<28} {:>8} {:>8} {:>8} {:>11} {:>7} {:>9} {:>9} {:>9} {:>9}",
+        "trouble",
+        "goodput",
+        "least",
+        "(seed)",
+        "of capacity",
+        "late",
+        "critical",
+        "standard",
+        "batch",
+        "sheddable"
+    );
+    let mut missed = Vec::new();
+    for trouble in flags.trouble.map_or_else(Trouble::usual, |trouble| vec![trouble]) {
+        let mut outcomes: Vec<(u64, Outcome)> = Vec::new();
+        for seed in seeds.clone() {
+            let outcome = weir_simulate::run_overloaded(seed, trouble, flags.voice());
+            outcomes.push((seed, outcome.map_err(|failure| failure.to_string())?));
+        }
+        outcomes.sort_by(|(_, one), (_, other)| one.goodput().total_cmp(&other.goodput()));
+        let mean = |of: &dyn Fn(&Outcome) -> f64| {
+            100.0 * outcomes.iter().map(|(_, outcome)| of(outcome)).sum::<f64>() / outcomes.len() as f64
+        };
+        let (worst, least) = outcomes.first().expect("there is a seed");
+        print!(
+            "{:<28} {:>7.1}% {:>7.1}% {worst:>8} {:>10.1}% {:>6.2}%",
+            trouble.to_string(),
+            mean(&Outcome::goodput),
+            100.0 * least.goodput(),
+            mean(&Outcome::goodput_of_capacity),
+            mean(&Outcome::late)
+        );
+        for tier in Tier::ALL {
+            print!(" {:>8.2}%", mean(&|outcome| outcome.served(tier)));
+        }
+        println!();
+        if let Some(wanted) = flags.goodput {
+            let below = outcomes.iter().map(|(seed, outcome)| (seed, 100.0 * outcome.goodput()));
+            let below: Vec<_> = below.filter(|(_, goodput)| goodput < &wanted).collect();
+            if !below.is_empty() {
+                let seeds: Vec<_> =
+                    below.iter().map(|(seed, goodput)| format!("{seed} ({goodput:.1} %)")).collect();
+                missed.push(format!(
+                    "{trouble}: below {wanted} % are {} of {} seeds: {}",
+                    below.len(),
+                    outcomes.len(),
+                    seeds.join(", ")
+                ));
+            }
+        }
+    }
+    if missed.is_empty() { Ok(()) } else { Err(missed.join("\n")) }
+}
+
+/// `A..B`.
+fn seeds(text: &str) -> Result<(u64, u64), String> {
+    let wanted = || format!("'{text}': two numbers as in 0..1000 are wanted, the second one larger");
+    let (first, end) = text.split_once("..").ok_or_else(wanted)?;
+    let (first, end) = (first.parse().map_err(|_| wanted())?, end.parse().map_err(|_| wanted())?);
+    if first < end { Ok((first, end)) } else { Err(wanted()) }
+}

@@ -1,0 +1,621 @@
+//! A store: the embedded engine behind connections that are slow, break, and say strange things.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use super::cluster::{CLUSTER_DOWN, Cluster, Verdict};
+use super::history::History;
+use super::network::{Lane, SocketId};
+use super::plan::{Faults, Plan, Stall};
+use super::token::{token_of_word, tokens};
+use weir::protocol::command::Effect;
+use weir::protocol::{Argument, Arguments, RequestDecoder, RequestLimits, command, encode, reply};
+use weir::routing::slot_of;
+use weir::storage::{Engine, EngineLimits, Session};
+use weir::values::Random;
+use weir::values::Timestamp;
+use weir::values::time::Now;
+
+/// What a connection's request led to.
+#[derive(Debug)]
+pub(super) enum StoreAnswer {
+    Reply(Vec<u8>),
+    /// The connection breaks, after these bytes.
+    Broken(Vec<u8>),
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    frame: Vec<u8>,
+    places: Vec<Argument>,
+    is_script: bool,
+}
+
+/// What a store has done and its replica has yet to do.
+#[derive(Debug)]
+pub(super) struct Done {
+    requests: Vec<Waiting>,
+    at: Now,
+    step: u64,
+    arrives: Timestamp,
+}
+
+impl Done {
+    fn requests(&self) -> impl Iterator<Item = Arguments<'_>> {
+        self.requests.iter().map(|done| Arguments::new(&done.frame, &done.places))
+    }
+
+    /// It is lost with the store that did it.
+    pub fn is_lost(&self, history: &mut History, takeover: usize) {
+        self.requests().for_each(|arguments| lose(&arguments, self.step, history, takeover));
+    }
+}
+
+/// What stands between MULTI and EXEC.
+#[derive(Debug, Default)]
+struct Block {
+    /// Whose requests they are, once one of them tells.
+    client: Option<u32>,
+}
+
+struct Connection {
+    session: Session,
+    decoder: RequestDecoder,
+    waiting: VecDeque<Waiting>,
+    /// When the last request that came will have been carried out.
+    busy_until: Timestamp,
+    block: Option<Block>,
+    /// It was said that the next request is for a slot that is taken over; or the block, if it is one.
+    asking: bool,
+    /// The requests of the block.
+    queued: Vec<Waiting>,
+    /// The other end is gone. What had come is carried out all the same, as a store does that has read it.
+    ended: bool,
+}
+
+/// What its servers were busy with while that was counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    pub requests: u64,
+    pub took: Duration,
+    /// Requests of connections that broke: nothing came of them.
+    pub in_vain: u64,
+}
+
+pub(super) struct Store {
+    engine: Engine,
+    cursors: Cursors,
+    /// What it has done and its replica has not, if it has one; and how late that may be.
+    log: VecDeque<Done>,
+    lag: Option<Duration>,
+    to_replica: Lane,
+    connections: BTreeMap<SocketId, Connection>,
+    killed: Vec<SocketId>,
+    loading_until: Timestamp,
+    stalled_until: Timestamp,
+    /// When each of its servers is free again, where all connections share them.
+    servers: Option<Vec<Timestamp>>,
+    stall: Option<Stall>,
+    work: Work,
+    counted: Range<Timestamp>,
+    random: Random,
+    faults: Faults,
+    delay: Duration,
+}
+
+const READ_ONLY: &str = "-READONLY You can't write against a read only replica.\r\n";
+const LOADING: &[u8] = b"-LOADING Redis is loading the dataset in memory\r\n";
+
+impl Store {
+    pub fn new(mut random: Random, plan: &Plan, stall: Option<Stall>) -> Self {
+        Self {
+            engine: Engine::new(EngineLimits::with_memory(1 << 30), random.bits()),
+            cursors: Cursors::default(),
+            log: VecDeque::new(),
+            lag: plan.cluster.and_then(|moves| moves.falls).map(|falls| falls.lag),
+            to_replica: Lane::default(),
+            connections: BTreeMap::new(),
+            killed: Vec::new(),
+            loading_until: Timestamp::ZERO,
+            stalled_until: Timestamp::ZERO,
+            servers: plan.store_servers.map(|servers| vec![Timestamp::ZERO; servers]),
+            stall,
+            work: Work::default(),
+            counted: plan.load.map_or(Timestamp::ZERO..Timestamp::ZERO, |load| load.counted_from..load.until),
+            random,
+            faults: plan.faults,
+            delay: plan.store_delay,
+        }
+    }
+
+    /// From now on nothing goes wrong any more.
+    pub fn calm_down(&mut self) {
+        let none = Faults { lost_before: 0, lost_after: 0, loading: 0, stall: 0, garbage: 0, ..self.faults };
+        self.faults = Faults { refused_connect: 0, ignored_connect: 0, ..none };
+    }
+
+    /// What its servers were busy with.
+    pub fn work(&self) -> Work {
+        self.work
+    }
+
+    pub fn faults(&self) -> Faults {
+        self.faults
+    }
+
+    pub fn connected(&mut self, socket: SocketId) {
+        let connection = Connection {
+            session: Session::new(socket.0 as u64),
+            decoder: RequestDecoder::default(),
+            waiting: VecDeque::new(),
+            busy_until: Timestamp::ZERO,
+            block: None,
+            asking: false,
+            queued: Vec::new(),
+            ended: false,
+        };
+        self.connections.insert(socket, connection);
+    }
+
+    /// The store has dropped the connection.
+    pub fn disconnected(&mut self, socket: SocketId, now: Timestamp) {
+        let connection = self.connections.remove(&socket);
+        if self.counted.contains(&now) {
+            self.work.in_vain += connection.map_or(0, |connection| connection.waiting.len() as u64);
+        }
+    }
+
+    /// The store is no more, and with it all its connections.
+    pub fn forget_connections(&mut self) {
+        self.connections.clear();
+    }
+
+    /// The next of what it has done that has reached its replica by then.
+    pub fn poll_done(&mut self, by: Timestamp) -> Option<Done> {
+        let is_there = self.log.front().is_some_and(|done| done.arrives <= by);
+        if is_there { self.log.pop_front() } else { None }
+    }
+
+    /// What never reached its replica.
+    pub fn take_log(&mut self) -> VecDeque<Done> {
+        std::mem::take(&mut self.log)
+    }
+
+    /// Does what its primary has done.
+    pub fn replay(&mut self, done: &Done) {
+        for arguments in done.requests() {
+            self.engine.execute(&mut Session::new(0), arguments, done.at, &mut Vec::new());
+        }
+    }
+
+    /// It has nothing else than that store any more.
+    pub fn copy_of(&mut self, primary: &mut Self, now: Now) {
+        said(&mut self.engine, &[b"FLUSHALL"], now);
+        self.log.clear();
+        primary.log.clear();
+        for key in primary.keys(now) {
+            if let Some((value, until)) = primary.value_and_end(&key, now) {
+                self.put(&key, &value, until, now);
+            }
+        }
+    }
+
+    /// Somebody who knows nothing of weir writes to it.
+    pub fn write_beside(&mut self, key: &[u8], value: &[u8], now: Now, step: u64) {
+        let mut frame = Vec::new();
+        encode::request(&mut frame, [&b"SET"[..], key, value].into_iter());
+        let mut consumed = 0;
+        let mut decoder = RequestDecoder::default();
+        let request = decoder.next(&frame, &mut consumed, &RequestLimits::trusted(1 << 20));
+        let places = request.expect("well formed").expect("whole").arguments.places().to_vec();
+        let written = Waiting { frame, places, is_script: false };
+        let arguments = Arguments::new(&written.frame, &written.places);
+        self.engine.execute(&mut Session::new(0), arguments, now, &mut Vec::new());
+        self.note_done(vec![written], now, step);
+    }
+
+    fn note_done(&mut self, mut requests: Vec<Waiting>, at: Now, step: u64) {
+        let Some(lag) = self.lag else { return };
+        requests.retain(|done| {
+            let command = command::recognise(&Arguments::new(&done.frame, &done.places));
+            command.is_ok_and(|command| command.effect == Effect::Write)
+        });
+        if !requests.is_empty() {
+            let arrives = self.to_replica.arrival(at.monotonic, lag, &mut self.random);
+            self.log.push_back(Done { requests, at, step, arrives });
+        }
+    }
+
+    /// The other end has reset the connection while the store stood still: what lies in the socket is dropped.
+    pub fn reset_unread(&mut self, socket: SocketId) {
+        self.connections.remove(&socket);
+    }
+
+    /// The other end has closed the connection, behind everything that it sent.
+    pub fn ended(&mut self, socket: SocketId) {
+        if let Some(connection) = self.connections.get_mut(&socket) {
+            connection.ended = true;
+            if connection.waiting.is_empty() {
+                self.connections.remove(&socket);
+            }
+        }
+    }
+
+    /// A connection that another one had dropped, if any.
+    pub fn poll_killed(&mut self) -> Option<SocketId> {
+        self.killed.pop()
+    }
+
+    /// Bytes of requests. When each of them will be carried out.
+    pub fn receive(
+        &mut self,
+        socket: SocketId,
+        bytes: &[u8],
+        now: Timestamp,
+    ) -> Result<Vec<Timestamp>, String> {
+        let Some(connection) = self.connections.get_mut(&socket) else { return Ok(Vec::new()) };
+        let limits = RequestLimits::trusted(64 << 20);
+        let (mut consumed, mut times) = (0, Vec::new());
+        loop {
+            match connection.decoder.next(bytes, &mut consumed, &limits) {
+                Ok(Some(request)) => {
+                    let frame = request.arguments.frame().to_vec();
+                    let mut places = request.arguments.places().to_vec();
+                    // A script is the name of a command, which is called with its key and its arguments.
+                    let is_script = request.arguments.name() == b"EVAL";
+                    if is_script {
+                        places.remove(2);
+                        places.remove(0);
+                    }
+                    connection.waiting.push_back(Waiting { frame, places, is_script });
+                }
+                Ok(None) => break,
+                Err(error) => return Err(format!("a store was sent malformed bytes: {}", error.0)),
+            }
+            if self.random.per_mille(self.faults.stall) {
+                self.stalled_until = now.after(Duration::from_millis(self.random.between(1, 10_000)));
+            }
+            let from = now.max(self.stalled_until);
+            let done = if let Some(servers) = &mut self.servers {
+                let takes = self.delay.mul_f64(self.random.exponential());
+                if self.counted.contains(&now) {
+                    (self.work.requests, self.work.took) = (self.work.requests + 1, self.work.took + takes);
+                }
+                connection.busy_until.max(occupy(servers, from, takes, self.stall))
+            } else {
+                let takes = self.random.below(self.delay.as_nanos() as u64 + 1);
+                connection.busy_until.max(from).after(Duration::from_nanos(takes))
+            };
+            connection.busy_until = done;
+            times.push(done);
+        }
+        Ok(times)
+    }
+
+    /// It is time for the next request of a connection.
+    pub fn carry_out(
+        &mut self,
+        socket: SocketId,
+        now: Now,
+        history: &mut History,
+        cluster: Option<(&Cluster, usize)>,
+    ) -> Result<Option<StoreAnswer>, String> {
+        let answer = self.carry_out_next(socket, now, history, cluster)?;
+        while let Some(killed) = self.engine.poll_killed() {
+            let killed = SocketId(killed as usize);
+            if self.connections.remove(&killed).is_some() {
+                self.killed.push(killed);
+            }
+        }
+        // A store that finds that it cannot reply may leave the rest of what it has read.
+        let leaves = self.random.per_mille(100);
+        if self
+            .connections
+            .get(&socket)
+            .is_some_and(|known| known.ended && (leaves || known.waiting.is_empty()))
+        {
+            self.connections.remove(&socket);
+        }
+        Ok(answer)
+    }
+
+    fn carry_out_next(
+        &mut self,
+        socket: SocketId,
+        now: Now,
+        history: &mut History,
+        cluster: Option<(&Cluster, usize)>,
+    ) -> Result<Option<StoreAnswer>, String> {
+        let Some(connection) = self.connections.get_mut(&socket) else { return Ok(None) };
+        let waiting = connection.waiting.pop_front().expect("each request has its time");
+        let arguments = Arguments::new(&waiting.frame, &waiting.places);
+        if self.random.per_mille(self.faults.lost_before) {
+            return Ok(Some(StoreAnswer::Broken(Vec::new())));
+        }
+        if self.random.per_mille(self.faults.loading) {
+            self.loading_until = now.monotonic.after(Duration::from_millis(self.random.between(1, 50)));
+        }
+        check_block(connection, &arguments)?;
+        let speaks_always =
+            [&b"MULTI"[..], b"EXEC", b"HELLO", b"AUTH", b"CLIENT"].contains(&arguments.name());
+        let mut reply = Vec::new();
+        if self.loading_until > now.monotonic && !speaks_always {
+            if connection.block.is_some() {
+                spoil(&mut self.engine, &mut connection.session, now);
+            }
+            return Ok(Some(StoreAnswer::Reply(LOADING.to_vec())));
+        }
+        let mut forged = None;
+        if let Some((nodes, node)) = cluster
+            && self.random.per_mille(nodes.moves().lies)
+            && arguments.name() != b"EXEC"
+        {
+            let lie = nodes.lie(node, &arguments, &mut self.random);
+            if let Some(lie) = lie.filter(|_| connection.block.is_none()) {
+                if !waiting.is_script {
+                    connection.asking = false;
+                    return Ok(Some(StoreAnswer::Reply(lie.into_bytes())));
+                }
+                let slot = slot_of_request(&waiting.frame, &waiting.places);
+                forged = slot.filter(|slot| nodes.forge(*slot, now.monotonic)).map(|_| lie);
+            }
+        }
+        if let Some(cluster) = cluster {
+            let engine = (&mut self.engine, &mut self.random);
+            let answer = answer_as_node(connection, engine, &arguments, now, cluster)?;
+            if let Some(answer) = answer {
+                if answer.starts_with(CLUSTER_DOWN.as_bytes()) {
+                    history.note_down();
+                }
+                return Ok(Some(StoreAnswer::Reply(answer)));
+            }
+        }
+        match cluster {
+            Some(_) if arguments.name() == b"SCAN" => {
+                reply = self.cursors.scan(&mut self.engine, &arguments, now)?;
+            }
+            _ => _ = self.engine.execute(&mut connection.session, arguments, now, &mut reply),
+        }
+        if connection.block.is_some() {
+            connection.queued.push(waiting);
+        } else {
+            let queued = std::mem::take(&mut connection.queued);
+            let aborted = reply.starts_with(b"-EXECABORT");
+            let done: Vec<Waiting> =
+                queued.into_iter().filter(|_| !aborted).chain(std::iter::once(waiting.clone())).collect();
+            let slot = done.iter().find_map(|done| slot_of_request(&done.frame, &done.places));
+            let is_in_vain = cluster
+                .zip(slot)
+                .is_some_and(|((nodes, node), slot)| nodes.is_deluded(node, slot, now.monotonic));
+            for done in &done {
+                let arguments = Arguments::new(&done.frame, &done.places);
+                if is_in_vain {
+                    for token in arguments.iter().filter_map(token_of_word) {
+                        history.carried_out_in_vain(token)?;
+                    }
+                    lose(&arguments, history.step(), history, history.takeover());
+                }
+                for token in arguments.iter().filter_map(token_of_word) {
+                    if !is_in_vain {
+                        history.carried_out(token)?;
+                    }
+                    if let Some(lifetime) = lifetime_of(&arguments) {
+                        history.ends_by(token.write, now.monotonic.after(lifetime));
+                    }
+                }
+            }
+            if !is_in_vain {
+                self.note_done(done, now, history.step());
+            }
+        }
+        if let Some(forged) = forged {
+            return Ok(Some(StoreAnswer::Reply(forged.into_bytes())));
+        }
+        if self.random.per_mille(self.faults.garbage) {
+            return Ok(Some(StoreAnswer::Reply(b"what?\r\n".to_vec())));
+        }
+        if self.random.per_mille(self.faults.lost_after) {
+            let some = self.random.below(reply.len() as u64);
+            reply.truncate(some as usize);
+            return Ok(Some(StoreAnswer::Broken(reply)));
+        }
+        Ok(Some(StoreAnswer::Reply(reply)))
+    }
+
+    /// What it holds, seen from beside.
+    pub fn value(&mut self, key: &[u8], now: Now) -> Option<Vec<u8>> {
+        reply::text(&said(&mut self.engine, &[b"GET", key], now)).map(<[u8]>::to_vec)
+    }
+
+    /// All its keys.
+    pub fn keys(&mut self, now: Now) -> Vec<Vec<u8>> {
+        let told = said(&mut self.engine, &[b"KEYS", b"*"], now);
+        let keys = reply::elements(&told).expect("an array").filter_map(reply::text);
+        let mut keys: Vec<Vec<u8>> = keys.map(<[u8]>::to_vec).collect();
+        keys.sort();
+        keys
+    }
+
+    /// Does it do nothing now?
+    pub fn stands_still(&self, now: Timestamp) -> bool {
+        self.stalled_until > now
+    }
+
+    /// Does it have requests yet to carry out for slots that it takes over?
+    pub fn will_be_asked(&self) -> bool {
+        let is_asking =
+            |waiting: &Waiting| Arguments::new(&waiting.frame, &waiting.places).name() == b"ASKING";
+        self.connections.values().any(|known| known.asking || known.waiting.iter().any(is_asking))
+    }
+
+    /// A key leaves: its value, and when it ends if it does.
+    pub fn take(&mut self, key: &[u8], now: Now) -> Option<(Vec<u8>, Option<i64>)> {
+        let found = self.value_and_end(key, now)?;
+        said(&mut self.engine, &[b"DEL", key], now);
+        Some(found)
+    }
+
+    fn value_and_end(&mut self, key: &[u8], now: Now) -> Option<(Vec<u8>, Option<i64>)> {
+        let value = self.value(key, now)?;
+        let until = reply::integer(&said(&mut self.engine, &[b"PEXPIRETIME", key], now));
+        Some((value, until.filter(|until| *until > 0)))
+    }
+
+    /// A key comes.
+    pub fn put(&mut self, key: &[u8], value: &[u8], until: Option<i64>, now: Now) {
+        let until = until.map(|until| until.to_string());
+        match &until {
+            Some(until) => said(&mut self.engine, &[b"SET", key, value, b"PXAT", until.as_bytes()], now),
+            None => said(&mut self.engine, &[b"SET", key, value], now),
+        };
+    }
+}
+
+/// Cursors that the engine gave: it makes them larger than the nodes of a real cluster do, so they are told by their places here.
+#[derive(Debug, Default)]
+struct Cursors(Vec<Vec<u8>>);
+
+impl Cursors {
+    fn scan(&mut self, engine: &mut Engine, arguments: &Arguments<'_>, now: Now) -> Result<Vec<u8>, String> {
+        let mut words: Vec<&[u8]> = arguments.iter().collect();
+        let place = std::str::from_utf8(words[1]).ok().and_then(|word| word.parse::<usize>().ok());
+        let place = place.ok_or("a node was sent what is no cursor")?;
+        if let Some(place) = place.checked_sub(1) {
+            words[1] = self.0.get(place).ok_or("a node was sent a cursor that it never gave")?;
+        }
+        let told = said(engine, &words, now);
+        let mut parts = reply::elements(&told).ok_or("a page")?;
+        let next = parts.next().and_then(reply::text).ok_or("a cursor")?;
+        let mut out = Vec::new();
+        encode::array(&mut out, 2);
+        if next == b"0" {
+            encode::bulk(&mut out, b"0");
+        } else {
+            self.0.push(next.to_vec());
+            encode::bulk(&mut out, self.0.len().to_string().as_bytes());
+        }
+        out.extend_from_slice(parts.rest());
+        Ok(out)
+    }
+}
+
+/// What an engine says to words from beside.
+fn said(engine: &mut Engine, words: &[&[u8]], now: Now) -> Vec<u8> {
+    let mut frame = Vec::new();
+    encode::request(&mut frame, words.iter().copied());
+    let mut consumed = 0;
+    let mut decoder = RequestDecoder::default();
+    let request = decoder.next(&frame, &mut consumed, &RequestLimits::trusted(1 << 20));
+    let request = request.expect("well formed").expect("whole");
+    let mut out = Vec::new();
+    engine.execute(&mut Session::new(0), request.arguments, now, &mut out);
+    out
+}
+
+/// As in Redis, the block that a refused request stands in is not carried out.
+fn spoil(engine: &mut Engine, session: &mut Session, now: Now) {
+    let words: [Argument; 1] = [Argument { start: 0, length: 1 }];
+    engine.execute(session, Arguments::new(b"?", &words), now, &mut Vec::new());
+}
+
+/// What a node of a cluster says instead of carrying a request out, if it does not.
+fn answer_as_node(
+    connection: &mut Connection,
+    (engine, random): (&mut Engine, &mut Random),
+    arguments: &Arguments<'_>,
+    now: Now,
+    (cluster, node): (&Cluster, usize),
+) -> Result<Option<Vec<u8>>, String> {
+    let Connection { block, queued, session, asking, .. } = connection;
+    let was_asking = std::mem::take(asking);
+    *asking = was_asking && block.is_some();
+    let is_end = arguments.name() == b"EXEC";
+    let of_block = queued.iter().filter(|_| is_end).map(|done| Arguments::new(&done.frame, &done.places));
+    let this = (!is_end).then_some(*arguments);
+    let holds = &mut |key: &[u8]| said(engine, &[b"EXISTS", key], now) == b":1\r\n";
+    match cluster.judge((node, now.monotonic), was_asking, of_block.chain(this), holds)? {
+        Verdict::CarryOut => Ok(None),
+        Verdict::Answered(line) => {
+            *asking = arguments.name() == b"ASKING";
+            Ok(Some(line.into_bytes()))
+        }
+        Verdict::Refused(line) => {
+            let is_write = command::recognise(arguments).is_ok_and(|command| command.effect == Effect::Write);
+            let is_moved = line.starts_with("-MOVED");
+            let line = if is_moved && is_write && cluster.is_replica(node) && random.per_mille(100) {
+                READ_ONLY.to_owned()
+            } else {
+                line
+            };
+            if is_end {
+                queued.clear();
+                let words: [Argument; 1] = [Argument { start: 0, length: 7 }];
+                engine.execute(session, Arguments::new(b"DISCARD", &words), now, &mut Vec::new());
+            } else if block.is_some() {
+                spoil(engine, session, now);
+            }
+            Ok(Some(line.into_bytes()))
+        }
+    }
+}
+
+/// The slot of a request's first key.
+fn slot_of_request(frame: &[u8], places: &[Argument]) -> Option<u16> {
+    let arguments = Arguments::new(frame, places);
+    let first = command::recognise(&arguments).ok()?.first_key(&arguments).ok()??;
+    Some(slot_of(arguments.at(first)))
+}
+
+/// What a request did is lost.
+fn lose(arguments: &Arguments<'_>, step: u64, history: &mut History, takeover: usize) {
+    let written: Vec<_> = arguments.iter().filter_map(token_of_word).collect();
+    written.iter().for_each(|token| history.lose(token.write, takeover));
+    if let Ok(command) = command::recognise(arguments) {
+        let _ = command.for_each_key(arguments, &mut |index| {
+            let key = arguments.at(index);
+            if written.iter().all(|token| token.key.as_bytes() != key) {
+                history.lose_unnamed(&String::from_utf8_lossy(key), step);
+            }
+        });
+    }
+}
+
+/// After how long a store has surely forgotten what is set. It counts whole milliseconds.
+fn lifetime_of(arguments: &Arguments<'_>) -> Option<Duration> {
+    if arguments.len() != 5 || arguments.at(3) != b"PX" {
+        return None;
+    }
+    let millis: u64 = std::str::from_utf8(arguments.at(4)).ok()?.parse().ok()?;
+    Some(Duration::from_millis(millis + 1))
+}
+
+/// The server that is free first does it. When that is done; what a stall falls into takes as much longer.
+fn occupy(servers: &mut [Timestamp], from: Timestamp, takes: Duration, stall: Option<Stall>) -> Timestamp {
+    let free = servers.iter_mut().min().expect("a store has a server");
+    *free = (*free).max(from).after(takes);
+    if let Some(stall) = stall.filter(|stall| (stall.from..stall.until).contains(free)) {
+        *free = free.after(stall.until.since(stall.from));
+    }
+    *free
+}
+
+/// Between MULTI and EXEC stand the requests of one client only.
+fn check_block(connection: &mut Connection, arguments: &Arguments<'_>) -> Result<(), String> {
+    match (arguments.name(), &mut connection.block) {
+        (b"MULTI", None) => connection.block = Some(Block::default()),
+        (b"EXEC", Some(_)) => connection.block = None,
+        (b"MULTI" | b"EXEC", _) => return Err("a store was sent MULTI and EXEC that do not match".into()),
+        (_, Some(block)) => {
+            let writers = arguments.iter().skip(1).filter_map(tokens).flatten().map(|token| token.client);
+            for writer in writers {
+                let client = *block.client.get_or_insert(writer);
+                if client != writer {
+                    return Err(format!("the blocks of clients {client} and {writer} were mixed"));
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}

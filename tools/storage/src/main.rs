@@ -1,0 +1,193 @@
+//! `weir-storage`: the embedded engine as a server of its own, for tests and load runs that need a store behind weir:
+//! one with a known capacity, if that is wanted, that stalls, fails and goes away as it is told.
+
+mod script;
+mod script_file;
+mod service;
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser};
+use weir::config::Size;
+use weir::config::units::duration;
+use weir::runtime;
+use weir::storage::{Engine, EngineLimits, Service};
+
+use script::{Behaviour, Change, ClusterNodes, Phases, SERVERS_MAX, Script, ServiceTimes};
+use service::ScriptedService;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const SCRIPT: &str = "Scripted behaviour";
+
+const EXAMPLES: &str = "\
+Classes of commands: point, multi, range, scan (what only reads), write, control (PING, HELLO, INFO), or all (but control).
+Service times: 1ms, fixed:1ms, exp:MEAN, lognormal:MEDIAN:SIGMA. Durations: 500us, 10ms, 1s, 5m.
+
+A request waits in one queue until one of the servers is free, is carried out then, and its reply leaves when its service
+time is over. So the capacity is known: servers / mean service time.
+
+Examples:
+  weir-storage --servers 4 --service-time point=1ms,range=exp:5ms,write=lognormal:1ms:0.5 --per-row 1us
+                                            serves 4,000 GETs per second
+  weir-storage --script outage.toml         a file with phases, each with some of these:
+    [[phases]]
+    at = \"5s\"                               from the start of the process
+    duration = \"2s\"                         for ever, unless it is said
+    servers = 1
+    service_time = \"point=10ms\"
+    per_kib = \"10us\"
+    per_row = \"1us\"
+    errors = { kind = \"LOADING\", share = 0.3 }
+    stall = \"1s\"                            serves nothing for so long
+    slow_accept = \"100ms\"                   leaves new connections alone for so long
+    refuse_connections = true               closes new connections at once
+    outage = true                           closes and refuses all connections while the phase lasts
+  weir-storage --cluster nodes.txt --listen 127.0.0.1:7001
+                                            one node of a cluster: several of these look like a whole one
+  redis-cli -p 7380 STORAGE HELP            changes all that while it runs, and tells what reached it";
+
+/// A Redis-compatible store in memory: weir's embedded engine, standing alone.
+#[derive(Debug, Parser)]
+#[command(name = "weir-storage", version, after_help = EXAMPLES, max_term_width = 120)]
+struct StorageFlags {
+    /// Where clients connect. Port 0 takes any free port
+    #[arg(long, env = "WEIR_STORAGE_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7380")]
+    listen: SocketAddr,
+    /// What it may hold before it refuses writes
+    #[arg(long, env = "WEIR_STORAGE_MAX_BYTES", value_name = "SIZE", default_value = "1GiB")]
+    max_bytes: Size,
+    /// The largest request
+    #[arg(long, env = "WEIR_STORAGE_MAX_REQUEST_BYTES", value_name = "SIZE", default_value = "16MiB")]
+    max_request_bytes: Size,
+    #[command(flatten)]
+    script: ScriptFlags,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = SCRIPT)]
+struct ScriptFlags {
+    /// How many requests are served at the same time
+    #[arg(long, env = "WEIR_STORAGE_SERVERS", value_name = "N", default_value = "1", value_parser = servers)]
+    servers: usize,
+    /// How long each class of commands takes; those not named take no time
+    #[arg(long, env = "WEIR_STORAGE_SERVICE_TIME", value_name = "CLASS=TIME,...")]
+    service_time: Option<ServiceTimes>,
+    /// How much longer for each KiB of request and reply
+    #[arg(long, env = "WEIR_STORAGE_PER_KIB", value_name = "DURATION", default_value = "0", value_parser = duration)]
+    per_kib: Duration,
+    /// How much longer for each element of a reply
+    #[arg(long, env = "WEIR_STORAGE_PER_ROW", value_name = "DURATION", default_value = "0", value_parser = duration)]
+    per_row: Duration,
+    /// Decides every service time and every error
+    #[arg(long, env = "WEIR_STORAGE_SEED", value_name = "N", default_value = "0")]
+    seed: u64,
+    /// What changes in time: see below
+    #[arg(long, env = "WEIR_STORAGE_SCRIPT", value_name = "FILE")]
+    script: Option<PathBuf>,
+    /// Plays a node of a Redis Cluster: a file with its reply to CLUSTER NODES. Which node it is says the flag myself, or else
+    /// --listen
+    #[arg(long, env = "WEIR_STORAGE_CLUSTER", value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Whether clients may change all this, and ask what reached the store, by STORAGE commands
+    #[arg(long, env = "WEIR_STORAGE_SCRIPTABLE", value_name = "BOOL", action = ArgAction::Set)]
+    #[arg(default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    scriptable: bool,
+}
+
+impl ScriptFlags {
+    /// The script; nothing when the store just serves.
+    fn script(self, listens: SocketAddr) -> Result<Option<Script>, String> {
+        let phases = self.script.as_deref().map(script_file::read).transpose()?.unwrap_or_default();
+        let mut behaviour = Behaviour::default();
+        behaviour.apply(&Change {
+            servers: Some(self.servers),
+            service_time: self.service_time,
+            per_kib: Some(self.per_kib),
+            per_row: Some(self.per_row),
+            ..Change::default()
+        });
+        let cluster = self.cluster.as_deref().map(|path| read_cluster(path, listens)).transpose()?;
+        let plain = cluster.is_none() && behaviour == Behaviour::default() && phases == Phases::default();
+        let (seed, scriptable, listens) = (self.seed, self.scriptable, Some(listens));
+        let script = Script { behaviour, phases, seed, scriptable, cluster, listens };
+        Ok((self.scriptable || !plain).then_some(script))
+    }
+}
+
+fn read_cluster(path: &Path, listens: SocketAddr) -> Result<ClusterNodes, String> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{name} (--cluster): {error}"))?;
+    ClusterNodes::parse(&text, Some(listens)).map_err(|problem| format!("{name} (--cluster): {problem}"))
+}
+
+fn servers(text: &str) -> Result<usize, String> {
+    let servers = text.parse().ok().filter(|servers| (1..=SERVERS_MAX).contains(servers));
+    servers.ok_or_else(|| format!("a whole number from 1 to {SERVERS_MAX} is wanted"))
+}
+
+fn run(flags: StorageFlags) -> Result<(), String> {
+    let script = flags.script.script(flags.listen)?;
+    let (listen, limits) = (flags.listen, EngineLimits::with_memory(flags.max_bytes.0));
+    let request_bytes_max = flags.max_request_bytes.bytes();
+    match script {
+        None => {
+            // Unguessable, so that nobody outside can choose keys that collide.
+            let seed = RandomState::new().hash_one(std::process::id());
+            runtime::run_storage(listen, move || Service::new(Engine::new(limits, seed), request_bytes_max))
+        }
+        Some(script) => runtime::run_storage(listen, move || {
+            ScriptedService::new(Engine::new(limits, script.seed), request_bytes_max, script)
+        }),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(StorageFlags::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("weir-storage: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        StorageFlags::command().debug_assert();
+    }
+
+    #[test]
+    fn a_store_that_just_serves_has_no_script() {
+        let script = |words: &[&str]| {
+            let flags =
+                StorageFlags::try_parse_from([&["weir-storage"], words].concat()).expect("well formed");
+            flags.script.script(flags.listen).expect("no file to read")
+        };
+        assert!(script(&["--scriptable=false"]).is_none());
+        assert!(script(&[]).expect("scriptable").scriptable);
+        assert!(!script(&["--scriptable=false", "--servers", "2"]).expect("scripted").scriptable);
+    }
+
+    #[test]
+    fn complaints_name_the_flag() {
+        for (flag, value) in
+            [("--servers", "0"), ("--service-time", "point=1"), ("--per-kib", "1"), ("--seed", "x")]
+        {
+            let complaint =
+                StorageFlags::try_parse_from(["weir-storage", flag, value]).expect_err(value).to_string();
+            assert!(complaint.contains(flag) && complaint.contains(value), "{complaint}");
+        }
+    }
+}

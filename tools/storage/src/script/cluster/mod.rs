@@ -1,0 +1,214 @@
+//! A store that plays a node of a Redis Cluster: it has one node's view of a made-up cluster, and refuses what that node would.
+//! Nobody gossips: each process believes what it was told, so several may be told different things.
+//!
+//! | what | file |
+//! |---|---|
+//! | the view, in the words of `CLUSTER NODES` | `nodes.rs` |
+//! | `CLUSTER SLOTS`, `SHARDS` and others | `replies.rs` |
+//! | errors for chosen slots, at chosen requests | `refusals.rs` |
+
+mod nodes;
+mod refusals;
+mod replies;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+pub use nodes::ClusterNodes;
+use refusals::Refusals;
+pub(super) use refusals::refusal;
+
+use weir::protocol::command::{self, Class, Command, Effect, describe};
+use weir::protocol::{Arguments, Protocol, encode};
+use weir::routing::slot_of;
+use weir::storage::Session;
+
+/// How nodes are named to clients, as by `cluster-preferred-endpoint-type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Endpoints {
+    #[default]
+    Address,
+    Name,
+    /// The host that answered.
+    Unknown,
+}
+
+/// What a client of a cluster may have said of its next request, or of all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ClusterSession {
+    asking: bool,
+    readonly: bool,
+}
+
+/// What becomes of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The engine's.
+    Execute,
+    /// It is answered: the reply is written.
+    Answered,
+    /// Refused with this error line.
+    Refused(String),
+}
+
+/// The node that this store plays.
+#[derive(Clone, Debug)]
+pub(super) struct Cluster {
+    pub(super) nodes: ClusterNodes,
+    pub(super) endpoints: Endpoints,
+    pub(super) refusals: Refusals,
+    /// Requests that were refused.
+    pub(super) refused: u64,
+}
+
+impl Cluster {
+    pub(super) fn new(nodes: ClusterNodes) -> Self {
+        Self { nodes, endpoints: Endpoints::default(), refusals: Refusals::default(), refused: 0 }
+    }
+
+    /// Looks at a request whose service starts; an EXEC is about what it carries out.
+    pub(super) fn judge(
+        &mut self,
+        said: &mut ClusterSession,
+        session: &Session,
+        arguments: &Arguments<'_>,
+        holds: &mut dyn FnMut(&[u8]) -> bool,
+        out: &mut Vec<u8>,
+    ) -> Verdict {
+        let name = arguments.name().to_ascii_lowercase();
+        let (asking, transaction) = (said.asking, session.queued());
+        // It is for the next request, and for a whole transaction if that is a MULTI.
+        let goes_on = transaction.is_some() && !matches!(&*name, b"exec" | b"discard") || name == b"multi";
+        said.asking &= goes_on;
+        if transaction.is_none() && self.answers(said, &name, arguments, session.protocol(), out) {
+            return Verdict::Answered;
+        }
+        let mut wanted = Wanted::default();
+        match transaction {
+            Some(queued) if name == b"exec" => queued.for_each(|arguments| wanted.add(&arguments)),
+            _ => wanted.add(arguments),
+        }
+        match self.refusal(&wanted, asking, said.readonly, holds) {
+            None => Verdict::Execute,
+            Some(line) => {
+                self.refused += 1;
+                Verdict::Refused(line)
+            }
+        }
+    }
+
+    fn answers(
+        &mut self,
+        said: &mut ClusterSession,
+        name: &[u8],
+        arguments: &Arguments<'_>,
+        protocol: Protocol,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if !matches!(name, b"asking" | b"readonly" | b"readwrite" | b"cluster" | b"command") {
+            return false;
+        }
+        if let Err(problem) = command::recognise(arguments) {
+            encode::error(out, &problem.to_string());
+            return true;
+        }
+        match name {
+            b"asking" => said.asking = true,
+            b"readonly" => said.readonly = true,
+            b"readwrite" => said.readonly = false,
+            b"cluster" => {
+                self.reply(arguments, protocol, out);
+                return true;
+            }
+            // Clients of clusters read from it where keys stand.
+            _ => {
+                describe::answer(out, protocol, arguments);
+                return true;
+            }
+        }
+        encode::simple(out, "OK");
+        true
+    }
+
+    /// Why this node would not carry it out, if so.
+    fn refusal(
+        &mut self,
+        wanted: &Wanted,
+        asking: bool,
+        readonly: bool,
+        holds: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Option<String> {
+        let slot = wanted.slot?;
+        if wanted.is_spread {
+            return Some("CROSSSLOT Keys in request don't hash to the same slot".to_owned());
+        }
+        if let Some(line) = self.refusals.of(slot, wanted.writes) {
+            return Some(line);
+        }
+        let nodes = &self.nodes;
+        let Some(owner) = nodes.owner(slot) else {
+            return Some("CLUSTERDOWN Hash slot not served".to_owned());
+        };
+        let mut missing = || wanted.keys.iter().filter(|key| !holds(key)).count();
+        let (try_again, several) =
+            ("TRYAGAIN Multiple keys request during rehashing of slot", wanted.keys.len() > 1);
+        if owner == nodes.myself() {
+            let target = nodes.migrates_to(slot)?;
+            let missing = missing();
+            return if missing == 0 {
+                None
+            } else if missing < wanted.keys.len() {
+                Some(try_again.to_owned())
+            } else {
+                Some(format!("ASK {slot} {}", self.named(target)))
+            };
+        }
+        if asking && nodes.imports(slot) {
+            return (several && missing() > 0).then(|| try_again.to_owned());
+        }
+        let copies = nodes.primary_of(nodes.myself()) == Some(owner);
+        if copies && readonly && !wanted.writes {
+            return None;
+        }
+        Some(format!("MOVED {slot} {}", self.named(owner)))
+    }
+
+    /// `host:port`, as clients are to reach a node.
+    fn named(&self, node: usize) -> String {
+        let node = self.nodes.node(node);
+        match self.endpoints {
+            Endpoints::Address => format!("{}:{}", node.host, node.port),
+            Endpoints::Name => format!("{}:{}", node.name.as_deref().unwrap_or("?"), node.port),
+            Endpoints::Unknown => format!(":{}", node.port),
+        }
+    }
+}
+
+/// The keys of a request, or of a transaction.
+#[derive(Debug, Default)]
+struct Wanted {
+    keys: BTreeSet<Vec<u8>>,
+    slot: Option<u16>,
+    /// They are in several slots.
+    is_spread: bool,
+    writes: bool,
+}
+
+impl Wanted {
+    /// What makes no sense has no keys: the engine says what is wrong with it.
+    fn add(&mut self, arguments: &Arguments<'_>) {
+        let Ok(command) = command::recognise(arguments) else { return };
+        self.writes |= writes(command);
+        let _ = command.for_each_key(arguments, &mut |index| {
+            let key = arguments.at(index);
+            let slot = slot_of(key);
+            self.is_spread |= *self.slot.get_or_insert(slot) != slot;
+            self.keys.insert(key.to_vec());
+        });
+    }
+}
+
+fn writes(command: &Command) -> bool {
+    command.effect == Effect::Write || command.class == Class::Script
+}

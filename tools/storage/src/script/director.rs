@@ -1,0 +1,339 @@
+//! Says what happens to each request, and when: behaviour, phases, servers and figures of one scripted store.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::behaviour::{Behaviour, WorkClass};
+use super::cluster::{Cluster, ClusterNodes, ClusterSession, Verdict};
+use super::distribution::fraction;
+use super::phases::Phases;
+use super::reads::KeyNumber;
+use super::stations::Stations;
+use super::tally::Tally;
+use weir::protocol::command::{self, Effect};
+use weir::protocol::{Argument, Arguments, ReplyScanner, reply};
+use weir::storage::Session;
+use weir::values::Random;
+use weir::values::{ClientId, Timestamp};
+
+/// Requests that wait for a server, and the bytes that they hold.
+const QUEUE_MAX: usize = 1_000_000;
+const QUEUE_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// Who asks how long a key will exist has not read what it holds.
+const ASK_FOR_ITS_END: [&str; 4] = ["ttl", "pttl", "expiretime", "pexpiretime"];
+
+/// What a scripted store starts from.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    /// How it behaves outside of phases.
+    pub behaviour: Behaviour,
+    /// What changes in time.
+    pub phases: Phases,
+    /// Decides every sample.
+    pub seed: u64,
+    /// May clients change it by `STORAGE`?
+    pub scriptable: bool,
+    /// The cluster of which it plays a node.
+    pub cluster: Option<ClusterNodes>,
+    /// Where clients connect: so it finds itself among the nodes of a cluster.
+    pub listens: Option<SocketAddr>,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) visit: Visit,
+    pub(crate) frame: Vec<u8>,
+    pub(crate) places: Vec<Argument>,
+}
+
+/// Whose reply it is, and which of its replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    index: u32,
+    generation: u32,
+    pub(crate) number: u64,
+}
+
+impl Place {
+    pub(crate) fn new(client: ClientId, number: u64) -> Self {
+        Self { index: client.index, generation: client.generation, number }
+    }
+
+    pub(crate) fn client(self) -> ClientId {
+        ClientId { index: self.index, generation: self.generation }
+    }
+}
+
+/// A request in flight: its place, and the keys that it reads.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Visit {
+    pub(crate) place: Place,
+    keys: Vec<KeyNumber>,
+}
+
+/// What is to be done with a request whose turn has come.
+pub(crate) enum Turn {
+    Execute(WorkClass),
+    /// It is answered with this error line, and that takes no time.
+    Fail(&'static str),
+}
+
+pub(crate) struct Director {
+    pub(super) script: Script,
+    /// What the flags and `STORAGE SET` say; phases go before it.
+    pub(super) base: Behaviour,
+    current: Behaviour,
+    /// Up to when phases have been looked at.
+    seen: Option<Timestamp>,
+    next_edge: Option<Timestamp>,
+    outage_until: Timestamp,
+    /// An outage has begun, and nobody has closed the connections yet.
+    outage_begun: bool,
+    pub(super) stations: Stations<Job, Visit>,
+    queued_bytes: usize,
+    times: Random,
+    faults: Random,
+    pub(super) tally: Tally,
+    pub(super) cluster: Option<Cluster>,
+}
+
+impl Director {
+    pub(crate) fn new(script: Script) -> Self {
+        let mut times = Random::new(script.seed);
+        // Of its own, so that errors do not change which service times follow.
+        let faults = times.fork();
+        Self {
+            base: script.behaviour.clone(),
+            current: script.behaviour.clone(),
+            seen: None,
+            next_edge: Some(Timestamp::ZERO),
+            outage_until: Timestamp::ZERO,
+            outage_begun: false,
+            stations: Stations::new(script.behaviour.servers),
+            queued_bytes: 0,
+            times,
+            faults,
+            tally: Tally::default(),
+            cluster: script.cluster.clone().map(Cluster::new),
+            script,
+        }
+    }
+
+    /// Time has passed: phases begin and end.
+    pub(crate) fn handle_time(&mut self, now: Timestamp) {
+        if self.next_edge.is_none_or(|edge| edge > now) {
+            return;
+        }
+        for phase in self.script.phases.begun(self.seen, now) {
+            if let Some(stall) = phase.stall {
+                self.stations.stall(now, stall);
+            }
+            if let Some(duration) = phase.duration.filter(|_| phase.outage) {
+                self.outage_until = self.outage_until.max(now.after(duration));
+                self.outage_begun = true;
+            }
+        }
+        self.seen = Some(now);
+        self.next_edge = self.script.phases.next_edge(now);
+        self.refresh(now);
+    }
+
+    /// What was said has changed.
+    pub(super) fn refresh(&mut self, now: Timestamp) {
+        self.current = self.script.phases.behaviour(&self.base, now);
+        self.stations.set_servers(self.current.servers, now);
+    }
+
+    pub(super) fn begin_outage(&mut self, now: Timestamp, duration: Duration) {
+        self.outage_until = self.outage_until.max(now.after(duration));
+        self.outage_begun = true;
+    }
+
+    pub(super) fn end_outage(&mut self) {
+        self.outage_until = Timestamp::ZERO;
+        self.outage_begun = false;
+    }
+
+    /// Tells once that an outage has begun: all connections are to be closed. All that was in flight is lost.
+    pub(crate) fn take_outage(&mut self) -> bool {
+        if self.outage_begun {
+            self.tally.requests_lost += self.stations.clear() as u64;
+            self.tally.reads.leave_all();
+            self.queued_bytes = 0;
+        }
+        std::mem::take(&mut self.outage_begun)
+    }
+
+    /// May a new connection stay?
+    pub(crate) fn accepts(&mut self, now: Timestamp) -> bool {
+        let refused = self.current.refuse_connections || now < self.outage_until;
+        self.tally.connections_refused += u64::from(refused);
+        !refused
+    }
+
+    /// How long a new connection is left alone.
+    pub(crate) fn slow_accept(&self) -> Duration {
+        self.current.slow_accept
+    }
+
+    /// Would a request that arrives now start at once?
+    pub(crate) fn is_free(&self, now: Timestamp) -> bool {
+        self.stations.is_free(now)
+    }
+
+    /// A request has come in.
+    pub(crate) fn enter(&mut self, place: Place, arguments: &Arguments<'_>) -> Visit {
+        self.tally.requests += 1;
+        let mut keys = Vec::new();
+        if let Ok(command) = command::recognise(arguments)
+            && command.effect == Effect::Read
+            && !ASK_FOR_ITS_END.contains(&command.name)
+        {
+            let reads = &mut self.tally.reads;
+            // Keys that cannot be told are answered with an error.
+            let _ =
+                command.for_each_key(arguments, &mut |index| keys.extend(reads.enter(arguments.at(index))));
+        }
+        Visit { place, keys }
+    }
+
+    /// A request is over.
+    fn leave(&mut self, visit: &Visit) {
+        visit.keys.iter().for_each(|key| self.tally.reads.leave(*key));
+    }
+
+    /// A request that has to wait. Not taken when too many do: then the error line.
+    pub(crate) fn arrive(
+        &mut self,
+        visit: Visit,
+        arguments: Arguments<'_>,
+        now: Timestamp,
+    ) -> Result<(), &'static str> {
+        let bytes = held_bytes(arguments.frame(), arguments.places());
+        if self.stations.waiting() >= QUEUE_MAX || self.queued_bytes + bytes > QUEUE_BYTES_MAX {
+            self.tally.requests_refused += 1;
+            self.leave(&visit);
+            return Err("ERR too many requests wait for a server");
+        }
+        self.queued_bytes += bytes;
+        let job = Job { visit, frame: arguments.frame().to_vec(), places: arguments.places().to_vec() };
+        self.stations.arrive(job, now);
+        self.tally.queue_max = self.tally.queue_max.max(self.stations.waiting());
+        Ok(())
+    }
+
+    /// The next request that has started by now, and when.
+    pub(crate) fn next_start(&mut self, now: Timestamp) -> Option<(Job, Timestamp)> {
+        let (job, start) = self.stations.next_start(now)?;
+        self.queued_bytes -= held_bytes(&job.frame, &job.places);
+        Some((job, start))
+    }
+
+    /// A request whose turn has come: would the node of a cluster that this store plays carry it out? What is
+    /// not for the engine is over, and takes no time.
+    pub(crate) fn judge(
+        &mut self,
+        visit: &Visit,
+        said: &mut ClusterSession,
+        session: &Session,
+        arguments: &Arguments<'_>,
+        holds: &mut dyn FnMut(&[u8]) -> bool,
+        out: &mut Vec<u8>,
+    ) -> Verdict {
+        let Some(cluster) = &mut self.cluster else { return Verdict::Execute };
+        let verdict = cluster.judge(said, session, arguments, holds, out);
+        if verdict != Verdict::Execute {
+            self.tally.served += 1;
+            self.leave(visit);
+        }
+        verdict
+    }
+
+    /// A request whose turn has come: what is to be done with it.
+    pub(crate) fn turn_of(&mut self, visit: &Visit, arguments: &Arguments<'_>, start: Timestamp) -> Turn {
+        let command = command::recognise(arguments).ok();
+        let class = WorkClass::of(command);
+        self.tally.served += 1;
+        if let Some(command) = command {
+            self.tally.note_command(command.id());
+        }
+        if class == WorkClass::Control {
+            return Turn::Execute(class);
+        }
+        if let Some(errors) = self.current.errors
+            && fraction(&mut self.faults) <= errors.share()
+        {
+            self.tally.errors_injected += 1;
+            self.leave(visit);
+            return Turn::Fail(errors.kind().line());
+        }
+        visit.keys.iter().for_each(|key| self.tally.reads.note_read(*key, start));
+        Turn::Execute(class)
+    }
+
+    /// How long a request takes that got this reply.
+    pub(crate) fn service_time(&mut self, class: WorkClass, request_bytes: usize, reply: &[u8]) -> Duration {
+        let time = self.current.service_time[class as usize].sample(&mut self.times);
+        if class == WorkClass::Control {
+            return time;
+        }
+        let bytes = (request_bytes + reply.len()) as u128;
+        let for_bytes = self.current.per_kib.as_nanos() * bytes / 1024;
+        let for_rows = self.current.per_row.as_nanos() * self.rows(reply);
+        let time =
+            time + Duration::from_nanos((for_bytes + for_rows).min(u128::from(u32::MAX) * 1_000) as u64);
+        self.tally.note_service_time(time);
+        time
+    }
+
+    /// Takes a server for so long. What takes no time is over at once: then true.
+    pub(crate) fn serve(&mut self, visit: Visit, start: Timestamp, service: Duration) -> bool {
+        let busy = self.stations.in_service() + 1;
+        self.tally.concurrency_max = self.tally.concurrency_max.max(busy);
+        if service.is_zero() {
+            self.leave(&visit);
+            return true;
+        }
+        self.stations.serve(visit, start, service);
+        false
+    }
+
+    pub(crate) fn next_finished(&mut self, now: Timestamp) -> Option<Place> {
+        let visit = self.stations.next_finished(now)?;
+        self.leave(&visit);
+        Some(visit.place)
+    }
+
+    /// A request whose client is gone.
+    pub(crate) fn note_lost(&mut self, visit: &Visit) {
+        self.leave(visit);
+        self.tally.requests_lost += 1;
+    }
+
+    /// Is anything in flight?
+    pub(crate) fn is_busy(&self) -> bool {
+        self.stations.waiting() + self.stations.in_service() > 0
+    }
+
+    /// When something happens next.
+    pub(crate) fn next_event(&self) -> Option<Timestamp> {
+        [self.stations.next_event(), self.next_edge].into_iter().flatten().min()
+    }
+
+    fn rows(&self, reply: &[u8]) -> u128 {
+        if self.current.per_row.is_zero() {
+            return 0;
+        }
+        // An array says it in its first line: all of a long one would take the store's only thread a millisecond.
+        if let Some(elements) = reply::elements(reply) {
+            return elements.left() as u128;
+        }
+        let scanned = ReplyScanner::default().scan(reply);
+        scanned.ok().flatten().map_or(0, |scanned| u128::from(scanned.rows))
+    }
+}
+
+fn held_bytes(frame: &[u8], places: &[Argument]) -> usize {
+    frame.len() + size_of_val(places)
+}

@@ -1,0 +1,133 @@
+//! How long something takes: seeded samples.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use weir::values::Random;
+use weir::values::units::duration;
+
+/// No service takes longer, whatever a tail may say.
+const SERVICE_TIME_MAX: Duration = Duration::from_secs(60 * 60);
+/// Beyond, the tail is all that is left.
+const SIGMA_MAX: f64 = 5.0;
+
+/// How service times are spread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Distribution {
+    /// Always the same.
+    Fixed(Duration),
+    /// Memoryless, with this mean.
+    Exponential(Duration),
+    /// With a long tail.
+    LogNormal {
+        /// Half of the samples are below.
+        median: Duration,
+        /// The standard deviation of the logarithm. The mean is `median * exp(sigma * sigma / 2)`.
+        sigma: f64,
+    },
+}
+
+impl Distribution {
+    /// Nothing takes any time.
+    pub const NONE: Self = Self::Fixed(Duration::ZERO);
+
+    /// One sample. Only distributions that are spread ask the generator.
+    pub(super) fn sample(&self, random: &mut Random) -> Duration {
+        match self {
+            Self::Fixed(time) => *time,
+            Self::Exponential(mean) => scaled(*mean, -fraction(random).ln()),
+            Self::LogNormal { median, sigma } => scaled(*median, (sigma * normal(random)).exp()),
+        }
+    }
+}
+
+impl FromStr for Distribution {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let complaint = |problem: &str| {
+            format!(
+                "'{text}' is no service time: {problem}; 1ms, fixed:1ms, exp:MEAN or lognormal:MEDIAN:SIGMA is wanted"
+            )
+        };
+        let time = |word: &str| {
+            let time = duration(word).map_err(|problem| complaint(&format!("'{word}': {problem}")))?;
+            if time > SERVICE_TIME_MAX { Err(complaint("an hour is the most")) } else { Ok(time) }
+        };
+        match text.split(':').collect::<Vec<_>>()[..] {
+            [word] | ["fixed", word] => time(word).map(Self::Fixed),
+            ["exp", mean] => time(mean).map(Self::Exponential),
+            ["lognormal", median, sigma] => {
+                let median = time(median)?;
+                let sigma = sigma.parse().ok().filter(|sigma| (0.0..=SIGMA_MAX).contains(sigma));
+                let sigma = sigma.ok_or_else(|| complaint("SIGMA is a number from 0 to 5"))?;
+                Ok(Self::LogNormal { median, sigma })
+            }
+            _ => Err(complaint("its form is unknown")),
+        }
+    }
+}
+
+/// A number above 0 and up to 1.
+pub(super) fn fraction(random: &mut Random) -> f64 {
+    ((random.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+}
+
+/// By Box and Muller.
+fn normal(random: &mut Random) -> f64 {
+    let radius = (-2.0 * fraction(random).ln()).sqrt();
+    radius * (std::f64::consts::TAU * fraction(random)).cos()
+}
+
+fn scaled(time: Duration, factor: f64) -> Duration {
+    Duration::from_nanos((time.as_nanos() as f64 * factor).round() as u64).min(SERVICE_TIME_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLES: u32 = 200_000;
+
+    #[test]
+    fn means_are_those_asked_for() {
+        let asked =
+            [("2ms", 2.0), ("fixed:3ms", 3.0), ("exp:10ms", 10.0), ("lognormal:1ms:0.5", 0.125_f64.exp())];
+        for (text, mean_ms) in asked {
+            let distribution: Distribution = text.parse().expect("well formed");
+            let mut random = Random::new(7);
+            let total: Duration = (0..SAMPLES).map(|_| distribution.sample(&mut random)).sum();
+            let measured = total.as_secs_f64() * 1_000.0 / f64::from(SAMPLES);
+            assert!((measured / mean_ms - 1.0).abs() < 0.01, "{text}: {measured}");
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_samples() {
+        let distribution = Distribution::Exponential(Duration::from_millis(1));
+        let samples = |seed| {
+            let mut random = Random::new(seed);
+            (0..100).map(|_| distribution.sample(&mut random)).collect::<Vec<_>>()
+        };
+        assert_eq!(samples(1), samples(1));
+        assert_ne!(samples(1), samples(2));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for text in [
+            "",
+            "1",
+            "exp",
+            "exp:1",
+            "gamma:1ms",
+            "lognormal:1ms",
+            "lognormal:1ms:-1",
+            "lognormal:1ms:NaN",
+            "2h",
+        ] {
+            let complaint = text.parse::<Distribution>().expect_err(text);
+            assert!(complaint.contains(&format!("'{text}'")) && complaint.contains("wanted"), "{complaint}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What each key was read: how often, how many reads of it at the same time, and how many in one second.
+//!
+//! A read is in flight from its arrival, waiting or served, until its service is over or it is given up: what a store
+//! sees of a key that everybody wants.
+
+use std::collections::BTreeMap;
+
+use slab::Slab;
+
+use weir::values::Timestamp;
+
+/// Keys that are told apart; reads of others are counted together.
+const KEYS_MAX: usize = 1_000_000;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// What is known of one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeyReads {
+    /// Carried out.
+    pub(super) reads: u64,
+    pub(super) in_flight: u32,
+    pub(super) in_flight_max: u32,
+    /// The second in which it was read last, on the store's own clock, and how often it was in that one.
+    second: u64,
+    in_second: u64,
+    /// The most in one second.
+    pub(super) per_second_max: u64,
+}
+
+impl KeyReads {
+    fn note_read(&mut self, at: Timestamp) {
+        self.reads += 1;
+        let second = at.as_nanos() / NANOS_PER_SECOND;
+        self.in_second = if self.second == second { self.in_second + 1 } else { 1 };
+        self.second = second;
+        self.per_second_max = self.per_second_max.max(self.in_second);
+    }
+}
+
+/// By what the busiest keys are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Busiest {
+    Reads,
+    InFlight,
+}
+
+/// A key that is told apart, while any read of it is in flight.
+pub(crate) type KeyNumber = u32;
+
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    numbers: BTreeMap<Box<[u8]>, KeyNumber>,
+    figures: Slab<KeyReads>,
+    pub(super) untracked: u64,
+}
+
+impl Reads {
+    /// A read of this key has arrived. Nothing when too many keys are known.
+    pub(super) fn enter(&mut self, key: &[u8]) -> Option<KeyNumber> {
+        let number = match self.numbers.get(key) {
+            Some(number) => *number,
+            None if self.numbers.len() < KEYS_MAX => {
+                let number = self.figures.insert(KeyReads::default()) as KeyNumber;
+                self.numbers.insert(key.into(), number);
+                number
+            }
+            None => {
+                self.untracked += 1;
+                return None;
+            }
+        };
+        let key = &mut self.figures[number as usize];
+        key.in_flight += 1;
+        key.in_flight_max = key.in_flight_max.max(key.in_flight);
+        Some(number)
+    }
+
+    /// A read that has arrived is carried out.
+    pub(super) fn note_read(&mut self, number: KeyNumber, at: Timestamp) {
+        self.figures[number as usize].note_read(at);
+    }
+
+    /// A read that has arrived is over.
+    pub(super) fn leave(&mut self, number: KeyNumber) {
+        let key = &mut self.figures[number as usize];
+        debug_assert!(key.in_flight > 0, "it has arrived");
+        key.in_flight = key.in_flight.saturating_sub(1);
+    }
+
+    /// All reads that have arrived are lost.
+    pub(super) fn leave_all(&mut self) {
+        self.figures.iter_mut().for_each(|(_, key)| key.in_flight = 0);
+    }
+
+    pub(super) fn of(&self, key: &[u8]) -> KeyReads {
+        self.numbers.get(key).map(|number| self.figures[*number as usize]).unwrap_or_default()
+    }
+
+    /// The busiest keys, the first in order of bytes where they are equal.
+    pub(super) fn top(&self, count: usize, by: Busiest) -> Vec<(&[u8], u64)> {
+        let value = |number: &KeyNumber| {
+            let key = &self.figures[*number as usize];
+            if by == Busiest::Reads { key.reads } else { u64::from(key.in_flight_max) }
+        };
+        let all = self.numbers.iter().map(|(key, number)| (&**key, value(number)));
+        let mut busy: Vec<(&[u8], u64)> = all.filter(|(_, value)| *value > 0).collect();
+        busy.sort_by_key(|(_, value)| std::cmp::Reverse(*value));
+        busy.truncate(count);
+        busy
+    }
+
+    /// Starts anew. What is in flight stays in flight.
+    pub(super) fn reset(&mut self) {
+        let Self { numbers, figures, untracked } = self;
+        *untracked = 0;
+        numbers.retain(|_, number| {
+            let key = &mut figures[*number as usize];
+            *key = KeyReads { in_flight: key.in_flight, in_flight_max: key.in_flight, ..KeyReads::default() };
+            let wanted = key.in_flight > 0;
+            if !wanted {
+                figures.remove(*number as usize);
+            }
+            wanted
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: fn(u64) -> Timestamp = Timestamp::from_millis;
+
+    #[test]
+    fn the_busiest_keys_come_first() {
+        let mut reads = Reads::default();
+        for key in ["b", "a", "c", "c", "a", "c"] {
+            let number = reads.enter(key.as_bytes()).expect("few keys");
+            reads.note_read(number, AT(0));
+            reads.leave(number);
+        }
+        assert_eq!(reads.top(2, Busiest::Reads), [(&b"c"[..], 3), (b"a", 2)]);
+        reads.enter(b"b");
+        reads.enter(b"b");
+        assert_eq!(reads.top(2, Busiest::InFlight), [(&b"b"[..], 2), (b"a", 1)]);
+        assert_eq!((reads.of(b"b").reads, reads.of(b"d").reads), (1, 0));
+    }
+
+    #[test]
+    fn reads_in_flight_outlive_a_reset() {
+        let mut reads = Reads::default();
+        let (early, late) = (reads.enter(b"a").expect("few"), reads.enter(b"a").expect("few"));
+        let gone = reads.enter(b"gone").expect("few");
+        reads.leave(gone);
+        reads.leave(early);
+        assert_eq!((reads.of(b"a").in_flight, reads.of(b"a").in_flight_max), (1, 2));
+        reads.reset();
+        assert_eq!((reads.of(b"a").in_flight, reads.of(b"a").in_flight_max), (1, 1));
+        assert_eq!(reads.of(b"gone"), KeyReads::default());
+        reads.note_read(late, AT(5));
+        reads.leave(late);
+        assert_eq!((reads.of(b"a").in_flight, reads.of(b"a").reads), (0, 1));
+        reads.enter(b"a");
+        reads.leave_all();
+        assert_eq!(reads.of(b"a").in_flight, 0);
+    }
+
+    #[test]
+    fn reads_of_one_second_are_counted_together() {
+        let mut reads = Reads::default();
+        let number = reads.enter(b"k").expect("few");
+        for ms in [0, 500, 999, 1_000, 1_999, 7_000] {
+            reads.note_read(number, AT(ms));
+        }
+        assert_eq!((reads.of(b"k").reads, reads.of(b"k").per_second_max), (6, 3));
+    }
+
+    #[test]
+    fn keys_are_bounded() {
+        let mut reads = Reads::default();
+        for key in 0..=KEYS_MAX as u32 {
+            assert_eq!(reads.enter(&key.to_be_bytes()).is_some(), (key as usize) < KEYS_MAX);
+        }
+        assert_eq!(reads.untracked, 1);
+        assert!(reads.enter(&0_u32.to_be_bytes()).is_some());
+    }
+}

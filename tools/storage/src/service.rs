@@ -1,0 +1,738 @@
+//! A store told how to behave: every reply is held back until it is due.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use slab::Slab;
+use weir::protocol::{Arguments, BufferPool, Output, RequestDecoder, RequestLimits, Segment, encode};
+use weir::storage::{Disposition, Engine, Session, StoreService, Sweeper};
+use weir::values::time::Now;
+use weir::values::{Action, ClientId, Owner, Timestamp};
+
+use crate::script::{ClusterSession, Director, Effect, Pending, Place, Script, Turn, Verdict, Visit};
+
+/// A connection to a scripted store that lets this much wait for it is closed: its requests arrive when the script says.
+const OUTPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// What one connection may send before it is taken notice of.
+const EARLY_BYTES_MAX: usize = 64 * 1024 * 1024;
+const SPARE_BUFFERS_MAX: usize = 256;
+
+#[derive(Debug)]
+struct Connection {
+    generation: u32,
+    session: Session,
+    decoder: RequestDecoder,
+    output: Output,
+    sending: bool,
+    listed: bool,
+    /// Closed once everything was sent.
+    ending: bool,
+    /// Replies that the script holds back.
+    pending: Pending,
+    /// What it sent while the script leaves it alone.
+    early: Option<Early>,
+    /// What it said to a store that plays a node of a cluster.
+    cluster: ClusterSession,
+}
+
+/// One engine that behaves as a script says, and its connections.
+pub(crate) struct ScriptedService {
+    engine: Engine,
+    director: Director,
+    limits: RequestLimits,
+    connections: Slab<Connection>,
+    opened: u32,
+    pool: BufferPool,
+    to_send: VecDeque<ClientId>,
+    actions: VecDeque<Action>,
+    sweeper: Sweeper,
+    /// Connections that the script leaves alone, and until when.
+    ignored: BTreeSet<(Timestamp, Place)>,
+}
+
+impl ScriptedService {
+    /// A server without connections.
+    pub(crate) fn new(engine: Engine, request_bytes_max: usize, script: Script) -> Self {
+        Self {
+            engine,
+            director: Director::new(script),
+            limits: RequestLimits::trusted(request_bytes_max),
+            connections: Slab::new(),
+            opened: 0,
+            pool: BufferPool::new(SPARE_BUFFERS_MAX),
+            to_send: VecDeque::new(),
+            actions: VecDeque::new(),
+            sweeper: Sweeper::default(),
+            ignored: BTreeSet::new(),
+        }
+    }
+
+    /// A client has connected: it may be turned away, or have to wait.
+    fn receive_opened(&mut self, id: ClientId, now: Now) {
+        let director = &mut self.director;
+        director.handle_time(now.monotonic);
+        if !director.accepts(now.monotonic) {
+            self.close(id);
+            return;
+        }
+        let pause = director.slow_accept();
+        if !pause.is_zero()
+            && let Some(connection) = find(&mut self.connections, id)
+        {
+            connection.early = Some(Early::default());
+            self.ignored.insert((now.monotonic.after(pause), Place::new(id, 0)));
+        }
+    }
+
+    /// Bytes from a client: every whole request in them arrives at the stations.
+    fn receive(&mut self, id: ClientId, chunk: &[u8], now: Now) {
+        self.advance(now);
+        let Some(connection) = find(&mut self.connections, id) else { return };
+        if let Some(early) = &mut connection.early {
+            early.bytes.extend_from_slice(chunk);
+            if early.bytes.len() > EARLY_BYTES_MAX {
+                self.close(id);
+            }
+            return;
+        }
+        self.take_in(id, chunk, now);
+        self.advance(now);
+        self.release(id);
+    }
+
+    /// Time has passed: what has started is carried out, and what is due leaves.
+    fn advance(&mut self, now: Now) {
+        self.director.handle_time(now.monotonic);
+        if self.director.take_outage() {
+            self.close_all(None);
+        }
+        self.heed_ignored(now);
+        loop {
+            let director = &mut self.director;
+            if let Some((job, start)) = director.next_start(now.monotonic) {
+                let place = job.visit.place;
+                let wanted = find(&mut self.connections, place.client());
+                let Some(connection) = wanted.filter(|connection| connection.pending.holds(place.number))
+                else {
+                    director.note_lost(&job.visit);
+                    continue;
+                };
+                let arguments = Arguments::new(&job.frame, &job.places);
+                let mut desk = Desk { engine: &mut self.engine, director, pool: &mut self.pool };
+                desk.start(connection, job.visit, arguments, start, now);
+                self.release(place.client());
+            } else if let Some(place) = director.next_finished(now.monotonic) {
+                if let Some(connection) = find(&mut self.connections, place.client()) {
+                    connection.pending.finish(place.number);
+                }
+                self.release(place.client());
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// When `advance` should be called at the latest.
+    fn next_scripted(&self) -> Option<Timestamp> {
+        let event = self.director.next_event();
+        [event, self.ignored.first().map(|(at, _)| *at)].into_iter().flatten().min()
+    }
+
+    fn take_in(&mut self, id: ClientId, chunk: &[u8], now: Now) {
+        let Self { engine, director, connections, limits, pool, .. } = self;
+        let Some(connection) = find(connections, id) else { return };
+        let mut consumed = 0;
+        // The decoder is taken out, because what it gives borrows from it.
+        let mut decoder = std::mem::take(&mut connection.decoder);
+        let mut outage = false;
+        while !connection.ending && !outage {
+            match decoder.next(chunk, &mut consumed, limits) {
+                Ok(Some(request)) => {
+                    let mut desk = Desk { engine, director, pool };
+                    outage = desk.take_in(connection, id, request.arguments, now) == Effect::Outage;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    let mut desk = Desk { engine, director, pool };
+                    desk.answer(connection, |out| encode::error(out, &error.0));
+                    connection.ending = true;
+                }
+            }
+        }
+        connection.decoder = decoder;
+        if outage {
+            // What it asks for happens now, and only its own reply is still sent.
+            let _ = director.take_outage();
+            self.close_all(Some(id));
+        }
+    }
+
+    /// Connections whose time has come are taken notice of.
+    fn heed_ignored(&mut self, now: Now) {
+        while self.ignored.first().is_some_and(|(at, _)| *at <= now.monotonic) {
+            let Some((_, place)) = self.ignored.pop_first() else { return };
+            let id = place.client();
+            let Some(connection) = find(&mut self.connections, id) else { continue };
+            let Some(early) = connection.early.take() else { continue };
+            self.take_in(id, &early.bytes, now);
+            if early.ended {
+                self.handle_client_end(id);
+            }
+            self.release(id);
+        }
+    }
+
+    /// Moves replies that are due, and have nothing before them, to the output.
+    fn release(&mut self, id: ClientId) {
+        let Some(connection) = find(&mut self.connections, id) else { return };
+        while let Some(reply) = connection.pending.take() {
+            connection.output.append(&mut self.pool, &reply);
+            self.pool.give(reply);
+        }
+        self.after_output(id);
+    }
+
+    fn close_all(&mut self, but: Option<ClientId>) {
+        let all: Vec<ClientId> = self
+            .connections
+            .iter()
+            .map(|(index, connection)| ClientId { index: index as u32, generation: connection.generation })
+            .collect();
+        for id in all {
+            match find(&mut self.connections, id) {
+                Some(connection) if Some(id) == but => {
+                    connection.pending.clear();
+                    connection.output.append(&mut self.pool, b"+OK\r\n");
+                    connection.ending = true;
+                    self.release(id);
+                }
+                _ => self.close(id),
+            }
+        }
+    }
+
+    /// Drops the connections that were named to `CLIENT KILL ID`, with whatever they have not been answered.
+    fn drop_killed(&mut self) {
+        while let Some(killed) = self.engine.poll_killed() {
+            let mut open = self.connections.iter();
+            let found = open.find(|(_, connection)| u64::from(connection.generation) == killed);
+            if let Some((index, connection)) = found {
+                self.close(ClientId { index: index as u32, generation: connection.generation });
+            }
+        }
+    }
+
+    fn after_output(&mut self, id: ClientId) {
+        let Some(connection) = find(&mut self.connections, id) else { return };
+        let done = connection.ending
+            && connection.output.is_empty()
+            && connection.pending.is_empty()
+            && !connection.sending;
+        let held_back = connection.output.len() + connection.pending.bytes();
+        if done || held_back > OUTPUT_BYTES_MAX {
+            self.close(id);
+        } else if !connection.output.is_empty() && !connection.sending && !connection.listed {
+            connection.listed = true;
+            self.to_send.push_back(id);
+        }
+    }
+
+    fn close(&mut self, id: ClientId) {
+        self.handle_client_lost(id);
+        self.actions.push_back(Action::Close(Owner::Client(id)));
+    }
+}
+
+impl StoreService for ScriptedService {
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn handle_client_opened(&mut self, now: Now) -> ClientId {
+        self.opened = self.opened.wrapping_add(1);
+        let generation = self.opened;
+        let index = self.connections.insert(Connection {
+            generation,
+            session: Session::new(u64::from(generation)),
+            decoder: RequestDecoder::default(),
+            output: Output::default(),
+            sending: false,
+            listed: false,
+            ending: false,
+            pending: Pending::default(),
+            early: None,
+            cluster: ClusterSession::default(),
+        });
+        let id = ClientId { index: index as u32, generation };
+        self.receive_opened(id, now);
+        id
+    }
+
+    fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) {
+        self.receive(id, chunk, now);
+        self.drop_killed();
+    }
+
+    fn handle_client_end(&mut self, id: ClientId) {
+        let Some(connection) = find(&mut self.connections, id) else { return };
+        if let Some(early) = &mut connection.early {
+            early.ended = true;
+        } else {
+            connection.ending = true;
+            self.after_output(id);
+        }
+    }
+
+    fn handle_client_lost(&mut self, id: ClientId) {
+        if find(&mut self.connections, id).is_some() {
+            let mut connection = self.connections.remove(id.index as usize);
+            connection.output.clear(&mut self.pool);
+        }
+    }
+
+    fn handle_transmitted(&mut self, id: ClientId, segment: Segment) {
+        self.pool.give_segment(segment);
+        if let Some(connection) = find(&mut self.connections, id) {
+            connection.sending = false;
+            self.after_output(id);
+        }
+    }
+
+    fn handle_turn_end(&mut self, now: Now) {
+        self.advance(now);
+        self.drop_killed();
+        self.sweeper.handle_turn_end(&mut self.engine, now);
+    }
+
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        [self.sweeper.deadline(), self.next_scripted()].into_iter().flatten().min()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.director.is_busy()
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        while let Some(id) = self.to_send.pop_front() {
+            let Some(connection) = find(&mut self.connections, id) else { continue };
+            connection.listed = false;
+            if !connection.sending
+                && let Some(segment) = connection.output.take()
+            {
+                connection.sending = true;
+                return Some((Owner::Client(id), segment));
+            }
+        }
+        None
+    }
+}
+
+/// What came from a client before it was taken notice of.
+#[derive(Debug, Default)]
+struct Early {
+    bytes: Vec<u8>,
+    /// It will send no more.
+    ended: bool,
+}
+
+/// Where requests are taken in and carried out.
+struct Desk<'a> {
+    engine: &'a mut Engine,
+    director: &'a mut Director,
+    pool: &'a mut BufferPool,
+}
+
+impl Desk<'_> {
+    fn take_in(
+        &mut self,
+        connection: &mut Connection,
+        id: ClientId,
+        arguments: Arguments<'_>,
+        now: Now,
+    ) -> Effect {
+        if Director::answers(&arguments) {
+            let protocol = connection.session.protocol();
+            let mut reply = self.pool.take();
+            let effect = self.director.command(&arguments, protocol, now.monotonic, &mut reply);
+            fill(connection, reply);
+            return effect;
+        }
+        let place = Place::new(id, connection.pending.promise());
+        let visit = self.director.enter(place, &arguments);
+        if self.director.is_free(now.monotonic) {
+            self.start(connection, visit, arguments, now.monotonic, now);
+        } else if let Err(line) = self.director.arrive(visit, arguments, now.monotonic) {
+            let mut reply = self.pool.take();
+            encode::error(&mut reply, line);
+            connection.pending.fill(place.number, reply);
+            connection.pending.finish(place.number);
+        }
+        Effect::None
+    }
+
+    /// Carries out a request whose service starts, and takes a server for it.
+    fn start(
+        &mut self,
+        connection: &mut Connection,
+        visit: Visit,
+        arguments: Arguments<'_>,
+        start: Timestamp,
+        now: Now,
+    ) {
+        let place = visit.place;
+        let mut reply = self.pool.take();
+        let engine = &mut *self.engine;
+        let verdict = self.director.judge(
+            &visit,
+            &mut connection.cluster,
+            &connection.session,
+            &arguments,
+            &mut |key| engine.holds(key, now),
+            &mut reply,
+        );
+        if let Verdict::Refused(line) = &verdict {
+            connection.session.refuse(&arguments);
+            encode::error(&mut reply, line);
+        }
+        if verdict != Verdict::Execute {
+            connection.pending.fill(place.number, reply);
+            connection.pending.finish(place.number);
+            return;
+        }
+        match self.director.turn_of(&visit, &arguments, start) {
+            Turn::Fail(line) => {
+                connection.session.refuse(&arguments);
+                encode::error(&mut reply, line);
+                connection.pending.fill(place.number, reply);
+                connection.pending.finish(place.number);
+            }
+            Turn::Execute(class) => {
+                let disposition = self.engine.execute(&mut connection.session, arguments, now, &mut reply);
+                let service = self.director.service_time(class, arguments.frame().len(), &reply);
+                connection.pending.fill(place.number, reply);
+                if self.director.serve(visit, start, service) {
+                    connection.pending.finish(place.number);
+                }
+                if disposition == Disposition::Close {
+                    connection.ending = true;
+                    connection.pending.cut_behind(place.number);
+                }
+            }
+        }
+    }
+
+    /// A reply that leaves as soon as those before it have.
+    fn answer(&mut self, connection: &mut Connection, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut reply = self.pool.take();
+        write(&mut reply);
+        fill(connection, reply);
+    }
+}
+
+fn fill(connection: &mut Connection, reply: Vec<u8>) {
+    let number = connection.pending.promise();
+    connection.pending.fill(number, reply);
+    connection.pending.finish(number);
+}
+
+fn find(connections: &mut Slab<Connection>, id: ClientId) -> Option<&mut Connection> {
+    connections.get_mut(id.index as usize).filter(|connection| connection.generation == id.generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use weir::storage::EngineLimits;
+
+    use crate::script::{Behaviour, Change, Errors, Phase, Phases, Script};
+
+    /// A scripted service whose clients speak inline, and the milliseconds on its clock.
+    struct Bench {
+        service: ScriptedService,
+        now: Now,
+        closed: Vec<ClientId>,
+    }
+
+    impl Bench {
+        fn new(servers: usize, service_time: &str, phases: Vec<Phase>) -> Self {
+            let mut behaviour = Behaviour::default();
+            let service_time = Some(service_time.parse().expect("well formed"));
+            behaviour.apply(&Change { servers: Some(servers), service_time, ..Change::default() });
+            let phases = Phases::new(phases).expect("few");
+            let script = Script { behaviour, phases, seed: 3, scriptable: true, ..Script::default() };
+            let engine = Engine::new(EngineLimits::with_memory(u64::MAX), 1);
+            let service = ScriptedService::new(engine, 1 << 20, script);
+            Self { service, now: Now::default(), closed: Vec::new() }
+        }
+
+        fn open(&mut self) -> ClientId {
+            self.service.handle_client_opened(self.now)
+        }
+
+        fn send(&mut self, id: ClientId, lines: &str) {
+            self.service.handle_client_bytes(id, lines.replace('|', "\r\n").as_bytes(), self.now);
+        }
+
+        fn wait_ms(&mut self, ms: u64) {
+            self.now.monotonic = self.now.monotonic.after(Duration::from_millis(ms));
+            self.service.handle_turn_end(self.now);
+        }
+
+        /// What has left since the last time, of all clients.
+        fn sent(&mut self) -> String {
+            let mut text = String::new();
+            while let Some((Owner::Client(id), segment)) = self.service.poll_transmit() {
+                text.push_str(&String::from_utf8_lossy(&segment.bytes()).replace("\r\n", "|"));
+                self.service.handle_transmitted(id, Segment::Gathered(Vec::new()));
+            }
+            while let Some(action) = self.service.poll_action() {
+                if let Action::Close(Owner::Client(id)) = action {
+                    self.closed.push(id);
+                }
+            }
+            text
+        }
+
+        /// The reply to one command, which is answered at once.
+        fn ask(&mut self, id: ClientId, line: &str) -> String {
+            self.send(id, &format!("{line}|"));
+            self.sent()
+        }
+
+        fn figure(&mut self, name: &str) -> u64 {
+            let id = self.open();
+            let figures = self.ask(id, "STORAGE STATS");
+            let words: Vec<&str> = figures.split('|').collect();
+            let at =
+                words.iter().position(|word| *word == name).unwrap_or_else(|| panic!("{name} in {figures}"));
+            words[at + 1][1..].parse().expect("a number")
+        }
+    }
+
+    #[test]
+    fn replies_leave_when_they_are_due_and_in_order() {
+        let mut bench = Bench::new(2, "point=10ms,write=1ms", Vec::new());
+        let client = bench.open();
+        bench.send(client, "SET k v|GET k|GET k|GET k|PING|");
+        assert_eq!(bench.sent(), "");
+        assert_eq!(bench.service.poll_deadline(), Some(Timestamp::from_millis(1)));
+        assert_eq!((bench.figure("concurrency"), bench.figure("queue")), (2, 3));
+        bench.wait_ms(1);
+        assert_eq!(bench.sent(), "+OK|");
+        // The first GET began with the SET, the second behind it: 10 and 11 ms.
+        bench.wait_ms(9);
+        assert_eq!(bench.sent(), "$1|v|");
+        bench.wait_ms(1);
+        assert_eq!(bench.sent(), "$1|v|");
+        bench.wait_ms(9);
+        assert_eq!(bench.sent(), "$1|v|+PONG|");
+        assert!(!bench.service.is_busy());
+        assert_eq!((bench.figure("requests"), bench.figure("replies"), bench.figure("queue_max")), (5, 5, 3));
+        assert_eq!(bench.ask(client, "STORAGE READS k"), ":3|");
+        assert_eq!(bench.ask(client, "STORAGE COMMANDS"), "*6|$3|get|:3|$4|ping|:1|$3|set|:1|");
+    }
+
+    #[test]
+    fn a_storage_command_works_at_once_and_its_reply_keeps_its_place() {
+        let mut bench = Bench::new(1, "point=10ms", Vec::new());
+        let (client, other) = (bench.open(), bench.open());
+        bench.send(client, "GET k|STORAGE STALL 50ms|GET k|");
+        assert_eq!(bench.sent(), "");
+        assert_eq!(bench.ask(other, "STORAGE READS k"), ":1|");
+        bench.wait_ms(59);
+        assert_eq!(bench.sent(), "");
+        bench.wait_ms(1);
+        assert_eq!(bench.sent(), "$-1|+OK|");
+        bench.wait_ms(10);
+        assert_eq!(bench.sent(), "$-1|");
+    }
+
+    #[test]
+    fn an_outage_loses_what_is_under_way() {
+        let mut bench = Bench::new(1, "all=10ms", Vec::new());
+        let (client, operator) = (bench.open(), bench.open());
+        bench.send(client, "SET a 1|SET b 1|");
+        assert_eq!(bench.ask(operator, "STORAGE OUTAGE 1s"), "+OK|");
+        assert_eq!(bench.sent(), "");
+        assert_eq!(bench.closed.len(), 2);
+        let refused = bench.open();
+        assert_eq!(bench.sent(), "");
+        assert_eq!(bench.closed.pop(), Some(refused));
+        bench.wait_ms(1_000);
+        let client = bench.open();
+        bench.send(client, "EXISTS a b|");
+        bench.wait_ms(10);
+        // The first had begun, the second had not.
+        assert_eq!(bench.sent(), ":1|");
+        assert_eq!((bench.figure("requests_lost"), bench.figure("connections_refused")), (2, 1));
+    }
+
+    #[test]
+    fn phases_come_and_go() {
+        let errors = Errors::new("BUSY".parse().expect("known"), 1.0).ok();
+        let second = Duration::from_secs(1);
+        let phases = vec![
+            Phase {
+                at: second,
+                duration: Some(second),
+                change: Change { errors, ..Change::default() },
+                ..Phase::default()
+            },
+            Phase { at: second * 3, duration: Some(second), outage: true, ..Phase::default() },
+        ];
+        let mut bench = Bench::new(1, "all=0", phases);
+        let client = bench.open();
+        assert_eq!(bench.ask(client, "GET k"), "$-1|");
+        bench.wait_ms(1_000);
+        assert!(bench.ask(client, "GET k").starts_with("-BUSY "));
+        assert!(
+            bench
+                .ask(client, "MULTI|SET k v|EXEC")
+                .ends_with("|-EXECABORT Transaction discarded because of previous errors.|")
+        );
+        assert_eq!(bench.ask(client, "PING"), "+PONG|");
+        bench.wait_ms(1_000);
+        assert_eq!(bench.ask(client, "GET k"), "$-1|");
+        assert_eq!(bench.service.poll_deadline(), Some(Timestamp::from_millis(3_000)));
+        bench.wait_ms(1_000);
+        assert_eq!(bench.sent(), "");
+        assert_eq!(bench.closed, [client]);
+    }
+
+    #[test]
+    fn shares_of_errors_and_service_times_follow_the_seed() {
+        let run = || {
+            let mut bench = Bench::new(3, "point=exp:2ms", Vec::new());
+            let client = bench.open();
+            assert_eq!(bench.ask(client, "STORAGE SET ERRORS LOADING 0.3"), "+OK|");
+            bench.send(client, &"GET k|".repeat(1_000));
+            let mut trace = Vec::new();
+            while let Some(at) = bench.service.poll_deadline() {
+                bench.now.monotonic = at;
+                bench.service.handle_turn_end(bench.now);
+                trace.push((at, bench.sent()));
+            }
+            (trace, bench.figure("errors_injected"))
+        };
+        let (trace, errors) = run();
+        assert!((250..350).contains(&errors), "{errors}");
+        assert_eq!((trace, errors), run());
+    }
+
+    #[test]
+    fn slow_accept_leaves_a_connection_alone_for_a_while() {
+        let mut bench = Bench::new(1, "all=0", Vec::new());
+        let client = bench.open();
+        assert_eq!(bench.ask(client, "STORAGE SLOW-ACCEPT 100ms"), "+OK|");
+        let late = bench.open();
+        bench.send(late, "SET k v|GET k|");
+        bench.service.handle_client_end(late);
+        bench.wait_ms(99);
+        assert_eq!(bench.ask(client, "GET k"), "$-1|");
+        bench.wait_ms(1);
+        assert_eq!(bench.sent(), "+OK|$1|v|");
+        assert_eq!(bench.closed, [late]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_and_named() {
+        let mut bench = Bench::new(1, "all=0", Vec::new());
+        let client = bench.open();
+        for (line, wanted) in [
+            ("STORAGE", "Try STORAGE HELP"),
+            ("STORAGE NOPE 1", "'NOPE 1' is no STORAGE command"),
+            ("STORAGE STALL 1", "needs a unit"),
+            ("STORAGE STALL 0", "above 0"),
+            ("STORAGE SET SERVERS 0", "'0': a whole number from 1 to"),
+            ("STORAGE SET ERRORS LOADING 2", "from 0 to 1"),
+            ("STORAGE SET ERRORS SMOKE 0.1", "one of LOADING, BUSY"),
+            ("STORAGE SET SERVICE-TIME dot 1ms", "one of point, multi"),
+            ("STORAGE SET SERVICE-TIME point 1", "needs a unit"),
+            ("STORAGE SET COLOUR red", "SERVICE-TIME CLASS TIME"),
+            ("STORAGE TOP 5 size", "'size': READS or IN-FLIGHT is wanted"),
+            ("STORAGE KEY", "Try STORAGE HELP"),
+        ] {
+            let reply = bench.ask(client, line);
+            assert!(reply.starts_with("-ERR ") && reply.contains(wanted), "{line}: {reply}");
+        }
+    }
+
+    #[test]
+    fn closing_words_and_half_closed_connections_get_their_replies() {
+        let mut bench = Bench::new(1, "point=10ms", Vec::new());
+        let (client, half) = (bench.open(), bench.open());
+        bench.send(client, "GET k|QUIT|GET k|");
+        bench.send(half, "GET k|");
+        bench.service.handle_client_end(half);
+        bench.wait_ms(10);
+        assert_eq!(bench.sent(), "$-1|+OK|");
+        bench.wait_ms(10);
+        assert_eq!(bench.sent(), "$-1|");
+        assert_eq!(bench.closed, [client, half]);
+        assert_eq!(bench.figure("requests_lost"), 1);
+    }
+
+    #[test]
+    fn reads_of_a_key_are_in_flight_from_their_arrival_to_their_end() {
+        let mut bench = Bench::new(2, "point=10ms,multi=10ms", Vec::new());
+        let (client, leaver, operator) = (bench.open(), bench.open(), bench.open());
+        let told = |bench: &mut Bench| bench.ask(operator, "STORAGE KEY k").replace('|', " ");
+        bench.send(client, "GET k|MGET k j|SET k v|GET k|");
+        bench.send(leaver, "GET k|");
+        let wanted = |reads, in_flight, most| {
+            format!(
+                "*8 $5 reads :{reads} $9 in_flight :{in_flight} $13 in_flight_max :{most} $14 per_second_max :{reads} "
+            )
+        };
+        // Two are served, the write and two more reads wait.
+        assert_eq!(told(&mut bench), wanted(2, 4, 4));
+        bench.service.handle_client_lost(leaver);
+        bench.wait_ms(10);
+        bench.sent();
+        assert_eq!(told(&mut bench), wanted(3, 1, 4));
+        assert_eq!(bench.ask(operator, "STORAGE TOP 1 in-flight"), "*1|*2|$1|k|:4|");
+        bench.ask(operator, "STORAGE READS-RESET");
+        assert_eq!(told(&mut bench), wanted(0, 1, 1));
+        bench.wait_ms(10);
+        bench.sent();
+        assert_eq!(told(&mut bench), wanted(0, 0, 1));
+        assert!(bench.ask(operator, "STORAGE SERVICE-TIMES").contains("|$5|count|:4|"));
+    }
+
+    #[test]
+    fn nothing_is_in_flight_after_an_outage_an_error_or_a_read_that_takes_no_time() {
+        let mut bench = Bench::new(1, "point=10ms", Vec::new());
+        let (client, operator) = (bench.open(), bench.open());
+        bench.send(client, "GET k|GET k|");
+        bench.ask(operator, "STORAGE OUTAGE 1ms");
+        bench.wait_ms(1);
+        let client = bench.open();
+        assert!(bench.ask(client, "STORAGE KEY k").contains("|$9|in_flight|:0|$13|in_flight_max|:2|"));
+        bench.ask(client, "STORAGE SET ERRORS BUSY 1");
+        bench.ask(client, "GET k");
+        assert!(bench.ask(client, "STORAGE KEY k").contains("|$9|in_flight|:0|"));
+        bench.ask(client, "STORAGE SET ERRORS OFF");
+        bench.ask(client, "STORAGE SET SERVICE-TIME all 0");
+        assert_eq!(bench.ask(client, "GET z"), "$-1|");
+        assert!(bench.ask(client, "STORAGE KEY z").contains("|:1|$9|in_flight|:0|$13|in_flight_max|:1|"));
+    }
+
+    #[test]
+    fn resetting_starts_anew() {
+        let mut bench = Bench::new(1, "point=10ms", Vec::new());
+        let client = bench.open();
+        assert_eq!(bench.ask(client, "STORAGE SET SERVICE-TIME all 0"), "+OK|");
+        assert_eq!(bench.ask(client, "GET k"), "$-1|");
+        assert_eq!(bench.ask(client, "STORAGE TOP"), "*1|*2|$1|k|:1|");
+        assert_eq!(bench.ask(client, "STORAGE RESET"), "+OK|");
+        assert_eq!(bench.ask(client, "STORAGE TOP 5"), "*0|");
+        assert_eq!(bench.ask(client, "GET k"), "");
+        bench.wait_ms(10);
+        assert_eq!(bench.sent(), "$-1|");
+    }
+}
