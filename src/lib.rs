@@ -8,5 +8,5 @@ pub mod routing;
 #[cfg(feature = "runtime")]
 pub mod runtime;
 pub mod shard;
-pub mod storage;
+pub mod store;
 pub mod values;

@@ -11,10 +11,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("protocol", &["values"]),
     ("routing", &["values", "protocol"]),
     ("policy", &["values"]),
-    ("storage", &["values", "protocol", "routing"]),
+    ("store", &["values", "protocol", "routing"]),
     ("shard", &["values", "config", "protocol", "routing", "policy"]),
-    ("control", &["values", "config", "protocol", "routing", "policy", "shard", "storage"]),
-    ("runtime", &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage"]),
+    ("control", &["values", "config", "protocol", "routing", "policy", "shard", "store"]),
+    ("runtime", &["values", "config", "protocol", "routing", "policy", "shard", "control", "store"]),
 ];
 
 /// Files of `tools/`, by how their paths begin, and the rooms and tools that they may name. The first row that fits a file is its own.
@@ -29,10 +29,10 @@ const TOOLS: &[(&str, &[&str])] = &[
     ("load/src/", &["values", "protocol", "client"]),
     ("pages/src/", &["config"]),
     ("simulate/src/main.rs", &["values", "simulate"]),
-    ("simulate/src/", &["values", "config", "protocol", "routing", "policy", "shard", "control", "storage"]),
-    ("storage/src/main.rs", &["config", "storage", "runtime"]),
+    ("simulate/src/", &["values", "config", "protocol", "routing", "policy", "shard", "control", "store"]),
+    ("storage/src/main.rs", &["config", "store", "runtime"]),
     ("storage/src/script_file.rs", &["config"]),
-    ("storage/src/", &["values", "protocol", "routing", "storage"]),
+    ("storage/src/", &["values", "protocol", "routing", "store"]),
 ];
 
 /// The stages of `src/shard`, and those whose names none of its files may know.

@@ -311,7 +311,7 @@ mod tests {
     use super::*;
     use crate::control::{EventLoopFigures, ShardReport};
     use crate::shard::Counter;
-    use crate::storage::EngineStatistics;
+    use crate::store::EngineStatistics;
     use crate::values::{TenantId, Usage};
 
     fn shown(route: Route, facts: &ProcessFacts, totals: Option<&Totals>) -> Response {

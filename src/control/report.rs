@@ -8,7 +8,7 @@ use crate::routing::cluster::Map;
 use crate::shard::{
     BulkheadFigures, Counters, HotFigures, HotKey, Pressures, ReaderFigures, ServiceTimes, Shard, UserFigures,
 };
-use crate::storage::EngineStatistics;
+use crate::store::EngineStatistics;
 use crate::values::StoreVersion;
 
 /// One shard's figures at one moment.

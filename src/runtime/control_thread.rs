@@ -34,7 +34,7 @@ use crate::control::{
 };
 use crate::protocol::{Protocol, encode};
 use crate::shard::{ClientsAsked, Explained, Question, ReplyTo};
-use crate::storage::EngineStatistics;
+use crate::store::EngineStatistics;
 use crate::values::allowance::Report;
 use crate::values::{ShardId, Timestamp};
 

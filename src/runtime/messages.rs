@@ -40,7 +40,7 @@ use crate::control::explain_page::ExplainQuery;
 use crate::control::{Exchange, QuotaSource, ShardReport};
 use crate::routing::cluster::{Map, ReplicaState};
 use crate::shard::{ClientsAsked, ClientsTold, Explained, Question, ReplyTo, Session};
-use crate::storage::EngineStatistics;
+use crate::store::EngineStatistics;
 use crate::values::allowance::Report;
 use crate::values::{BackendId, Grant, ShardId, StoreVersion, Timestamp};
 

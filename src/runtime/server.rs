@@ -55,7 +55,7 @@ use crate::shard::{
     AdmissionSettings, BackendSettings, ClientLimits, Doubt, HotSettings, Limiter, Mode, OverloadSettings,
     Shard, ShardSettings,
 };
-use crate::storage::{Engine, EngineLimits, Service, StoreService};
+use crate::store::{Engine, EngineLimits, Service, StoreService};
 use crate::values::allowance::lease_of;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS, TENANTS_MAX};
 use crate::values::{Random, ServerAddress, ShardId, StoreVersion};

@@ -13,7 +13,7 @@ use super::driver::{Application, Connector, Driver, Entrance};
 use super::messages::{Mailbox, ToControl};
 use super::park::{Parking, SHALLOW_SLEEP};
 use crate::protocol::Segment;
-use crate::storage::StoreService;
+use crate::store::StoreService;
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, Loss, Owner};
 

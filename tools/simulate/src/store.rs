@@ -12,7 +12,7 @@ use super::token::{token_of_word, tokens};
 use weir::protocol::command::Effect;
 use weir::protocol::{Argument, Arguments, RequestDecoder, RequestLimits, command, encode, reply};
 use weir::routing::slot_of;
-use weir::storage::{Engine, EngineLimits, Session};
+use weir::store::{Engine, EngineLimits, Session};
 use weir::values::Random;
 use weir::values::Timestamp;
 use weir::values::time::Now;

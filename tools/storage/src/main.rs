@@ -15,7 +15,7 @@ use clap::{ArgAction, Args, Parser};
 use weir::config::Size;
 use weir::config::units::duration;
 use weir::runtime;
-use weir::storage::{Engine, EngineLimits, Service};
+use weir::store::{Engine, EngineLimits, Service};
 
 use script::{Behaviour, Change, ClusterNodes, Phases, SERVERS_MAX, Script, ServiceTimes};
 use service::ScriptedService;

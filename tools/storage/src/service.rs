@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use slab::Slab;
 use weir::protocol::{Arguments, BufferPool, Output, RequestDecoder, RequestLimits, Segment, encode};
-use weir::storage::{Disposition, Engine, Session, StoreService, Sweeper};
+use weir::store::{Disposition, Engine, Session, StoreService, Sweeper};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, Owner, Timestamp};
 
@@ -447,7 +447,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use weir::storage::EngineLimits;
+    use weir::store::EngineLimits;
 
     use crate::script::{Behaviour, Change, Errors, Phase, Phases, Script};
 

@@ -12,7 +12,7 @@ use super::stations::Stations;
 use super::tally::Tally;
 use weir::protocol::command::{self, Effect};
 use weir::protocol::{Argument, Arguments, ReplyScanner, reply};
-use weir::storage::Session;
+use weir::store::Session;
 use weir::values::Random;
 use weir::values::{ClientId, Timestamp};
 

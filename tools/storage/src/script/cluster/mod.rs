@@ -22,7 +22,7 @@ pub(super) use refusals::refusal;
 use weir::protocol::command::{self, Class, Command, Effect, describe};
 use weir::protocol::{Arguments, Protocol, encode};
 use weir::routing::slot_of;
-use weir::storage::Session;
+use weir::store::Session;
 
 /// How nodes are named to clients, as by `cluster-preferred-endpoint-type`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 use weir::protocol::{RequestDecoder, RequestLimits};
 use weir::routing::cluster::View;
-use weir::storage::{Engine, EngineLimits};
+use weir::store::{Engine, EngineLimits};
 use weir::values::ServerAddress;
 use weir::values::time::Now;
 

@@ -110,7 +110,7 @@ fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
 
     #[test]
     fn bits_count_from_the_left() {

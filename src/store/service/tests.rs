@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Service, StoreService};
-use crate::storage::{Engine, EngineLimits};
+use crate::store::{Engine, EngineLimits};
 use crate::values::Random;
 use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENGINE_OUTPUT_BYTES_HELD};
 use crate::values::time::Now;

@@ -249,7 +249,7 @@ fn quit(call: &mut Call<'_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
 
     #[test]
     fn a_client_shakes_hands() {

@@ -458,7 +458,7 @@ fn incrbyfloat(call: &mut Call<'_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
 
     #[test]
     fn conditions_decide_about_a_write() {

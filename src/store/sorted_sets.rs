@@ -345,7 +345,7 @@ fn write_listed_score(out: &mut Reply<'_>, ranking: &Ranking, score: f64) {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
 
     #[test]
     fn scores_are_added_under_conditions() {

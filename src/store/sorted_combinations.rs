@@ -288,7 +288,7 @@ fn store_combined(call: &mut Call<'_>, combination: Combination) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
 
     #[test]
     fn scores_are_weighed_and_aggregated() {

@@ -189,7 +189,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
     use crate::values::Random;
 
     #[test]

@@ -12,7 +12,7 @@
 
 use super::{Service, find};
 use crate::protocol::encode;
-use crate::storage::Disposition;
+use crate::store::Disposition;
 use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENGINE_OUTPUT_BYTES_HELD};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};

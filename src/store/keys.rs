@@ -199,7 +199,7 @@ fn reference_count(value: &Value) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
     use crate::values::Random;
     use std::collections::BTreeSet;
 

@@ -318,7 +318,7 @@ fn sscan(call: &mut Call<'_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
 
     #[test]
     fn sets_combine() {

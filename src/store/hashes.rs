@@ -234,7 +234,7 @@ fn hrandfield(call: &mut Call<'_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
 
     #[test]
     fn fields_come_and_go_with_their_key() {

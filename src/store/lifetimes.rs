@@ -153,7 +153,7 @@ fn persist(call: &mut Call<'_>) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
     use crate::values::Random;
     use std::collections::BTreeMap;
 

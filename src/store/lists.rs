@@ -342,7 +342,7 @@ fn lpos_options(call: &Call<'_>) -> Result<Search, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
 
     #[test]
     fn items_move_between_ends() {

@@ -350,7 +350,7 @@ fn remove(call: &mut Call<'_>, by: By) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::bench::Bench;
+    use crate::store::bench::Bench;
     use crate::values::Random;
     use std::collections::BTreeMap;
 
