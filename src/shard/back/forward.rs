@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::link::{Link, LinkState, Odd, Pending, Purpose};
 use super::readers::patient_until;
-use super::slots::{PRIMARY, behind_role};
+use super::slots::{Heard, PRIMARY, behind_role};
 use super::unanswered::Tries;
 use super::{Back, Replies};
 use crate::policy::window::{KINDS, Sample};
@@ -251,7 +251,8 @@ impl Back {
                 self.leave_window(env, connection, &pending, now);
                 self.note_health(env, connection, &pending, (scanned, end), now);
                 if !self.is_done(connection, scanned)
-                    && self.is_refused_for_another(env, connection, &pending, (scanned, end), replies, now)
+                    && self.redirect_if_refused(env, connection, &pending, (scanned, end), replies, now)
+                        == Heard::Redirected
                 {
                     return self.take_no_reply(env, connection, pending);
                 }
@@ -261,7 +262,7 @@ impl Back {
                 self.leave_window(env, connection, &pending, now);
                 self.note_health(env, connection, &pending, (scanned, end), now);
                 if self.slots.is_some() {
-                    self.is_refused_for_another(env, connection, &pending, (scanned, end), replies, now);
+                    self.redirect_if_refused(env, connection, &pending, (scanned, end), replies, now);
                 }
                 self.take_no_reply(env, connection, pending);
                 if !self.links[connection.0 as usize].only_reads {

@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::bulkhead::Bulkhead;
 use super::forward::track_of;
 use super::link::{Link, LinkState, Pending, Purpose, whole};
-use super::unanswered::Tries;
+use super::unanswered::{Sent, Tries};
 use super::{Back, Replies, turn_away};
 use crate::policy::retry_budget::RetryBudget;
 use crate::protocol::command::{Class, Effect};
@@ -90,6 +90,35 @@ pub(super) struct Held {
     /// It is not known yet whether who refused it was right.
     doubted: Option<Doubted>,
     /// The error by which a node that is down refused it: its client is told that when the time is over.
+    words: Option<Arc<[u8]>>,
+}
+
+/// What the reply to a request came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// The reply is its answer.
+    Answered,
+    /// It was not carried out, and is seen to: it is held, goes elsewhere, or its client was told why it goes no further.
+    Redirected,
+}
+
+/// A request that a node has refused.
+#[derive(Debug)]
+struct Refused {
+    /// What travels with it from now on.
+    envelope: Envelope,
+    frame: Vec<u8>,
+    /// As it was sent.
+    sent: Sent,
+    /// The node.
+    sender: BackendId,
+}
+
+/// What is known of a refused request, besides when it was tried: see [`Held`].
+#[derive(Debug, Default)]
+struct Until {
+    ask: Option<(BackendId, Timestamp)>,
+    doubted: Option<Doubted>,
     words: Option<Arc<[u8]>>,
 }
 
@@ -477,9 +506,9 @@ impl Back {
         is_done
     }
 
-    /// The reply to a request has come. True if that says that it was not carried out, and it is seen to.
+    /// The reply to a request has come. If that says that it was not carried out, it goes on, later or elsewhere, or is turned away.
     #[inline(never)]
-    pub(super) fn is_refused_for_another(
+    pub(super) fn redirect_if_refused(
         &mut self,
         env: &mut Env,
         connection: ConnectionId,
@@ -487,7 +516,7 @@ impl Back {
         (scanned, end): (&Scanned, &[u8]),
         replies: &mut impl Replies,
         now: Now,
-    ) -> bool {
+    ) -> Heard {
         if self.readers.is_some() {
             let link = &self.links[connection.0 as usize];
             if link.only_reads {
@@ -495,7 +524,8 @@ impl Back {
                 if let Some(slots) = &mut self.slots {
                     slots.is_touched |= slot.is_some_and(|slot| slots.is_held(slot));
                 }
-                return self.is_asked_of_owner(env, connection, pending, (scanned, end), replies, now);
+                let is_asked = self.is_asked_of_owner(env, connection, pending, (scanned, end), replies, now);
+                return if is_asked { Heard::Redirected } else { Heard::Answered };
             }
             self.hear_owner(connection, pending, now);
         }
@@ -519,17 +549,17 @@ impl Back {
                 .as_ref()
                 .zip(link.unanswered.next_slot())
                 .is_some_and(|(slots, slot)| slots.is_held(slot));
-        let Some((sent, frame)) = link.unanswered.pop(is_wanted) else { return false };
+        let Some((sent, frame)) = link.unanswered.pop(is_wanted) else { return Heard::Answered };
         let (sender, bulkhead) = (link.backend, link.bulkhead);
-        let Some(slots) = self.slots.as_mut() else { return false };
+        let Some(slots) = self.slots.as_mut() else { return Heard::Answered };
         slots.is_touched |= is_wanted;
         let to = match pending.purpose {
             Purpose::Answer(to) => to,
             Purpose::Abandoned(to) if refused.is_none() => {
                 slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
-                return false;
+                return Heard::Answered;
             }
-            _ => return false,
+            _ => return Heard::Answered,
         };
         if sent.slot() == PRIMARY && step.is_some() {
             if let Some(node) = slots.key_of(sender) {
@@ -537,10 +567,10 @@ impl Back {
             }
             replies.note(env, to, Note::NotPrimary);
             turn_away(env, replies, (to, sender, pending.tier), NotSent::NotPrimary, now);
-            return true;
+            return Heard::Redirected;
         }
         if sent.slot() >= SLOTS {
-            return false;
+            return Heard::Answered;
         }
         if (is_down || is_sick)
             && let Some(node) = slots.key_of(sender)
@@ -552,91 +582,28 @@ impl Back {
         }
         let Some(refused) = refused else {
             slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
-            return false;
+            return Heard::Answered;
         };
         let route = Route { backend: sender, track: track_of(bulkhead), ..sent.envelope.route };
-        let envelope = Envelope { route, ..sent.envelope };
-        if is_down {
-            let tries = sent.tries.once_more(now.monotonic);
-            let again_at = slots.down_until(sent.slot(), pending.sent_at, now.monotonic).1;
-            let has_time =
-                again_at < envelope.deadline && now.monotonic.since(tries.held_since) < SLOT_HELD_MAX;
-            // A reply that is kept of a hot key may be told at once instead.
-            let is_spared = pending.effect == Effect::Read
-                && (to.flight_id().is_some() || envelope.touches.is_reported())
-                && !env.quotas.stale_on_error_max().is_zero();
-            let may_be_held = has_time && !is_spared && error.len() <= REFUSAL_KEPT_BYTES_MAX;
-            if !may_be_held || !slots.has_room_for(frame.len()) {
-                if slots.is_held(sent.slot()) {
-                    slots.hear_down(
-                        (sent.slot(), sender),
-                        &error[..error.len().min(REFUSAL_KEPT_BYTES_MAX)],
-                        pending.sent_at,
-                        now.monotonic,
-                    );
-                }
-                return false;
-            }
-            let reasoned = link.reasoned_abort(end);
-            let words = reasoned.as_deref().unwrap_or(&error);
-            let words = slots.hear_down((sent.slot(), sender), words, pending.sent_at, now.monotonic);
-            env.counters.add(Counter::RefusedClusterDown, 1);
-            let (frame, requests) = as_asked(&frame, usize::from(sent.requests), to);
-            let message = Stored::of(frame, &mut env.pool);
-            slots.hold(Held {
-                envelope,
-                message,
-                requests,
-                tries,
-                ask: None,
-                doubted: None,
-                words: Some(words),
-            });
-            return true;
+        let request = Refused { envelope: Envelope { route, ..sent.envelope }, frame, sent, sender };
+        if !is_down {
+            slots.redirect(env, refused, &request, pending.class, replies, now);
+            return Heard::Redirected;
         }
-        env.counters.add(Counter::Redirections, 1);
-        let tries = if refused == NodeRefusal::TryAgain {
-            env.counters.add(Counter::RefusedTryAgain, 1);
-            sent.tries.once_more(now.monotonic)
-        } else {
-            sent.tries.elsewhere(now.monotonic)
-        };
-        let is_known = slots.judge(refused, (sent.slot(), sender), pending.class, now.monotonic);
-        let (ask, doubted) = match is_known {
-            Some(Way::Owner) => (None, None),
-            Some(Way::Ask(backend)) => (Some((backend, now.monotonic)), None),
-            Some(Way::AfterRefresh) => {
-                let (version, by_owner) = (slots.map.version(), slots.map.owner(sent.slot()) == Some(sender));
-                (None, Some(Doubted { version, at: now.monotonic, by_owner }))
+        if !slots.may_wait(env, &request, pending, now.monotonic) || error.len() > REFUSAL_KEPT_BYTES_MAX {
+            if slots.is_held(request.sent.slot()) {
+                let words = &error[..error.len().min(REFUSAL_KEPT_BYTES_MAX)];
+                slots.hear_down((request.sent.slot(), sender), words, pending.sent_at, now.monotonic);
             }
-            None => {
-                slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
-                return give_up_on(env, &envelope, replies, now);
-            }
-        };
-        if tries.hops > HOPS_MAX || !slots.has_room_for(frame.len()) {
-            if pending.class == Class::Script {
-                slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
-            }
-            return give_up_on(env, &envelope, replies, now);
+            return Heard::Answered;
         }
-        if refused == NodeRefusal::TryAgain
-            && to.flight_id().is_none()
-            && slots.hold_apart(env, &envelope, &frame, tries)
-        {
-            return true;
-        }
-        let pause = match refused {
-            NodeRefusal::TryAgain => pause_not_yet(tries.waits),
-            // Each of many may be sent on.
-            NodeRefusal::Ask { .. } if to.piece_of().is_some() => Duration::ZERO,
-            _ => doubled(PAUSE_FIRST, tries.hops.saturating_sub(1)).min(PAUSE_MAX),
-        };
-        slots.pause(sent.slot(), now.monotonic.after(pause));
-        let (frame, requests) = as_asked(&frame, usize::from(sent.requests), to);
-        let message = Stored::of(frame, &mut env.pool);
-        slots.hold(Held { envelope, message, requests, tries, ask, doubted, words: None });
-        true
+        let reasoned = link.reasoned_abort(end);
+        let words = reasoned.as_deref().unwrap_or(&error);
+        let words = slots.hear_down((request.sent.slot(), sender), words, pending.sent_at, now.monotonic);
+        env.counters.add(Counter::RefusedClusterDown, 1);
+        let tries = request.sent.tries.once_more(now.monotonic);
+        slots.hold_refused(env, &request, tries, Until { words: Some(words), ..Until::default() });
+        Heard::Redirected
     }
 
     /// The end of a turn: slots of which nothing is in flight any more are let go.
@@ -783,11 +750,6 @@ fn doubled(first: Duration, times: u8) -> Duration {
     if times == 0 { Duration::ZERO } else { first * (1 << (times - 1).min(10)) }
 }
 
-fn give_up_on(env: &mut Env, envelope: &Envelope, replies: &mut impl Replies, now: Now) -> bool {
-    turn_away(env, replies, envelope.addressee(), NotSent::Redirects, now);
-    true
-}
-
 /// Does a node say that it copies another?
 fn is_replica(role: &[u8]) -> bool {
     let first = reply::elements(role).and_then(|mut parts| parts.next()).and_then(reply::text);
@@ -858,6 +820,80 @@ impl Slots {
             }
             _ => None,
         }
+    }
+
+    /// A node that is down has refused a request. May that wait for it, as far as its time and what is held go?
+    fn may_wait(&self, env: &Env, request: &Refused, pending: &Pending, now: Timestamp) -> bool {
+        let (envelope, slot) = (&request.envelope, request.sent.slot());
+        let tries = request.sent.tries.once_more(now);
+        let again_at = self.down_until(slot, pending.sent_at, now).1;
+        let has_time = again_at < envelope.deadline && now.since(tries.held_since) < SLOT_HELD_MAX;
+        // A reply that is kept of a hot key may be told at once instead.
+        let is_spared = pending.effect == Effect::Read
+            && (envelope.reply_to.flight_id().is_some() || envelope.touches.is_reported())
+            && !env.quotas.stale_on_error_max().is_zero();
+        has_time && !is_spared && self.has_room_for(request.frame.len())
+    }
+
+    /// A node has refused a request because its keys are elsewhere, or not all there: it goes on when it may, or is turned away.
+    fn redirect(
+        &mut self,
+        env: &mut Env,
+        refused: NodeRefusal<'_>,
+        request: &Refused,
+        class: Class,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let Refused { envelope, frame, sent, sender } = request;
+        let (to, slot) = (envelope.reply_to, sent.slot());
+        let says_try_again = refused == NodeRefusal::TryAgain;
+        env.counters.add(Counter::Redirections, 1);
+        let tries = if says_try_again {
+            env.counters.add(Counter::RefusedTryAgain, 1);
+            sent.tries.once_more(now.monotonic)
+        } else {
+            sent.tries.elsewhere(now.monotonic)
+        };
+        let until = match self.judge(refused, (slot, *sender), class, now.monotonic) {
+            Some(Way::Owner) => Until::default(),
+            Some(Way::Ask(backend)) => Until { ask: Some((backend, now.monotonic)), ..Until::default() },
+            Some(Way::AfterRefresh) => {
+                let (version, by_owner) = (self.map.version(), self.map.owner(slot) == Some(*sender));
+                let doubted = Some(Doubted { version, at: now.monotonic, by_owner });
+                Until { doubted, ..Until::default() }
+            }
+            None => {
+                self.note_carried_out(env.pieces.connection(to), to, slot, frame);
+                return turn_away(env, replies, envelope.addressee(), NotSent::Redirects, now);
+            }
+        };
+        if tries.hops > HOPS_MAX || !self.has_room_for(frame.len()) {
+            if class == Class::Script {
+                self.note_carried_out(env.pieces.connection(to), to, slot, frame);
+            }
+            return turn_away(env, replies, envelope.addressee(), NotSent::Redirects, now);
+        }
+        if says_try_again && to.flight_id().is_none() && self.hold_apart(env, envelope, frame, tries) {
+            return;
+        }
+        let pause = match refused {
+            NodeRefusal::TryAgain => pause_not_yet(tries.waits),
+            // Each of many may be sent on.
+            NodeRefusal::Ask { .. } if to.piece_of().is_some() => Duration::ZERO,
+            _ => doubled(PAUSE_FIRST, tries.hops.saturating_sub(1)).min(PAUSE_MAX),
+        };
+        self.pause(slot, now.monotonic.after(pause));
+        self.hold_refused(env, request, tries, until);
+    }
+
+    /// A request that a node has refused is held.
+    fn hold_refused(&mut self, env: &mut Env, request: &Refused, tries: Tries, until: Until) {
+        let Refused { envelope, frame, sent, .. } = request;
+        let (frame, requests) = as_asked(frame, usize::from(sent.requests), envelope.reply_to);
+        let message = Stored::of(frame, &mut env.pool);
+        let Until { ask, doubted, words } = until;
+        self.hold(Held { envelope: *envelope, message, requests, tries, ask, doubted, words });
     }
 
     /// Nothing of a slot is sent before that time.
