@@ -30,7 +30,7 @@
 //! | the keys of a message that names several | `reach.rs` |
 //! | a request that goes on key by key, because its slot is half moved | `pieces.rs` |
 //! | what became of it, why it went no further, and what its client's core is told besides | `outcome.rs`, `refusal.rs`, `note.rs` |
-//! | what was written since when, as all cores see it, and what one lends another of hot keys | `versions.rs`, `copy.rs` |
+//! | what was written since when, and told last, as all cores see it, and what one lends another of hot keys | `versions.rs`, `last_told.rs`, `copy.rs` |
 //! | what is left of a connection that was given up | `fence.rs` |
 //! | what only the control executor knows | `question.rs` |
 
@@ -45,6 +45,7 @@ mod front;
 mod gate;
 mod health;
 mod hot;
+mod last_told;
 mod message;
 mod note;
 mod outcome;

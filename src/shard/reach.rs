@@ -1,6 +1,6 @@
 //! The keys of a message. It is taken apart once more where it has several, because they do not travel beside it.
 
-use crate::protocol::command::{self, Class, Effect};
+use crate::protocol::command::{self, Class, Effect, Flags};
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
 
 /// A request whose keys cannot be told.
@@ -43,6 +43,50 @@ pub fn for_each_written_key(
         let is_told = called.is_ok() && (count > 0 || command.class == Class::Script);
         if is_told { Ok(()) } else { Err(Untold) }
     })
+}
+
+/// A key that is read in a transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Inner<'a> {
+    /// The place of the request's reply in that of `EXEC`.
+    pub element: u32,
+    /// The place of the key's value in that reply, if the request asks for the values of keys.
+    pub part: Option<u32>,
+    /// The key.
+    pub key: &'a [u8],
+    /// The request.
+    pub frame: &'a [u8],
+}
+
+/// Calls `each` with every key that a transaction reads by a request for its value, or by one of which replies are kept. Any other
+/// message has none.
+pub fn for_each_inner_read(message: &[u8], bytes_max: usize, each: &mut impl FnMut(Inner<'_>)) {
+    let mut next: Option<u32> = None;
+    // What cannot be told says so as a write: nothing that is kept is good then.
+    let _: Result<(), Untold> = for_each_request(message, bytes_max, &mut |arguments| {
+        let command = command::recognise(arguments).map_err(|_| Untold)?;
+        let Some(element) = next.replace(next.map_or(0, |next| next + 1)) else {
+            return if command.name == "multi" { Ok(()) } else { Err(Untold) };
+        };
+        if !command.flags.contains(Flags::CACHEABLE) {
+            return Ok(());
+        }
+        let asks_for_values = command.name == "mget";
+        let (mut keys, mut only) = (0, None);
+        let called = command.for_each_key(arguments, &mut |index| {
+            let key = arguments.at(index);
+            let inner = |part| Inner { element, part, key, frame: arguments.frame() };
+            if asks_for_values {
+                each(inner(Some(keys)));
+            }
+            only = (keys == 0 && !asks_for_values).then(|| inner(None));
+            keys += 1;
+        });
+        if let Some(inner) = only {
+            each(inner);
+        }
+        called.map_err(|_| Untold)
+    });
 }
 
 fn for_each_request(
@@ -120,6 +164,33 @@ mod tests {
         let block = ["MULTI", "GET x", "SET a 1", "DEL b c", "EXEC"];
         assert_eq!(written(&block, false), Ok(["a", "b", "c"].map(str::to_owned).into()));
         assert_eq!(written(&["MULTI", "SET a 1", "FLUSHALL", "EXEC"], false), Err(Untold));
+    }
+
+    #[test]
+    fn a_block_says_what_it_reads_of_which_replies_are_kept_and_where_those_stand() {
+        let block = [
+            "MULTI",
+            "GET a",
+            "SET b 1",
+            "MGET c a",
+            "HGET d f",
+            "EXISTS e",
+            "EXISTS e f",
+            "SORT_RO g",
+            "EXEC",
+        ];
+        let mut read = Vec::new();
+        for_each_inner_read(&message(&block), 1 << 20, &mut |inner| {
+            let names = [inner.key, inner.frame].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+            assert!(inner.frame.starts_with(b"*") && names[1].contains(&names[0]));
+            read.push((inner.element, inner.part, names[0].clone()));
+        });
+        let read: Vec<_> = read.iter().map(|(element, part, key)| (*element, *part, key.as_str())).collect();
+        let told = [(0, None, "a"), (2, Some(0), "c"), (2, Some(1), "a"), (3, None, "d"), (4, None, "e")];
+        assert_eq!(read, told);
+        for other in [&["GET a"][..], &["GET a", "GET b"], &["EVAL code 1 a"], &["NOSUCH"], &["MULTI"]] {
+            for_each_inner_read(&message(other), 1 << 20, &mut |inner| panic!("{other:?}: {inner:?}"));
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::last_told::LastTold;
 use crate::values::BackendId;
 
 /// Cells that keys share.
@@ -23,6 +24,8 @@ const BEGAN: u64 = UNDER_WAY + 1;
 #[derive(Debug)]
 pub struct Versions {
     cells: Box<[AtomicU64]>,
+    /// What was told last of keys.
+    pub last_told: LastTold,
 }
 
 /// One cell.
@@ -60,7 +63,7 @@ impl Versions {
     /// Nothing was written yet.
     pub fn new(backends: u16) -> Self {
         let cells = std::iter::repeat_with(AtomicU64::default).take(CELLS + usize::from(backends)).collect();
-        Self { cells }
+        Self { cells, last_told: LastTold::default() }
     }
 
     /// A write begins: to be called before its bytes leave.
@@ -72,6 +75,12 @@ impl Versions {
     pub fn end(&self, cell: Cell) {
         let before = self.at(cell).fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
+    }
+
+    /// Something else has written: as a write that is over.
+    pub fn pass(&self, cell: Cell) {
+        self.begin(cell);
+        self.end(cell);
     }
 
     /// A write that began turns out never to have been carried out, and never will be: it is as if it had not begun. What was read before

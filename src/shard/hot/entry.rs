@@ -11,6 +11,7 @@ use crate::policy::hot_keys::{Access, HotId};
 use crate::protocol::Protocol;
 use crate::shard::copy::Copy;
 use crate::shard::counters::Counter;
+use crate::shard::last_told::Told;
 use crate::shard::request::{Envelope, FlightId, NOBODY, Overdue, Route};
 use crate::shard::settings::HotSettings;
 use crate::shard::versions::{Cell, Snapshot, Versions};
@@ -557,7 +558,7 @@ impl Entry {
         &mut self,
         id: FlightId,
         flight: &Flight,
-        reply: &[u8],
+        (reply, told): (&[u8], Told),
         (settings, fits): (&HotSettings, bool),
         now: Timestamp,
     ) -> Counter {
@@ -586,6 +587,9 @@ impl Entry {
         };
         let good_until = flight.sent_at.after(lifetime);
         if !flight.is_kept || good_until <= now || !is_plain(reply) || !fits {
+            return Counter::HotDiscarded;
+        }
+        if !flight.look.is_some_and(|look| settings.versions.last_told.keep(&look, told)) {
             return Counter::HotDiscarded;
         }
         let ahead = (2 * now.since(flight.sent_at)).max(AHEAD_LEAST).min(lifetime / AHEAD_PART);

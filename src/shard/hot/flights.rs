@@ -8,6 +8,7 @@ use slab::Slab;
 use super::as_fetched;
 use crate::policy::hot_keys::HotId;
 use crate::protocol::reply;
+use crate::shard::last_told::Look;
 use crate::shard::outcome::Outcome;
 use crate::shard::request::{Envelope, FlightId, Overdue, ReplyTo, Route};
 use crate::shard::versions::{Snapshot, Versions};
@@ -42,6 +43,8 @@ pub struct Flight {
     pub sent_at: Timestamp,
     /// How it stood with writes then.
     pub snapshot: Option<Snapshot>,
+    /// What had been told of it then.
+    pub look: Option<Look>,
     /// The reply is kept, unless something speaks against it.
     pub is_kept: bool,
     /// The store is asked when the key ends, too.
@@ -76,8 +79,8 @@ pub struct Waiter {
 
 impl Flight {
     /// It is on its connection to the store.
-    pub fn handle_sent(&mut self, snapshot: Option<Snapshot>, is_kept: bool, now: Timestamp) {
-        (self.sent_at, self.stage) = (now, Stage::Sent);
+    pub fn handle_sent(&mut self, snapshot: Option<Snapshot>, look: Look, is_kept: bool, now: Timestamp) {
+        (self.sent_at, self.stage, self.look) = (now, Stage::Sent, Some(look));
         (self.snapshot, self.is_kept, self.expiry) = (snapshot, is_kept, Expiry::Unknown);
     }
 
@@ -207,6 +210,7 @@ impl Flights {
             stage: Stage::Gathering,
             sent_at: Timestamp::ZERO,
             snapshot: None,
+            look: None,
             is_kept: false,
             asks_expiry: false,
             binds: false,
@@ -237,13 +241,15 @@ impl Flights {
     }
 
     /// True for a fetch that was sent and may be waited for all the same: what it finds is neither older than what is kept may be, nor
-    /// from before a write that anybody may have seen, because none was under way, and none has begun.
+    /// from before a write that anybody may have seen, because none was under way, and none has begun; and nobody has read it meanwhile
+    /// who might have seen a write that went around weir.
     pub fn is_fresh(&self, id: FlightId, versions: &Versions, (ttl, now): (Duration, Timestamp)) -> bool {
         self.find(id).is_some_and(|flight| {
             flight.stage == Stage::Sent
                 && flight.asks_expiry
                 && now < flight.sent_at.after(ttl)
                 && flight.snapshot.is_some_and(|seen| seen.is_quiet() && versions.is_good(&seen))
+                && flight.look.is_some_and(|look| versions.last_told.is_latest(&look))
         })
     }
 

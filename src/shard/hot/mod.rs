@@ -52,24 +52,25 @@ pub use foresee::Foreseen;
 use super::copy::{Copy, CopyHits};
 use super::counters::Counter;
 use super::env::Env;
+use super::last_told::Told;
 use super::note::Note;
 use super::outcome::Outcome;
 use super::reach;
 use super::refusal::{self, NotSent};
 use super::request::{Asker, Envelope, FlightId, NOBODY, Overdue, ReplyTo, Route, Touched, Touches, Track};
 use super::settings::{HotSettings, Mode};
-use super::versions::Cell;
+use super::versions::{Cell, Versions};
 use crate::config::{HotScripts, Quotas};
 use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::reply::elements;
 use crate::protocol::{Protocol, encode};
-use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_HELD_BYTES_MAX, HOT_WAITERS_MAX};
+use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_HELD_BYTES_MAX, HOT_REPLY_BYTES_MAX, HOT_WAITERS_MAX};
 use crate::values::{BackendId, ShardId, Timestamp};
 use copies::Copies;
 use entry::{Entry, Found, Held, Read, Stale, Warmth, Way};
 use flights::{Flight, Flights, Late, Stage, Waiter};
-use under_way::{Open, UnderWay, Values};
+use under_way::{InnerRead, Open, UnderWay, Values};
 
 /// How often it is looked whether what was sent before a key became hot has been answered.
 const LOOKS_APART: Duration = Duration::from_micros(500);
@@ -77,6 +78,9 @@ const LOOKS_APART: Duration = Duration::from_micros(500);
 const ASKS_AGAIN: Duration = Duration::from_millis(50);
 /// Of what may wait for a client, one part in so many may come from one fetch.
 const OUTPUT_PART: usize = 4;
+
+/// Of what a transaction reads so much is compared with what is kept. What it reads beyond that counts as written.
+const INNER_READS_MAX: usize = 1_024;
 
 /// How often a queue is looked through for requests about a key that has become hot, while others stand in the way.
 const NOTICES_APART: Duration = Duration::from_millis(5);
@@ -610,7 +614,21 @@ impl Hot {
         Meeting::PassesReported
     }
 
-    /// Keys of any core. Each is marked for all cores; where they cannot be told, all that the backend stores.
+    /// Keys of any core. Each that is written is marked for all cores; where they cannot be told, all that the backend stores.
+    ///
+    /// How a client that reads past what is kept could be told something newer than that, and what is done about it:
+    ///
+    /// | request | why nothing older is told after it |
+    /// |---|---|
+    /// | a read whose replies are kept, by itself; `MGET` | its reply, or each value, is compared with what is kept of the same question (`compare`, `compare_values`) |
+    /// | the same in a transaction | `EXEC`'s elements are compared likewise, from whatever core they were sent (`last_told.rs`) |
+    /// | a write that tells what was there: `GETEX`, `GETDEL`, `GETSET`, `SET` with `GET`, a pop | as any write, it makes all of the key worthless before it is sent |
+    /// | a script (`EVAL`, `FCALL`), an unknown command | the same for all that its store has; only for the keys that it declares, where scripts are trusted |
+    /// | a read whose replies are not kept: `SORT_RO`, `EVAL_RO`, `TTL`, a scan, several keys at once | nothing: what it tells is the answer to no question that is answered from memory |
+    ///
+    /// So the promise is one for each question: `GET` and `MGET` never tell what is older than what either told before, nor does `STRLEN`
+    /// what is older than `STRLEN` told. Whoever reads a key's value and its length, while somebody writes around weir, may be
+    /// told one that is up to `--hot-ttl` older than the other.
     fn meet_unknown(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
         let trusts = self.settings.scripts == HotScripts::Declared;
         let mut cells: Vec<Cell> = Vec::new();
@@ -622,13 +640,32 @@ impl Hot {
         if told.is_err() {
             return self.meet_all(env, envelope);
         }
+        let mut read: Vec<InnerRead> = Vec::new();
+        if self.settings.mode == Mode::On {
+            let protocol = envelope.route.protocol;
+            reach::for_each_inner_read(frame, bytes_max, &mut |inner| {
+                let hash = keys.hash(inner.key);
+                let cell = Cell::of_hash(hash);
+                if read.len() >= INNER_READS_MAX {
+                    return cells.push(cell);
+                }
+                let asked = match inner.part {
+                    Some(_) => number_of_value(hash, protocol),
+                    None => number_of(keys, inner.frame, protocol),
+                };
+                read.push(InnerRead { place: (inner.element, inner.part), asked, cell });
+            });
+        }
         cells.sort_unstable();
         cells.dedup();
+        // A key that is written, too, is told to nobody as it was before.
+        read.retain(|read| cells.binary_search(&read.cell).is_err());
         cells.iter().for_each(|cell| self.settings.versions.begin(*cell));
         self.detach_all(env, envelope);
         // What only reads counts too: nothing that its connection asks for later is told what was before.
-        if !cells.is_empty() || self.known > 0 {
-            self.under_way.open(envelope.reply_to, Open::Cells(cells.into()));
+        if !cells.is_empty() || !read.is_empty() || self.known > 0 {
+            self.under_way
+                .open(envelope.reply_to, Open::Anywhere { written: cells.into(), read: read.into() });
         }
     }
 
@@ -715,7 +752,8 @@ impl Hot {
         let is_quiet = snapshot.is_some_and(|snapshot| snapshot.is_quiet());
         let is_kept =
             is_quiet && flight.asks_expiry && entry.as_ref().is_some_and(|entry| entry.may_keep(flight, at));
-        flight.handle_sent(snapshot, is_kept, at);
+        let asked = number_of(&self.keys, &flight.frame, flight.envelope.route.protocol);
+        flight.handle_sent(snapshot, self.settings.versions.last_told.look(asked), is_kept, at);
         // A node of a cluster may refuse a fetch and then do what came after it, when its slot has come back.
         flight.binds = env.slots.is_some();
         let Some(entry) = entry.filter(|_| !flight.binds) else { return };
@@ -770,6 +808,7 @@ impl Hot {
                 self.compare(env, (*id, *asked), reply, now);
             }
             (Open::Values(values), Outcome::Served { .. }) => self.compare_values(env, values, reply, now),
+            (Open::Anywhere { read, .. }, Outcome::Served { .. }) => self.compare_inner(read, reply),
             _ => {}
         }
         open.for_each_key(|id| {
@@ -800,7 +839,7 @@ impl Hot {
                 Some(entry) => (entry.slot, entry.hash),
                 None => return,
             },
-            Open::Keys(_) | Open::Values(_) | Open::Cells(_) | Open::Cell(_) => return,
+            Open::Keys(_) | Open::Values(_) | Open::Anywhere { .. } | Open::Cell(_) => return,
         };
         let cost = env.settings.admission.weights.of_reply(u64::from(bytes), u64::from(rows));
         self.keys.note_cost(slot, cost);
@@ -863,8 +902,8 @@ impl Hot {
             return Some(Landed::new(told, outcome).sparing(spared));
         }
         let mut flight = self.flights.end(id)?;
+        let asked = number_of(&self.keys, &flight.frame, flight.envelope.route.protocol);
         if was_served && !is_away {
-            let asked = number_of(&self.keys, &flight.frame, flight.envelope.route.protocol);
             self.compare(env, (hot, asked), reply, now);
         }
         // What is kept may be of use yet, while the store is away.
@@ -890,6 +929,7 @@ impl Hot {
             }
             let next = self.flights.latest_of(entry.flights_beside(&flight), flight.envelope.route);
             if was_served && !is_away {
+                let reply = (reply, told(&self.keys, asked, reply));
                 let counter = entry.handle_fetched(id, &flight, reply, (&self.settings, fits), now);
                 env.counters.add(counter, 1);
                 for holder in entry.holders() {
@@ -1013,9 +1053,7 @@ impl Hot {
         let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
         let is_asked = |frame: &[u8], protocol| number_of(keys, frame, protocol) == asked;
         if entry.forget_differing(is_asked, reply, &settings.versions, now) {
-            let cell = Cell::of_hash(entry.hash);
-            settings.versions.begin(cell);
-            settings.versions.end(cell);
+            settings.versions.pass(Cell::of_hash(entry.hash));
             env.counters.add(Counter::HotWrittenPast, 1);
         }
     }
@@ -1032,6 +1070,34 @@ impl Hot {
                 self.compare(env, (*id, number_of_value(hash, values.protocol)), told, now);
             }
             if keys.peek().is_none() {
+                return;
+            }
+        }
+    }
+
+    /// The same for what a transaction has read, wherever its keys are at home. One that was aborted, or whose reply did not come, has
+    /// read nothing.
+    fn compare_inner(&mut self, read: &[InnerRead], reply: &[u8]) {
+        let Some(told_all) = elements(reply) else { return };
+        let mut read = read.iter().peekable();
+        for (place, element) in told_all.enumerate() {
+            let mut parts = elements(element).map(Iterator::enumerate);
+            while let Some(read) = read.next_if(|read| read.place.0 as usize == place) {
+                let told_one = match (read.place.1, &mut parts) {
+                    (None, _) => Some(element),
+                    (Some(part), Some(parts)) => {
+                        parts.find(|(place, _)| *place == part as usize).map(|(_, told)| told)
+                    }
+                    // An error.
+                    (Some(_), None) => None,
+                };
+                let Some(told_one) = told_one else { continue };
+                let Versions { last_told, .. } = &*self.settings.versions;
+                if !last_told.pass(told(&self.keys, read.asked, told_one)) {
+                    self.settings.versions.pass(read.cell);
+                }
+            }
+            if read.peek().is_none() {
                 return;
             }
         }
@@ -1184,9 +1250,7 @@ impl Hot {
     /// A key is not hot any more. Nobody will know what must not be overtaken: nothing that could be waits any more.
     fn let_go(&mut self, env: &Env, mut entry: Box<Entry>) {
         // Nobody will notice writes of the key any more, but other cores may have copies of what was kept of it.
-        let cell = Cell::of_hash(entry.hash);
-        self.settings.versions.begin(cell);
-        self.settings.versions.end(cell);
+        self.settings.versions.pass(Cell::of_hash(entry.hash));
         for connection in entry.waiting() {
             if let Some(flight) = entry.bound(connection) {
                 let left = self.flights.leave(flight, |waiter| connection_of(env, waiter) == connection);
@@ -1252,9 +1316,7 @@ impl Hot {
     /// Slots have other owners from now on. Who takes over may not have all that the former one had: nothing is told that it does not know.
     pub fn handle_owners(&mut self, has_changed: impl Fn(u16) -> bool) {
         for entry in self.entries.iter().flatten().filter(|entry| has_changed(entry.slot)) {
-            let cell = Cell::of_hash(entry.hash);
-            self.settings.versions.begin(cell);
-            self.settings.versions.end(cell);
+            self.settings.versions.pass(Cell::of_hash(entry.hash));
         }
     }
 
@@ -1417,6 +1479,13 @@ fn number_of(keys: &HotKeys, frame: &[u8], protocol: Protocol) -> u64 {
         Some(key) => number_of_value(keys.hash(key), protocol),
         None => keys.hash(frame) ^ protocol as u64,
     }
+}
+
+/// What was told of it. Of what is too large to be kept it is enough that it is something else.
+fn told(keys: &HotKeys, asked: u64, reply: &[u8]) -> Told {
+    let reply = value::told(reply);
+    let is_large = reply.len() > HOT_REPLY_BYTES_MAX;
+    Told::new(asked, if is_large { reply.len() as u64 } else { keys.hash(reply) })
 }
 
 fn number_of_value(key: u64, protocol: Protocol) -> u64 {

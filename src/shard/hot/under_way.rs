@@ -22,12 +22,27 @@ pub enum Open {
     Keys(Box<[(HotId, Option<Cell>)]>),
     /// Several that are read, each with its value in the reply.
     Values(Values),
-    /// Keys that are at home anywhere: those that are written.
-    Cells(Box<[Cell]>),
+    /// Keys that are at home anywhere.
+    Anywhere {
+        /// Those that are written.
+        written: Box<[Cell]>,
+        /// What is read of others, in the order in which it stands in the reply.
+        read: Box<[InnerRead]>,
+    },
     /// All that a backend stores.
     Cell(Cell),
     /// A key that is not hot, in this slot and with this hash, of which the reply may cost much.
     Costly(u16, u64),
+}
+
+/// What a transaction reads of a key.
+#[derive(Clone, Copy, Debug)]
+pub struct InnerRead {
+    /// Which element of the reply says it; and which of that one's.
+    pub place: (u32, Option<u32>),
+    /// A number for what asks for it.
+    pub asked: u64,
+    pub cell: Cell,
 }
 
 /// A request for the values of keys, some of which are hot.
@@ -58,7 +73,7 @@ impl Values {
 impl Open {
     /// Is it about keys that need not be at home here?
     fn is_about_any(&self) -> bool {
-        matches!(self, Self::Cells(_) | Self::Cell(_))
+        matches!(self, Self::Anywhere { .. } | Self::Cell(_))
     }
 
     /// Calls `each` with every hot key.
@@ -67,7 +82,7 @@ impl Open {
             Self::Read(id, _) | Self::Write(id, _) => each(*id),
             Self::Keys(keys) => keys.iter().for_each(|(id, _)| each(*id)),
             Self::Values(values) => values.keys.iter().for_each(|(id, _)| each(*id)),
-            Self::Cells(_) | Self::Cell(_) | Self::Costly(..) => {}
+            Self::Anywhere { .. } | Self::Cell(_) | Self::Costly(..) => {}
         }
     }
 
@@ -76,7 +91,7 @@ impl Open {
         match self {
             Self::Write(_, cell) | Self::Cell(cell) => each(*cell),
             Self::Keys(keys) => keys.iter().filter_map(|(_, cell)| *cell).for_each(each),
-            Self::Cells(cells) => cells.iter().copied().for_each(each),
+            Self::Anywhere { written, .. } => written.iter().copied().for_each(each),
             Self::Read(..) | Self::Values(_) | Self::Costly(..) => {}
         }
     }

@@ -1,6 +1,7 @@
 //! Hot keys, before a store that answers what a test says.
 
 mod stale;
+mod transactions;
 
 use super::*;
 use crate::config::HotScripts;

@@ -1,0 +1,173 @@
+//! What transactions read of hot keys, while somebody writes around weir.
+
+use super::*;
+
+/// Two cores, a client of each, and a key that is at home on the first, of which "old" is kept.
+fn kept_on_two_cores() -> (Rig, [usize; 2], String) {
+    let mut rig = eager(2, |settings| settings.hot.copied_from = [100, 10]);
+    let clients = [rig.client(0), rig.client(1)];
+    let key = rig.key(0, 0);
+    rig.make_hot(clients[0], &key);
+    rig.keep(clients[0], &key, "old");
+    (rig, clients, key)
+}
+
+impl Rig {
+    /// A client's transaction is carried out, and its store says this. What the client is told of it.
+    fn transact(&mut self, client: usize, requests: &[&[&str]], reply: &str) -> String {
+        let block: Vec<&[&str]> =
+            [&["MULTI"][..]].into_iter().chain(requests.iter().copied()).chain([&["EXEC"][..]]).collect();
+        self.send(client, &block);
+        // Its requests stand one after the other, behind and before others.
+        let at =
+            self.at_stores.iter().position(|sent| sent.frame.contains("\r\nMULTI\r\n")).expect("it was sent");
+        for reply in [&["+OK\r\n"][..], &vec!["+QUEUED\r\n"; requests.len()], &[reply]].concat() {
+            let sent = self.at_stores.remove(at);
+            self.bytes(&sent, reply.as_bytes());
+        }
+        let told = self.told(client);
+        let before = format!("+OK\r\n{}", "+QUEUED\r\n".repeat(requests.len()));
+        told.strip_prefix(&before).unwrap_or_else(|| panic!("{told}")).to_owned()
+    }
+}
+
+#[test]
+fn who_has_read_what_is_newer_in_a_transaction_is_not_told_what_is_kept() {
+    for (requests, reply) in [
+        (&["GET KEY"][..], "*1\r\n$3\r\nnew\r\n"),
+        (&["get KEY"], "*1\r\n$-1\r\n"),
+        (&["GET COLD", "MGET COLD KEY"], "*2\r\n$-1\r\n*2\r\n$-1\r\n$3\r\nnew\r\n"),
+        (&["MGET KEY"], "*1\r\n*1\r\n$3\r\nnew\r\n"),
+        (&["GET KEY", "SET COLD x"], "*2\r\n$3\r\nnew\r\n+OK\r\n"),
+        (&["GET KEY"], "*1\r\n-WRONGTYPE no\r\n"),
+        (&["HGET COLD f", "GET KEY"], "*2\r\n-WRONGTYPE no\r\n$3\r\nnew\r\n"),
+    ] {
+        // On the key's home core, and on another, which may have a copy.
+        for (reader, has_copies) in [(0, false), (1, false), (1, true)] {
+            let (mut rig, clients, key) = kept_on_two_cores();
+            if has_copies {
+                for _ in 0..40 {
+                    assert!(rig.knows(clients[1], &key, "old"));
+                    rig.wait(MILLISECOND);
+                }
+                assert!(rig.counted(Counter::HotHitsCopied) > 0);
+            }
+            let cold = format!("{{{key}}}cold");
+            let named: Vec<String> =
+                requests.iter().map(|request| request.replace("KEY", &key).replace("COLD", &cold)).collect();
+            let words: Vec<Vec<&str>> = named.iter().map(|request| request.split(' ').collect()).collect();
+            let words: Vec<&[&str]> = words.iter().map(Vec::as_slice).collect();
+            assert_eq!(rig.transact(clients[reader], &words, reply), reply);
+            for client in clients {
+                rig.send(client, &[&["GET", &key]]);
+                assert_eq!(rig.told(client), "", "{requests:?} on core {reader}");
+            }
+        }
+    }
+}
+
+#[test]
+fn transactions_that_read_what_is_kept_take_it_from_nobody() {
+    let (mut rig, [client, other], key) = kept_on_two_cores();
+    let (cold, neighbour) = (format!("{{{key}}}cold"), format!("{{{key}}}list"));
+    let mut asked = 0;
+    for number in 0..1_000 {
+        let value = bulk(&number.to_string());
+        let requests =
+            [&["GET", &key][..], &["GET", &cold], &["MGET", &cold, &key], &["LRANGE", &neighbour, "0", "1"]];
+        let old = bulk("old");
+        let reply = format!("*4\r\n{old}{value}*2\r\n{value}{old}*0\r\n");
+        assert_eq!(rig.transact([client, other][number % 2], &requests, &reply), reply);
+        rig.send(client, &[&["GET", &key]]);
+        asked += rig.serve(":-1\r\n", &old).len();
+        assert_eq!(rig.told(client), old);
+        rig.wait(MILLISECOND);
+    }
+    // Each is good for 180 to 200 ms, and is asked for with its end.
+    assert!(asked <= 2 * 7, "{asked}");
+}
+
+#[test]
+fn a_transaction_that_was_not_carried_out_has_read_nothing() {
+    for reply in ["*-1\r\n", "-EXECABORT no\r\n", "*0\r\n", "$3\r\nnew\r\n"] {
+        for reader in 0..2 {
+            let (mut rig, clients, key) = kept_on_two_cores();
+            rig.transact(clients[reader], &[&["GET", &key], &["MGET", &key]], reply);
+            assert!(rig.knows(clients[0], &key, "old"), "{reply}");
+        }
+    }
+    let (mut rig, [client, other], key) = kept_on_two_cores();
+    rig.transact(other, &[&["MGET", &key]], "*1\r\n-ERR no\r\n");
+    assert!(rig.knows(client, &key, "old"), "no value was told");
+}
+
+#[test]
+fn a_fetch_is_neither_kept_nor_joined_once_a_transaction_has_read_something_newer() {
+    for new in ["new", "first"] {
+        let (mut rig, [client, other], key) = kept_on_two_cores();
+        // The value that was known before may be there again: whoever wrote it may have done so before or after the fetch.
+        rig.transact(other, &[&["GET", &key]], &format!("*1\r\n{}", bulk("first")));
+        rig.send(client, &[&["GET", &key]]);
+        assert_eq!(rig.words_at_stores(), ["PTTL", "GET"]);
+        let told =
+            rig.transact(other, &[&["SORT_RO", &key], &["GET", &key]], &format!("*2\r\n*0\r\n{}", bulk(new)));
+        assert!(told.ends_with(&bulk(new)));
+        rig.send(other, &[&["GET", &key]]);
+        // The next one leaves at once where what was known before was certainly another value.
+        let at_stores = if new == "new" { 4 } else { 2 };
+        assert_eq!(rig.words_at_stores(), ["PTTL", "GET", "PTTL", "GET"][..at_stores]);
+        rig.answer_next(":-1\r\n");
+        rig.answer_next(&bulk("old"));
+        assert_eq!((rig.told(client), rig.told(other)), (bulk("old"), String::new()), "{new}");
+        assert_eq!(rig.serve(":-1\r\n", &bulk(new)), ["PTTL", "GET"]);
+        assert_eq!(rig.told(other), bulk(new));
+        assert!(rig.knows(client, &key, new), "and that is kept");
+    }
+}
+
+#[test]
+fn a_fetch_finds_what_transactions_read_meanwhile_and_is_kept() {
+    let (mut rig, [client, other], key) = kept_on_two_cores();
+    rig.send(other, &[&["SET", &key, "new"]]);
+    rig.serve("", "+OK\r\n");
+    rig.told(other);
+    for number in 0..2 {
+        rig.send(client, &[&["GET", &key]]);
+        rig.transact(other, &[&["GET", &key]], &format!("*1\r\n{}", bulk("new")));
+        rig.serve(":-1\r\n", &bulk("new"));
+        assert_eq!(rig.told(client), bulk("new"));
+        // The first one tells that what is kept may be another value.
+        assert_eq!(rig.knows(client, &key, "new"), number > 0);
+        rig.serve(":-1\r\n", &bulk("new"));
+        rig.told(client);
+    }
+}
+
+#[test]
+fn dialects_and_questions_are_compared_each_with_what_is_kept_of_the_same() {
+    let mut rig = eager(1, |_| {});
+    let [old_client, client] = [rig.client(0), rig.modern_client(0)];
+    let key = rig.key(0, 0);
+    rig.make_hot(old_client, &key);
+    let hget = ["HGET", key.as_str(), "f"];
+    assert_eq!(rig.ask(client, &hget, ":-2\r\n", "_\r\n").0, "_\r\n");
+    assert!(rig.ask(client, &hget, "", "").1.is_empty(), "it is kept");
+    // The same null in either dialect, and another field.
+    let requests = [&hget[..], &["HGET", &key, "g"]];
+    rig.transact(client, &requests, "*2\r\n_\r\n$1\r\nv\r\n");
+    rig.transact(old_client, &requests, "*2\r\n$-1\r\n$1\r\nv\r\n");
+    assert!(rig.ask(client, &hget, "", "").1.is_empty(), "it is kept");
+    rig.transact(client, &requests, "*2\r\n$1\r\nv\r\n$1\r\nv\r\n");
+    assert!(!rig.ask(client, &hget, ":-1\r\n", "$1\r\nv\r\n").1.is_empty());
+}
+
+#[test]
+fn what_a_transaction_reads_beyond_what_is_compared_counts_as_written() {
+    let (mut rig, [client, other], key) = kept_on_two_cores();
+    let cold: Vec<String> = (0..1_100).map(|number| format!("{{{key}}}{number}")).collect();
+    let words: Vec<&str> =
+        ["MGET"].into_iter().chain(cold.iter().map(String::as_str)).chain([key.as_str()]).collect();
+    let reply = format!("*1\r\n*1101\r\n{}{}", "$-1\r\n".repeat(1_100), bulk("old"));
+    assert_eq!(rig.transact(other, &[&words], &reply), reply);
+    assert!(!rig.knows(client, &key, "old"));
+}
