@@ -119,12 +119,12 @@ impl Shard {
                 if !(arguments.len() - 1).is_multiple_of(step_of(command)) {
                     return Err(format!("ERR wrong number of arguments for '{}' command", command.name));
                 }
-                match self.placement(command, arguments).expect("keys in a range are always found") {
-                    Placement::Together { slot, backend, home } => {
+                match self.common_place(step_of(command), arguments) {
+                    Some((slot, backend, home)) => {
                         let touches = touches_of(command, arguments);
                         Ok(Destination::Home { slot, backend, home, touches })
                     }
-                    _ => Ok(Destination::Parts(gather)),
+                    None => Ok(Destination::Parts(gather)),
                 }
             }
             Handling::FanOut(FanOut::Scan) if self.env.slots.is_some() => {
@@ -192,6 +192,25 @@ impl Shard {
         }
         let slot = slot_of(arguments.at(usize::from(first)));
         Some((slot, self.env.backend_of(slot), self.env.settings.topology.home_of(slot)))
+    }
+
+    /// The place where all keys of a request that can be split live. Looks no further than to the first key that lives elsewhere: a
+    /// request may have a million, and each is looked at again where it goes apart.
+    fn common_place(&self, step: usize, arguments: &Arguments<'_>) -> Option<(u16, BackendId, ShardId)> {
+        let settings = &self.env.settings;
+        let mut keys = (1..arguments.len()).step_by(step).map(|index| slot_of(arguments.at(index)));
+        let slot = keys.next()?;
+        let place = |slot| (self.env.backend_of(slot), settings.topology.home_of(slot));
+        let (backend, home) = place(slot);
+        let is_together = if self.env.slots.is_some() {
+            keys.all(|other| other == slot)
+        } else {
+            keys.all(|other| {
+                other == slot
+                    || place(other) == (backend, home) && settings.lane_of(other) == settings.lane_of(slot)
+            })
+        };
+        is_together.then_some((slot, backend, home))
     }
 
     /// Where the keys of a request live.
