@@ -131,6 +131,16 @@ def test_a_peer_that_cannot_be_ends_the_run_with_one_line():
     assert "--peer" in run.stderr and "Traceback" not in run.stderr
 
 
+def test_a_base_that_is_no_target_ends_the_run_with_one_line_that_names_those_that_are(tmp_path):
+    run = compare(
+        *("--targets", "weir,redis", "--weir-binary", f"a={binary('weir')}", "--weir-binary", f"b={binary('weir')}"),
+        *("--base", "weir", "--rounds", "1", "--requests", "300", "--folder", str(tmp_path)),
+    )
+    assert run.returncode == 2
+    assert run.stderr == "--base weir is no target of this run: weir-a, weir-b, redis\n"
+    assert list(tmp_path.iterdir()) == [], "nothing was measured"
+
+
 @pytest.mark.parametrize("words", [("--sizes", "64,large"), ("--depths", "0"), ("--sizes", "")])
 def test_numbers_are_asked_for(words):
     run = compare(*words)
