@@ -139,6 +139,8 @@ pub struct Identity {
     pub tenant: Option<String>,
     /// For AUTH.
     pub password: Option<String>,
+    /// It speaks RESP3: for HELLO.
+    pub resp3: bool,
     /// For QOS SET; connections take turns.
     pub users: Vec<String>,
     /// For QOS SET.
@@ -155,6 +157,9 @@ impl Identity {
         if self.tenant.is_some() || self.password.is_some() {
             let words = [self.tenant.as_deref(), self.password.as_deref()];
             commands.push([word("AUTH")].into_iter().chain(words.into_iter().flatten().map(word)).collect());
+        }
+        if self.resp3 {
+            commands.push(vec![word("HELLO"), word("3")]);
         }
         let mut wishes = Vec::new();
         if !self.users.is_empty() {
@@ -182,12 +187,13 @@ mod tests {
         let identity = Identity {
             tenant: Some("acme".to_owned()),
             password: Some("secret".to_owned()),
+            resp3: true,
             users: vec!["ann".to_owned(), "bob".to_owned()],
             tier: Some(Tier::Batch),
             deadline: Some(Duration::from_millis(50)),
         };
         let said: Vec<String> = identity.greeting(3).iter().map(|words| words.join(" ")).collect();
-        assert_eq!(said, ["AUTH acme secret", "QOS SET USER bob TIER batch DEADLINE 50"]);
+        assert_eq!(said, ["AUTH acme secret", "HELLO 3", "QOS SET USER bob TIER batch DEADLINE 50"]);
         assert!(Identity::default().greeting(0).is_empty());
         let password_only = Identity { password: Some("secret".to_owned()), ..Identity::default() };
         assert_eq!(password_only.greeting(0), [["AUTH", "secret"]]);

@@ -204,6 +204,7 @@ impl LoadFlags {
             identity: Identity {
                 tenant: self.tenant.clone(),
                 password: self.password.clone(),
+                resp3: false,
                 users: self.user.clone(),
                 tier: self.tier,
                 deadline: self.deadline,

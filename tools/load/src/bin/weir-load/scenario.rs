@@ -47,6 +47,7 @@ struct GroupEntry {
     name: String,
     tenant: Option<String>,
     password: Option<String>,
+    resp3: Option<bool>,
     user: Option<String>,
     users: Option<Bounded<1, USERS_MAX>>,
     tier: Option<Text<Tier>>,
@@ -268,6 +269,7 @@ fn group(
         identity: Identity {
             tenant: entry.tenant,
             password: entry.password,
+            resp3: entry.resp3.unwrap_or(false),
             users,
             tier: entry.tier.map(|Text(tier)| tier),
             deadline: entry.deadline.map(|Text(Length(deadline))| deadline),
@@ -333,6 +335,7 @@ command = "GET {viral}"
 [[group]]
 name = "scan"
 tenant = "acme"
+resp3 = true
 users = 3
 tier = "batch"
 deadline = "50ms"
@@ -352,6 +355,7 @@ commands = [{ weight = 9, command = "ZRANGE board 0 -1" }, { command = "PING" }]
         assert_eq!(point.phases[0].rate, Rate::constant(1_000.0));
         assert_eq!(point.phases[1].rate, Rate::Ramp(1_000.0, 5_000.0));
         assert_eq!(point.phases[1].mix.texts().collect::<Vec<_>>(), ["GET {viral}"]);
+        assert!(scan.identity.resp3 && !point.identity.resp3);
         assert_eq!(scan.identity.users, ["user-0", "user-1", "user-2"]);
         assert_eq!(scan.phases[0].duration, Duration::from_secs(4));
         assert_eq!((scan.arrivals, scan.retries), (Arrivals::Poisson, 3));
