@@ -1,6 +1,9 @@
 //! What transactions read of hot keys, while somebody writes around weir.
 
+use std::collections::HashMap;
+
 use super::*;
+use crate::values::Random;
 
 /// Two cores, a client of each, and a key that is at home on the first, of which "old" is kept.
 fn kept_on_two_cores() -> (Rig, [usize; 2], String) {
@@ -170,4 +173,111 @@ fn what_a_transaction_reads_beyond_what_is_compared_counts_as_written() {
     let reply = format!("*1\r\n*1101\r\n{}{}", "$-1\r\n".repeat(1_100), bulk("old"));
     assert_eq!(rig.transact(other, &[&words], &reply), reply);
     assert!(!rig.knows(client, &key, "old"));
+}
+
+/// A store whose one value others than weir replace by the next number now and then.
+#[derive(Default)]
+struct Store {
+    held: u64,
+    /// Requests that stand in a transaction, by where that was sent from.
+    queued: HashMap<String, usize>,
+}
+
+impl Store {
+    fn carry_out(&mut self, sent: &Sent) -> String {
+        let value = bulk(&self.held.to_string());
+        let from = format!("{:?}", (sent.shard, sent.link));
+        match sent.frame.split("\r\n").nth(2).expect("a command") {
+            "PTTL" => ":-1\r\n".to_owned(),
+            "MULTI" => {
+                self.queued.insert(from, 0);
+                "+OK\r\n".to_owned()
+            }
+            "EXEC" => {
+                let queued = self.queued.remove(&from).expect("it was begun");
+                format!("*{queued}\r\n{}", value.repeat(queued))
+            }
+            _ => match self.queued.get_mut(&from) {
+                Some(queued) => {
+                    *queued += 1;
+                    "+QUEUED\r\n".to_owned()
+                }
+                None => value,
+            },
+        }
+    }
+}
+
+/// What a client waits for.
+struct Waiting {
+    is_block: bool,
+    told: String,
+    /// What any transaction had told before it was asked for.
+    floor: u64,
+}
+
+#[test]
+fn nobody_is_told_what_is_older_than_what_a_transaction_has_told() {
+    let (mut hits, mut newer) = (0, 0);
+    for seed in 0..40 {
+        let random = &mut Random::new(seed);
+        let mut rig = eager(2, |settings| settings.hot.copied_from = [100, 10]);
+        let clients = [0, 0, 1, 1].map(|shard| rig.client(shard));
+        let key = rig.key(1, 0);
+        let mut store = Store::default();
+        let mut waiting: [Option<Waiting>; 4] = Default::default();
+        let (mut seen, mut floor) = ([0; 4], 0);
+        for _ in 0..6_000 {
+            match random.below(40) {
+                0..=15 => {
+                    let client = random.index(4);
+                    if waiting[client].is_none() {
+                        let is_block = random.below(12) == 0;
+                        waiting[client] = Some(Waiting { is_block, told: String::new(), floor });
+                        let get = ["GET", key.as_str()];
+                        let block = [&["MULTI"][..], &get, &["EXEC"]];
+                        rig.send(clients[client], if is_block { &block } else { &block[1..2] });
+                    }
+                }
+                16..=18 => rig.wait(random.between(1, 5) as u32 * MILLISECOND),
+                19 => store.held += u64::from(random.below(4) == 0),
+                _ if !rig.at_stores.is_empty() => {
+                    let over = random.pick(&rig.at_stores).clone();
+                    let is_on = |sent: &Sent| (sent.shard, sent.link) == (over.shard, over.link);
+                    let at = rig.at_stores.iter().position(is_on).expect("there is one");
+                    let next = rig.at_stores.remove(at);
+                    let reply = store.carry_out(&next);
+                    rig.bytes(&next, reply.as_bytes());
+                }
+                _ => {}
+            }
+            for client in 0..4 {
+                let Some(asked) = &mut waiting[client] else { continue };
+                asked.told += &rig.told(clients[client]);
+                let lines: Vec<&str> = asked.told.split_terminator("\r\n").collect();
+                if lines.len() < if asked.is_block { 5 } else { 2 } {
+                    continue;
+                }
+                let value: u64 = lines.last().and_then(|line| line.parse().ok()).expect("a value");
+                assert!(
+                    value >= asked.floor,
+                    "seed {seed}: {value}, where a transaction had told {}",
+                    asked.floor
+                );
+                assert!(
+                    value >= seen[client],
+                    "seed {seed}: {value}, where its client had read {}",
+                    seen[client]
+                );
+                seen[client] = value;
+                if asked.is_block {
+                    newer += u64::from(value > floor);
+                    floor = floor.max(value);
+                }
+                waiting[client] = None;
+            }
+        }
+        hits += rig.counted(Counter::HotHits) + rig.counted(Counter::HotHitsCopied);
+    }
+    assert!(hits > 10_000 && newer > 1_000, "{hits} {newer}");
 }
