@@ -26,6 +26,8 @@ pub struct Expected {
     spreads: [Spread; COMMAND_CLASSES],
     /// One bit for each class whose samples are not all alike.
     varied: u8,
+    /// One bit for each class of which [`SAMPLES_KNOWN`] samples were seen.
+    known: u8,
 }
 
 const _: () = assert!(COMMAND_CLASSES <= u8::BITS as usize);
@@ -95,13 +97,19 @@ impl Expected {
     #[inline]
     pub const fn lets_in(&self, class: usize, under_way: &UnderWay) -> bool {
         let samples = self.spreads[class].samples;
-        samples >= SAMPLES_KNOWN || under_way.0[class] < UNKNOWN_IN_FLIGHT + UNKNOWN_PER_SAMPLE * samples
+        self.is_known(class) || under_way.0[class] < UNKNOWN_IN_FLIGHT + UNKNOWN_PER_SAMPLE * samples
     }
 
     /// True if all requests of each class cost alike, so that no price is ever exceeded.
     #[inline]
     pub const fn is_even(&self) -> bool {
         self.varied == 0
+    }
+
+    /// True if enough is known of a class that the number of its requests in flight is not bounded.
+    #[inline]
+    pub const fn is_known(&self, class: usize) -> bool {
+        self.known & (1 << class) != 0
     }
 
     /// The most by which requests under way, with one more of a class, may exceed the prices that were taken for them: the
@@ -120,9 +128,7 @@ impl Expected {
     #[inline]
     pub fn learn(&mut self, class: usize, cost: MicroUnits) {
         // As long as all are alike there is nothing to learn.
-        let spread = &mut self.spreads[class];
-        if cost == self.averages[class] && self.varied & (1 << class) == 0 && spread.samples >= SAMPLES_KNOWN
-        {
+        if cost == self.averages[class] && self.known & !self.varied & (1 << class) != 0 {
             return;
         }
         self.learn_new(class, cost);
@@ -133,6 +139,9 @@ impl Expected {
         let spread = &mut self.spreads[class];
         let is_first = spread.samples == 0;
         spread.add(cost as f64);
+        if spread.samples >= SAMPLES_KNOWN {
+            self.known |= 1 << class;
+        }
         if spread.variance > 0.0 {
             self.varied |= 1 << class;
         }

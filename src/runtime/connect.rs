@@ -88,8 +88,12 @@ impl Connector for Routes {
     fn secure(&self, backend: BackendId) -> Option<Result<Session, String>> {
         let tls = self.tls.as_ref()?;
         match &self.routes[usize::from(backend.0)] {
-            // One that just moved is looked for again.
-            Route::Server(place) => spot_of(place).map(|spot| tls.session(&spot.host)),
+            // A store that has just lost its address is looked for again: without a name to hold its certificate against, the
+            // connection is refused. It would be opened in the clear otherwise.
+            Route::Server(place) => Some(match spot_of(place) {
+                Some(spot) => tls.session(&spot.host),
+                None => Err("the store has no address at the moment".to_owned()),
+            }),
             Route::Embedded(_) => None,
         }
     }

@@ -45,9 +45,8 @@ pub struct Tab {
     expected: Expected,
     /// Requests of the payer's tenant that are admitted and not settled.
     under_way: UnderWay,
-    /// Requests settled since the tab was opened, and how many more were admitted than settled.
+    /// Requests settled since the tab was opened.
     settled: u32,
-    joined: i32,
 }
 
 impl Tab {
@@ -67,12 +66,15 @@ impl Tab {
     /// still be true for [`Accounts::outlook`], which looks at each bucket.
     #[inline]
     pub fn could_pay(&self, cost: Price, class: Class) -> bool {
-        let is_let_in = self.expected.lets_in(class as usize, &self.under_way);
-        (is_let_in && self.expected.is_even()) || self.could_pay_all(cost, class, is_let_in)
+        (self.expected.is_even() && self.expected.is_known(class as usize)) || self.could_pay_all(cost, class)
     }
 
     #[inline(never)]
-    fn could_pay_all(&self, cost: Price, class: Class, is_let_in: bool) -> bool {
+    fn could_pay_all(&self, cost: Price, class: Class) -> bool {
+        let is_let_in = self.expected.lets_in(class as usize, &self.under_way);
+        if is_let_in && self.expected.is_even() {
+            return true;
+        }
         if self.in_sight == NO_BOUND || !is_let_in || self.under_way.is_empty() {
             return self.in_sight == NO_BOUND || is_let_in;
         }
@@ -84,14 +86,12 @@ impl Tab {
     #[inline]
     pub(super) const fn begin(&mut self, class: Class) {
         self.under_way.begin(class as usize);
-        self.joined += 1;
     }
 
     /// Counts a request that is settled.
     #[inline]
     const fn end(&mut self, class: Class) {
         self.under_way.end(class as usize);
-        self.joined -= 1;
         self.settled += 1;
     }
 
@@ -154,7 +154,6 @@ impl Ledger {
             expected: Expected::default(),
             under_way: UnderWay::default(),
             settled: 0,
-            joined: 0,
         };
         Self { open_for: None, tab, buckets }
     }
@@ -215,7 +214,6 @@ impl Ledger {
             expected,
             under_way,
             settled: 0,
-            joined: 0,
         };
     }
 
@@ -224,6 +222,7 @@ impl Ledger {
         let Self { open_for, tab, buckets, .. } = self;
         let payer = open_for.take().expect("only an open tab is closed");
         let tenant = &mut buckets.tenants[usize::from(payer.tenant().0)];
+        let joined = tab.under_way.total() as i32 - tenant.under_way.total() as i32;
         (tenant.expected, tenant.under_way) = (tab.expected, tab.under_way);
         tenant.settled = tenant.settled.saturating_add(tab.settled);
         tenant.metered.add(Usage { admitted: tab.used, cached: tab.cached, ..Usage::default() });
@@ -234,7 +233,7 @@ impl Ledger {
         for (slice, _) in parts.into_iter().flatten() {
             slice.take_run(spent, sum, largest);
         }
-        buckets.count_of_user(payer, tab.joined);
+        buckets.count_of_user(payer, joined);
     }
 }
 

@@ -36,9 +36,9 @@ impl Accounts {
     /// Whether one more request of a class may join those under way, where `cost` is to be taken for it.
     pub fn outlook(&mut self, payer: Payer, class: Class, cost: Price, now: Timestamp) -> Outlook {
         let rules = self.rules(now);
-        let buckets = self.ledger.buckets();
+        let buckets = &*self.ledger.buckets();
         let tenant = &buckets.tenants[usize::from(payer.tenant().0)];
-        let (expected, all) = (tenant.expected, tenant.under_way);
+        let (expected, all) = (&tenant.expected, tenant.under_way);
         if expected.lets_in(class as usize, &all) && (expected.is_even() || all.is_empty()) {
             return Outlook::Covered;
         }
