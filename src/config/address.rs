@@ -4,17 +4,17 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-/// Where to listen, or that there is to be no listening.
+/// Address to listen on, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// Not at all.
+    /// Listening is switched off.
     Off,
-    /// There. Port 0 means any free one.
+    /// The address to listen on. Port 0 means any free one.
     At(SocketAddr),
 }
 
 impl ListenAddress {
-    /// The address, if there is to be any listening.
+    /// Returns the address, unless listening is switched off.
     pub const fn address(self) -> Option<SocketAddr> {
         match self {
             Self::Off => None,
@@ -23,7 +23,7 @@ impl ListenAddress {
     }
 }
 
-/// Those of several where there is to be listening.
+/// Returns the addresses of those that are not `off`.
 pub(super) fn addresses_of(given: &[ListenAddress]) -> Vec<SocketAddr> {
     given.iter().filter_map(|listen| listen.address()).collect()
 }
@@ -51,7 +51,7 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// What the writer may have meant, if that can be guessed.
+/// Returns the address that the writer may have meant, if it can be guessed.
 fn nearest(text: &str) -> Option<String> {
     let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
     let port: u16 = port.parse().ok()?;

@@ -1,4 +1,4 @@
-//! Which CPUs the shards run on.
+//! CPUs that the shards run on.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,15 +6,15 @@ use std::str::FromStr;
 use super::ConfigError;
 use crate::values::limits::SHARDS_MAX;
 
-/// The highest CPU number that the kernel's interface can name, and one.
+/// Number of CPUs that the kernel's interface can name.
 const CPUS_MAX: usize = 1024;
 
-/// What `--cores` asks for.
+/// The CPUs that `--cores` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// The first so many of those that the process may use.
+    /// The first CPUs, this many, that the process may use.
     Count(usize),
-    /// Just these, in this order.
+    /// Exactly these CPUs, in this order.
     These(Vec<usize>),
 }
 
@@ -44,7 +44,7 @@ impl FromStr for Cores {
     }
 }
 
-/// `3` or `0-3`.
+/// Reads `3` or `0-3`.
 fn range(text: &str) -> Result<std::ops::RangeInclusive<usize>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let wanted = || "CPUs such as 0-3,5 or a count such as 4 are wanted".to_owned();
@@ -68,9 +68,8 @@ impl fmt::Display for Cores {
     }
 }
 
-/// Which CPU each shard is bound to: as many entries as there are shards, and none for one that the kernel may move.
-///
-/// `usable` are the CPUs that this process may run on, in order.
+/// Returns the CPU that each shard is bound to: one entry per shard, `None` for a shard that the kernel may
+/// move. `usable` are the CPUs that this process may run on, in order.
 pub fn placement(
     cores: Option<&Cores>,
     shards: Option<usize>,
@@ -96,14 +95,14 @@ pub fn placement(
         },
     };
     match shards {
-        // Several shards on one CPU: the kernel balances them better than a guess would.
+        // With several shards on one CPU, the kernel balances them better than a guess would.
         Some(shards) if shards > chosen.len() => Ok(vec![None; shards]),
         Some(shards) => Ok(chosen.into_iter().take(shards).map(Some).collect()),
         None => Ok(chosen.into_iter().take(SHARDS_MAX).map(Some).collect()),
     }
 }
 
-/// `0-3,5`.
+/// Writes CPUs as a list such as `0-3,5`.
 fn shown(cpus: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for cpu in cpus {

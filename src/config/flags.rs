@@ -1,4 +1,4 @@
-//! The command line. Every flag has an environment twin: `--max-clients` is `WEIR_MAX_CLIENTS`.
+//! Command line of weir. Every flag has an environment twin: `--max-clients` is `WEIR_MAX_CLIENTS`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,9 +39,9 @@ Examples:
                                                     check flags and quota file, and exit
   weir top --sort tenant                            look at the weir whose admin port is at 127.0.0.1:7381";
 
-/// Each takes some hundred bytes more than its message.
+/// Largest `--queue-limit`. Each waiting request takes some hundred bytes more than its message.
 const QUEUE_REQUESTS_MAX: u64 = 1_000_000;
-/// What one connection to a server can have in flight.
+/// Largest `--window-max`: the most that one connection to a server can have in flight.
 const WINDOW_MAX: u64 = u16::MAX as u64;
 
 /// Traffic management between Redis-protocol clients and a shared key-value store.
@@ -51,111 +51,116 @@ const WINDOW_MAX: u64 = u16::MAX as u64;
 #[command(name = "weir", version, after_help = EXAMPLES, max_term_width = 110, allow_negative_numbers = true)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct Flags {
-    /// Where clients connect; may be given several times. Port 0 takes any free port
+    /// Address where clients connect; may be given several times. Port 0 takes any free port
     #[arg(long, env = "WEIR_LISTEN", value_name = "ADDRESS", help_heading = CLIENTS)]
     #[arg(value_delimiter = ',', default_value = "127.0.0.1:7379")]
     pub listen: Vec<ListenAddress>,
 
-    /// A Unix socket where clients connect too. `--listen off` leaves only this one
+    /// Unix socket where clients connect too. `--listen off` leaves only this one
     #[arg(long, env = "WEIR_UNIX", value_name = "PATH", help_heading = CLIENTS)]
     pub unix: Option<PathBuf>,
 
-    /// Where the same keys are served over HTTP; may be given several times. Nowhere by default
+    /// Address where the same keys are served over HTTP; may be given several times. None by default
     #[arg(long, env = "WEIR_HTTP", value_name = "ADDRESS", help_heading = CLIENTS)]
     #[arg(value_delimiter = ',')]
     pub http: Vec<ListenAddress>,
 
-    /// An origin, such as `https://app.example`, whose web pages may ask over HTTP (CORS); may be given several times. Requests of all
-    /// other pages are refused, whatever they bring along
+    /// Origin, such as `https://app.example`, whose web pages may ask over HTTP (CORS); may be given several
+    /// times. Requests of all other pages are refused, whatever they bring along
     #[arg(long, env = "WEIR_HTTP_ALLOW_ORIGIN", value_name = "ORIGIN", help_heading = CLIENTS)]
     #[arg(value_delimiter = ',', value_parser = web_origin)]
     pub http_allow_origin: Vec<String>,
 
-    /// A name by which keys may be asked for over HTTP without a token, beside addresses and localhost: a web page could otherwise
-    /// have its own name lead here and read them; may be given several times. With Authorization any name will do
+    /// Name by which keys may be asked for over HTTP without a token, besides addresses and localhost: a web
+    /// page could otherwise have its own name lead here and read them; may be given several times. With
+    /// Authorization any name will do
     #[arg(long, env = "WEIR_HTTP_ALLOW_HOST", value_name = "NAME", help_heading = CLIENTS)]
     #[arg(value_delimiter = ',', value_parser = host_name)]
     pub http_allow_host: Vec<String>,
 
-    /// Where metrics, health and quotas are served over HTTP, or off
+    /// Address where metrics, health and quotas are served over HTTP, or off
     #[arg(long, env = "WEIR_ADMIN", value_name = "ADDRESS", help_heading = CLIENTS)]
     #[arg(default_value = "127.0.0.1:7381")]
     pub admin: ListenAddress,
 
-    /// What `POST /config/quotas` must bring along, as `Authorization: Bearer TOKEN`. Without it the admin port takes
-    /// quotas on a loopback address only. Better given in the environment or a file, where others do not see it
+    /// Token that `POST /config/quotas` must bring along, as `Authorization: Bearer TOKEN`. Without it the
+    /// admin port takes quotas on a loopback address only. Better given in the environment or a file, where
+    /// others do not see it
     #[arg(long, env = "WEIR_ADMIN_TOKEN", value_name = "TOKEN", help_heading = CLIENTS)]
     #[arg(hide_env_values = true, conflicts_with = "admin_token_file")]
     pub admin_token: Option<Secret>,
 
-    /// A name by which the admin port may be asked, beside addresses and localhost: a web page could otherwise read it through
-    /// the browser of somebody who reaches it. Can be given more than once
+    /// Name by which the admin port may be asked, besides addresses and localhost: a web page could otherwise
+    /// read it through the browser of somebody who reaches it; may be given several times
     #[arg(long, env = "WEIR_ADMIN_HOST", value_name = "NAME", help_heading = CLIENTS)]
     #[arg(value_delimiter = ',')]
     pub admin_host: Vec<String>,
 
-    /// A file with that token in it; read again on SIGHUP
+    /// File with the token of --admin-token in it; read again on SIGHUP
     #[arg(long, env = "WEIR_ADMIN_TOKEN_FILE", value_name = "FILE", help_heading = CLIENTS)]
     pub admin_token_file: Option<PathBuf>,
 
-    /// Who may use weir, and how much of it; read again when it changes and on SIGHUP. Without it everybody may do
-    /// everything
+    /// Quota file, which says who may use weir, and how much of it; read again when it changes and on SIGHUP.
+    /// Without it everybody may do everything
     #[arg(long, env = "WEIR_QUOTAS", value_name = "FILE", help_heading = CLIENTS)]
     pub quotas: Option<PathBuf>,
 
-    /// Where clients connect with TLS (1.2 or 1.3); may be given several times. Nowhere by default
+    /// Address where clients connect with TLS (1.2 or 1.3); may be given several times. None by default
     #[arg(long, env = "WEIR_TLS_LISTEN", value_name = "ADDRESS", help_heading = TLS)]
     #[arg(value_delimiter = ',')]
     pub tls_listen: Vec<ListenAddress>,
 
-    /// Where the same keys are served over HTTP with TLS; may be given several times. Nowhere by default
+    /// Address where the same keys are served over HTTP with TLS; may be given several times. None by default
     #[arg(long, env = "WEIR_TLS_HTTP", value_name = "ADDRESS", help_heading = TLS)]
     #[arg(value_delimiter = ',')]
     pub tls_http: Vec<ListenAddress>,
 
-    /// Weir's certificate for them (PEM), with those between it and the one that clients trust behind it. All files of TLS,
-    /// also those for stores, are read again when one of them changes and on SIGHUP; what is wrong then is told, and not put
-    /// in force
+    /// File with weir's certificate for clients (PEM), and behind it the chain up to the certificate that
+    /// clients trust. All files of TLS, also those for stores, are read again when one of them changes and on
+    /// SIGHUP; a file that is wrong then is reported, and not put in force
     #[arg(long, env = "WEIR_TLS_CERT", value_name = "FILE", help_heading = TLS)]
     pub tls_cert: Option<PathBuf>,
 
-    /// The key that belongs to that certificate (PEM)
+    /// File with the key of --tls-cert (PEM)
     #[arg(long, env = "WEIR_TLS_KEY", value_name = "FILE", help_heading = TLS)]
     pub tls_key: Option<PathBuf>,
 
-    /// Who signs certificates of clients (PEM): with this flag each client needs one, and is logged in where its common name,
-    /// or the first DNS name in it, is a tenant's
+    /// File with the authorities that sign certificates of clients (PEM): with this flag each client needs
+    /// one, and is logged in where its common name, or the first DNS name in it, is a tenant's
     #[arg(long, env = "WEIR_TLS_CLIENT_CA", value_name = "FILE", help_heading = TLS)]
     pub tls_client_ca: Option<PathBuf>,
 
-    /// Which certificates of clients are not to be trusted any more (PEM, revocation lists): one list of each authority between
-    /// --tls-client-ca and a client, or the client is refused. A list that is out of date holds all the same
+    /// File with revocation lists, of certificates of clients that are not to be trusted any more (PEM): one
+    /// list of each authority between --tls-client-ca and a client, or the client is refused. A list that is
+    /// out of date holds all the same
     #[arg(long, env = "WEIR_TLS_CLIENT_CRL", value_name = "FILE", help_heading = TLS)]
     pub tls_client_crl: Option<PathBuf>,
 
-    /// A handshake that takes longer is given up
+    /// Time after which a handshake with a client is given up
     #[arg(long, env = "WEIR_TLS_HANDSHAKE_TIMEOUT", value_name = "DURATION", help_heading = TLS)]
     #[arg(value_parser = positive_duration, default_value = "10s")]
     pub tls_handshake_timeout: Duration,
 
-    /// Handshakes that are carried out in a second; the next ones wait
+    /// Handshakes with clients that are carried out in a second, at most; further ones wait
     #[arg(long, env = "WEIR_TLS_HANDSHAKE_RATE", value_name = "N", help_heading = TLS)]
     #[arg(value_parser = number(1, 1_000_000), default_value = "500")]
     pub tls_handshake_rate: u64,
 
-    /// Who signs the certificates of stores with TLS (PEM): rediss://... and clusters://..., of --storage and --fleet
+    /// File with the authorities that sign the certificates of stores with TLS (PEM): rediss://... and
+    /// clusters://..., of --storage and --fleet
     #[arg(long, env = "WEIR_STORAGE_TLS_CA", value_name = "FILE", help_heading = TLS)]
     pub storage_tls_ca: Option<PathBuf>,
 
-    /// The name that stands in the certificates of --storage [default: each server's host]
+    /// Name that stands in the certificates of --storage [default: each server's host]
     #[arg(long, env = "WEIR_STORAGE_TLS_NAME", value_name = "NAME", help_heading = TLS)]
     pub storage_tls_name: Option<String>,
 
-    /// Weir's certificate for stores that want one of their clients (PEM), with those between it and the one that they trust
+    /// File with weir's certificate for stores that require one of their clients (PEM), with the chain up to
+    /// the certificate that they trust
     #[arg(long, env = "WEIR_STORAGE_TLS_CERT", value_name = "FILE", help_heading = TLS)]
     pub storage_tls_cert: Option<PathBuf>,
 
-    /// The key that belongs to that certificate (PEM)
+    /// File with the key of --storage-tls-cert (PEM)
     #[arg(long, env = "WEIR_STORAGE_TLS_KEY", value_name = "FILE", help_heading = TLS)]
     pub storage_tls_key: Option<PathBuf>,
 
@@ -163,127 +168,134 @@ pub struct Flags {
     #[arg(long, env = "WEIR_CORES", value_name = "CPUS", help_heading = CORES)]
     pub cores: Option<Cores>,
 
-    /// How many shards to run; more than there are CPUs are not bound to any [default: one per CPU]
+    /// Number of shards to run; more than there are CPUs are not bound to any [default: one per CPU]
     #[arg(long, env = "WEIR_SHARDS", value_name = "N", help_heading = CORES)]
     #[arg(value_parser = number(1, SHARDS_MAX as u64))]
     pub shards: Option<u64>,
 
-    /// How many microseconds an idle core looks for work before it sleeps. Saves the time to wake up, and burns the
-    /// CPU: only for CPUs that nobody else needs
+    /// Microseconds for which an idle core looks for work before it sleeps. Saves the time to wake up, and
+    /// burns the CPU: only for CPUs that nobody else needs
     #[arg(long, env = "WEIR_BUSY_POLL_US", value_name = "N", help_heading = CORES)]
     #[arg(value_parser = number(0, 1_000_000), default_value = "0")]
     pub busy_poll_us: u64,
 
-    /// What stands behind weir: embedded, redis://HOST:PORT[,HOST:PORT...], cluster://HOST:PORT[,HOST:PORT...] (some nodes of
-    /// a cluster) or unix:PATH; with TLS rediss:// and clusters://. Servers that want it get redis://USER:PASSWORD@HOST:PORT;
-    /// better given in the environment, where others do not see it
+    /// Stores behind weir: embedded, redis://HOST:PORT[,HOST:PORT...], cluster://HOST:PORT[,HOST:PORT...]
+    /// (some nodes of a cluster) or unix:PATH; with TLS rediss:// and clusters://. Servers that require it
+    /// get redis://USER:PASSWORD@HOST:PORT; better given in the environment, where others do not see it
     #[arg(long, env = "WEIR_STORAGE", value_name = "STORAGE", help_heading = STORAGE)]
     #[arg(value_parser = AddressParser::<Storage>::new(), hide_env_values = true, default_value = "embedded")]
     pub storage: Storage,
 
-    /// What the embedded store may hold before it refuses writes [default: 256MiB]
+    /// Memory that the embedded store may hold before it refuses writes [default: 256MiB]
     #[arg(long, env = "WEIR_EMBEDDED_MAX_BYTES", value_name = "SIZE", help_heading = STORAGE)]
     pub embedded_max_bytes: Option<Size>,
 
-    /// The connection pool: connections of each core to each server that it sends to, for each dialect that clients
-    /// speak
+    /// Connection pool: connections of each core to each server that it sends to, for each dialect that
+    /// clients speak
     #[arg(long, env = "WEIR_BACKEND_CONNECTIONS", value_name = "N", help_heading = STORAGE)]
     #[arg(value_parser = number(1, 64), default_value = "1")]
     pub backend_connections: u64,
 
-    /// The same for requests that cost much, on top of those, against head-of-line blocking: replies of one connection
-    /// come in order, so whatever stands behind such a request waits for it. 0 sends them among all others
+    /// Further connections of each core to each server for costly requests, against head-of-line blocking:
+    /// replies of one connection come in order, so requests behind a costly one wait for it. 0 sends costly
+    /// requests among all others
     #[arg(long, env = "WEIR_HEAVY_CONNECTIONS", value_name = "N", help_heading = STORAGE)]
     #[arg(value_parser = number(0, 64), default_value = "1")]
     pub heavy_connections: u64,
 
-    /// Request units that such a request is estimated at, or more
+    /// Request units from which on a request is costly, by its estimate (--heavy-connections)
     #[arg(long, env = "WEIR_HEAVY_RU", value_name = "RU", help_heading = STORAGE)]
     #[arg(value_parser = request_units, default_value = "20")]
     pub heavy_ru: u64,
 
-    /// A server that does not accept a connection for so long is given up
+    /// Time after which weir gives up connecting to a server
     #[arg(long, env = "WEIR_BACKEND_CONNECT_TIMEOUT", value_name = "DURATION", help_heading = STORAGE)]
     #[arg(value_parser = positive_duration, default_value = "1s")]
     pub backend_connect_timeout: Duration,
 
-    /// A server that owes a reply and says nothing for so long is given up, and so are all requests on that connection
+    /// Time after which weir gives up a connection, and all requests on it, if its server owes a reply and
+    /// says nothing
     #[arg(long, env = "WEIR_BACKEND_TIMEOUT", value_name = "DURATION", help_heading = STORAGE)]
     #[arg(value_parser = positive_duration, default_value = "5s")]
     pub backend_timeout: Duration,
 
-    /// How often the names of stores are looked up again: who has another address is connected to there; 0 is only at the start
+    /// Time between lookups of the names of stores: a store that has another address is connected to there; 0
+    /// looks up only at the start
     #[arg(long, env = "WEIR_STORAGE_LOOKUP", value_name = "DURATION", help_heading = STORAGE)]
     #[arg(value_parser = duration, default_value = "5s")]
     pub storage_lookup: Duration,
 
-    /// How quotas are kept to
+    /// Way in which quotas are enforced
     #[arg(long, env = "WEIR_LIMITER", value_name = "LIMITER", help_heading = QUOTAS)]
     #[arg(value_enum, default_value = "buckets")]
     pub limiter: LimiterKind,
 
-    /// How often cores reconcile what they spent of quotas, from 1ms to 1s
+    /// Time between reconciliations, in which cores report what they spent of quotas, from 1ms to 1s
     #[arg(long, env = "WEIR_RECONCILE", value_name = "DURATION", help_heading = QUOTAS)]
     #[arg(value_parser = positive_duration, default_value = "10ms")]
     pub reconcile: Duration,
 
-    /// A Redis in which several weirs count what they are asked for, so that their quotas are one: redis://HOST:PORT, or
-    /// redis://USER:PASSWORD@HOST:PORT, better given in the environment; rediss:// with TLS. Each gives out its share, by
-    /// demand. No request waits for it [default: quotas are this process's own]
+    /// Redis in which several weirs count what they are asked for, so that their quotas are one:
+    /// redis://HOST:PORT, or redis://USER:PASSWORD@HOST:PORT, better given in the environment; rediss:// with
+    /// TLS. Each weir gives out its share, by demand. No request waits for it [default: quotas are this
+    /// process's own]
     #[arg(long, env = "WEIR_FLEET", value_name = "STORE", help_heading = QUOTAS)]
     #[arg(value_parser = AddressParser::<FleetStore>::new(), hide_env_values = true)]
     pub fleet: Option<FleetStore>,
 
-    /// Weirs with the same name here are one fleet: its keys there begin with {weir:NAME}
+    /// Name of the fleet: weirs with the same name in one --fleet store share quotas. Its keys there begin
+    /// with {weir:NAME}
     #[arg(long, env = "WEIR_FLEET_NAMESPACE", value_name = "NAME", help_heading = QUOTAS)]
     #[arg(value_parser = namespace, default_value = "weir")]
     pub fleet_namespace: String,
 
-    /// So many of the users who ask this host for most are counted in --fleet too, up to 1000: what others may have of their
-    /// quotas here is an even part. 0 is that users' quotas are each weir's own
+    /// Number of users, those with the highest demand on this host, whose demand is counted in --fleet too,
+    /// up to 1000: other users may have an even part of their quotas here. With 0, users' quotas are each
+    /// weir's own
     #[arg(long, env = "WEIR_FLEET_USERS", value_name = "N", help_heading = QUOTAS)]
     #[arg(value_parser = number(0, FLEET_KEYS_MAX as u64), default_value = "0")]
     pub fleet_users: u64,
 
-    /// Request units of any request; `weir-calibrate` finds what fits a store
+    /// Price of any request, in request units; `weir-calibrate` finds prices that fit a store
     #[arg(long, env = "WEIR_RU_BASE", value_name = "RU", help_heading = QUOTAS)]
     #[arg(value_parser = request_units, default_value = "1")]
     pub ru_base: u64,
 
-    /// Request units of a read of a hot key that is answered from memory, instead of --ru-base. No store hears of it, but it
-    /// takes about as much of weir's own CPU as any read: 1 where that is what runs out first
+    /// Price of a read of a hot key that is answered from memory, instead of --ru-base, in request units. No
+    /// store sees it, but it takes about as much of weir's own CPU as any read: use 1 where that is what runs
+    /// out first
     #[arg(long, env = "WEIR_RU_HIT", value_name = "RU", help_heading = QUOTAS)]
     #[arg(value_parser = request_units, default_value = "0.1")]
     pub ru_hit: u64,
 
-    /// Request units of 1KiB of a request
+    /// Price of 1KiB of a request, in request units
     #[arg(long, env = "WEIR_RU_KIB_IN", value_name = "RU", help_heading = QUOTAS)]
     #[arg(value_parser = request_units, default_value = "1")]
     pub ru_kib_in: u64,
 
-    /// Request units of 1KiB of a reply
+    /// Price of 1KiB of a reply, in request units
     #[arg(long, env = "WEIR_RU_KIB_OUT", value_name = "RU", help_heading = QUOTAS)]
     #[arg(value_parser = request_units, default_value = "0.25")]
     pub ru_kib_out: u64,
 
-    /// Request units of an element of a reply, or of a key of a request that reads several
+    /// Price of an element of a reply, or of a key of a request that reads several, in request units
     #[arg(long, env = "WEIR_RU_ROW", value_name = "RU", help_heading = QUOTAS)]
     #[arg(value_parser = request_units, default_value = "0.02")]
     pub ru_row: u64,
 
-    /// Request units of a key of a request that writes several
+    /// Price of a key of a request that writes several, in request units
     #[arg(long, env = "WEIR_RU_KEY", value_name = "RU", help_heading = QUOTAS)]
     #[arg(value_parser = request_units, default_value = "0.06")]
     pub ru_key: u64,
 
-    /// Request units of a millisecond beyond what such requests usually take
+    /// Price of a millisecond beyond what such requests usually take, in request units
     #[arg(long, env = "WEIR_RU_LATENCY_MS", value_name = "RU", help_heading = QUOTAS)]
     #[arg(value_parser = request_units, default_value = "0.5")]
     pub ru_latency_ms: u64,
 
-    /// Layers to switch off: rate (quotas), shed (deadlines, also those passed on to a weir behind, and tiers), queue,
-    /// window, hot (cache of hot keys), breaker (sick servers are left alone), replicas (reading from replicas of a cluster),
-    /// retries (of reads that were lost with a connection to a node of a cluster)
+    /// Layers to switch off: rate (quotas), shed (deadlines, also those passed on to a weir behind, and
+    /// tiers), queue, window, hot (cache of hot keys), breaker (ejects sick servers), replicas (reads from
+    /// replicas of a cluster), retries (of reads that were lost with a connection to a node of a cluster)
     #[arg(long, env = "WEIR_DISABLE", value_name = "LAYER,...", help_heading = LAYERS)]
     #[arg(value_delimiter = ',')]
     pub disable: Vec<Layer>,
@@ -293,162 +305,168 @@ pub struct Flags {
     #[arg(value_delimiter = ',')]
     pub shadow: Vec<Layer>,
 
-    /// Requests that may wait for room before each server, on each core. Beyond it they are refused, until a quarter of
-    /// them is gone
+    /// Requests that may wait for room before each server, on each core. Beyond it further ones are refused,
+    /// until a quarter of the waiting ones is gone
     #[arg(long, env = "WEIR_QUEUE_LIMIT", value_name = "N", help_heading = OVERLOAD)]
     #[arg(value_parser = number(1, QUEUE_REQUESTS_MAX), default_value = "8192")]
     pub queue_limit: u64,
 
-    /// Bytes of requests that may wait on each core. Servers share them equally, but each has 1MiB at least
+    /// Bytes of requests that may wait on each core. Servers share them equally, but each has at least 1MiB
     #[arg(long, env = "WEIR_QUEUE_BYTES", value_name = "SIZE", help_heading = OVERLOAD)]
     #[arg(default_value = "64MiB")]
     pub queue_bytes: Size,
 
-    /// How long requests may wait while more is asked than a server can do: then the newest are served first
+    /// Time that requests may wait in an overload, while more is asked than a server can do: then the newest
+    /// are served first
     #[arg(long, env = "WEIR_QUEUE_TARGET", value_name = "DURATION", help_heading = OVERLOAD)]
     #[arg(value_parser = positive_duration, default_value = "5ms")]
     pub queue_target: Duration,
 
-    /// Requests that waited without a break for one and a half of this, and hardly became fewer, mean that more is asked
-    /// than a server can do. Where it is not, a request waits that long at most. From 10ms to 1s
+    /// Interval over which an overload is judged, from 10ms to 1s: requests that waited without a break for
+    /// one and a half intervals, and hardly became fewer, mean that more is asked than a server can do.
+    /// Otherwise a request waits that long at most
     #[arg(long, env = "WEIR_QUEUE_INTERVAL", value_name = "DURATION", help_heading = OVERLOAD)]
     #[arg(value_parser = positive_duration, default_value = "100ms")]
     pub queue_interval: Duration,
 
-    /// Requests that each core may always have in flight at each server, however slow that is
+    /// Smallest window: requests that each core may always have in flight at each server, however slow it is
     #[arg(long, env = "WEIR_WINDOW_MIN", value_name = "N", help_heading = OVERLOAD)]
     #[arg(value_parser = number(1, WINDOW_MAX), default_value = "1")]
     pub window_min: u64,
 
-    /// The most it may have, however quick that is. Between the two weir finds out how many keep the server busy
+    /// Largest window: requests that each core may have in flight at each server, however quick it is.
+    /// Between --window-min and this, weir finds out how many keep the server busy
     #[arg(long, env = "WEIR_WINDOW_MAX", value_name = "N", help_heading = OVERLOAD)]
     #[arg(value_parser = number(1, WINDOW_MAX), default_value = "4096")]
     pub window_max: u64,
 
-    /// Latency ratios (what replies usually take, by what they take now) below which sheddable requests become dearer,
-    /// batch requests too, and sheddable ones are refused
+    /// Latency ratios (what replies usually take, divided by what they take now) below which sheddable
+    /// requests become dearer, batch requests too, and sheddable ones are refused
     #[arg(long, env = "WEIR_SHED_LEVELS", value_name = "RATIO,RATIO,RATIO", help_heading = OVERLOAD)]
     #[arg(default_value = "0.7,0.5,0.3")]
     pub shed_levels: ShedLevels,
 
-    /// Requests for one key per second that make it hot, if --hot-share says so too: what is read of it is then kept for a while
+    /// Requests for one key per second that make it hot, if --hot-share is reached too: replies to reads of
+    /// it are then kept for a while
     #[arg(long, env = "WEIR_HOT_RATE", value_name = "N", help_heading = HOT_KEYS)]
     #[arg(value_parser = number(1, 1_000_000_000), default_value = "500")]
     pub hot_rate: u64,
 
-    /// The part of a core's requests that makes a key hot, if --hot-rate says so too
+    /// Share of a core's requests that makes a key hot, if --hot-rate is reached too
     #[arg(long, env = "WEIR_HOT_SHARE", value_name = "PERCENT", help_heading = HOT_KEYS, default_value = "2%")]
     pub hot_share: Share,
 
-    /// How long a reply is kept at most, from when it was asked for. What others write around weir is seen after that.
-    /// From 10ms to 60s
+    /// Longest time that a reply is kept, from when it was asked for, from 10ms to 60s. Writes of others
+    /// around weir are seen after that
     #[arg(long, env = "WEIR_HOT_TTL", value_name = "DURATION", help_heading = HOT_KEYS)]
     #[arg(value_parser = positive_duration, default_value = "1s")]
     pub hot_ttl: Duration,
 
-    /// Replies that each core keeps
+    /// Replies to reads of hot keys that each core keeps, at most
     #[arg(long, env = "WEIR_HOT_ENTRIES", value_name = "N", help_heading = HOT_KEYS)]
     #[arg(value_parser = number(1, 1_000_000), default_value = "1024")]
     pub hot_entries: u64,
 
-    /// Bytes of those
+    /// Bytes of replies to reads of hot keys that each core keeps, at most
     #[arg(long, env = "WEIR_HOT_BYTES", value_name = "SIZE", help_heading = HOT_KEYS, default_value = "16MiB")]
     pub hot_bytes: Size,
 
-    /// Which keys a script may write: any of its store, or those that its caller names
+    /// Keys that a script may write: any of its store, or only those that its caller names
     #[arg(long, env = "WEIR_HOT_SCRIPTS", value_name = "TRUST", help_heading = HOT_KEYS)]
     #[arg(value_enum, default_value_t = HotScripts::Strict)]
     pub hot_scripts: HotScripts,
 
-    /// Reads of one hot key per second, answered for other cores, from which on those that have a tenth of them get copies
+    /// Reads of one hot key per second, answered for other cores, from which on those that have a tenth of
+    /// them get copies
     #[arg(long, env = "WEIR_HOT_COPY_RATE", value_name = "N", help_heading = HOT_KEYS)]
     #[arg(value_parser = number(1, 1_000_000_000), default_value = "20000")]
     pub hot_copy_rate: u64,
 
-    /// Writes of one hot key per second, beyond which they are refused [default: no limit]
+    /// Writes of one hot key per second beyond which further ones are refused [default: no limit]
     #[arg(long, env = "WEIR_HOT_WRITE_RATE", value_name = "N", help_heading = HOT_KEYS)]
     #[arg(value_parser = number(1, 1_000_000_000))]
     pub hot_write_rate: Option<u64>,
 
-    /// Clients that may be connected at once
+    /// Clients that may be connected at once, over all cores
     #[arg(long, env = "WEIR_MAX_CLIENTS", value_name = "N", help_heading = LIMITS)]
     #[arg(value_parser = number(1, CLIENTS_MAX), default_value = "10000")]
     pub max_clients: u64,
 
-    /// Clients of one tenant that may be connected at once, where the quota file names more than one tenant and says
-    /// nothing else for it: the rest is for others [default: four fifths of --max-clients]
+    /// Clients of one tenant that may be connected at once, where the quota file names more than one tenant
+    /// and says nothing else for it: the rest is for others [default: four fifths of --max-clients]
     #[arg(long, env = "WEIR_MAX_TENANT_CLIENTS", value_name = "N", help_heading = LIMITS)]
     #[arg(value_parser = number(1, CLIENTS_MAX))]
     pub max_tenant_clients: Option<u64>,
 
-    /// What all clients together may have weir hold for them: requests that are not whole, replies that are not read.
-    /// Beyond it those that hold most are closed. From 16MiB
+    /// Bytes that weir may hold for all clients together: requests that are not whole, replies that are not
+    /// read. Beyond it the clients that hold most are closed. From 16MiB
     #[arg(long, env = "WEIR_MAX_CLIENTS_BYTES", value_name = "SIZE", help_heading = LIMITS)]
     #[arg(default_value = "1GiB")]
     pub max_clients_bytes: Size,
 
-    /// The largest request, from 1KiB to 512MiB
+    /// Largest request, from 1KiB to 512MiB
     #[arg(long, env = "WEIR_MAX_REQUEST_BYTES", value_name = "SIZE", help_heading = LIMITS)]
     #[arg(default_value = "16MiB")]
     pub max_request_bytes: Size,
 
-    /// The largest reply that is taken from a store, from 1KiB to 2GiB
+    /// Largest reply that is taken from a store, from 1KiB to 2GiB
     #[arg(long, env = "WEIR_MAX_REPLY_BYTES", value_name = "SIZE", help_heading = LIMITS)]
     #[arg(default_value = "64MiB")]
     pub max_reply_bytes: Size,
 
-    /// What SCAN, HSCAN, SSCAN and ZSCAN may look at in one step: a larger COUNT is lowered to this
+    /// Elements that SCAN, HSCAN, SSCAN and ZSCAN may look at in one step: a larger COUNT is lowered to this
     #[arg(long, env = "WEIR_SCAN_COUNT_MAX", value_name = "N", help_heading = LIMITS)]
     #[arg(value_parser = number(1, 1_000_000_000), default_value = "10000")]
     pub scan_count_max: u64,
 
-    /// What may wait for one client that reads too slowly, before it is closed
+    /// Bytes that may wait for one client that reads too slowly, before it is closed
     #[arg(long, env = "WEIR_OUTPUT_LIMIT", value_name = "SIZE", help_heading = LIMITS)]
     #[arg(default_value = "64MiB")]
     pub output_limit: Size,
 
-    /// Clients that have to log in and have not after so long are closed; 0 for never
+    /// Time after which clients that have to log in and have not are closed; 0 for never
     #[arg(long, env = "WEIR_LOGIN_TIMEOUT", value_name = "DURATION", help_heading = TIMEOUTS)]
     #[arg(value_parser = duration, default_value = "10s")]
     pub login_timeout: Duration,
 
-    /// Clients that say nothing for so long are closed; 0 for never
+    /// Time after which clients that say nothing are closed; 0 for never
     #[arg(long, env = "WEIR_IDLE_TIMEOUT", value_name = "DURATION", help_heading = TIMEOUTS)]
     #[arg(value_parser = duration, default_value = "0")]
     pub idle_timeout: Duration,
 
-    /// Clients that read less than 1 MiB in so long, though more waits for them, are closed
+    /// Time in which clients must read at least 1 MiB of what waits for them, or are closed
     #[arg(long, env = "WEIR_SEND_TIMEOUT", value_name = "DURATION", help_heading = TIMEOUTS)]
     #[arg(value_parser = positive_duration, default_value = "30s")]
     pub send_timeout: Duration,
 
-    /// How long requests in flight may take to end after weir was told to stop
+    /// Time that requests in flight may take to end after weir was told to stop
     #[arg(long, env = "WEIR_DRAIN_TIMEOUT", value_name = "DURATION", help_heading = TIMEOUTS)]
     #[arg(value_parser = duration, default_value = "10s")]
     pub drain_timeout: Duration,
 
-    /// A Unix socket by which one weir takes over from another: if one listens there, this one has its listening sockets and then its
-    /// clients, and that one ends. Otherwise it starts as usual. Then it listens there itself; SIGUSR2 makes it start its successor
+    /// Unix socket by which one weir takes over from another: if one listens there, this one takes over its
+    /// listening sockets and then its clients, and the other one ends. Otherwise it starts as usual. Then it
+    /// listens there itself; SIGUSR2 makes it start its successor
     #[arg(long, env = "WEIR_TAKEOVER", value_name = "PATH", help_heading = CLIENTS)]
     pub takeover: Option<PathBuf>,
 
-    /// Check flags and quota file, say what is wrong with them, and exit
+    /// Checks flags and quota file, says what is wrong with them, and exits
     #[arg(long, env = "WEIR_CHECK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub check: bool,
 
-    /// Something else than to serve.
+    /// Subcommand other than serving.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
 
-/// What weir does besides serving.
+/// Subcommands of weir besides serving.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Show in a terminal, second by second, how a running weir is doing
+    /// Shows in a terminal, second by second, how a running weir is doing
     Top(TopFlags),
 }
 
-/// Reads a part of the names of keys.
+/// Reads a `--fleet-namespace`, with which names of keys begin.
 fn namespace(text: &str) -> Result<String, String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
     if (1..=FLEET_NAMESPACE_BYTES_MAX).contains(&text.len()) && text.bytes().all(fits) {

@@ -1,22 +1,23 @@
-//! How quotas are shared with other weirs: `--fleet` and what goes with it.
+//! Settings of a fleet, whose weirs share quotas: `--fleet` and related flags.
 
 use sha2::{Digest as _, Sha256};
 
 use super::{ConfigError, Credentials, Flags, FleetStore};
 
-/// The fleet that this weir is of.
+/// Terms of the fleet that this weir belongs to.
 #[derive(Clone, Debug)]
 pub struct FleetTerms {
-    /// Where it counts.
+    /// The server at which the fleet counts.
     pub store: FleetStore,
-    /// Its name there.
+    /// Name of the fleet, with which its keys at the server begin.
     pub namespace: String,
-    /// So many of the users who ask this host for most are counted there; zero if users' quotas are each host's own.
+    /// Number of users with the highest demand on this host whose demand is counted in the fleet; 0 if users'
+    /// quotas are each host's own.
     pub users_max: usize,
 }
 
 impl FleetTerms {
-    /// None without `--fleet`.
+    /// Reads the flags; `None` without `--fleet`.
     pub(super) fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
         let users_max = flags.fleet_users as usize;
         let Some(store) = flags.fleet.clone() else {
@@ -34,8 +35,8 @@ impl FleetTerms {
         Ok(Some(Self { store, namespace: flags.fleet_namespace.clone(), users_max }))
     }
 
-    /// What names of users become buckets with, where those are the same on all hosts: nobody who does not know the password finds two
-    /// names that are one bucket.
+    /// Returns the secret with which users' names are hashed to bucket ids, the same on all hosts; `None` if
+    /// users are not counted. Without the fleet's password, two names that share a bucket cannot be found.
     pub fn secret(&self) -> Option<[u64; 2]> {
         let Credentials { password, .. } = self.store.credentials.as_ref().filter(|_| self.users_max > 0)?;
         // No name has this byte in it.

@@ -1,4 +1,4 @@
-//! What was said about hot keys.
+//! Settings of hot keys.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -6,32 +6,33 @@ use std::time::Duration;
 
 use super::{ConfigError, Flags};
 
-/// In a shorter time hardly anything is asked for twice, and in a longer one what others write around weir is not seen.
+/// Range of `--hot-ttl`. In a shorter time hardly anything is asked for twice, and in a longer one writes
+/// that bypass weir go unseen.
 const TTLS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
-/// What makes a key hot, and what is kept of it, on each core.
+/// Limits of hot keys, on each core: what makes a key hot, and how much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotLimits {
-    /// Requests per second.
+    /// Requests for a key per second from which on it may be hot.
     pub rate: u64,
-    /// And so many in a thousand of a core's.
+    /// Share of a core's requests from which on a key may be hot, in thousandths; both conditions must hold.
     pub share_per_mille: u64,
-    /// How long a reply is kept.
+    /// Longest time that a reply is kept.
     pub ttl: Duration,
-    /// Replies that are kept.
+    /// Most replies that are kept.
     pub entries: usize,
-    /// Bytes of those.
+    /// Most bytes of replies that are kept.
     pub bytes: usize,
-    /// What scripts may write.
+    /// Keys that a script is taken to write.
     pub scripts: HotScripts,
-    /// Reads of one hot key per second for other cores, from which on those get copies.
+    /// Reads of one hot key per second for other cores, from which on those cores get copies.
     pub copy_rate: u64,
-    /// Writes of one hot key per second, if they are limited.
+    /// Most writes of one hot key per second, if they are limited.
     pub write_rate: Option<u64>,
 }
 
 impl HotLimits {
-    /// Checks what no flag can check alone.
+    /// Reads the flags, and checks what no flag can check alone.
     pub(super) fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
         if !TTLS.contains(&flags.hot_ttl) {
             let problem = format!("--hot-ttl {:?}: 10ms to 60s is wanted", flags.hot_ttl);
@@ -50,17 +51,17 @@ impl HotLimits {
     }
 }
 
-/// Which keys a script may write, as far as hot keys go.
+/// Keys that a script is taken to write, as far as hot keys are concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum HotScripts {
-    /// Any of its store: nothing that was kept of those is used after it.
+    /// Any key of its store: no reply kept of that store's hot keys is used after the script.
     #[default]
     Strict,
-    /// Those that its caller names, and no others.
+    /// Only the keys that its caller names.
     Declared,
 }
 
-/// A part of everything, in thousandths.
+/// A share of the whole, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share(pub u64);
 

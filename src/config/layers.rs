@@ -1,9 +1,9 @@
-//! The layers of traffic management, which can be switched off one by one.
+//! Layers of traffic management, which can be switched off one by one.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// One layer.
+/// Layer of traffic management, as `--disable` and `--shadow` name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// Prices, quotas and their buckets.
@@ -14,18 +14,18 @@ pub enum Layer {
     Queue,
     /// The window of requests in flight at each backend.
     Window,
-    /// Hot keys: cache and flights.
+    /// The hot-key cache, and flights (fetches that several waiting reads share).
     Hot,
-    /// Sick stores are left alone.
+    /// The circuit breaker, which ejects sick stores.
     Breaker,
     /// Reads from replicas of a cluster.
     Replicas,
-    /// Reads that were lost with a connection to a node of a cluster are asked for again.
+    /// Retries of reads that were lost with a connection to a node of a cluster.
     Retries,
 }
 
 impl Layer {
-    /// All of them, in the order in which a request meets them.
+    /// All layers, in the order in which a request meets them.
     pub const ALL: [Self; 8] = [
         Self::Rate,
         Self::Hot,
@@ -37,7 +37,7 @@ impl Layer {
         Self::Retries,
     ];
 
-    /// The word for it.
+    /// Returns the layer's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rate => "rate",
@@ -69,12 +69,12 @@ impl FromStr for Layer {
     }
 }
 
-/// How quotas are kept to.
+/// Way in which quotas are enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LimiterKind {
     /// Request units in token buckets: global, tenant, user.
     #[default]
     Buckets,
-    /// A fixed count of requests per tenant and second, whatever they cost, and nothing else: to compare with.
+    /// A fixed count of requests per tenant and second, whatever they cost, and nothing else: for comparison.
     Static,
 }

@@ -1,4 +1,4 @@
-//! Flags and quota file to one checked, immutable configuration.
+//! Configuration: flags and quota file become one checked, immutable value.
 
 pub mod address;
 pub mod cores;
@@ -38,119 +38,119 @@ pub use crate::values::{TenantId, Tier};
 use crate::values::limits::{REPLY_BYTES_CEILING, REQUEST_BYTES_CEILING};
 use crate::values::{MicroUnits, Weights};
 
-/// What the embedded store may hold unless told otherwise.
+/// Memory of the embedded store by default.
 const EMBEDDED_BYTES_DEFAULT: Size = Size::mebibytes(256);
-/// The least that an embedded store can work with.
+/// Least memory of an embedded store.
 const EMBEDDED_BYTES_MIN: Size = Size::mebibytes(1);
-/// The least that a limit on requests or replies may be: handshakes must fit.
+/// Least limit on requests or replies: handshakes must fit.
 const MESSAGE_BYTES_MIN: Size = Size(1024);
-/// The least that all clients together may hold: a few of them must find room.
+/// Least memory for all clients together: a few of them must find room.
 const CLIENTS_BYTES_MIN: Size = Size::mebibytes(16);
-/// Longer paths do not fit the kernel's address of a Unix socket.
+/// Longest path of a Unix socket that fits the kernel's address.
 const UNIX_PATH_BYTES_MAX: usize = 107;
-/// No timeout is longer: it could only be a slip of the pen.
+/// Longest timeout; a longer one could only be a slip of the pen.
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Everything that weir was told, checked.
+/// The checked configuration of weir, from its flags.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where clients connect.
+    /// Addresses where clients connect.
     pub listen: Vec<SocketAddr>,
-    /// Where the same keys are served over HTTP.
+    /// Addresses where the same keys are served over HTTP.
     pub http: Vec<SocketAddr>,
-    /// Origins of web pages that may ask there.
+    /// Origins of web pages that may ask over HTTP.
     pub http_origins: Vec<String>,
-    /// Names by which they may be asked for there without a token.
+    /// Names by which the server may be called over HTTP without a token.
     pub http_hosts: Vec<String>,
-    /// Where they connect with TLS, if anywhere.
+    /// Addresses and certificates for clients with TLS, if any.
     pub tls: Option<TlsSettings>,
     /// The Unix socket where clients connect.
     pub unix: Option<PathBuf>,
     /// The Unix socket by which a process takes over from the one before.
     pub takeover: Option<PathBuf>,
-    /// Where metrics and health are served.
+    /// Address of the admin port, where metrics and health are served.
     pub admin: Option<SocketAddr>,
-    /// Names by which the admin port may be asked.
+    /// Names by which the admin port may be called.
     pub admin_hosts: Vec<String>,
-    /// Where the token stands that the admin port asks for before it changes anything.
+    /// Source of the token that the admin port requires before it changes anything.
     pub admin_token: Option<TokenSource>,
-    /// The quota file.
+    /// Path of the quota file.
     pub quotas: Option<PathBuf>,
-    /// Which CPUs to use: see [`Config::placement`].
+    /// CPUs to use: see [`Config::placement`].
     pub cores: Option<Cores>,
-    /// How many shards to run.
+    /// Number of shards to run.
     pub shards: Option<usize>,
-    /// How long an idle core looks for work before it sleeps.
+    /// Time for which an idle core looks for work before it sleeps.
     pub busy_poll: Duration,
-    /// What stands behind weir.
+    /// The stores behind weir.
     pub storage: Storage,
-    /// How stores are known that speak TLS, if any do.
+    /// Certificates for stores that speak TLS, if any do.
     pub store_tls: Option<StoreTlsSettings>,
-    /// What the embedded store may hold.
+    /// Most bytes that the embedded store may hold.
     pub embedded_bytes_max: usize,
-    /// Connections of each shard to each backend that it sends to, in each dialect.
+    /// Connections of each shard to each backend that it sends to, in each dialect (RESP2, RESP3).
     pub backend_connections: u16,
-    /// The same for requests that cost much, on top of those.
+    /// Further connections of each shard to each backend, for costly requests, in each dialect.
     pub heavy_connections: u16,
-    /// What costs much.
+    /// Estimated price from which on a request counts as costly, in millionths of a request unit.
     pub heavy_from: MicroUnits,
-    /// A backend that does not accept for so long is given up.
+    /// Time after which weir gives up connecting to a backend.
     pub connect_timeout: Duration,
-    /// A backend that owes a reply for so long is given up.
+    /// Time after which weir gives up a connection whose backend owes a reply.
     pub reply_timeout: Duration,
-    /// How often names of stores are looked up; never again, if it is zero.
+    /// Time between lookups of the stores' names; zero means only at the start.
     pub names_interval: Duration,
-    /// Clients that may be connected at once, over all shards.
+    /// Most clients connected at once, over all shards.
     pub clients_max: usize,
-    /// Clients of one tenant, where there are others and the quota file says nothing else.
+    /// Most clients of one tenant, where there are others and the quota file says nothing else.
     pub tenant_clients_max: usize,
-    /// What all clients together may have weir hold for them.
+    /// Most bytes that weir holds for all clients together.
     pub clients_bytes_max: usize,
-    /// Clients that have yet to log in are closed after so long.
+    /// Time after which clients that have yet to log in are closed; `None` for never.
     pub login_timeout: Option<Duration>,
-    /// How quotas are kept to.
+    /// Way in which quotas are enforced.
     pub limiter: LimiterKind,
-    /// How often cores reconcile what they spent.
+    /// Time between reconciliations, in which cores report what they spent.
     pub reconcile: Duration,
     /// The fleet with which quotas are shared.
     pub fleet: Option<FleetTerms>,
-    /// What the terms of a price weigh.
+    /// Prices of the terms that a request's price is the sum of.
     pub weights: Weights,
-    /// What a walk may look at in one step.
+    /// Most elements that a walk (`SCAN`) may look at in one step.
     pub scan_count_max: u32,
     /// Layers that are switched off.
     pub disabled: Vec<Layer>,
     /// Layers that decide without being obeyed.
     pub shadowed: Vec<Layer>,
-    /// What stands before each backend.
+    /// Limits of the window and the queue before each backend.
     pub overload: OverloadLimits,
-    /// What makes a key hot, and what is kept of it.
+    /// Limits of hot keys.
     pub hot: HotLimits,
-    /// The largest request.
+    /// Most bytes of a request.
     pub request_bytes_max: usize,
-    /// The largest reply that is taken from a backend.
+    /// Most bytes of a reply that is taken from a backend.
     pub reply_bytes_max: usize,
-    /// What may wait for one client.
+    /// Most bytes of output that may wait for one client.
     pub output_bytes_max: usize,
-    /// Clients that say nothing for so long are closed.
+    /// Time after which silent clients are closed; `None` for never.
     pub idle_timeout: Option<Duration>,
-    /// Clients that read nothing for so long are closed.
+    /// Time after which clients that do not read are closed.
     pub send_timeout: Duration,
-    /// How long requests may take to end after the order to stop.
+    /// Time that requests may take to end after the order to stop.
     pub drain_timeout: Duration,
 }
 
-/// Where a token comes from.
+/// Source of the admin port's token.
 #[derive(Clone, Debug)]
 pub enum TokenSource {
-    /// A flag, or the environment.
+    /// Given by a flag or the environment.
     Given(AdminToken),
     /// A file, which is read at the start and on SIGHUP.
     File(PathBuf),
 }
 
 impl TokenSource {
-    /// The token itself.
+    /// Returns the token, and reads its file if it comes from one.
     pub fn load(&self) -> Result<AdminToken, ConfigError> {
         match self {
             Self::Given(token) => Ok(token.clone()),
@@ -160,7 +160,7 @@ impl TokenSource {
     }
 }
 
-/// Flags that do not go together, in words for whoever gave them.
+/// Error about flags that do not go together, worded for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 
@@ -179,7 +179,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Checks what no flag can check alone.
+    /// Checks the flags, including what no flag can check alone.
     pub fn from_flags(flags: Flags) -> Result<Self, ConfigError> {
         check_sizes(&flags)?;
         check_timeouts(&flags)?;
@@ -246,8 +246,8 @@ impl Config {
         })
     }
 
-    /// Which CPU each shard is bound to, given the CPUs that this process may use: as many entries as there are
-    /// shards, and none for a shard that the kernel may move.
+    /// Returns the CPU that each shard is bound to, given the CPUs that this process may use: one entry per
+    /// shard, `None` for a shard that the kernel may move.
     pub fn placement(&self, usable: &[usize]) -> Result<Vec<Option<usize>>, ConfigError> {
         cores::placement(self.cores.as_ref(), self.shards, usable)
     }
@@ -298,7 +298,7 @@ fn tls_settings(flags: &Flags, listen: &[SocketAddr]) -> Result<Option<TlsSettin
     Ok(Some(settings))
 }
 
-/// Nobody listens where another does.
+/// Checks that no address is listened on twice.
 fn distinct(
     flag: &str,
     addresses: &[SocketAddr],
@@ -410,7 +410,8 @@ fn check_timeouts(flags: &Flags) -> Result<(), ConfigError> {
     }
 }
 
-/// Cores that reconcile more often than this do little else, and grants are good for five of these.
+/// Range of `--reconcile`. Cores that reconcile more often do little else, and grants are good for five of
+/// these.
 const RECONCILE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
 
 fn check_layers(flags: &Flags) -> Result<(), ConfigError> {

@@ -1,4 +1,4 @@
-//! What was said about windows, queues and shedding.
+//! Settings of windows, queues and shedding.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -6,32 +6,33 @@ use std::time::Duration;
 
 use super::{ConfigError, Flags, Size};
 
-/// In shorter intervals a queue is judged by what any burst does to it, in longer ones clients have left before.
+/// Range of `--queue-interval`. In shorter intervals any burst looks like an overload; before longer ones
+/// end, clients have left.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
-/// The least that may wait before a backend: a few requests.
+/// Least value of `--queue-bytes`: room for a few requests.
 const QUEUE_BYTES_MIN: Size = Size::mebibytes(1);
 
-/// What stands before each backend, on each core.
+/// Limits before each backend, on each core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OverloadLimits {
-    /// Requests in flight: the bounds of a window.
+    /// Smallest window, in requests in flight.
     pub window_least: u16,
-    /// See there.
+    /// Largest window, in requests in flight.
     pub window_most: u16,
-    /// Requests that may wait.
+    /// Most requests that may wait.
     pub queue_requests: usize,
-    /// What those before all backends may take.
+    /// Most bytes of requests that may wait before all backends together.
     pub queue_bytes: usize,
-    /// How long they wait while more is asked than can be done.
+    /// Longest time that requests wait in an overload.
     pub queue_target: Duration,
-    /// Over how long that is seen.
+    /// Interval over which an overload is judged.
     pub queue_interval: Duration,
-    /// Latency ratios below which less important requests become dearer, or are refused.
+    /// Latency ratios below which the levels of shedding are entered, highest first.
     pub shed_levels: [f64; 3],
 }
 
 impl OverloadLimits {
-    /// Checks what no flag can check alone.
+    /// Reads the flags, and checks what no flag can check alone.
     pub(super) fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
         let Flags { window_min, window_max, queue_target, queue_interval, queue_bytes, .. } = *flags;
         let problem = if window_min > window_max {
@@ -59,7 +60,7 @@ impl OverloadLimits {
     }
 }
 
-/// Three latency ratios, each below the one before.
+/// Value of `--shed-levels`: three latency ratios between 1 and 0, each below the one before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShedLevels(pub [f64; 3]);
 

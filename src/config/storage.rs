@@ -1,4 +1,4 @@
-//! What stands behind weir.
+//! Storage behind weir: `--storage` and `--fleet`.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,44 +13,44 @@ pub use crate::values::ServerAddress;
 use crate::values::limits::BACKENDS_MAX;
 use crate::values::percent_decoded;
 
-/// The port of a server that is named without one.
+/// TCP port of a server that is named without one.
 const DEFAULT_PORT: u16 = 6379;
 
-/// What `--storage` asks for.
+/// The stores that `--storage` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// The store within this process.
     Embedded,
     /// One or more servers, over which the keys are spread.
     Servers {
-        /// At least one, all different.
+        /// The servers: at least one, all different.
         servers: Vec<ServerAddress>,
-        /// How weir signs in to them.
+        /// User and password by which weir logs in to the servers.
         credentials: Option<Credentials>,
-        /// They speak TLS.
+        /// True if the servers speak TLS.
         secure: bool,
     },
     /// A cluster, of which some nodes are known.
     Cluster {
-        /// At least one, all different.
+        /// The known nodes: at least one, all different.
         seeds: Vec<ServerAddress>,
-        /// How weir signs in to all nodes.
+        /// User and password by which weir logs in to all nodes.
         credentials: Option<Credentials>,
-        /// They speak TLS.
+        /// True if the nodes speak TLS.
         secure: bool,
     },
-    /// One server at a path.
+    /// One server at a Unix socket.
     Unix(PathBuf),
 }
 
 impl Storage {
-    /// Is TLS spoken with it?
+    /// True if the stores speak TLS.
     pub fn is_secure(&self) -> bool {
         matches!(self, Self::Servers { secure: true, .. } | Self::Cluster { secure: true, .. })
     }
 }
 
-/// How weir signs in to a store.
+/// User and password by which weir logs in to a store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The user, unless the store knows only passwords.
@@ -60,7 +60,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// User, if any, and password.
+    /// Returns the user, if any, and the password.
     pub fn pair(&self) -> (Option<String>, String) {
         (self.user.clone(), self.password.clone())
     }
@@ -72,7 +72,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// As it would be given, without the password.
+/// Writes the storage as it would be given, without the password.
 impl fmt::Display for Storage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -172,7 +172,7 @@ impl FromStr for ServerAddress {
     }
 }
 
-/// `user:password` or `:password`, where `%40` stands for `@` and so on.
+/// Reads `user:password` or `:password`, in percent encoding (`%40` stands for `@`).
 fn read_credentials(text: &str) -> Result<Credentials, String> {
     let decoded = |text: &str| {
         percent_decoded(text)
@@ -187,18 +187,18 @@ fn read_credentials(text: &str) -> Result<Credentials, String> {
     Ok(Credentials { user, password: decoded(password)? })
 }
 
-/// The one server that a fleet counts in.
+/// The server at which the weirs of a fleet count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetStore {
-    /// Where it is.
+    /// Address of the server.
     pub server: ServerAddress,
-    /// How weir signs in to it.
+    /// User and password by which weir logs in to the server.
     pub credentials: Option<Credentials>,
-    /// It speaks TLS.
+    /// True if the server speaks TLS.
     pub secure: bool,
 }
 
-/// As it would be given, without the password.
+/// Writes the store as it would be given, without the password.
 impl fmt::Display for FleetStore {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hidden = if self.credentials.is_some() { "...@" } else { "" };
@@ -225,7 +225,8 @@ impl FromStr for FleetStore {
     }
 }
 
-/// Reads `--storage` and `--fleet`. Unlike others it never repeats the value in a complaint: a password may be in it.
+/// Parser of `--storage` and `--fleet`. Unlike others it never repeats the whole value in an error: a
+/// password may be in it.
 #[derive(Clone, Debug)]
 pub(super) struct AddressParser<T>(PhantomData<T>);
 
@@ -248,7 +249,7 @@ impl<T: FromStr<Err = String> + Clone + Send + Sync + 'static> TypedValueParser 
         text.parse().map_err(|problem| {
             let name = argument.map_or_else(String::new, ToString::to_string);
             let shown = without_credentials(&text);
-            // Such an error is shown as it stands, so it has to bring the last line of all others along.
+            // Such an error is shown as it stands, so it has to include the last line that other errors have.
             let help = "For more information, try '--help'.";
             let problem = format!("invalid value '{shown}' for '{name}': {problem}\n\n{help}\n");
             clap::Error::raw(ErrorKind::ValueValidation, problem).with_cmd(command)
@@ -256,7 +257,7 @@ impl<T: FromStr<Err = String> + Clone + Send + Sync + 'static> TypedValueParser 
     }
 }
 
-/// A value as it may be shown: everything before the last `@` may be a secret.
+/// Returns a value as it may be shown: everything before the last `@` may be a secret.
 fn without_credentials(text: &str) -> String {
     match text.rsplit_once('@') {
         Some((before, servers)) => {

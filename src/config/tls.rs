@@ -1,4 +1,4 @@
-//! Where TLS is spoken, and with which certificates. The files themselves are read by the runtime, when they are needed.
+//! Settings of TLS: where it is spoken, and with which certificates. The runtime reads the files themselves.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,49 +7,49 @@ use std::time::Duration;
 use super::address::addresses_of;
 use super::{ConfigError, Flags};
 
-/// Towards clients.
+/// TLS towards clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// Where clients connect.
+    /// Addresses where clients connect with TLS.
     pub listen: Vec<SocketAddr>,
-    /// Where they connect that speak HTTP.
+    /// Addresses where clients of HTTP connect with TLS.
     pub http: Vec<SocketAddr>,
-    /// Weir's certificate, and those between it and the one that clients trust.
+    /// File with weir's certificate, and the chain up to the one that clients trust.
     pub certificate: PathBuf,
-    /// The key that belongs to it.
+    /// File with the key of the certificate.
     pub key: PathBuf,
-    /// Who signs certificates of clients; if there is none, they need none.
+    /// File with the authorities that sign certificates of clients; without it, clients need none.
     pub client_ca: Option<PathBuf>,
-    /// Which of those are not to be trusted any more.
+    /// File with the revocation lists for certificates of clients.
     pub client_crl: Option<PathBuf>,
-    /// A handshake that takes longer is given up.
+    /// Time after which a handshake is given up.
     pub handshake_timeout: Duration,
-    /// Handshakes that are carried out in a second.
+    /// Most handshakes that are carried out in a second.
     pub handshakes_per_second: u32,
 }
 
-/// Towards stores.
+/// TLS towards stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreTlsSettings {
-    /// Who signs their certificates.
+    /// File with the authorities that sign the stores' certificates.
     pub ca: PathBuf,
-    /// The name in them, where it is not that of the host.
+    /// Name in the stores' certificates, where it is not that of the host.
     pub name: Option<String>,
-    /// Weir's own, for stores that want one of their clients.
+    /// weir's own certificate, for stores that require one of their clients.
     pub own: Option<OwnCertificate>,
 }
 
-/// A certificate that weir shows, and the key that belongs to it.
+/// A certificate that weir shows, with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnCertificate {
-    /// With those between it and the one that is trusted.
+    /// File with the certificate, and the chain up to the one that is trusted.
     pub certificate: PathBuf,
-    /// Its key.
+    /// File with the key.
     pub key: PathBuf,
 }
 
 impl TlsSettings {
-    /// What flags say of it, if they say anything.
+    /// Reads the flags; `None` without TLS towards clients.
     pub(super) fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
         let (listen, http) = (addresses_of(&flags.tls_listen), addresses_of(&flags.tls_http));
         let files = [
@@ -88,7 +88,8 @@ impl TlsSettings {
 }
 
 impl StoreTlsSettings {
-    /// What flags say of it. Without somebody to trust, encryption would only be for show.
+    /// Reads the flags; `None` without TLS towards stores. Requires authorities to trust, since encryption
+    /// alone would not tell the right server.
     pub(super) fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
         let fleet = flags.fleet.as_ref().filter(|store| store.secure);
         let store = match &flags.storage {
@@ -125,7 +126,7 @@ impl OwnCertificate {
     }
 }
 
-/// What is wrong with flags for stores with TLS where there are none.
+/// Returns the error for flags about stores with TLS where there are no such stores.
 fn no_store(flags: &Flags) -> Option<ConfigError> {
     let given = [
         ("--storage-tls-ca", flags.storage_tls_ca.is_some()),

@@ -1,4 +1,4 @@
-//! The token without which nothing is changed through the admin port. Only a digest of it is kept.
+//! Token of the admin port, without which it changes nothing. Only a digest of it is kept.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use super::quotas::PasswordDigest;
 use crate::values::limits::ADMIN_TOKEN_BYTES_MAX;
 
-/// What was given as a secret: kept as it came, so that a complaint about it need not show it.
+/// A secret as given, unchecked, so that a complaint about it need not show it.
 #[derive(Clone)]
 pub struct Secret(String);
 
@@ -28,12 +28,12 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The admin port's token.
+/// The admin port's token, as a digest.
 #[derive(Clone, Debug)]
 pub struct AdminToken(PasswordDigest);
 
 impl AdminToken {
-    /// From a flag or the environment.
+    /// Checks and takes a token from a flag or the environment.
     pub fn new(secret: &Secret) -> Result<Self, String> {
         let fits = |text: &str| {
             (1..=ADMIN_TOKEN_BYTES_MAX).contains(&text.len())
@@ -42,12 +42,12 @@ impl AdminToken {
         if fits(&secret.0) {
             Ok(Self(PasswordDigest::of(&secret.0)))
         } else {
-            // It is not shown: it may be nearly right.
+            // The token is not shown: it may be nearly right.
             Err(format!("a token is 1 to {ADMIN_TOKEN_BYTES_MAX} visible ASCII letters without spaces"))
         }
     }
 
-    /// From a file that has nothing else in it but white space around it.
+    /// Reads the token from a file that has nothing else in it but white space around it.
     pub fn load(path: &Path) -> Result<Self, String> {
         let mut text = String::new();
         // A little more than a token with its line end: whatever is longer is none.
@@ -60,7 +60,7 @@ impl AdminToken {
         token.map_err(|problem| format!("{}: {problem}", path.display()))
     }
 
-    /// Whether it is this one, in a time that does not depend on how nearly it is.
+    /// True if `given` is the token, in a time that does not depend on how much of it is right.
     pub fn is(&self, given: &[u8]) -> bool {
         self.0.is_of(given)
     }

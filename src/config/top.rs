@@ -1,45 +1,46 @@
-//! `weir top`: its flags.
+//! Flags of `weir top`.
 
 use clap::builder::{StringValueParser, TypedValueParser as _};
 use clap::{ArgAction, Args, ValueEnum};
 
-/// What stands first.
+/// Table that stands first in `weir top`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum TopSort {
     /// Stores, the worst first.
     #[default]
     Store,
-    /// Tenants, those who are refused the most first.
+    /// Tenants, those with most refusals first.
     Tenant,
     /// Hot keys, the hottest first.
     Key,
 }
 
-/// Whom to ask, and how to show it.
+/// Flags of `weir top`: the weir to ask, and how to show it.
 #[derive(Args, Clone, Debug)]
 pub struct TopFlags {
-    /// The admin port of the weir to look at
+    /// Admin port of the weir to look at
     #[arg(long, env = "WEIR_ADMIN", value_name = "HOST:PORT", default_value = "127.0.0.1:7381")]
     pub admin: String,
 
-    /// What stands first, and has the most room
+    /// Table that stands first, and has the most room
     #[arg(long, value_enum, value_name = "WHAT", default_value = "store")]
     pub sort: TopSort,
 
-    /// Look for a second, write it all as plain text, and end
+    /// Looks for a second, writes everything as plain text, and ends
     #[arg(long)]
     pub once: bool,
 
-    /// The same as the JSON document that it is made from
+    /// Writes the JSON document that the page is made from
     #[arg(long)]
     pub json: bool,
 
-    /// No colours: words and shapes say the same
+    /// Leaves colours out: words and shapes say the same
     #[arg(long, env = "NO_COLOR", action = ArgAction::SetTrue, value_parser = StringValueParser::new().map(|text| is_said(&text)))]
     pub no_color: bool,
 }
 
-/// Any word in the environment counts, as programs have agreed on; but `false` is what stands for a flag that is not there.
+/// True if the environment has any word for a flag, as programs have agreed on; `false` stands for a flag
+/// that is not given.
 fn is_said(text: &str) -> bool {
     !matches!(text, "" | "false")
 }

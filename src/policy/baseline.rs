@@ -1,22 +1,26 @@
-//! What requests of a class usually take at a backend, so that a slow one can be told, and billed for it: two moving
-//! averages (EWMA), of the last moments and of a long time.
+//! Baseline of a backend: the usual latency of each class of requests, so that slow requests can be told from
+//! others and billed. Each class has two moving averages (EWMA), of the last moments and of a long time.
 //!
-//! Only as long as the backend as a whole is well: when everything takes longer than it used to, whoever waits there is
-//! the victim, and pays nothing for it.
+//! Slowness is billed only while the backend as a whole is well: when everything takes longer than it used
+//! to, whoever waits there is the victim and pays nothing for it.
 
 use crate::values::limits::COMMAND_CLASSES;
 
-/// A class is unknown until so many replies were seen.
+/// Fewest replies of a class before anything is said of it.
 const SAMPLES_MIN: u32 = 100;
-/// Weights of a new sample: about the last 16 and the last 1,024 replies.
+/// Weight of a new sample in the short-term average: about the last 16 replies count.
 const SHORT: f64 = 1.0 / 16.0;
+/// Weight of a new sample in the long-term average.
 const LONG: f64 = 1.0 / LONG_SAMPLES as f64;
+/// Number of last replies that the long-term average counts, about.
 const LONG_SAMPLES: u32 = 1_024;
-/// Usual means: up to this many times the long-term average. What varies more is rare, and no noise.
+/// Multiple of the long-term average up to which a latency is usual. More than this varies rarely, and is no
+/// noise.
 const USUAL: f64 = 3.0;
-/// Below this nothing is slow: so much the scheduler and the network may add at any time.
+/// Latency up to which nothing is slow, in microseconds: the scheduler and the network may add so much at any
+/// time.
 const SLOW_MIN_MICROS: f64 = 2_000.0;
-/// The backend is not well while the short-term average exceeds the long-term one by this factor.
+/// Ratio of the short-term to the long-term average above which the backend is not well.
 const DEGRADED: f64 = 1.5;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,16 +48,17 @@ impl Averages {
     }
 }
 
-/// The usual times of one backend, as one core sees it.
+/// The usual latencies of one backend, by class, as one core sees them.
 #[derive(Clone, Debug, Default)]
 pub struct Baseline {
     classes: [Averages; COMMAND_CLASSES],
 }
 
 impl Baseline {
-    /// A reply came after so many microseconds: how many of them were unusual.
+    /// Records the latency of a reply, and returns by how many microseconds it exceeded the usual; 0 while
+    /// the class is unknown or the whole backend is slow.
     pub fn handle_reply(&mut self, class: usize, took_micros: u64) -> u64 {
-        // Signed, because that is one instruction.
+        // A signed conversion is one instruction, an unsigned one is more.
         let micros = took_micros as i64 as f64;
         let averages = &mut self.classes[class];
         averages.learn(micros);
@@ -67,8 +72,8 @@ impl Baseline {
         (micros - usual) as u64
     }
 
-    /// Is everything slower than it used to be? Each class counts by how much of all the time it used to take, so a
-    /// change of the mix alone is none.
+    /// True if the backend as a whole is slower than it used to be. Each class counts by its share of the
+    /// total time, so a change of the mix alone does not count.
     pub fn is_degraded(&self) -> bool {
         let known = || self.classes.iter().filter(|class| class.is_known());
         let weighted = |time: fn(&Averages) -> f64| -> f64 {

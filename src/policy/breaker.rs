@@ -1,7 +1,9 @@
-//! Is a store sick, so that to ask it is of no use, or would harm it?
+//! Circuit breaker of a store: finds out whether the store is sick, so that asking it is of no use or would
+//! harm it.
 //!
-//! What replies say is watched; a store that fails is set aside and its requests are refused at once; then one request after another
-//! is let through, until one is answered; then all come back, some more every moment.
+//! Replies are watched. A store that fails is ejected and its requests are refused at once; after a pause one
+//! request at a time is let through, until one is answered; then all requests return, a growing part over 2
+//! s.
 //!
 //! ```text
 //!   Well ── it fails, or is slow ──> Out ── the pause is over ──> Trying ── answered ──> Returning ── nothing fails ──> Well
@@ -12,78 +14,87 @@
 //! | sign | when it counts |
 //! |---|---|
 //! | failures in a row, on one core | five: a connection lost or not made, a silence that was too long, `-LOADING`, `-BUSY`, `-MASTERDOWN`. Connections lost at about the same time are one |
-//! | failures among replies, on all cores | surely more than one in five, of at least 100 in ten seconds or less; after it was set aside, of 20 |
-//! | slowness | the 95th percentile of a class is three times what it is at the other stores, and two milliseconds more, for two seconds and with 100 replies to judge by |
+//! | failures among replies, on all cores | surely more than one in five, of at least 100 replies in ten seconds or less; of 20 if the store was ejected lately |
+//! | slowness | the 95th percentile of a class of commands is more than three times the other stores', and more than 2 ms above it, for two seconds and with 100 replies to judge by |
 //!
-//! Other errors say something of requests, not of stores: a cluster's nodes all say `-CLUSTERDOWN` while one of them is away.
+//! Other errors say something of requests, not of stores: a cluster's nodes all say `-CLUSTERDOWN` while one
+//! of them is away.
 //!
 //! | trap | what is done about it |
 //! |---|---|
-//! | a store is slow because much is asked of it: the owner of a hot key | it is not sick: not if it is asked for twice as much as others, or half as much again as it was |
-//! | ... and that could not be seen | the first request that is let through finds nothing before it: if it is answered quickly, all was load, and slowness does not count for a minute |
-//! | all stores are slow | is compared with the others, not with what was |
-//! | nothing can stand in for the store | the pauses are short, and shorter where only connections failed: nobody is refused for much longer than need be |
+//! | a store is slow under load: the owner of a hot key | slowness does not count if the store has twice the requests of the others, or 1.5 times its own earlier ones |
+//! | ... and its load could not be seen | the trial request finds an empty queue: if it is answered quickly, the slowness was load, and does not count for a minute |
+//! | all stores are slow | a store is compared with the others, not with its own past |
+//! | no other store can answer | the pauses are short, and shorter where only connections failed, so that clients are not refused for much longer than need be |
 //!
-//! Pure: what cores share of it is one word per store ([`Standing::to_bits`]).
+//! The breaker is pure: cores share one word per store ([`Standing::to_bits`]).
 
 use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Failures in a row.
+/// Failures in a row, on one core, that eject a store.
 const ROW: u32 = 5;
-/// Connections that are lost within so long count once.
+/// Time within which several lost connections count as one failure.
 const LOSSES_APART: Duration = Duration::from_millis(100);
-/// Of so many replies more than this part.
+/// Fewest replies before the share of failures can eject a store.
 const SAMPLES: u64 = 100;
+/// Fewest replies before the share of failures can eject a store that was ejected lately.
 const SAMPLES_RETURNING: u64 = 20;
+/// Share of failures above which, beyond two standard deviations, a store is ejected.
 const FAILING: f64 = 0.2;
-/// What came before that says nothing.
+/// Time for which replies and failures are remembered.
 const MEMORY: Duration = Duration::from_secs(10);
-/// How often evidence is looked at, and how long it has to last where it is slowness.
+/// Interval at which evidence is looked at.
 pub const LOOKS_APART: Duration = Duration::from_millis(250);
+/// Looks in a row at which a store must be slow before it is ejected for that: two seconds.
 const SLOW_LOOKS: u32 = 8;
-/// Slow is what takes so many times as long as elsewhere, and so much longer.
+/// Ratio of a store's 95th percentile to the other stores' above which it is slow.
 const SLOWER: f64 = 3.0;
+/// Least difference between a store's 95th percentile and the other stores' for it to be slow.
 const SLOWER_BY: Duration = Duration::from_millis(2);
-/// A store that gets so many times the requests of others, or of what it got before, is crowded.
+/// Ratio of a store's request rate to the other stores' above which its slowness counts as load.
 const CROWDED: f64 = 2.0;
+/// Ratio of a store's request rate to its own earlier one above which its slowness counts as load.
 const GROWN: f64 = 1.5;
-/// What it got before is what came until then, in seconds.
+/// Age from which on replies count as the earlier request rate.
 const BEFORE: Duration = Duration::from_secs(3);
-/// How long slowness does not count once it was found to be load.
+/// Time for which slowness does not count after it was found to be load.
 const EXCUSED: Duration = Duration::from_secs(60);
-/// The first pause, and the longest; the same where only connections failed.
+/// First and longest pause of an ejected store.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(4)];
+/// First and longest pause of a store of which only connections failed.
 const PAUSES_LOST: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
-/// A trial that nothing is heard of for so long is given up.
+/// Time after which a trial request without an answer is given up.
 const TRIAL: Duration = Duration::from_secs(3);
-/// How long it takes until all requests pass again, and the part of them that passes at first.
+/// Time over which requests return to a store that answered.
 const RETURN: Duration = Duration::from_secs(2);
+/// Part of the requests that passes when they begin to return.
 const FIRST_PART: f64 = 0.1;
-/// One time that it was set aside is forgotten with each healthy minute.
+/// Healthy time after which one ejection is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
+/// Most ejections that are remembered: six bits of the shared word.
 const OPENINGS_MAX: u8 = 63;
 
-/// What is done with a store's requests.
+/// Treatment of a store's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
-    /// They pass.
+    /// All requests pass.
     #[default]
     Well,
-    /// They are refused.
+    /// All requests are refused.
     Out,
-    /// One has been let through.
+    /// One request has been let through as a trial.
     Trying,
-    /// Some pass.
+    /// A growing part of the requests passes.
     Returning,
 }
 
 impl Stage {
     const ALL: [Self; 4] = [Self::Well, Self::Out, Self::Trying, Self::Returning];
 
-    /// The word for it.
+    /// Returns the stage's name in figures and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Well => "ok",
@@ -94,18 +105,18 @@ impl Stage {
     }
 }
 
-/// Why a store was set aside last.
+/// Reason of a store's last ejection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cause {
-    /// Its replies were errors.
+    /// The store's replies were errors.
     #[default]
     Errors,
-    /// Connections to it failed.
+    /// Connections to the store failed.
     Losses,
-    /// Its replies came late.
+    /// The store's replies came late.
     Slowness,
-    /// The same, but that was load.
+    /// The store's replies came late because of load, as a quick reply to the trial showed.
     Load,
 }
 
@@ -113,30 +124,31 @@ impl Cause {
     const ALL: [Self; 4] = [Self::Errors, Self::Losses, Self::Slowness, Self::Load];
 }
 
-/// How it stands with a store.
+/// State of the breaker for one store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// See there.
+    /// The present stage.
     pub stage: Stage,
-    /// See there.
+    /// Reason of the last ejection.
     pub cause: Cause,
-    /// How often it was set aside, as far as that is not forgotten.
+    /// Ejections that are not forgotten yet.
     pub openings: u8,
-    /// Until when it is out; in any other stage since when.
+    /// Time at which the pause ends, in stage `Out`; in any other stage the time since which it lasts.
     pub at: Timestamp,
 }
 
-/// Times in a word are in units of a power of two of nanoseconds: about a microsecond.
+/// Bits of a unit of time in the shared word: 1,024 ns, about a microsecond.
 const UNIT_BITS: u32 = 10;
 
 impl Standing {
-    /// As one word, for others to read: times are rounded up by a microsecond.
+    /// Packs the standing into one word for other cores to read. Times are rounded up by at most a
+    /// microsecond.
     pub fn to_bits(self) -> u64 {
         let at = self.at.as_nanos().div_ceil(1 << UNIT_BITS) & ((1 << 54) - 1);
         at << 10 | u64::from(self.openings & OPENINGS_MAX) << 4 | (self.cause as u64) << 2 | self.stage as u64
     }
 
-    /// See there.
+    /// Unpacks the word that [`Standing::to_bits`] made.
     pub fn from_bits(bits: u64) -> Self {
         Self {
             stage: Stage::ALL[(bits & 3) as usize],
@@ -146,7 +158,8 @@ impl Standing {
         }
     }
 
-    /// It is set aside. `spread` (0 to 255) keeps many from coming back in step.
+    /// Ejects the store. Each ejection that is not forgotten doubles the pause; `spread` (0 to 255) varies it
+    /// by a quarter, so that many weirs do not come back in step.
     #[must_use]
     pub fn set_aside(self, cause: Cause, now: Timestamp, spread: u8) -> Self {
         let openings = self.remembered(now);
@@ -157,14 +170,14 @@ impl Standing {
         Self { stage: Stage::Out, cause, openings, at: now.after(pause) }
     }
 
-    /// How often it was set aside, as far as that is not forgotten by now.
+    /// Returns the ejections that are not forgotten by now.
     fn remembered(self, now: Timestamp) -> u8 {
         let healthy = if self.stage == Stage::Well { now.since(self.at) } else { Duration::ZERO };
         let forgotten = (healthy.as_secs() / FORGOTTEN.as_secs()).min(u64::from(OPENINGS_MAX)) as u8;
         self.openings.saturating_sub(forgotten)
     }
 
-    /// One request is let through, if it is time for that.
+    /// Lets one request through as a trial, if the pause or the last trial is over.
     pub fn begin_trial(self, now: Timestamp) -> Option<Self> {
         let is_due = match self.stage {
             Stage::Out => now >= self.at,
@@ -174,11 +187,12 @@ impl Standing {
         is_due.then_some(Self { stage: Stage::Trying, at: now, ..self })
     }
 
-    /// The request that was let through was answered: was that quick?
+    /// Ends a trial whose request was answered. `is_quick` decides for stores ejected for slowness: a slow
+    /// answer ejects again; a quick one at the first ejection means that it was load.
     #[must_use]
     pub fn end_trial(self, is_quick: bool, now: Timestamp, spread: u8) -> Self {
         match self.cause {
-            // A connection that can be made is a store that is back: windows begin small by themselves.
+            // A connection that can be made is a store that is back; windows begin small by themselves.
             Cause::Losses => Self { stage: Stage::Well, at: now, ..self },
             Cause::Slowness | Cause::Load if !is_quick => self.set_aside(Cause::Slowness, now, spread),
             Cause::Slowness if self.openings <= 1 => {
@@ -190,25 +204,25 @@ impl Standing {
         }
     }
 
-    /// It could not be sent: the next one is tried then.
+    /// Ends a trial whose request could not be sent; the next one is due at `until`.
     #[must_use]
     pub fn put_off(self, until: Timestamp) -> Self {
         Self { stage: Stage::Out, at: until, ..self }
     }
 
-    /// The part of requests that passes while it returns; nothing once that is all of them.
+    /// Returns the part of requests that passes while they return; `None` once all pass.
     pub fn part(self, now: Timestamp) -> Option<f64> {
         let gone = now.since(self.at).as_secs_f64() / RETURN.as_secs_f64();
         (gone < 1.0).then_some(FIRST_PART + (1.0 - FIRST_PART) * gone)
     }
 
-    /// All of its requests pass again.
+    /// Ends the return: all requests pass again.
     #[must_use]
     pub fn back(self, now: Timestamp) -> Self {
         Self { stage: Stage::Well, at: now, ..self }
     }
 
-    /// Until it makes sense to ask again.
+    /// Returns how long a refused client should wait before it asks again.
     pub fn retry_after(self, now: Timestamp) -> Duration {
         match self.stage {
             Stage::Out => self.at.since(now).max(RETRY_LEAST),
@@ -216,30 +230,31 @@ impl Standing {
         }
     }
 
-    /// Does slowness count?
+    /// True if slowness counts: the store is well, and its slowness was not found to be load within the last
+    /// minute.
     fn is_judged_by_time(self, now: Timestamp) -> bool {
         self.stage == Stage::Well && !(self.cause == Cause::Load && now.since(self.at) < EXCUSED)
     }
 }
 
-/// Nobody should come back sooner.
+/// Shortest time that a refused client is told to wait.
 const RETRY_LEAST: Duration = Duration::from_millis(20);
 
-/// What a store's replies were, over all cores: counts that only grow.
+/// Replies of a store over all cores, as counts that only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Whatever they said.
+    /// All replies, whatever they said.
     pub replies: u64,
-    /// Those, and lost connections, that count as failures.
+    /// Failures: replies that count as such, and lost connections.
     pub failures: u64,
 }
 
-/// Why it should be set aside.
+/// Evidence that ejects a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Evidence {
-    /// So many in a row.
+    /// Failures in a row.
     Row(u32),
-    /// So many of so many.
+    /// Failures, and the replies that they are a part of.
     Failing(u64, u64),
 }
 
@@ -249,9 +264,10 @@ struct Look {
     tally: Tally,
 }
 
+/// Most looks that are kept: those of [`MEMORY`], and the present one.
 const LOOKS_KEPT: usize = (MEMORY.as_millis() / LOOKS_APART.as_millis()) as usize + 1;
 
-/// What one core has seen of one store.
+/// One core's observations of one store.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     row: u32,
@@ -261,24 +277,25 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Nothing failed since something was answered.
+    /// True if nothing has failed since the last good reply.
     #[inline]
     pub const fn is_calm(&self) -> bool {
         self.row == 0
     }
 
-    /// A reply that is no failure.
+    /// Records a reply that is no failure.
     pub fn handle_answer(&mut self) {
         self.row = 0;
     }
 
-    /// One that is. Whether that is enough.
+    /// Records a reply that is a failure. Returns evidence once there are enough in a row.
     pub fn handle_failure(&mut self) -> Option<Evidence> {
         self.row = self.row.saturating_add(1);
         (self.row >= ROW).then_some(Evidence::Row(self.row))
     }
 
-    /// A connection was lost, or not made, that something waited for. Whether it counts, and whether that is enough.
+    /// Records a connection that was lost or not made while requests waited for it. Returns whether it counts
+    /// (not within 100 ms of the last), and evidence once there are enough failures in a row.
     pub fn handle_loss(&mut self, now: Timestamp) -> (bool, Option<Evidence>) {
         if self.lost_at.is_some_and(|lost_at| now.since(lost_at) < LOSSES_APART) {
             return (false, None);
@@ -287,7 +304,8 @@ impl Watch {
         (true, self.handle_failure())
     }
 
-    /// What all cores have counted so far.
+    /// Takes all cores' counts so far, every [`LOOKS_APART`], and returns evidence if too large a share of
+    /// recent replies failed.
     pub fn look(&mut self, tally: Tally, standing: Standing, now: Timestamp) -> Option<Evidence> {
         self.looks.push_front(Look { at: now, tally });
         while self.looks.len() > LOOKS_KEPT
@@ -300,7 +318,7 @@ impl Watch {
             Stage::Well | Stage::Returning => SAMPLES_RETURNING,
             Stage::Out | Stage::Trying => return None,
         };
-        // What was before it was set aside has been judged.
+        // Replies from before the last ejection have been judged.
         let of_late = self.looks.iter().skip(1).take_while(|look| look.at >= standing.at);
         let mut differences = of_late.map(|look| {
             let replies = tally.replies.saturating_sub(look.tally.replies);
@@ -311,7 +329,8 @@ impl Watch {
         Some(Evidence::Failing(failures, replies))
     }
 
-    /// Requests per second over about the last second, and before that.
+    /// Returns the requests per second over about the last second, and over the time before the last 3 s if
+    /// that is known.
     pub fn rates(&self) -> (f64, Option<f64>) {
         let Some(newest) = self.looks.front() else { return (0.0, None) };
         let rate = |later: &Look, earlier: &Look| {
@@ -328,8 +347,8 @@ impl Watch {
         (now, before.and_then(|(later, oldest)| rate(later, oldest)))
     }
 
-    /// One look at how long replies take here, and elsewhere. Whether it has been slow for long enough; a store that is not compared
-    /// is not slow.
+    /// Takes one comparison of the store's latency with the other stores'. True once it has been slow for
+    /// long enough; a store without comparison is not slow.
     pub fn handle_comparison(
         &mut self,
         compared: Option<Comparison>,
@@ -341,40 +360,42 @@ impl Watch {
         self.slow >= SLOW_LOOKS
     }
 
-    /// It was set aside, or is back: what was in a row is not any more.
+    /// Forgets failures and slow looks in a row, after an ejection or a return.
     pub fn begin_anew(&mut self) {
         (self.row, self.slow) = (0, 0);
     }
 }
 
-/// More than one in five, beyond two standard deviations: by chance alone there are more now and then.
+/// True if more than one reply in five failed, beyond two standard deviations: by chance there are more now
+/// and then.
 fn is_surely_failing(failures: u64, replies: u64) -> bool {
     let deviation = (replies as f64 * FAILING * (1.0 - FAILING)).sqrt();
     failures as f64 > replies as f64 * FAILING + 2.0 * deviation
 }
 
-/// A store, and the others.
+/// Latency and load of a store, and of the other stores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
-    /// The 95th percentiles of what replies of a class take.
+    /// 95th percentile of this store's latency for a class of commands.
     pub own: Duration,
-    /// The median of that of the others.
+    /// Median of the other stores' 95th percentiles.
     pub others: Duration,
-    /// Requests per second: here, here before, and the median of the others.
+    /// Requests per second at this store.
     pub rate: f64,
-    /// Nothing where that is not known.
+    /// Requests per second at this store before; `None` if unknown.
     pub rate_before: Option<f64>,
-    /// See there.
+    /// Median of the other stores' requests per second.
     pub rate_others: f64,
 }
 
 impl Comparison {
-    /// Up to how long a reply may take that is no sign of sickness.
+    /// Returns the highest latency that is no sign of sickness: three times the other stores', and at least 2
+    /// ms more.
     pub fn fair(others: Duration) -> Duration {
         others.mul_f64(SLOWER).max(others + SLOWER_BY)
     }
 
-    /// How many times as long as elsewhere.
+    /// Returns how many times as long as at the other stores replies take.
     pub fn slowness(self) -> f64 {
         self.own.as_secs_f64() / self.others.as_secs_f64().max(1e-9)
     }
@@ -386,7 +407,8 @@ impl Comparison {
     }
 }
 
-/// The median; nothing where there are fewer than two: one other store is no yardstick.
+/// Returns the median of the other stores' values; `None` with fewer than two, since one other store is no
+/// yardstick.
 pub fn median_of_others(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     (values.len() >= 2).then(|| values[values.len() / 2])

@@ -1,33 +1,35 @@
-//! A token bucket in whole numbers: what came in, what may gather, what was taken. Nothing is ever rounded.
+//! Token bucket in whole numbers: the rate, the burst and the level, without any rounding.
 
 use crate::values::{Capacity, MicroUnits, Part, Timestamp, signed};
 
-/// A level that rises with time up to the burst. It may be below zero: what was taken is taken.
+/// A token bucket. Its level rises with time up to the burst, and may be below zero, because a cost that
+/// turns out higher is taken all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     capacity: Capacity,
-    /// What of that there is here.
+    /// Part of the capacity that this bucket has.
     part: Part,
     level: i64,
-    /// The level counts what came in until here, in whole microseconds.
+    /// Time up to which the level counts what came in, in whole microseconds.
     refilled_micros: u64,
 }
 
 impl Bucket {
-    /// A full one.
+    /// Creates a full bucket.
     pub fn full(capacity: Capacity, part: Part, now: Timestamp) -> Self {
         let level = signed(capacity.scaled(part).burst);
         Self { capacity, part, level, refilled_micros: now.as_nanos() / 1_000 }
     }
 
-    /// What is in it now. `elsewhere` counts towards the burst as if it were in it.
+    /// Adds what came in until `now` and returns the level. `elsewhere` is what cores hold of this bucket: it
+    /// counts towards the burst as if it were in it.
     pub fn refill(&mut self, now: Timestamp, elsewhere: u64) -> i64 {
         self.level = self.level_at(now, elsewhere);
         self.refilled_micros = self.refilled_micros.max(now.as_nanos() / 1_000);
         self.level
     }
 
-    /// The same, without a change.
+    /// Returns the level at `now` as [`Bucket::refill`] would, and changes nothing.
     pub fn level_at(&self, now: Timestamp, elsewhere: u64) -> i64 {
         let elapsed = (now.as_nanos() / 1_000).saturating_sub(self.refilled_micros);
         let room = signed(self.burst()).saturating_sub(signed(elsewhere)).saturating_sub(self.level).max(0);
@@ -35,27 +37,28 @@ impl Bucket {
         self.level.saturating_add(signed(came_in).min(room))
     }
 
-    /// What is in it, as of the last refill.
+    /// Returns the level as of the last refill.
     pub const fn level(&self) -> i64 {
         self.level
     }
 
-    /// What comes in and may gather, of the whole quota.
+    /// Returns the rate and the burst of the whole quota.
     pub const fn capacity(&self) -> Capacity {
         self.capacity
     }
 
-    /// What of that there is here.
+    /// Returns the part of the capacity that this bucket has.
     pub const fn part(&self) -> Part {
         self.part
     }
 
-    /// What may gather here.
+    /// Returns the burst of this bucket's part, the highest level it can have.
     pub fn burst(&self) -> MicroUnits {
         self.capacity.scaled(self.part).burst
     }
 
-    /// Takes, or puts back. This makes no more debt than so much: gives what is forgiven.
+    /// Takes an amount from the bucket, or puts it back if negative. Taking makes no more debt than
+    /// `debt_max`; returns what is forgiven beyond it.
     pub fn book(&mut self, amount: i64, debt_max: MicroUnits) -> MicroUnits {
         let lowest = -signed(debt_max);
         let wanted = self.level.saturating_sub(amount);
@@ -63,7 +66,7 @@ impl Bucket {
         self.level.saturating_sub(wanted).max(0) as u64
     }
 
-    /// Another quota from now on, or another part of it: what is in it stays, as far as it fits.
+    /// Changes the quota, or this bucket's part of it. The level stays, as far as it fits into the new burst.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp, elsewhere: u64) {
         self.refill(now, elsewhere);
         (self.capacity, self.part) = (capacity, part);

@@ -1,7 +1,7 @@
-//! What is remembered by bucket: of a million users at most what is not idle.
+//! Table of entries by bucket, with a bound: of up to a million users, those that are not idle.
 //!
-//! A table that grows moves everything it holds, which would stop a core for a tenth of a second at a million entries.
-//! So it is many small ones: each moves alone, and at another moment.
+//! A hash table that grows moves everything it holds, which would stop a core for a tenth of a second at a
+//! million entries. Therefore this is 256 small tables: each grows alone, and at another moment.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -9,11 +9,12 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::values::BucketId;
 
+/// Number of tables that the entries are divided among.
 const PARTS: usize = 256;
-/// How many entries are looked at to find an idle one when there is no room.
+/// Most entries looked at to find an idle one when there is no room.
 const LOOKED_AT_MAX: usize = 16;
 
-/// The ids are hashes already.
+/// Hasher that returns the id unchanged: bucket ids are hashes already.
 #[derive(Debug, Default)]
 pub struct AsItIs(u64);
 
@@ -33,11 +34,11 @@ impl Hasher for AsItIs {
 
 type Part<V> = HashMap<BucketId, V, BuildHasherDefault<AsItIs>>;
 
-/// Entries by bucket, at most so many; the oldest idle ones go first.
+/// Entries by bucket, at most `entries_max`. When it is full, the oldest idle entries make room.
 #[derive(Debug)]
 pub struct BucketTable<V> {
     parts: Box<[Part<V>; PARTS]>,
-    /// In the order in which they came, or were last seen to be in use.
+    /// Ids in the order in which they came, or were last seen to be in use.
     order: VecDeque<BucketId>,
     entries_max: usize,
     evicted: u64,
@@ -45,7 +46,7 @@ pub struct BucketTable<V> {
 }
 
 impl<V> BucketTable<V> {
-    /// An empty one with room for so many.
+    /// Creates an empty table with room for `entries_max` entries.
     pub fn new(entries_max: usize) -> Self {
         Self {
             parts: Box::new(std::array::from_fn(|_| Part::default())),
@@ -56,37 +57,38 @@ impl<V> BucketTable<V> {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Are there none?
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Idle entries that had to make room.
+    /// Returns how many idle entries had to make room since the start.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Entries that found no room.
+    /// Returns how many entries found no room since the start.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// The entry, if it is there.
+    /// Returns the entry of a bucket, if it is there.
     pub fn get_mut(&mut self, id: BucketId) -> Option<&mut V> {
         self.parts[part_of(id)].get_mut(&id)
     }
 
-    /// The entry, if it is there.
+    /// Returns the entry of a bucket, if it is there.
     pub fn get(&self, id: BucketId) -> Option<&V> {
         self.parts[part_of(id)].get(&id)
     }
 
-    /// The entry, made if need be. None if there is no room, and of those looked at none is idle.
+    /// Returns the entry of a bucket and makes one if need be. `None` if the table is full and none of the 16
+    /// oldest entries is idle.
     pub fn get_or_insert_with(
         &mut self,
         id: BucketId,
@@ -111,7 +113,8 @@ impl<V> BucketTable<V> {
         })
     }
 
-    /// Looks at the oldest few, forgets those that are idle, and says how many that were.
+    /// Looks at the oldest `looked_at_max` entries, drops the idle ones, and returns how many it dropped.
+    /// Frees memory once the table is empty.
     pub fn sweep(&mut self, looked_at_max: usize, mut is_idle: impl FnMut(&V) -> bool) -> usize {
         let before = self.order.len();
         for _ in 0..looked_at_max.min(before) {
@@ -133,7 +136,7 @@ impl<V> BucketTable<V> {
     }
 }
 
-/// Bits that the parts do not use themselves.
+/// Returns the part that holds an id, by bits that the hash tables do not use themselves.
 const fn part_of(id: BucketId) -> usize {
     (id.0 >> 40) as usize % PARTS
 }

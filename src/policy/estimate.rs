@@ -1,25 +1,26 @@
-//! The cost of a tenant's requests beyond what is known on arrival, per class of command: a fast average (EWMA over the
-//! last dozen requests), which prices the next request, and a slow mean and variance (over the last two thousand), which
-//! tell how far the requests in flight may exceed their prices.
+//! The cost of a tenant's requests beyond what is known on arrival, per class of command: a fast average
+//! (EWMA over the last dozen requests), which prices the next request, and a slow mean and variance (over the
+//! last two thousand), which tell how far the requests in flight may exceed their prices.
 
 use crate::values::MicroUnits;
 use crate::values::limits::COMMAND_CLASSES;
 
-/// A new sample weighs one part in two to the power of this in the fast average: the last dozen requests decide.
+/// Weight of a new sample in the fast average, as a negative power of two: the last dozen requests decide.
 const WEIGHT_BITS: u32 = 3;
-/// A new sample weighs one part in this many in the slow statistics, or one in the number of samples while there are fewer.
-/// A tenant that wants a dear class to be taken for a cheap one pays for thousands of cheap requests first.
+/// Samples of which a new one is one part in the slow statistics; fewer while there are fewer. So a tenant
+/// that wants a dear class to be taken for a cheap one pays for thousands of cheap requests first.
 const SLOW_SAMPLES: u32 = 2_048;
-/// As many samples make a class known: until then the number of its requests in flight is bounded.
+/// Samples that make a class known: until then the number of its requests in flight is bounded.
 const SAMPLES_KNOWN: u32 = 32;
 /// Requests of a class that may be in flight before the first of them is settled.
 const UNKNOWN_IN_FLIGHT: u32 = 4;
 /// Requests of a class that each settled one lets in, until the class is known.
 const UNKNOWN_PER_SAMPLE: u32 = 2;
-/// Requests in flight are taken to exceed their mean by at most this many standard deviations of their sum.
+/// Standard deviations of their sum by which the cost of requests in flight is taken to exceed its mean at
+/// most.
 const DEVIATIONS: f64 = 3.0;
 
-/// Costs by class, in millionths of a request unit.
+/// Costs of a tenant's requests beyond what is known on arrival, by class, in millionths of a request unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Expected {
     averages: [MicroUnits; COMMAND_CLASSES],
@@ -32,7 +33,7 @@ pub struct Expected {
 
 const _: () = assert!(COMMAND_CLASSES <= u8::BITS as usize);
 
-/// Slow statistics of one class.
+/// Mean and variance of the costs of one class over the last two thousand requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Spread {
     mean: f64,
@@ -58,12 +59,12 @@ impl UnderWay {
         self.0[class] = self.0[class].saturating_sub(1);
     }
 
-    /// Requests of all classes.
+    /// Returns the number of requests of all classes.
     pub fn total(&self) -> u32 {
         self.0.iter().sum()
     }
 
-    /// True without any request of any class.
+    /// True if no request of any class is under way.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; COMMAND_CLASSES]
@@ -74,7 +75,7 @@ impl UnderWay {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 
-    /// Only as many requests of one class, and of no other.
+    /// Creates a count of requests of one class, and of no other.
     pub const fn of(class: usize, count: u32) -> Self {
         let mut under_way = Self([0; COMMAND_CLASSES]);
         under_way.0[class] = count;
@@ -83,7 +84,7 @@ impl UnderWay {
 }
 
 impl Expected {
-    /// The expected cost of the next request of a class beyond its fixed part.
+    /// Returns the expected cost of the next request of a class beyond its fixed part.
     pub const fn of(&self, class: usize) -> MicroUnits {
         self.averages[class]
     }
@@ -93,7 +94,8 @@ impl Expected {
         self.spreads[class].samples > 0
     }
 
-    /// True if one more request of a class may join those under way, as far as the number of samples of the class bounds them.
+    /// True if one more request of a class may join those under way, as far as the number of samples of the
+    /// class bounds them.
     #[inline]
     pub const fn lets_in(&self, class: usize, under_way: &UnderWay) -> bool {
         let samples = self.spreads[class].samples;
@@ -112,8 +114,9 @@ impl Expected {
         self.known & (1 << class) != 0
     }
 
-    /// The most by which requests under way, with one more of a class, may exceed the prices that were taken for them: the
-    /// difference of the means, and three standard deviations of the sum, in millionths of a request unit.
+    /// Returns the most by which requests under way, with one more of a class, may exceed the prices that
+    /// were taken for them: the difference of the means, and three standard deviations of the sum, in
+    /// millionths of a request unit.
     pub fn risk(&self, under_way: &UnderWay, class: usize) -> i64 {
         let (mut excess, mut variance) = (0.0, 0.0);
         for (each, (spread, average)) in self.spreads.iter().zip(self.averages).enumerate() {
@@ -124,7 +127,8 @@ impl Expected {
         (excess + DEVIATIONS * variance.sqrt()) as i64
     }
 
-    /// Learns the cost of a settled request. The first of a class is all that is known of it, so it decides alone.
+    /// Learns the cost of a settled request. The first request of a class decides alone, since nothing else
+    /// is known of the class.
     #[inline]
     pub fn learn(&mut self, class: usize, cost: MicroUnits) {
         // As long as all are alike there is nothing to learn.
@@ -150,8 +154,8 @@ impl Expected {
             return;
         }
         let (average, sample) = (self.averages[class] as i64, cost as i64);
-        // Rounded away from zero, so that the average arrives instead of staying a few millionths short. A shift rounds
-        // down.
+        // Rounded away from zero, so that the average arrives instead of staying a few millionths short. A
+        // shift rounds down.
         let step = sample - average;
         let rounded = (step + if step > 0 { (1 << WEIGHT_BITS) - 1 } else { 0 }) >> WEIGHT_BITS;
         self.averages[class] = (average + rounded) as u64;

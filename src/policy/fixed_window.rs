@@ -1,7 +1,8 @@
-//! The way it used to be done, to compare with: so many requests of a client per second, counted, and nothing else.
+//! Fixed-window rate limiter, to compare weir with: counts each client's requests per second, and nothing
+//! else.
 //!
-//! A window that is full lets nothing more in, and the next one starts empty: twice the quota may pass at its edge, and
-//! a request that reads one row counts as much as one that reads a hundred thousand.
+//! A full window lets nothing more in, and the next one starts empty: twice the quota may pass at its edge,
+//! and a request that reads one row counts as much as one that reads a hundred thousand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,21 +10,22 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
+/// Length of a window.
 const WINDOW: Duration = Duration::from_secs(1);
+/// Bits of a client's word that hold the count; those above hold the window's number.
 const COUNT_BITS: u32 = 32;
 
-/// The windows of all clients. All cores count in the same ones, as they would in one server: it is what they are to be
-/// compared with.
+/// The windows of all clients. All cores count in the same ones, as a single server would.
 #[derive(Clone, Debug)]
 pub struct FixedWindows(Arc<[AtomicU64]>);
 
 impl FixedWindows {
-    /// Windows for so many clients.
+    /// Creates windows for `clients` clients.
     pub fn new(clients: usize) -> Self {
         Self(std::iter::repeat_with(AtomicU64::default).take(clients).collect())
     }
 
-    /// Counts a request, or says how long until the next window starts.
+    /// Counts a request, or returns how long until the next window starts.
     pub fn count(&self, client: usize, requests_max: u64, now: Timestamp) -> Result<(), Duration> {
         let window = now.as_nanos() / WINDOW.as_nanos() as u64;
         let counted = self.0[client].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| {

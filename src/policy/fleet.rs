@@ -1,4 +1,5 @@
-//! One quota for a fleet: which part of each quota this host may give out, by what it and all others were asked for.
+//! Division of each quota among the hosts of a fleet: the part that this host may give out, by the demand on
+//! it and on all others.
 //!
 //! ```text
 //!   once a period ─> question: my tick, and what I was asked for since ──INCRBY──> counters of the fleet
@@ -6,13 +7,14 @@
 //!   no answer ─────> the last shares, for a minute; then an even part at most
 //! ```
 //!
-//! `d` and `D` are of the same stretch of this host's own time, so that no clocks are compared. A share shrinks at once and
-//! grows a period later, when every other host had time to shrink: the shares of hosts that hear each other come to one
-//! quota, but for one period after a host came. What is asked for and denied counts: it is what the host could use.
+//! `d` and `D` are of the same stretch of this host's own time, so that no clocks are compared. A share
+//! shrinks at once and grows a period later, when every other host had time to shrink: the shares of hosts
+//! that hear each other add up to one quota, except for one period after a host came. Demand that was denied
+//! counts, because the host could use it.
 //!
-//! No host serves more of a quota than all of it, and demand beyond that tells little more of what shares should be: a host claims
-//! no more than four times `R` in a period, and a counter is believed no more than that of each other host that lives. Whatever else
-//! adds to a counter, a host alone keeps `R`, and one of two hosts that could use all of `R` keeps a fifth of it at least.
+//! A host claims at most four times `R` in a period, and believes a counter no more than that of each other
+//! live host: demand beyond it tells little more of what shares should be. Whatever else adds to a counter, a
+//! host alone keeps `R`, and one of two hosts that could use all of `R` keeps at least a fifth of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,100 +22,101 @@ use std::time::Duration;
 use crate::values::limits::{FLEET_FORGOTTEN_AT_ONCE, FLEET_HOSTS_MAX, FLEET_KEYS_MAX};
 use crate::values::{MicroUnits, Part, Timestamp};
 
-/// Of a quota, this is dealt out evenly, in billionths, and the rest by demand.
+/// Part of a quota that is dealt out evenly among hosts, in billionths; the rest goes by demand.
 const EVEN_BILLIONTHS: u64 = 100_000_000;
-/// What a host may give out that never heard how many others there are.
+/// Part of a quota that a host may give out before it knows how many hosts there are: 10 %.
 const UNKNOWN: Part = Part::of_billionths(EVEN_BILLIONTHS);
-/// A host whose tick stood still for so many of one's own periods is gone.
+/// Answers without a new tick after which another host counts as gone.
 const MISSED_MAX: u32 = 3;
-/// Its entry is removed when it stood still for so many.
+/// Answers without a new tick after which another host's entry is removed from the store.
 const FORGOTTEN_AFTER: u32 = 60;
-/// How long shares hold without an answer.
+/// Time for which shares hold without an answer of the store.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Most that a host claims in a period, in whole quotas: what it asks for and is denied counts, up to that.
+/// Most that a host claims in a period, in whole quotas; denied demand counts up to that.
 const CLAIM_QUOTAS: u64 = 4;
-/// Amounts travel in thousandths of a request unit.
+/// Factor between internal amounts and those sent to the store, which are thousandths of a request unit.
 const MICRO_PER_MILLI: u64 = 1_000;
 
-/// A weir of the fleet: drawn when it starts.
+/// Identity of a weir in the fleet, drawn at random when it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(pub u64);
 
 impl HostId {
-    /// How long after the start of a period this host asks, so that not all do at once.
+    /// Returns how long after the start of a period this host asks the store, so that not all hosts ask at
+    /// once.
     pub fn phase(self, period: Duration) -> Duration {
-        // Fibonacci hashing: ids in a row are spread too.
+        // Fibonacci hashing: consecutive ids are spread too.
         let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Duration::from_nanos(((u128::from(spread) * period.as_nanos()) >> 64) as u64)
     }
 }
 
-/// What the store is asked, in one round trip.
+/// Question to the fleet's store, sent in one round trip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
-    /// Tells others that this host lives.
+    /// This host's tick, by which others see that it lives.
     pub tick: u64,
-    /// Hosts that are gone for long: their entries are removed.
+    /// Hosts gone for long, whose entries are to be removed.
     pub gone: Vec<HostId>,
-    /// Scopes, and what is added to their counters, in thousandths of a request unit.
+    /// Scopes by their places, and what is added to their counters, in thousandths of a request unit.
     pub added: Vec<(usize, u64)>,
 }
 
-/// What came of a question.
+/// Outcome of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was used.
+    /// The answer was used.
     Heard,
-    /// It came later than a period, or to no question.
+    /// The answer came later than a period, or to no question.
     Late,
-    /// There are more hosts than can be kept.
+    /// The fleet has more hosts than this one can keep track of.
     Crowded,
 }
 
-/// One quota.
+/// One quota that the fleet shares.
 #[derive(Clone, Debug)]
 struct Scope {
     ru_per_second: u64,
-    /// Asked for since the last question.
+    /// Amount asked for since the last question.
     demand: MicroUnits,
-    /// The same of the period before it, per second.
+    /// Amount asked for in the period before the last question, per second.
     demand_shown: MicroUnits,
-    /// What stood in the counter when it was last heard of, and nothing was lost since.
+    /// Value of the fleet's counter when it was last read; `None` if an answer was lost since.
     total: Option<u64>,
-    /// The share by the last answer, if that was to grow: it does with the next.
+    /// Share by the last answer, where it is larger than `part`: the part grows to it with the next answer.
     target: Part,
     part: Part,
     heard_at: Option<Timestamp>,
 }
 
-/// The last of a host's ticks.
+/// The last tick of another host.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     tick: u64,
-    /// Answers since that changed.
+    /// Answers since the tick changed.
     missed: u32,
 }
 
-/// A question under way.
+/// A question that waits for its answer.
 #[derive(Clone, Debug)]
 struct Asked {
     at: Timestamp,
-    /// Length of the stretch of time that `added` is of.
+    /// Length of the stretch of time whose demand `added` is.
     elapsed: Duration,
-    /// Scopes, and what is added to their counters, in thousandths of a request unit.
+    /// Scopes by their places, and what is added to their counters, in thousandths of a request unit.
     added: Vec<(usize, u64)>,
 }
 
-/// This host's view of the fleet. Scopes are named by their places.
+/// This host's view of the fleet: other hosts and the shared quotas (scopes), named by their places.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     own: HostId,
     period: Duration,
     tick: u64,
     others: BTreeMap<HostId, Seen>,
-    /// Those that are always there, then those that come and go.
+    /// Scopes that are always there, then those that come and go.
     scopes: Vec<Scope>,
-    /// How many are always there.
+    /// Number of scopes that are always there.
     fixed: usize,
     /// The question that was not answered yet.
     asked: Option<Asked>,
@@ -122,7 +125,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A host that has heard of nobody, with quotas of so many request units per second.
+    /// Creates the view of a host that has heard of no other. `quotas` are the sizes of the shared quotas, in
+    /// request units per second.
     pub fn new(own: HostId, period: Duration, quotas: impl Iterator<Item = u64>) -> Self {
         let scopes: Vec<Scope> = quotas.map(|quota| Scope::new(quota, UNKNOWN)).collect();
         Self {
@@ -138,31 +142,34 @@ impl Fleet {
         }
     }
 
-    /// One more quota, which has the last place. It is one of many of which only those are counted that are asked for much:
-    /// until it is known what others are asked for, this host gives out what it may of any that is not counted.
+    /// Adds a quota in the last place: one of many (a user's), of which only heavily used ones are counted.
+    /// Until the others' demand is known, this host gives out the part of an uncounted quota.
     pub fn admit(&mut self, ru_per_second: u64) {
         let part = self.uncounted();
         self.scopes.push(Scope { heard_at: self.heard_at, ..Scope::new(ru_per_second, part) });
     }
 
-    /// One of those is counted no more, and the last takes its place. A question under way is given up.
+    /// Removes a quota that [`Fleet::admit`] added; the last one takes its place. A question under way is
+    /// given up.
     pub fn dismiss(&mut self, place: usize) {
         self.handle_lost();
         debug_assert!(place >= self.fixed, "it is one that came");
         self.scopes.swap_remove(place);
     }
 
-    /// A quota has another size.
+    /// Changes the size of a quota, in request units per second.
     pub fn resize(&mut self, place: usize, ru_per_second: u64) {
         self.scopes[place].ru_per_second = ru_per_second;
     }
 
-    /// What this host may give out of a quota that is not counted because it is asked for little of it.
+    /// Returns the part that this host may give out of a quota that is not counted because little is asked of
+    /// it: an even part, or 10 % before any answer.
     pub fn uncounted(&self) -> Part {
         if self.heard_at.is_some() { Part::even(self.hosts()) } else { UNKNOWN }
     }
 
-    /// Other quotas that are always there: for each its size, and its place before if it was there. A question under way is given up.
+    /// Replaces the quotas that are always there: gives for each new one its size, and the place it had
+    /// before if any. A question under way is given up.
     pub fn replace(&mut self, quotas: impl Iterator<Item = (u64, Option<usize>)>) {
         self.handle_lost();
         let newcomer = if self.heard_at.is_some() { self.floor() } else { UNKNOWN };
@@ -181,25 +188,26 @@ impl Fleet {
         self.scopes.extend(guests);
     }
 
-    /// Somebody asked for so much, whether it was granted or not.
+    /// Counts an amount that was asked for, whether it was granted or not.
     pub fn handle_demand(&mut self, scope: usize, amount: MicroUnits) {
         if let Some(scope) = self.scopes.get_mut(scope) {
             scope.demand = scope.demand.saturating_add(amount);
         }
     }
 
-    /// Was more asked for since the last question than what any host may give out? Then others have to know.
+    /// True if more of a quota was asked for since the last question than the floor that every host may give
+    /// out, so that other hosts have to know.
     pub fn is_heavy(&self, scope: usize, now: Timestamp) -> bool {
         let elapsed = self.elapsed(now);
         self.scopes.get(scope).is_some_and(|scope| scope.is_above(self.floor(), elapsed))
     }
 
-    /// Since the last question.
+    /// Returns the time since the last question, or one period before the first.
     fn elapsed(&self, now: Timestamp) -> Duration {
         self.asked_at.map_or(self.period, |asked_at| now.since(asked_at))
     }
 
-    /// A period is over: what to ask. A question that was not answered is given up.
+    /// Begins a period and returns the question to send. A question without answer is given up.
     pub fn begin(&mut self, now: Timestamp) -> Question {
         self.handle_lost();
         let elapsed = self.elapsed(now);
@@ -217,13 +225,14 @@ impl Fleet {
         Question { tick: self.tick, gone, added }
     }
 
-    /// Which counters are asked for, with what is added to them.
+    /// Chooses the counters to ask for, with what is added to them.
     fn choose(&mut self, elapsed: Duration, hosts: u64) -> Vec<(usize, u64)> {
         let floor = self.floor();
         let is_heavy = |scope: &Scope| scope.is_above(floor, elapsed);
         let (mut heavy, light): (Vec<usize>, Vec<usize>) =
             (0..self.fixed).partition(|place| is_heavy(&self.scopes[*place]));
-        // Who asks for more than there are keys: the heaviest have them, and what others get is an even part.
+        // Where more quotas are heavy than the store may keep keys for, the heaviest have keys and the others
+        // get an even part.
         let crowded = if heavy.len() > FLEET_KEYS_MAX {
             heavy.select_nth_unstable_by_key(FLEET_KEYS_MAX, |place| {
                 std::cmp::Reverse(self.scopes[*place].demand)
@@ -232,8 +241,8 @@ impl Fleet {
         } else {
             Vec::new()
         };
-        // Less than the floor needs no key. As long as few are asked for, these are too: then it is known that nobody else
-        // wants any, and what may come at once is an even part instead of the floor.
+        // A quota below the floor needs no key. While keys are spare, such quotas are counted too: if nobody
+        // else wants any, an even part is available at once instead of the floor.
         let spare = (FLEET_KEYS_MAX as u64 / hosts) as usize;
         let spare = spare.min(FLEET_KEYS_MAX - heavy.len());
         let is_known = |place: &usize| self.scopes[*place].total.is_some();
@@ -250,7 +259,8 @@ impl Fleet {
         asked.map(|place| (place, self.scopes[place].take_demand(elapsed))).collect()
     }
 
-    /// The answer: the hosts with their ticks, and the counters in the order of the question, where they could be read.
+    /// Takes the store's answer: the hosts with their ticks, and the counters in the order of the question,
+    /// `None` where one could not be read.
     pub fn handle_answer(
         &mut self,
         now: Timestamp,
@@ -267,7 +277,7 @@ impl Fleet {
             self.handle_lost();
             return Outcome::Late;
         }
-        // What was capped while nothing was heard grows like any other share.
+        // Shares that were capped while nothing was heard grow like any other share.
         let even = Part::even(self.hosts());
         for scope in self.scopes.iter_mut().filter(|scope| scope.is_out_of_patience(now)) {
             scope.part = scope.part.min(even);
@@ -291,7 +301,8 @@ impl Fleet {
         Outcome::Heard
     }
 
-    /// No answer will be used: whether the counters moved is not known. What was added is never sent again.
+    /// Gives up the question under way: whether the counters moved is unknown, so its amounts are never sent
+    /// again.
     pub fn handle_lost(&mut self) {
         let Some(asked) = self.asked.take() else { return };
         for (place, _) in asked.added {
@@ -307,43 +318,43 @@ impl Fleet {
                 *seen = Seen { tick: *tick, missed: 0 };
             }
         }
-        // Entries that others removed, and those that an emptied store lost.
+        // Hosts whose entries others removed, or an emptied store lost, are dropped.
         let listed: BTreeSet<HostId> = hosts.iter().map(|(id, _)| *id).collect();
         self.others.retain(|id, seen| seen.missed < MISSED_MAX || listed.contains(id));
     }
 
-    /// Hosts that live, this one among them.
+    /// Returns the number of live hosts, this one included.
     pub fn hosts(&self) -> u64 {
         1 + self.others.values().filter(|seen| seen.missed < MISSED_MAX).count() as u64
     }
 
-    /// The part of a quota that this host may give out now.
+    /// Returns the part of a quota that this host may give out now.
     pub fn part(&self, scope: usize, now: Timestamp) -> Part {
         let Some(scope) = self.scopes.get(scope) else { return Part::WHOLE };
         if scope.is_out_of_patience(now) { scope.part.min(Part::even(self.hosts())) } else { scope.part }
     }
 
-    /// What was asked for in the last period, per second.
+    /// Returns the demand on a quota in the last period, per second.
     pub fn demand(&self, scope: usize) -> MicroUnits {
         self.scopes.get(scope).map_or(0, |scope| scope.demand_shown)
     }
 
-    /// When an answer was last used.
+    /// Returns when an answer was last used.
     pub fn heard_at(&self) -> Option<Timestamp> {
         self.heard_at
     }
 
-    /// Shares hold for so long without an answer.
+    /// True if no answer was used for longer than shares hold (60 s).
     pub fn is_out_of_patience(&self, now: Timestamp) -> bool {
         is_too_old(self.heard_at, now)
     }
 
-    /// This host.
+    /// Returns this host's id.
     pub fn own(&self) -> HostId {
         self.own
     }
 
-    /// What a host may give out that asks for nothing.
+    /// Returns the part of a quota that every host may give out without any demand.
     pub fn floor(&self) -> Part {
         Part::of_billionths(EVEN_BILLIONTHS / self.hosts())
     }
@@ -364,21 +375,21 @@ impl Scope {
             > came_in * u128::from(part.billionths())
     }
 
-    /// Takes the demand of a stretch of time, in whole thousandths and as far as a host may claim it. A rest of less than a
-    /// thousandth stays.
+    /// Takes the demand of a stretch of time, in whole thousandths, at most what a host may claim. A rest of
+    /// less than a thousandth stays.
     fn take_demand(&mut self, elapsed: Duration) -> u64 {
         let whole = self.demand / MICRO_PER_MILLI;
         self.demand %= MICRO_PER_MILLI;
         whole.min(self.claim_max(elapsed))
     }
 
-    /// The largest claim of one host for a stretch of time, in thousandths of a request unit.
+    /// Returns the largest claim of one host for a stretch of time, in thousandths of a request unit.
     fn claim_max(&self, elapsed: Duration) -> u64 {
         let milli = u128::from(CLAIM_QUOTAS) * u128::from(self.ru_per_second) * elapsed.as_millis();
         milli.min(u128::from(u64::MAX)) as u64
     }
 
-    /// This time nobody is asked.
+    /// Leaves the scope out of this period's question and sets its part.
     fn leave_out(&mut self, part: Part) {
         self.demand = 0;
         self.total = None;
@@ -391,24 +402,24 @@ impl Scope {
         let difference = self.total.and_then(|before| total.checked_sub(before)).map(believed);
         self.total = Some(total);
         match difference {
-            // Less than was added just now: the counter started over.
+            // Less than was added just now means that the counter started over.
             Some(all) if all >= added => self.settle(share(added, all, hosts)),
             _ if self.heard_at.is_none() => self.settle(Part::even(hosts)),
             _ => self.target = self.target.min(self.part),
         }
         if total < added {
-            // No counter does that.
+            // A counter is never below what was just added to it.
             self.start_over();
         }
     }
 
-    /// What the counter says next is compared with nothing before.
+    /// Forgets the counter's value, so that the next one is not compared with it.
     fn start_over(&mut self) {
         self.total = None;
         self.target = self.target.min(self.part);
     }
 
-    /// Shrinks at once, and grows to what two answers in a row allow.
+    /// Sets the share: shrinks at once, and grows only to what two answers in a row allow.
     fn settle(&mut self, target: Part) {
         self.part = target.min(self.target);
         self.target = target;
@@ -419,7 +430,7 @@ fn is_too_old(heard_at: Option<Timestamp>, now: Timestamp) -> bool {
     heard_at.is_some_and(|heard_at| now.since(heard_at) > PATIENCE)
 }
 
-/// A host's part of a quota.
+/// Returns a host's part of a quota: an even part of 10 %, and of the rest its part of the demand.
 fn share(own: u64, all: u64, hosts: u64) -> Part {
     if all == 0 {
         return Part::even(hosts);

@@ -1,37 +1,37 @@
-//! Which keys have much of a core's load?
+//! Search for hot keys: the keys that have much of a core's load.
 //!
 //! ```text
 //!   every request ──> stage 1: a counter per slot; is the slot warm?     note()      about 6 instructions
 //!   of warm slots ──> does the key have a record? count it               note_key()
-//!                 └─> stage 2: the heaviest others (Space-Saving)            what has a quarter of T gets a record
+//!                 └─> stage 2: the heaviest others (Space-Saving)            a key with a quarter of T gets a record
 //!   every 50 ms   ──> judge the records: promote, demote, drop           tick()
 //! ```
 //!
 //! | word | |
 //! |---|---|
 //! | pane | 50 ms, or what really passed |
-//! | T | what makes a key hot: 500/s and 2 % of the core's load, whichever is more |
+//! | T | requests that make a key hot: 500/s or 2 % of the core's load, whichever is more |
 //! | warm | a slot that reached half of T in this pane or in the last, or in which there is a record |
 //! | window | two panes. There is a new one with each pane, so that two windows in a row take four panes, whenever they start |
 //! | hot | T in two windows in a row, by count and then for certain (count - error); or four times T in one |
-//! | cold | less than a quarter of T for a second, with what other cores answered |
+//! | cold | less than a quarter of T for a second, including reads that other cores answered |
 //!
-//! A key that comes with T at any moment is hot after 250 ms: what is left of a pane, and four panes. A slot becomes warm on the
-//! way, and what of a key was not seen by then is its error.
+//! A key that comes with T at any moment is hot after 250 ms: what is left of a pane, and four panes. A slot
+//! becomes warm on the way, and a key's requests from before that are its error.
 //!
 //! | trap | what is done about it |
 //! |---|---|
-//! | a flood of random keys | it is spread over slots that stay below half of T |
-//! | a flood of `{tag}random` keys | replaces keys in stage 2, which are no records, up to a cap; then only what has a place counts |
-//! | in such a slot the slot's count is large | a newcomer is taken to have had what its slot had *before it was warm*, or the minimum. If it were what the slot has now, it would push out everybody |
+//! | a flood of random keys | it spreads over slots, which stay below half of T |
+//! | a flood of `{tag}random` keys | it replaces keys in stage 2, which are no records, up to a cap; then only keys with a place are counted |
+//! | in such a slot the slot's count is large | a new key is taken to have had as many requests as its slot had *before it was warm*, or the minimum. With the slot's present count, each new key would push out the others |
 //! | a hot key below half of T | there is a record in its slot, so the slot is warm: no write to a hot key passes unseen |
-//! | hits that are answered elsewhere | [`HotKeys::note_many`] |
-//! | a core that stood still | the pane is long, and goes on for another 50 ms, in which what came meanwhile is counted |
-//! | names allocate | only records have names, in memory that is used again |
+//! | reads that other cores answer | they are reported by [`HotKeys::note_many`] |
+//! | a core that stood still | the pane goes on for another 50 ms, in which the requests that came meanwhile are counted |
+//! | names allocate memory | only records have names, in memory that is used again |
 //! | a key that is asked for rarely and costs much | slots are warm by cost too, for a second at a time; such keys get records, and are reported |
 //!
-//! A key is known by a 64-bit hash with a secret seed. Two keys with one hash are counted as one; whoever answers from a cache
-//! has to compare them.
+//! A key is known by a 64-bit hash with a secret seed. Two keys with one hash are counted as one; a cache
+//! that answers by hash has to compare the keys.
 
 mod panes;
 mod records;
@@ -52,31 +52,35 @@ use summary::Summary;
 
 pub use records::KeyName;
 
-/// The least that anything is decided by.
+/// Length of a pane in nanoseconds, the shortest time that anything is decided by.
 const PANE: u64 = 50_000_000;
-/// A pane that took longer than this: the core stood still or slept, and what came meanwhile has yet to be counted.
+/// Length of a pane, in nanoseconds, above which the core stood still or slept and the requests that came
+/// meanwhile have yet to be counted.
 const LONG: u64 = 3 * PANE;
-/// What is expensive is looked for over a second, because it may be asked for rarely.
+/// Time over which expensive keys are looked for, in nanoseconds: such keys may be asked for rarely.
 const COST_SPAN: u64 = 1_000_000_000;
-/// Cold for so long, and a key is not hot any more.
+/// Time, in nanoseconds, for which a hot key must be cold before it is demoted.
 const COLD: u64 = 1_000_000_000;
-/// Cold is one part in so many of what makes a key hot; with as much a key is counted by itself.
+/// Divisor of the load that makes a key hot: below the quotient a hot key is cold, and from it on a key gets
+/// a record.
 const QUARTER: u64 = 4;
-/// So many times what makes a key hot, and one window is enough.
+/// Multiple of the load that makes a key hot with which one window is enough.
 const BLAZING: u64 = 4;
-/// When there are as many hot keys as there may be, one makes room for another that has so many times as much.
+/// Factor by which a rising key must exceed the weakest hot one to take its place, when there are as many hot
+/// keys as there may be.
 const MUCH_MORE: u64 = 2;
-/// Costs by slot are kept in parts of about a thousandth of a request unit: two million request units fit.
+/// Bits by which costs by slot are shifted: units of about a thousandth of a request unit, so that two
+/// million request units fit.
 const COST_SHIFT: u32 = 10;
 
-/// What makes a key hot.
+/// Settings of what makes a key hot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotSettings {
-    /// Requests, or request units, per second at least.
+    /// Least requests, or request units, per second.
     pub least_per_second: u64,
-    /// And of the core's load at least so many in a thousand.
+    /// Least share of the core's load, in thousandths.
     pub least_share_per_mille: u64,
-    /// Hot keys of a core, at most; 256 where more is asked for.
+    /// Most hot keys of a core, at most 256.
     pub keys_max: usize,
 }
 
@@ -86,89 +90,90 @@ impl Default for HotSettings {
     }
 }
 
-/// What a request does to its key.
+/// Effect of a request on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing.
+    /// The request leaves the key unchanged.
     Read,
-    /// It may change it.
+    /// The request may change the key.
     Write,
 }
 
-/// A hot key. Good until it is demoted: an index that was used before is told apart by its generation.
+/// Identity of a hot key, valid until it is demoted: its generation tells it from other keys at the same
+/// index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HotId {
-    /// Below 512, but not without gaps.
+    /// Index of the key's record, below 512.
     pub index: u16,
-    /// How often a key there was demoted before.
+    /// Number of demotions at this index before.
     pub generation: u32,
 }
 
-/// What has changed.
+/// Change of the set of hot keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A key is hot from now on.
     Promoted {
-        /// What [`HotKeys::note_key`] will say of it.
+        /// The id that [`HotKeys::note_key`] returns for the key.
         id: HotId,
         /// The key's hash.
         hash: u64,
-        /// Its slot.
+        /// The key's slot.
         slot: u16,
         /// The key. Only [whole](KeyName::is_whole) ones may be cached.
         key: &'a KeyName,
     },
     /// A key is not hot any more.
     Demoted {
-        /// What it was called.
+        /// The id that the key had.
         id: HotId,
     },
 }
 
-/// What is known of a key that has much of the load.
+/// Figures of a key that has much of the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report<'a> {
-    /// If it is hot. Others cost much.
+    /// The key's id if it is hot; `None` for a key that is only expensive.
     pub id: Option<HotId>,
-    /// The key, and its slot.
+    /// The key, or how it starts.
     pub key: &'a KeyName,
-    /// See there.
+    /// The key's slot.
     pub slot: u16,
-    /// Over the last second, with those that other cores answered.
+    /// Reads per second over the last second, including those that other cores answered.
     pub reads_per_second: f64,
-    /// How many of the reads those were.
+    /// Reads per second that other cores answered.
     pub elsewhere_per_second: f64,
-    /// Likewise.
+    /// Writes per second over the last second.
     pub writes_per_second: f64,
-    /// Request units, as far as replies were told.
+    /// Request units per second, as far as the costs of replies were recorded.
     pub ru_per_second: f64,
-    /// Reads and writes may be so many more: those that came before the key was counted.
+    /// Most reads and writes per second that may be missing: those from before the key was counted.
     pub error_per_second: f64,
-    /// The part of this core's requests that were about it: 1 is all.
+    /// Part of this core's requests that were about the key; 1 is all.
     pub share: f64,
-    /// Since when it is hot.
+    /// Time since which the key is hot.
     pub since: Option<Timestamp>,
 }
 
-/// How often what happened, since the start.
+/// Counts of the search's events since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HotCounters {
     /// Keys that became hot.
     pub promoted: u64,
-    /// Keys that were hot.
+    /// Hot keys that were demoted.
     pub demoted: u64,
-    /// Keys that were not promoted because there were too many, once for each pane.
+    /// Promotions that failed because there were too many hot keys, counted once for each key and pane.
     pub crowded_out: u64,
-    /// Requests for keys that found no record.
+    /// Requests for keys that deserved a record and found none free.
     pub unrecorded: u64,
-    /// Requests, and costs, that were not counted because too many keys had been replaced in that pane.
+    /// Requests, and costs, that were not counted because too many keys had been replaced in the pane.
     pub passed_over: u64,
 }
 
-/// The hot keys of one core. Memory: 52 KiB, and up to 512 records with a name of 1 KiB at most.
+/// The hot-key search of one core. Memory: 52 KiB, and up to 512 records with a name of 1 KiB at most.
 #[derive(Debug)]
 pub struct HotKeys {
-    // What each request touches, first.
+    // The fields that each request touches come first.
     slots: Slots,
     cost_slots: Slots,
     settings: HotSettings,
@@ -176,26 +181,28 @@ pub struct HotKeys {
     records: Records,
     counts: Summary,
     costs: Summary,
-    /// A key without record gets one from this many in a pane on.
+    /// Requests in a pane from which on a key gets a record.
     watch_at: u64,
     panes: Panes,
     pane_started: Timestamp,
     pane_ends: Timestamp,
-    /// The pane goes on, because the core stood still in it.
+    /// True while a pane is prolonged because the core stood still in it.
     is_long: bool,
     load: Rate,
-    /// What makes a key expensive, in millionths of a request unit per second.
+    /// Cost that makes a key expensive, in millionths of a request unit per second.
     expensive_from: MicroUnits,
     costs_started: Timestamp,
     hot: usize,
-    /// Those that a pane's end has found, in memory that is used again.
+    /// Records to promote at a pane's end, in memory that is used again.
     rising: Vec<u16>,
+    /// Records to demote at a pane's end, in memory that is used again.
     cooled: Vec<u16>,
     counters: HotCounters,
 }
 
 impl HotKeys {
-    /// Nothing is hot yet. Clients must not be able to guess the seed.
+    /// Creates the search; nothing is hot yet. Clients must not be able to guess the seed, or they could make
+    /// keys collide.
     pub fn new(settings: HotSettings, seed: u64, now: Timestamp) -> Self {
         let settings = HotSettings { keys_max: settings.keys_max.min(HOT_KEYS_MAX), ..settings };
         let hot_from = settings.hot_from(PANE, 0);
@@ -223,20 +230,20 @@ impl HotKeys {
         }
     }
 
-    /// The hash that a key is known by.
+    /// Returns the hash that a key is known by.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
         rapidhash_v3_seeded(key, &self.secrets)
     }
 
-    /// To be called for each request, and key: is its slot warm? Then [`note_key`](Self::note_key) is to be called.
-    /// The slot of a hot key always is.
+    /// Counts a request in its slot. To be called for each request and key; if it returns true the slot is
+    /// warm, and [`note_key`](Self::note_key) is to be called. The slot of a hot key is always warm.
     #[inline]
     pub fn note(&mut self, slot: u16) -> bool {
         self.slots.count(slot)
     }
 
-    /// A request for a key of a warm slot. The key's id, if it is hot.
+    /// Counts a request for a key of a warm slot, and returns the key's id if it is hot.
     #[inline]
     pub fn note_key(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) -> Option<HotId> {
         if let Some((at, record)) = self.records.find(hash) {
@@ -247,19 +254,20 @@ impl HotKeys {
         None
     }
 
-    /// The id of the key with this hash, if it is hot. Nothing is counted.
+    /// Returns the id of the key with this hash, if it is hot. Counts nothing.
     pub fn id_of(&self, hash: u64) -> Option<HotId> {
         self.records.id_of(hash)
     }
 
-    /// What a reply cost, of any request. It may be told of those alone that cost more than usual: then shares of the cost
-    /// are shares of that.
+    /// Adds the cost of a request to its slot. It may be called for requests that cost more than usual only;
+    /// then shares of the cost are shares of theirs.
     #[inline]
     pub fn note_cost(&mut self, slot: u16, cost: Price) {
         self.cost_slots.add(slot, cost.micro() >> COST_SHIFT);
     }
 
-    /// The same, besides, of a request whose slot was warm when it came.
+    /// Adds the cost of a request to its key: for requests whose slot was warm when they came, besides
+    /// [`note_cost`](Self::note_cost).
     pub fn note_key_cost(&mut self, hash: u64, cost: Price) {
         if let Some((_, record)) = self.records.find(hash) {
             record.tally.cost = record.tally.cost.saturating_add(cost.micro());
@@ -268,14 +276,15 @@ impl HotKeys {
         }
     }
 
-    /// Other cores answered so many reads of a hot key. What is not hot any more is nobody's concern.
+    /// Adds reads of a hot key that other cores answered from copies. Ignored if the key is not hot any more.
     pub fn note_many(&mut self, id: HotId, reads: u64) {
         if let Some(record) = self.records.get_mut(id) {
             record.tally.elsewhere = record.tally.elsewhere.saturating_add(reads);
         }
     }
 
-    /// To be called once a turn while there is traffic, and at [`wake_at`](Self::wake_at).
+    /// Ends the pane if its time is over, and reports changes. To be called once a turn while there is
+    /// traffic, and at [`wake_at`](Self::wake_at).
     #[inline]
     pub fn tick(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
         if now >= self.pane_ends {
@@ -283,23 +292,23 @@ impl HotKeys {
         }
     }
 
-    /// When the next pane ends, if anything depends on it.
+    /// Returns when the next pane ends, if any key has a record; else nothing depends on it.
     pub fn wake_at(&self) -> Option<Timestamp> {
         (!self.records.is_empty()).then_some(self.pane_ends)
     }
 
-    /// The keys that are hot, in no order.
+    /// Returns the hot keys, in no order.
     pub fn hot(&self) -> impl Iterator<Item = Report<'_>> {
         self.reports(Record::is_hot)
     }
 
-    /// The keys that cost much, hot or not.
+    /// Returns the expensive keys, hot or not, in no order.
     pub fn expensive(&self) -> impl Iterator<Item = Report<'_>> {
         let least = self.expensive_from as f64;
         self.reports(move |record| record.cost.per_second() >= least)
     }
 
-    /// How often what happened.
+    /// Returns the counts of events since the start.
     pub fn counters(&self) -> HotCounters {
         let passed_over = self.counts.passed_over() + self.costs.passed_over();
         HotCounters { passed_over, ..self.counters }
@@ -332,7 +341,8 @@ impl HotKeys {
         }
     }
 
-    /// A request for a key that has no record.
+    /// Counts a request for a key without a record in stage 2, and gives the key a record if it has a quarter
+    /// of what makes it hot, or costs much.
     fn note_stranger(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) {
         let Some(counted) = self.counts.add(hash, 1, self.slots.missed(slot)) else { return };
         let cost = self.costs.get(hash).unwrap_or_default().certain();
@@ -376,7 +386,7 @@ impl HotKeys {
     fn start_pane(&mut self, now: Timestamp, passed: u64, load: u64) {
         (self.pane_started, self.is_long) = (now, false);
         self.pane_ends = now.after(Duration::from_nanos(PANE));
-        // As if the pane that ended had been one of 50 ms.
+        // The load is scaled as if the ended pane had been one of 50 ms.
         let usual = (u128::from(load) * u128::from(PANE) / u128::from(passed.max(1))) as u64;
         let hot_from = self.settings.hot_from(PANE, usual);
         self.watch_at = (hot_from / QUARTER).max(1);
@@ -445,7 +455,7 @@ impl HotKeys {
         events(Event::Demoted { id });
     }
 
-    /// Those that have become hot, the hottest first.
+    /// Promotes the keys that have become hot, hottest first.
     fn promote(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
         let mut rising = std::mem::take(&mut self.rising);
         rising.sort_by_key(|at| std::cmp::Reverse(self.records.at(*at).certain(Window::Last)));
@@ -464,7 +474,8 @@ impl HotKeys {
         self.rising = rising;
     }
 
-    /// Is there room for one more hot key? If not, the weakest goes, if the newcomer has much more.
+    /// True if there is room for one more hot key, for which the weakest is demoted if the newcomer has at
+    /// least twice as much.
     fn make_room(&mut self, newcomer: u16, events: &mut impl FnMut(Event<'_>)) -> bool {
         if self.hot < self.settings.keys_max {
             return true;

@@ -1,42 +1,46 @@
-//! Is a backend slower than it used to be, and how much of the less important work is to be held back for it?
+//! Latency ratio of a backend: whether it is slower than it used to be, and how much of the less important
+//! work is held back for it.
 //!
-//! The latency ratio is the 95th percentile of what replies usually take, by what it is now: 1 is steady, 0.3 is trouble. One value
-//! of [`LatencyRatio`] is what one core knows of one backend; what its core would do is a [`Level`], and what is done is the level that
-//! cores agree on ([`agreed`]).
+//! The latency ratio is the usual 95th percentile of replies, divided by the present one: 1 is steady, 0.3 is
+//! trouble. One value of [`LatencyRatio`] is what one core knows of one backend; what its core would do is a
+//! [`Level`], and what is done is the level that cores agree on ([`agreed`]).
 //!
 //! | window | of a class of commands |
 //! |---|---|
 //! | short | the last second, or up to ten, until there are 100 replies |
-//! | wide | the last ten seconds: what creeps shows here first, because there is less chance in it |
+//! | wide | the last ten seconds: a slow rise shows here first, because there is less chance in it |
 //! | long | the last minute |
 //! | reference | the long window in the better minutes (the lower quartile) of the last 15 in which there were replies |
 //!
-//! A level is entered one step at a time: when the ratio was below its threshold for more than a second without a break, *and*
-//! requests waited all the while or twice as many were in flight as usual. It is left when the ratio was 0.15 above the threshold for
-//! a second, or when there was no such company for ten. That takes seconds, so requests are refused only in such
-//! company: after a slice in which none waited all along, and no more were in flight than usual, cores tell each other a level that
-//! refuses none.
+//! A level is entered one step at a time: when the ratio was below its threshold for more than a second
+//! without a break, *and* requests waited all the while or twice as many were in flight as usual ("company").
+//! It is left when the ratio was 0.15 above the threshold for a second, or when there was no company for ten.
+//! That takes seconds; so that requests are refused only in company, cores tell each other a level that
+//! refuses none after a slice in which requests did not wait all along and no more were in flight than usual.
 //!
 //! | trap | what is done about it |
 //! |---|---|
 //! | few replies, and by chance slow ones | a step up needs a percentile that is high beyond two standard deviations |
 //! | more scans, on a store that is well | classes are compared with themselves, and weigh what they weigh in the long window |
 //! | the store becomes slower every minute | the reference follows after ten minutes, not at once |
-//! | an overload becomes the usual | while the ratio is below 0.8 nothing is learnt, for a minute at most; then as above |
-//! | it was quick for some minutes, because nobody asked for much | that is forgotten as soon; and without company nothing happens |
-//! | a pause of 200 ms | is over before a level is entered |
+//! | an overload becomes the norm | while the ratio is below 0.8 nothing is learnt, for a minute at most; then as above |
+//! | the store was quick for some minutes, because it had little load | the reference forgets that in as many minutes; and without company no level is entered |
+//! | a pause of 200 ms | it is over before a level is entered |
 //! | an overload ends, and the ratio is still low for seconds | nothing is refused once nothing waits and as many are in flight as usual |
-//! | a clock that jumps, a core that slept, a store that was idle | it may be ten seconds that have passed, and nothing is known of them |
-//! | samples of nothing, or of more than a minute | do not count |
+//! | a clock that jumps, a core that slept, a store that was idle | after ten seconds without a tick nothing of the past counts |
+//! | latencies of zero, or of more than a minute | they do not count |
 //!
-//! So an overload that lasts is seen for ten minutes at least. After fifteen a store that has become slow for good is taken for what
-//! it is then, and the levels are left though requests may still wait: that is the queue's to judge.
+//! So an overload that lasts is seen for at least ten minutes. After fifteen, a store that has become slow
+//! for good counts as normal, and the levels are left though requests may still wait: the queue decides on
+//! them.
 //!
-//! A store with one server that is busy all the time is slow for seconds and quick for seconds, with nobody to blame. Without a
-//! window before it, levels above `Steady` take the following part of the time, at 100 (and 1,000) requests per second: 1 % (0) at
-//! 0.7 of what it can do, 7 % (0.1 %) at 0.8, 33 % (9 %) at 0.9; with sixteen servers, none.
+//! A store with one server that is busy all the time is slow for seconds and quick for seconds, with nobody
+//! to blame. Without a window before it, levels above `Steady` take the following part of the time, at 100
+//! (and 1,000) requests per second: 1 % (0) at 0.7 of what it can do, 7 % (0.1 %) at 0.8, 33 % (9 %) at 0.9;
+//! with sixteen servers, none.
 //!
-//! A class that is used takes 37 KiB, others nothing. Replies that are errors should not be recorded: a store that refuses is quick.
+//! A class that is used takes 37 KiB, others nothing. Replies that are errors should not be recorded: a store
+//! that refuses is quick.
 
 mod level;
 mod times;
@@ -49,90 +53,109 @@ use crate::values::limits::COMMAND_CLASSES;
 pub use level::{Level, Told, agreed};
 use times::{Judged, Times};
 
-/// The least that anything is decided by.
+/// Slice of time, in nanoseconds: the shortest time that anything is decided by.
 const SLICE: u64 = 250_000_000;
-/// A second, and the widest short window, in slices.
+/// Slices in a second.
 const SECOND: usize = 4;
+/// Slices in the widest short window: ten seconds.
 const SLICES: usize = 10 * SECOND;
-/// The clock is not believed beyond this.
+/// Longest time that is believed to have passed between two ticks, in nanoseconds: one hour.
 const JUMP_MAX: u64 = 3_600_000_000_000;
-/// A class with fewer replies says nothing.
+/// Fewest replies of a class in a window before anything is said of it.
 const SAMPLES_MIN: u32 = 100;
-/// Nothing is slow below this, in microseconds: so much the scheduler and the network may add at any time.
+/// Least usual percentile that is assumed, in microseconds: no reply below it is slow, since the scheduler
+/// and the network may add so much at any time.
 const LONG_MIN: f64 = 500.0;
-/// Looks in a row before a level is entered. More than a second, so that the first and the last have no reply in common, and a
-/// pause that spoils two slices is not enough.
+/// Consecutive looks, 250 ms each, below a level's threshold before the level is entered. More than a second,
+/// so that the first and the last have no reply in common and a pause that spoils two slices is not enough.
 const LOOKS_UP: u32 = SECOND as u32 + 2;
-/// And before one is left, and between any two steps.
+/// Consecutive looks, 250 ms each, above the leave threshold before a level is left; also the least between
+/// any two steps.
 const LOOKS: u32 = SECOND as u32;
-/// Without company for so many, a level is left.
+/// Consecutive looks without waiting requests or more in flight than usual after which a level is left: ten
+/// seconds.
 const LOOKS_ALONE: u32 = SLICES as u32;
-/// A level is left this far above its threshold, or half way to what is steady.
+/// Distance above a level's threshold at which it is left, or half the way from the threshold to 1 if that is
+/// less.
 const LEAVE: f64 = 0.15;
-/// Nothing is learnt below this, for so many slices.
+/// Ratio below which nothing is learnt as usual, so that an overload does not become the norm.
 const FREEZE: f64 = 0.8;
+/// Slices for which learning may stay off: one minute.
 const FROZEN_MAX: usize = 60 * SECOND;
-/// In flight has risen if over a second there are this many times what there are over a minute, or as many times this. Less is
-/// nothing: a store that is busy and well has as much by chance.
+/// Ratio of the mean in flight over a second to that over a minute above which in flight has risen. A smaller
+/// rise is chance: a store that is busy and well has as much.
 const RISEN: f64 = 2.0;
+/// Usual number in flight that is assumed where it is lower, for the comparison with [`RISEN`].
 const RISEN_FROM: f64 = 2.0;
 /// Time constant, in seconds, of the mean that tells soonest that fewer are in flight again.
 const LATELY: f64 = 0.25;
 
-/// What else is known of the backend: a ratio alone is no overload.
+/// Signs of overload besides latency: a low ratio alone is no overload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Company {
-    /// Requests waited for room all the time since it was last told, or some were refused because they had waited too long.
+    /// True if requests waited for room all the time since the last tick, or some were refused because they
+    /// had waited too long.
     pub waits: bool,
-    /// Requests in flight.
+    /// Requests in flight at the backend.
     pub in_flight: usize,
 }
 
-/// What was seen.
+/// Latency ratio of a backend at one look, and the class that lowered it most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
     /// The latency ratio of all classes together.
     pub ratio: f64,
-    /// The class that did most to it.
+    /// The class that lowered the ratio most.
     pub class: usize,
-    /// Its percentile in the short window, and the reference.
+    /// The 95th percentile of that class in the short window.
     pub short_p95: Duration,
-    /// See there.
+    /// The usual 95th percentile of that class (the reference).
     pub long_p95: Duration,
 }
 
-/// Another level, and why.
+/// Change of a core's level, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// Before.
+    /// The level before.
     pub from: Level,
-    /// From now on.
+    /// The level from now on.
     pub to: Level,
-    /// Nothing where there were too few replies.
+    /// The latency ratio that led to the change; `None` where there were too few replies.
     pub seen: Option<Seen>,
 }
 
-/// What one core knows of one backend.
+/// One core's view of one backend's latency.
 #[derive(Debug)]
 pub struct LatencyRatio {
+    /// Ratios below which levels 1, 2 and 3 are entered.
     thresholds: [f64; 3],
+    /// Latencies by class; `None` for a class that was never used.
     classes: [Option<Box<Times>>; COMMAND_CLASSES],
+    /// Time of the last tick.
     ticked_at: Timestamp,
-    /// How much of a slice has passed, in nanoseconds.
+    /// Nanoseconds of the present slice that have passed.
     passed: u64,
+    /// Means of the number of requests in flight.
     in_flight: InFlight,
+    /// True if requests waited in the present slice.
     waits: bool,
-    /// In the last slice requests waited, or more were in flight than usual.
+    /// True if in the last slice requests waited, or more were in flight than usual.
     is_in_company: bool,
+    /// Slices in a row in which the ratio was too low to learn.
     frozen: usize,
+    /// True while nothing is learnt as usual.
     is_frozen: bool,
+    /// Result of the last look.
     seen: Option<Seen>,
+    /// Replies of the last ten seconds, at the last look.
     replies: u32,
+    /// Level of the core, with its counts of looks.
     steps: Steps,
 }
 
 impl LatencyRatio {
-    /// Nothing is known yet. The levels are entered below these thresholds, the highest one first.
+    /// Creates the view of a backend of which nothing is known yet. `thresholds` are the ratios below which
+    /// levels 1, 2 and 3 are entered, highest first.
     pub fn new(thresholds: [f64; 3], now: Timestamp) -> Self {
         Self {
             thresholds,
@@ -150,7 +173,7 @@ impl LatencyRatio {
         }
     }
 
-    /// A reply took so many microseconds, less those in which this core did not run.
+    /// Records the latency of a reply in microseconds, less the time in which this core did not run.
     #[inline]
     pub fn record(&mut self, class: usize, micros: u64) {
         match self.classes.get_mut(class) {
@@ -160,7 +183,8 @@ impl LatencyRatio {
         }
     }
 
-    /// To be called about every 100 ms while there is traffic.
+    /// Ends the slices that have passed, and returns the change of the level if there is one. To be called
+    /// about every 100 ms while there is traffic.
     pub fn handle_tick(&mut self, now: Timestamp, company: Company) -> Option<Change> {
         let passed = now.nanos_since(self.ticked_at).min(JUMP_MAX);
         self.ticked_at = now;
@@ -182,7 +206,7 @@ impl LatencyRatio {
         let has_company = waits || self.in_flight.has_risen();
         let from = self.steps.level;
         if slices >= SLICES {
-            // What was known then says nothing now.
+            // After ten seconds without a tick nothing of the past counts.
             self.steps = Steps::default();
         } else {
             self.steps.look(&self.thresholds, verdict.as_ref(), has_company);
@@ -192,24 +216,24 @@ impl LatencyRatio {
         (to != from).then_some(Change { from, to, seen: self.seen })
     }
 
-    /// The level that this core has come to, step by step.
+    /// Returns the level that this core has come to, step by step.
     pub fn level(&self) -> Level {
         self.steps.level
     }
 
-    /// What was seen last; nothing where there were too few replies.
+    /// Returns the ratio of the last look; `None` where there were too few replies.
     pub fn seen(&self) -> Option<Seen> {
         self.seen
     }
 
-    /// What replies of a class take now: the 95th percentile, if there were enough of them in the last ten seconds.
+    /// Returns the present 95th percentile of a class, if there were enough replies in the last ten seconds.
     pub fn recent_p95(&self, class: usize) -> Option<Duration> {
         let micros = self.classes.get(class)?.as_ref()?.recent()?;
         Some(Duration::from_micros(micros as u64))
     }
 
-    /// The level that this core would choose for all cores: its own, but one that refuses requests only while others wait or more are
-    /// in flight than usual.
+    /// Returns the level that this core proposes to the other cores: its own, but lowered to `Overloaded`
+    /// (which refuses nothing) unless requests wait or more are in flight than usual.
     pub fn told(&self, now: Timestamp) -> Told {
         let most = if self.is_in_company { Level::Shedding } else { Level::Overloaded };
         Told { at: now, level: self.steps.level.min(most), replies: self.replies }
@@ -251,21 +275,25 @@ impl LatencyRatio {
     }
 }
 
-/// What all classes come to.
+/// Figures of all classes together.
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     seen: Seen,
-    /// The ratio is not above this, however much chance there was in it.
+    /// Upper bound of the ratio, from percentiles two standard deviations lower, so that chance alone enters
+    /// no level.
     surely: f64,
 }
 
-/// From level to level.
+/// Level of a core, and the counts of looks that change it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
+    /// The present level.
     level: Level,
-    /// Looks in a row: below each threshold in company, above what the level is left at, and without company.
+    /// Consecutive looks in company below the threshold of each level.
     below: [u32; 3],
+    /// Consecutive looks above the threshold at which the level is left.
     above: u32,
+    /// Consecutive looks without company.
     alone: u32,
     /// Looks since the last step.
     since: u32,
@@ -305,13 +333,17 @@ impl Steps {
     }
 }
 
-/// Requests in flight, over a quarter of a second, a second and a minute (EWMA).
+/// Mean number of requests in flight over a quarter of a second (`lately`), a second (`now`) and a minute
+/// (`usual`), as EWMA.
 #[derive(Clone, Copy, Debug, Default)]
 struct InFlight {
+    /// Mean over a quarter of a second.
     lately: f64,
+    /// Mean over a second.
     now: f64,
+    /// Mean over a minute.
     usual: f64,
-    /// For how long that is known, in seconds.
+    /// Time for which the numbers are known, in seconds, at most 60.
     known: f64,
 }
 
@@ -321,7 +353,7 @@ impl InFlight {
         self.lately += (seen - self.lately) * (passed / LATELY).min(1.0);
         self.now += (seen - self.now) * passed.min(1.0);
         if !is_frozen && passed > 0.0 {
-            // What is not known for a minute yet is a plain mean.
+            // Until a minute is known, the usual number is a plain mean.
             let passed = passed.min(1.0);
             self.known = (self.known + passed).min(60.0);
             self.usual += (seen - self.usual) * passed / self.known;
@@ -332,7 +364,8 @@ impl InFlight {
         self.is_risen(self.now)
     }
 
-    /// Seen sooner than [`has_risen`](Self::has_risen) does, and more often by chance.
+    /// True if more are in flight than usual, over a quarter of a second: sooner than
+    /// [`has_risen`](Self::has_risen), and more often by chance.
     fn has_risen_lately(&self) -> bool {
         self.is_risen(self.lately)
     }

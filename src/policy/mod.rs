@@ -1,24 +1,24 @@
-//! Decisions, one per file. Each is pure: time is an argument, nothing is read and nothing is sent. None knows another;
-//! `shard` composes those of one core, `control` those of all cores together.
+//! Decisions, one per file. Each is pure: time is an argument, nothing is read and nothing is sent. None
+//! imports another; `shard` composes those of one core, `control` those of all cores together.
 //!
 //! | question | file |
 //! |---|---|
 //! | what a request costs | `price.rs` |
-//! | what such requests cost lately | `estimate.rs` |
+//! | what requests of a class cost lately | `estimate.rs` |
 //! | how slow is slow, for a class of commands | `baseline.rs` |
 //! | how many requests are in flight at a backend | `window.rs` |
-//! | what waits for room there, who gets it, and who waited for too long | `queue.rs` |
+//! | which request gets room in a window next, and which waited for too long | `queue.rs` |
 //! | is a backend slower than it used to be, and what is held back for it | `latency_ratio.rs` |
-//! | is a backend sick, so that it should be left alone | `breaker.rs` |
+//! | is a backend sick, so that it should be ejected | `breaker.rs` |
 //! | how much is left of a quota | `bucket.rs` |
-//! | may this core spend some of it now | `slice.rs` |
-//! | whose bucket is this | `bucket_table.rs` |
+//! | may this core spend some of a quota now | `slice.rs` |
+//! | which entry belongs to a bucket | `bucket_table.rs` |
 //! | which part of a quota may this host give out, if several share it | `fleet.rs` |
 //! | which keys have much of a core's load | `hot_keys.rs` |
 //! | which of several nodes with the same keys answers a read | `stand_ins.rs` |
 //! | how many requests may be sent again | `retry_budget.rs` |
 //! | how many connections may a tenant hold | `seats.rs` |
-//! | the way it used to be done: requests per second, counted | `fixed_window.rs` |
+//! | is a count of requests per second used up (to compare with) | `fixed_window.rs` |
 
 pub mod baseline;
 pub mod breaker;

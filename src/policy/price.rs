@@ -1,40 +1,42 @@
-//! What a request costs, in millionths of a request unit.
+//! Price of a request, in millionths of a request unit.
 //!
-//! `base + KiB in * in + KiB out * out + rows * row + keys * key + slowness * latency`, and at least the floor of the kind
-//! of command. Base, bytes in and keys are known when the request comes; the others when its reply does. Every sum and
-//! product stays at the most that fits, and a [`Price`] is less than that by far.
+//! `base + KiB in * in + KiB out * out + rows * row + keys * key + slowness * latency`, and at least the
+//! floor of the kind of command. Base, bytes in and keys are known when the request comes; the others when
+//! its reply does. Sums and products saturate, and a [`Price`] is far below that.
 
 use crate::values::{MicroUnits, Price, Weights};
 
-/// The slowness of a request may cost at most this many times what the rest of it costs: slowness is often a
+/// Most that the slowness of a request may cost, as a multiple of the rest of its price: slowness is often a
 /// neighbour's doing.
 pub const SLOWNESS_SHARE_MAX: u64 = 4;
 
-/// What a store looks at in a microsecond, at most. A request that took so long cannot have looked at more.
+/// Most entries that a store looks at in a microsecond. From the time a request took follows how many it can
+/// have looked at.
 const LOOKED_AT_PER_MICRO: u64 = 5;
-/// A request that may look at much is estimated at this much of it, or what such requests cost lately: whether there is as
-/// much as it says only the store knows.
+/// Most entries that the estimate of a request counts as looked at, however many the request names: only the
+/// store knows whether there are as many.
 const LOOKED_AT_ESTIMATED_MAX: u64 = 1_000;
 
-/// What is known of a request's cost before it is carried out.
+/// Facts about a request's cost that are known before it is carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Requests: more than one in a transaction.
+    /// Number of requests: more than one in a transaction.
     pub requests: u64,
     /// Bytes of the request.
     pub bytes_in: u64,
-    /// Keys that it writes, where it names several.
+    /// Keys that the request writes, where it names several.
     pub keys: u64,
-    /// Entries that it may look at without showing them, as far as it took the time for that.
+    /// Most entries that the request may look at without showing them. It pays for them as far as it took the
+    /// time for that.
     pub looks_at: u64,
-    /// It costs no less than this.
+    /// Least price of the request.
     pub floor: MicroUnits,
-    /// What is due beyond that, whatever the reply is.
+    /// Part of the price that is due besides base and bytes, whatever the reply is.
     pub hidden: MicroUnits,
 }
 
 impl Asked {
-    /// One request more, which is due its own floor.
+    /// Adds another request of the same transaction, which is due its own floor.
     pub fn add(&mut self, other: &Self, weights: &Weights) {
         let alone = Self { keys: 0, looks_at: 0, ..*other };
         let quote = weights.quote(&alone);
@@ -47,53 +49,53 @@ impl Asked {
     }
 }
 
-/// The same in weir's currency.
+/// The facts of [`Asked`] in weir's currency: prices instead of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quote {
-    /// What is due whatever the reply is.
+    /// Price that is due whatever the reply is.
     pub fixed: Price,
-    /// It costs no less than this.
+    /// Least price of the request.
     pub floor: Price,
-    /// Keys that it writes, where it names several.
+    /// Keys that the request writes, where it names several.
     pub keys: u32,
-    /// Entries that it may look at without showing them.
+    /// Most entries that the request may look at without showing them.
     pub looks_at: u32,
 }
 
-/// What the reply told about it.
+/// Facts about a request's cost that its reply tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes of the reply.
     pub bytes_out: u64,
     /// Elements of the reply, where it has elements.
     pub rows: u64,
-    /// How long it took, in microseconds.
+    /// Latency of the reply, in microseconds.
     pub took_micros: u64,
-    /// How much longer that is than such requests usually take, in microseconds.
+    /// Latency beyond what such requests usually take, in microseconds.
     pub slowness_micros: u64,
 }
 
 /// A price, term by term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breakdown {
-    /// For being a request.
+    /// Price of the request as such, whatever its size.
     pub base: MicroUnits,
-    /// For its bytes.
+    /// Price of the request's bytes.
     pub bytes_in: MicroUnits,
-    /// For the reply's bytes.
+    /// Price of the reply's bytes.
     pub bytes_out: MicroUnits,
-    /// For its rows, or for what it looked at to find them.
+    /// Price of the reply's rows, or of the entries looked at to find them.
     pub rows: MicroUnits,
-    /// For the keys that it writes, where it names several.
+    /// Price of the keys that the request writes, where it names several.
     pub keys: MicroUnits,
-    /// For being slow.
+    /// Price of the time beyond the usual latency.
     pub slowness: MicroUnits,
-    /// What is missing to the floor of its kind.
+    /// Difference up to the floor of the kind of command.
     pub to_floor: MicroUnits,
 }
 
 impl Breakdown {
-    /// All of them.
+    /// Returns the sum of all terms.
     pub const fn total(&self) -> Price {
         let known = self.base.saturating_add(self.bytes_in).saturating_add(self.bytes_out);
         let counted = self.rows.saturating_add(self.keys).saturating_add(self.slowness);
@@ -102,7 +104,7 @@ impl Breakdown {
 }
 
 impl Weights {
-    /// What is known at once.
+    /// Computes the part of the price that is known when the request comes, and its floor.
     #[inline]
     pub const fn quote(&self, asked: &Asked) -> Quote {
         let fixed = asked
@@ -114,14 +116,16 @@ impl Weights {
         Quote { fixed: Price::new(fixed), floor: Price::new(asked.floor), keys, looks_at }
     }
 
-    /// What to take before it is carried out: the rest is what such requests cost lately.
+    /// Returns what to take from buckets before the request is carried out: the fixed part, and what such
+    /// requests cost lately (`expected`) for the rest, at least the floor.
     #[inline]
     pub fn estimate(&self, quote: &Quote, expected: MicroUnits) -> Price {
         Price::new(quote.fixed.micro().saturating_add(self.rest_of_estimate(quote, expected)))
             .max(quote.floor)
     }
 
-    /// What of an estimate is not known at once.
+    /// Returns the part of an estimate that depends on the reply: what such requests cost lately, or the
+    /// price of its keys and entries where that is more.
     #[inline]
     pub fn rest_of_estimate(&self, quote: &Quote, expected: MicroUnits) -> MicroUnits {
         if quote.keys == 0 && quote.looks_at == 0 {
@@ -133,10 +137,10 @@ impl Weights {
         expected.max(counted)
     }
 
-    /// What it really cost.
+    /// Returns the price of a request once its reply is there.
     #[inline]
     pub fn actual(&self, quote: &Quote, measured: &Measured) -> Price {
-        // Nearly every reply: one value, in its time, to a request without a floor.
+        // Fast path of nearly every reply: one value, in its usual time, to a request without a floor.
         let more = u64::from(quote.keys | quote.looks_at) | quote.floor.micro();
         if more | measured.rows | measured.slowness_micros == 0 {
             let bytes_out = per_kib(measured.bytes_out, self.kib_out);
@@ -145,13 +149,13 @@ impl Weights {
         self.actual_of_more(quote, measured)
     }
 
-    /// What a request for one key came to, as far as its reply shows it.
+    /// Returns the price of a request for one key, as far as its reply shows it: base, reply bytes and rows.
     pub fn of_reply(&self, bytes_out: u64, rows: u64) -> Price {
         let rows = rows.saturating_mul(self.row);
         Price::new(self.base.saturating_add(per_kib(bytes_out, self.kib_out)).saturating_add(rows))
     }
 
-    /// Price of a request that is answered from memory, so that no store hears of it.
+    /// Returns the price of a request that is answered from the hot-key cache, so that no store sees it.
     #[inline]
     pub const fn cached(&self, bytes_out: u64) -> Price {
         Price::new(self.hit.saturating_add(per_kib(bytes_out, self.kib_out)))
@@ -163,7 +167,7 @@ impl Weights {
         Price::new(quote.fixed.micro().saturating_add(breakdown.total().micro()))
     }
 
-    /// Term by term.
+    /// Returns the price of a request term by term.
     pub fn breakdown(&self, asked: &Asked, measured: &Measured) -> Breakdown {
         let quote = self.quote(asked);
         let base = Price::new(asked.requests.saturating_mul(self.base)).min(quote.fixed);
@@ -284,7 +288,7 @@ mod tests {
         let (mut sum, dear) = (Asked::default(), Asked { floor: 5 * UNIT, ..GET });
         [GET, dear, GET, dear].iter().for_each(|one| sum.add(one, &weights));
         assert_eq!(estimate(&sum, 0), (2 + 5 + 2 + 5) * UNIT);
-        // A large reply to one of them does not pay for what the others do.
+        // A large reply to one request does not pay for the work of the others.
         let measured = Measured { bytes_out: 40 * 1_024, ..Measured::default() };
         assert_eq!(total(&sum, &measured), (14 + 10) * UNIT);
     }

@@ -1,18 +1,20 @@
-//! What waits for room in a window, and who gets it: the most important tier first, tenants of a tier by turns, and what is too
-//! old refused while it is still worth being told.
+//! Queue of one core before one backend: requests that wait for room in a window, and who gets the room: the
+//! most important tier first, tenants of a tier by turns. What is too old is refused while it is still worth
+//! being told.
 //!
 //! ```text
 //!   tier ──> tenants, by turns (deficit round robin, in request units) ──> connections, by turns
 //!                                                                    └─ in overload: the newest connection first
 //! ```
 //!
-//! Requests of one connection never overtake each other: a later one waits in the tier and with the tenant of those before it.
+//! Requests of one connection never overtake each other: a later one waits in the tier and with the tenant of
+//! those before it.
 //!
-//! Ages are of a clock that stands still for what the backend cannot be blamed for ([`Queue::handle_turn`]), so that a queue of which
-//! nobody took anything because this core did not run is not old; and what waits behind others of its own connection ages only once it
-//! is the next of them, unless more is asked than can be done. Over a time in which a tier never was empty, and is not about to be,
-//! it is *over*: then requests are refused after a few milliseconds instead of a tenth of a second, and the newest are served
-//! first, because somebody still waits for them.
+//! The queue's clock stands still for what the backend cannot be blamed for ([`Queue::handle_turn`]), so that
+//! requests that waited because this core did not run are not old. A request behind others of its connection
+//! ages only once it is the next of them, unless its tier is over. A tier is *over* (overloaded) if it was
+//! never empty for 150 ms and hardly becomes shorter: then requests are refused after a few milliseconds
+//! instead of a tenth of a second, and the newest are served first, because their clients still wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -21,90 +23,106 @@ use slab::Slab;
 
 use crate::values::{MicroUnits, TenantId, Tier, Timestamp, UNIT};
 
-/// What of one connection may wait, before its core is told to take on no more of it; less than such a part of it, and it may again.
+/// Most requests and bytes of one connection that may wait before its core is told to take on no more of it;
+/// less where many connections wait.
 const LONG: Held = Held { requests: 64, bytes: 1 << 20 };
+/// Divisor of a connection's limit: once less than the quotient waits, the core may take on more of the
+/// connection again.
 const EASED: usize = 2;
-/// Too much waits from a limit on until this part of it is gone.
+/// Part of the limit that must become free after the queue was full until it admits requests again: a
+/// quarter.
 const RELIEVED: usize = 4;
-/// One in so many is taken from the least important tier that has any, so that none is forgotten.
+/// Number of takes of which one serves the least important tier that has requests, so that none starves.
 const FROM_BELOW: u32 = 100;
-/// What a tenant may take in a turn, and how many turns the dearest request costs it.
+/// Cost of requests that a tenant may take in each turn: 8 request units.
 const TURN: MicroUnits = 8 * UNIT;
+/// Most turns that one request costs its tenant, however dear it is.
 const TURNS_MAX: u64 = 16;
-/// A tier in which requests waited all along for so many intervals is over: longer than a few costly ones may keep the backend busy.
+/// Intervals in which requests waited without a break after which a tier is over: longer than a few costly
+/// requests keep a backend busy.
 const STANDING: f64 = 1.5;
-/// And if it hardly became shorter in half of one; or, however much it did, after four of them.
+/// Part of its length half an interval ago that a tier must exceed to be over: it hardly became shorter.
 const SHORTER: f64 = 0.9;
+/// Intervals of waiting without a break after which a tier is over however much shorter it becomes.
 const INTERVALS_MOST: f64 = 4.0;
-/// Nor is it where so many of each connection wait in the mean, none for as many intervals, and none as the next of its connection
-/// for as many.
+/// Mean number of waiting requests per connection from which on a tier is deep and not over: clients that
+/// pipeline wait for their own requests.
 const DEEP: usize = 8;
+/// Longest wait in a deep tier, in intervals; with a longer one the tier can be over.
 const DEEP_WAIT: f64 = 4.0;
+/// Longest wait as the next of a connection in a deep tier, in intervals; with a longer one the tier can be
+/// over.
 const DEEP_WAIT_NEXT: f64 = 0.25;
-/// What is the next of its connection may be so for this many, where it is not the only one.
+/// Intervals that a request may be the next of its connection, where other connections wait in its tier,
+/// before it is refused.
 const AGE_CALM: f64 = 1.5;
-/// Nothing is the next of its connection for longer than this, whatever the reason; or than twice that.
+/// Longest time that a request may be the next of its connection, for whatever reason; or twice
+/// [`Patience::calm`] if that is longer.
 const AGE_MAX: Duration = Duration::from_secs(2);
-/// What waits for too long is looked for no more often than this, where it takes a look at every connection.
+/// Shortest time between two searches of all connections for requests that waited too long.
 const LOOKS_APART: Duration = Duration::from_millis(5);
-/// A core is late if it is so much later than planned.
+/// Least delay of a turn, against its plan, that counts as lateness.
 const LATE: Duration = Duration::from_millis(1);
-/// A backend is silent after so long, or after two medians.
+/// Silence of a backend after which the queue's clock stands still; twice the median latency if that is
+/// longer.
 const SILENT: Duration = Duration::from_millis(20);
-/// How long the clock stands still for a window that grows.
+/// Longest time for which the queue's clock stands still while the window grows.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Room for so many is kept while nothing waits.
+/// Capacity for requests that is kept while nothing waits.
 const KEPT: usize = 64;
 
+/// Number of tiers.
 const TIERS: usize = 4;
+/// Index that stands for no request and no chain.
 const NONE: u32 = u32::MAX;
 
 /// A request that is to wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<T> {
-    /// What is given back when its turn has come.
+    /// The caller's handle, which the queue gives back when the request leaves.
     pub item: T,
-    /// Whose order it keeps.
+    /// The connection, whose requests keep their order.
     pub connection: u64,
-    /// Who takes turns with others.
+    /// The tenant, which takes turns with others of its tier.
     pub tenant: TenantId,
-    /// How much it matters.
+    /// Importance of the request. Later requests of a connection wait in the tier of its first.
     pub tier: Tier,
-    /// What it counts for in its tenant's turn.
+    /// Cost of the request in its tenant's turn.
     pub cost: MicroUnits,
-    /// What its message takes.
+    /// Size of the request's message.
     pub bytes: usize,
-    /// No use in answering later.
+    /// Deadline after which an answer is of no use.
     pub deadline: Option<Timestamp>,
 }
 
 /// A request that waits no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<T> {
-    /// What was given.
+    /// The caller's handle, as given in [`Waiting`].
     pub item: T,
-    /// So much of its connection waited that no more was taken on, and now little does.
+    /// True if the core may take on requests of the connection again: it was told to take on no more, and
+    /// little of the connection waits now.
     pub is_eased: bool,
-    /// It waited for longer than it may.
+    /// True if the request had waited longer than it may.
     pub is_old: bool,
 }
 
-/// What becomes of a request that is looked at while it waits.
+/// Decision on a request that is looked at while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// It goes on waiting.
+    /// The request goes on waiting.
     Stays,
-    /// It leaves the queue.
+    /// The request leaves the queue.
     Leaves,
 }
 
-/// Limits of what waits, or how much does.
+/// Amount of waiting requests, or a limit of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Requests.
+    /// Number of requests.
     pub requests: usize,
-    /// What their messages take.
+    /// Bytes of their messages.
     pub bytes: usize,
 }
 
@@ -124,10 +142,10 @@ impl Held {
     }
 }
 
-/// Why a request is not served.
+/// Reason why a request is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It could not be answered in time.
+    /// The reply could not come before the request's deadline.
     Deadline,
     /// More waits than can be served.
     Overloaded,
@@ -135,12 +153,12 @@ pub enum Refused {
     Stalled,
 }
 
-/// How long requests may wait.
+/// Times that requests may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// What waits in a tier that is over may be as old as this.
+    /// Longest age of a request in a tier that is over (5 ms by default).
     pub target: Duration,
-    /// Tiers are looked at over and over again in such intervals.
+    /// Interval in which tiers are judged (100 ms by default).
     pub interval: Duration,
 }
 
@@ -160,33 +178,36 @@ impl Patience {
     }
 }
 
-/// What a core knows of its backend at the beginning of a turn.
+/// A core's knowledge of its backend at the beginning of a turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
-    /// How much later than planned this turn is.
+    /// Delay of this turn against its plan.
     pub late: Duration,
-    /// Requests in flight.
+    /// Requests in flight at the backend.
     pub in_flight: usize,
-    /// What a reply usually takes.
+    /// Usual latency of a reply.
     pub median: Duration,
-    /// How much the backend can do is still being found out.
+    /// True while the window still grows, so that the backend's capacity is not known yet.
     pub is_growing: bool,
 }
 
 #[derive(Debug)]
 struct Node<T> {
+    /// The request.
     waiting: Waiting<T>,
+    /// Arrival of the request, less the time in which this core did not run.
     came: Timestamp,
-    /// By the queue's own clock.
+    /// Arrival of the request by the queue's own clock.
     clock: Duration,
-    /// Neighbours in the tier, in the order of arrival; and in the tenant's part of it.
+    /// Neighbours in the tier, in the order of arrival.
     in_tier: Links,
+    /// Neighbours among the tenant's requests of the tier, in the order of arrival.
     of_tenant: Links,
-    /// The next one of its connection.
+    /// The next request of the same connection, or [`NONE`].
     behind: u32,
 }
 
-/// A moment, and what the queue's clock said then.
+/// A moment in real time, and by the queue's clock.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     at: Timestamp,
@@ -199,7 +220,7 @@ struct Links {
     after: u32,
 }
 
-/// The ends of a list of nodes.
+/// Doubly linked list through slab entries: its ends and its length.
 #[derive(Clone, Copy, Debug)]
 struct List {
     first: u32,
@@ -213,81 +234,105 @@ impl Default for List {
     }
 }
 
-/// What of a connection waits: all of it in one tier, with one tenant.
+/// Waiting requests of one connection: all in one tier, with one tenant.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
+    /// The connection.
     connection: u64,
+    /// The oldest request of the connection.
     first: u32,
+    /// The newest request of the connection.
     last: u32,
+    /// Tier in which the requests wait.
     tier: usize,
+    /// Tenant with which the requests wait.
     tenant: TenantId,
+    /// Number and bytes of the requests.
     held: Held,
-    /// Its core was told to take on no more of it.
+    /// True if the core was told to take on no more of the connection.
     is_long: bool,
-    /// Since when the first is the first.
+    /// Moment at which the present first request became the first.
     since: Moment,
-    /// Neighbours among those of the tenant that wait for their turn.
+    /// Neighbours among the tenant's connections that take turns.
     in_ring: Links,
 }
 
 #[derive(Debug, Default)]
 struct Share {
+    /// The tenant's requests in the tier, in the order of arrival.
     list: List,
-    /// Its connections, the one whose turn it is first.
+    /// Connections of the tenant, the one whose turn it is first.
     ring: List,
-    /// What is left of its turn.
+    /// Rest of the tenant's allowance in this turn.
     deficit: MicroUnits,
 }
 
 #[derive(Debug, Default)]
 struct TierQueue {
+    /// All requests of the tier, in the order of arrival.
     list: List,
+    /// Number of connections with waiting requests.
     connections: usize,
+    /// Shares of the tenants with waiting requests.
     tenants: HashMap<TenantId, Share>,
+    /// Tenants in the order of their turns.
     turns: VecDeque<TenantId>,
-    /// When it was empty last, and what waited when that was looked at last: by the queue's clock.
+    /// Time at which the tier was empty last, by the queue's clock.
     empty_at: Duration,
+    /// Time of the last look, by the queue's clock, and the number of requests at it.
     seen: (Duration, usize),
-    /// Since when it is over, and in how many turns it was empty since.
+    /// Time since which the tier is over, by the queue's clock.
     over_since: Option<Duration>,
+    /// Turns since the tier is over in which it was empty.
     empty_turns: u32,
 }
 
 /// The queue of one core before one backend.
 #[derive(Debug)]
 pub struct Queue<T> {
+    /// All waiting requests.
     nodes: Slab<Node<T>>,
+    /// Chains of the connections with waiting requests.
     chains: Slab<Chain>,
-    /// The chain of each connection of which something waits.
+    /// Index of the chain of each connection.
     chain_of: HashMap<u64, u32>,
+    /// Requests by tier, the most important first.
     tiers: [TierQueue; TIERS],
+    /// The queue's clock, which stands still for what the backend cannot be blamed for.
     clock: Duration,
+    /// Start of the present turn.
     turned_at: Timestamp,
-    /// For how long this core did not run when it was to, all in all: that is taken off every moment here.
+    /// Sum of the times in which this core did not run when it was to; it is subtracted from all moments
+    /// here.
     away: Duration,
-    /// When the backend last gave a sign, less the time in which this core did not run.
+    /// Time of the backend's last sign of life, less the time in which this core did not run.
     progress: Timestamp,
+    /// Time for which the clock may still stand still because the window grows.
     pause_left: Duration,
+    /// Number of takes so far, which wraps.
     taken: u32,
+    /// Number and bytes of all waiting requests.
     held: Held,
+    /// Most requests and bytes that may wait.
     limit: Held,
+    /// Times that requests may wait.
     patience: Patience,
-    /// The earliest deadline, or an earlier moment.
+    /// The earliest deadline of any waiting request, or an earlier moment.
     soonest: Timestamp,
-    /// When what waits for too long is looked for again, connection by connection.
+    /// Time of the next search of all connections for requests that waited too long.
     look_at: Timestamp,
-    /// More than the limit waited, and not much less does.
+    /// True from when the limit was reached until a quarter of it is free.
     is_full: bool,
 }
 
-/// How much later a turn is than it was planned for, where that is worth a mention.
+/// Returns how much later than planned a turn is; zero below 1 ms.
 pub fn lateness(planned: Timestamp, now: Timestamp) -> Duration {
     let late = now.since(planned);
     if late > LATE { late } else { Duration::ZERO }
 }
 
 impl<T: Copy> Queue<T> {
-    /// Nothing waits, and no more than that ever will.
+    /// Creates an empty queue that holds at most `limit`.
     pub fn new(limit: Held, patience: Patience, now: Timestamp) -> Self {
         Self {
             nodes: Slab::new(),
@@ -309,71 +354,74 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// How many wait.
+    /// Returns the number of waiting requests.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Does nothing wait?
+    /// True if no request waits.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// What waits, and what it takes.
+    /// Returns how many requests wait, and their bytes.
     pub fn held(&self) -> Held {
         self.held
     }
 
-    /// How old the oldest is, by the queue's clock.
+    /// Returns the age of the oldest request, by the queue's clock.
     pub fn age(&self) -> Duration {
         let oldest = |queue: &TierQueue| self.nodes.get(queue.list.first as usize).map(|node| node.clock);
         let clock = self.tiers.iter().filter_map(oldest).min();
         clock.map_or(Duration::ZERO, |clock| self.clock.saturating_sub(clock))
     }
 
-    /// Do requests of more than one tenant wait?
+    /// True if requests of more than one tenant wait.
     pub fn has_rivals(&self) -> bool {
         let mut tenants = self.tiers.iter().flat_map(|queue| &queue.turns);
         tenants.next().is_some_and(|first| tenants.any(|other| other != first))
     }
 
-    /// Is more asked of any tier than can be done?
+    /// True if any tier is over: more is asked of it than can be done.
     pub fn is_any_over(&self) -> bool {
         self.tiers.iter().any(|queue| queue.over_since.is_some())
     }
 
-    /// Does something of this importance, or of more, wait?
+    /// True if a request of this importance or a higher one waits.
     pub fn has_any_of(&self, tier: Tier) -> bool {
         self.tiers[..=tier as usize].iter().any(|queue| queue.list.length > 0)
     }
 
-    /// Is more asked of a tier than can be done?
+    /// True if the tier is over: more is asked of it than can be done.
     pub fn is_over(&self, tier: Tier) -> bool {
         self.tiers[tier as usize].over_since.is_some()
     }
 
-    /// How long requests may wait while not more is asked than can be done.
+    /// Returns the interval in which tiers are judged, and after which requests to a stalled backend are
+    /// refused.
     pub fn interval(&self) -> Duration {
         self.patience.interval
     }
 
-    /// How long the backend has given no sign, this core's own absences aside.
+    /// Returns how long the backend has given no sign of life, less this core's own absences.
     pub fn silence(&self, now: Timestamp) -> Duration {
         now.since(self.progress)
     }
 
-    /// The backend has answered, or been sent something while nothing was in flight.
+    /// Notes that the backend has answered, or was sent something while nothing was in flight.
     pub fn handle_progress(&mut self, now: Timestamp) {
         self.progress = now;
     }
 
-    /// This core did not run for so long: that is not the backend's silence.
+    /// Subtracts a time in which this core did not run from the backend's silence and from the age of
+    /// requests.
     pub fn handle_late(&mut self, late: Duration) {
         self.progress = self.progress.after(late);
         self.away += late;
     }
 
-    /// A turn begins: the clock goes on, but for what the backend cannot be blamed for.
+    /// Begins a turn: moves the queue's clock on, but not for a late core, for a window that still grows (1 s
+    /// at most) or for a silent backend.
     pub fn handle_turn(&mut self, now: Timestamp, circumstances: &Circumstances) {
         let passed = now.since(self.turned_at);
         self.turned_at = now;
@@ -389,13 +437,14 @@ impl<T: Copy> Queue<T> {
         self.clock += passed;
     }
 
-    /// Is there no room for one more? The limit was reached, and what waits has not become much less since.
+    /// True if there is no room for another request: the limit was reached, and less than a quarter of it has
+    /// become free since. Remembers the answer for the next call.
     pub fn is_full(&mut self) -> bool {
         self.is_full = self.would_be_full();
         self.is_full
     }
 
-    /// The same, where nobody comes.
+    /// True if there would be no room for another request; unlike [`Queue::is_full`] it remembers nothing.
     pub fn would_be_full(&self) -> bool {
         let Held { requests, bytes } = self.limit;
         let (requests, bytes) = if self.is_full {
@@ -406,14 +455,15 @@ impl<T: Copy> Queue<T> {
         self.held.is_above(Held { requests, bytes })
     }
 
-    /// Of what matters less than that, what came last: whoever matters more may have its place.
+    /// Removes the newest request of the least important tier, if that tier matters less than `tier`, so that
+    /// a more important request can have its place.
     pub fn displace(&mut self, tier: Tier) -> Option<Taken<T>> {
         let lowest = (0..TIERS).rev().find(|tier| self.tiers[*tier].list.length > 0)?;
         (lowest > tier as usize).then(|| self.remove(self.tiers[lowest].list.last))
     }
 
-    /// One more waits. Refused at once if there is no room for it. Whether so much of its connection waits from now on that no more
-    /// of it should be taken on.
+    /// Adds a request, or refuses it at once if there is no room. Returns true if the core should take on no
+    /// more of the connection, because much of it waits from now on.
     pub fn push(&mut self, waiting: Waiting<T>, now: Timestamp) -> Result<bool, Refused> {
         if self.held.is_above(self.limit) {
             return Err(Refused::Overloaded);
@@ -449,7 +499,8 @@ impl<T: Copy> Queue<T> {
         Ok(becomes_long)
     }
 
-    /// How much of one connection is much: the more connections wait, and the less room is left, the less.
+    /// Returns the amount of one connection that counts as much: the more connections wait and the less room
+    /// is left, the less.
     fn long(&self) -> Held {
         let parts = 2 * self.chains.len().max(1);
         let part = |limit: usize, held: usize| limit.saturating_sub(held) / parts;
@@ -458,7 +509,8 @@ impl<T: Copy> Queue<T> {
         Held { requests: requests.clamp(1, LONG.requests), bytes: bytes.clamp(1, LONG.bytes) }
     }
 
-    /// The first of its connection: that waits for turns among its tenant's from now on.
+    /// Begins the chain of a connection with its first waiting request; the chain takes turns with the
+    /// tenant's others from now on.
     fn begin_chain(&mut self, waiting: &Waiting<T>, index: u32, since: Moment) -> u32 {
         let Waiting { connection, tenant, .. } = *waiting;
         let tier = waiting.tier as usize;
@@ -491,7 +543,8 @@ impl<T: Copy> Queue<T> {
         &self.chains[self.chain_of[&connection] as usize]
     }
 
-    /// Nothing waited for a while, in which nobody looked: every tier was empty all along.
+    /// Moves the clock on when the first request comes after a time in which nothing waited: every tier
+    /// counts as empty during it.
     fn wake(&mut self, now: Timestamp) {
         self.clock += now.since(self.turned_at);
         self.turned_at = now;
@@ -501,7 +554,7 @@ impl<T: Copy> Queue<T> {
         self.pause_left = PAUSE;
     }
 
-    /// The next one that is to be sent, of those whose tenants may have more in flight.
+    /// Removes the request that is to be sent next, of the tenants for which `may` is true.
     pub fn take(&mut self, may: impl Fn(TenantId) -> bool) -> Option<Taken<T>> {
         self.taken = self.taken.wrapping_add(1);
         let is_from_below = self.taken.is_multiple_of(FROM_BELOW);
@@ -514,7 +567,7 @@ impl<T: Copy> Queue<T> {
         None
     }
 
-    /// Whose turn it is in a tier, if anybody's.
+    /// Returns the request whose turn it is in a tier, if a tenant in it may send.
     fn next_of(&mut self, tier: usize, may: &impl Fn(TenantId) -> bool) -> Option<u32> {
         let queue = &mut self.tiers[tier];
         let mut allowed = queue.turns.iter().filter(|tenant| may(**tenant));
@@ -543,7 +596,8 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// Takes out what is chosen of all that waits, connection by connection, each connection's requests in their order.
+    /// Removes all requests for which `choose` says so, connection by connection, each connection's in their
+    /// order.
     pub fn take_chosen(&mut self, mut choose: impl FnMut(T) -> Choice) -> Vec<Taken<T>> {
         let mut chosen = Vec::new();
         for (_, chain) in &self.chains {
@@ -558,8 +612,9 @@ impl<T: Copy> Queue<T> {
         chosen.into_iter().map(|index| self.remove(index)).collect()
     }
 
-    /// Refuses what could not be answered in time, and what waits for too long: for the queue's own reasons only if those are
-    /// obeyed. `expected` is what a reply takes.
+    /// Refuses requests that could not be answered before their deadlines (`expected` is the latency of a
+    /// reply), those that waited too long, and those at a backend that stands still. Without `is_obeyed` the
+    /// queue's own overload rules refuse nothing; deadlines, stalls and the 2 s limit still do.
     pub fn expire(
         &mut self,
         now: Timestamp,
@@ -569,7 +624,7 @@ impl<T: Copy> Queue<T> {
     ) {
         let here = now.before(self.away);
         for tier in 0..TIERS {
-            // The first of all is the first of its connection as well.
+            // The first of the tier is also the first of its connection.
             while let Some(node) = self.nodes.get(self.tiers[tier].list.first as usize) {
                 let why = if is_stalled && here.since(node.came) > self.patience.interval {
                     Refused::Stalled
@@ -604,7 +659,7 @@ impl<T: Copy> Queue<T> {
         self.soonest = deadlines.min().unwrap_or(Timestamp::MAX);
     }
 
-    /// Has one waited for too long, in a tier of which more is asked than can be done?
+    /// True if a request has waited longer than the target in a tier that is over, and is not alone there.
     fn is_too_old_in_overload(&self, node: &Node<T>) -> bool {
         let queue = &self.tiers[self.chain(node.waiting.connection).tier];
         queue.over_since.is_some()
@@ -612,13 +667,14 @@ impl<T: Copy> Queue<T> {
             && self.clock.saturating_sub(node.clock) > self.patience.target
     }
 
-    /// Has the first of a connection been that for too long, while others wait as well?
+    /// True if the first request of a connection has been that for too long, while other connections wait in
+    /// its tier.
     fn is_too_old(&self, chain: &Chain) -> bool {
         let age = self.clock.saturating_sub(chain.since.clock);
         self.tiers[chain.tier].connections > 1 && age > self.patience.calm()
     }
 
-    /// Gives back what a burst took, once nothing waits.
+    /// Frees the memory of a burst once nothing waits.
     pub fn tidy(&mut self) {
         if self.is_empty() && self.nodes.capacity() > KEPT {
             (self.nodes, self.chains, self.chain_of) = (Slab::new(), Slab::new(), HashMap::new());
@@ -629,7 +685,7 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// The end of a turn: which tiers are over.
+    /// Ends a turn: decides which tiers become over.
     pub fn handle_turn_end(&mut self) {
         let clock = self.clock;
         for tier in 0..TIERS {
@@ -642,8 +698,8 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// Does so much wait of each connection of a tier, and yet nothing for very long, that clients which want many replies at a time
-    /// wait for their own?
+    /// True if a tier's queue is long only because clients pipeline: at least [`DEEP`] requests per
+    /// connection wait, and none of them for very long.
     fn is_deep(&self, tier: usize) -> bool {
         let queue = &self.tiers[tier];
         let is_within = |clock: Duration, intervals: f64| {
@@ -652,14 +708,14 @@ impl<T: Copy> Queue<T> {
         let oldest = self.nodes.get(queue.list.first as usize);
         queue.list.length >= DEEP * queue.connections
             && oldest.is_some_and(|node| is_within(node.clock, DEEP_WAIT))
-            // Those whose turn comes next have waited longest for it.
+            // The first of a ring has waited longest for its turn.
             && queue.tenants.values().all(|share| {
                 let next = self.chains.get(share.ring.first as usize);
                 next.is_none_or(|chain| is_within(chain.since.clock, DEEP_WAIT_NEXT))
             })
     }
 
-    /// Takes one out.
+    /// Removes a request from all lists.
     fn remove(&mut self, index: u32) -> Taken<T> {
         let node = &self.nodes[index as usize];
         let place = self.chain_of[&node.waiting.connection];
@@ -670,7 +726,7 @@ impl<T: Copy> Queue<T> {
         unlink(&mut self.nodes, &mut queue.list, index, in_tier);
         unlink(&mut self.nodes, &mut share.list, index, of_tenant);
         if chain.first == index {
-            // Its turn is over.
+            // The connection's turn is over.
             unlink(&mut self.chains, &mut share.ring, place, in_ring_of);
             if chain.last != index {
                 append(&mut self.chains, &mut share.ring, place, in_ring_of);
@@ -716,7 +772,7 @@ impl<T: Copy> Queue<T> {
 }
 
 impl TierQueue {
-    /// It was empty all along since it was judged last.
+    /// Notes that the tier was empty all along since it was judged last.
     fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
         self.empty_turns += 2;
@@ -725,10 +781,11 @@ impl TierQueue {
         }
     }
 
-    /// Looks whether it is over no more, or may be from now on.
+    /// Ends the tier's overload if it was empty often enough in the last interval; true if the tier may
+    /// become over now.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
-        // One connection alone asks for no more than it wants to wait for.
+        // A single connection asks for no more than it wants to wait for.
         if self.connections <= 1 {
             self.empty_at = clock;
         }

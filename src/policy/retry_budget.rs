@@ -1,30 +1,34 @@
-//! How many requests may be asked for once more: a share of all that are sent. Where few are lost that helps; where most are, what
-//! is sent again is the load that keeps a store down.
+//! Retry budget: how many requests may be sent again, as a share of all that are sent. Where few are lost, a
+//! retry helps; where most are, retries are the load that keeps a store down.
 
 use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Of a hundred requests so many may be sent again.
+/// Retries that each hundred requests earn.
 const PERCENT: f64 = 10.0;
-/// On top of that, for who sends seldom: each second, over all cores.
+/// Retries that each second earns on top, over all cores, for clients that send seldom.
 const LEAST_PER_SECOND: f64 = 10.0;
-/// What is saved up at most, over all cores.
+/// Most retries that may be saved up, over all cores.
 const SAVED_MAX: f64 = 1_000.0;
 
-/// One core's part.
+/// One core's part of the retry budget.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryBudget {
+    /// Retries that are left.
     left: f64,
+    /// Most retries that this core may save up.
     saved_max: f64,
+    /// Retries that each second earns.
     per_second: f64,
-    /// How many requests had been sent when it was looked at last, and when that was.
+    /// Number of requests sent, as of the last call.
     sent: u64,
+    /// Time of the last call.
     at: Timestamp,
 }
 
 impl RetryBudget {
-    /// For one of so many cores.
+    /// Creates the budget of one of `cores` cores.
     pub fn new(cores: u16) -> Self {
         let part = 1.0 / f64::from(cores.max(1));
         let least = (LEAST_PER_SECOND * part).max(1.0);
@@ -37,7 +41,8 @@ impl RetryBudget {
         }
     }
 
-    /// One more, if there is enough left. So many requests have been sent since the beginning.
+    /// Takes one retry from the budget, if at least one is left. `sent` is the number of requests sent since
+    /// the start.
     #[must_use]
     pub fn take(&mut self, sent: u64, now: Timestamp) -> bool {
         let new = sent.saturating_sub(self.sent) as f64;
@@ -60,7 +65,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Beside a count of tenths and milliseconds that is kept for each request as it is sent.
+        /// Comparison with a count of tenths and milliseconds that is kept for each request as it is sent.
         #[test]
         fn what_is_sent_again_is_a_share_of_what_is_sent(
             cores in 1..8_u16, steps in prop::collection::vec((0..300_u64, 0..200_u64, 0..40_u8), 1..200),
@@ -76,7 +81,7 @@ mod tests {
                 left = left.min(most);
                 for _ in 0..tries {
                     let is_taken = budget.take(sent, Timestamp::from_millis(millis));
-                    // Where they are as good as equal, either may be.
+                    // Where the two counts are as good as equal, either answer is right.
                     if (left - 1_000_000_000).abs() > 1_000 {
                         prop_assert_eq!(is_taken, left > 1_000_000_000);
                     }

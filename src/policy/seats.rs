@@ -1,5 +1,5 @@
-//! How many connections each tenant may hold. One count for all cores: it is touched when a client comes, goes or says who
-//! it is, never for a request.
+//! Limit of the connections (seats) that each tenant may hold. All cores share one count, which is touched
+//! when a client comes, goes or logs in, never for a request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,32 +7,32 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::values::TenantId;
 use crate::values::limits::TENANTS_MAX;
 
-/// The seats that tenants have taken, by their ids. When quotas change, each core moves its own clients to the new ids, so
-/// that for a moment the counts are of both.
+/// The connections that tenants hold, by tenant id. When quotas change, each core moves its own clients to
+/// the new ids, so for a moment the counts mix both.
 #[derive(Clone, Debug)]
 pub struct Seats {
     taken: Arc<[AtomicU32]>,
-    /// What a tenant may take that the quotas say nothing about.
+    /// Connections that a tenant may hold where the quotas do not say.
     usual_max: u32,
 }
 
 impl Seats {
-    /// None is taken.
+    /// Creates a count without any connection.
     pub fn new(usual_max: u32) -> Self {
         Self { taken: std::iter::repeat_with(AtomicU32::default).take(TENANTS_MAX).collect(), usual_max }
     }
 
-    /// As many as anybody wants.
+    /// Creates a count that refuses no connection and counts none.
     pub fn unlimited() -> Self {
         Self { taken: Arc::default(), usual_max: u32::MAX }
     }
 
-    /// What a tenant may take that the quotas say nothing about.
+    /// Returns how many connections a tenant may hold where the quotas do not say.
     pub fn usual_max(&self) -> u32 {
         self.usual_max
     }
 
-    /// Takes a seat. False if the tenant has as many as it may.
+    /// Takes a seat for a connection of the tenant. False if the tenant already holds `most`.
     pub fn take(&self, tenant: TenantId, most: u32) -> bool {
         let Some(taken) = self.of(tenant) else { return true };
         let fits = taken.fetch_add(1, Ordering::Relaxed) < most;
@@ -42,20 +42,20 @@ impl Seats {
         fits
     }
 
-    /// Takes a seat for a client that had one under other quotas, however many there are.
+    /// Takes a seat for a client that had one under other quotas, even beyond the tenant's limit.
     pub fn keep(&self, tenant: TenantId) {
         if let Some(taken) = self.of(tenant) {
             taken.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Gives a seat back that was taken.
+    /// Gives back the seat of a connection that ended.
     pub fn give_back(&self, tenant: TenantId) {
         let before = self.of(tenant).map(|taken| taken.fetch_sub(1, Ordering::Relaxed));
         debug_assert!(before != Some(0), "a seat is given back once");
     }
 
-    /// Seats that a tenant has taken.
+    /// Returns how many connections the tenant holds.
     pub fn taken(&self, tenant: TenantId) -> u32 {
         self.of(tenant).map_or(0, |taken| taken.load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! One core's slice of one bucket: an allowance that it may spend without asking anybody.
+//! Slice: one core's part of one bucket, with an allowance that the core may spend without asking anybody.
 //!
 //! ```text
 //!   first touch ──> one request on credit        a full bucket is no state, so nobody has to be asked for it
@@ -7,78 +7,86 @@
 //!   every period ─> tell what was spent and wanted, give back what is not needed, get more
 //! ```
 //!
-//! The allowances of all cores and the level of the pool that they are drawn from are one bucket: what is in one of them is
-//! in no other. Only the requests on credit, one per core, are not covered, and they are booked with the next report.
+//! The allowances of all cores and the level of the pool that they are drawn from are one bucket: what is in
+//! one of them is in no other. Only requests on credit, one per core, are not covered; they are booked with
+//! the next report.
 
 use std::time::Duration;
 
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Price, Timestamp, signed};
 
-/// What is kept of an allowance at the end of a period: so many times what one period wants, and so many of the
-/// largest costs.
+/// Multiple of one period's demand that an allowance keeps at the end of a period; the rest goes back to the
+/// pool.
 const PERIODS_KEPT: u64 = 2;
+/// Multiple of the largest recent cost that an allowance keeps at the end of a period, besides
+/// [`PERIODS_KEPT`].
 const LUMPS_KEPT: u64 = 4;
-/// A bucket that holds less of its quota than this is short: what is under way may owe more than it holds.
+/// Time's worth of quota below which a bucket's burst is short: requests under way may owe more than it
+/// holds.
 const SHORT_BURST: Duration = Duration::from_secs(1);
-/// Shares are in this many parts.
+/// Whole of a share, in 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;
 
-/// What a slice says about a request. Nothing is taken yet.
+/// Decision of a slice on a request. Nothing is taken yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may pass as far as this bucket is concerned.
+    /// The request may pass as far as this bucket is concerned.
     Fits,
-    /// Nobody here knows: the pool must be asked.
+    /// The core does not know: the pool must be asked, and the request waits.
     Ask,
-    /// There is not enough, and not before this much later.
+    /// There is not enough in the bucket, and will not be before this much later.
     Refused(Duration),
 }
 
-/// What holds for all slices of a core at the moment.
+/// Rules that hold for all slices of a core at the moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// How often slices report, and are told what there is.
+    /// Interval at which slices report to the pool and are granted allowances.
     pub period: Duration,
-    /// How long a grant is good for.
+    /// Time for which a grant is good.
     pub lease: Duration,
-    /// The pool has not answered for longer than a lease.
+    /// True if the pool has not answered for longer than a lease.
     pub silent: bool,
-    /// The part of a core that was never told its part, in 65,536ths.
+    /// Share of a core that was never told its share, in 65,536ths.
     pub even_share: u32,
 }
 
-/// The slice. Small: there is one for each user that is active on a core.
+/// One core's part of one bucket. Kept small: there is one for each user that is active on the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// What may still be spent; below zero it is owed.
+    /// Amount that may still be spent; below zero it is owed.
     allowance: i64,
-    /// Spent since the last report.
+    /// Amount spent since the last report.
     spent: i64,
-    /// Asked for in this period and in the one before, in thousandths of a request unit, rounded up.
+    /// Costs asked for in this period, in thousandths of a request unit, rounded up.
     wanted_milli: u32,
+    /// Costs asked for in the period before, in thousandths of a request unit, rounded up.
     wanted_before_milli: u32,
-    /// What the pool had left when it was last heard of.
+    /// Level of the pool when it was last heard of.
     level: i64,
+    /// Time of the last grant.
     heard_at: Timestamp,
-    /// The largest recent cost, likewise.
+    /// The largest recent cost, in thousandths of a request unit, rounded up.
     lump_milli: u32,
-    /// Less than a whole share, which nobody misses: it fits 16 bits then.
+    /// This core's share, in 65,536ths, at most 65,535 so that it fits 16 bits.
     share: u16,
-    /// Requests that are admitted and not settled, as far as 16 bits count them.
+    /// Requests admitted and not settled, at most 65,535.
     under_way: u16,
+    /// True once the pool has been heard of.
     heard: bool,
-    /// A report is about to be sent.
+    /// True if a report is about to be sent.
     asking: bool,
-    /// Reports that were not answered yet.
+    /// Reports that the pool has not answered yet.
     unanswered: u8,
-    /// A request had to ask in this period.
+    /// True if a request had to ask the pool in this period.
     asked: bool,
-    /// There was not enough for this cost, likewise, when the pool was last heard of; `u32::MAX` if there was.
+    /// Least cost, in thousandths of a request unit, that the pool could not cover when it was last heard of;
+    /// `u32::MAX` if it could cover all.
     dry_from_milli: u32,
 }
 
 impl Slice {
-    /// A slice of a bucket that is full, as far as this core knows.
+    /// Creates the slice of a bucket that is full, as far as this core knows.
     pub const fn untouched(now: Timestamp) -> Self {
         Self {
             allowance: 0,
@@ -98,24 +106,26 @@ impl Slice {
         }
     }
 
-    /// What may still be spent; below zero it is owed.
+    /// Returns the amount that may still be spent; below zero it is owed.
     pub const fn allowance(&self) -> i64 {
         self.allowance
     }
 
-    /// Nearly every request: its cost is within an allowance of which was heard since then.
+    /// True if the allowance covers the cost and is no older than `heard_since`. Fast path of nearly every
+    /// request.
     pub const fn allows(&self, cost: Price, heard_since: Timestamp) -> bool {
         self.heard_at.as_nanos() >= heard_since.as_nanos() && self.allowance >= cost.signed()
     }
 
-    /// May a request of this cost pass?
+    /// Decides whether a request of this cost may pass: from the allowance, on credit from a full bucket,
+    /// from a silent pool's share, or not. Takes nothing yet.
     pub fn check(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let heard_since = now.before(rules.lease);
         if self.allows(cost, heard_since) {
             return Verdict::Fits;
         }
-        // On credit. What is larger than the burst never fits but into a full bucket, and whether it is that only the
-        // pool knows.
+        // On credit. A cost above the burst only fits into a full bucket, and only the pool knows whether it
+        // is full.
         if cost.micro() <= capacity.burst && self.is_full(capacity, now) {
             return Verdict::Fits;
         }
@@ -124,7 +134,8 @@ impl Slice {
         }
         if self.heard_at >= heard_since && Wanted::of(cost).milli >= self.dry_from_milli {
             let earliest = self.earliest(cost, capacity, now);
-            // By then somebody may have to ask, once in a period. Who comes after that waits for what all are told.
+            // By then a request may have to ask, once in a period. Later ones wait for the next report's
+            // answer.
             let told_again = self.heard_at.after(rules.period).since(now);
             let wait = if self.asked { earliest.max(told_again) } else { earliest };
             if !wait.is_zero() {
@@ -134,41 +145,44 @@ impl Slice {
         self.ask(cost)
     }
 
-    /// Takes a cost that fits.
+    /// Takes a cost that fits, and counts it as wanted.
     pub fn take(&mut self, cost: Price) {
         self.take_wanted(cost, Wanted::of(cost));
     }
 
-    /// The same, where it is taken from several slices.
+    /// Takes a cost that fits, with its rounded form computed before: for callers that take it from several
+    /// slices.
     pub fn take_wanted(&mut self, cost: Price, wanted: Wanted) {
         self.note_wanted(wanted);
         self.book(cost.signed());
     }
 
-    /// Takes several costs that fit together: what they come to after all corrections, their sum, and the largest.
+    /// Takes several costs that fit together: `spent` is their sum after all corrections, `sum` and `largest`
+    /// are their sum and the largest as they were wanted.
     pub fn take_run(&mut self, spent: i64, sum: Wanted, largest: Wanted) {
         self.wanted_milli = self.wanted_milli.saturating_add(sum.milli);
         self.lump_milli = self.lump_milli.max(largest.milli);
         self.book(spent);
     }
 
-    /// When the pool was last heard of.
+    /// Returns when the pool was last heard of.
     pub const fn heard_at(&self) -> Timestamp {
         self.heard_at
     }
 
-    /// It cost more than was taken, or less.
+    /// Books the difference between what a request cost and what was taken for it; negative gives back.
     pub const fn book(&mut self, difference: i64) {
         self.allowance = self.allowance.saturating_sub(difference);
         self.spent = self.spent.saturating_add(difference);
     }
 
-    /// A request was refused for want of this.
+    /// Counts the cost of a refused request as wanted, so that the pool knows of the demand.
     pub fn handle_denied(&mut self, cost: Price) {
         self.note_wanted(Wanted::of(cost));
     }
 
-    /// What to tell the pool now, if anything. `needed` is what a request that waits needs.
+    /// Returns the report to send to the pool now, if there is anything to tell. `needed` is what a waiting
+    /// request needs. Gives back what the allowance does not need.
     pub fn report(
         &mut self,
         bucket: BucketId,
@@ -203,12 +217,13 @@ impl Slice {
         })
     }
 
-    /// What was asked for in this period so far.
+    /// Returns the amount asked for in this period so far.
     pub const fn asked(&self) -> MicroUnits {
         self.wanted_milli as u64 * MICRO_PER_MILLI
     }
 
-    /// An answer of the pool is on its way. If not, it is from now on: the caller sees to it that there is a report.
+    /// True if an answer of the pool is on its way already. If not, one counts as awaited from now on, and
+    /// the caller has to send a report.
     pub const fn await_answer(&mut self) -> bool {
         let awaited = self.is_awaited();
         self.asking |= !awaited;
@@ -219,7 +234,7 @@ impl Slice {
         self.asking || self.unanswered > 0
     }
 
-    /// A period is over, and was reported.
+    /// Begins the next period, after the last one was reported.
     pub const fn start_period(&mut self) {
         self.wanted_before_milli = self.wanted_milli;
         self.wanted_milli = 0;
@@ -227,17 +242,18 @@ impl Slice {
         self.lump_milli -= self.lump_milli / 8;
     }
 
-    /// There is, or will be, something to report.
+    /// True if there is, or will be, something to report.
     pub const fn has_news(&self) -> bool {
         self.allowance > 0 || self.spent != 0 || self.wanted_milli > 0 || self.wanted_before_milli > 0
     }
 
-    /// What the pool said. What this core allowed itself meanwhile, or was taken from it with its lease, the pool does not
-    /// know, or not any more: so what counts is what the pool thinks that it holds.
+    /// Takes the pool's grant. The allowance becomes what the pool holds this core to have, less what was
+    /// spent since the report: the pool does not know of spending on a silent pool's share or of lapsed
+    /// leases.
     pub fn handle_grant(&mut self, grant: &Grant) {
         self.unanswered = self.unanswered.saturating_sub(1);
         let holds = signed(grant.holds).saturating_sub(self.spent);
-        // What it told after what this is the answer to will be taken off by the next one.
+        // An older report's answer: later reports' changes are taken off by their own answers.
         self.allowance = match self.unanswered {
             0 => holds,
             _ => holds.min(self.allowance.saturating_add(grant.amount)),
@@ -249,12 +265,12 @@ impl Slice {
         self.share = grant.share.min(u32::from(u16::MAX)) as u16;
     }
 
-    /// Nothing would be lost if it were forgotten.
+    /// True if nothing would be lost by forgetting the slice.
     pub fn is_idle(&self, capacity: Capacity, now: Timestamp) -> bool {
         self.allowance == 0 && self.is_full(capacity, now)
     }
 
-    /// By now the bucket must be full again, whatever was taken from it when this core last heard.
+    /// True if the bucket must be full again by now, whatever was taken from it when this core last heard.
     fn is_full(&self, capacity: Capacity, now: Timestamp) -> bool {
         if self.spent != 0 || self.wanted_milli != 0 || self.is_awaited() {
             return false;
@@ -267,7 +283,7 @@ impl Slice {
         now >= self.heard_at.after(until_full)
     }
 
-    /// What is left of the bucket, as far as this core knows.
+    /// Returns what is left of the bucket, as far as this core knows.
     pub fn remaining(&self, capacity: Capacity, now: Timestamp) -> MicroUnits {
         if self.is_full(capacity, now) {
             return capacity.burst;
@@ -277,10 +293,10 @@ impl Slice {
         there.saturating_add(self.allowance).clamp(0, signed(capacity.burst)) as u64
     }
 
-    /// The part of a bucket that this core can count on: its allowance, and its share of what the pool has by now. Beside it
-    /// stands the amount from which on requests under way may be any risk. There is one only where the bucket holds less than
-    /// [`SHORT_BURST`] of its quota: then it is nearly all of the bucket, since a tenant with rare large replies would
-    /// be served a part of its quota otherwise.
+    /// Returns the part of a bucket that this core can count on: its allowance, and its share of the pool's
+    /// level by now. The second value is the amount from which on the risk of requests under way is ignored:
+    /// nearly all of this core's share. There is one only where the burst is less than [`SHORT_BURST`] of
+    /// quota, since a tenant with rare large replies would otherwise be served only a part of its quota.
     pub fn in_sight(&self, capacity: Capacity, now: Timestamp, rules: Rules) -> (i64, Option<i64>) {
         let share = if self.heard { u32::from(self.share) } else { rules.even_share };
         let part = |whole: i64| (i128::from(whole) * i128::from(share) / WHOLE_SHARE as i128) as i64;
@@ -295,12 +311,12 @@ impl Slice {
         (self.allowance.saturating_add(part(there)), is_short.then_some(full))
     }
 
-    /// Requests of this bucket on this core that are admitted and not settled.
+    /// Returns how many requests of this bucket on this core are admitted and not settled.
     pub const fn under_way(&self) -> u16 {
         self.under_way
     }
 
-    /// Counts requests that are admitted, or, below zero, settled.
+    /// Counts requests that are admitted or, if negative, settled.
     pub const fn count_under_way(&mut self, change: i32) {
         let count = (self.under_way as i32).saturating_add(change);
         self.under_way = if count < 0 {
@@ -317,7 +333,7 @@ impl Slice {
         Verdict::Ask
     }
 
-    /// The earliest moment at which so much could be there, if nobody else took any.
+    /// Returns the shortest time until the bucket could hold `cost`, if no other core took any.
     fn earliest(&self, cost: Price, capacity: Capacity, now: Timestamp) -> Duration {
         let there = self.level.saturating_add(self.allowance.max(0));
         let missing = signed(cost.micro().min(capacity.burst)).saturating_sub(there).max(0);
@@ -325,7 +341,7 @@ impl Slice {
         moment.since(now)
     }
 
-    /// The pool is silent: this core goes on with the part of what comes in that it last had.
+    /// Decides while the pool is silent: this core goes on with its last known share of what comes in.
     fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let share = u128::from(if self.heard { u32::from(self.share) } else { rules.even_share });
         let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);
@@ -351,7 +367,7 @@ impl Slice {
     }
 }
 
-/// A cost as it is remembered to steer by: rounded up, because there may be a million of these.
+/// A cost in thousandths of a request unit, rounded up. 4 bytes, because there may be a million of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     milli: u32,
@@ -360,7 +376,7 @@ pub struct Wanted {
 const MICRO_PER_MILLI: u64 = 1_000;
 
 impl Wanted {
-    /// A cost in thousandths of a request unit.
+    /// Rounds a price up to thousandths of a request unit.
     #[expect(
         clippy::manual_div_ceil,
         reason = "prices are far below 64 bits, and this is half of what that takes"
@@ -370,7 +386,7 @@ impl Wanted {
         Self { milli: milli.min(u64::from(u32::MAX)) as u32 }
     }
 
-    /// The same of several together.
+    /// Rounds a sum of costs up to thousandths of a request unit.
     pub fn of_sum(costs: MicroUnits) -> Self {
         Self { milli: costs.div_ceil(MICRO_PER_MILLI).min(u64::from(u32::MAX)) as u32 }
     }
@@ -389,7 +405,8 @@ mod tests {
         even_share: 65_536,
     };
 
-    /// A slice that was told at 100 ms that the pool has this, and for whom it is not enough.
+    /// Creates a slice that heard at 100 ms of this level of the pool, and of the least cost that it could
+    /// not cover.
     fn told(level: u64, dry_from: Option<MicroUnits>) -> Slice {
         let mut slice = Slice::untouched(Timestamp::ZERO);
         slice.take(Price::new(UNIT));

@@ -1,127 +1,133 @@
-//! Which of several nodes that hold the same keys a read goes to: their owner, or one that stands in for it (a replica).
+//! Choice of the node that answers a read: the owner of the keys, or one of its replicas (stand-ins).
 //!
-//! The better of two at random goes first: the one with the lower peak EWMA of its latency, times what is in flight there and one
-//! more. A reply that took longer than the average is believed at once, quicker ones by and by (10 s). An average that nothing is
-//! added to fades, so who was slow is tried again. Who is new starts at twice the median of the others.
+//! Two nodes are drawn at random and the better one answers: the one with the lower score, the peak EWMA of
+//! its latency times its requests in flight plus one. A reply slower than the average is believed at once,
+//! quicker ones by and by (10 s). An average that nothing is added to fades, so a node that was slow is tried
+//! again. A new node starts at twice the median of the others.
 //!
-//! | a stand-in is left alone | because |
+//! | a replica is left alone after | in detail |
 //! |---|---|
 //! | five failures in a row | a failure is a timeout, a reset, no connection, or a reply that says that it cannot answer |
-//! | slow in three windows of a second in a row | of one class of commands the 95th percentile of 100 replies is above 2 ms, and above three times the median of those of its peers |
+//! | slowness in three windows of a second in a row | the 95th percentile of at least 100 replies of one class of commands is above 2 ms, and above three times the median of its peers' |
 //!
-//! That is for 5 s, the next time for 10 s, and so on up to 300 s; a minute without takes one step back. Who comes back gets a tenth
-//! of its chances at first, and all of them after 10 s. An owner is never left alone: somebody has to answer, and the owner of a hot
-//! key is not sick. So the last that stands in for a stand-in is the owner.
+//! A replica is left alone for 5 s, the next time for 10 s, and so on up to 300 s; a minute without trouble
+//! takes one step back. A replica that comes back gets a tenth of its chances at first, and all of them after
+//! 10 s. An owner is never left alone: somebody has to answer, and the owner of a hot key is not sick. So the
+//! owner is the last that stands in for its replicas.
 
 use std::time::Duration;
 
 use crate::values::limits::COMMAND_CLASSES;
 use crate::values::{Random, Timestamp};
 
-/// Averages fade like this.
+/// Time constant with which latency averages fade.
 const DECAY: Duration = Duration::from_secs(10);
-/// Who is new is thought to be so much slower than the median.
+/// Latency of a new node, in medians of the others, until its first reply.
 const NEWCOMER: f64 = 2.0;
-/// What is compared: replies of so long.
+/// Length of the window in which nodes are compared.
 const WINDOW: Duration = Duration::from_secs(1);
-/// With fewer replies nothing is said.
+/// Fewest replies of a class in a window for a comparison.
 const SAMPLES_MIN: u32 = 100;
-/// Slow is so many times the peers' median, and above this.
+/// Ratio to the peers' median above which a node is slow.
 const SLOW_TIMES: u64 = 3;
+/// Latency up to which no node is slow, in microseconds.
 const SLOW_MICROS: u64 = 2_000;
-/// So many windows in a row.
+/// Slow windows in a row after which a replica is left alone.
 const SLOW_WINDOWS: u32 = 3;
-/// And so many failures.
+/// Failures in a row after which a replica is left alone.
 const FAILURES: u32 = 5;
-/// For how long: as often as it happened, and no longer than this.
+/// Time for which a replica is left alone, times the number of recent times.
 const OUT_FOR: Duration = Duration::from_secs(5);
+/// Longest time for which a replica is left alone.
 const OUT_MOST: Duration = Duration::from_secs(300);
-/// What takes one step back.
+/// Healthy time that takes back one step of the time left alone.
 const HEALTHY: Duration = Duration::from_secs(60);
-/// Who comes back gets this part of its chances at first, and all of them after so long.
+/// Part of its chances that a replica gets when it comes back.
 const WEIGHT_FIRST: f64 = 0.1;
+/// Time after which a replica that came back has all its chances again.
 const RETURNING: Duration = Duration::from_secs(10);
 
-/// What a node is to the keys.
+/// Role of a node for the keys of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It owns them.
+    /// The node owns the keys.
     Owner,
-    /// It has a copy.
+    /// The node is a replica of the owner.
     StandIn,
 }
 
-/// A node that could answer.
+/// A node that could answer a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its place in the table of nodes.
+    /// Place of the node in the table of nodes.
     pub place: usize,
-    /// What it is.
+    /// Role of the node.
     pub role: Role,
-    /// What it owes this core.
+    /// Requests of this core in flight at the node.
     pub in_flight: u32,
 }
 
-/// Why a stand-in is left alone.
+/// Reason why a replica is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// So many failures in a row.
+    /// Failures in a row.
     Failures(u32),
-    /// In this class of commands, by its number.
+    /// Slowness in one class of commands.
     Slow {
-        /// The class.
+        /// The class's number.
         class: usize,
-        /// Its own 95th percentile.
+        /// The replica's own 95th percentile.
         p95: Duration,
-        /// The median of its peers'.
+        /// The median of its peers' 95th percentiles.
         median: Duration,
     },
 }
 
-/// Something happened that people want to know of.
+/// Change that operators want to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The node at this place is left alone.
+    /// The node at this place is left alone, for a reason and a time.
     Out(usize, Why, Duration),
-    /// It gets reads again, few at first.
+    /// The node at this place gets reads again, few at first.
     Back(usize),
 }
 
-/// What one core knows of the nodes that it reads from.
+/// One core's view of the nodes that it reads from.
 #[derive(Debug, Default)]
 pub struct StandIns {
     peers: Vec<Option<Box<Peer>>>,
     window_began: Timestamp,
-    /// At most one for each node and second.
+    /// Events not yet taken; at most one for each node and second.
     events: Vec<Event>,
 }
 
 #[derive(Debug)]
 struct Peer {
     role: Role,
-    /// The average in nanoseconds, and when that was.
+    /// Average latency (peak EWMA) in nanoseconds, and when it was computed.
     cost: Option<(f64, Timestamp)>,
     failures: u32,
     times: [Option<Box<Times>>; COMMAND_CLASSES],
     slow_windows: u32,
-    /// It is left alone until then.
+    /// End of the time for which the node is left alone.
     out_until: Option<Timestamp>,
-    /// It came back then, if it ever was left alone.
+    /// Time at which the node came back, if it ever was left alone.
     back_since: Option<Timestamp>,
-    /// How often it was left alone, less what healthy minutes took back.
+    /// Times the node was left alone, less those that healthy minutes took back.
     steps: u32,
     healthy_since: Timestamp,
 }
 
 impl StandIns {
-    /// One of these, by its place among them; none if there is none, or only such as are left alone.
+    /// Chooses the node for a read and returns its position among the candidates; `None` if there is none, or
+    /// only replicas that are left alone.
     pub fn choose(
         &mut self,
         candidates: impl IntoIterator<Item = Candidate>,
         random: &mut Random,
         now: Timestamp,
     ) -> Option<usize> {
-        // Two of those that have a chance, each pair as likely as any other.
+        // A uniform draw of two among the nodes that have a chance.
         let (mut pair, mut met): ([Option<(usize, Candidate)>; 2], usize) = ([None; 2], 0);
         for (index, candidate) in candidates.into_iter().enumerate() {
             let peer = self.peer(candidate.place, candidate.role, now);
@@ -146,7 +152,7 @@ impl StandIns {
         match pair {
             [Some((one, first)), Some((other, second))] => {
                 let (score, rival) = (self.score(first, now), self.score(second, now));
-                // Between equals the lot decides.
+                // A tie is decided by lot.
                 let is_first = if random.index(2) == 0 { score <= rival } else { score < rival };
                 Some(if is_first { one } else { other })
             }
@@ -154,7 +160,7 @@ impl StandIns {
         }
     }
 
-    /// A node has answered.
+    /// Records the reply of a node: its latency goes into the average and the window.
     pub fn handle_reply(&mut self, place: usize, role: Role, class: usize, took: Duration, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures = 0;
@@ -171,7 +177,8 @@ impl StandIns {
         peer.times[class].get_or_insert_default().add(took.as_micros() as u64);
     }
 
-    /// A node has failed: it did not answer, or said that it cannot.
+    /// Records a failure of a node: a timeout, a lost connection, or a reply that says that it cannot answer.
+    /// The fifth in a row leaves a replica alone.
     pub fn handle_failure(&mut self, place: usize, role: Role, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures += 1;
@@ -182,21 +189,22 @@ impl StandIns {
         }
     }
 
-    /// Another node has this place, or it is something else now.
+    /// Forgets what is known of a place, whose node or role has changed.
     pub fn forget(&mut self, place: usize) {
         if let Some(peer) = self.peers.get_mut(place) {
             *peer = None;
         }
     }
 
-    /// Is there a window to be looked at?
+    /// True if the present window is over, so that [`StandIns::handle_window`] is due.
     pub fn is_due(&self, now: Timestamp) -> bool {
         now.since(self.window_began) >= WINDOW
     }
 
-    /// The end of a window.
+    /// Ends a window: replicas that were slow in three windows in a row are left alone, and those whose time
+    /// is over come back.
     pub fn handle_window(&mut self, now: Timestamp) {
-        // Where nobody looked for longer, it is no window.
+        // After a longer gap the figures are not of one window.
         let is_whole = now.since(self.window_began) < 2 * WINDOW;
         self.window_began = now;
         let told: Vec<[Option<u64>; COMMAND_CLASSES]> = self
@@ -226,17 +234,17 @@ impl StandIns {
         }
     }
 
-    /// What happened since this was asked last.
+    /// Returns the events since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Until when the node at a place is left alone, if it is.
+    /// Returns until when the node at a place is left alone, if it is.
     pub fn out_until(&self, place: usize, now: Timestamp) -> Option<Timestamp> {
         self.peers.get(place)?.as_ref()?.out_until.filter(|until| *until > now)
     }
 
-    /// Which part of its chances it gets.
+    /// Returns the part of its chances that a node gets, from 0 to 1.
     fn weight(&self, place: usize, now: Timestamp) -> f64 {
         let Some(Some(peer)) = self.peers.get(place) else { return 1.0 };
         match (peer.role, peer.out_until, peer.back_since) {
@@ -249,7 +257,7 @@ impl StandIns {
         }
     }
 
-    /// What a read costs there, as far as one can tell: less is better.
+    /// Returns the expected cost of a read at a node: the lower the better.
     fn score(&mut self, candidate: Candidate, now: Timestamp) -> f64 {
         let known = self.peers[candidate.place].as_ref().and_then(|peer| peer.cost);
         let cost = match known {
@@ -259,7 +267,8 @@ impl StandIns {
         cost * f64::from(candidate.in_flight + 1)
     }
 
-    /// Who is new is given an average. Where nobody has one, it waits for its first reply.
+    /// Gives a new node an average: twice the median of the others. While no node has one it stays without,
+    /// until its first reply.
     fn welcome(&mut self, place: usize, now: Timestamp) -> f64 {
         let costs = self.peers.iter().flatten().filter_map(|peer| peer.cost);
         let mut costs: Vec<f64> = costs.map(|(cost, at)| faded(cost, at, now)).collect();
@@ -296,7 +305,7 @@ impl Peer {
         }
     }
 
-    /// It gets nothing for a while. How long.
+    /// Leaves the node alone from now on, and returns for how long.
     fn leave_alone(&mut self, now: Timestamp) -> Duration {
         let healthy = (now.since(self.healthy_since).as_secs() / HEALTHY.as_secs()) as u32;
         self.steps = self.steps.saturating_sub(healthy) + 1;
@@ -306,7 +315,7 @@ impl Peer {
         out_for
     }
 
-    /// If its time is over, it is as good as new.
+    /// Brings the node back if its time is over, with a clean record.
     fn look(&mut self, now: Timestamp) -> Option<()> {
         let until = self.out_until.filter(|until| *until <= now)?;
         self.out_until = None;
@@ -317,7 +326,7 @@ impl Peer {
     }
 }
 
-/// In which class a node was slow in a window, if in any: by the percentiles of all nodes.
+/// Returns the class in which a node was slow in a window, if any, by comparing the percentiles of all nodes.
 fn slow_class(told: &[[Option<u64>; COMMAND_CLASSES]], place: usize) -> Option<Why> {
     (0..COMMAND_CLASSES).find_map(|class| {
         let own = told[place][class].filter(|own| *own > SLOW_MICROS)?;
@@ -347,13 +356,14 @@ fn faded(cost: f64, at: Timestamp, now: Timestamp) -> f64 {
     cost * (-seconds(now.since(at)) / DECAY.as_secs_f64()).exp()
 }
 
-/// Eight counts for each power of two: a percentile is off by an eighth at most.
+/// Bits of the number of counters for each power of two: a percentile is off by at most an eighth.
 const PARTS_BITS: u32 = 3;
+/// Number of counters for each power of two.
 const PARTS: usize = 1 << PARTS_BITS;
-/// Up to a minute.
+/// Number of counters: enough for a minute in microseconds.
 const COUNTS: usize = PARTS * 24;
 
-/// How long replies took, in microseconds.
+/// Latencies of a window, in microseconds, counted by size.
 #[derive(Debug)]
 struct Times {
     counts: [u32; COUNTS],
@@ -372,7 +382,8 @@ impl Times {
         self.total += 1;
     }
 
-    /// The 95th percentile, if there were enough; the next window begins.
+    /// Returns the 95th percentile in microseconds, if there were enough replies, and empties the counters
+    /// for the next window.
     fn take(&mut self) -> Option<u64> {
         let total = self.total;
         if total == 0 {
@@ -398,7 +409,7 @@ fn place_of(micros: u64) -> usize {
     ((power as usize + 1) * PARTS + (micros >> power) as usize - PARTS).min(COUNTS - 1)
 }
 
-/// The least that is counted at a place.
+/// Returns the least latency counted at a place, in microseconds.
 fn least_of(place: usize) -> u64 {
     if place < PARTS {
         return place as u64;

@@ -1,109 +1,137 @@
-//! How many requests one core has in flight at one backend: as many as make it busy, and no more.
+//! Window of one core at one backend: how many requests the core has in flight there, as many as keep the
+//! backend busy and no more.
 //!
-//! A round of replies gives the median of what they took. It is compared with what a reply takes when little waits at the backend
-//! (the base): below what is allowed above that the window grows, in proportion to the room that is left; above it is cut, in
-//! proportion too. Before a deep cut is believed, it is tried: if much less in flight brings no sooner an answer, the backend is
-//! slow and not crowded, and what it takes now is the new base.
+//! Each round of replies gives their median latency. The round compares it with the base, the latency of a
+//! reply when little waits at the backend: up to an allowed latency above the base the window grows, in
+//! proportion to the room that is left; beyond it the window shrinks, in proportion too. A deep cut is a
+//! trial first: if much less in flight brings no sooner a reply, the backend is slow and not crowded, and its
+//! present latency becomes the new base.
 //!
 //! | trap | what is done about it |
 //! |---|---|
-//! | each core alone sees too little | cores tell each other what they saw ([`Record`]), and judge by all of it |
-//! | the base creeps up under load | from time to time all cores let little in flight for a moment, and look again |
-//! | a core was late | that time is not the backend's, and is taken off the sample |
-//! | replies from before a change of the window | do not count for the round after it |
+//! | one core has few samples | cores publish what they saw ([`Record`]), and judge by all records |
+//! | the base creeps up under load | from time to time all cores probe together, with a quarter of their windows |
+//! | a core was late | that time is not the backend's, and is subtracted from the sample |
+//! | replies from before a change of the window | they do not count for the round after it |
 //! | some kinds of requests always take longer | each kind has a base of its own, and counts by what it took beyond that |
-//! | what is in flight misses its deadlines, so the window is never full | it is cut all the same |
-//! | what is not used | is forgotten: a window is at most twice what was in flight lately |
-//! | times are irregular, and replies of a connection leave in order | latency is compared with that at a quarter of the window |
-//! | replies come after their deadlines | latency may take 60 % of the time that deadlines leave when requests are sent |
+//! | requests miss their deadlines, so the window is never full | the window is cut all the same |
+//! | a window is not used | it shrinks to twice what was in flight lately |
+//! | service times are irregular, and replies of a connection leave in order | latency is compared with that at a quarter of the window |
+//! | replies come after their deadlines | the median latency may take 60 % of the time that deadlines leave when requests are sent |
 //!
 //! # Crowded or irregular
 //!
-//! Little's law (in flight = throughput x latency) says which of the two a smaller window changes. Four times less in flight at a
-//! crowded backend is answered four times sooner, and throughput stays; at one that is not crowded latency stays, and throughput
-//! falls to a quarter. Replies of one connection leave in the order of requests, so where service times are irregular one slow
-//! request holds back those behind it, and latency grows with what is in flight though servers are idle. A single round cannot
-//! tell this from a queue. Therefore no window is cut mildly before all cores have probed together with a quarter of it: as long
-//! as the full window takes less than twice the latency of a quarter, it brings more than twice the throughput, and stays.
+//! Little's law (in flight = throughput x latency) says which of the two a smaller window changes. Four times
+//! less in flight at a crowded backend is answered four times sooner, and throughput stays; at one that is
+//! not crowded latency stays, and throughput falls to a quarter. Replies of one connection leave in the order
+//! of requests, so where service times are irregular one slow request holds back those behind it, and latency
+//! grows with what is in flight though servers are idle. A single round cannot tell this from a queue.
+//! Therefore no window is cut mildly before all cores have probed together with a quarter of it: as long as
+//! the full window takes less than twice the latency of a quarter, it brings more than twice the throughput,
+//! and stays.
 //!
-//! Tried with the queue (`queue.rs`) in virtual time, in `tests/overload.rs`.
+//! `tests/overload.rs` runs this together with the queue (`queue.rs`) in virtual time.
 
 use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// What all cores together begin with, and what one begins with at least.
+/// Window that all cores together begin with, in requests: each core gets an equal part.
 const FIRST_OF_ALL: u16 = 64;
+/// Smallest window that one core begins with, in requests.
 const FIRST_LEAST: u16 = 4;
-/// Replies may take longer than the base by this many times the base, within these bounds, in seconds; and by once the base
-/// however long that is.
+/// Latency allowed above the base, in bases, held between [`SLACK_LEAST`] and [`SLACK_MOST`]. One base is
+/// always allowed, however long that is.
 const SLACK_PARTS: f64 = 8.0;
+/// Least latency allowed above the base, in seconds.
 const SLACK_LEAST: f64 = 0.005;
+/// Most latency allowed above the base by [`SLACK_PARTS`], in seconds.
 const SLACK_MOST: f64 = 0.040;
-/// A round lasts so long at least, and half as long again as its replies took.
+/// Shortest round, in seconds.
 const ROUND_LEAST: f64 = 0.010;
+/// Shortest round in medians of the last round: with slow replies a round lasts longer than [`ROUND_LEAST`].
 const ROUND_MEDIANS: f64 = 1.5;
-/// Replies in a round: with fewer nothing is decided, with fewer nothing grave.
+/// Fewest replies that end a round.
 const SAMPLES_LEAST: usize = 3;
+/// Fewest replies in a round for a grave decision (more than twice the allowed latency): with fewer, the
+/// round goes on.
 const SAMPLES_GRAVE: usize = 9;
-/// Samples that are kept of a round. Of more, every second one, and so on.
+/// Most samples kept of a round. When they are full, every second one is dropped, and from then on half as
+/// many replies are sampled.
 const SAMPLES_KEPT: usize = 64;
-/// From so many on, replies that came together to what was sent together count as one.
+/// Samples in a round from which on replies with the same arrival and send time count as one.
 const SAMPLES_APART: usize = 16;
-/// The base is the least median of blocks of replies over one to two of these, in seconds.
+/// Length of a base period, in seconds. The base is the least median of blocks of replies over this period
+/// and the one before.
 const BASE_PERIOD: f64 = 10.0;
-/// Replies in a block. The first blocks are smaller, and provisional.
+/// Replies in a block, of which the median is a candidate for the base.
 const BLOCK: usize = 64;
+/// Replies in the first block of a kind. Blocks double up to [`BLOCK`]; until then their medians are
+/// provisional.
 const BLOCK_FIRST: usize = 4;
-/// A cut leaves this part of what is allowed.
+/// Part of the allowed latency, or of the window, that a cut aims at: a mild cut takes 20 % off the window.
 const CUT: f64 = 0.8;
+/// Smallest part of the window that one deep cut leaves.
 const CUT_DEEPEST: f64 = 0.2;
-/// Only if so much less is in flight, over all cores, a cut tells something.
+/// Part of the earlier load, over all cores, below which what is in flight must have fallen for a cut to tell
+/// anything.
 const LESS: f64 = 0.9;
-/// How far the windows of cores that are all short of room come closer in a round.
+/// Part of the way to the mean window of all cores short of room that a core's window moves in one round.
 const EVEN: f64 = 0.2;
-/// The base is looked for again at multiples of this, in seconds.
+/// Shortest time between two probes for the base, in seconds. Probes begin at multiples of their interval, so
+/// that all cores probe at the same time.
 const PROBE_LEAST: f64 = 1.0;
+/// Longest time between two probes for the base, in seconds.
 const PROBE_MOST: f64 = 8.0;
-/// For so long at least, with this part of the window.
+/// Shortest duration of a probe, in seconds.
 const PROBE_LASTS: f64 = 0.020;
+/// Part of the window that is in use during a probe.
 const PROBE_PART: f64 = 0.25;
-/// Longest and shortest time between two probes that are asked for before a mild cut, in seconds; the shortest is five medians where
-/// those take longer.
+/// Time for which a probe serves for mild cuts, in seconds; after that a mild cut waits for another probe.
 const LOOK_FRESH: f64 = 4.0;
+/// Grid of the moments for probes asked for before a mild cut, in seconds: such a probe begins at the next
+/// multiple.
 const LOOK_STEP: f64 = 0.25;
+/// Grid of the moments for probes asked for before a mild cut, in medians, where replies are slow.
 const LOOK_STEP_MEDIANS: f64 = 5.0;
-/// Below this part of the window that was probed last, a mild cut waits for another probe: a backend as it was then cannot be crowded
-/// by so little, so it has changed.
+/// Part of the last probed window below which a mild cut waits for another probe: a backend as it was then
+/// cannot be crowded by so little, so it has changed.
 const LOOK_PART: f64 = 0.5;
-/// Latency of the full window, in parts of the latency at a quarter of it, up to which the backend is not crowded.
+/// Latency of the full window, in parts of the latency at a quarter of it, up to which the backend is not
+/// crowded.
 const QUARTERS: f64 = 2.0;
 /// Time for which a probe's latency at a quarter of the window is used, in seconds.
 const QUARTER_LASTS: f64 = 10.0;
-/// A deep cut of which so much went into latency, in powers of the part that was left, has shown a crowd and nothing else.
+/// Share of a deep cut that went into lower latency, as an exponent of the part that was left, from which on
+/// the cut has shown a crowd and nothing else.
 const CROWDED: f64 = 0.75;
-/// Latencies of the full window for which the window does not grow after a probe.
+/// Time after a probe for which the window does not grow, in latencies of the full window.
 const SETTLES: f64 = 2.0;
-/// A probe of which so much went into latency has been at a crowd with a quarter of the window, too.
+/// Share of a probe that went into lower latency, as an exponent, from which on the backend was crowded with
+/// a quarter of the window, too.
 const ALL_CROWD: f64 = 0.9;
-/// Replies that a probe must have seen, and how many of them are kept.
+/// Fewest replies that a probe needs for a result.
 const QUARTER_LEAST: usize = 8;
+/// Most latencies kept of a probe.
 const QUARTER_KEPT: usize = 128;
-/// Part of the time between sending and deadline that the median reply may take: half of the replies take longer than it. But never
-/// less than this many times the base, below which there is no smaller window that would be quicker.
+/// Part of the time between sending and deadline that the median reply may take: half of the replies take
+/// longer than the median.
 const DEADLINE_PART: f64 = 0.6;
+/// Latency, in bases, that deadlines never push the allowed latency below: no smaller window would be
+/// quicker.
 const DEADLINE_BASES: f64 = 1.5;
-/// What was not used for so long is forgotten, in seconds.
+/// Time after which a window that was not used shrinks to twice the most in flight lately, in seconds.
 const UNUSED: f64 = 5.0;
-/// With so few cores short of room, one that has hardly anything in flight and still waits knows that the backend is slow.
+/// Most cores short of room for which a core with hardly anything in flight that still sees slow replies may
+/// conclude that the backend is slow.
 const ALONE: usize = 8;
 
-/// A window is never smaller, nor larger.
+/// Smallest and largest size of a window, in requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// One request at least.
+    /// The smallest size, at least 1.
     pub least: u16,
-    /// See there.
+    /// The largest size the window may grow to, in requests.
     pub most: u16,
 }
 
@@ -114,119 +142,132 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// What each of so many cores begins with.
+    /// Returns the window that each of `shards` cores begins with, in requests.
     pub fn first(self, shards: u16) -> u16 {
         (FIRST_OF_ALL / shards.max(1)).max(FIRST_LEAST).min(self.most).max(self.least)
     }
 }
 
-/// Kinds of requests that are told apart.
+/// Number of kinds of requests (class of command, read or write) that have a base of their own.
 pub const KINDS: usize = 16;
-/// How much of what came before counts in the mix of kinds, each round.
+/// Part of the earlier mix of kinds that stays in the mean each round.
 const MIX_KEPT: f64 = 0.9;
 
 /// A reply, as the window looks at it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// When its request was sent.
+    /// Time at which the request was sent.
     pub sent_at: Timestamp,
-    /// How long of the time since then this core did not run.
+    /// Time since `sent_at` during which this core did not run: not the backend's latency.
     pub late: Duration,
-    /// What was in flight when it came, itself included.
+    /// Requests in flight when the reply came, itself included.
     pub in_flight: usize,
-    /// What was in flight when it was sent, itself included.
+    /// Requests in flight when the request was sent, itself included.
     pub depth: u32,
-    /// Requests of one kind take about as long as each other: which one, below [`KINDS`].
+    /// Kind of the request, below [`KINDS`]. Requests of one kind take about as long as each other.
     pub kind: usize,
-    /// It says nothing of what others take: its class costs much, or such a request stood before it.
+    /// True if the latency says nothing of other requests: the request's class costs much, or such a request
+    /// stood before it on the connection.
     pub is_costly: bool,
-    /// Time between sending and deadline; none for a request that may take as long as it likes.
+    /// Time between sending and deadline; `None` for a request without deadline.
     pub left: Option<Duration>,
 }
 
-/// What a core tells the others at the end of a round.
+/// Result of one core's round, which the core publishes to the other cores on the [`Board`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Record {
-    /// When that was.
+    /// The end of the round.
     pub at: Timestamp,
-    /// The median of what replies took, in seconds.
+    /// The median latency of replies, in seconds, as if they were of the usual mix of kinds.
     pub median: f64,
-    /// Of how many.
+    /// Number of replies that the median is of.
     pub samples: u32,
-    /// Its base, in seconds; nothing is known yet at zero.
+    /// The core's base, in seconds; 0 while it is unknown.
     pub base: f64,
-    /// Its window.
+    /// The core's window, in requests.
     pub window: f64,
-    /// Requests had to wait for room in it.
+    /// True if requests waited for room in the window.
     pub is_limited: bool,
-    /// The median at a quarter of the window, in seconds, as the last probe saw it; zero where that is not known or long ago.
+    /// The median latency at a quarter of the window, in seconds, as the last probe saw it; 0 where that is
+    /// unknown or older than 10 s.
     pub quarter: f64,
-    /// When the core asks all to probe. Of no meaning once that is over.
+    /// Time at which the core asks all cores to probe. Without meaning once it has passed.
     pub probe_at: Timestamp,
 }
 
-/// What all cores know together.
+/// Figures of all cores together, computed from their records.
 #[derive(Clone, Copy, Debug)]
 struct Common {
+    /// Median latency over all cores, in seconds.
     median: f64,
+    /// Median of the bases of all cores, in seconds.
     base: f64,
-    /// Of cores that are short of room; nothing where none is.
+    /// Mean window of the cores that are short of room, in requests; 0 where none is.
     window: f64,
+    /// Number of cores that are short of room.
     limited: usize,
-    /// The windows of those.
+    /// Sum of the windows of the cores that are short of room, in requests.
     crowd: f64,
-    /// The median at a quarter of the window; zero where nobody knows.
+    /// The median latency at a quarter of the window, in seconds; 0 where no core knows it.
     quarter: f64,
     /// The earliest probe that any core asks for, in seconds.
     probe_at: f64,
 }
 
-/// How it was before a cut: the window, what replies took, and what all cores that were short of room might have in flight.
+/// State before a deep cut, with which its result is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
+    /// Window of this core, in requests.
     window: f64,
+    /// Median latency, in seconds.
     median: f64,
+    /// Windows of all cores short of room together, in requests.
     crowd: f64,
 }
 
-/// What is being found out.
+/// Experiment with the window that is under way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
     None,
-    /// Whether less in flight is answered sooner, and rounds seen since.
+    /// A deep cut, to see whether less in flight is answered sooner, and the rounds seen since.
     Cut {
         before: Before,
         rounds: u32,
     },
-    /// What the base is: the window before, and until when.
+    /// A probe for the base, with a quarter of the window: the window before it, and its end in seconds.
     Probe {
         window: f64,
         until: f64,
     },
 }
 
-/// What of a reply's time is the backend's, in seconds, as if it were of the usual mix of kinds; and how much was in flight.
+/// One sampled reply of a round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
+    /// The backend's part of the latency, in seconds, as if the request were of the usual mix of kinds.
     low: f64,
+    /// Requests in flight when the request was sent.
     depth: f64,
-    /// Time between sending and deadline, in seconds.
+    /// Time between sending and deadline, in seconds; infinite without deadline.
     left: f64,
 }
 
-/// What replies of one kind take when little waits at the backend.
+/// Base of one kind of requests: what its replies take when little waits at the backend.
 #[derive(Clone, Debug)]
 struct Floor {
-    /// The least in this period, and in the one before; in seconds.
+    /// Least median of a block in this period, in seconds.
     newer: f64,
+    /// Least median of a block in the period before, in seconds.
     older: f64,
-    /// The replies of which the next median is made, and how many it takes.
+    /// Latencies of the block under way, in seconds.
     block: Vec<f64>,
+    /// Number of latencies that complete the block under way.
     block_wanted: usize,
-    /// The lesser of the two; nothing is known yet at zero.
+    /// The lesser of `newer` and `older`, in seconds; 0 while unknown.
     base: f64,
-    /// Its part in the mix, as far as was seen lately; and in this round.
+    /// Weight of the kind in the mix of the last rounds.
     weight: f64,
+    /// Replies of the kind in this round.
     seen: u32,
 }
 
@@ -254,7 +295,7 @@ impl Floor {
         if self.block.len() < 2 * BLOCK {
             self.block.push(raw);
         }
-        // The first replies of a kind; or of a backend that was idle.
+        // The first replies of a kind, or of a backend that was idle.
         if !self.is_known() && self.block.len() == SAMPLES_LEAST {
             let first = median_of(&mut self.block, |seconds| *seconds);
             self.learn(first);
@@ -269,11 +310,11 @@ impl Floor {
         self.learn(median);
     }
 
-    /// A median of a block of replies.
+    /// Takes the median of a block into the base.
     fn learn(&mut self, median: f64) {
         if self.block_wanted < BLOCK {
             (self.older, self.block_wanted) = (f64::INFINITY, self.block_wanted * 2);
-            // What is much more is load, and no chance.
+            // A median that is much above the first one is load, not chance.
             if median < 1.5 * self.newer {
                 self.newer = median;
             }
@@ -295,63 +336,90 @@ impl Floor {
 /// The window of one core at one backend.
 #[derive(Clone, Debug)]
 pub struct Window {
+    /// Present size of the window, in requests.
     size: f64,
+    /// Size that the window began with, in requests.
     first: f64,
+    /// Smallest size of the window, in requests.
     least: f64,
+    /// Largest size of the window, in requests.
     most: f64,
-    /// The round.
+    /// Start of the round, in seconds.
     started: f64,
+    /// Replies sampled in this round.
     seen: Vec<Seen>,
-    /// Of how many replies each one that was kept stands, and how many are to be passed over, but not beyond a moment.
+    /// Replies that each kept sample stands for.
     stride: u32,
+    /// Replies to pass over before the next sample.
     skip: u32,
+    /// Time from which on a reply is sampled whatever `skip` says.
     skip_until: Timestamp,
-    /// When the last one that was looked at came, and when its request was sent.
+    /// Arrival and send time of the reply sampled last.
     looked_at: (Timestamp, Timestamp),
+    /// True if requests waited for room in this round.
     is_limited: bool,
+    /// True if requests waited for room in the round before.
     was_limited: bool,
+    /// True if a request missed its deadline in this round.
     is_missed: bool,
-    /// Fewer have to be in flight before replies count again.
+    /// True after a cut or at the start of a probe until no more than the window is in flight; replies do not
+    /// count until then.
     is_draining: bool,
+    /// Experiment with the window that is under way.
     trial: Trial,
-    /// Rounds in a row that were above what is allowed, and that were so with hardly anything in flight.
+    /// Rounds in a row above the allowed latency.
     above: u32,
+    /// Rounds in a row above the allowed latency with hardly anything in flight.
     floor: u32,
+    /// Median latency of the last round over all cores, in seconds.
     median: f64,
+    /// True while the window grows by a quarter or more per round.
     is_growing: bool,
-    /// The base, by kinds; that of the mix of them as this core saw it, and that of all cores.
+    /// Bases of the kinds of requests.
     floors: [Floor; KINDS],
+    /// End of the present base period, in seconds.
     period_ends: f64,
+    /// Base of the mix of kinds as this core saw it, in seconds.
     own_base: f64,
+    /// Base of all cores, in seconds.
     base: f64,
+    /// Time of the next probe, in seconds.
     probe_at: f64,
+    /// Time between probes for the base, in seconds.
     probe_every: f64,
-    /// The last probe: when it ended, and the window before it; both in seconds or requests, zero before the first.
+    /// End of the last probe, in seconds; 0 before the first.
     probed_at: f64,
+    /// Window before the last probe, in requests; 0 before the first.
     probed_size: f64,
     /// The median when the probe began, in seconds.
     probed_median: f64,
-    /// The window does not grow before this time, in seconds: what was sent right after a probe met an empty backend.
+    /// Time before which the window does not grow, in seconds: what was sent right after a probe met an empty
+    /// backend, so its latency is too low.
     settles_until: f64,
-    /// Latencies of the probe under way; their median at the end of the last one, and when that was; and that of all cores.
+    /// Latencies of the probe under way, in seconds.
     quarter_seen: Vec<f64>,
+    /// Latency at a quarter of the window as this core learnt it, in seconds; 0 if unknown.
     own_quarter: f64,
+    /// Time at which `own_quarter` was learnt, in seconds.
     own_quarter_at: f64,
+    /// Latency at a quarter of the window over all cores, in seconds; 0 if unknown.
     quarter: f64,
-    /// When this core asked all to probe, in seconds.
+    /// Time for which this core asked all cores to probe, in seconds.
     asked_at: f64,
     /// Median time between sending and deadline of the last round, in seconds; infinite without deadlines.
     left: f64,
-    /// Those of all cores, while they are compared.
+    /// Bases of all cores, in memory that each round uses again.
     bases: Vec<f64>,
-    /// The most in flight lately.
+    /// Most requests in flight in this period of [`UNUSED`] seconds.
     peak: usize,
+    /// Most requests in flight in the period before.
     peak_before: usize,
+    /// Start of this period, in seconds.
     peak_since: f64,
 }
 
 impl Window {
-    /// One of so many cores', at a backend of which nothing is known.
+    /// Creates the window of one of `shards` cores, at a backend of which nothing is known yet.
     pub fn new(shards: u16, bounds: Bounds) -> Self {
         let first = f64::from(bounds.first(shards));
         Self {
@@ -397,51 +465,55 @@ impl Window {
         }
     }
 
-    /// How many requests may be in flight.
+    /// Returns how many requests may be in flight.
     pub fn size(&self) -> usize {
         self.size as usize
     }
 
-    /// What a reply takes when little waits at the backend. Nothing is known yet at zero.
+    /// Returns the latency of a reply when little waits at the backend; zero while unknown.
     pub fn base(&self) -> Duration {
         duration(self.base)
     }
 
-    /// What a reply takes from now on, as far as is known: the base with nothing in flight, the last median with a window full.
+    /// Returns the latency expected of a request sent now: the base with nothing in flight, the last median
+    /// with the window full, in proportion between.
     pub fn expected(&self, in_flight: usize) -> Duration {
         let full = (in_flight as f64 / self.size).min(1.0);
         duration(self.base + (self.median - self.base).max(0.0) * full)
     }
 
-    /// What replies took in the last round.
+    /// Returns the median latency of the last round, over all cores.
     pub fn median(&self) -> Duration {
         duration(self.median)
     }
 
-    /// Is it still being found out how much the backend takes? Whoever waits then waits for that.
+    /// True while the window still grows by a quarter or more per round, so that the backend's capacity is
+    /// not known yet.
     pub fn is_growing(&self) -> bool {
         self.is_growing
     }
 
-    /// A turn ended with requests that waited for room.
+    /// Notes that a turn ended with requests that waited for room in the window.
     pub fn handle_limited(&mut self) {
         self.is_limited = true;
     }
 
-    /// A request could not be answered in time. That says as much of what is in flight as a full window does, which it may never
-    /// become, because such requests are not sent.
+    /// Notes that a request could not be answered before its deadline. Such a round counts as one with a full
+    /// window: the window may never become full, because such requests are not sent.
     pub fn handle_missed(&mut self) {
         self.is_missed = true;
     }
 
-    /// The first reply after a silence: nothing that was sent before it says anything.
+    /// Starts anew at the first reply after a silence of the backend: the window falls to at most its first
+    /// size, and replies to requests sent earlier do not count.
     pub fn handle_stall_end(&mut self, now: Timestamp) {
         self.size = self.size.min(self.first);
         (self.trial, self.is_draining, self.is_growing) = (Trial::None, false, true);
         self.begin_round(seconds(now));
     }
 
-    /// Is this reply one of those to look at? Where there are many they are as good as all.
+    /// True if the reply is to be sampled with [`Window::handle_reply`]. Of many replies in a round, only
+    /// every n-th is; this counts those that are passed over.
     #[inline]
     pub fn wants(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
         if self.skip > 0 && now < self.skip_until {
@@ -451,7 +523,8 @@ impl Window {
         (now, sent_at) != self.looked_at || self.seen.len() < SAMPLES_APART
     }
 
-    /// A reply that is looked at. At the end of a round, what the others should know is told to them, and what they told is asked.
+    /// Samples a reply. At the end of a round it publishes this core's record, reads those of the other cores
+    /// and adjusts the window.
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, others: &mut impl Board) {
         self.looked_at = (now, sample.sent_at);
         let at = seconds(now);
@@ -470,7 +543,7 @@ impl Window {
         if sent_at < self.started || sample.is_costly {
             return;
         }
-        // A clock that did not move in between says that it took no time: it took some.
+        // A clock that did not move in between makes the latency zero, which it never is.
         let raw = (at - sent_at).max(1e-9);
         let is_probe = matches!(self.trial, Trial::Probe { .. });
         let floor = &mut self.floors[sample.kind % KINDS];
@@ -491,7 +564,7 @@ impl Window {
             let is_grave =
                 count < SAMPLES_GRAVE && self.trial == Trial::None && self.size >= 4.0 && self.is_limited;
             if is_grave {
-                // Before something grave is decided, some more.
+                // A grave decision waits for more replies.
                 let low = median_of(&mut self.seen, |seen| seen.low);
                 if low > 2.0 * self.allowed() && took < 4.0 * low {
                     return;
@@ -518,20 +591,21 @@ impl Window {
         }
     }
 
-    /// What replies may take before the window is too large for the backend.
+    /// Returns the latency, in seconds, up to which the window is not too large for the backend.
     fn allowed(&self) -> f64 {
         let slack = (SLACK_PARTS * self.base).clamp(SLACK_LEAST, SLACK_MOST);
         let calm = (2.0 * self.base).max(self.base + slack);
         calm.max(QUARTERS * self.quarter).min(self.useful())
     }
 
-    /// Median latency, in seconds, beyond which too many replies would come after their deadlines, however much throughput a larger
-    /// window brings.
+    /// Median latency, in seconds, beyond which too many replies would come after their deadlines, however
+    /// much throughput a larger window brings.
     fn useful(&self) -> f64 {
         (DEADLINE_PART * self.left).max(DEADLINE_BASES * self.base)
     }
 
-    /// Asks for a probe before a mild cut, unless there was one lately and of a window like this one. True while one is awaited.
+    /// Asks for a probe before a mild cut, unless there was one lately and of a window like this one. True
+    /// while one is awaited.
     fn awaits_probe(&mut self, at: f64) -> bool {
         let is_known = at - self.probed_at < LOOK_FRESH && self.size * CUT >= LOOK_PART * self.probed_size;
         if is_known || self.size < 2.0 * self.least {
@@ -551,7 +625,8 @@ impl Window {
         self.seen.clear();
     }
 
-    /// All cores look for the base at the same time: without what waits there because of all of them.
+    /// Begins a probe for the base at the time when all cores do, so that none of them fills the backend's
+    /// queue meanwhile. Only a window that was short of room is made smaller.
     fn probe(&mut self, at: f64) {
         let wanted = power_of_two_above((40.0 * self.median).max(0.5));
         self.probe_every = PROBE_MOST.min((2.0 * self.probe_every).max(wanted));
@@ -568,7 +643,7 @@ impl Window {
         }
     }
 
-    /// What the mix of kinds takes that was seen lately.
+    /// Computes this core's base for the mix of kinds seen lately.
     fn mix(&mut self) {
         let (mut weights, mut sum) = (0.0, 0.0);
         for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
@@ -581,7 +656,7 @@ impl Window {
         }
     }
 
-    /// The backend is slow, and not crowded: what it takes now is what it takes.
+    /// Takes the present median as the new base: the backend is slow, and not crowded.
     fn learn_anew(&mut self, at: f64, median: f64) {
         let times = if self.own_base > 0.0 { median / self.own_base } else { 1.0 };
         for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
@@ -592,8 +667,9 @@ impl Window {
         self.probe_at = next_multiple(self.probe_every, at);
     }
 
-    /// What was sent when little was in flight, against what was sent when much was: as long, or longer? None where that cannot
-    /// be told apart from a crowd.
+    /// Compares the latency of requests sent at low and at high concurrency. Equal latencies mean the backend
+    /// is slow by itself, lower ones at high concurrency that it paused; `None` where latency rose with
+    /// concurrency, as in a crowd, or where the round cannot tell.
     fn is_not_ours(&mut self) -> Option<Foreign> {
         self.seen.sort_unstable_by(|one, other| one.depth.total_cmp(&other.depth));
         let third = self.seen.len() / 3;
@@ -653,7 +729,8 @@ impl Window {
             Trial::None => {
                 self.judge(at, limited, &common);
                 self.adjust(limited, &common, before, at);
-                // Others have to know before the probe begins, which may be sooner than this core's next round ends.
+                // Other cores have to know before the probe begins, which may be sooner than this core's next
+                // round ends.
                 if record.probe_at != timestamp(self.asked_at) {
                     record.probe_at = timestamp(self.asked_at);
                     others.tell(record);
@@ -663,7 +740,7 @@ impl Window {
         self.begin_round(at);
     }
 
-    /// What all cores know together.
+    /// Combines the records of all cores. Medians count only if they are younger than `within` seconds.
     fn common(&mut self, board: &impl Board, now: Timestamp, within: f64) -> Common {
         let oldest = now.before(duration(within));
         let (mut samples, mut sum) = (0.0, 0.0);
@@ -697,13 +774,14 @@ impl Window {
         }
         let window = if fresh_limited > 0.0 { windows / fresh_limited } else { 0.0 };
         let base = median_of(&mut self.bases, |base| *base);
-        // What replies took beyond the base of those who saw them: mixes of kinds differ.
+        // Latency is averaged beyond each core's own base, because mixes of kinds differ between cores.
         let median = if samples > 0.0 { (base + sum / samples).max(0.0) } else { 0.0 };
         let quarter = if probed > 0.0 { base + quarters / probed } else { 0.0 };
         Common { median, base, window, limited, crowd, quarter, probe_at }
     }
 
-    /// Rounds at a part of the window: what they saw is learnt.
+    /// Ends a round of a probe: collects its latencies and, once the probe is over, learns from them and
+    /// restores the window.
     fn end_probe_round(&mut self, at: f64, window: f64, until: f64) {
         let room = QUARTER_KEPT - self.quarter_seen.len();
         self.quarter_seen.extend(self.seen.iter().map(|seen| seen.low).take(room));
@@ -717,8 +795,8 @@ impl Window {
                 floor.block.clear();
             }
             if self.quarter_seen.len() >= QUARTER_LEAST {
-                // Of a small window less than a quarter was taken away: one request is the least. As a quarter allows twice the
-                // latency, which is the root of four, another part allows the root of what it is one of.
+                // Of a small window less than a quarter could be taken away, because one request is the
+                // least. A quarter allows twice the latency, the root of four; 1/n allows the root of n.
                 let parts = (window.floor() / self.size.floor()).max(1.0);
                 let low = median_of(&mut self.quarter_seen, |low| *low);
                 if self.probed_median >= low * parts.powf(ALL_CROWD) {
@@ -733,11 +811,13 @@ impl Window {
         }
     }
 
-    /// Much less in flight, and no sooner an answer: the backend takes so long, however little it is asked. What this core sees itself
-    /// and what all see together both have to say so: what others told may be from before they cut, and own replies are few.
+    /// Ends a round after a deep cut. If much less in flight brought no sooner a reply, the backend is slow:
+    /// its latency becomes the base and the window is restored. Both this core's own median and that of all
+    /// cores have to say so, since other cores' records may be from before their cuts, and own replies are
+    /// few.
     fn end_cut_round(&mut self, at: f64, before: Before, (rounds, crowd): (u32, f64), own: f64) {
         let Before { window, median, .. } = before;
-        // Others that have more in flight than before make up for what this core has not.
+        // Other cores with more in flight than before make up for this core's cut.
         let left = (self.size / window).max(crowd / before.crowd.max(window));
         let seen = self.median.min(own);
         let in_vain = left < LESS && seen > median * left.sqrt().max(0.3);
@@ -747,7 +827,7 @@ impl Window {
         }
         self.trial = Trial::None;
         if !in_vain && left < LESS && seen > 0.0 {
-            // What part of the cut went into latency; the rest was throughput.
+            // The part of the cut that went into latency; the rest was throughput.
             let into_latency = (median / seen).ln() / (1.0 / left).ln();
             if into_latency < CROWDED {
                 self.learn_quarter(at, median * 0.25_f64.powf(into_latency.max(0.0)));
@@ -765,7 +845,7 @@ impl Window {
         if !limited && !is_too_much {
             return;
         }
-        // What is in flight here says little of how much is in flight there, where other cores ask for as much.
+        // Concurrency here says little of the backend's where other cores ask for as much.
         let foreign = if seen > 2.0 * allowed { self.is_not_ours() } else { None };
         let foreign = foreign.filter(|foreign| *foreign == Foreign::Paused || common.limited <= 1);
         if let Some(foreign) = foreign {
@@ -775,12 +855,12 @@ impl Window {
         } else if seen > 2.0 * allowed {
             self.cut_deeply(at, allowed, common);
         } else if seen > allowed {
-            // Twice in a row.
+            // Only the second round in a row acts.
             if self.above > 0 && self.size < 2.0 * self.least {
-                // One request is no crowd.
+                // A window of one request is no crowd.
                 self.count_floor(at, common);
             } else if self.above > 0 && seen <= self.useful() && self.awaits_probe(at) {
-                // Whether a smaller window helps is found out first.
+                // The probe finds out first whether a smaller window helps.
             } else if self.above > 0 {
                 (self.size, self.above, self.is_draining) = (self.least.max(self.size * CUT), 0, true);
             } else {
@@ -808,7 +888,7 @@ impl Window {
         let full = &mut self.seen[full..];
         self.is_draining = true;
         if full.len() < SAMPLES_LEAST {
-            // What the whole window would take is not known yet.
+            // The latency of a full window is not known yet.
             self.size *= 0.5;
             return;
         }
@@ -818,15 +898,15 @@ impl Window {
         self.size = self.least.max(self.size * (CUT * allowed / median).max(CUT_DEEPEST));
     }
 
-    /// Latency at a quarter of the window was seen, or follows from another part of it. Few replies make a figure that varies: the one
-    /// before counts as much.
+    /// Learns the latency at a quarter of the window, in seconds, as seen by a probe or derived from a cut.
+    /// Takes the mean with the figure before, since few replies make a figure that varies.
     fn learn_quarter(&mut self, at: f64, latency: f64) {
         let known = if self.own_quarter > 0.0 { self.own_quarter } else { latency };
         (self.own_quarter, self.own_quarter_at) = (known.midpoint(latency), at);
     }
 
-    /// Notes a round in which replies took too long with hardly anything in flight. Twice in a row means that the backend is slow, where
-    /// few cores share it.
+    /// Counts a round in which replies took too long with hardly anything in flight. The second in a row
+    /// means that the backend is slow, where at most [`ALONE`] cores are short of room.
     fn count_floor(&mut self, at: f64, common: &Common) {
         self.floor += 1;
         if self.floor >= 2 && common.limited <= ALONE {
@@ -836,7 +916,7 @@ impl Window {
     }
 
     fn adjust(&mut self, limited: bool, common: &Common, before: f64, at: f64) {
-        // Equal parts for those that could use more.
+        // Windows of cores that could use more come closer to each other.
         if limited && common.window > 0.0 {
             self.size += (common.window - self.size) * EVEN;
         }
@@ -849,22 +929,25 @@ impl Window {
     }
 }
 
-/// Why replies take long, where it is not for what is in flight.
+/// Reason for slow replies other than what is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Foreign {
+    /// Equally slow at low and at high concurrency.
     Slow,
+    /// Slower at low concurrency: the backend stood still for a while.
     Paused,
 }
 
-/// What cores tell each other of one backend: a record each.
+/// The records of all cores about one backend, through which cores judge by common figures.
 pub trait Board {
-    /// This core's own, from now on.
+    /// Publishes this core's record in place of its former one.
     fn tell(&mut self, record: Record);
-    /// Everybody's, this core's included.
+    /// Returns the records of all cores, this core's included.
     fn records(&self) -> impl Iterator<Item = Record>;
 }
 
-/// The middle one by a key, or the upper one of two; nothing of nothing. Changes their order.
+/// Returns the median of `values` by a key (the upper one of an even number), or 0 of none. Changes their
+/// order.
 fn median_of<T>(values: &mut [T], key: impl Fn(&T) -> f64) -> f64 {
     if values.is_empty() {
         return 0.0;
@@ -873,7 +956,7 @@ fn median_of<T>(values: &mut [T], key: impl Fn(&T) -> f64) -> f64 {
     key(values.select_nth_unstable_by(middle, |one, other| key(one).total_cmp(&key(other))).1)
 }
 
-/// Of so many seconds; none where that is no length of time.
+/// Converts seconds to a duration; zero where they are negative, infinite or not a number.
 fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
@@ -898,7 +981,7 @@ fn next_multiple(of: f64, after: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// What one core tells, and knows.
+    /// Board of a single core.
     #[derive(Default)]
     struct Alone(Record);
 
@@ -912,7 +995,8 @@ mod tests {
         }
     }
 
-    /// A backend that does `servers` requests at once, each in as long; and a window that always has requests waiting.
+    /// Simulates a backend that serves `servers` requests at once, each in `takes` seconds, before a window
+    /// that always has requests waiting.
     fn crowd(window: &mut Window, from: f64, lasts: f64, servers: usize, takes: f64) -> f64 {
         let mut board = Alone::default();
         let at = |seconds: f64| Timestamp::from_nanos((seconds * 1e9) as u64);
@@ -1011,7 +1095,7 @@ mod tests {
         assert!(late.size() >= punctual.size() / 2, "{} and {}", late.size(), punctual.size());
     }
 
-    /// Replies that come 10 ms apart, each after so long: how large the window is then.
+    /// Feeds 59 replies, 10 ms apart, each after `took`, and returns the size of the window then.
     fn replies(window: &mut Window, took: Duration, depth: u32, mut each: impl FnMut(&mut Window)) -> usize {
         let mut board = Alone::default();
         let from = seconds(window.looked_at.0);
@@ -1050,7 +1134,7 @@ mod tests {
         }
     }
 
-    /// The board of two cores, of which the other has not been heard of since it had as much in flight as ever.
+    /// Board of two cores, of which the other published its record before its cut and none since.
     struct Two(Record, Record);
 
     impl Board for Two {
@@ -1127,7 +1211,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Times that cannot be, clocks that step, cores that say they were later than they can have been.
+        /// Impossible times, clocks that step, and cores that claim more lateness than there can have been.
         #[test]
         fn absurd_samples_break_nothing(steps in proptest::collection::vec(
             (0..4_u8, 0..u64::MAX, 0..u64::MAX, 0..2_000_000_u64, 0..5_000_usize, 0..20_usize), 1..400)) {

@@ -1,6 +1,6 @@
-//! A decoded request: the bytes as they came and where each argument lies in them.
+//! Arguments of a decoded request: the bytes as received, and the position of each argument in them.
 
-/// Where one argument lies within its frame.
+/// Position of one argument within its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
     /// Offset of the first byte from the start of the frame.
@@ -9,7 +9,7 @@ pub struct Argument {
     pub length: u32,
 }
 
-/// A view of one whole request. Never empty: a request has at least its command name.
+/// View of one whole request. Never empty: a request has at least its command name.
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments<'a> {
     frame: &'a [u8],
@@ -17,52 +17,53 @@ pub struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// A view of `frame`, whose arguments lie at `places`.
+    /// Creates a view of `frame`, whose arguments lie at `places`.
     pub fn new(frame: &'a [u8], places: &'a [Argument]) -> Self {
         debug_assert!(!places.is_empty(), "a request has a command name");
         debug_assert!(places.iter().all(|place| (place.start + place.length) as usize <= frame.len()));
         Self { frame, places }
     }
 
-    /// The request as a RESP array of bulk strings, ready to be forwarded.
+    /// Returns the request as a RESP array of bulk strings, ready to be forwarded.
     pub fn frame(&self) -> &'a [u8] {
         self.frame
     }
 
-    /// Where the arguments lie in the frame.
+    /// Returns the positions of the arguments in the frame.
     pub fn places(&self) -> &'a [Argument] {
         self.places
     }
 
-    /// How many there are, the command name included.
+    /// Returns the number of arguments, the command name included.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// The command name.
+    /// Returns the command name.
     pub fn name(&self) -> &'a [u8] {
         self.at(0)
     }
 
-    /// Argument `index`, if there is one.
+    /// Returns argument `index`, if there is one.
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         self.places.get(index).map(|place| &self.frame[place.start as usize..][..place.length as usize])
     }
 
-    /// Argument `index`, which the caller knows to be there.
+    /// Returns argument `index`, which the caller knows to be there; panics otherwise.
     pub fn at(&self, index: usize) -> &'a [u8] {
         self.get(index).expect("the caller checked the argument count")
     }
 
-    /// All of them in order, the command name first.
+    /// Iterates over all arguments in order, the command name first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let frame = self.frame;
         self.places.iter().map(move |place| &frame[place.start as usize..][..place.length as usize])
     }
 
-    /// The same request without its first `count` words, for commands that wrap another one.
-    /// The frame stays whole, so the result must be encoded anew before it is forwarded.
+    /// Returns the request without its first `count` words, for commands that wrap another one; `None` if
+    /// nothing would be left. The frame stays whole, so the result must be encoded anew before it is
+    /// forwarded.
     pub fn skip(&self, count: usize) -> Option<Self> {
         (count < self.places.len()).then(|| Self { frame: self.frame, places: &self.places[count..] })
     }

@@ -1,11 +1,13 @@
-//! A request within `QOS CALL`: what weir is told beside it, by whoever keeps a deadline itself, and what it is about.
+//! The request within `QOS CALL`, by which a client sends a deadline and a tier along, and whether a request
+//! is about its connection.
 
 use super::command::{self, Handling, LocalCommand};
 use super::encode;
 use crate::values::Tier;
 
-/// Writes the beginning of `QOS CALL DEADLINE millis [TIER tier] request`. How many bytes of the request it stands in place of:
-/// what follows them belongs behind it. None, and nothing written, if the request is no array of bulk strings.
+/// Writes the beginning of `QOS CALL DEADLINE millis [TIER tier] request`. Returns how many bytes of
+/// `request` it replaces: the bytes after them belong behind it. `None`, and nothing written, if the request
+/// is no array of bulk strings.
 pub fn begin_call(out: &mut Vec<u8>, request: &[u8], millis: u64, tier: Option<Tier>) -> Option<usize> {
     let head = request.iter().position(|byte| *byte == b'\n')? + 1;
     let digits = request[..head].strip_prefix(b"*")?.strip_suffix(b"\r\n")?;
@@ -23,21 +25,21 @@ pub fn begin_call(out: &mut Vec<u8>, request: &[u8], millis: u64, tier: Option<T
     Some(head)
 }
 
-/// An option of `QOS CALL` and `QOS SET`: a value follows it.
+/// Option of `QOS CALL` and `QOS SET`, which a value follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOption {
     /// The user within the tenant.
     User,
-    /// How much a request matters.
+    /// Importance of the request.
     Tier,
-    /// How long an answer is of use.
+    /// Time for which an answer is of use.
     Deadline,
-    /// What becomes of what is with a store when that is over.
+    /// Treatment of requests that are with a store when the deadline is over.
     InFlight,
 }
 
 impl CallOption {
-    /// The option of that name, however it is capitalised.
+    /// Returns the option of that name, in any case.
     pub fn of(word: &[u8]) -> Option<Self> {
         let named = [
             ("user", Self::User),
@@ -51,8 +53,8 @@ impl CallOption {
     }
 }
 
-/// True for a request that tells or changes what its connection is (`AUTH`, `MULTI`, `CLIENT`, `QOS SET`), also as the inner request of
-/// `QOS CALL`, however deep.
+/// True for a request that tells or changes the state of its connection (`AUTH`, `MULTI`, `CLIENT`, `QOS
+/// SET`), also as the inner request of `QOS CALL`, however deep.
 pub fn is_about_connection<'a>(mut words: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
     loop {
         let Some(command) = words.next().and_then(command::find) else { return false };
@@ -69,7 +71,7 @@ pub fn is_about_connection<'a>(mut words: impl Iterator<Item = &'a [u8]> + Clone
     }
 }
 
-/// The words behind the options of `QOS CALL`.
+/// Returns the words behind the options of `QOS CALL`.
 fn inner<'a, W: Iterator<Item = &'a [u8]> + Clone>(mut words: W) -> W {
     loop {
         let mut behind = words.clone();

@@ -1,4 +1,4 @@
-//! Writing RESP: small functions that append to a buffer, in the dialect of the receiver.
+//! RESP encoding: small functions that append to a buffer, in the dialect of the receiver.
 
 /// The dialect that a connection speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -10,7 +10,7 @@ pub enum Protocol {
     Resp3,
 }
 
-/// `+text`, for texts without line breaks.
+/// Appends `+text`, for texts without line breaks.
 pub fn simple(out: &mut Vec<u8>, text: &str) {
     debug_assert!(!text.contains(['\r', '\n']));
     out.push(b'+');
@@ -18,21 +18,21 @@ pub fn simple(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// `-text`. Line breaks in the text (it may quote a client) become spaces.
+/// Appends `-text`. Line breaks in the text (it may quote a client) become spaces.
 pub fn error(out: &mut Vec<u8>, text: &str) {
     out.push(b'-');
     out.extend(text.bytes().map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
     out.extend_from_slice(b"\r\n");
 }
 
-/// `:value`.
+/// Appends `:value`.
 pub fn integer(out: &mut Vec<u8>, value: i64) {
     out.push(b':');
     decimal(out, value);
     out.extend_from_slice(b"\r\n");
 }
 
-/// A number that may have a fraction, written in decimal: a bulk string in RESP2.
+/// Appends a number that may have a fraction, written in decimal: a bulk string in RESP2.
 pub fn double(out: &mut Vec<u8>, protocol: Protocol, digits: &str) {
     match protocol {
         Protocol::Resp2 => bulk(out, digits.as_bytes()),
@@ -44,14 +44,14 @@ pub fn double(out: &mut Vec<u8>, protocol: Protocol, digits: &str) {
     }
 }
 
-/// `$length` and the bytes.
+/// Appends `$length` and the bytes.
 pub fn bulk(out: &mut Vec<u8>, value: &[u8]) {
     header(out, b'$', value.len());
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
-/// A null where a string would stand.
+/// Appends a null in place of a string.
 pub fn null(out: &mut Vec<u8>, protocol: Protocol) {
     out.extend_from_slice(match protocol {
         Protocol::Resp2 => b"$-1\r\n",
@@ -59,7 +59,7 @@ pub fn null(out: &mut Vec<u8>, protocol: Protocol) {
     });
 }
 
-/// A null where an array would stand.
+/// Appends a null in place of an array.
 pub fn null_array(out: &mut Vec<u8>, protocol: Protocol) {
     out.extend_from_slice(match protocol {
         Protocol::Resp2 => b"*-1\r\n",
@@ -67,12 +67,12 @@ pub fn null_array(out: &mut Vec<u8>, protocol: Protocol) {
     });
 }
 
-/// The head of an array of `count` elements, which the caller writes next.
+/// Appends the head of an array of `count` elements, which the caller writes next.
 pub fn array(out: &mut Vec<u8>, count: usize) {
     header(out, b'*', count);
 }
 
-/// The head of a map of `pairs` pairs: a flat array in RESP2.
+/// Appends the head of a map of `pairs` pairs: a flat array in RESP2.
 pub fn map(out: &mut Vec<u8>, protocol: Protocol, pairs: usize) {
     match protocol {
         Protocol::Resp2 => header(out, b'*', pairs * 2),
@@ -80,7 +80,7 @@ pub fn map(out: &mut Vec<u8>, protocol: Protocol, pairs: usize) {
     }
 }
 
-/// The head of a set of `count` members: an array in RESP2.
+/// Appends the head of a set of `count` members: an array in RESP2.
 pub fn set(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
     match protocol {
         Protocol::Resp2 => header(out, b'*', count),
@@ -88,7 +88,7 @@ pub fn set(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
     }
 }
 
-/// Text for people, which clients must not interpret: a bulk string in RESP2.
+/// Appends text for people, which clients must not interpret: a bulk string in RESP2.
 pub fn verbatim(out: &mut Vec<u8>, protocol: Protocol, text: &str) {
     match protocol {
         Protocol::Resp2 => bulk(out, text.as_bytes()),
@@ -101,14 +101,14 @@ pub fn verbatim(out: &mut Vec<u8>, protocol: Protocol, text: &str) {
     }
 }
 
-/// Type byte, number, line end: how every counted element starts.
+/// Appends type byte, number and line end, with which every counted element starts.
 pub fn header(out: &mut Vec<u8>, kind: u8, count: usize) {
     out.push(kind);
     decimal(out, count as i64);
     out.extend_from_slice(b"\r\n");
 }
 
-/// A request as a RESP array of bulk strings.
+/// Appends a request as a RESP array of bulk strings.
 pub fn request<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [u8]>) {
     array(out, words.len());
     for word in words {
@@ -116,7 +116,7 @@ pub fn request<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [
     }
 }
 
-/// A number in decimal, without the formatting machinery.
+/// Appends a number in decimal, without the formatting machinery.
 pub fn decimal(out: &mut Vec<u8>, value: i64) {
     let mut digits = [0_u8; 20];
     let mut at = digits.len();

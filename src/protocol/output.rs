@@ -1,7 +1,7 @@
-//! Bytes on their way out of one connection: small ones gathered into one buffer, large ones shared.
+//! Output of one connection: small messages gathered into one buffer, large ones shared.
 //!
-//! A socket has one send under way, so what comes meanwhile waits for it. A send therefore takes along what there is: several
-//! pieces at once where large messages lie between, up to a bound.
+//! A socket has one send under way, so later output waits for it. A send therefore takes along what there is:
+//! several pieces at once where large messages lie between, up to a bound.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -11,19 +11,19 @@ use bytes::Bytes;
 use crate::values::Spares;
 use crate::values::limits::COPY_BYTES_MAX;
 
-/// What is handed to the socket at once.
+/// Output that is handed to the socket at once.
 #[derive(Debug)]
 pub enum Segment {
-    /// Small messages, gathered.
+    /// Small messages, gathered in one buffer.
     Gathered(Vec<u8>),
     /// One large message, or the rest of it.
     Shared(Bytes),
-    /// Several of these, one behind the other, none of which is several itself.
+    /// Several segments, one behind the other, none of which is `Several` itself.
     Several(Vec<Segment>),
 }
 
 impl Segment {
-    /// The bytes to send, where they lie.
+    /// Returns the bytes to send, piece by piece, without copying.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let alone = std::slice::from_ref(self);
         let several = if let Self::Several(pieces) = self { pieces } else { alone };
@@ -34,7 +34,7 @@ impl Segment {
         })
     }
 
-    /// The bytes to send as one, which copies those of several pieces.
+    /// Returns the bytes to send as one slice, which copies those of several pieces.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         match self {
             Self::Gathered(bytes) => Cow::Borrowed(bytes),
@@ -43,24 +43,25 @@ impl Segment {
         }
     }
 
-    /// How many bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.pieces().map(<[u8]>::len).sum()
     }
 
-    /// Nothing to send?
+    /// True if there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A buffer kept for reuse is not larger than this; all of them together not larger than that.
+/// Largest buffer that the pool keeps for reuse, in bytes.
 const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
+/// Most bytes of all buffers that the pool keeps.
 const POOL_BYTES_KEPT: usize = 32 * 1024 * 1024;
-/// A gathered segment closes at this size, and nothing is sent along with so much, so that a long queue of output is sent in
-/// bounded steps.
+/// Size at which a gathered segment closes and a send takes no more pieces along, in bytes, so that a long
+/// queue of output is sent in bounded steps.
 const SEGMENT_BYTES_MAX: usize = 256 * 1024;
-/// Pieces of one send.
+/// Most pieces of one send.
 const SEGMENT_PIECES_MAX: usize = 64;
 
 /// Buffers of one core, handed from connection to connection: an idle connection holds none.
@@ -71,19 +72,19 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// A pool that keeps at most this many buffers.
+    /// Creates a pool that keeps at most this many buffers.
     pub fn new(kept_max: usize) -> Self {
         Self { free: Spares::new(kept_max), kept_bytes: 0 }
     }
 
-    /// An empty buffer.
+    /// Takes an empty buffer from the pool, or creates one.
     pub fn take(&mut self) -> Vec<u8> {
         let buffer = self.free.pop().unwrap_or_default();
         self.kept_bytes -= buffer.capacity();
         buffer
     }
 
-    /// Takes a buffer back.
+    /// Takes a buffer back, or frees it if it is too large or the pool is full.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         let room = self.free.has_room() && self.kept_bytes + capacity <= POOL_BYTES_KEPT;
@@ -94,13 +95,13 @@ impl BufferPool {
         }
     }
 
-    /// Lets go of what was not needed for a while. False once nothing is left to let go of.
+    /// Frees buffers that were not needed for a while. False once nothing is left to free.
     pub fn tidy(&mut self) -> bool {
         let Self { free, kept_bytes } = self;
         free.tidy(|buffer| *kept_bytes -= buffer.capacity())
     }
 
-    /// Takes the buffer of a sent segment back.
+    /// Takes back the buffers of a sent segment.
     pub fn give_segment(&mut self, segment: Segment) {
         match segment {
             Segment::Gathered(buffer) => self.give(buffer),
@@ -110,7 +111,7 @@ impl BufferPool {
     }
 }
 
-/// The output of one connection.
+/// Output of one connection that waits to be sent.
 #[derive(Debug, Default)]
 pub struct Output {
     closed: VecDeque<Segment>,
@@ -120,7 +121,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// The buffer to append small messages to.
+    /// Returns the buffer to append small messages to.
     pub fn buffer(&mut self, pool: &mut BufferPool) -> &mut Vec<u8> {
         if self.open.capacity() == 0 {
             self.open = pool.take();
@@ -131,12 +132,12 @@ impl Output {
         &mut self.open
     }
 
-    /// Appends a message, copied if small.
+    /// Appends a message by copying it.
     pub fn append(&mut self, pool: &mut BufferPool, message: &[u8]) {
         self.buffer(pool).extend_from_slice(message);
     }
 
-    /// Appends a message that is shared if it is worth it.
+    /// Appends a message, shared if it is larger than 16 KiB and copied otherwise.
     pub fn append_shared(&mut self, pool: &mut BufferPool, message: &Bytes) {
         if message.len() <= COPY_BYTES_MAX {
             self.append(pool, message);
@@ -147,7 +148,7 @@ impl Output {
         }
     }
 
-    /// The next segment to send.
+    /// Takes the next segment to send.
     pub fn take(&mut self) -> Option<Segment> {
         match (self.closed.len(), self.open.is_empty()) {
             (0, true) => None,
@@ -160,7 +161,7 @@ impl Output {
         }
     }
 
-    /// The oldest piece, with those behind it as far as they fit into one send.
+    /// Takes the oldest piece, with those behind it as far as they fit into one send.
     fn take_several(&mut self) -> Segment {
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         while bytes < SEGMENT_BYTES_MAX
@@ -177,17 +178,17 @@ impl Output {
         Segment::Several(pieces)
     }
 
-    /// Bytes that wait.
+    /// Returns the bytes that wait.
     pub fn len(&self) -> usize {
         self.closed_bytes + self.open.len()
     }
 
-    /// Is there nothing to send?
+    /// True if there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.closed.is_empty() && self.open.is_empty()
     }
 
-    /// Drops everything.
+    /// Drops all output and gives its buffers back.
     pub fn clear(&mut self, pool: &mut BufferPool) {
         self.closed.drain(..).for_each(|segment| pool.give_segment(segment));
         self.closed_bytes = 0;

@@ -1,49 +1,54 @@
-//! Replies: finds where each one ends, in RESP2 and RESP3, in whatever pieces it arrives.
+//! Reply scanner: finds where each reply of a backend ends, in RESP2 and RESP3, in whatever pieces it
+//! arrives.
 //!
-//! The scanner looks at every byte of structure once and steps over payloads, so a reply of any size costs linear
-//! time. Attributes and pushes that stand before a reply belong to it and travel with it.
+//! The scanner looks at every byte of structure once and steps over payloads, so a reply of any size costs
+//! linear time. Attributes and pushes that stand before a reply belong to it and travel with it.
 
-/// What a whole reply turned out to be.
+/// End, type and size of a whole reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scanned {
-    /// Where it ends, counted from the start of the bytes that were scanned last.
+    /// End of the reply, counted from the start of the bytes that were scanned last.
     pub end: usize,
     /// The type byte of the reply itself (not of attributes before it).
     pub kind: u8,
-    /// What stands in it, if it is an aggregate: everything at any depth that is none itself. So a map, an array in arrays
-    /// and the replies in a reply to `EXEC` count by what they hold, in either protocol.
+    /// Number of values in an aggregate reply, at any depth, without the aggregates themselves. So a map, an
+    /// array in arrays and the replies in a reply to `EXEC` count by what they hold, in either protocol. 0
+    /// for a scalar.
     pub rows: u64,
 }
 
-/// The bytes are not RESP: the connection they came from cannot be trusted any more.
+/// Error for bytes that are not RESP: the connection they came from cannot be trusted any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedReply;
 
 /// The scanner of one backend connection.
 #[derive(Debug, Default)]
 pub struct ReplyScanner {
-    /// Elements still to come, at any depth: of what stands before the reply, and of the reply, which is one itself. How deep they nest
-    /// does not matter: whoever may send a script decides that.
+    /// Elements still to come of attributes and pushes before the reply, at any depth.
     before: u64,
+    /// Elements still to come of the reply, which is one itself, at any depth. Depth is not limited: a script
+    /// may nest as it likes.
     left: u64,
     /// Payload bytes still to be stepped over, line end included.
     payload_left: u64,
-    /// A header line that a chunk boundary cut.
+    /// Start of a header line that a chunk boundary cut.
     line: Vec<u8>,
-    /// Inside the rest of a line whose content does not matter, and the last byte of it that was seen.
+    /// Within a line whose content does not matter: the last byte of it that was seen.
     text: Option<u8>,
+    /// Type byte of the reply; 0 before it is known.
     kind: u8,
+    /// Values seen in the reply so far, if it is an aggregate.
     rows: u64,
 }
 
-/// Numbers, lengths and the like; texts are stepped over without being held.
+/// Longest header line, with a number or a length; texts are stepped over without being held.
 const HEADER_BYTES_MAX: usize = 32;
-/// What every line and every payload ends with.
+/// End of every line and every payload.
 const LINE_END: &[u8] = b"\r\n";
 
 impl ReplyScanner {
-    /// Scans on. `Some` when a reply ends within `bytes`; what follows belongs to the next one. `None` when all of
-    /// `bytes` belongs to a reply that goes on.
+    /// Scans further bytes. `Some` when a reply ends within `bytes`; what follows belongs to the next reply.
+    /// `None` when all of `bytes` belongs to a reply that goes on.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
         if !self.is_midway() {
             if let Some(scanned) = scan_simple(bytes) {
@@ -69,21 +74,21 @@ impl ReplyScanner {
         Ok(None)
     }
 
-    /// Bytes that are known to be missing of the payload under way, its line end included.
+    /// Returns the bytes that are known to be missing of the payload under way, its line end included.
     pub fn missing(&self) -> u64 {
         self.payload_left
     }
 
-    /// Is a reply under way, of which some bytes were seen?
+    /// True if a reply is under way, of which some bytes were seen.
     pub fn is_midway(&self) -> bool {
         self.left > 0
     }
 
-    /// Steps over a payload, and checks the line end behind it: a wrong length is found where it is.
+    /// Steps over a payload and checks the line end behind it, so that a wrong length is found at once.
     fn payload(&mut self, bytes: &[u8]) -> Result<usize, MalformedReply> {
         let step = self.payload_left.min(bytes.len() as u64);
         let left = self.payload_left - step;
-        // As much of the line end as is behind us by now, and of that what this step stepped over.
+        // The part of the line end that has been passed by now, and of that the bytes that this step passed.
         let passed = &LINE_END[..LINE_END.len() - left.min(LINE_END.len() as u64) as usize];
         let here = &passed[passed.len() - passed.len().min(step as usize)..];
         if !bytes[..step as usize].ends_with(here) {
@@ -151,7 +156,8 @@ impl ReplyScanner {
                 let left = self.counter();
                 *left = (*left - 1).checked_add(elements).ok_or(MalformedReply)?;
             }
-            // An attribute stands before the element it describes, a push before the reply it interrupts: neither counts as an element.
+            // An attribute stands before the element it describes, a push before the reply it interrupts:
+            // neither counts as an element.
             b'|' | b'>' => {
                 let pairs = if kind == b'|' { 2 } else { 1 };
                 let elements = count.and_then(|count| count.checked_mul(pairs)).ok_or(MalformedReply)?;
@@ -169,12 +175,12 @@ impl ReplyScanner {
         *self.counter() -= 1;
     }
 
-    /// What the next element is one of.
+    /// Returns the counter that the next element belongs to.
     fn counter(&mut self) -> &mut u64 {
         if self.before > 0 { &mut self.before } else { &mut self.left }
     }
 
-    /// Remembers the type of the reply itself, if this element is it.
+    /// Remembers the type of the reply, if this element is the reply itself.
     fn note_kind(&mut self, kind: u8) {
         if self.before == 0 && self.kind == 0 {
             self.kind = kind;
@@ -182,7 +188,7 @@ impl ReplyScanner {
     }
 }
 
-/// The common case: one short line or one bulk string, whole.
+/// Scans the common case: one short line or one bulk string, whole.
 fn scan_simple(bytes: &[u8]) -> Option<Scanned> {
     let kind = *bytes.first()?;
     let newline = bytes.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n')?;
@@ -191,11 +197,11 @@ fn scan_simple(bytes: &[u8]) -> Option<Scanned> {
         b'$' => newline + 1 + parse_count(&bytes[..=newline]).ok()?.map_or(0, |length| length as usize + 2),
         _ => return None,
     };
-    // What does not end as it should is left to the scanner, which says what is wrong with it.
+    // A wrong end is left to the scanner, which finds what is wrong with it.
     bytes.get(..end)?.ends_with(LINE_END).then_some(Scanned { end, kind, rows: 0 })
 }
 
-/// The count of a header line such as `*12\r\n`; `None` for the null of RESP2 (`-1`).
+/// Reads the count of a header line such as `*12\r\n`; `None` for the null of RESP2 (`-1`).
 fn parse_count(line: &[u8]) -> Result<Option<u64>, MalformedReply> {
     let digits = line[1..].strip_suffix(b"\r\n").ok_or(MalformedReply)?;
     if digits == b"-1" {
@@ -212,12 +218,12 @@ fn parse_count(line: &[u8]) -> Result<Option<u64>, MalformedReply> {
         .map(Some)
 }
 
-/// The elements of a whole array reply, each as the bytes it came in.
+/// Returns the elements of a whole array reply, each as the bytes it came in.
 pub fn elements(array: &[u8]) -> Option<Elements<'_>> {
     elements_of(array, b'*', 1)
 }
 
-/// Names and values of a whole map reply, one after the other; RESP2 has an array for it.
+/// Returns names and values of a whole map reply, one after the other; in RESP2 such a reply is an array.
 pub fn names_and_values(map: &[u8]) -> Option<Elements<'_>> {
     elements_of(map, b'%', 2).or_else(|| elements(map))
 }
@@ -231,7 +237,7 @@ fn elements_of(aggregate: &[u8], kind: u8, per_count: usize) -> Option<Elements<
     Some(Elements { rest: &aggregate[newline + 1..], left: count.checked_mul(per_count)? })
 }
 
-/// Iterates over the elements of an array reply.
+/// Iterator over the elements of an array reply.
 #[derive(Clone, Debug)]
 pub struct Elements<'a> {
     rest: &'a [u8],
@@ -239,12 +245,12 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// What has not been iterated over yet.
+    /// Returns the bytes that have not been iterated over yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// How many elements are left.
+    /// Returns how many elements are left.
     pub fn left(&self) -> usize {
         self.left
     }
@@ -265,7 +271,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The text of a whole reply that is one bulk string, one simple string or one error.
+/// Returns the text of a whole reply that is one bulk string, one simple string or one error.
 pub fn text(reply: &[u8]) -> Option<&[u8]> {
     let newline = reply.iter().position(|byte| *byte == b'\n')?;
     match reply[0] {
@@ -278,7 +284,7 @@ pub fn text(reply: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The value of a whole integer reply.
+/// Returns the value of a whole integer reply.
 pub fn integer(reply: &[u8]) -> Option<i64> {
     let digits = reply.strip_prefix(b":")?.strip_suffix(b"\r\n")?;
     std::str::from_utf8(digits).ok()?.parse().ok()

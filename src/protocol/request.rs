@@ -1,27 +1,27 @@
-//! Requests, byte by byte if need be: RESP arrays of bulk strings and inline commands.
+//! Request decoder: RESP arrays of bulk strings and inline commands, byte by byte if need be.
 //!
-//! A whole request inside one received chunk is seen in place and never copied. What is unfinished at the end of
-//! a chunk is held, once, and parsing goes on where it stopped, so that no input makes it quadratic. A large
-//! request ends as shared [`Bytes`] that travel on without being copied.
+//! A whole request inside one received chunk is seen in place and never copied. An unfinished request at the
+//! end of a chunk is held, once, and parsing goes on where it stopped, so that no input makes it quadratic. A
+//! large request ends as shared [`Bytes`] that travel on without being copied.
 
 use bytes::Bytes;
 
 use crate::protocol::{Argument, Arguments, Room, encode, room};
 use crate::values::limits;
 
-/// How large a request of this connection may be.
+/// Limits on the requests of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
-    /// Arguments of one request.
+    /// Most arguments of one request.
     pub arguments_max: usize,
-    /// Bytes of one argument.
+    /// Most bytes of one argument.
     pub argument_bytes_max: usize,
-    /// Bytes of one request.
+    /// Most bytes of one request.
     pub request_bytes_max: usize,
 }
 
 impl RequestLimits {
-    /// What a client may send that is known.
+    /// Returns the limits for a client that has authenticated, or need not.
     pub fn trusted(request_bytes_max: usize) -> Self {
         Self {
             arguments_max: limits::ARGUMENTS_MAX,
@@ -30,13 +30,13 @@ impl RequestLimits {
         }
     }
 
-    /// For requests that weir has put together, out of what was bounded then.
+    /// Returns practically no limits, for requests that weir has put together out of bounded parts.
     pub fn assembled() -> Self {
         let bytes_max = usize::MAX / 4;
         Self { arguments_max: usize::MAX / 4, argument_bytes_max: bytes_max, request_bytes_max: bytes_max }
     }
 
-    /// What a client may send before it has authenticated: enough to do so.
+    /// Returns the limits for a client that has yet to authenticate: enough to do so.
     pub fn stranger() -> Self {
         Self {
             arguments_max: limits::ARGUMENTS_MAX_UNAUTHENTICATED,
@@ -51,18 +51,20 @@ impl RequestLimits {
     }
 }
 
-/// A value of just the allowed size still needs its command, its key and the framing around them.
+/// Bytes beyond the largest argument that a request may have: for its command, its key and the framing around
+/// them.
 const FRAMING_BYTES_SPARE: usize = 4096;
-/// A header line (`*3`, `$5`) has at most a type byte and the digits of 64 bits.
+/// Longest header line (`*3`, `$5`): a type byte and the digits of 64 bits.
 const HEADER_BYTES_MAX: usize = 24;
-/// What a connection keeps of its buffers between requests.
+/// Most bytes that a connection keeps of its buffer of held bytes between requests.
 const HELD_BYTES_KEPT: usize = 4096;
+/// Most argument positions that a connection keeps room for between requests.
 const PLACES_KEPT: usize = 256;
-/// Held bytes that belong to requests given out are let go when there are so many of them, and as many as others: each
-/// byte is then moved once at most for each byte let go.
+/// Held bytes of finished requests from which on they are dropped, if they are at least half of all: each
+/// byte is then moved at most once for each byte dropped.
 const DONE_BYTES_MAX: usize = 16 * 1024;
 
-/// Why the bytes are not a request. The text is the reply; the connection cannot go on after it.
+/// Error for bytes that are not a request. The text is the error reply, after which the connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtocolError(pub String);
 
@@ -75,61 +77,61 @@ impl ProtocolError {
 /// One whole request, borrowed from the chunk or from the decoder.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The words, and the frame to forward.
+    /// The words of the request, and the frame to forward.
     pub arguments: Arguments<'a>,
-    /// The frame once more where it is large, to be shared instead of copied.
+    /// The same frame where it is large, to be shared instead of copied.
     pub shared: Option<&'a Bytes>,
 }
 
-/// The decoder of one connection.
+/// The request decoder of one connection.
 #[derive(Debug, Default)]
 pub struct RequestDecoder {
     /// Bytes received and not yet part of a finished request; begins at a request.
     held: Vec<u8>,
-    /// How many of the held bytes belong to requests that were already given out.
+    /// Number of held bytes that belong to requests that were already given out.
     held_done: usize,
-    /// A large request while it is being looked at.
+    /// Frame of the large request that was given out last.
     large: Option<Bytes>,
-    /// An inline request in its canonical form while it is being looked at.
+    /// The inline request that was given out last, as an array of bulk strings.
     canonical: Vec<u8>,
     places: Vec<Argument>,
-    /// Where parsing of the unfinished request goes on, from its first byte.
+    /// Offset at which parsing of the unfinished request goes on, from its first byte.
     position: usize,
     /// Arguments still to come, once the array header was seen.
     arguments_left: Option<usize>,
-    /// Where the argument under way ends, from the first byte of its request; 0 if that is not known.
+    /// Offset at which the argument under way ends, from the first byte of its request; 0 if unknown.
     awaited: usize,
-    /// The size of the buffer of held bytes while it is lent.
+    /// Capacity of the buffer of held bytes while it is lent; 0 otherwise.
     lent_bytes: usize,
 }
 
 enum Progress {
     /// The request ends here, counted from its first byte.
     Finished(usize),
-    /// An empty line or array: nothing to answer.
+    /// An empty line or array, without an answer.
     Nothing(usize),
-    /// A whole line that is no array, without its line end, and where the next request starts.
+    /// A whole inline request, without its line end (`length`), and where the next request starts (`next`).
     Inline { length: usize, next: usize },
     /// More bytes are needed.
     Unfinished,
 }
 
-/// A whole request in what is held, and where.
+/// A whole request among the held bytes, and its position.
 #[derive(Clone, Copy)]
 enum Found {
-    /// At the start, so long, and worth being shared.
+    /// A request of this length at the start, large enough to be shared.
     Large(usize),
     Held {
         start: usize,
         length: usize,
     },
-    /// It was inline.
+    /// An inline request, now in `canonical`.
     Canonical,
 }
 
 impl RequestDecoder {
-    /// The next request out of what is held and `chunk[*consumed..]`. Advances `consumed`; when there is no whole
-    /// request left, everything is consumed and the rest is held.
+    /// Returns the next request out of the held bytes and `chunk[*consumed..]`, and advances `consumed`.
+    /// Without a whole request left, everything is consumed and the rest is held.
     pub fn next<'a>(
         &'a mut self,
         chunk: &'a [u8],
@@ -139,7 +141,8 @@ impl RequestDecoder {
         self.forget_done();
         while !self.held.is_empty() {
             let rest = &chunk[*consumed..];
-            // No more than belongs to what is under way, if that is known: what follows is looked at where it is.
+            // No more than belongs to the argument under way, if that is known: later bytes are parsed in
+            // place.
             let length = match self.missing() {
                 0 => rest.len(),
                 missing => missing.min(rest.len()),
@@ -156,7 +159,7 @@ impl RequestDecoder {
         self.next_in_place(chunk, consumed, limits)
     }
 
-    /// Keeps the rest of a chunk for later, when the connection may not go on now.
+    /// Holds the rest of a chunk for later, when the connection may not go on now.
     pub fn hold(&mut self, rest: &[u8]) {
         self.forget_done();
         // While more comes than is taken out there may never be a moment when all is done.
@@ -166,12 +169,13 @@ impl RequestDecoder {
         self.held.extend_from_slice(rest);
     }
 
-    /// Bytes that are known to be missing of the argument under way.
+    /// Returns how many bytes are known to be missing of the argument under way.
     pub fn missing(&self) -> usize {
         self.awaited.saturating_sub(self.held_bytes())
     }
 
-    /// Lends what is held and room for what is missing; nothing else may come in until it is taken back.
+    /// Lends the buffer of held bytes, with room for the missing ones. No other bytes may come in until it is
+    /// taken back. `None` if nothing is known to be missing.
     pub fn lend(&mut self) -> Option<Room> {
         self.compact();
         let missing = self.missing();
@@ -180,29 +184,29 @@ impl RequestDecoder {
         Some(room)
     }
 
-    /// Takes the buffer back that was lent, with what was received into it.
+    /// Takes the lent buffer back, with the bytes that were received into it.
     pub fn take_back(&mut self, buffer: Vec<u8>) {
         debug_assert!(self.held.is_empty() && self.lent_bytes > 0, "what is taken back was lent");
         self.held = buffer;
         self.lent_bytes = 0;
     }
 
-    /// Bytes that wait to become a request.
+    /// Returns how many bytes wait to become a request.
     pub fn held_bytes(&self) -> usize {
         self.held.len() - self.held_done
     }
 
-    /// Those bytes: they begin at a request. Not while they are lent.
+    /// Returns the held bytes, which begin at a request. Empty while they are lent.
     pub fn held(&self) -> &[u8] {
         &self.held[self.held_done..]
     }
 
-    /// Is the buffer of held bytes lent?
+    /// True while the buffer of held bytes is lent.
     pub fn is_lent(&self) -> bool {
         self.lent_bytes > 0
     }
 
-    /// Gives back what long requests took, while none is under way.
+    /// Frees the memory of long requests, while none is under way.
     pub fn tidy(&mut self) {
         if self.held.is_empty() && self.arguments_left.is_none() {
             self.held = Vec::new();
@@ -211,7 +215,7 @@ impl RequestDecoder {
         }
     }
 
-    /// Memory that this takes.
+    /// Returns the memory of the decoder's buffers, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.held.capacity()
             + self.lent_bytes
@@ -259,7 +263,7 @@ impl RequestDecoder {
         }
     }
 
-    /// Looks for the next request in what is held.
+    /// Looks for the next request in the held bytes.
     fn find_held(&mut self, limits: &RequestLimits) -> Result<Option<Found>, ProtocolError> {
         loop {
             let held = std::mem::take(&mut self.held);
@@ -323,7 +327,7 @@ impl RequestDecoder {
         self.awaited = 0;
     }
 
-    /// Drops what was given out by the call before, whose borrow has ended.
+    /// Drops the request that the call before gave out, whose borrow has ended.
     fn forget_done(&mut self) {
         self.large = None;
         if self.held_done == 0 {
@@ -348,7 +352,7 @@ impl RequestDecoder {
         }
     }
 
-    /// Goes on with the request that starts at `bytes[0]`.
+    /// Parses on in the request that starts at `bytes[0]`.
     fn parse(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Progress, ProtocolError> {
         let mut left = if let Some(left) = self.arguments_left {
             left
@@ -412,7 +416,8 @@ impl RequestDecoder {
         Ok(Progress::Inline { length, next: newline + 1 })
     }
 
-    /// Turns a line into the array that a client library would have sent. False if the line is blank.
+    /// Turns an inline request into the array that a client library would have sent. False if the line is
+    /// blank.
     fn canonicalise(&mut self, line: &[u8]) -> Result<bool, ProtocolError> {
         let words = split_line(line).ok_or_else(|| ProtocolError::new("unbalanced quotes in request"))?;
         self.canonical.clear();
@@ -468,7 +473,7 @@ fn parse_bulk_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, Pro
     match bytes.first() {
         None => return Ok(Header::Unfinished),
         Some(b'$') => {
-            // Below any limit on the size of an argument.
+            // Two digits are below any limit on the size of an argument.
             if let Some(header) = short_count(bytes) {
                 return Ok(header);
             }
@@ -493,7 +498,7 @@ fn parse_bulk_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, Pro
     Ok(Header::Value { value: length, end })
 }
 
-/// The count of a header line in the usual case: one or two digits, whole, no leading zero.
+/// Reads the count of a header line in the usual case: one or two digits, whole, no leading zero.
 fn short_count(bytes: &[u8]) -> Option<Header> {
     match *bytes {
         [_, ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
@@ -507,7 +512,8 @@ fn short_count(bytes: &[u8]) -> Option<Header> {
     }
 }
 
-/// The digits of a header line and where the next line starts; an error if it is longer than any number.
+/// Returns the digits of a header line and where the next line starts; an error if it is longer than any
+/// number.
 fn header_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
     let window = &bytes[..bytes.len().min(HEADER_BYTES_MAX)];
     match window.iter().position(|byte| *byte == b'\r') {
@@ -521,7 +527,7 @@ fn header_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
     }
 }
 
-/// A number as Redis reads it: digits only, no leading zero, since the frame is forwarded as it came.
+/// Reads a number as Redis does: digits only, no leading zero, since the frame is forwarded as it came.
 fn parse_number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 18 || (digits[0] == b'0' && digits.len() > 1) {
         return None;
@@ -531,7 +537,7 @@ fn parse_number(digits: &[u8]) -> Option<usize> {
     })
 }
 
-/// Splits an inline request into words, with Redis's quoting rules. None if a quote is not closed.
+/// Splits an inline request into words, with Redis's quoting rules. `None` if a quote is not closed.
 pub fn split_line(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut at = 0;
@@ -559,7 +565,7 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c | 0)
 }
 
-/// A closing quote must end the word.
+/// Checks that a closing quote ends the word.
 fn ends_word(line: &[u8], at: usize) -> Option<usize> {
     line.get(at).is_none_or(|byte| is_space(*byte)).then_some(at)
 }
@@ -756,7 +762,7 @@ mod tests {
                 assert_eq!(&request.shared.expect("it is large")[..], &frame);
                 seen += 1;
             }
-            // What is held is one request's, with memory for just that one.
+            // The held bytes are one request's, with memory for just that one.
             assert!(decoder.memory_bytes() < frame.len() + 4_096, "{}", decoder.memory_bytes());
         }
         assert_eq!(seen, 20);
@@ -772,12 +778,12 @@ mod tests {
         assert!(decoder.memory_bytes() < 2_000, "{}", decoder.memory_bytes());
         let room = decoder.lend().expect("much is missing");
         assert!(room.bytes < 1_000 && decoder.memory_bytes() < 2_000);
-        // Nothing came.
+        // No bytes came.
         decoder.take_back(room.buffer);
         assert_eq!(decoder.missing(), 1_000_002);
     }
 
-    /// As `decode_all`, with rooms lent where they can be.
+    /// Decodes chunks as `decode_all` does, with rooms lent where they can be.
     fn decode_lending(chunks: &[&[u8]], limits: &RequestLimits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
         let mut decoder = RequestDecoder::default();
         let mut seen = Vec::new();

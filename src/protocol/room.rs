@@ -1,22 +1,23 @@
-//! Where the rest of a large message is received: into its own memory, behind what has come of it, and not into a buffer that it would
-//! be copied out of.
+//! Room for the rest of a large message: it is received into the message's own buffer, behind the bytes
+//! already there, and not into a buffer that it would have to be copied out of.
 
-/// Of what has come of a message, so many times as much is given for the rest: who only announces something large is given
-/// little, and whoever sends it has it moved seldom.
+/// Most room that is given at once, as a multiple of the bytes that have come: a client that only announces
+/// something large gets little memory, and one that sends it has it moved seldom.
 const GROWTH_MAX: usize = 16;
 
-/// A buffer that is lent for that. It is taken back, whatever was received, before anything else that its connection says.
+/// A message's buffer, lent out to receive into. It must be taken back, whatever was received, before any
+/// other bytes of its connection.
 #[derive(Debug)]
 pub struct Room {
-    /// What has come of the message.
+    /// Bytes of the message that have come.
     pub buffer: Vec<u8>,
-    /// So many bytes may be received behind it; there is memory for them.
+    /// Number of bytes that may be received behind those in `buffer`, which has the capacity for them.
     pub bytes: usize,
 }
 
 impl Room {
-    /// Takes a buffer, with room behind what has come for as much of what is missing as is given at once; or leaves it where it is, if
-    /// that is nothing.
+    /// Takes the buffer, with room behind its bytes for as many of the missing ones as are given at once.
+    /// `None`, and the buffer stays, if that is nothing.
     pub fn in_buffer(buffer: &mut Vec<u8>, missing: usize) -> Option<Self> {
         let bytes = given(buffer.len(), missing);
         if bytes == 0 {
@@ -27,17 +28,18 @@ impl Room {
     }
 }
 
-/// Makes room behind what is held for so many bytes that have come, and for what is given of those that will still be missing then.
+/// Reserves room for `bytes` that have come, and for what is given of those that will still be missing then.
 pub fn expect(buffer: &mut Vec<u8>, bytes: usize, missing: usize) {
     grow(buffer, bytes + given(buffer.len() + bytes, missing));
 }
 
-/// How much is given at once, where so many bytes have come.
+/// Returns the room that is given at once, where `come` bytes have come.
 fn given(come: usize, missing: usize) -> usize {
     missing.min(come.saturating_mul(GROWTH_MAX))
 }
 
-/// Just as much as is wanted where that is most of it; otherwise as vectors grow, so that many small steps move no byte often.
+/// Reserves just the bytes wanted where those are most of the buffer; otherwise grows as vectors do, so that
+/// many small steps do not move the bytes each time.
 fn grow(buffer: &mut Vec<u8>, bytes: usize) {
     if bytes >= buffer.len() {
         buffer.reserve_exact(bytes);

@@ -1,4 +1,4 @@
-//! Where a key lives: key to slot, slot to the core that is its home and to the backend that stores it.
+//! Routing of a key: from its slot to its home core and to the backend that stores it.
 //!
 //! ```text
 //!   slots     0 ─────────────────────────────── 16383
@@ -24,40 +24,42 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Spreads the slots over this many shards and backends.
+    /// Creates the map that spreads the slots over this many shards and backends, at least one of each.
     pub fn new(shards: u16, backends: u16) -> Self {
         assert!(shards > 0 && backends > 0, "a topology has at least one shard and one backend");
         Self { shards, backends }
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     pub fn shards(&self) -> u16 {
         self.shards
     }
 
-    /// How many backends there are.
+    /// Returns the number of backends.
     pub fn backends(&self) -> u16 {
         self.backends
     }
 
-    /// All backends.
+    /// Returns all backends.
     pub fn all_backends(&self) -> impl Iterator<Item = BackendId> + use<> {
         (0..self.backends).map(BackendId)
     }
 
-    /// The backend of a slot: contiguous ranges, as Redis Cluster deals them out.
+    /// Returns the backend of a slot: contiguous ranges, as Redis Cluster deals them out.
     pub fn backend_of(&self, slot: u16) -> BackendId {
         BackendId(range_of(slot, self.backends))
     }
 
-    /// The home core of a slot: contiguous ranges too. So they line up with those of backends: a core talks to the few backends
-    /// that its range touches, and what it receives leaves in few pieces.
+    /// Returns the home core of a slot. Cores own contiguous ranges too, which line up with those of
+    /// backends: a core talks to the few backends that its range touches, and the requests it receives leave
+    /// in few pieces.
     pub fn home_of(&self, slot: u16) -> ShardId {
         ShardId(range_of(slot, self.shards))
     }
 }
 
-/// Which of so many contiguous ranges a slot is in. They differ in size by one at most.
+/// Returns the index of the range, of `ranges` contiguous ones, that a slot is in. Ranges differ in size by
+/// at most one.
 fn range_of(slot: u16, ranges: u16) -> u16 {
     debug_assert!(slot < SLOTS);
     (u32::from(slot) * u32::from(ranges) / u32::from(SLOTS)) as u16
@@ -106,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Names that count up are what people give their keys. They must not gather on one core.
+    /// Keys are often names that count up, which must not gather on one core.
     #[test]
     fn names_in_a_row_are_spread_evenly() {
         for shards in [2, 3, 4, 8] {

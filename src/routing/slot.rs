@@ -1,9 +1,9 @@
-//! Key to slot: CRC16 over the key or its `{tag}`, as Redis Cluster does.
+//! Hash slot of a key: CRC16 over the key or its `{tag}`, as Redis Cluster does.
 
 use crate::values::limits::SLOTS;
 
-/// CRC-16/XMODEM. Table `n` is the effect of a byte that is followed by `n` zero bytes, so that eight bytes can be looked
-/// up at once and do not wait for each other.
+/// Tables of CRC-16/XMODEM. Table `n` is the effect of a byte that is followed by `n` zero bytes, so that
+/// eight bytes can be looked up at once and do not wait for each other.
 static TABLES: [[u16; 256]; 8] = {
     let mut tables = [[0_u16; 256]; 8];
     let mut byte = 0;
@@ -30,21 +30,23 @@ static TABLES: [[u16; 256]; 8] = {
     tables
 };
 
-/// The slot of a key.
+/// Returns the hash slot of a key.
 pub fn slot_of(key: &[u8]) -> u16 {
     crc16(tag_of(key)) % SLOTS
 }
 
-/// What is hashed: the text between the first `{` and the next `}` if there is any, else the whole key.
+/// Returns the bytes that are hashed: the text between the first `{` and the next `}` if there is any, else
+/// the whole key.
 fn tag_of(key: &[u8]) -> &[u8] {
     if has_brace(key) { tag_within(key) } else { key }
 }
 
-/// Whether there is a `{` in it. Most keys have none, and eight bytes are looked at together.
+/// True if a key contains `{`. Most keys do not, so eight bytes are looked at together.
 fn has_brace(key: &[u8]) -> bool {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let (chunks, rest) = key.as_chunks::<8>();
-    // A byte that is `{` becomes zero, and only behind a zero does the subtraction reach the high bit of one below 0x80.
+    // A byte that is `{` becomes zero, and only behind a zero does the subtraction reach the high bit of one
+    // below 0x80.
     let found = chunks.iter().fold(0, |found, chunk| {
         let bytes = u64::from_le_bytes(*chunk) ^ (ONES * 0x7b);
         found | (bytes.wrapping_sub(ONES) & !bytes & (ONES * 0x80))
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis_cluster() {
-        // From `CLUSTER KEYSLOT`.
+        // Slots by `CLUSTER KEYSLOT`.
         for (key, slot) in [("123456789", 12739), ("foo", 12182), ("bar", 5061), ("", 0), ("user1000", 3443)]
         {
             assert_eq!(slot_of(key.as_bytes()), slot, "{key}");

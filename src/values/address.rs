@@ -1,13 +1,13 @@
-//! Where servers are.
+//! Addresses of servers.
 
 use std::fmt;
 
-/// Where a server is. The name is looked up by whoever connects.
+/// Address of a server. A name is resolved by the code that connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddress {
-    /// A name or an address, without brackets.
+    /// Name or IP address, an IPv6 address without brackets.
     pub host: String,
-    /// Its port.
+    /// TCP port of the server.
     pub port: u16,
 }
 

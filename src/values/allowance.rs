@@ -1,74 +1,75 @@
-//! What cores and the control executor tell each other about quotas.
+//! Messages about quotas between cores and the control executor.
 
 use std::time::Duration;
 
 use super::{MicroUnits, ShardId, TenantId, Timestamp, Usage};
 
-/// A token bucket, by a hash of whose it is: the same on every core, and in every version of the quota file.
+/// Identity of a token bucket, a hash of its owner: the same on every core, and in every version of the quota
+/// file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketId(pub u64);
 
 impl BucketId {
-    /// Everybody's, which is no hash.
+    /// The bucket of all requests together, whose id is no hash.
     pub const GLOBAL: Self = Self(0);
 }
 
-/// So much comes in, and so much may gather.
+/// Rate and burst of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capacity {
-    /// Request units per second, which are millionths per microsecond.
+    /// Request units that come in per second; the same number as millionths per microsecond.
     pub ru_per_second: u64,
-    /// Millionths that may gather.
+    /// Most millionths of a request unit that the bucket holds.
     pub burst: MicroUnits,
 }
 
 impl Capacity {
-    /// What one second brings.
+    /// Returns the millionths of a request unit that come in within a second.
     pub const fn second(&self) -> MicroUnits {
         self.ru_per_second.saturating_mul(1_000_000)
     }
 
-    /// What comes in meanwhile, whatever may gather.
+    /// Returns the millionths of a request unit that come in within `meanwhile`, without regard to the burst.
     pub const fn comes_in(&self, meanwhile: Duration) -> MicroUnits {
         self.ru_per_second.saturating_mul(meanwhile.as_micros() as u64)
     }
 
-    /// A part of it, for whoever only estimates: no less than 1 per second, and no burst of nothing.
+    /// Returns a part of the capacity: at least 1 request unit per second and a burst of at least 1.
     #[must_use]
     pub fn scaled(&self, part: Part) -> Self {
         Self { ru_per_second: part.of(self.ru_per_second).max(1), burst: part.of(self.burst).max(1) }
     }
 
-    /// Microseconds until so many millionths have come in.
+    /// Returns the microseconds until `amount` (in millionths of a request unit) has come in, rounded up.
     pub const fn micros_for(&self, amount: MicroUnits) -> u64 {
         amount.div_ceil(self.ru_per_second)
     }
 }
 
-/// A part of a quota, in billionths: what one of several weirs may give out of it.
+/// A part of a quota, in billionths: the amount that one of several weirs of a fleet may give out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part(u32);
 
 impl Part {
-    /// All of it.
+    /// The whole quota.
     pub const WHOLE: Self = Self(1_000_000_000);
 
-    /// So many billionths; all of it, if they are more.
+    /// Creates a part in billionths, at most the whole.
     pub const fn of_billionths(billionths: u64) -> Self {
         if billionths < Self::WHOLE.0 as u64 { Self(billionths as u32) } else { Self::WHOLE }
     }
 
-    /// One of so many equal parts.
+    /// Creates one of `parts` equal parts.
     pub const fn even(parts: u64) -> Self {
         Self((Self::WHOLE.0 as u64 / if parts == 0 { 1 } else { parts }) as u32)
     }
 
-    /// In billionths.
+    /// Returns the part in billionths.
     pub const fn billionths(self) -> u64 {
         self.0 as u64
     }
 
-    /// So much of an amount, rounded down.
+    /// Returns this part of an amount, rounded down.
     pub const fn of(self, amount: u64) -> u64 {
         if self.0 == Self::WHOLE.0 {
             return amount;
@@ -76,72 +77,77 @@ impl Part {
         (amount as u128 * self.0 as u128 / Self::WHOLE.0 as u128) as u64
     }
 
-    /// As a number from 0 to 1.
+    /// Returns the part as a number from 0 to 1.
     pub fn ratio(self) -> f64 {
         f64::from(self.0) / f64::from(Self::WHOLE.0)
     }
 }
 
-/// What one core tells about one bucket: what happened since it last did.
+/// Report of one core about one bucket: the events since its last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Which bucket.
+    /// The bucket that the report is about.
     pub bucket: BucketId,
-    /// How large it is, in the version of the quotas that the core goes by.
+    /// Rate and burst of the bucket, in the version of the quotas that the core uses.
     pub capacity: Capacity,
-    /// What was asked for lately in one period, whether it was granted or not.
+    /// Amount asked for lately in one period, whether it was granted or not.
     pub wanted: MicroUnits,
-    /// What was asked for in the period that this is the end of: nothing if it goes on, so that none is told twice.
+    /// Amount asked for in the period that this report ends; 0 in a report within a period, so that none is
+    /// counted twice.
     pub asked: MicroUnits,
-    /// What was spent; below zero where more came back than was spent.
+    /// Amount spent; negative where more came back than was spent.
     pub spent: i64,
-    /// Requests cost so much more than was taken for them, which is a part of that. Told of everybody's bucket only.
+    /// Part of `spent` by which requests cost more than was taken for them. Set for the bucket of all
+    /// requests only.
     pub surprise: MicroUnits,
-    /// What the core does not need, and gives back.
+    /// Amount that the core does not need and gives back.
     pub returned: MicroUnits,
-    /// What it spent beyond its allowance, and has not got back.
+    /// Amount spent beyond the core's allowance and not covered since.
     pub owed: MicroUnits,
-    /// What a request needs that waits for the answer; zero if none does.
+    /// Amount that a waiting request needs; 0 if none waits for the answer.
     pub needed: MicroUnits,
-    /// The largest recent cost: less than this is of no use.
+    /// The largest recent cost: an allowance below it is of no use.
     pub lump: MicroUnits,
 }
 
-/// What it is told in return.
+/// Answer of the control executor to a [`Demand`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Which bucket.
+    /// The bucket that the grant is about.
     pub bucket: BucketId,
-    /// What may be spent more; where the core spent more than it had, that debt is taken over and is in here too.
+    /// Amount that may be spent in addition. Where the core spent more than it had, the pool takes that debt
+    /// over and it is in here too.
     pub amount: i64,
-    /// All that may be spent then, as far as the pool knows.
+    /// Amount that the core's allowance comes to then, as far as the pool knows.
     pub holds: MicroUnits,
-    /// What is left for others, and for later.
+    /// Level of the pool after the grant, for other cores and for later.
     pub level: i64,
-    /// When that was. What was granted is good for a lease from here.
+    /// Time of the grant, from which it is good for a lease.
     pub at: Timestamp,
-    /// The core's part of what comes in, in 65,536ths.
+    /// The core's share of what comes in, in 65,536ths.
     pub share: u32,
-    /// The part of the quota that all cores of this process have together.
+    /// Part of the quota that all cores of this process have together.
     pub part: Part,
-    /// There was not enough for requests of this cost, or a larger one; zero if for none at all.
+    /// Least cost for which there was not enough (0 if there was nothing at all); `None` if there was enough
+    /// for all.
     pub dry_from: Option<MicroUnits>,
 }
 
-/// All that one core tells at once.
+/// Report of one core about all its buckets.
 #[derive(Debug)]
 pub struct Report {
-    /// Which core.
+    /// The core.
     pub shard: ShardId,
-    /// The version of the quotas it goes by.
+    /// The version of the quotas that the core uses.
     pub version: u64,
-    /// Its buckets. If there are any, the report is answered.
+    /// The core's buckets. If there are any, the report is answered.
     pub demands: Vec<Demand>,
-    /// What became of tenants' requests since the last report.
+    /// Metering of tenants' requests since the last report.
     pub usage: Vec<(TenantId, Usage)>,
 }
 
-/// How long a grant is good for, and how long a core waits for an answer before it goes on alone.
+/// Returns the time for which a grant is good (five periods), after which a core without answer goes on
+/// alone.
 pub const fn lease_of(period: Duration) -> Duration {
     const PERIODS: u64 = 5;
     Duration::from_nanos(period.as_nanos() as u64 * PERIODS)

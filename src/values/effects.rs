@@ -1,41 +1,43 @@
-//! What deciding code asks of the world: sockets opened, closed, read from or not.
+//! Actions that deciding code asks of the runtime: sockets opened, closed, read from or not.
 
 use super::{BackendId, ClientId, ConnectionId};
 
-/// Whom a socket belongs to.
+/// Owner of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// A client.
     Client(ClientId),
-    /// A connection to a backend; the number tells its sockets apart.
+    /// A connection to a backend; the number tells its successive sockets apart.
     Link(ConnectionId, u32),
 }
 
-/// Why a connection is no more.
+/// Reason why a connection is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The other side ended it, or was never there: it does nothing more of what it had not read.
+    /// The other side ended the connection, or was never there: it carries out nothing more of what it had
+    /// not read.
     ByPeer,
-    /// It failed on the way: the other side may not know yet.
+    /// The connection failed on the way: the other side may not know yet, and may still carry out what it
+    /// received.
     OnTheWay,
 }
 
-/// What is to be done in the world.
+/// Action that the runtime is to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Open a socket to a backend and say whether it is connected or lost.
+    /// Opens a socket to a backend, and reports whether it is connected or lost.
     Connect {
-        /// Whose socket it will be.
+        /// Owner of the new socket.
         owner: Owner,
-        /// Where to.
+        /// The backend to connect to.
         backend: BackendId,
     },
-    /// Close a socket. Nothing more is to be told about it, except that a segment under way comes back.
+    /// Closes a socket. Nothing more is reported about it, except that a segment under way comes back.
     Close(Owner),
-    /// The same, and what has not left this machine yet is dropped.
+    /// Closes a socket and drops the output that has not left this machine yet.
     Reset(Owner),
-    /// Stop reading from a socket, because what it sends has no room.
+    /// Stops reading from a socket, because there is no room for its input.
     PauseReading(Owner),
-    /// Read on.
+    /// Resumes reading from a socket.
     ResumeReading(Owner),
 }

@@ -1,9 +1,9 @@
-//! Bytes as text.
+//! Bytes written as text.
 
 use std::fmt::Write as _;
 
-/// Any bytes as text from which they can be read again: printable ASCII is itself, a backslash is two, and every other byte is `\x` and
-/// two hexadecimal digits.
+/// Writes any bytes as text from which they can be read again: printable ASCII as itself, a backslash as two,
+/// and every other byte as `\x` and two hexadecimal digits.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {

@@ -1,26 +1,27 @@
-//! Names of things that live in arrays. Each is an index with a type, so that they cannot be mixed up.
+//! Ids of things that live in arrays. Each is an index with a type of its own, so that they cannot be mixed
+//! up.
 
-/// A shard: one core's partition of everything.
+/// Id of a shard: one core's executor and everything that it owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardId(pub u16);
 
-/// A store behind weir, as listed by `--storage`.
+/// Id of a backend: a store behind weir, as listed by `--storage`, or a node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(pub u16);
 
-/// A client connection of one shard. The generation tells a reused index apart from its former owner.
+/// Id of a client connection of one shard. The generation tells a reused index apart from its former owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId {
     /// Place in the shard's table.
     pub index: u32,
-    /// How often that place was given away before.
+    /// Number of times that the place was given away before.
     pub generation: u32,
 }
 
-/// A connection to a backend, of one shard: an index into its fixed table.
+/// Id of one shard's connection to a backend: an index into its fixed table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 
-/// A tenant, as listed in the quota file. Good for one version of that file only.
+/// Id of a tenant, as listed in the quota file. Valid for one version of that file only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TenantId(pub u16);

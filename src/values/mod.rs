@@ -1,4 +1,5 @@
-//! Plain values that every room may name: time, ids, limits, chance, spare things. No behaviour beyond arithmetic and keeping.
+//! Plain values that every room may name: time, ids, limits, chance, spare buffers. No behaviour beyond
+//! arithmetic and keeping.
 
 pub mod address;
 pub mod allowance;

@@ -1,20 +1,20 @@
-//! Chance from a seed: the one generator of the code base. What a seed gives is the same on every machine and in every
-//! version, so a simulation, a load and a scripted store can be run again. Nobody may be kept from guessing it: what has
-//! to be secret comes from the system (`runtime/server.rs`).
+//! Random numbers from a seed: the one generator of the code base. A seed gives the same numbers on every
+//! machine and in every version, so a simulation, a load and a scripted store can be run again. It can be
+//! guessed: secret numbers come from the system (`runtime/server.rs`).
 
-/// splitmix64 (Steele, Lea and Flood, 2014): one addition and three mixing steps.
+/// Random number generator splitmix64 (Steele, Lea and Flood, 2014): one addition and three mixing steps.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The sequence of a seed.
+    /// Creates the sequence of a seed.
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// Sixty-four random bits.
+    /// Returns sixty-four random bits.
     pub const fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -23,45 +23,45 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not zero. By multiplication instead of a remainder; how uneven that is stays
-    /// below `bound` in 2^64.
+    /// Returns a number below `bound`, which is not zero. By multiplication instead of a remainder; how
+    /// uneven that is stays below `bound` in 2^64.
     pub fn below(&mut self, bound: u64) -> u64 {
         debug_assert!(bound > 0, "no number is below zero");
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// The index of one of `length` things; there is one at least.
+    /// Returns a random index below `length`, which is at least 1.
     pub fn index(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
-    /// One of them; there is one at least.
+    /// Returns a random element of a slice, which is not empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.index(from.len())]
     }
 
-    /// True this often in a thousand.
+    /// Returns true with a probability of `often` in a thousand.
     pub fn per_mille(&mut self, often: u64) -> bool {
         self.below(1000) < often
     }
 
-    /// A number from 0 to 1, without 1.
+    /// Returns a number from 0 to 1, without 1.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
-    /// An exponentially distributed number with mean 1.
+    /// Returns an exponentially distributed number with mean 1.
     pub fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
     }
 
-    /// A sequence of its own: what is drawn from it does not disturb this one, and it may be used while the owner of
-    /// this one is borrowed.
+    /// Creates a sequence of its own: drawing from it does not disturb this one, and it may be used while the
+    /// owner of this one is borrowed.
     #[must_use]
     pub const fn fork(&mut self) -> Self {
         Self::new(self.bits())
@@ -72,7 +72,8 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// The reference implementation's first numbers: a seed that was written down must go on meaning the same run.
+    /// First numbers of the reference implementation: a seed that was written down must go on meaning the
+    /// same run.
     #[test]
     fn a_seed_gives_what_it_gives_everywhere() {
         let mut random = Random::new(1_234_567);

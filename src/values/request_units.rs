@@ -1,46 +1,46 @@
-//! The currency: request units, counted in millionths.
+//! Request units, weir's currency, counted in millionths.
 
 use super::limits::PRICE_MAX;
 
-/// Millionths of a request unit. A quota of N units per second is N millionths per microsecond.
+/// Amount in millionths of a request unit. A quota of N units per second is N millionths per microsecond.
 pub type MicroUnits = u64;
 
-/// One request unit.
+/// One request unit, in millionths.
 pub const UNIT: MicroUnits = 1_000_000;
 
-/// An amount where it is counted with a sign, because it may be owed. What does not fit stays at the most that does.
+/// Converts an amount to a signed one, because it may be owed. Saturates.
 pub const fn signed(amount: MicroUnits) -> i64 {
     if amount > i64::MAX as u64 { i64::MAX } else { amount as i64 }
 }
 
-/// What one request costs. Whatever a client sends and a store answers, it is no more than [`PRICE_MAX`], so it can be
-/// counted with a sign, and is never one that fills a bucket.
+/// Price of one request, at most [`PRICE_MAX`] whatever a client sends and a store answers. So it fits a
+/// signed number and never fills a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Price(MicroUnits);
 
 impl Price {
-    /// Nothing.
+    /// Price of nothing.
     pub const ZERO: Self = Self(0);
 
-    /// That much, or the most that a request may cost.
+    /// Creates a price, at most [`PRICE_MAX`].
     #[inline]
     pub const fn new(amount: MicroUnits) -> Self {
         Self(if amount > PRICE_MAX { PRICE_MAX } else { amount })
     }
 
-    /// In millionths of a request unit.
+    /// Returns the price in millionths of a request unit.
     #[inline]
     pub const fn micro(self) -> MicroUnits {
         self.0
     }
 
-    /// The same with a sign, which is never below zero.
+    /// Returns the price as a signed number, which is never below zero.
     #[inline]
     pub const fn signed(self) -> i64 {
         self.0 as i64
     }
 
-    /// What is missing to it.
+    /// Returns by how much this price exceeds another; 0 if it does not.
     #[inline]
     pub const fn beyond(self, other: Self) -> MicroUnits {
         self.0.saturating_sub(other.0)
@@ -49,22 +49,22 @@ impl Price {
 
 const _: () = assert!(PRICE_MAX <= i64::MAX as u64);
 
-/// What each term weighs.
+/// Prices of the terms that a request's price is the sum of, in millionths of a request unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// Any request.
+    /// Price of any request.
     pub base: MicroUnits,
-    /// A request that weir answers from memory, instead of `base`.
+    /// Price of a request that weir answers from memory, instead of `base`.
     pub hit: MicroUnits,
-    /// 1,024 bytes of the request.
+    /// Price of 1,024 bytes of the request.
     pub kib_in: MicroUnits,
-    /// 1,024 bytes of the reply.
+    /// Price of 1,024 bytes of the reply.
     pub kib_out: MicroUnits,
-    /// One row of the reply, or one key of a request that reads several.
+    /// Price of one row of the reply, or one key of a request that reads several.
     pub row: MicroUnits,
-    /// One key of a request that writes several.
+    /// Price of one key of a request that writes several.
     pub key: MicroUnits,
-    /// A millisecond beyond what such requests usually take.
+    /// Price of a millisecond beyond what such requests usually take.
     pub latency_ms: MicroUnits,
 }
 

@@ -1,23 +1,24 @@
-//! Things kept to be used again: as many as are in use, and no more for long.
+//! Spare objects kept for reuse: as many as are in use, and no more for long.
 
 use std::collections::VecDeque;
 
-/// A stack of spare things. What was not needed since it was tidied last is let go, half of it each time.
+/// A stack of spare objects. Each call of [`Spares::tidy`] drops half of those that were not needed since the
+/// last call.
 #[derive(Debug)]
 pub struct Spares<T> {
     kept: Vec<T>,
     most: usize,
-    /// The fewest that there were since then.
+    /// The fewest objects in the stack since the last tidying.
     unused: usize,
 }
 
 impl<T> Spares<T> {
-    /// None yet, and never more than so many.
+    /// Creates an empty stack that keeps at most `most` objects.
     pub fn new(most: usize) -> Self {
         Self { kept: Vec::new(), most, unused: 0 }
     }
 
-    /// One of them.
+    /// Takes a spare object, if there is one.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let spare = self.kept.pop();
@@ -25,19 +26,20 @@ impl<T> Spares<T> {
         spare
     }
 
-    /// Is there room for one more?
+    /// True if the stack has room for one more object.
     pub fn has_room(&self) -> bool {
         self.kept.len() < self.most
     }
 
-    /// Keeps one more, if there is room.
+    /// Keeps an object for reuse, or drops it if there is no room.
     pub fn push(&mut self, spare: T) {
         if self.has_room() {
             self.kept.push(spare);
         }
     }
 
-    /// Lets go of half of what was not needed since the last time. False once nothing is left to let go of.
+    /// Passes half of the objects that were not needed since the last time to `let_go`. False once the stack
+    /// is empty.
     pub fn tidy(&mut self, let_go: impl FnMut(T)) -> bool {
         let surplus = self.unused.div_ceil(2);
         self.kept.drain(..surplus).for_each(let_go);
@@ -49,10 +51,10 @@ impl<T> Spares<T> {
     }
 }
 
-/// Lists up to this length are left alone.
+/// Capacity up to which [`shorten`] leaves a list alone.
 const LIST_KEPT: usize = 64;
 
-/// Shortens a list that is much longer than what stands in it.
+/// Frees memory of a list whose capacity is more than four times its length.
 pub fn shorten<T>(list: &mut VecDeque<T>) {
     if list.capacity() > LIST_KEPT && list.len() < list.capacity() / 4 {
         list.shrink_to((list.len() * 2).max(LIST_KEPT));

@@ -1,19 +1,20 @@
-//! Which version a store has: what clients choose their commands by.
+//! Version of a store, by which clients choose their commands.
 
 use std::fmt;
 
-/// No version is longer, whatever stands behind its numbers.
+/// Longest text that is read as a version, with whatever stands behind its numbers.
 const TEXT_BYTES_MAX: usize = 64;
 
-/// Three numbers, compared from the left.
+/// A version of three numbers, compared from the left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StoreVersion([u16; 3]);
 
 impl StoreVersion {
-    /// What weir and its embedded store are compatible with. Told while no store has told its own.
+    /// The version that weir and its embedded store are compatible with, which clients are told while no
+    /// store has told its own.
     pub const COMPATIBLE: Self = Self([7, 2, 4]);
 
-    /// Reads `7.0.15`; also `7.4` and `8.0.0-rc1`, of which the numbers count. Anything else is no version.
+    /// Reads `7.0.15`; also `7.4` and `8.0.0-rc1`, of which only the numbers count. `None` for anything else.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= TEXT_BYTES_MAX)?;
         let mut parts = text.splitn(3, '.');
@@ -22,7 +23,7 @@ impl StoreVersion {
         Some(Self([major, whole(minor)?, leading(patch)?]))
     }
 
-    /// The version that the text of `INFO` tells, if it does.
+    /// Returns the version in the text of `INFO`, if there is one.
     pub fn in_info(text: &[u8]) -> Option<Self> {
         let told = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"redis_version:"))?;
         Self::parse(told.trim_ascii())
@@ -42,12 +43,12 @@ impl fmt::Display for StoreVersion {
     }
 }
 
-/// A number and nothing else.
+/// Reads a number that has nothing else around it.
 fn whole(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// The number that a text begins with.
+/// Reads the number that a text begins with.
 fn leading(text: &str) -> Option<u16> {
     let end = text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     whole(&text[..end])

@@ -1,27 +1,27 @@
-//! How much a request matters.
+//! Tiers: the importance of a request.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// When there is not enough for all, the last of these goes without first.
+/// Importance of a request. When there is not enough for all, the last tier goes without first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
-    /// Somebody waits for it, and nothing else would do.
+    /// Somebody waits for the reply, and nothing else would do.
     Critical,
-    /// Somebody waits for it.
+    /// Somebody waits for the reply.
     #[default]
     Standard,
-    /// Nobody waits for it, but it must get done.
+    /// Nobody waits for the reply, but the work must get done.
     Batch,
-    /// Nice to have.
+    /// The work may be dropped.
     Sheddable,
 }
 
 impl Tier {
-    /// All of them, the most important first.
+    /// All tiers, the most important first.
     pub const ALL: [Self; 4] = [Self::Critical, Self::Standard, Self::Batch, Self::Sheddable];
 
-    /// The word for it, wherever people write or read one.
+    /// Returns the tier's name, as people write and read it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Critical => "critical",
@@ -38,7 +38,7 @@ impl fmt::Display for Tier {
     }
 }
 
-/// A word that is no tier.
+/// Error for a word that is no tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownTier;
 

@@ -2,64 +2,65 @@
 
 use std::time::Duration;
 
-/// Nanoseconds on the monotonic clock since the process started.
+/// A moment, in nanoseconds on the monotonic clock since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
     /// The start of the process.
     pub const ZERO: Self = Self(0);
-    /// Later than anything that happens.
+    /// A moment later than anything that happens.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A moment this many nanoseconds after the start.
+    /// Creates a moment this many nanoseconds after the start of the process.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// A moment this many milliseconds after the start.
+    /// Creates a moment this many milliseconds after the start of the process.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis * 1_000_000)
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start of the process.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How long ago `earlier` was; nothing if it lies in the future.
+    /// Returns how long ago `earlier` was; zero if it lies in the future.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The same in nanoseconds, where a `Duration` would only be taken apart again.
+    /// Returns how long ago `earlier` was, in nanoseconds: for callers that would only take a `Duration`
+    /// apart again.
     pub const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// This moment and `duration` more.
+    /// Returns the moment `duration` after this one.
     #[must_use]
     pub const fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(duration.as_nanos() as u64))
     }
 
-    /// The moment so long before this one; the start of the process if there was none.
+    /// Returns the moment `duration` before this one, or the start of the process if there was none.
     #[must_use]
     pub const fn before(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(duration.as_nanos() as u64))
     }
 }
 
-/// Both clocks, read together once per turn.
+/// The time on both clocks, read together once per turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// The clock that deadlines and latencies use.
+    /// The monotonic clock, for deadlines and latencies.
     pub monotonic: Timestamp,
     /// Milliseconds since 1970, for key expiry and for people.
     pub unix_ms: u64,
 }
 
-/// A moment as people and programs write it (RFC 3339), from milliseconds since 1970.
+/// Writes a moment, in milliseconds since 1970, as people and programs do (RFC 3339).
 pub fn rfc3339(unix_ms: u64) -> String {
     const SECONDS_PER_DAY: u64 = 86_400;
     let (seconds, millis) = (unix_ms / 1_000, unix_ms % 1_000);
@@ -69,11 +70,11 @@ pub fn rfc3339(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Year, month and day, from days since 1970. Years are counted from March, so that the leap day is the last of its
-/// year, and in whole cycles of 400 years, which all have as many days.
+/// Returns year, month and day from days since 1970. Years are counted from March, so that the leap day is
+/// the last of its year, and in whole cycles of 400 years, which all have as many days.
 fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_PER_CYCLE: u64 = 146_097;
-    // From the first of March of the year 0 to the start of 1970.
+    // Days from the first of March of the year 0 to the start of 1970.
     let days = days + 719_468;
     let (cycle, day_of_cycle) = (days / DAYS_PER_CYCLE, days % DAYS_PER_CYCLE);
     let year_of_cycle =

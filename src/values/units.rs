@@ -9,12 +9,12 @@ use std::time::Duration;
 pub struct Size(pub u64);
 
 impl Size {
-    /// So many times 1,048,576 bytes.
+    /// Creates a size of `count` times 1,048,576 bytes.
     pub const fn mebibytes(count: u64) -> Self {
         Self(count << 20)
     }
 
-    /// The number as an index or a length.
+    /// Returns the number of bytes as an index or a length.
     pub const fn bytes(self) -> usize {
         self.0 as usize
     }
@@ -36,8 +36,9 @@ const SIZE_UNITS: [(&str, u64); 13] = [
     ("tib", 1 << 40),
 ];
 
-/// What is wrong with an amount.
+/// Error text for a size that cannot be read.
 const SIZE_WANTED: &str = "a size is wanted, such as 65536, 64KiB, 16MiB or 1GiB";
+/// Error text for a duration that cannot be read.
 const DURATION_WANTED: &str = "a duration is wanted, such as 500us, 10ms, 1s, 5m or 2h";
 
 impl FromStr for Size {
@@ -61,7 +62,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// A duration with its unit. Only `0` needs none.
+/// Reads a duration with its unit (us, ms, s, m, min, h). Only `0` needs none.
 pub fn duration(text: &str) -> Result<Duration, &'static str> {
     let (number, unit) = split(text);
     let nanos_per_unit = match unit {
@@ -79,7 +80,7 @@ pub fn duration(text: &str) -> Result<Duration, &'static str> {
     scaled(number, nanos_per_unit).map(Duration::from_nanos).ok_or(DURATION_WANTED)
 }
 
-/// A duration above 0.
+/// Reads a duration above 0.
 pub fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     duration(text).and_then(|duration| {
         if duration.is_zero() {
@@ -90,22 +91,22 @@ pub fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     })
 }
 
-/// Millionths of a request unit, written as request units: `0.25`.
+/// Reads request units (`0.25`, at most 1,000,000) and returns millionths.
 pub fn request_units(text: &str) -> Result<u64, &'static str> {
     const UNITS_MAX: u64 = 1_000_000;
     let micro = scaled(text, super::UNIT).filter(|micro| *micro <= UNITS_MAX * super::UNIT);
     micro.ok_or("request units are wanted, such as 1 or 0.25: up to 1000000, with up to 6 places")
 }
 
-/// The number and what follows it, which may be set off by a space.
+/// Splits an amount into its number and its unit, which a space may separate.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
     (&text[..end], text[end..].trim_start())
 }
 
-/// A number with or without a fraction, in units of which each has `scale` parts. No part is lost: a number that
-/// does not come out even is none.
+/// Reads a number with or without a fraction, and returns it times `scale`. `None` if that is not a whole
+/// number, so nothing is rounded.
 fn scaled(number: &str, scale: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let whole: u64 = whole.parse().ok()?;

@@ -1,27 +1,27 @@
-//! What requests came to, in request units, by what became of them.
+//! Metering of requests: request units by the outcome of the request.
 
 use std::fmt;
 
 use super::{MicroUnits, UNIT};
 
-/// What became of a request, as far as metering goes.
+/// Outcome of a request, as far as metering distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageKind {
-    /// It went on to a store.
+    /// The request went on to a store.
     Admitted,
-    /// A quota was used up.
+    /// The request was refused because a quota was used up.
     Throttled,
-    /// It was let go because there was too much to do.
+    /// The request was refused in an overload.
     Shed,
-    /// It was answered without a store.
+    /// The request was answered without a store.
     Cached,
 }
 
 impl UsageKind {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Self; 4] = [Self::Admitted, Self::Throttled, Self::Shed, Self::Cached];
 
-    /// The word for it in metrics and pages.
+    /// Returns the outcome's name in metrics and pages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Admitted => "admitted",
@@ -32,21 +32,21 @@ impl UsageKind {
     }
 }
 
-/// Some requests of one tenant.
+/// Request units of one tenant's requests, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Of those that went on to a store: what they cost in the end.
+    /// Actual cost of the requests that went on to a store.
     pub admitted: MicroUnits,
-    /// Of those that were refused because a quota was used up: what they would have cost.
+    /// Estimated cost of the requests that were refused because a quota was used up.
     pub throttled: MicroUnits,
-    /// Of those that were let go because there was too much to do: what they would have cost.
+    /// Estimated cost of the requests that were refused in an overload.
     pub shed: MicroUnits,
-    /// Of those that were answered without a store: what that cost.
+    /// Cost of the requests that were answered without a store.
     pub cached: MicroUnits,
 }
 
 impl Usage {
-    /// Adds another. What does not fit stays at the most that does.
+    /// Adds another usage; each sum saturates.
     pub fn add(&mut self, other: Self) {
         self.admitted = self.admitted.saturating_add(other.admitted);
         self.throttled = self.throttled.saturating_add(other.throttled);
@@ -54,12 +54,12 @@ impl Usage {
         self.cached = self.cached.saturating_add(other.cached);
     }
 
-    /// Whether there was nothing.
+    /// True if nothing was used or refused.
     pub const fn is_empty(&self) -> bool {
         self.admitted == 0 && self.throttled == 0 && self.shed == 0 && self.cached == 0
     }
 
-    /// The part that came to this end.
+    /// Returns the request units with this outcome.
     pub const fn of(&self, kind: UsageKind) -> MicroUnits {
         match kind {
             UsageKind::Admitted => self.admitted,
@@ -70,19 +70,19 @@ impl Usage {
     }
 }
 
-/// Those of a long time: a day at the largest quota does not fit 64 bits.
+/// Usage over a long time, in 128 bits: a day at the largest quota does not fit 64 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageSum([u128; UsageKind::ALL.len()]);
 
 impl UsageSum {
-    /// Adds some.
+    /// Adds a usage.
     pub fn add(&mut self, usage: Usage) {
         for kind in UsageKind::ALL {
             self.0[kind as usize] += u128::from(usage.of(kind));
         }
     }
 
-    /// Takes some off that were added before.
+    /// Subtracts a usage that was added before.
     pub fn subtract(&mut self, usage: Usage) {
         for kind in UsageKind::ALL {
             let sum = &mut self.0[kind as usize];
@@ -90,17 +90,17 @@ impl UsageSum {
         }
     }
 
-    /// The part that came to this end.
+    /// Returns the request units with this outcome.
     pub const fn of(&self, kind: UsageKind) -> Amount {
         Amount(self.0[kind as usize])
     }
 
-    /// What was taken from the tenant's quota.
+    /// Returns the request units taken from the tenant's quota: admitted and cached.
     pub const fn consumed(&self) -> Amount {
         Amount(self.of(UsageKind::Admitted).0 + self.of(UsageKind::Cached).0)
     }
 
-    /// Everything that was asked for.
+    /// Returns the request units of all outcomes together.
     pub fn asked(&self) -> Amount {
         Amount(self.0.iter().sum())
     }
@@ -114,12 +114,12 @@ impl From<Usage> for UsageSum {
     }
 }
 
-/// So many millionths, which are shown as request units, exactly.
+/// An amount in millionths, which is shown exactly as request units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Amount(pub u128);
 
 impl Amount {
-    /// Nearly the same, where only a part of the digits is wanted.
+    /// Returns the request units as a float, which is close but not exact.
     pub fn as_f64(self) -> f64 {
         self.0 as f64 / UNIT as f64
     }

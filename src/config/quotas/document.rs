@@ -1,4 +1,4 @@
-//! TOML, read so that every complaint names the file, the place, the key, what stands there and what should.
+//! TOML reader whose errors name the file, the place, the key, what stands there and what should.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,22 +9,22 @@ use toml::de::{DeTable, DeValue};
 
 use crate::values::units;
 
-/// What is wrong with a quota file, in one line.
+/// Error in a quota file, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaError {
     file: String,
-    /// Line and column, counted from 1; none where the file could not be read at all.
+    /// Line and column, counted from 1; `None` where the file could not be read at all.
     place: Option<(usize, usize)>,
     problem: String,
 }
 
 impl QuotaError {
-    /// About the file as a whole.
+    /// Creates an error about the file as a whole.
     pub(super) fn of_file(file: &str, problem: String) -> Self {
         Self { file: file.to_owned(), place: None, problem }
     }
 
-    /// About the byte at `at`.
+    /// Creates an error about the byte at `at`.
     pub(super) fn at(file: &str, text: &[u8], at: usize, problem: String) -> Self {
         let before = &text[..at.min(text.len())];
         let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
@@ -33,7 +33,7 @@ impl QuotaError {
         Self { file: file.to_owned(), place: Some((line, column)), problem }
     }
 
-    /// Line and column, counted from 1, if it is about a place in the text.
+    /// Returns line and column, counted from 1, if the error is about a place in the text.
     pub fn place(&self) -> Option<(usize, usize)> {
         self.place
     }
@@ -51,7 +51,7 @@ impl fmt::Display for QuotaError {
 
 impl std::error::Error for QuotaError {}
 
-/// A file's name and text: what is needed to say where something stands.
+/// Name and text of a file, by which errors name their place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Document<'a> {
     pub file: &'a str,
@@ -71,7 +71,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// One table, with the path that leads to it.
+/// A table of the file, with the path that leads to it.
 #[derive(Clone, Debug)]
 pub(super) struct Section<'a> {
     document: Document<'a>,
@@ -80,7 +80,7 @@ pub(super) struct Section<'a> {
     table: &'a DeTable<'a>,
 }
 
-/// A value and where it stands.
+/// A value and its place in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Found<'a, T> {
     section: &'a Section<'a>,
@@ -94,12 +94,12 @@ impl<'a> Section<'a> {
         Self { document, path: String::new(), place: 0..0, table: table.get_ref() }
     }
 
-    /// Complains about the whole section.
+    /// Creates an error about the whole section.
     pub fn error(&self, problem: impl fmt::Display) -> QuotaError {
         self.document.error(self.place.clone(), format!("[{}]: {problem}", self.path))
     }
 
-    /// Complains if there is any key but these.
+    /// Returns an error if the section has any key but these.
     pub fn has_only(&self, keys: &[&str]) -> Result<(), QuotaError> {
         let Some(stranger) = self.table.keys().find(|key| !keys.contains(&key.get_ref().as_ref())) else {
             return Ok(());
@@ -113,7 +113,7 @@ impl<'a> Section<'a> {
         Err(self.document.error(stranger.span(), problem))
     }
 
-    /// A whole number from `least` to `most`.
+    /// Reads a whole number from `least` to `most`.
     pub fn number(
         &'a self,
         key: &'a str,
@@ -128,7 +128,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A number above 0 and up to `most`, which may have a fraction.
+    /// Reads a number above 0 and up to `most`, which may have a fraction.
     pub fn fraction(&'a self, key: &'a str, most: u32) -> Result<Option<Found<'a, f64>>, QuotaError> {
         let wanted = format!("a number above 0 and up to {most} is wanted");
         self.find(key, &wanted, |value| {
@@ -141,7 +141,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A duration up to `most`; 0 needs no unit.
+    /// Reads a duration up to `most`; 0 needs no unit.
     pub fn duration(
         &'a self,
         key: &'a str,
@@ -158,7 +158,7 @@ impl<'a> Section<'a> {
         self.find(key, "true or false is wanted", DeValue::as_bool)
     }
 
-    /// Text that `read` makes something of.
+    /// Reads a text that `read` accepts.
     pub fn text<T>(
         &'a self,
         key: &'a str,
@@ -168,7 +168,7 @@ impl<'a> Section<'a> {
         self.find(key, wanted, |value| read(value.as_str()?))
     }
 
-    /// The same for text that must not be shown.
+    /// Reads a text that `read` accepts and that errors must not show.
     pub fn secret<T>(
         &'a self,
         key: &'a str,
@@ -182,7 +182,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A list of texts.
+    /// Reads a list of texts.
     pub fn texts(
         &'a self,
         key: &'a str,
@@ -203,7 +203,7 @@ impl<'a> Section<'a> {
             .map(Some)
     }
 
-    /// A table inside this one.
+    /// Reads a table inside this one.
     pub fn section(&self, key: &str) -> Result<Option<Section<'a>>, QuotaError> {
         let Some((name, value)) = self.table.get_key_value(key) else { return Ok(None) };
         let path = self.path_of(key);
@@ -218,7 +218,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The names of everything in it.
+    /// Returns the names of all keys in the section.
     pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.table.keys().map(|key| key.get_ref().as_ref())
     }
@@ -250,7 +250,7 @@ impl<'a> Section<'a> {
 }
 
 impl<'a, T> Found<'a, T> {
-    /// Complains about the value without showing it.
+    /// Creates an error about the value without showing it.
     pub fn error(&self, problem: impl fmt::Display) -> QuotaError {
         let path = self.section.path_of(self.key);
         self.section.document.error(self.place.clone(), format!("{path}: {problem}"))
@@ -269,7 +269,7 @@ impl Found<'_, &DeValue<'_>> {
     }
 }
 
-/// How much of a wrong value is repeated.
+/// Most characters of a wrong value that an error repeats.
 const SHOWN_CHARACTERS_MAX: usize = 40;
 
 fn shown(value: &DeValue<'_>) -> String {
@@ -288,7 +288,7 @@ fn shown(value: &DeValue<'_>) -> String {
     }
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins words: `a`, `a and b`, `a, b and c`.
 fn one_of(words: &[&str]) -> String {
     match words {
         [] => String::new(),

@@ -1,4 +1,4 @@
-//! What may stand in a quota file, and what it means.
+//! Reader of quota files: the keys that may stand in one, and their meaning.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn read_tenants(section: &Section<'_>, tenants: &mut Vec<Tenant>) -> Result<(), 
                 "a tenant's name is 1 to {TENANT_NAME_BYTES_MAX} letters, digits, '-', '_' or '.'"
             )));
         }
-        // TOML has no name twice, so only the default, which is the first, can be another one.
+        // TOML has no name twice, so only the default, which is the first, can have the same name.
         if tenants.first().is_some_and(|default| default.name == name) {
             return Err(own.error("[default] is there too, and both mean the clients that name no tenant"));
         }
@@ -122,7 +122,7 @@ fn password(section: &Section<'_>) -> Result<PasswordDigest, QuotaError> {
     }
 }
 
-/// Everything that tenants and the default have in common.
+/// Reads the terms that tenants and the default have in common.
 fn terms(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
     let burst = burst(section)?;
     Ok(Tenant {

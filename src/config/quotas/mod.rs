@@ -1,8 +1,7 @@
-//! Who may use weir, and how much of it: the quota file, checked and immutable.
+//! Quotas: who may use weir, and how much of it, from the quota file; checked and immutable.
 //!
-//! The file is read by [`Quotas::parse`]; reloading it makes a new `Quotas`, and nothing in the old one changes. A
-//! [`TenantId`] is good for the version that gave it, and a tenant is the same tenant in the next version if it has
-//! the same name.
+//! [`Quotas::parse`] reads the file; reloading it makes a new `Quotas`, and nothing in the old one changes. A
+//! [`TenantId`] is valid for the version that gave it; in the next version a tenant is found by its name.
 
 mod document;
 mod file;
@@ -22,78 +21,80 @@ use super::Size;
 use crate::values::limits::{PASSWORD_BYTES_MAX, QUOTA_FILE_BYTES_MAX, USER_NAME_BYTES_MAX};
 use crate::values::{TenantId, Tier};
 
-/// The tenant of clients that name none: those that never authenticate, and those that send only a password.
+/// Name of the tenant of clients that name none: those that never authenticate, and those that send only a
+/// password.
 pub const DEFAULT_TENANT: &str = "default";
 
-/// So many request units per second.
+/// A quota: a rate in request units and its burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// What comes in per second.
+    /// Request units that come in per second.
     pub ru_per_second: u64,
-    /// How many seconds' worth of it may gather while it is not used.
+    /// Burst, as the time for which unused quota gathers.
     pub burst: Duration,
 }
 
-/// What the file says about one user of a tenant.
+/// Terms of one user of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserTerms {
     /// The user's own quota; the tenant's `user_limit` where there is none.
     pub limit: Option<Limit>,
-    /// How much the user's requests matter: never more than the tenant's.
+    /// Tier of the user's requests, never above the tenant's.
     pub tier: Tier,
 }
 
-/// One tenant.
+/// One tenant of the quota file.
 #[derive(Clone, Debug)]
 pub struct Tenant {
-    /// Its name, which is also its user name.
+    /// Name of the tenant, by which clients log in.
     pub name: String,
-    /// May it run what touches everyone: `FLUSHALL`, `KEYS`, `CONFIG` ...
+    /// True if the tenant may run commands that touch everyone: `FLUSHALL`, `KEYS`, `CONFIG` ...
     pub admin: bool,
-    /// Its keys begin with one of these; none means all keys.
+    /// Prefixes of the tenant's keys; none means all keys.
     pub keys: Vec<String>,
-    /// How much its requests matter, unless they say that they matter less.
+    /// Tier of the tenant's requests, unless they ask for a lower one.
     pub tier: Tier,
-    /// How long an answer is of use, unless the request says otherwise.
+    /// Time for which an answer is of use, unless the request says otherwise.
     pub deadline: Option<Duration>,
-    /// While the store of a hot key is away, what was read of the key is told for so long beyond the time that it is kept anyway.
+    /// Time beyond the usual one for which cached replies are given while the store of a hot key is away.
     pub stale_on_error: Duration,
-    /// Its quota; none means no bound.
+    /// Quota of the tenant; `None` means no bound.
     pub limit: Option<Limit>,
-    /// The quota of each user that has none of its own; none means no bound.
+    /// Quota of each user that has none of its own; `None` means no bound.
     pub user_limit: Option<Limit>,
-    /// Connections that it may have; none means the usual share.
+    /// Most connections of the tenant; `None` means the usual share.
     pub clients_max: Option<u32>,
-    /// Its reads may be answered by replicas of a cluster, a little late.
+    /// True if replicas of a cluster may answer the tenant's reads, a little late.
     pub stale_reads: bool,
-    /// The users that the file names. Others exist as soon as somebody signs in as one.
+    /// Users that the file names. Others exist as soon as a client logs in as one.
     pub users: BTreeMap<String, UserTerms>,
     password: Option<PasswordDigest>,
 }
 
-/// Who somebody is, once the password was right.
+/// Identity of a client that has logged in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedIn {
     /// The tenant.
     pub tenant: TenantId,
-    /// The user within it, if one was named.
+    /// The user within the tenant, if one was named.
     pub user: Option<String>,
 }
 
-/// All tenants.
+/// All tenants and their quotas, in one version of the file.
 #[derive(Clone, Debug)]
 pub struct Quotas {
     tenants: Vec<Tenant>,
     by_name: BTreeMap<String, TenantId>,
     strangers: Option<TenantId>,
     global: Option<Limit>,
-    /// The longest of any tenant.
+    /// The longest `stale_on_error` of any tenant.
     stale_on_error_max: Duration,
     version: u64,
 }
 
 impl Quotas {
-    /// What holds without a quota file: one tenant for everybody, which may do everything without bound.
+    /// Returns the quotas without a quota file: one tenant for everybody, which may do everything without
+    /// bound.
     pub fn trusting() -> Self {
         let everybody = Tenant { admin: true, ..Tenant::unlimited(DEFAULT_TENANT) };
         Self::of(vec![everybody], Some(TenantId(0)), None)
@@ -104,7 +105,7 @@ impl Quotas {
         file::read(file, text)
     }
 
-    /// The same for bytes that have yet to prove that they are text.
+    /// Reads the bytes of a quota file, which must be UTF-8.
     pub fn parse_bytes(file: &str, bytes: &[u8]) -> Result<Self, QuotaError> {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::parse(file, text),
@@ -115,26 +116,26 @@ impl Quotas {
         }
     }
 
-    /// Reads a quota file.
+    /// Reads a quota file from disk, at most 64 MiB.
     pub fn load(path: &Path) -> Result<Self, QuotaError> {
         let file = path.display().to_string();
         let bytes = read_bounded(path).map_err(|problem| QuotaError::of_file(&file, problem.to_string()))?;
         Self::parse_bytes(&file, &bytes)
     }
 
-    /// The same quotas under the number that they are put in force with.
+    /// Returns the same quotas with the version under which they are put in force.
     #[must_use]
     pub fn with_version(self, version: u64) -> Self {
         Self { version, ..self }
     }
 
-    /// Which quotas of this process they are: 0 are those of its start, and each that follow have one more. A
+    /// Returns the version of the quotas within this process: 0 at its start, and one more for each reload. A
     /// [`TenantId`] means nothing without it.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Tenants of these names with nothing special about them, for tests.
+    /// Creates tenants of these names with default terms, for tests.
     #[cfg(test)]
     pub(crate) fn with_tenants(names: impl Iterator<Item = String>) -> Self {
         let mut text = String::new();
@@ -149,66 +150,67 @@ impl Quotas {
         Self { tenants, by_name, strangers, global, stale_on_error_max, version: 0 }
     }
 
-    /// The tenant of clients that do not authenticate, if such clients are served.
+    /// Returns the tenant of clients that do not authenticate, if such clients are served.
     pub fn strangers(&self) -> Option<TenantId> {
         self.strangers
     }
 
-    /// The quota of all tenants together; none means no bound.
+    /// Returns the quota of all tenants together; `None` means no bound.
     pub fn global(&self) -> Option<Limit> {
         self.global
     }
 
-    /// The longest that any tenant may be told what is too old, while stores are away.
+    /// Returns the longest `stale_on_error` of any tenant.
     pub fn stale_on_error_max(&self) -> Duration {
         self.stale_on_error_max
     }
 
-    /// One tenant, by an id of this version.
+    /// Returns a tenant by an id of this version.
     pub fn tenant(&self, id: TenantId) -> &Tenant {
         &self.tenants[usize::from(id.0)]
     }
 
-    /// How many tenants there are; never none.
+    /// Returns the number of tenants, which is at least 1.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.tenants.len()
     }
 
-    /// All tenants, in the order of their ids.
+    /// Returns all tenants, in the order of their ids.
     pub fn tenants(&self) -> impl ExactSizeIterator<Item = (TenantId, &Tenant)> {
         self.tenants.iter().enumerate().map(|(index, tenant)| (TenantId(index as u16), tenant))
     }
 
-    /// All tenants whose names come after this one, in the order of their names.
+    /// Returns all tenants whose names come after `name`, in the order of their names.
     pub fn tenants_after(&self, name: &str) -> impl Iterator<Item = (TenantId, &Tenant)> {
         let after = (Bound::Excluded(name), Bound::Unbounded);
         self.by_name.range::<str, _>(after).map(|(_, id)| (*id, self.tenant(*id)))
     }
 
-    /// The tenant of that name.
+    /// Returns the id of the tenant of that name.
     pub fn find(&self, name: &str) -> Option<TenantId> {
         self.by_name.get(name).copied()
     }
 
-    /// Whether reads of any tenant may be answered by replicas.
+    /// True if replicas may answer reads of any tenant.
     pub fn have_stale_reads(&self) -> bool {
         self.tenants.iter().any(|tenant| tenant.stale_reads)
     }
 
-    /// Whether anybody could sign in at all.
+    /// True if any tenant has a password, so that a client could log in.
     pub fn has_passwords(&self) -> bool {
         self.tenants.iter().any(|tenant| tenant.password.is_some())
     }
 
-    /// `AUTH password` and `AUTH tenant[/user] password`. Without a user name it is the default tenant's password.
+    /// Checks `AUTH password` and `AUTH tenant[/user] password`, and returns who has logged in, if the
+    /// password is right. Without a user name it is the default tenant's password.
     pub fn sign_in(&self, username: Option<&[u8]>, password: &[u8]) -> Option<SignedIn> {
         let username = username.unwrap_or(DEFAULT_TENANT.as_bytes());
         let (name, user) = match username.iter().position(|byte| *byte == b'/') {
             Some(slash) => (&username[..slash], Some(&username[slash + 1..])),
             None => (username, None),
         };
-        // The password first: a user name that cannot be must not be told sooner.
+        // The password is checked first: an impossible user name must not be answered sooner.
         let id = self.authenticate(name, password)?;
         let user = match user {
             Some(bytes) => Some(user_name(bytes)?.to_owned()),
@@ -217,7 +219,8 @@ impl Quotas {
         Some(SignedIn { tenant: id, user })
     }
 
-    /// The tenant with that password, if it is the only one. All are looked at, however early one is found.
+    /// Returns the name of the only tenant with that password. Compares with all, however early one matches,
+    /// to take equally long.
     pub fn only_tenant_with(&self, password: &[u8]) -> Option<&str> {
         if password.len() > PASSWORD_BYTES_MAX {
             return None;
@@ -232,8 +235,9 @@ impl Quotas {
         found.filter(|_| count == 1)
     }
 
-    /// The tenant of that name, if that is its password. Takes equally long whether the name or the password was
-    /// wrong, and however much of the password was right. What is too long for a password is none.
+    /// Returns the tenant of that name, if `password` is its own. Takes equally long whether the name or the
+    /// password was wrong, and however much of the password was right. A password beyond 512 bytes is refused
+    /// at once.
     pub fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<TenantId> {
         if password.len() > PASSWORD_BYTES_MAX {
             return None;
@@ -263,12 +267,12 @@ impl Tenant {
         }
     }
 
-    /// How much requests of one of its users matter at most, or of nobody in particular.
+    /// Returns the highest tier for requests of one of the tenant's users, or of no user in particular.
     pub fn tier_of(&self, user: Option<&str>) -> Tier {
         user.and_then(|user| self.users.get(user)).map_or(self.tier, |terms| terms.tier)
     }
 
-    /// The quota of one of its users; none means no bound.
+    /// Returns the quota of one of the tenant's users; `None` means no bound.
     pub fn limit_of(&self, user: &str) -> Option<Limit> {
         self.users.get(user).and_then(|terms| terms.limit).or(self.user_limit)
     }
@@ -284,7 +288,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A name that a user may have: not empty, not endless, and safe to be shown.
+/// Checks a user's name: not empty, at most 256 bytes, without spaces, control characters and slashes.
 pub fn user_name(bytes: &[u8]) -> Option<&str> {
     let name = std::str::from_utf8(bytes).ok()?;
     let strange = |letter: char| letter.is_whitespace() || letter.is_control() || letter == '/';

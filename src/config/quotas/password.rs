@@ -10,7 +10,8 @@ use subtle::ConstantTimeEq;
 pub struct PasswordDigest([u8; 32]);
 
 impl PasswordDigest {
-    /// Compared with where there is no password, so that this takes as long. No text is known to have it.
+    /// Digest to compare with where there is no password, so that this takes as long. No text is known to
+    /// have it.
     pub(super) const NOBODYS: Self = Self([0; 32]);
 
     pub(in crate::config) fn of(password: &str) -> Self {
@@ -21,12 +22,12 @@ impl PasswordDigest {
         Self(Sha256::digest(password).into())
     }
 
-    /// Whether it is the same, in a time that does not depend on how nearly it is.
+    /// True if the digests are equal, in a time that does not depend on how much of them is.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// From 64 hexadecimal digits.
+    /// Reads a digest from 64 hexadecimal digits.
     pub(super) fn from_hex(text: &str) -> Option<Self> {
         let digits: Vec<u8> =
             text.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect::<Option<_>>()?;
@@ -34,7 +35,7 @@ impl PasswordDigest {
         (digits.len() == 64).then(|| bytes.try_into().map(Self).expect("64 digits are 32 bytes"))
     }
 
-    /// Whether the password has this digest, in a time that does not depend on how nearly it has.
+    /// True if the password has this digest, in a time that does not depend on how much is right.
     pub(in crate::config) fn is_of(&self, password: &[u8]) -> bool {
         self.is(&Self::of_bytes(password))
     }

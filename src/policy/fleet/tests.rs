@@ -1,5 +1,5 @@
-//! Fleets of 1 to 1,000 hosts in virtual time, around one store that is a map. What they admit together is a fluid: each host
-//! has a token bucket of its share, and takes what its clients ask for as far as that goes.
+//! Simulation of fleets of 1 to 1,000 hosts in virtual time, around one store that is a map. Admission is a
+//! fluid: each host has a token bucket of its share, and takes its clients' demand as far as that goes.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,21 @@ use crate::values::{Random, UNIT};
 
 const PERIOD: Duration = Duration::from_secs(1);
 const PERIOD_MS: u64 = 1_000;
-/// How fine time is.
+/// Step of the virtual clock, in milliseconds.
 const STEP_MS: u64 = 20;
 const SAMPLED_MS: u64 = 100;
 const QUOTA: u64 = 9_000;
 const BURST_SECONDS: f64 = 1.0;
-/// While demand rises everywhere, what others were asked for is a little older than what a host itself was: for a period
-/// shares come to so much more than the quota, which no formula of this kind can know. In seconds of the quota.
+/// Excess over the quota that is allowed while demand rises everywhere, in seconds of the quota: the others'
+/// demand is a little older than a host's own, so for a period shares add up to more than one, which no
+/// formula of this kind can know.
 const RISING: f64 = 0.05;
 
 fn at(ms: u64) -> Timestamp {
     Timestamp::from_millis(ms)
 }
 
-/// A host alone with what it is answered.
+/// One host, with the store's answers made up by the test.
 struct Rig {
     fleet: Fleet,
     ms: u64,
@@ -49,14 +50,15 @@ impl Rig {
         self.share()
     }
 
-    /// A period in which this host and all others were asked for so much.
+    /// Runs one period in which this host and all others were asked for so many request units; returns the
+    /// host's share.
     fn pass(&mut self, own: u64, others: u64) -> f64 {
         let added = self.ask(own);
         self.total += (added + others) * 1_000;
         self.hear()
     }
 
-    /// With so many others that are known.
+    /// Creates a rig whose host knows of so many others.
     fn among(others: u64) -> Self {
         let mut rig = Self::new();
         rig.others = (0..others).map(|id| (HostId(10 + id), 0)).collect();
@@ -121,7 +123,7 @@ fn what_may_have_been_counted_is_not_sent_again() {
     rig.pass(1_000, 1_000);
     rig.pass(1_000, 1_000);
     assert_eq!(rig.ask(700), 700);
-    // It was counted, and the answer was lost.
+    // The demand was counted, and the answer was lost.
     rig.total += 700_000;
     assert_eq!(rig.ask(1_000), 1_000, "not 1,700");
     rig.total += 1_000_000;
@@ -156,21 +158,21 @@ fn totals_that_fell_start_over() {
     rig.pass(1_000, 1_000);
     rig.pass(1_000, 1_000);
     assert!(close(rig.share(), 0.5));
-    // Emptied: only what was added since is there, which is less than before.
+    // An emptied store has only what was added since, which is less than before.
     rig.total = 0;
     assert!(close(rig.pass(1_000, 0), 0.5), "a share grows by nothing that a lost counter says");
     assert!(close(rig.pass(1_000, 9_000), 0.05 + 0.09));
-    // More than before, but less than was added.
+    // A total above the last one, but by less than was added.
     rig.total -= 500_000;
     assert!(close(rig.pass(1_000, 0), 0.05 + 0.09));
-    // What no counter does.
+    // A total that no counter can have.
     rig.total = 0;
     rig.ask(1_000);
     rig.hear();
     assert!(close(rig.share(), 0.05 + 0.09));
 }
 
-/// No weir adds so much to a counter: thousandths of a request unit.
+/// Addition to a counter that no weir makes, in thousandths of a request unit.
 const ABSURD: u64 = 1_000_000_000_000_000;
 
 #[test]
@@ -234,11 +236,11 @@ fn a_host_lives_while_its_tick_moves_within_three_answers() {
     // An emptied store is filled again before anybody is taken for gone.
     assert_eq!(alive(&mut rig, &[]), 3);
     assert_eq!([10, 11, 12].map(|tick| alive(&mut rig, &moving(tick))), [3, 2, 2]);
-    // No answer says nothing about ticks.
+    // A missing answer says nothing about ticks.
     rig.ms += 1_000_000;
     rig.ask(0);
     assert_eq!(rig.fleet.hosts(), 2);
-    // The entry of who is gone is removed, but not at once.
+    // The entry of a host that is gone is removed, but not at once.
     let mut removed = 0;
     for tick in 21..100 {
         let question = rig.fleet.begin(at(rig.ms));
@@ -259,13 +261,13 @@ fn only_so_many_quotas_are_asked_about_and_the_heaviest_first() {
     assert_eq!(fleet.begin(at(0)).added.len(), FLEET_KEYS_MAX);
     let others: Vec<(HostId, u64)> = (2..=100).map(|id| (HostId(id), 1)).collect();
     fleet.handle_answer(at(0), &others, &[Some(0); FLEET_KEYS_MAX]);
-    // Those that are known to be light are asked about by a hundred hosts as by one.
+    // Light quotas are asked about by a hundred hosts as by one.
     (0..20).for_each(|place| fleet.handle_demand(place * 7, 50 * UNIT));
     let asked = fleet.begin(at(1_000)).added;
     assert_eq!(asked.len(), 20 + FLEET_KEYS_MAX / 100);
     assert!(asked[..20].iter().all(|(place, added)| place % 7 == 0 && *added == 50_000));
     assert!(close(fleet.part(4_999, at(1_000)).ratio(), 0.001), "who asks for less than this needs no key");
-    // More of them than there are keys.
+    // More heavy quotas than there may be keys.
     (0..2_000).for_each(|place| fleet.handle_demand(place, (50 + place as u64 % 2) * UNIT));
     let asked = fleet.begin(at(2_000)).added;
     assert_eq!(asked.len(), FLEET_KEYS_MAX);
@@ -300,7 +302,7 @@ fn phases_are_spread_over_a_period() {
     assert!(tenths.iter().all(|count| (60..140).contains(count)), "{tenths:?}");
 }
 
-/// The store: counters that only grow, and ticks.
+/// The fleet's store: counters that only grow, and ticks.
 #[derive(Default)]
 struct Store {
     ticks: BTreeMap<HostId, u64>,
@@ -329,28 +331,28 @@ struct Host {
     id: HostId,
     fleet: Fleet,
     next_ms: u64,
-    /// On its way back, and when it comes.
+    /// Answer on its way back, with the time of its arrival in milliseconds.
     answer: Option<(u64, Answer)>,
-    /// Request units per second that its clients ask for.
+    /// Demand of the host's clients, in request units per second.
     demand: f64,
     level: f64,
-    /// The store cannot be reached.
+    /// True while the host cannot reach the store.
     cut_off: bool,
-    /// Answers until its share is by demand again: the first after it was cut off is compared with nothing.
+    /// Answers until the host's share follows demand again: the first after a cut is compared with nothing.
     stale: u32,
-    /// Whole units that were not told to the policy yet.
+    /// Demand in request units, less than a whole one, that the policy was not told yet.
     untold: f64,
 }
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Debug, Default)]
 struct Run {
-    /// The most that was admitted in any stretch of time beyond what the bound adds to the burst, in seconds of the quota.
+    /// The most that was admitted in any stretch of time beyond the bound, in seconds of the quota.
     worst: f64,
     admitted: f64,
     commands: u64,
     seconds: f64,
-    /// After each change of demand, seconds until the shares were what they should be.
+    /// Seconds until shares were right, for each change of demand.
     converged: Vec<f64>,
 }
 
@@ -359,13 +361,13 @@ struct World {
     now_ms: u64,
     store: Store,
     hosts: Vec<Host>,
-    /// In thousandths: how often a round trip fails, half of them after the store did it.
+    /// Failing round trips, in thousandths; half of them fail after the store carried them out.
     lost_per_mille: u64,
     delay_max_ms: u64,
-    /// Every tenth of a second: what was admitted, less what came in and what hosts without the store had of it.
+    /// Admitted amount less what came in and what hosts without the store had, every tenth of a second.
     beyond: Vec<f64>,
     balance: f64,
-    /// When hosts came and went.
+    /// Times at which hosts came and went, in milliseconds.
     changes_ms: Vec<u64>,
     run: Run,
 }
@@ -416,7 +418,7 @@ impl World {
         self.changes_ms.push(self.now_ms);
     }
 
-    /// All that is asked for, shared out by weights.
+    /// Sets the demand of all hosts: a total, divided by weights.
     fn demand(&mut self, all: f64, weights: &[f64]) {
         let sum: f64 = weights.iter().sum();
         for (host, weight) in self.hosts.iter_mut().zip(weights) {
@@ -493,7 +495,7 @@ impl World {
         }
     }
 
-    /// How far the shares are from what demand makes them.
+    /// Returns the sum of the differences between shares and what demand makes them.
     fn distance(&self) -> f64 {
         let (count, now) = (self.hosts.len() as f64, at(self.now_ms));
         let claim = |host: &Host| host.demand.min(4.0 * QUOTA as f64);
@@ -505,7 +507,7 @@ impl World {
         off.sum()
     }
 
-    /// Lets time pass until shares are right, and notes how long that took.
+    /// Lets time pass until shares are right, and records how long that took.
     fn converge(&mut self) {
         let started = self.now_ms;
         while self.distance() > 0.05 && self.now_ms < started + 20 * PERIOD_MS {
@@ -514,8 +516,8 @@ impl World {
         self.run.converged.push((self.now_ms - started) as f64 / 1_000.0);
     }
 
-    /// The most that was admitted in any stretch of time, beyond what comes in meanwhile and what the bound
-    /// adds: a period's quota for each change of membership, of which it is felt for some periods.
+    /// Ends the run and computes the most that was admitted in any stretch of time, beyond what comes in and
+    /// what the bound adds: a period's quota for each change of membership, which is felt for some periods.
     fn finish(mut self) -> Run {
         const FELT_MS: u64 = 5 * PERIOD_MS;
         self.run.commands = self.store.commands;
@@ -534,7 +536,7 @@ impl World {
     }
 }
 
-/// A fleet whose clients move about, with a store that is slow and lossy.
+/// Runs a fleet whose clients move between hosts, with a store that is slow and lossy.
 fn shifting(seed: u64, hosts: usize, lost_per_mille: u64, shifts: usize) -> Run {
     let mut world = World::new(seed, hosts);
     world.lost_per_mille = lost_per_mille;
@@ -554,7 +556,7 @@ fn shifting(seed: u64, hosts: usize, lost_per_mille: u64, shifts: usize) -> Run 
     world.finish()
 }
 
-/// The same with hosts that come, go and are cut off, and a store that is emptied.
+/// Runs a fleet as [`shifting`] does, with hosts that come, go and are cut off, and a store that is emptied.
 fn troubled(seed: u64, hosts: usize, events: usize) -> Run {
     let mut world = World::new(seed, hosts);
     world.lost_per_mille = 20;
@@ -602,7 +604,8 @@ fn nor_while_hosts_come_and_go_and_the_store_is_emptied() {
     }
 }
 
-/// The third answer is the first that knows nothing of what was before, and what grows waits for one more.
+/// Shares are right after three to four periods: the third answer is the first without older demand, and
+/// growth waits for one more.
 #[test]
 fn shares_are_right_three_to_four_periods_after_demand_moved() {
     for (hosts, seeds) in [(1, 4), (3, 16), (10, 8), (100, 1)] {
@@ -614,7 +617,7 @@ fn shares_are_right_three_to_four_periods_after_demand_moved() {
     }
 }
 
-/// All of the quota is used by whoever wants it.
+/// The whole quota is used by the hosts that have demand.
 #[test]
 fn a_busy_fleet_admits_its_quota() {
     for hosts in [1, 3, 10, 100] {
@@ -625,12 +628,13 @@ fn a_busy_fleet_admits_its_quota() {
         let before = world.run.admitted;
         world.pass(10 * PERIOD_MS);
         let ratio = (world.run.admitted - before) / (10.0 * QUOTA as f64);
-        // A tenth is dealt out evenly, also to those that want nothing.
+        // A tenth is dealt out evenly, also to hosts without demand.
         assert!((0.89..1.005).contains(&ratio), "{hosts} hosts: {ratio}");
     }
 }
 
-/// The table of `perf/results/fleet.md`: `cargo test --release --lib policy::fleet -- --ignored --nocapture`.
+/// Prints the table of `perf/results/fleet.md`:
+/// `cargo test --release --lib policy::fleet -- --ignored --nocapture`.
 #[test]
 #[ignore = "a table, not a test"]
 fn table() {

@@ -1,20 +1,20 @@
-//! The last panes: how long they were, how much there was, and how much of it makes a key hot.
+//! The last panes (50 ms each): their lengths and loads, and the load that makes a key hot.
 
 use super::HotSettings;
 
-/// Panes that are remembered: two windows of two each.
+/// Number of panes kept: two windows of two panes each.
 pub(super) const PANES: usize = 4;
-/// Windows of two panes.
+/// Window of two panes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
     /// The last two panes.
     Last,
-    /// The two before.
+    /// The two panes before those.
     Before,
 }
 
 impl Window {
-    /// Its part of what was kept by pane, the newest first.
+    /// Returns the window's sum of values that are kept by pane, newest first.
     pub fn sum(self, panes: &[u64; PANES]) -> u64 {
         let [a, b, c, d] = *panes;
         match self {
@@ -24,13 +24,13 @@ impl Window {
     }
 }
 
-/// The newest of what is kept by pane.
+/// Pushes the newest pane's value and drops the oldest.
 pub(super) fn keep(panes: &mut [u64; PANES], newest: u64) {
     panes.rotate_right(1);
     panes[0] = newest;
 }
 
-/// The panes of a core, the newest first.
+/// The panes of a core, newest first.
 #[derive(Debug)]
 pub(super) struct Panes {
     settings: HotSettings,
@@ -43,30 +43,31 @@ impl Panes {
         Self { settings, nanos: [0; PANES], loads: [0; PANES] }
     }
 
-    /// A pane has ended.
+    /// Adds a pane that has ended.
     pub fn end(&mut self, nanos: u64, load: u64) {
         keep(&mut self.nanos, nanos);
         keep(&mut self.loads, load);
     }
 
-    /// How long the newest was.
+    /// Returns the length of the newest pane in nanoseconds.
     pub fn nanos(&self) -> u64 {
         self.nanos[0]
     }
 
-    /// How long a window was, in seconds.
+    /// Returns the length of a window in seconds.
     pub fn seconds(&self, window: Window) -> f64 {
         window.sum(&self.nanos) as f64 / 1e9
     }
 
-    /// So many in a window make a key hot. Rounded down: of requests that come evenly no window has less.
+    /// Returns the number of requests in a window that makes a key hot. Rounded down: of requests that come
+    /// evenly no window has less.
     pub fn hot_from(&self, window: Window) -> u64 {
         self.settings.hot_from(window.sum(&self.nanos), window.sum(&self.loads))
     }
 }
 
 impl HotSettings {
-    /// So many of that load in that time make a key hot.
+    /// Returns the number of requests, of `load` in `nanos`, that makes a key hot.
     pub(super) fn hot_from(&self, nanos: u64, load: u64) -> u64 {
         let by_rate = u128::from(self.least_per_second) * u128::from(nanos) / 1_000_000_000;
         let by_share = u128::from(self.least_share_per_mille) * u128::from(load) / 1_000;

@@ -1,16 +1,18 @@
-//! Keys that are counted one by one: those that are hot, and those that may become it.
+//! Records of keys that are counted one by one: hot keys, and those that may become hot.
 
 use super::{Access, HotId, PANES, Window, keep};
 use crate::values::limits::{HOT_NAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::{MicroUnits, Timestamp};
 
-/// Records of one core. Not more than 200 keys can have a quarter of a fiftieth of the load, in each of two panes.
+/// Most records of one core. Not more than 200 keys can have a quarter of a fiftieth of the load in each of
+/// two panes.
 pub(super) const RECORDS_MAX: usize = 512;
-/// A table of twice as many, so that runs in it are short.
+/// Cells of the hash table: twice as many as records, so that runs in it are short.
 const CELLS: usize = 2 * RECORDS_MAX;
+/// Index that stands for an empty cell.
 const EMPTY: u16 = u16::MAX;
 
-/// A key, or what is kept of it.
+/// A key's name: the whole key, or the start of a long one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyName {
     bytes: Vec<u8>,
@@ -18,22 +20,23 @@ pub struct KeyName {
 }
 
 impl KeyName {
-    /// The key, if it is [whole](Self::is_whole); else how it starts.
+    /// Returns the key, if it is [whole](Self::is_whole); else its start.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How long the key is.
+    /// Returns the length of the key in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Only such keys can be told from others for certain, so others are never cached.
+    /// True if the name is the whole key. Only such keys can be told from others for certain, so others are
+    /// never cached.
     pub fn is_whole(&self) -> bool {
         self.bytes.len() == self.length
     }
 
-    /// In the same memory.
+    /// Stores another key in the same memory.
     fn set(&mut self, key: &[u8]) {
         let kept = if key.len() <= HOT_NAME_BYTES_MAX { key.len() } else { HOT_NAME_BYTES_SHOWN };
         self.bytes.clear();
@@ -42,11 +45,11 @@ impl KeyName {
     }
 }
 
-/// A moving average (EWMA) over a second; a plain mean, until that much is known.
+/// A rate as a moving average (EWMA) over a second; a plain mean until a second is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     per_second: f64,
-    /// Seconds.
+    /// Time of which the rate is known, in seconds, at most 1.
     known: f64,
 }
 
@@ -69,21 +72,21 @@ impl Rate {
     }
 }
 
-/// What became of a key in the pane that has not ended yet.
+/// Requests for a key in the pane that has not ended yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub reads: u64,
     pub writes: u64,
     /// Reads that other cores answered.
     pub elsewhere: u64,
-    /// What it may have had besides, before it was counted.
+    /// Most requests that the key may have had in the pane before it was counted.
     pub error: u64,
-    /// Millionths of a request unit.
+    /// Cost in millionths of a request unit.
     pub cost: MicroUnits,
 }
 
 impl Tally {
-    /// So many requests, of which the last one is known.
+    /// Creates a tally of requests of which only the last one's access is known: all count as such.
     pub fn of(requests: u64, access: Access, error: u64) -> Self {
         let mut tally = Self { error, ..Self::default() };
         *tally.of_access(access) = requests;
@@ -104,16 +107,16 @@ impl Tally {
     }
 }
 
-/// What a key is to this core.
+/// Status of a key's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heat {
-    /// It is counted, and nothing else.
+    /// The key is counted, and not hot.
     Watched,
-    /// Since then; and for so many nanoseconds it has had too little.
+    /// The key is hot since a time, and has had too little load for `cold_for` nanoseconds.
     Hot { since: Timestamp, cold_for: u64 },
 }
 
-/// One key.
+/// The record of one key.
 #[derive(Debug)]
 pub(super) struct Record {
     pub hash: u64,
@@ -121,10 +124,11 @@ pub(super) struct Record {
     pub name: KeyName,
     pub heat: Heat,
     pub tally: Tally,
-    /// By pane: what it may have had at most, and how much of that is not certain.
+    /// Most requests that the key may have had, by pane.
     counts: [u64; PANES],
+    /// Parts of `counts` that are not certain, by pane.
     errors: [u64; PANES],
-    /// Panes that it was counted in.
+    /// Panes in which the key was counted.
     pub panes: u32,
     pub reads: Rate,
     pub writes: Rate,
@@ -159,22 +163,22 @@ impl Record {
         matches!(self.heat, Heat::Hot { .. })
     }
 
-    /// It may have had so much in a window, at most.
+    /// Returns the most requests that the key may have had in a window.
     pub fn count(&self, window: Window) -> u64 {
         window.sum(&self.counts)
     }
 
-    /// By so much the count may be too high.
+    /// Returns by how much [`count`](Self::count) may be too high.
     pub fn error(&self, window: Window) -> u64 {
         window.sum(&self.errors)
     }
 
-    /// And so much at least.
+    /// Returns the fewest requests that the key had in a window.
     pub fn certain(&self, window: Window) -> u64 {
         self.count(window) - self.error(window)
     }
 
-    /// The pane of the tally has ended.
+    /// Ends a pane: moves the tally into the counts and rates.
     pub fn end_pane(&mut self, seconds: f64) {
         let Tally { reads, writes, elsewhere, error, cost } = std::mem::take(&mut self.tally);
         let served = reads.saturating_add(writes).saturating_add(elsewhere);
@@ -187,19 +191,19 @@ impl Record {
         self.cost.learn(cost as f64, seconds);
     }
 
-    /// It is not hot any more, and whoever was told that it is will not be believed.
+    /// Demotes the key. The new generation makes ids that others hold invalid.
     pub fn cool(&mut self) {
         self.heat = Heat::Watched;
         self.generation = self.generation.wrapping_add(1);
     }
 }
 
-/// All records of a core, found by hash. A record that is dropped keeps its memory for the next key.
+/// All records of a core, found by hash. A dropped record keeps its memory for the next key.
 #[derive(Debug)]
 pub(super) struct Records {
     all: Vec<Record>,
     unused: Vec<u16>,
-    /// Places of records, at their hash or behind.
+    /// Hash table of the records' indexes: each at its hash's cell or behind.
     cells: Box<[u16; CELLS]>,
 }
 
@@ -212,14 +216,14 @@ impl Records {
         self.all.len() == self.unused.len()
     }
 
-    /// The record of a key, and where it is.
+    /// Returns the record of a key, with its index.
     #[inline]
     pub fn find(&mut self, hash: u64) -> Option<(u16, &mut Record)> {
         let at = self.place_of(hash)?;
         Some((at, &mut self.all[usize::from(at)]))
     }
 
-    /// What the record of a key is called by others, if it is hot.
+    /// Returns the id of a key, if it is hot.
     #[inline]
     pub fn id_of(&self, hash: u64) -> Option<HotId> {
         let at = self.place_of(hash)?;
@@ -238,7 +242,7 @@ impl Records {
         }
     }
 
-    /// A new record of a key that has none, if there is room.
+    /// Creates a record for a key that has none, if there is room.
     pub fn admit(&mut self, hash: u64, slot: u16, key: &[u8]) -> Option<&mut Record> {
         let at = match self.unused.pop() {
             Some(at) => at,
@@ -256,13 +260,13 @@ impl Records {
         Some(record)
     }
 
-    /// The record with this id, if it is still hot.
+    /// Returns the record with this id, if it is still hot.
     pub fn get_mut(&mut self, id: HotId) -> Option<&mut Record> {
         let record = self.all.get_mut(usize::from(id.index))?;
         (record.is_hot() && record.generation == id.generation).then_some(record)
     }
 
-    /// What the record there is called by others.
+    /// Returns the id of the record at an index.
     #[inline]
     pub fn id(&self, at: u16) -> HotId {
         HotId { index: at, generation: self.all[usize::from(at)].generation }
@@ -280,7 +284,7 @@ impl Records {
         (0..).zip(&mut self.all).filter(|(_, record)| record.is_used)
     }
 
-    /// Drops the records of which this is not true.
+    /// Drops the records for which `keeps` is false.
     pub fn retain(&mut self, mut keeps: impl FnMut(&Record) -> bool) {
         let used = self.all.len() - self.unused.len();
         for (at, record) in (0..).zip(&mut self.all) {

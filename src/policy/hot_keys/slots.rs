@@ -1,12 +1,14 @@
-//! Stage 1: how much each slot had in this pane, and whether it was warm in the last one. Everything passes here.
+//! Stage 1 of the hot-key search, which every request passes: requests of each slot in this pane, and whether
+//! the slot is warm (busy now or in the last pane).
 
-/// A core has a part of the slots, so with four cores or more hardly two of its slots share a counter.
+/// Number of counters. A core has a part of the 16,384 slots, so with four cores or more hardly two of its
+/// slots share a counter.
 const COUNTERS: usize = 4_096;
-/// The highest bit says that the slot is warm from the start of the pane on, however little it has; the others count. So one
-/// comparison tells both, and a request touches one cache line.
+/// The highest bit of a counter: set if the slot is warm from the start of the pane on, however few its
+/// requests. The other bits count. So one comparison tells both, and a request touches one cache line.
 const WARM: u32 = 1 << 31;
 
-/// One counter for each slot of a core.
+/// Counters of the slots of a core.
 #[derive(Debug)]
 pub(super) struct Slots {
     counters: Box<[u32; COUNTERS]>,
@@ -14,21 +16,22 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Nothing was counted yet; slots are warm from this on.
+    /// Creates empty counters; a slot is warm from `warm_at` on.
     pub fn new(warm_at: u64) -> Self {
         Self { counters: Box::new([0; COUNTERS]), warm_at: clamped(warm_at) }
     }
 
-    /// One more. Is the slot warm?
+    /// Counts a request; true if its slot is warm.
     #[inline]
     pub fn count(&mut self, slot: u16) -> bool {
         let counter = &mut self.counters[usize::from(slot) % COUNTERS];
-        // A pane has no 2^31 requests; if it had, a slot would be warm for nothing, or cold until the pane ends.
+        // A pane has no 2^31 requests; if it had, a slot would be warm for nothing, or cold until the pane
+        // ends.
         *counter = counter.wrapping_add(1);
         *counter >= self.warm_at
     }
 
-    /// So much more.
+    /// Adds a weight to a slot's counter, which saturates.
     #[inline]
     pub fn add(&mut self, slot: u16, weight: u64) {
         let counter = &mut self.counters[usize::from(slot) % COUNTERS];
@@ -36,7 +39,8 @@ impl Slots {
         *counter = (*counter & WARM) | sum.min(u64::from(!WARM)) as u32;
     }
 
-    /// At most so many were counted before stage 2 saw any, this one aside.
+    /// Returns the most requests of a slot that stage 2 cannot have seen, because the slot was not warm yet;
+    /// the present one aside.
     pub fn missed(&self, slot: u16) -> u64 {
         match self.counters[usize::from(slot) % COUNTERS] {
             counter if counter & WARM != 0 => 0,
@@ -44,12 +48,13 @@ impl Slots {
         }
     }
 
-    /// All that was counted since the last restart.
+    /// Returns the sum of all counters since the last restart.
     pub fn total(&self) -> u64 {
         self.counters.iter().map(|counter| u64::from(counter & !WARM)).sum()
     }
 
-    /// Counts from nothing. Slots are warm from this on, and those that had so much already are.
+    /// Empties the counters for a new pane. Slots are warm from `warm_at` on; a slot that reached it in the
+    /// last pane is warm at once.
     pub fn restart(&mut self, warm_at: u64) {
         self.warm_at = clamped(warm_at);
         for counter in self.counters.iter_mut() {
@@ -57,12 +62,12 @@ impl Slots {
         }
     }
 
-    /// The slot is warm until the next restart.
+    /// Makes a slot warm until the next restart.
     pub fn keep_warm(&mut self, slot: u16) {
         self.counters[usize::from(slot) % COUNTERS] |= WARM;
     }
 
-    /// So are those that are warm there.
+    /// Makes all slots warm that are warm in `others`.
     pub fn keep_warm_with(&mut self, others: &Self) {
         for (counter, other) in self.counters.iter_mut().zip(others.counters.iter()) {
             *counter |= if *other >= others.warm_at { WARM } else { 0 };

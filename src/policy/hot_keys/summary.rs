@@ -1,30 +1,35 @@
-//! Stage 2: the heaviest keys of a stretch of time, found in one pass (Space-Saving; Metwally, Agrawal and El Abbadi, 2005).
+//! Stage 2 of the hot-key search: the heaviest keys of a stretch of time, found in one pass (Space-Saving;
+//! Metwally, Agrawal and El Abbadi, 2005).
 //!
-//! A newcomer takes the place of the lightest key and the most that it itself may have had. With n places, whoever has more
-//! than an n-th of all is in one of them. The lightest is looked for from where the last one was: counts only rise, so what
-//! is not above the last minimum is one. That is a step or two where a flood replaces keys one after the other, and at worst
-//! a look at all of them, as often as replacements are allowed.
+//! A newcomer takes the place of the lightest key, and its count as the most that the newcomer itself may
+//! have had. With n places, every key with more than an n-th of all requests has a place. The search for the
+//! lightest starts where the last one ended: counts only rise, so a key not above the last minimum is a
+//! lightest. That is a step or two where a flood replaces keys one after the other, and at worst a look at
+//! all places, as often as replacements are allowed.
 
-/// Keys that are counted at once.
+/// Number of keys that are counted at once.
 pub(super) const PLACES: usize = 256;
-/// Keys that may be replaced before the next [`Summary::allow`]. A key with a fiftieth of the load had 25 of the requests that
-/// this takes, and the minimum is 5 then: it stays. Beyond that only what has a place is counted.
+/// Number of keys that may be replaced before the next [`Summary::allow`]; beyond that, only keys with a
+/// place are counted. A key with a fiftieth of the load had 25 of the requests that this takes, and the
+/// minimum is 5 then: it stays.
 pub(super) const REPLACED_MAX: u32 = 4 * PLACES as u32;
 
+/// Heads of the hash table, each with a chain of places.
 const HEADS: usize = 2 * PLACES;
+/// Index that stands for no place.
 const NOBODY: u16 = u16::MAX;
 
-/// What is known of a key.
+/// Count of one key, with its error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
-    /// It had no more.
+    /// Upper bound of the key's count.
     pub count: u64,
-    /// And no less than that without this.
+    /// Part of `count` that is not certain.
     pub error: u64,
 }
 
 impl Counted {
-    /// It had no less.
+    /// Returns the lower bound of the key's count.
     pub fn certain(self) -> u64 {
         self.count - self.error
     }
@@ -34,7 +39,7 @@ impl Counted {
 struct Place {
     hash: u64,
     counted: Counted,
-    /// The next one with the same head.
+    /// The next place with the same head, in the hash table's chain.
     next: u16,
 }
 
@@ -43,7 +48,7 @@ struct Place {
 pub(super) struct Summary {
     heads: Box<[u16; HEADS]>,
     places: Vec<Place>,
-    /// No count is below this.
+    /// Lower bound of all counts.
     least: u64,
     cursor: usize,
     replaced: u32,
@@ -62,8 +67,8 @@ impl Summary {
         }
     }
 
-    /// More of a key, of which at most `missed` were not told while it had no place. Nothing is known of a key for which there
-    /// is none.
+    /// Adds a weight to a key's count. `missed` is the most that was not reported while the key had no place.
+    /// `None` if no place could be freed.
     pub fn add(&mut self, hash: u64, weight: u64, missed: u64) -> Option<Counted> {
         if let Some(found) = self.find(hash) {
             let counted = &mut self.places[found].counted;
@@ -82,7 +87,8 @@ impl Summary {
             self.passed_over += 1;
             return None;
         };
-        // Whatever it had, it had before its slot was warm, or in a place that it lost when it was the lightest.
+        // The newcomer's earlier requests came before its slot was warm, or were counted in a place that it
+        // lost as the lightest.
         let error = missed.max(self.places[place].counted.count);
         let counted = Counted { count: error.saturating_add(weight), error };
         let head = &mut self.heads[head_of(hash)];
@@ -91,12 +97,12 @@ impl Summary {
         Some(counted)
     }
 
-    /// What is known of a key.
+    /// Returns the count of a key, if it has a place.
     pub fn get(&self, hash: u64) -> Option<Counted> {
         self.find(hash).map(|found| self.places[found].counted)
     }
 
-    /// Nobody had anything.
+    /// Forgets all keys.
     pub fn clear(&mut self) {
         if !self.places.is_empty() {
             self.heads.fill(NOBODY);
@@ -105,12 +111,12 @@ impl Summary {
         (self.least, self.cursor) = (0, 0);
     }
 
-    /// Another [`REPLACED_MAX`] keys may be replaced.
+    /// Allows another [`REPLACED_MAX`] replacements.
     pub fn allow(&mut self) {
         self.replaced = 0;
     }
 
-    /// How often a key was not counted because too many had been replaced.
+    /// Returns how often a key was not counted because too many had been replaced.
     pub fn passed_over(&self) -> u64 {
         self.passed_over
     }
@@ -177,7 +183,8 @@ mod tests {
     use crate::values::Random;
 
     proptest! {
-        /// Many keys for few places, some much heavier than others, in chains that are long because the hashes are poor.
+        /// Counts of many keys for few places, some much heavier than others, in long chains because the
+        /// hashes are poor.
         #[test]
         fn a_key_had_what_is_certain_at_least_and_its_count_at_most(
             seed: u64, keys in 1_u64..2_000, weight_max in 1_u64..50, adds in 1_usize..4_000,

@@ -1,12 +1,12 @@
-//! What is done about a slow backend, level by level, and on which level cores agree.
+//! Levels of what is done about a slow backend, and the level that cores agree on.
 
 use std::time::Duration;
 
 use crate::values::{Tier, Timestamp};
 
-/// Of what is refused, one request in so many passes all the same.
+/// Requests of a refused tier of which one passes all the same.
 const PROBES: u32 = 100;
-/// What a core told longer ago than this counts no more.
+/// Age after which a core's proposal counts no more.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// How much of the less important work is held back. Prices in percent of the usual one:
@@ -19,22 +19,22 @@ const FRESH: Duration = Duration::from_secs(2);
 /// | 3 `Shedding` | 300 | refused, but for one request in a hundred |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// None.
+    /// Nothing is held back.
     #[default]
     Steady,
-    /// `sheddable` work costs more.
+    /// `sheddable` work costs 1.5 times as much.
     Strained,
-    /// `batch` work costs more too.
+    /// `sheddable` work costs 3 times as much and `batch` work 1.5 times.
     Overloaded,
-    /// `sheddable` work is refused.
+    /// `sheddable` work is refused and `batch` work costs 3 times as much.
     Shedding,
 }
 
 impl Level {
-    /// All of them, the lowest first.
+    /// All levels, the lowest first.
     pub const ALL: [Self; 4] = [Self::Steady, Self::Strained, Self::Overloaded, Self::Shedding];
 
-    /// What a request of that tier costs, in percent of the usual price.
+    /// Returns the price of a request of that tier, in percent of the usual one.
     pub const fn price_percent(self, tier: Tier) -> u32 {
         match (self, tier) {
             (Self::Strained, Tier::Sheddable) | (Self::Overloaded, Tier::Batch) => 150,
@@ -43,8 +43,8 @@ impl Level {
         }
     }
 
-    /// Is a request of that tier refused? `number` counts those that were asked about: every hundredth passes, so that it is
-    /// noticed when the backend has become quicker.
+    /// True if a request of that tier is refused. `number` counts those that were asked about: every
+    /// hundredth passes, so that it is noticed when the backend has become quicker.
     pub const fn refuses(self, tier: Tier, number: u32) -> bool {
         matches!((self, tier), (Self::Shedding, Tier::Sheddable)) && !number.is_multiple_of(PROBES)
     }
@@ -68,19 +68,21 @@ impl Level {
     }
 }
 
-/// What a core tells the others of a backend.
+/// A core's proposal of a level for one backend, for the other cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// When that was.
+    /// Time of the proposal.
     pub at: Timestamp,
-    /// The level that it would choose.
+    /// The level that the core would choose.
     pub level: Level,
-    /// From how many replies of the last seconds. Whoever saw too few has no say.
+    /// Replies of the last seconds that the proposal is based on, its weight in the vote; a core that saw too
+    /// few has weight 0.
     pub replies: u32,
 }
 
-/// The highest level that cores with half of all replies would choose, or a higher one. A few cores with bad luck decide
-/// nothing, and one that is late itself blames the backend in vain. What all choose when nobody has anything to say is steady.
+/// Returns the highest level that cores with half of all replies would choose, or a higher one. A few cores
+/// with bad luck decide nothing, nor does one core that blames the backend for its own lateness. Without
+/// proposals it is `Steady`.
 pub fn agreed(told: impl IntoIterator<Item = Told>, now: Timestamp) -> Level {
     let mut replies = [0_u64; Level::ALL.len()];
     for one in told {

@@ -7,13 +7,13 @@ const THRESHOLDS: [f64; 3] = [0.7, 0.5, 0.3];
 const POINT: usize = 0;
 const MULTI: usize = 1;
 const SCAN: usize = 3;
-/// What takes longer than this is no sample.
+/// Longest latency that is a sample, in microseconds.
 const MICROS_MAX: u64 = (1 << 26) - 1;
-/// As much company as there can be.
+/// The strongest signs of overload: requests wait, and many are in flight.
 const CROWD: Company = Company { waits: true, in_flight: 1_000 };
 const ALONE: Company = Company { waits: false, in_flight: 1 };
 
-/// A core, its backend and a clock.
+/// One core's latency ratio for a backend, with a clock.
 struct World {
     ratio: LatencyRatio,
     random: Random,
@@ -29,7 +29,8 @@ impl World {
         Self { ratio, random: Random::new(seed), now, started: now, changes: Vec::new() }
     }
 
-    /// So many replies per second for so many seconds, ticks between, and what the time and chance make of a reply.
+    /// Runs replies at a rate per second for some seconds, with a tick every 100 ms; `reply` makes the class
+    /// and the latency of each from the time and chance.
     fn run(
         &mut self,
         seconds: f64,
@@ -65,13 +66,13 @@ impl World {
         assert_eq!(change.is_none(), before == self.ratio.level());
     }
 
-    /// When the level was first as high as this, in the last run.
+    /// Returns when the level first reached `level` in the last run, in seconds.
     fn reached(&self, level: Level) -> Option<f64> {
         self.changes.iter().find(|(_, change)| change.to >= level).map(|(at, _)| *at)
     }
 }
 
-/// Around a millisecond, and one in twenty above 5.
+/// Returns a random latency in microseconds: around 1 ms, and one in twenty above 5 ms.
 fn noise(random: &mut Random) -> f64 {
     let normal = (2.0 * random.exponential()).sqrt() * (std::f64::consts::TAU * random.unit()).cos();
     1_000.0 * normal.exp()
@@ -171,7 +172,7 @@ fn without_company_it_is_none_of_our_business() {
     world.run(60.0, 1_000.0, ALONE, point);
     world.run(120.0, 1_000.0, ALONE, slower(20.0));
     assert!(world.changes.is_empty(), "{:?}", world.changes);
-    // In company it is, and when that has been gone for ten seconds no more.
+    // In company the level rises, and ten seconds after the company has gone it is left.
     world.run(10.0, 1_000.0, CROWD, slower(20.0));
     assert!(world.ratio.level() > Level::Steady);
     world.changes.clear();
@@ -197,12 +198,12 @@ fn without_company_requests_are_refused_no_longer_though_the_level_stays() {
     world.run(10.0, 1_000.0, CROWD, slower(10.0));
     let told = |world: &World| world.ratio.told(world.now).level;
     assert_eq!((world.ratio.level(), told(&world)), (Level::Shedding, Level::Shedding));
-    // What is left of a slice, and a whole one.
+    // The rest of a slice, and a whole one.
     for (company, lasts, wanted) in [(ALONE, 0.5, Level::Overloaded), (CROWD, 0.3, Level::Shedding)] {
         world.run(lasts, 1_000.0, company, slower(10.0));
         assert_eq!((world.ratio.level(), told(&world)), (Level::Shedding, wanted));
     }
-    // Where nothing ever waits, because all goes on at once, more in flight than usual is company too.
+    // Where requests never wait, because all go on at once, more in flight than usual is company too.
     let more = Company { waits: false, in_flight: 5_000 };
     for (company, lasts, wanted) in [(more, 0.5, Level::Shedding), (ALONE, 1.5, Level::Overloaded)] {
         world.run(lasts, 1_000.0, company, slower(10.0));
@@ -240,7 +241,7 @@ fn classes_with_a_reply_now_and_then_say_nothing() {
         }
     });
     assert!(world.changes.is_empty(), "{:?}", world.changes);
-    // A class of which there are a few says something, and weighs little.
+    // A class with few replies counts, and weighs little.
     world.run(120.0, 500.0, CROWD, |_, random| {
         let (class, times) = if random.unit() < 0.1 { (MULTI, 2.0) } else { (POINT, 1.0) };
         (class, times * noise(random))
@@ -278,7 +279,7 @@ fn samples_of_nothing_and_of_hours_do_not_count() {
     let after = world.ratio.seen().expect("enough replies");
     assert!(world.changes.is_empty());
     assert!((after.ratio / before.ratio - 1.0).abs() < 0.2, "{before:?} {after:?}");
-    // Nor do none at all.
+    // Without any replies nothing changes either.
     world.run(600.0, 0.0, CROWD, point);
     assert!(world.changes.is_empty() && world.ratio.seen().is_none());
     let mut empty = World::new(1);
@@ -318,7 +319,7 @@ fn a_store_that_was_idle_for_hours_is_compared_with_what_it_was() {
         for rests in [1, 400] {
             let mut world = World::new(2);
             world.run(120.0, 1_000.0, CROWD, point);
-            // A request now and then, and its tick.
+            // One request now and then, with its tick.
             for _ in 0..rests {
                 world.ratio.record(POINT, 900);
                 world.tick(4 * 3_600_000 / rests, ALONE);
@@ -326,7 +327,7 @@ fn a_store_that_was_idle_for_hours_is_compared_with_what_it_was() {
             assert!(world.changes.is_empty());
             world.run(10.0, 1_000.0, CROWD, slower(times));
             assert_eq!(world.ratio.level(), wanted, "{times}, {rests}: {:?}", world.changes);
-            // What was known in trouble is nothing when it comes back.
+            // Knowledge from before a long pause is gone when traffic comes back.
             world.tick(3_600_000, ALONE);
             assert_eq!(world.ratio.level(), Level::Steady);
         }
@@ -343,7 +344,7 @@ fn a_pause_of_a_fifth_of_a_second_and_a_core_that_slept_are_over_before_anything
             let times = if (from..from + 0.2).contains(&at) { 100.0 } else { 1.0 };
             (POINT, times * noise(random))
         });
-        // All that came meanwhile is seen at once.
+        // All replies that came meanwhile are seen at once.
         for _ in 0..900 {
             let micros = noise(&mut world.random) as u64;
             world.ratio.record(POINT, micros);
@@ -360,7 +361,7 @@ fn sixty_four_cores_with_fifty_replies_a_second_each_agree() {
     let mut own = 0;
     let mut level = Level::Steady;
     for second in 0..130 {
-        // A third of the cores say that everything is slow: they are late themselves.
+        // A third of the cores report that everything is slow, because they are late themselves.
         let times = if (90..110).contains(&second) { 3.0 } else { 1.0 };
         for (index, core) in cores.iter_mut().enumerate() {
             let is_late = (50..80).contains(&second) && index % 3 == 0;
@@ -431,10 +432,10 @@ fn thresholds_that_make_no_sense_do_no_harm() {
     }
 }
 
-/// The windows, slowly: every sample is kept, with the slice it came in, and sorted whenever somebody asks.
+/// Slow model of the windows: keeps every sample with the slice it came in, and sorts them for each question.
 #[derive(Default)]
 struct Model {
-    /// Slices that have ended; and of those in which something was learnt.
+    /// Number of slices that have ended.
     slice: usize,
     samples: Vec<(usize, usize, u64)>,
     current: Vec<(usize, u64)>,
@@ -443,10 +444,10 @@ struct Model {
 
 #[derive(Default)]
 struct Learnt {
-    /// By how old the long window was, in slices, when they came.
+    /// Samples of the long window, each with the window's age in slices when it came.
     long: Vec<(usize, u64)>,
     age: usize,
-    /// By how old the floors were.
+    /// Percentiles of the long window, each with the age in slices when it was taken.
     floors: Vec<(usize, f64)>,
     floor_age: usize,
     is_known: bool,
@@ -482,7 +483,7 @@ impl Model {
         self.samples.iter().filter_map(is_wanted).collect()
     }
 
-    /// The ratio and the number of replies that it is of.
+    /// Returns the latency ratio of all classes, if there are enough replies.
     fn ratio(&self) -> Option<f64> {
         let (mut all, mut sum) = (0.0, 0.0);
         for (index, class) in self.classes.iter().enumerate() {
@@ -509,7 +510,7 @@ impl Learnt {
         }
     }
 
-    /// Of this part of ten seconds, and of the five before it.
+    /// Returns the samples of the present part of ten seconds and of the five parts before it.
     fn last_minute(&self) -> Vec<u64> {
         let part = |age: usize| age.max(1).div_ceil(40);
         self.long
@@ -570,7 +571,7 @@ proptest! {
         for operation in operations {
             match operation {
                 Operation::Replies { class, count, micros } => {
-                    // More than are looked at in a slice would be another matter.
+                    // More samples than are looked at in a slice would not compare.
                     for _ in 0..count.min(150_usize.saturating_sub(model.current.len())) {
                         let micros = if micros > 1 << 32 { micros } else { micros + world.random.below(micros / 4 + 1) };
                         world.ratio.record(class, micros);

@@ -1,40 +1,46 @@
-//! How long the replies of one class took: over the last second, the last ten, the last minute, and in the better minutes of a
-//! quarter of an hour.
+//! Latencies of one class of replies: over the last second, the last ten seconds, the last minute, and in the
+//! better minutes of a quarter of an hour.
 
 use std::ops::{AddAssign, SubAssign};
 
 use super::{SAMPLES_MIN, SECOND, SLICES};
 
-/// Times are counted in so many parts of each power of two, so the error is at most a sixteenth; within a part they are taken
-/// to be spread evenly.
+/// Bits of the number of counters for each power of two. With 16 the error is at most a sixteenth; within a
+/// counter latencies are taken to be spread evenly.
 const PARTS_BITS: u32 = 4;
+/// Number of counters for each power of two.
 const PARTS: usize = 1 << PARTS_BITS;
-/// 67 seconds, in microseconds. What claims to have taken longer was measured wrongly.
+/// Bits of the longest latency, 67 s in microseconds. A longer one was measured wrongly.
 const MICROS_BITS: u32 = 26;
+/// Longest latency that is counted, in microseconds.
 const MICROS_MAX: u64 = (1 << MICROS_BITS) - 1;
+/// Number of counters of a stretch of time.
 const COUNTERS: usize = PARTS * (MICROS_BITS - PARTS_BITS + 1) as usize;
-/// So many samples of a slice are wanted: of more replies, every second one is taken, or every third, and so on.
+/// Samples wanted of a slice: of more replies, every n-th is sampled.
 const KEPT: u32 = 800;
-/// And no more than so many are kept, until that is known.
+/// Most samples kept of a slice, in which the number of replies is not known yet.
 const KEPT_MAX: u32 = 2 * KEPT;
-/// The long window: so many parts of as many slices as the widest short window has, which is a minute.
+/// Parts of the long window, a minute; each is as long as the widest short window, ten seconds.
 const LONG_PARTS: usize = 6;
-/// The reference: so many minutes, each with so many slices in which something was learnt.
+/// Minutes of which the reference is made.
 const FLOORS: usize = 15;
+/// Slices with learning that make one minute of the reference.
 const FLOOR_SLICES: usize = LONG_PARTS * SLICES;
-/// The share of replies that a percentile leaves below.
+/// Share of replies that the percentile leaves below.
 const SHARE: f64 = 0.95;
-/// How sure is sure, in standard deviations.
+/// Standard deviations that count as sure.
 const SURE: f64 = 2.0;
 
 const _: () = assert!(KEPT_MAX as usize * SLICES <= u16::MAX as usize, "counters of ten seconds do not wrap");
 
-/// Samples of a stretch of time, counted: of ten seconds at most in 16 bits.
+/// Latencies of a stretch of time, counted by size. Sixteen bits are enough for ten seconds.
 #[derive(Clone, Debug)]
 struct Counts<N> {
+    /// Number of samples of each size.
     kept: [N; COUNTERS],
+    /// Number of all samples.
     samples: u32,
-    /// The replies that they stand for.
+    /// Number of replies that the samples stand for.
     replies: u32,
 }
 
@@ -54,7 +60,7 @@ impl<N: Copy + Default + AddAssign + SubAssign> Counts<N> {
         self.replies = self.replies.saturating_add(other.replies);
     }
 
-    /// Takes away what was added before.
+    /// Subtracts counts that were added before.
     fn subtract<M: Copy + Into<N>>(&mut self, other: &Counts<M>) {
         if other.samples == 0 {
             return;
@@ -68,7 +74,7 @@ impl<N: Copy + Default + AddAssign + SubAssign> Counts<N> {
 }
 
 impl Counts<u32> {
-    /// The time, in microseconds, that this share of them did not exceed.
+    /// Returns the latency, in microseconds, that a share of the samples did not exceed.
     fn quantile(&self, share: f64) -> f64 {
         let rank = (share * f64::from(self.samples)).ceil().clamp(1.0, f64::from(self.samples.max(1)));
         let mut before = 0.0;
@@ -83,7 +89,8 @@ impl Counts<u32> {
         0.0
     }
 
-    /// The percentile, and what it is surely not below and not above, by how many samples there are.
+    /// Returns the 95th percentile in microseconds, moved by a number of standard deviations of its chance
+    /// error.
     fn percentile(&self, deviations: f64) -> f64 {
         let deviation = (SHARE * (1.0 - SHARE) / f64::from(self.samples.max(1))).sqrt();
         self.quantile((SHARE + deviations * deviation).min(1.0))
@@ -95,46 +102,57 @@ fn counter_of(micros: u64) -> usize {
     (u64::from(doubled << PARTS_BITS) + (micros >> doubled)) as usize
 }
 
-/// Where what a counter counts begins, and how wide it is.
+/// Returns the lower end and the width of a counter's latencies, in microseconds.
 fn range_of(counter: usize) -> (f64, f64) {
     let doubled = (counter / PARTS).max(1) - 1;
     let width = (1_u64 << doubled) as f64;
     ((counter - doubled * PARTS) as f64 * width, width)
 }
 
-/// What the times of a class come to.
+/// Latency figures of a class at one look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
-    /// Replies of a minute, so that classes can be weighed.
+    /// Replies of the last minute, by which classes are weighed.
     pub weight: f64,
-    /// And of ten seconds.
+    /// Replies of the last ten seconds.
     pub replies: u32,
-    /// Percentiles in microseconds: of the last second, what those of the last second and of the last ten are at least, and
-    /// the reference.
+    /// 95th percentile of the last second, in microseconds.
     pub short: f64,
+    /// Least 95th percentile that the last second surely has, beyond chance, in microseconds.
     pub surely: f64,
+    /// Least 95th percentile that the last ten seconds surely have, beyond chance, in microseconds.
     pub surely_wide: f64,
+    /// Reference: the usual 95th percentile, in microseconds.
     pub long: f64,
 }
 
 #[derive(Debug)]
 pub(super) struct Times {
+    /// Samples of the present slice.
     current: Counts<u16>,
-    /// Replies, of which one in `stride` is looked at: `skip` more are passed over first.
+    /// Sampling interval: one reply in this many is sampled.
     stride: u32,
+    /// Replies to pass over before the next sample.
     skip: u32,
+    /// Replies sampled in the present slice.
     looked_at: u32,
-    /// The slices of the widest short window, in a ring, and their sum.
+    /// Slices of the widest short window, in a ring.
     slices: Box<[Counts<u16>]>,
+    /// Index of the newest slice.
     newest: usize,
+    /// Sum of all slices.
     wide: Counts<u32>,
-    /// The long window, in a ring too, and how old its newest part is.
+    /// Parts of the long window, in a ring.
     long: Box<[Counts<u16>]>,
+    /// Index of the newest part of the long window.
     long_newest: usize,
+    /// Age of the newest part of the long window, in slices.
     long_age: usize,
-    /// The least that the percentile of the long window was in each minute.
+    /// The least 95th percentile of the long window in each minute, in microseconds.
     floors: [f64; FLOORS],
+    /// Index of the present minute in `floors`.
     floor_newest: usize,
+    /// Age of the present minute, in slices.
     floor_age: usize,
 }
 
@@ -159,7 +177,7 @@ impl Default for Times {
 }
 
 impl Times {
-    /// A reply took so many microseconds.
+    /// Records the latency of a reply, in microseconds.
     #[inline]
     pub fn record(&mut self, micros: u64) {
         if self.skip > 0 {
@@ -177,11 +195,12 @@ impl Times {
         }
     }
 
-    /// A slice has ended, and so many in a row with it, of which all but the last saw nothing.
+    /// Ends `passed` slices of time, of which only the last has replies. Learns from it unless learning is
+    /// off.
     pub fn end_slice(&mut self, passed: usize, is_frozen: bool) {
         let replies = self.looked_at.saturating_mul(self.stride);
         self.current.replies = replies;
-        // Odd, so that it does not fall in step with pipelines.
+        // An odd stride does not fall in step with pipelines.
         self.stride = (replies / KEPT) | 1;
         (self.skip, self.looked_at) = (0, 0);
         for _ in 1..passed.min(SLICES) {
@@ -233,7 +252,8 @@ impl Times {
         sum
     }
 
-    /// Of four minutes one was better: the best one of many would be luck, and the middle one follows what creeps.
+    /// Returns the usual percentile in microseconds: the lower quartile of the minutes. The best minute would
+    /// be luck, and the median follows a slow rise.
     fn reference(&self) -> f64 {
         let mut floors = self.floors;
         floors.sort_unstable_by(f64::total_cmp);
@@ -241,8 +261,7 @@ impl Times {
         floors[known / 4]
     }
 
-    /// Nothing as long as there are too few samples.
-    /// The last second, or as much more as it takes until there are enough of them.
+    /// Sums up the last second, or as much more of the last ten as has enough samples.
     fn narrow(&self) -> Counts<u32> {
         let mut narrow = Counts::<u32>::none();
         for back in 0..SLICES {
@@ -254,7 +273,7 @@ impl Times {
         narrow
     }
 
-    /// The percentile of those, in microseconds.
+    /// Returns the 95th percentile of the last second, in microseconds; `None` with too few replies.
     pub fn recent(&self) -> Option<f64> {
         (self.wide.samples >= SAMPLES_MIN).then(|| self.narrow().percentile(0.0))
     }

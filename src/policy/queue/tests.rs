@@ -22,7 +22,7 @@ fn take(queue: &mut Queue<u32>) -> Option<u32> {
     queue.take(|_| true).map(|taken| taken.item)
 }
 
-/// A backend that is well, and a core that is punctual.
+/// Circumstances of a backend that is well and a core that is punctual.
 const CALM: Circumstances =
     Circumstances { late: Duration::ZERO, in_flight: 1, median: Duration::from_millis(1), is_growing: false };
 
@@ -142,7 +142,7 @@ fn what_this_core_did_not_run_for_makes_nothing_old() {
     for number in 0..100 {
         queue.push(request(number, u64::from(number), 0, Tier::Standard), at(0)).expect("there is room");
     }
-    // It was to run after 5 ms each time, and did after 50.
+    // The core was to run after 5 ms each time, and did after 50.
     let mut now = 0;
     for _ in 0..10 {
         let planned = at(now + 5);
@@ -172,7 +172,7 @@ fn a_window_that_grows_and_a_backend_that_is_silent_make_nothing_old() {
             queue.handle_turn_end();
         }
         assert_eq!(refused(&mut queue, 900), []);
-        // But not for ever.
+        // After 2 s a request is refused, whatever it waits for.
         assert_eq!(refused(&mut queue, 2_001).len(), 100);
     }
 }
@@ -186,7 +186,7 @@ fn what_could_not_be_answered_in_time_and_what_waits_for_a_stalled_backend_is_re
         queue.push(waiting, at(0)).expect("there is room");
     }
     assert_eq!(refused(&mut queue, 18), []);
-    // Not when they are the oldest: at once, while those before them have time left.
+    // Late requests leave at once also where they are not the oldest, while those before them have time left.
     let late: Vec<(u32, Refused)> = (0..10).step_by(2).map(|number| (number, Refused::Deadline)).collect();
     assert_eq!(refused(&mut queue, 20), late);
     let mut told = Vec::new();
@@ -245,7 +245,7 @@ fn of_one_connection_only_so_much_is_taken_on() {
         }
         queue.push(request(1_000, 2, 0, Tier::Standard), at(0)).expect("there is room");
         let eased = std::iter::from_fn(|| queue.take(|_| true)).position(|taken| taken.is_eased);
-        // The other one has its turn meanwhile.
+        // The other connection has its turn meanwhile.
         assert_eq!(eased, Some(most as usize / 2 + 1), "once half of it is gone");
     }
 }
@@ -301,7 +301,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Beside a plain list for each connection: nothing is lost, nothing comes twice, nothing overtakes.
+    /// Comparison with a plain list for each connection: no request is lost, comes twice or overtakes
+    /// another.
     #[test]
     fn every_request_leaves_once_and_in_the_order_of_its_connection(steps in prop::collection::vec(step(), 1..300)) {
         let mut queue = queue();

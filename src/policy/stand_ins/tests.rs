@@ -20,7 +20,7 @@ fn micros(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// Everything that ever happened to a node, and what follows from it, found out anew each time.
+/// Model of one node: everything that ever happened to it, from which each answer is computed anew.
 #[derive(Default)]
 struct Story {
     role: Option<Role>,
@@ -28,12 +28,13 @@ struct Story {
     failures: u32,
     slow: u32,
     outs: Vec<(Timestamp, Timestamp)>,
-    /// When it came back last, as somebody noticed.
+    /// True while the node is left alone, as far as a look at it noticed.
     is_out: bool,
 }
 
 impl Story {
-    /// The length of a pause that begins now: each that there was is a step, each minute since the last one ended takes one back.
+    /// Returns the length of a pause that begins now: each earlier one is a step, and each minute since the
+    /// last one ended takes one back.
     fn pause(&self, first_seen: Timestamp, now: Timestamp) -> Duration {
         let mut steps: u64 = 0;
         let mut since = first_seen;
@@ -46,7 +47,7 @@ impl Story {
     }
 }
 
-/// Who is left alone, and for how long, against lists of all that happened.
+/// Comparison of the nodes that are left alone, and for how long, with lists of all that happened.
 #[test]
 fn who_is_left_alone_is_who_a_list_of_everything_names() {
     let (mut outs, mut backs, mut slow_outs) = (0, 0, 0);
@@ -154,7 +155,7 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
     );
 }
 
-/// The average of one node against a sum over all its replies.
+/// Comparison of one node's average with a sum over all its replies.
 #[test]
 fn an_average_jumps_up_and_comes_down_by_and_by() {
     let mut random = Random::new(3);
@@ -190,10 +191,10 @@ fn the_better_of_two_answers_and_the_worst_of_three_never_does() {
         chosen[stand_ins.choose(all, &mut random, at(1)).expect("one")] += 1;
     }
     assert!(chosen[0] == 0 && chosen[1].abs_diff(2_000) < 120, "{chosen:?}");
-    // What is in flight counts.
+    // Requests in flight count.
     for (in_flight, wanted) in [(1, 1), (2, 0), (5, 0)] {
         let two = [owner(0, 0), stand_in(1, in_flight)];
-        // Equal where three times 100 stand against 300.
+        // The scores are equal where 3 times 100 stand against 300.
         let found: BTreeSet<usize> =
             (0..50).filter_map(|_| stand_ins.choose(two, &mut random, at(0))).collect();
         assert!(found.contains(&wanted), "{in_flight}: {found:?}");
@@ -215,9 +216,9 @@ fn who_is_new_starts_at_twice_the_median() {
     }
     assert_eq!(stand_ins.choose(unknown, &mut random, at(0)), Some(0));
     assert!((stand_ins.score(stand_in(1, 0), at(0)) - 400_000.0).abs() < 1.0);
-    // The owner is asked more and more at once.
+    // The owner has more and more in flight at once.
     assert_eq!(stand_ins.choose([owner(0, 4), stand_in(1, 0)], &mut random, at(0)), Some(1));
-    // And what nobody asks fades, until it is tried.
+    // The average of a node without reads fades, until it is tried again.
     stand_ins.handle_reply(0, Role::Owner, 0, micros(100), at(20_000));
     assert_eq!(stand_ins.choose(unknown, &mut random, at(20_000)), Some(1));
 }

@@ -8,10 +8,10 @@ use super::{
 use crate::protocol::encode::{self, Protocol};
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
 
-/// The reply to a request that [`super::LocalCommand::Command`] stands for.
+/// Writes the reply to `COMMAND` or one of its subcommands.
 pub fn answer(out: &mut Vec<u8>, protocol: Protocol, arguments: &Arguments<'_>) {
     let subcommand = arguments.get(1).map(<[u8]>::to_ascii_lowercase);
-    // Nobody needs to name more than there are.
+    // No client needs to name more commands than there are.
     let names: Vec<&[u8]> = arguments.iter().skip(2).take(COMMANDS + 1).collect();
     let before = out.len();
     match subcommand.as_deref() {
@@ -31,7 +31,7 @@ pub fn answer(out: &mut Vec<u8>, protocol: Protocol, arguments: &Arguments<'_>) 
         }),
         Some(other) => encode::error(out, &unknown_subcommand(other)),
     }
-    // A name may be given many times.
+    // A client may name one command many times.
     if out.len() - before > DESCRIPTION_BYTES_MAX {
         out.truncate(before);
         too_long(out);
@@ -45,7 +45,7 @@ fn too_long(out: &mut Vec<u8>) {
     );
 }
 
-/// The reply to `HELP` of the container that `command` belongs to: its subcommands.
+/// Writes the reply to `HELP` of the container that `command` belongs to: its subcommands.
 pub fn help(out: &mut Vec<u8>, command: &Command) {
     let container = command.name.split('|').next().unwrap_or(command.name).to_ascii_uppercase();
     let names: Vec<_> = subcommands(&container.to_ascii_lowercase()).map(|each| each.name).collect();
@@ -56,13 +56,13 @@ pub fn help(out: &mut Vec<u8>, command: &Command) {
     }
 }
 
-/// The access categories of a command, with the `@` before each.
+/// Returns the access categories of a command, with the `@` before each.
 pub fn categories(command: &Command) -> impl Iterator<Item = &'static str> {
     let flagged = |flag, category| command.flags.contains(flag).then_some(category);
     let scripted = command.group == Group::Scripting;
     let sorts = matches!(command.name, "sort" | "sort_ro");
     let family = match command.group {
-        // A container that cannot stand alone is nothing that access could be given to.
+        // Access cannot be given to a container that cannot stand alone.
         _ if command.flags.contains(Flags::CONTAINER) && !command.arity_fits(1) => None,
         Group::Generic if sorts => None,
         group => group.category(),
@@ -83,7 +83,7 @@ pub fn categories(command: &Command) -> impl Iterator<Item = &'static str> {
     .chain(sorts.then_some(["@set", "@sortedset", "@list"]).into_iter().flatten())
 }
 
-/// What weir does with a command, for people.
+/// Returns how weir handles a command, in a sentence for people.
 pub fn summary(command: &Command) -> String {
     let text = match command.handling {
         _ if command.flags.contains(Flags::CONTAINER) && !command.arity_fits(1) => {
@@ -101,7 +101,7 @@ pub fn summary(command: &Command) -> String {
     if command.admin { format!("{text} Only for tenants that are admin.") } else { text.to_owned() }
 }
 
-/// All but subcommands.
+/// Returns all commands but subcommands.
 fn commands() -> impl Iterator<Item = &'static Command> + Clone {
     all().iter().filter(|command| !command.flags.contains(Flags::SUBCOMMAND))
 }
@@ -151,7 +151,7 @@ fn write_info(out: &mut Vec<u8>, protocol: Protocol, command: &Command) {
     }
     let subcommands = subcommands(command.name);
     match subcommands.clone().count() {
-        // Redis says it in two ways, and clients know both.
+        // Redis writes an empty set but an array otherwise, and clients know both.
         0 => encode::set(out, protocol, 0),
         count => encode::array(out, count),
     }
@@ -186,7 +186,7 @@ fn write_docs(out: &mut Vec<u8>, protocol: Protocol, command: &Command) {
     }
 }
 
-/// No name of a command, category or module is nearly as long.
+/// Longest operand of a filter: no name of a command, category or module is nearly as long.
 const OPERAND_BYTES_MAX: usize = 128;
 
 fn write_list(out: &mut Vec<u8>, protocol: Protocol, filter: &[&[u8]]) {
@@ -217,10 +217,10 @@ fn is_in_category(command: &Command, category: &[u8]) -> bool {
     categories(command).any(|name| name.strip_prefix('@').is_some_and(|name| name.as_bytes() == category))
 }
 
-/// Whether all of `text` fits a pattern of letters, `?` and `*`: more is not needed for names of commands.
+/// True if all of `text` matches a pattern of letters, `?` and `*`, which is enough for names of commands.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut rest, mut left) = (pattern, text);
-    // Where to go on when the last star has to take one byte more.
+    // Position to go on from when the last star has to take one byte more.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         match (rest, left) {
@@ -240,7 +240,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// What stands around a key in an answer, with words for what happens to it.
+/// Bytes around a key in an answer, with the words for its use.
 const KEY_FRAMING_BYTES: usize = 64;
 
 fn write_keys(out: &mut Vec<u8>, arguments: &Arguments<'_>, write_key: impl Fn(&mut Vec<u8>, &[u8], Access)) {
@@ -261,7 +261,7 @@ fn write_keys(out: &mut Vec<u8>, arguments: &Arguments<'_>, write_key: impl Fn(&
     }
 }
 
-/// The keys of the request that follows `COMMAND GETKEYS`.
+/// Returns the keys of the request that follows `COMMAND GETKEYS`.
 fn keys_of<'a>(arguments: &Arguments<'a>) -> Result<Vec<(&'a [u8], Access)>, &'static str> {
     const INVALID: &str = "ERR Invalid arguments specified for command";
     let request = arguments.skip(2).ok_or(INVALID)?;
@@ -417,7 +417,7 @@ mod tests {
         shown(&written(protocol, request))
     }
 
-    /// With line ends as spaces.
+    /// Returns a reply as text, with line ends as spaces.
     fn shown(out: &[u8]) -> String {
         String::from_utf8_lossy(out).replace("\r\n", " ")
     }

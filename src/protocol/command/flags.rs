@@ -1,72 +1,73 @@
-//! What `COMMAND INFO` tells about a command besides its keys.
+//! Flags and families of commands, as `COMMAND INFO` tells them.
 
 use std::ops::BitOr;
 
-/// A set of properties. Most have the meaning and the name that Redis gives them.
+/// Set of a command's properties. Most have the meaning and the name that Redis gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u32);
 
 impl Flags {
-    /// None of them.
+    /// No flag.
     pub const NONE: Self = Self(0);
-    /// Changes keys.
+    /// Flag of commands that change keys.
     pub const WRITE: Self = Self(1 << 0);
-    /// Reads keys.
+    /// Flag of commands that read keys.
     pub const READONLY: Self = Self(1 << 1);
-    /// Needs memory, so a store that is out of it refuses.
+    /// Flag of commands that need memory, so that a store that is out of it refuses them.
     pub const DENYOOM: Self = Self(1 << 2);
-    /// Administers the server.
+    /// Flag of commands that administer the server.
     pub const ADMIN: Self = Self(1 << 3);
-    /// Belongs to publish and subscribe.
+    /// Flag of commands that belong to publish and subscribe.
     pub const PUBSUB: Self = Self(1 << 4);
-    /// Not to be called from scripts.
+    /// Flag of commands that scripts may not call.
     pub const NOSCRIPT: Self = Self(1 << 5);
-    /// May hold its connection until data arrives.
+    /// Flag of commands that may hold their connection until data arrives.
     pub const BLOCKING: Self = Self(1 << 6);
-    /// Answered while the store loads its data.
+    /// Flag of commands that are answered while the store loads its data.
     pub const LOADING: Self = Self(1 << 7);
-    /// Answered by a replica that lost its primary.
+    /// Flag of commands that are answered by a replica that lost its primary.
     pub const STALE: Self = Self(1 << 8);
-    /// Not shown by `MONITOR`.
+    /// Flag of commands that `MONITOR` does not show.
     pub const SKIP_MONITOR: Self = Self(1 << 9);
-    /// Not written to the slow log.
+    /// Flag of commands that are not written to the slow log.
     pub const SKIP_SLOWLOG: Self = Self(1 << 10);
-    /// Accepted for a slot that is being imported.
+    /// Flag of commands that are accepted for a slot that is being imported.
     pub const ASKING: Self = Self(1 << 11);
-    /// Takes constant or logarithmic time.
+    /// Flag of commands that take constant or logarithmic time.
     pub const FAST: Self = Self(1 << 12);
-    /// Needs no authentication.
+    /// Flag of commands that need no authentication.
     pub const NO_AUTH: Self = Self(1 << 13);
-    /// May name no keys although it could.
+    /// Flag of commands that may name no keys although they could.
     pub const NO_MANDATORY_KEYS: Self = Self(1 << 14);
-    /// Its keys cannot be told from positions alone.
+    /// Flag of commands whose keys cannot be found from positions alone.
     pub const MOVABLE_KEYS: Self = Self(1 << 15);
-    /// Answered while a script runs for too long.
+    /// Flag of commands that are answered while a script runs for too long.
     pub const ALLOW_BUSY: Self = Self(1 << 16);
-    /// Not answered while the store loads its data in the background.
+    /// Flag of commands that are not answered while the store loads its data in the background.
     pub const NO_ASYNC_LOADING: Self = Self(1 << 17);
-    /// Not inside a transaction.
+    /// Flag of commands that are not allowed inside a transaction.
     pub const NO_MULTI: Self = Self(1 << 18);
 
-    /// The reply to a read of one key says what the key holds, and nothing that changes by itself: it may be kept for a while. Not
-    /// shown among the flags.
+    /// Flag of commands that read one key and whose reply depends on the key alone, and not on time or
+    /// chance: it may be kept in the hot-key cache. Not shown to clients.
     pub const CACHEABLE: Self = Self(1 << 25);
-    /// What it does shows neither in the request nor in the reply, not shown among the flags.
+    /// Flag of commands whose work shows neither in the request nor in the reply. Not shown to clients.
     pub const HIDDEN_WORK: Self = Self(1 << 26);
-    /// How much it does depends on a number among its arguments: the further, the more. Not shown either.
+    /// Flag of commands whose work grows with a number among their arguments. Not shown to clients.
     pub const FAR_WORK: Self = Self(1 << 27);
-    /// Either of them.
+    /// Both flags of commands whose work does not show: [`Flags::HIDDEN_WORK`] and [`Flags::FAR_WORK`].
     pub const UNSHOWN_WORK: Self = Self::HIDDEN_WORK.and(Self::FAR_WORK);
-    /// Can harm every user of the server: the access category `@dangerous`, not shown among the flags.
+    /// Flag of commands that can harm every user of the server: the access category `@dangerous`. Not shown
+    /// among the flags.
     pub(super) const DANGEROUS: Self = Self(1 << 28);
-    /// Only holds subcommands.
+    /// Flag of names that only hold subcommands.
     pub(super) const CONTAINER: Self = Self(1 << 29);
-    /// Is one of a container's subcommands.
+    /// Flag of a container's subcommands.
     pub(super) const SUBCOMMAND: Self = Self(1 << 30);
-    /// Whether it may pass depends on its arguments.
+    /// Flag of commands whose arguments decide whether they may pass.
     pub(super) const ARGUMENTS_DECIDE: Self = Self(1 << 31);
 
-    /// Every flag that clients see, with the name that they see.
+    /// The flags that clients see, with the names that they see.
     const NAMES: [(Self, &'static str); 19] = [
         (Self::WRITE, "write"),
         (Self::READONLY, "readonly"),
@@ -89,23 +90,23 @@ impl Flags {
         (Self::NO_MULTI, "no_multi"),
     ];
 
-    /// Whether all of `others` are set.
+    /// True if all of `others` are set.
     pub const fn contains(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }
 
-    /// Whether any of `others` is set.
+    /// True if any of `others` is set.
     pub const fn intersects(self, others: Self) -> bool {
         self.0 & others.0 != 0
     }
 
-    /// These and those.
+    /// Returns the union of two sets of flags.
     #[must_use]
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// The names that Redis gives the flags that are set.
+    /// Returns the names that Redis gives the flags that are set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| name)
     }
@@ -119,47 +120,47 @@ impl BitOr for Flags {
     }
 }
 
-/// The family of a command. Where families of Redis overlap it is the one that the access category names.
+/// Family of a command. Where families of Redis overlap it is the one that the access category names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Bits and bit fields of strings.
+    /// Commands on bits and bit fields of strings.
     Bitmap,
-    /// Who the client is and how it talks.
+    /// Commands about the client and its connection.
     Connection,
-    /// Clusters of stores.
+    /// Commands about clusters of stores.
     Cluster,
-    /// Any kind of key.
+    /// Commands on any kind of key.
     Generic,
-    /// Places on the globe.
+    /// Commands on places on the globe.
     Geo,
-    /// Hashes.
+    /// Commands on hashes.
     Hash,
-    /// Approximate counting.
+    /// Commands for approximate counting.
     HyperLogLog,
-    /// Lists.
+    /// Commands on lists.
     List,
-    /// Publish and subscribe.
+    /// Commands to publish and subscribe.
     PubSub,
-    /// Scripts and functions.
+    /// Commands on scripts and functions.
     Scripting,
-    /// The server itself.
+    /// Commands about the server itself.
     Server,
-    /// Sets.
+    /// Commands on sets.
     Set,
-    /// Sorted sets.
+    /// Commands on sorted sets.
     SortedSet,
-    /// Streams.
+    /// Commands on streams.
     Stream,
-    /// Strings.
+    /// Commands on strings.
     String,
-    /// Transactions.
+    /// Commands of transactions.
     Transactions,
-    /// Vector sets.
+    /// Commands on vector sets.
     VectorSet,
 }
 
 impl Group {
-    /// The name in `COMMAND DOCS`.
+    /// Returns the family's name in `COMMAND DOCS`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bitmap => "bitmap",
@@ -182,7 +183,7 @@ impl Group {
         }
     }
 
-    /// The access category of its commands, if they share one.
+    /// Returns the access category of the family's commands, if they share one.
     pub const fn category(self) -> Option<&'static str> {
         match self {
             Self::Bitmap => Some("@bitmap"),

@@ -1,26 +1,26 @@
-//! What weir does with a command: pass it on, spread it, answer it, or refuse it and say why.
+//! Handling of commands: forward, split, fan out, answer, or refuse with a reason.
 
 use std::fmt;
 
 use super::{Arguments, Command, Keys};
 
-/// What happens to a request once it has been recognised.
+/// Handling of a request once it has been recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handling {
-    /// It goes where its keys live, as one request.
+    /// The request goes where its keys live, as one request.
     Forward,
-    /// It is taken apart by key, and the parts' replies become one.
+    /// The request is taken apart by key, and the parts' replies become one.
     Split(Gather),
-    /// It names no key: it goes to every store, and the replies become one.
+    /// The request goes to one store or more without regard to keys, and the replies become one.
     FanOut(FanOut),
-    /// Weir answers it.
+    /// weir answers the request.
     Local(LocalCommand),
-    /// Weir does not let it pass.
+    /// weir refuses the request.
     Refused(Refusal),
 }
 
 impl Handling {
-    /// Whether such a command tells or changes what its connection is, or would if weir let it pass.
+    /// True if such a command tells or changes the state of its connection, or would if weir let it pass.
     pub const fn is_about_connection(self) -> bool {
         match self {
             Self::Local(local) => local.is_about_connection(),
@@ -38,7 +38,7 @@ impl Handling {
     }
 }
 
-/// How the replies to the parts of a split request become one.
+/// Way in which the replies to the parts of a split request become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gather {
     /// An array with one value per key, in the order of the keys.
@@ -49,38 +49,39 @@ pub enum Gather {
     Sum,
 }
 
-/// How the replies of all stores become one.
+/// Way in which the replies of all stores become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FanOut {
-    /// Arrays, one behind the other.
+    /// All arrays, one behind the other.
     Concat,
     /// The sum of integers.
     Sum,
     /// `OK` when every store said so.
     AllOk,
-    /// One of the replies that are not null, by chance.
+    /// One of the replies that are not null, at random.
     NonNull,
-    /// Arrays of integers, and an element is 1 only where all stores say 1.
+    /// An array of integers, in which an element is 1 only where all stores say 1.
     Every,
-    /// The same everywhere, so any reply will do unless one is an error.
+    /// Any reply, since all are the same, unless one is an error.
     Same,
-    /// One store is asked, because all hold the same.
+    /// The reply of one store, the only one that is asked, because all hold the same.
     One,
     /// A success from any store; an error only when all failed.
     AnyOk,
-    /// Arrays, and each element once.
+    /// The union of arrays, each element once.
     Union,
     /// Arrays of the same form: integers are added up place by place, all else is as the first store has it.
     SumEach,
     /// Settings as the first store has them, but for secrets.
     Settings,
-    /// What each store says, under its name: there is no one answer. With one store it is that store's.
+    /// A list of all replies, each under its store's name, since no single answer is right. With one store,
+    /// its reply.
     ByStore,
-    /// One store after the other; the cursor says which is next.
+    /// The reply of one store after the other; the cursor says which is next.
     Scan,
 }
 
-/// The commands that weir answers itself.
+/// Commands that weir answers itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the command of its name")]
 pub enum LocalCommand {
@@ -125,13 +126,14 @@ pub enum LocalCommand {
 }
 
 impl LocalCommand {
-    /// Whether it takes so much work that it has a price: a digest of a password, pages of text, a question to all cores.
+    /// True if the command takes so much work that it has a price: a digest of a password, pages of text, a
+    /// question to all cores.
     pub const fn is_priced(self) -> bool {
         matches!(self, Self::Auth | Self::ClientKill | Self::ClientList | Self::Command | Self::Info)
     }
 
-    /// Whether it tells or changes what its connection is: who speaks, in which dialect, in a transaction or not, for how long.
-    /// Over HTTP connections are shared, and nobody has one.
+    /// True if the command tells or changes the state of its connection: its identity, dialect, transaction
+    /// or lifetime. Refused over HTTP, where connections are shared and have no such state.
     pub const fn is_about_connection(self) -> bool {
         match self {
             Self::Auth
@@ -158,7 +160,7 @@ impl LocalCommand {
             | Self::Reset
             | Self::Select
             | Self::Unwatch => true,
-            // Of `QOS` it is `SET` alone, and what stands in `CALL`: see `call.rs`.
+            // Of `QOS` only `SET` is, and the inner request of `CALL`: see `call.rs`.
             Self::AclWhoAmI
             | Self::ClusterKeySlot
             | Self::Command
@@ -174,8 +176,8 @@ impl LocalCommand {
         }
     }
 
-    /// Whether it may stand in a transaction, and is answered by weir when that is carried out. It says something about the
-    /// connection or changes its name, and its answer is there at once.
+    /// True if the command may stand in a transaction and is answered by weir when that is carried out. Such
+    /// a command is about the connection, and its answer is there at once.
     pub const fn stands_in_transaction(self) -> bool {
         matches!(
             self,
@@ -202,45 +204,46 @@ impl LocalCommand {
     }
 }
 
-/// Why a command does not pass. Connections to the stores are shared by all clients, and most reasons follow from it.
+/// Reason why a command is refused. Connections to the stores are shared by all clients, and most reasons
+/// follow from that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It waits for data.
+    /// The command waits for data.
     Blocks,
-    /// It turns a connection into a stream of messages.
+    /// The command turns a connection into a stream of messages.
     Subscribes,
-    /// It watches keys on behalf of a connection.
+    /// The command watches keys on behalf of a connection.
     Watches,
-    /// It waits for replicas to have what a connection wrote.
+    /// The command waits for replicas to have what a connection wrote.
     AwaitsReplicas,
-    /// It shows everyone's requests.
+    /// The command shows everyone's requests.
     Monitors,
-    /// It is spoken between a primary and its replicas.
+    /// The command is spoken between a primary and its replicas.
     Replicates,
-    /// It is about one server.
+    /// The command is about one server.
     OneStore,
-    /// It is about connections to the store.
+    /// The command is about connections to the store.
     StoreClients,
-    /// It needs more than one database.
+    /// The command needs more than one database.
     ManyDatabases,
-    /// It is about a cluster, and to its clients weir is a single server.
+    /// The command is about a cluster, and to its clients weir is a single server.
     ClusterDisabled,
-    /// It moves keys to another server.
+    /// The command moves keys to another server.
     Migrates,
-    /// It asks for messages about keys that others change.
+    /// The command asks for messages about keys that others change.
     Tracks,
-    /// It switches replies off.
+    /// The command switches replies off.
     Silences,
-    /// It manages users.
+    /// The command manages users.
     Users,
-    /// It announces maintenance, and weir has none to announce.
+    /// The command asks for notice of maintenance, and weir has none to announce.
     Maintenance,
-    /// It is for the people who debug a store.
+    /// The command is for debugging a store.
     Debugs,
 }
 
 impl Refusal {
-    /// Why, as it continues "... is not supported by weir: it".
+    /// Returns the reason as text that continues "... is not supported by weir: it".
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Blocks => {
@@ -268,13 +271,13 @@ impl Refusal {
         }
     }
 
-    /// The whole error for a command, without the leading `-`.
+    /// Returns the whole error for a command, without the leading `-`.
     pub const fn of(self, command: &Command) -> RefusalText<'_> {
         RefusalText { refusal: self, command }
     }
 }
 
-/// The error that a refused command is answered with.
+/// Error that a refused command is answered with.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusalText<'a> {
     refusal: Refusal,
@@ -292,7 +295,7 @@ impl fmt::Display for RefusalText<'_> {
     }
 }
 
-/// For commands whose arguments decide whether they may pass.
+/// Decides on commands whose arguments say whether they may pass.
 #[cold]
 pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
     let refusal = match command.keys {
@@ -302,7 +305,8 @@ pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
     refusal.map_or(command.handling, Handling::Refused)
 }
 
-/// `XREAD` and `XREADGROUP`: everything behind `STREAMS` is keys and ids.
+/// True if `XREAD` or `XREADGROUP` has this option, which stands before `STREAMS`: everything behind that is
+/// keys and ids.
 fn names_option_before_streams(arguments: &Arguments<'_>, option: &[u8]) -> bool {
     let mut index = 1;
     while let Some(word) = arguments.get(index) {
@@ -315,7 +319,7 @@ fn names_option_before_streams(arguments: &Arguments<'_>, option: &[u8]) -> bool
     false
 }
 
-/// `COPY source destination [DB number] [REPLACE]`.
+/// True if `COPY source destination [DB number] [REPLACE]` names another database than 0.
 fn copies_to_another_database(arguments: &Arguments<'_>) -> bool {
     let options = 3..arguments.len();
     options.clone().any(|index| {

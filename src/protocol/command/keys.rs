@@ -1,33 +1,34 @@
-//! Where the keys of a command stand among its arguments.
+//! Positions of a command's keys among its arguments.
 
 use std::fmt;
 
 use super::{Arguments, Command};
 
-/// A rule that finds the keys of a request. Positions count from the command name, which is 0.
+/// Rule that finds the keys of a request. Positions count from the command name, which is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// It has none.
+    /// The command has no keys.
     None,
-    /// Every `step`th argument from `first` to `last`; a negative `last` counts from the end, where -1 is the last.
+    /// Every `step`th argument from `first` to `last`; a negative `last` counts from the end, where -1 is the
+    /// last.
     Range {
-        /// The first key.
+        /// Position of the first key.
         first: u8,
-        /// The last key, or where to stop looking.
+        /// Position of the last key, or of the last argument that may be one.
         last: i8,
-        /// From one key to the next.
+        /// Distance from one key to the next.
         step: u8,
     },
-    /// Argument `at` says how many keys follow it.
+    /// Argument `at` is the number of keys that follow it.
     NumKeys {
-        /// Where the number stands.
+        /// Position of the number.
         at: u8,
-        /// One more key, which stands before the number.
+        /// Position of one more key, which stands before the number and receives the result.
         destination: Option<u8>,
-        /// What Redis accepts as the number, and the errors for what it does not.
+        /// Rules and errors for the number, as Redis has them.
         count: KeyCount,
     },
-    /// The first half of what follows the word `STREAMS`.
+    /// The first half of the arguments behind the word `STREAMS`.
     Streams,
     /// The first argument, and the one behind `STORE`.
     Sort,
@@ -37,12 +38,12 @@ pub enum Keys {
     Migrate,
 }
 
-/// The families of commands that say how many keys follow. Each has its own errors.
+/// Family of commands that give the number of their keys. Each has its own errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyCount {
-    /// `EVAL` and its kin: may be 0.
+    /// `EVAL` and its kin, whose number may be 0.
     Script,
-    /// `FCALL` and its kin: may be 0.
+    /// `FCALL` and its kin, whose number may be 0.
     Function,
     /// `ZUNION` and its kin.
     SortedSets,
@@ -52,22 +53,22 @@ pub enum KeyCount {
     Pop,
 }
 
-/// Why the keys of a request cannot be told. Its text is the error that Redis would send.
+/// Reason why the keys of a request cannot be found. Its text is the error that Redis would send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// A number of keys that is none.
+    /// The number of keys is not an integer.
     NotAnInteger,
-    /// The same for functions.
+    /// The number of keys of a function is not an integer.
     BadCount,
-    /// Less than no keys.
+    /// The number of keys is negative.
     NegativeCount,
-    /// No keys, or a number that is none, where there must be one.
+    /// The number of keys is not an integer above 0.
     CountNotPositive,
-    /// No keys, where the named command needs one.
+    /// The number of keys is below 1, and the named command needs one.
     NoInputKey(&'static str),
-    /// More keys than arguments.
+    /// The number of keys is larger than that of the arguments behind it.
     CountTooLarge,
-    /// The words are not in an order that makes sense.
+    /// Options stand in no valid order.
     Syntax,
     /// Streams and ids do not pair up.
     Unbalanced,
@@ -100,10 +101,11 @@ impl fmt::Display for KeyError {
 impl std::error::Error for KeyError {}
 
 impl Keys {
-    /// No keys but the first argument.
+    /// The rule for a single key at the first argument.
     pub(super) const FIRST: Self = Self::Range { first: 1, last: 1, step: 1 };
 
-    /// First key, last key and step, as `COMMAND` tells them: nothing where only the arguments can tell.
+    /// Returns first key, last key and step, as `COMMAND` tells them: zeros where only the arguments can
+    /// tell.
     pub const fn positions(self) -> (i64, i64, i64) {
         match self {
             Self::Range { first, last, step } => (first as i64, last as i64, step as i64),
@@ -116,7 +118,7 @@ impl Keys {
 }
 
 impl Command {
-    /// The index of the first key, if the request names one.
+    /// Returns the index of the first key, if the request names one.
     pub fn first_key(&self, arguments: &Arguments<'_>) -> Result<Option<usize>, KeyError> {
         match self.keys {
             Keys::None => Ok(None),
@@ -135,8 +137,8 @@ impl Command {
         }
     }
 
-    /// Calls `each` with the index of every key, in the order of the arguments. Where the keys cannot be told it has
-    /// not been called at all.
+    /// Calls `each` with the index of every key, in the order of the arguments. On an error it has not been
+    /// called at all.
     pub fn for_each_key(
         &self,
         arguments: &Arguments<'_>,
@@ -170,7 +172,7 @@ impl Command {
         step: usize,
     ) -> Result<impl Iterator<Item = usize> + use<>, KeyError> {
         let distance = usize::from(last.unsigned_abs());
-        // One behind the last argument that may be a key or belong to one.
+        // The index behind the last argument that may be a key or belong to one.
         let end = if last < 0 { (length + 1).saturating_sub(distance) } else { length.min(distance + 1) };
         if step > 1 && !end.saturating_sub(first).is_multiple_of(step) {
             return Err(KeyError::WrongArity(self.name));
@@ -179,7 +181,7 @@ impl Command {
     }
 }
 
-/// Does `SORT` look at other keys: is there `BY` or `GET` among its options?
+/// True if `SORT` looks at other keys: `BY` or `GET` is among its options.
 pub fn sort_names_patterns(arguments: &Arguments<'_>) -> bool {
     let mut index = 2;
     while let Some(word) = arguments.get(index) {
@@ -195,7 +197,7 @@ pub fn sort_names_patterns(arguments: &Arguments<'_>) -> bool {
 }
 
 impl KeyCount {
-    /// The number of keys that follow argument `at`; they are all there.
+    /// Reads the number of keys from argument `at`, and checks that as many arguments follow.
     fn read(self, command: &'static str, arguments: &Arguments<'_>, at: usize) -> Result<usize, KeyError> {
         let given = arguments.get(at).ok_or(KeyError::Syntax)?;
         let room = arguments.len() - at - 1;
@@ -205,7 +207,7 @@ impl KeyCount {
             (None | Some(..=0), Self::Intersection | Self::Pop) => Err(KeyError::CountNotPositive),
             (Some(..=0), Self::SortedSets) => Err(KeyError::NoInputKey(command)),
             (Some(count), Self::SortedSets | Self::Pop) if count > room as i64 => Err(KeyError::Syntax),
-            // Scripts are told of too many keys before they are told of too few.
+            // Scripts get the error for too many keys before that for too few.
             (Some(count), _) if count > room as i64 => Err(KeyError::CountTooLarge),
             (Some(..0), _) => Err(KeyError::NegativeCount),
             (Some(count), _) => Ok(count as usize),
@@ -213,7 +215,7 @@ impl KeyCount {
     }
 }
 
-/// An integer in the one form that Redis accepts: no sign but a minus, no space, no leading zero.
+/// Reads an integer in the one form that Redis accepts: no sign but a minus, no space, no leading zero.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let plain = match digits {
@@ -242,22 +244,23 @@ fn streams(arguments: &Arguments<'_>) -> Result<std::ops::Range<usize>, KeyError
     }
 }
 
-/// How many words an option of `XREAD` or `XREADGROUP` takes, its name included.
+/// Returns how many words an option of `XREAD` or `XREADGROUP` takes, its name included.
 pub(super) fn stream_option_words(word: &[u8]) -> Option<usize> {
     const OPTIONS: [(&[u8], usize); 5] =
         [(b"count", 2), (b"block", 2), (b"group", 3), (b"noack", 1), (b"claim", 2)];
     OPTIONS.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, words)| *words)
 }
 
-/// An option of a command that may store its result.
+/// Option of a command that may store its result.
 enum StoreOption {
-    /// This many words, the option's name included.
+    /// An option of this many words, its name included.
     Words(usize),
-    /// The next word is the key that receives the result.
+    /// An option whose next word is the key that receives the result.
     Stores,
 }
 
-/// The first argument, and where the result goes. The last option that names a place wins, as in Redis.
+/// Returns the first argument, and the key that receives the result. The last option that names one wins, as
+/// in Redis.
 fn with_store(
     arguments: &Arguments<'_>,
     options_from: usize,
@@ -297,7 +300,7 @@ fn geo_option(word: &[u8]) -> StoreOption {
     }
 }
 
-/// `MIGRATE host port key|"" database timeout [options] [KEYS key ...]`.
+/// Returns the keys of `MIGRATE host port key|"" database timeout [options] [KEYS key ...]`.
 fn migrated(arguments: &Arguments<'_>) -> std::ops::Range<usize> {
     const KEY: usize = 3;
     const OPTIONS: usize = 6;
@@ -315,7 +318,7 @@ mod tests {
 
     #[test]
     fn keys_stand_where_redis_finds_them() {
-        // What `COMMAND GETKEYS` of Redis 7 says.
+        // Answers of `COMMAND GETKEYS` in Redis 7.
         let cases = [
             ("GET a", "a"),
             ("MGET a b c", "a b c"),

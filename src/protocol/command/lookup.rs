@@ -1,31 +1,34 @@
-//! From a name to its entry, in a few instructions: a hash table that the compiler builds.
+//! Lookup of a command by name in a few instructions: a hash table that the compiler builds.
 
 use super::table::{COMMANDS, TABLE};
 use super::{Command, Flags};
 
-/// The longest name in the table; longer ones need not be looked for.
+/// Length of the longest name in the table; longer ones need not be looked up.
 const NAME_BYTES_MAX: usize = longest_name();
-/// Places in the hash table: enough that most names are found at the first one.
+/// Number of cells in the hash table: enough that most names are found at the first one.
 const CELLS: usize = 2048;
+/// Value of an empty cell.
 const EMPTY: u16 = u16::MAX;
 
 const _: () = assert!(CELLS.is_power_of_two() && COMMANDS * 3 < CELLS);
 
+/// Names of all commands, in the order of their ids.
 static NAMES: [Name; COMMANDS] = names();
+/// The hash table: indexes of commands, each at its name's cell or behind.
 static INDEXES: [u16; CELLS] = indexes();
 
-/// Every entry, in the order of their ids.
+/// Returns every entry of the table, in the order of their ids.
 pub fn all() -> &'static [Command] {
     &TABLE
 }
 
-/// The entry of a command, however its name is capitalised. Subcommands are found through their container only: see
+/// Returns the entry of a command, in any case. Subcommands are found through their container only: see
 /// [`Command::resolve`].
 pub fn find(name: &[u8]) -> Option<&'static Command> {
     find_entry(name).filter(|command| !command.flags.contains(Flags::SUBCOMMAND))
 }
 
-/// The entry of `container`'s subcommand.
+/// Returns the entry of `container`'s subcommand.
 #[cold]
 pub(super) fn find_subcommand(container: &Command, given: &[u8]) -> Option<&'static Command> {
     let mut name = [0; NAME_BYTES_MAX];
@@ -37,7 +40,7 @@ pub(super) fn find_subcommand(container: &Command, given: &[u8]) -> Option<&'sta
     find_entry(&name[..end])
 }
 
-/// The entry of a whole name, which may be one of a subcommand.
+/// Returns the entry of a whole name, which may be one of a subcommand (`object|encoding`).
 #[inline]
 pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
     if name.len() > Name::WHOLE_BYTES_MAX {
@@ -46,7 +49,7 @@ pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
     probe(Name::of(name), |_| true)
 }
 
-/// For names that are more than their first and last bytes.
+/// Looks up a name of more than sixteen bytes, which has to be compared as a whole.
 #[inline(never)]
 fn find_long(name: &[u8]) -> Option<&'static Command> {
     if name.len() > NAME_BYTES_MAX {
@@ -55,12 +58,13 @@ fn find_long(name: &[u8]) -> Option<&'static Command> {
     probe(Name::of(name), |command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// The first entry that `accept` takes, of those whose name starts and ends as `wanted` does and is as long.
+/// Returns the first entry that `accept` takes, of those whose name has the same start, end and length as
+/// `wanted`.
 fn probe(wanted: Name, accept: impl Fn(&Command) -> bool) -> Option<&'static Command> {
     let mut cell = wanted.cell();
     loop {
         let index = usize::from(INDEXES[cell]);
-        // An empty place holds an index beyond the names, which ends the search.
+        // An empty cell holds an index beyond the names, which ends the search.
         if *NAMES.get(index)? == wanted && accept(&TABLE[index]) {
             return Some(&TABLE[index]);
         }
@@ -68,8 +72,8 @@ fn probe(wanted: Name, accept: impl Fn(&Command) -> bool) -> Option<&'static Com
     }
 }
 
-/// A name in lower case, small enough to be compared in three instructions: its first and its last eight bytes.
-/// Up to sixteen bytes that is all of it.
+/// A name in lower case, small enough to be compared in three instructions: its first and its last eight
+/// bytes, and its length. Up to sixteen bytes that is the whole name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Name {
     first: u64,
@@ -89,14 +93,15 @@ impl Name {
         Self { first: lower(short(name)), last: 0, length }
     }
 
-    /// Where to start looking for it. The multiplier was tried out: a good one keeps the names apart.
+    /// Returns the cell at which the search begins. The multiplier was tried out: a good one keeps the names
+    /// apart.
     const fn cell(self) -> usize {
         let mixed = self.first ^ self.last.rotate_left(29) ^ (self.length as u64) << 56;
         (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - CELLS.ilog2())) as usize
     }
 }
 
-/// Up to seven bytes as a number, without a loop.
+/// Packs up to seven bytes into a number, without a loop.
 const fn short(name: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (name.first_chunk(), name.last_chunk()) {
         // The two halves overlap where the name is shorter than eight, with the same bytes.
@@ -111,7 +116,7 @@ const fn short(name: &[u8]) -> u64 {
     }
 }
 
-/// Eight bytes at once to lower case, leaving alone what is not a letter.
+/// Turns eight bytes at once to lower case, and leaves other bytes than letters alone.
 const fn lower(bytes: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const HIGH: u64 = 0x80 * ONES;

@@ -1,8 +1,8 @@
-//! The table of commands: what each one does to keys, where its keys stand, and how weir treats it.
+//! Table of commands: the effect of each on keys, the positions of its keys, and how weir handles it.
 //!
-//! Plain facts and lookups, no behaviour. A request is recognised in three steps that [`recognise`] takes together:
-//! [`find`] its name, [`Command::resolve`] the subcommand where the name is only a container (`OBJECT ENCODING`), and
-//! check the argument count.
+//! Plain facts and lookups, no behaviour. A request is recognised in three steps that [`recognise`] takes
+//! together: [`find`] its name, [`Command::resolve`] the subcommand where the name is only a container
+//! (`OBJECT ENCODING`), and check the argument count.
 
 pub mod describe;
 mod flags;
@@ -24,49 +24,50 @@ pub use keys::{KeyCount, KeyError, Keys, sort_names_patterns};
 pub use lookup::{all, find};
 pub use walk::Walk;
 
-/// How many entries the table has, subcommands included: the length of an array that is indexed by [`CommandId`].
+/// Number of entries in the table, subcommands included: the length of an array that is indexed by
+/// [`CommandId`].
 pub const COMMANDS: usize = table::COMMANDS;
 
-/// An entry's place in the table.
+/// Position of an entry in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommandId(pub u16);
 
-/// What a command does to the keys that it names.
+/// Effect of a command on the keys that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Leaves them as they are.
+    /// Leaves keys as they are.
     Read,
-    /// May change them. Scripts count as writers, because nobody can tell.
+    /// May change keys. Scripts count as writers, because their effect is unknown.
     Write,
-    /// Names none, or only talks about them.
+    /// Names no keys, or only gives information about them.
     None,
 }
 
-/// What a command's cost grows with.
+/// Class of a command, by what its cost grows with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// One key, a bounded part of it.
+    /// Command on a bounded part of one key.
     Point,
-    /// Several keys, a bounded part of each.
+    /// Command on several keys, a bounded part of each.
     Multi,
-    /// A stretch of what lies in one key, or all that lies in several.
+    /// Command on a stretch of what lies in one key, or on all that lies in several.
     Range,
     /// A walk over the key space or over a whole collection.
     Scan,
-    /// Code of the client's that runs in the store.
+    /// A client's code that runs in the store.
     Script,
-    /// Talks about connections, settings or the server.
+    /// Command about connections, settings or the server.
     Control,
 }
 
 impl Class {
-    /// How many classes there are: the length of an array that is indexed by one.
+    /// Number of classes: the length of an array that is indexed by [`Class::index`].
     pub const COUNT: usize = 6;
-    /// All of them, in the order of such an array.
+    /// All classes, in the order of their indexes.
     pub const ALL: [Self; Self::COUNT] =
         [Self::Point, Self::Multi, Self::Range, Self::Scan, Self::Script, Self::Control];
 
-    /// The word for it.
+    /// Returns the name of the class.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Point => "point",
@@ -78,7 +79,7 @@ impl Class {
         }
     }
 
-    /// The place in such an array.
+    /// Returns the index of the class in an array of [`Class::COUNT`] elements.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -87,34 +88,34 @@ impl Class {
 /// One command, or one subcommand of a container.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// Lower case; a subcommand is written behind its container, as in `object|encoding`.
+    /// Name in lower case; a subcommand stands behind its container, as in `object|encoding`.
     pub name: &'static str,
-    /// Words of a request, the name included; negative where that is only the least.
+    /// Number of words of a request, the name included; negative where that is only the least.
     pub arity: i16,
-    /// What it does to its keys.
+    /// Effect of the command on its keys.
     pub effect: Effect,
-    /// What its cost grows with.
+    /// Class of the command, by what its cost grows with.
     pub class: Class,
-    /// Where its keys stand.
+    /// Positions of the command's keys.
     pub keys: Keys,
-    /// What weir does with it, as long as the arguments do not say otherwise: see [`Command::handling_for`].
+    /// Handling by weir, unless the arguments decide otherwise: see [`Command::handling_for`].
     pub handling: Handling,
-    /// It touches what belongs to everyone, so only a tenant marked `admin` may run it.
+    /// True if only a tenant marked `admin` may run the command, because it touches what belongs to everyone.
     pub admin: bool,
-    /// What `COMMAND INFO` says about it.
+    /// Properties that `COMMAND INFO` tells of the command, and some of weir's own.
     pub flags: Flags,
-    /// The family it belongs to.
+    /// Family of the command.
     pub group: Group,
     id: CommandId,
 }
 
 impl Command {
-    /// Its place in the table.
+    /// Returns the command's position in the table.
     pub const fn id(&self) -> CommandId {
         self.id
     }
 
-    /// Whether a request of `count` words, the name included, is long enough and not too long.
+    /// True if a request of `count` words, the name included, is neither too short nor too long.
     pub const fn arity_fits(&self, count: usize) -> bool {
         if self.arity >= 0 {
             count == self.arity as usize
@@ -123,7 +124,7 @@ impl Command {
         }
     }
 
-    /// The entry that the request really means: the subcommand's, if this is only a container.
+    /// Returns the entry that the request means: that of the subcommand, if this is only a container.
     pub fn resolve<'a>(&'static self, arguments: &Arguments<'a>) -> Result<&'static Self, Unrecognised<'a>> {
         if !self.flags.contains(Flags::CONTAINER) {
             return Ok(self);
@@ -135,8 +136,8 @@ impl Command {
         }
     }
 
-    /// Whether a request of that name and subcommand tells or changes what its connection is. All of `CLIENT` counts, whatever
-    /// follows.
+    /// True if a request of that name and subcommand tells or changes the state of its connection. All of
+    /// `CLIENT` counts, whatever follows.
     pub fn is_about_connection(&'static self, subcommand: Option<&[u8]>) -> bool {
         let is_container = self.flags.contains(Flags::CONTAINER);
         let found =
@@ -144,8 +145,8 @@ impl Command {
         self.name == "client" || found.unwrap_or(self).handling.is_about_connection()
     }
 
-    /// What weir does with this request. The arguments of a few commands decide: `XREAD` may be forwarded, `XREAD
-    /// BLOCK` may not.
+    /// Returns how weir handles this request. The arguments of a few commands decide: `XREAD` may be
+    /// forwarded, `XREAD BLOCK` may not.
     pub fn handling_for(&self, arguments: &Arguments<'_>) -> Handling {
         if self.flags.contains(Flags::ARGUMENTS_DECIDE) {
             handling::decide(self, arguments)
@@ -154,20 +155,21 @@ impl Command {
         }
     }
 
-    /// The word that a client would write: `OBJECT ENCODING` for `object|encoding`.
+    /// Returns the name as a client would write it: `OBJECT ENCODING` for `object|encoding`.
     pub fn spoken_name(&self) -> String {
         self.name.replace('|', " ").to_ascii_uppercase()
     }
 }
 
-/// The same for nearly all requests, in less: `None` says that `recognise` knows more.
+/// Recognises nearly all requests, faster than [`recognise`]; `None` if `recognise` has to decide (a
+/// container, a wrong argument count, an unknown name).
 #[inline]
 pub fn recognise_plain(arguments: &Arguments<'_>) -> Option<&'static Command> {
     find(arguments.name())
         .filter(|command| command.arity_fits(arguments.len()) && !command.flags.contains(Flags::CONTAINER))
 }
 
-/// The entry for a whole request, if its name, subcommand and argument count are those of a command.
+/// Returns the entry for a whole request, if its name, subcommand and argument count are those of a command.
 pub fn recognise<'a>(arguments: &Arguments<'a>) -> Result<&'static Command, Unrecognised<'a>> {
     let command = find(arguments.name()).ok_or(Unrecognised::Command(*arguments))?;
     if !command.arity_fits(arguments.len()) {
@@ -177,26 +179,26 @@ pub fn recognise<'a>(arguments: &Arguments<'a>) -> Result<&'static Command, Unre
     if command.arity_fits(arguments.len()) { Ok(command) } else { Err(Unrecognised::Arity(command)) }
 }
 
-/// Why a request is not one of a known command. Its text is the error that Redis would send.
+/// Reason why a request is not one of a known command. Its text is the error that Redis would send.
 #[derive(Clone, Copy, Debug)]
 pub enum Unrecognised<'a> {
     /// No command has this name.
     Command(Arguments<'a>),
     /// The container has no such subcommand.
     Subcommand {
-        /// The entry of the first word.
+        /// Entry of the first word.
         container: &'static Command,
         /// The second word.
         given: &'a [u8],
     },
-    /// Too few words for the command, or too many.
+    /// The request has too few words for the command, or too many.
     Arity(&'static Command),
 }
 
-/// How much of what the client sent an error repeats, as in Redis.
+/// Most bytes of a client's words that an error repeats, as in Redis.
 const QUOTED_BYTES_MAX: usize = 128;
 
-/// What a client sent, cut short to be repeated in an error.
+/// Returns a client's words as text for an error, at most 128 bytes of them.
 pub fn quoted(bytes: &[u8]) -> Cow<'_, str> {
     quotable(bytes, QUOTED_BYTES_MAX)
 }
@@ -239,7 +241,7 @@ mod tests {
     use super::super::Argument;
     use super::*;
 
-    /// Shows `check` a request of these words; `""` stands for an empty one.
+    /// Passes a request of these words to `check`; `""` stands for an empty word.
     pub(super) fn with_request<T>(request: &str, check: impl FnOnce(&Arguments<'_>) -> T) -> T {
         let words = request.split(' ').map(|word| if word == "\"\"" { "" } else { word });
         let mut frame = Vec::new();

@@ -1,9 +1,10 @@
-//! Where keys stand, in the words of `COMMAND INFO`: how to find the first, and from there the others.
+//! Key specifications of `COMMAND INFO`: rules for finding the first key of a command, and from there the
+//! others.
 
 use super::{Arguments, Command, Effect, KeyError, Keys};
 use crate::protocol::encode::{self, Protocol};
 
-/// One rule for some of a command's keys.
+/// Rule for some of a command's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeySpec {
     access: Access,
@@ -11,7 +12,7 @@ pub(super) struct KeySpec {
     find: Find,
 }
 
-/// What happens to the keys.
+/// Use of the keys by the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Read,
@@ -21,22 +22,22 @@ pub(super) enum Access {
     NoKey,
 }
 
-/// Where the first key stands.
+/// Position of the first key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begin {
     Index(i64),
-    /// Behind a word, which is looked for from a position on.
+    /// The first key stands behind a word, which is searched from a position on.
     Keyword(&'static str, i64),
     Unknown,
 }
 
-/// Where the others stand, seen from the first.
+/// Positions of the other keys, relative to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Find {
     Range {
         last: i64,
         step: i64,
-        /// 2 where the keys are only the first half.
+        /// Divisor of the arguments that are keys: 2 where only the first half are.
         limit: i64,
     },
     /// The number of keys stands where the first key was expected.
@@ -44,10 +45,12 @@ enum Find {
     Unknown,
 }
 
+/// Rule for a single key.
 const ONE: Find = Find::Range { last: 0, step: 1, limit: 0 };
+/// Rule for all arguments up to the last.
 const TO_THE_END: Find = Find::Range { last: -1, step: 1, limit: 0 };
 
-/// All rules for a command.
+/// Returns all rules for a command.
 pub(super) fn of(command: &Command) -> Vec<KeySpec> {
     let access = match command.effect {
         Effect::Read => Access::Read,
@@ -92,14 +95,14 @@ pub(super) fn of(command: &Command) -> Vec<KeySpec> {
     }
 }
 
-/// Calls `each` with every key of a request and what happens to it.
+/// Calls `each` with every key of a request and its use.
 pub(super) fn for_each_access(
     command: &Command,
     arguments: &Arguments<'_>,
     each: &mut impl FnMut(usize, Access),
 ) -> Result<(), KeyError> {
     let specs = of(command);
-    // Where the rules differ, the first key is the odd one: it is where the result goes, or what `STORE` reads.
+    // Where the rules differ, the first key is the odd one: it receives the result, or `STORE` reads it.
     let (Some(first), Some(others)) = (specs.first(), specs.last()) else { return Ok(()) };
     let mut access = first.access;
     command.for_each_key(arguments, &mut |index| {
@@ -109,7 +112,7 @@ pub(super) fn for_each_access(
 }
 
 impl Access {
-    /// The names that Redis has for it.
+    /// Returns the flags that Redis has for this use of keys.
     pub(super) fn words(self) -> &'static [&'static str] {
         match self {
             Self::Read => &["RO", "access"],
@@ -163,7 +166,7 @@ impl Find {
     }
 }
 
-/// A set of simple strings.
+/// Writes words as a set of simple strings.
 pub(super) fn write_words(out: &mut Vec<u8>, protocol: Protocol, words: &[&str]) {
     encode::set(out, protocol, words.len());
     for word in words {
@@ -179,7 +182,7 @@ fn write_spec(out: &mut Vec<u8>, protocol: Protocol, kind: &str, fields: &[(&str
     }
 }
 
-/// Everything before the fields, which the caller writes next.
+/// Writes everything before the fields, which the caller writes next.
 fn write_spec_head(out: &mut Vec<u8>, protocol: Protocol, kind: &str, fields: usize) {
     encode::map(out, protocol, 2);
     encode::bulk(out, b"type");

@@ -1,36 +1,37 @@
-//! The options of `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN`, as a store reads them: word by word from the cursor on, and of several
-//! of a kind the last one counts.
+//! Options of `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN`, read as a store does: word by word from the cursor on,
+//! and of several of a kind the last one counts.
 
 use super::keys::integer;
 use super::{Arguments, Class, Command, Keys};
 
-/// What such a request looks at when it does not say how much.
+/// Number of elements that a walk looks at in a step without `COUNT`.
 pub const COUNT_DEFAULT: u64 = 10;
 
-/// The options of one request.
+/// Options of one request of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
-    /// Where they begin.
+    /// Position at which the options begin.
     from: usize,
-    /// Where the values stand that count.
+    /// Position of the value of `COUNT` that counts, the last one.
     count: Option<usize>,
+    /// Position of the value of `MATCH` that counts, the last one.
     pattern: Option<usize>,
-    /// No store makes sense of it.
+    /// True if the options make no sense to any store.
     malformed: bool,
 }
 
-/// One option, and where its value stands.
+/// One option, with the position of its value.
 enum Given {
     Count(usize),
     Match(usize),
-    /// It changes neither what is looked at nor which of it is shown.
+    /// An option that changes neither what is looked at nor which of it is shown.
     Other,
-    /// None that a store knows.
+    /// A word that is no option of any store.
     Nonsense,
 }
 
 impl Command {
-    /// The options of a walk that goes on step by step. None for all other commands.
+    /// Returns the options of a walk that goes on step by step; `None` for all other commands.
     pub fn walk(&self, arguments: &Arguments<'_>) -> Option<Walk> {
         if self.class != Class::Scan || !self.name.ends_with("scan") {
             return None;
@@ -55,7 +56,7 @@ impl Walk {
         walk
     }
 
-    /// How much it looks at in this step. None where it will be refused.
+    /// Returns how many elements this step looks at; `None` if a store will refuse it.
     pub fn count(&self, arguments: &Arguments<'_>) -> Option<u64> {
         if self.malformed {
             return None;
@@ -64,12 +65,12 @@ impl Walk {
         integer(arguments.at(index)).and_then(|count| u64::try_from(count).ok())
     }
 
-    /// What it shows: only what matches this. None where all of it is shown, or where it makes no sense.
+    /// Returns the pattern that shown elements match; `None` if all are shown or the options make no sense.
     pub fn pattern<'a>(&self, arguments: &Arguments<'a>) -> Option<&'a [u8]> {
         self.pattern.filter(|_| !self.malformed).map(|index| arguments.at(index))
     }
 
-    /// Where the counts stand that are more than this, in order.
+    /// Returns the positions of all `COUNT` values above `most`, in order.
     pub fn counts_above(&self, arguments: &Arguments<'_>, most: u32) -> impl Iterator<Item = usize> {
         options(arguments, self.from).filter_map(move |given| match given {
             Given::Count(index) if integer(arguments.at(index))? > i64::from(most) => Some(index),

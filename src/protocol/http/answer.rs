@@ -1,4 +1,4 @@
-//! What stores and weir reply, as JSON.
+//! Replies of stores and of weir, written as JSON.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,11 +11,12 @@ pub enum Reply<'a> {
     Integer(&'a [u8]),
     Bulk(&'a [u8]),
     Null,
-    /// So many elements follow.
+    /// Start of an array; this many elements follow.
     Array(usize),
 }
 
-/// Takes the next reply, or the beginning of an array, from whole replies. None if they are no such thing.
+/// Takes the next reply, or the beginning of an array, off whole replies. `None` if the bytes are no such
+/// thing.
 pub fn next<'a>(bytes: &mut &'a [u8]) -> Option<Reply<'a>> {
     let end = bytes.iter().position(|byte| *byte == b'\n').filter(|end| *end >= 2)?;
     let (line, rest) = (&bytes[1..end - 1], &bytes[end + 1..]);
@@ -39,9 +40,9 @@ pub fn next<'a>(bytes: &mut &'a [u8]) -> Option<Reply<'a>> {
     })
 }
 
-/// Appends one reply as JSON. An error inside an array is a text.
+/// Appends one reply as JSON. An error inside an array becomes a text.
 pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], in_base64: bool) -> Option<()> {
-    // How many elements are missing, by depth: twice as many bytes as that depth takes in the reply.
+    // Missing elements by depth: twice as many bytes as that depth takes in the reply.
     let mut missing: Vec<usize> = Vec::new();
     loop {
         match next(bytes)? {
@@ -53,7 +54,7 @@ pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], in_base64: bool) -> Opti
             }
             Reply::Null => out.extend_from_slice(b"null"),
             Reply::Integer(digits) => out.extend_from_slice(digits),
-            // As clients of the REST dialect expect it.
+            // `OK` is never in base64, as clients of the REST dialect expect.
             Reply::Simple(b"OK") => write_text(out, b"OK", false),
             Reply::Simple(text) | Reply::Bulk(text) => write_text(out, text, in_base64),
             Reply::Error(text) => write_text(out, text, false),
@@ -71,7 +72,7 @@ pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], in_base64: bool) -> Opti
     }
 }
 
-/// A text; what is no UTF-8 in it is replaced, unless it is in base64.
+/// Appends a text, in base64 or as UTF-8 with invalid bytes replaced.
 pub fn write_text(out: &mut Vec<u8>, text: &[u8], in_base64: bool) {
     if in_base64 {
         out.push(b'"');

@@ -1,14 +1,14 @@
-//! What follows a head: so many bytes, or chunks.
+//! Body of an HTTP request: a known number of bytes, or chunks.
 
 use super::Status;
 use super::head::Length;
 
-/// The line before a chunk, or a line of what follows the last one.
+/// Longest line before a chunk, or of the trailer.
 const LINE_BYTES_MAX: usize = 1024;
-/// All of what follows the last one.
+/// Most bytes of the trailer, which follows the last chunk.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// A body that is coming.
+/// A body of which bytes are still coming.
 #[derive(Debug)]
 pub struct Body {
     pub bytes: Vec<u8>,
@@ -18,20 +18,20 @@ pub struct Body {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// So many bytes are missing, and nothing comes behind them.
+    /// A body of known length, and its missing bytes.
     Plain(usize),
-    /// A line with a length.
+    /// The line with the length of a chunk.
     Size,
-    /// So many bytes of a chunk, and then a line end.
+    /// Missing bytes of a chunk, which a line end follows.
     Chunk(usize),
     ChunkEnd,
-    /// What follows the last chunk, up to an empty line: so many bytes of it were seen.
+    /// The trailer, up to an empty line, and its bytes so far.
     Trailer(usize),
     Done,
 }
 
 impl Body {
-    /// One of that length, if it may be as long.
+    /// Creates a body of that length, or refuses one that is larger than it may be.
     pub fn new(length: Length, bytes_max: usize) -> Result<Self, Status> {
         let state = match length {
             Length::Known(length) => match usize::try_from(length).ok().filter(|length| *length <= bytes_max)
@@ -49,7 +49,8 @@ impl Body {
         self.state == State::Done
     }
 
-    /// Takes what belongs to it from the start of what was received. How many bytes that were.
+    /// Takes the body's bytes from the start of what was received, and returns how many of those it used,
+    /// framing included.
     pub fn take(&mut self, received: &[u8]) -> Result<usize, Status> {
         let mut at = 0;
         while self.state != State::Done {
@@ -103,7 +104,7 @@ impl Body {
     }
 }
 
-/// A line without its end, if it is whole.
+/// Returns a line without its end, if it is whole.
 fn line(bytes: &[u8]) -> Result<Option<&[u8]>, Status> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     match end {
@@ -118,7 +119,7 @@ fn line(bytes: &[u8]) -> Result<Option<&[u8]>, Status> {
     }
 }
 
-/// The length of a chunk; extensions behind it are let pass.
+/// Reads the length of a chunk; extensions behind it are ignored.
 fn size_of(line: &[u8]) -> Result<usize, Status> {
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end();
     let is_number = (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
@@ -133,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// The body, and what is left, however it comes in pieces.
+    /// Reads a body that comes in pieces of a size; returns it, the bytes left over, and whether it is whole.
     fn read(text: &[u8], pieces: usize, bytes_max: usize) -> Result<(Vec<u8>, Vec<u8>, bool), Status> {
         let mut body = Body::new(Length::Chunks, bytes_max)?;
         let mut held = Vec::new();

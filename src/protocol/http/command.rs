@@ -1,4 +1,4 @@
-//! What a request asks for, as commands of the store's protocol: from here on it is like any other.
+//! Translation of an HTTP request into RESP commands, which are handled like any others from here on.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,11 +12,12 @@ use super::{Kind, Status};
 use crate::protocol::{call, encode};
 use crate::values::limits::{HTTP_COMMANDS_MAX, HTTP_WORDS_MAX};
 
-/// The error for commands about a connection, which a request of HTTP has not.
+/// Error text for commands about a connection, which a request of HTTP has not.
 pub const OF_CONNECTIONS: &str = "that command is about a connection, and a request of HTTP has none of its own: Authorization, X-Weir-User, -Tier and \
      -Deadline-Ms say who asks, /multi-exec is a transaction";
 
-/// Writes the commands of a request, and says what is to be made of their replies. The error is told to the client.
+/// Writes the commands of a request as RESP, and returns how their replies become the response. The error is
+/// sent to the client.
 pub fn encode_commands(head: &Head, body: &[u8], frames: &mut Vec<u8>) -> Result<Kind, Status> {
     match &head.target {
         Target::Key(key, query) => of_key(head.method, key, query, body, frames),
@@ -52,7 +53,7 @@ fn of_key(
 ) -> Result<Kind, Status> {
     let no_query = || if query.is_empty() { Ok(()) } else { Err(Status::BadRequest("only PUT takes ?ttl=")) };
     match method {
-        // A preflight is answered when its head is there.
+        // A preflight is answered when its head is there, before commands.
         Method::Get | Method::Head | Method::Preflight { .. } => {
             no_query()?;
             request(frames, &[b"GET", key]);
@@ -78,7 +79,7 @@ fn of_key(
     }
 }
 
-/// A time: in seconds, or with its unit behind it.
+/// Reads a time in milliseconds: a number of seconds, or one with its unit (ms, s, m, h, d).
 fn millis_of(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -97,7 +98,7 @@ fn millis_of(text: &str) -> Option<u64> {
         .filter(|millis| (1..=i64::MAX as u64 / 2).contains(millis))
 }
 
-/// An array with so many elements at most: one more is kept, so that it shows. What is behind costs no memory.
+/// A JSON array of at most `MOST` elements: one more is kept, so that it shows; further ones cost no memory.
 struct Few<'a, const MOST: usize>(Vec<&'a RawValue>);
 
 impl<'de: 'a, 'a, const MOST: usize> Deserialize<'de> for Few<'a, MOST> {
@@ -138,7 +139,8 @@ fn commands(body: &[u8]) -> Result<Vec<&RawValue>, Status> {
     if commands.is_empty() { Err(Status::BadRequest("at least one command is wanted")) } else { Ok(commands) }
 }
 
-/// One command, from an array of texts, numbers, true and false.
+/// Writes one command, from a JSON array of texts, numbers, true and false. Refuses commands about the
+/// connection.
 fn command(text: &[u8], frames: &mut Vec<u8>) -> Result<(), Status> {
     let words = elements::<HTTP_WORDS_MAX>(text)?;
     let words =

@@ -1,5 +1,6 @@
-//! The head of a request: where it goes, what follows it, who asks on which terms. Read more strictly than others do, so that weir and
-//! whatever stands before it never disagree on where a request ends (RFC 9112).
+//! Head of an HTTP request: its target, the length of its body, who asks on which terms. Read more strictly
+//! than others do, so that weir and whatever stands before it never disagree on where a request ends (RFC
+//! 9112).
 
 use std::sync::Arc;
 
@@ -11,36 +12,38 @@ use super::host::Host;
 use super::source::Source;
 use crate::values::percent_decoded;
 
-/// Bytes of a head, and of the line that it begins with.
+/// Most bytes of a head.
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Most bytes of a request line.
 const LINE_BYTES_MAX: usize = 16 * 1024;
+/// Most headers of a request.
 const HEADERS_MAX: usize = 64;
-/// What is looked at each time more of it comes.
+/// Size up to which a head is searched each time more of it comes, in bytes.
 const SHORT_BYTES: usize = 1024;
 
-/// What a request is about.
+/// Target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// `/v1/keys/{key}`, and what stood behind a `?`.
+    /// `/v1/keys/{key}`: the key, and the query behind a `?`.
     Key(Vec<u8>, String),
     /// `/`: one command.
     Command,
-    /// `/pipeline`: several.
+    /// `/pipeline`: several commands.
     Pipeline,
-    /// `/multi-exec`: several as one transaction.
+    /// `/multi-exec`: several commands as one transaction.
     Transaction,
 }
 
-/// How much follows a head.
+/// Length of a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// So many bytes.
+    /// A body of this length in bytes; 0 for no body.
     Known(u64),
-    /// Chunks.
+    /// A body in chunks.
     Chunks,
 }
 
-/// What is to be done with a key, or with what follows.
+/// Method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Get,
@@ -48,11 +51,11 @@ pub enum Method {
     Put,
     Delete,
     Post,
-    /// A browser asks on behalf of a page which methods and headers that page may use (CORS preflight).
+    /// CORS preflight: a browser asks on behalf of a page which methods and headers that page may use.
     Preflight {
-        /// Which methods there are.
+        /// Methods that the target allows.
         allowed: &'static str,
-        /// The page is of a wider network than this server is.
+        /// True if the page is from a wider network than this server's.
         crosses_networks: bool,
     },
 }
@@ -62,47 +65,48 @@ pub enum Method {
 pub struct Head {
     pub method: Method,
     pub target: Target,
-    /// The name by which the request was sent here.
+    /// The name by which the request calls the server.
     pub host: Host,
-    /// The page that made a browser send it.
+    /// The page that made a browser send the request.
     pub source: Source,
     /// The origin of that page, once it is known that it may read the response.
     pub origin: Option<Arc<str>>,
-    /// No header says that the body is anything else than JSON.
+    /// True unless a header says that the body is not JSON.
     pub is_json: bool,
     pub length: Length,
-    /// The client holds its body back until it is told to go on.
+    /// True if the client holds its body back until it gets `100 Continue`.
     pub waits: bool,
-    /// The connection lasts.
+    /// True if the connection lasts after the response.
     pub keeps: bool,
-    /// It takes `100 Continue`, chunks and the like.
+    /// True for HTTP/1.1, which knows `100 Continue` and chunks.
     pub is_modern: bool,
-    /// As it came: `Bearer ...`, `Basic ...`.
+    /// `Authorization` as received: `Bearer ...`, `Basic ...`.
     pub authorization: Option<Vec<u8>>,
-    /// Who within the tenant asks, how much it matters, and how long an answer is of use: as options of `QOS CALL`.
+    /// User within the tenant, tier and deadline, as options of `QOS CALL`.
     pub wishes: Vec<Vec<u8>>,
-    /// Texts in the answer are to be in base64.
+    /// True if texts in the response are to be in base64.
     pub in_base64: bool,
 }
 
 impl Head {
-    /// Nothing follows it.
+    /// True if no body follows the head.
     pub fn has_no_body(&self) -> bool {
         self.length == Length::Known(0)
     }
 }
 
-/// True for a request that asks for a head alone, however little of it has come or is right. Responses to it have no body.
+/// True for a HEAD request, however little of it has come or is right. Responses to it have no body.
 pub fn wants_head_alone(bytes: &[u8]) -> bool {
     without_empty_line(bytes).starts_with(b"HEAD ")
 }
 
-/// Bytes behind the one empty line that may stand before a request line (RFC 9112, 2.2).
+/// Strips the one empty line that may stand before a request line (RFC 9112, 2.2).
 fn without_empty_line(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\r\n").unwrap_or(bytes)
 }
 
-/// Is it worth a look, after so many of the bytes were in vain?
+/// True if the bytes may hold a whole head by now, after the first `seen` of them did not. Saves searching
+/// all of them each time.
 pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
     let new = &bytes[seen.saturating_sub(3).min(bytes.len())..];
     let line_bytes_max = LINE_BYTES_MAX + (bytes.len() - without_empty_line(bytes).len());
@@ -112,7 +116,8 @@ pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
         || new.windows(4).any(|four| four == b"\r\n\r\n")
 }
 
-/// Reads a head from the start of what was received, and says where it ends; nothing while it is not there as a whole.
+/// Reads a head from the start of the received bytes, and returns where it ends; `None` while it is not
+/// whole.
 pub fn receive(bytes: &[u8]) -> Result<Option<(Head, usize)>, Status> {
     let received = bytes.len();
     let bytes = without_empty_line(bytes);
@@ -127,7 +132,7 @@ pub fn receive(bytes: &[u8]) -> Result<Option<(Head, usize)>, Status> {
     }
     let end = shown.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
     let head = &shown[..end.unwrap_or(shown.len())];
-    // A line ends with both of them: what takes one alone for an end sees another request.
+    // A line ends with both CR and LF: software that takes one alone for an end sees another request.
     let is_lone = |at: usize| match head[at] {
         b'\n' => at == 0 || head[at - 1] != b'\r',
         b'\r' => head.get(at + 1).is_some_and(|next| *next != b'\n'),
@@ -158,7 +163,7 @@ pub fn receive(bytes: &[u8]) -> Result<Option<(Head, usize)>, Status> {
 fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
     let headers = &*request.headers;
     let is_modern = request.version == Some(1);
-    // A folded line, or a space before the colon, is refused by the parser.
+    // The parser refuses folded lines, and spaces before the colon.
     let hosts = values(headers, "host").count();
     if hosts > 1 || (is_modern && hosts == 0) {
         return Err(Status::BadRequest("one header Host is wanted"));
@@ -168,7 +173,7 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
     let length = length(headers, is_modern)?;
     let (authority, path, query) = parts_of(request.path.unwrap_or_default())?;
     if let Some(authority) = authority {
-        // RFC 9112, 3.2.2: such a target says it better than Host. A name in either of them is looked at.
+        // RFC 9112, 3.2.2: the target's name goes before Host. A name in either of them is checked.
         let said = Host::read(std::iter::once(authority.as_bytes()));
         let said = said.ok_or(Status::BadRequest("the target has no name and no address"))?;
         if let Host::Name(_) = said {
@@ -235,7 +240,7 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
     })
 }
 
-/// How long the body is. What may be understood in two ways is understood in none.
+/// Reads the length of the body. An ambiguous one is refused.
 fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Status> {
     let mut codings = values(headers, "transfer-encoding");
     let mut lengths = values(headers, "content-length");
@@ -260,7 +265,8 @@ fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Sta
     }
 }
 
-/// Path and query; of a whole address, as proxies are sent it, also the server that it names.
+/// Splits the target into path and query; an absolute one, as sent to proxies, also into the server that it
+/// names.
 fn parts_of(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
     let (authority, origin) = match target.split_once("://") {
         Some((scheme, rest))
@@ -279,8 +285,9 @@ fn parts_of(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
     Ok((authority, path, query))
 }
 
-/// True unless a header says that the body is something else. Pages of other sites can have a browser send some types without asking
-/// first (`text/plain`, forms), JSON not among them. Programs often say nothing; a browser then says where the page is from.
+/// True unless a header says that the body is not JSON. Pages of other sites can have a browser send some
+/// types without asking first (`text/plain`, forms), JSON not among them. Programs often send no type; a
+/// browser then says where the page is from.
 fn is_json(headers: &[Header<'_>]) -> bool {
     let mut kinds = values(headers, "content-type");
     let Some(kind) = kinds.next() else { return true };
@@ -311,7 +318,7 @@ fn target(path: &str, query: &str) -> Result<(Target, &'static str), Status> {
     }
 }
 
-/// The terms of one request, in the words of `QOS CALL`.
+/// Returns the terms of one request, as options of `QOS CALL`.
 fn wishes(headers: &[Header<'_>]) -> Result<Vec<Vec<u8>>, Status> {
     let mut wishes = Vec::new();
     for (name, option) in

@@ -1,13 +1,13 @@
-//! What several kinds of requests are told by headers: those for keys, and those of the admin port.
+//! Headers that both requests for keys and requests of the admin port use.
 
 use httparse::Header;
 
-/// The values of a header.
+/// Returns the values of a header.
 pub fn values<'a>(headers: &'a [Header<'a>], name: &'static str) -> impl Iterator<Item = &'a [u8]> {
     headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
 }
 
-/// Does the connection last, with HTTP/1.1 or an older version?
+/// True if the connection is kept after the response, by the rules of HTTP/1.1 (`is_modern`) or HTTP/1.0.
 pub fn lasts(headers: &[Header<'_>], is_modern: bool) -> bool {
     let asks_for = |wanted: &str| {
         values(headers, "connection")
@@ -17,13 +17,13 @@ pub fn lasts(headers: &[Header<'_>], is_modern: bool) -> bool {
     if is_modern { !asks_for("close") } else { asks_for("keep-alive") && !asks_for("close") }
 }
 
-/// A length: only digits, where `parse` would take a sign too.
+/// Reads a length: only digits, where `parse` would take a sign too.
 pub fn length_of(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// What comes behind the name of a scheme in `Authorization`.
+/// Returns the text behind the name of a scheme in `Authorization`.
 pub fn credentials<'a>(value: &'a [u8], scheme: &str) -> Option<&'a [u8]> {
     let (name, rest) = value.split_at_checked(scheme.len())?;
     let rest = rest.strip_prefix(b" ")?;

@@ -1,25 +1,25 @@
-//! Names by which a server may be asked. A page of any site can have its own name lead to this machine (DNS rebinding), and its
-//! browser would then show it what weir answers; but the browser also says the name. The admin port and the keys over HTTP share
-//! this check.
+//! Check of the name that a request calls the server by. A page of any site can have its own name lead to
+//! this machine (DNS rebinding), and its browser would then show it what weir answers; but the browser also
+//! sends the name. The admin port and the keys over HTTP share this check.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Names that are shown back are cut to this.
+/// Most characters of a name that an error text repeats.
 const SHOWN_MAX: usize = 100;
 
-/// What a request calls the server.
+/// The server's name in a request (`Host`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// Nothing, as HTTP/1.0 allows. Browsers always say it.
+    /// No name, as HTTP/1.0 allows. Browsers always send one.
     Unsaid,
-    /// An address, or this machine.
+    /// An IP address, or localhost.
     Address,
-    /// A name, in lower case.
+    /// Any other name, in lower case.
     Name(String),
 }
 
 impl Host {
-    /// From the values of the header; none if they make no sense.
+    /// Reads the values of the header `Host`; `None` if they make no sense.
     pub fn read<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         let Some(value) = values.next() else { return Some(Self::Unsaid) };
         if values.next().is_some() {
@@ -40,7 +40,7 @@ impl Host {
         Some(if is_address { Self::Address } else { Self::Name(name) })
     }
 
-    /// True for addresses, this machine and the names in `known`, however they are capitalised.
+    /// True for addresses, localhost, no name, and the names in `known`, in any case.
     pub fn is_known(&self, known: &[String]) -> bool {
         match self {
             Self::Name(name) => known.iter().any(|known| known.eq_ignore_ascii_case(name)),
@@ -48,7 +48,8 @@ impl Host {
         }
     }
 
-    /// May the server be called so? The error says what to do about it: the names in `known` come from `flag`.
+    /// Checks that the server may be called so. The error text names `flag`, the flag that the names in
+    /// `known` come from.
     pub fn admit(&self, known: &[String], flag: &str) -> Result<(), String> {
         match self {
             Self::Name(name) if !self.is_known(known) => {

@@ -1,5 +1,6 @@
-//! The keys over HTTP: requests of HTTP become commands, and replies become responses. Around a client of RESP, so that a request
-//! passes through the same stages whichever way it came. Knows no sockets and no tenants.
+//! The keys over HTTP: requests of HTTP become commands, and replies become responses. This wraps a client of
+//! RESP, so that a request passes through the same stages whichever way it came. Knows no sockets and no
+//! tenants.
 //!
 //! ```text
 //!   bytes ──> head ──> who asks? (the shard) ──> body ──> commands ──> as if they had come in RESP
@@ -9,13 +10,13 @@
 //!
 //! | what | file |
 //! |---|---|
-//! | what a request begins with, and what is wrong with it | `head.rs`, `headers.rs` |
-//! | names by which it may be asked for, and web pages that may | `host.rs`, `source.rs` |
-//! | what follows: so many bytes, or chunks | `body.rs` |
+//! | head of a request, and its checks | `head.rs`, `headers.rs` |
+//! | names by which the server may be called, and web pages that may ask | `host.rs`, `source.rs` |
+//! | body: a known length, or chunks | `body.rs` |
 //! | a request as commands | `command.rs` |
 //! | replies as JSON | `answer.rs` |
-//! | responses, and how refusals are told | `response.rs` |
-//! | what is left of the other quotas, for their headers | `quotas.rs` |
+//! | responses, and refusals among them | `response.rs` |
+//! | remaining quotas, for response headers | `quotas.rs` |
 
 mod answer;
 mod body;
@@ -42,8 +43,9 @@ pub use source::{Authority, Rules, Source};
 
 use super::ReplyScanner;
 
-/// Stands in the place of the `-` before an error reply that weir worded itself. Stores do not send this type to connections that speak
-/// RESP2, and no script can have them do so, so nobody else's words are taken for weir's.
+/// Type byte in place of the `-` of an error reply that weir worded itself. Stores do not send this type to
+/// connections that speak RESP2, and no script can have them do so, so a store's words are never taken for
+/// weir's.
 const OWN: u8 = b'(';
 
 /// Marks a reply as worded by weir, if it is an error.
@@ -53,23 +55,23 @@ pub fn mark_own(reply: &mut [u8]) {
     }
 }
 
-/// What is made of the replies to a request.
+/// Way in which the replies to a request become its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Get,
     Put,
     Delete,
     Command,
-    /// So many replies are missing.
+    /// Replies to several commands, of which `left` are missing.
     Pipeline {
         left: usize,
         first: bool,
     },
-    /// Replies before the one that counts.
+    /// A transaction, and the replies that are missing before that of `EXEC`.
     Transaction {
         left: usize,
     },
-    /// Whatever the reply is, something else is told: it only keeps the order.
+    /// A response that is known already: the reply only keeps its place in the order.
     Told,
 }
 
@@ -79,67 +81,72 @@ struct Asked {
     kind: Kind,
     manner: Manner,
     in_base64: bool,
-    /// What is told instead, or the beginning of the response's body.
+    /// The known response, or the beginning of the response's body.
     text: Vec<u8>,
-    /// The response is larger than it may be.
+    /// True if the response is larger than it may be.
     is_too_large: bool,
 }
 
-/// What has come of a request.
+/// Parts of the request that have come.
 #[derive(Debug)]
 enum Coming {
     Nothing,
-    /// Its head was read: who asks has yet to be found out.
+    /// The head was read; the client's identity has yet to be checked.
     Head(Head),
     Body(Head, Body),
 }
 
-/// What is to be done next.
+/// Next step for the shard to take.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing, until more has come.
+    /// Nothing, until more bytes have come.
     Wait,
-    /// A request has begun: is it known who asks (`Authorization`)? Then `admit`, or `refuse`.
+    /// A request has begun: the shard checks the identity (`Authorization`), then calls `admit` or `refuse`.
     Begins(Option<Vec<u8>>),
-    /// Its commands are there: `frames`.
+    /// The commands of the request are in `frames`.
     Commands,
-    /// Something is told to it in its order, for which a reply of any kind is wanted.
+    /// A response is known already: the shard has to give any reply in its place, to keep the order.
     Told,
 }
 
-/// One connection.
+/// The HTTP state of one connection.
 #[derive(Debug)]
 pub struct Conversation {
-    /// What has come and is not understood yet.
+    /// Bytes that have come and are not parsed yet.
     held: Vec<u8>,
-    /// How much of that was looked at and is no whole head.
+    /// Held bytes that were looked at and are no whole head.
     seen: usize,
+    /// Parts of the request that is coming.
     coming: Coming,
-    /// Commands of the request under way, and how far they were taken on.
+    /// Commands of the request under way, as RESP.
     frames: Vec<u8>,
+    /// Bytes of `frames` that were taken on.
     taken: usize,
-    /// How they are asked for.
+    /// Options of `QOS CALL` (user, tier, deadline) for the request under way.
     wishes: Vec<Vec<u8>>,
-    /// What the request under way says of who asks (`Authorization`).
+    /// `Authorization` of the request under way.
     claim: Option<Vec<u8>>,
-    /// None of its commands was taken on yet.
+    /// True while none of the request's commands was taken on.
     is_at_start: bool,
-    /// Its commands are refused from now on, in the words of an error reply.
+    /// Error reply for the remaining commands of the request, which are refused.
     void: Option<String>,
+    /// Requests whose replies have yet to come, the oldest first.
     asked: VecDeque<Asked>,
     scanner: ReplyScanner,
-    /// A reply that is not whole yet.
+    /// Start of a reply that is not whole yet.
     partial: Vec<u8>,
+    /// Output that has yet to be sent.
     out: Vec<u8>,
     /// Web pages that may ask, and names by which they may.
     rules: Arc<Rules>,
-    /// Responses are not larger.
+    /// Largest response body, in bytes.
     response_bytes_max: usize,
+    /// True once no more input is read.
     is_over: bool,
 }
 
 impl Conversation {
-    /// Nothing has been said.
+    /// Creates the state of a new connection.
     pub fn new(response_bytes_max: usize) -> Self {
         Self {
             held: Vec::new(),
@@ -161,25 +168,25 @@ impl Conversation {
         }
     }
 
-    /// The same where pages and names are served that are not by default.
+    /// Adds pages and host names that are served besides the default.
     #[must_use]
     pub fn with_rules(self, rules: Arc<Rules>) -> Self {
         Self { rules, ..self }
     }
 
-    /// More has come.
+    /// Takes bytes that have come from the client.
     pub fn receive(&mut self, bytes: &[u8]) {
         if !self.is_over {
             self.held.extend_from_slice(bytes);
         }
     }
 
-    /// Bytes that have come and were not taken on.
+    /// Returns the bytes that have come and were not taken on.
     pub fn held_bytes(&self) -> usize {
         self.held.len() + self.frames.len() - self.taken
     }
 
-    /// All that it holds in memory.
+    /// Returns all memory that the connection's HTTP state holds, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let coming = if let Coming::Body(_, body) = &self.coming { body.bytes.capacity() } else { 0 };
         let asked: usize = self.asked.iter().map(|asked| asked.text.capacity()).sum();
@@ -188,27 +195,28 @@ impl Conversation {
         size_of::<Self>() + coming + asked + lists + buffers.iter().sum::<usize>()
     }
 
-    /// No more will be read: what was asked for is answered, and that is all.
+    /// True once no further request is read and all commands were taken on; earlier requests are still
+    /// answered.
     pub fn is_over(&self) -> bool {
         self.is_over && self.frames.is_empty()
     }
 
-    /// Is a request coming that is not whole?
+    /// True while a request has come in part.
     pub fn is_midway(&self) -> bool {
         !self.is_over && (!self.held.is_empty() || !matches!(self.coming, Coming::Nothing))
     }
 
-    /// Commands that are to be taken on, as far as they were not.
+    /// Returns the commands that have yet to be taken on, as RESP.
     pub fn frames(&self) -> &[u8] {
         &self.frames[self.taken..]
     }
 
-    /// How they are asked for, in the words of `QOS CALL`.
+    /// Returns the options of `QOS CALL` (user, tier, deadline) for these commands.
     pub fn wishes(&self) -> &[Vec<u8>] {
         &self.wishes
     }
 
-    /// What the request under way says of who asks (`Authorization`).
+    /// Returns `Authorization` of the request under way.
     pub fn claim(&self) -> Option<&[u8]> {
         self.claim.as_deref()
     }
@@ -218,17 +226,17 @@ impl Conversation {
         self.is_at_start
     }
 
-    /// The error that the remaining commands of the request under way are answered with, if they are not carried out.
+    /// Returns the error reply for the remaining commands of the request under way, if they are refused.
     pub fn void(&self) -> Option<&str> {
         self.void.as_deref()
     }
 
-    /// The remaining commands of the request under way are not carried out.
+    /// Refuses the remaining commands of the request under way, with this error.
     pub fn make_void(&mut self, error: String) {
         self.void = Some(error);
     }
 
-    /// So many bytes of the commands were taken on.
+    /// Marks the next `bytes` bytes of the commands as taken on.
     pub fn take(&mut self, bytes: usize) {
         self.is_at_start = false;
         self.taken += bytes;
@@ -239,7 +247,7 @@ impl Conversation {
         }
     }
 
-    /// Goes on, when all commands so far were taken on.
+    /// Parses on, once all commands so far were taken on, and returns the next step.
     pub fn go_on(&mut self) -> Step {
         debug_assert!(self.frames.is_empty());
         if self.is_over {
@@ -247,7 +255,7 @@ impl Conversation {
         }
         match std::mem::replace(&mut self.coming, Coming::Nothing) {
             Coming::Nothing if self.held.is_empty() => Step::Wait,
-            // Who sends one byte after the other does not have all of them looked at each time.
+            // A client that sends byte by byte does not have all bytes searched each time.
             Coming::Nothing if !head::may_be_whole(&self.held, self.seen) => {
                 self.seen = self.held.len();
                 Step::Wait
@@ -286,7 +294,7 @@ impl Conversation {
         }
     }
 
-    /// A request has begun: what does not depend on who asks is seen to first.
+    /// Begins a request with the checks that do not depend on the client's identity.
     fn meet(&mut self, mut head: Head) -> Step {
         match head.source.admit(&self.rules) {
             Ok(origin) => head.origin = origin,
@@ -304,8 +312,9 @@ impl Conversation {
         Step::Begins(who)
     }
 
-    /// Who asks is known, by what right, and may send so many bytes. What browsers send by themselves has fewer rights: they can be
-    /// made to send it by anybody's page.
+    /// Goes on with a request whose client was identified, by an authority, and may send a body of
+    /// `bytes_max` bytes. Authorities that browsers add by themselves have fewer rights, since any page can
+    /// make a browser send them.
     pub fn admit(&mut self, authority: Authority, bytes_max: usize) -> Step {
         let Coming::Head(head) = std::mem::replace(&mut self.coming, Coming::Nothing) else {
             return Step::Wait;
@@ -331,8 +340,9 @@ impl Conversation {
         }
     }
 
-    /// Who asks is told no, in the words of an error reply of weir's own. What follows a head that is refused cannot be trusted to be a
-    /// body. With `is_last` the connection ends with that, and the response says so.
+    /// Refuses a request with an error reply of weir's own. The bytes after a refused head cannot be trusted
+    /// to be a body, so the connection only lasts if there are none. With `is_last` it ends in any case, and
+    /// the response says so.
     pub fn refuse(&mut self, error: &str, is_last: bool) -> Step {
         let head = match std::mem::replace(&mut self.coming, Coming::Nothing) {
             Coming::Head(head) | Coming::Body(head, _) => Some(head),
@@ -346,7 +356,7 @@ impl Conversation {
         Step::Told
     }
 
-    /// The request that is coming took too long.
+    /// Refuses the request that is coming because it took too long.
     pub fn time_out(&mut self) -> Step {
         let manner = match &self.coming {
             Coming::Head(head) | Coming::Body(head, _) => manner(head, false),
@@ -355,12 +365,12 @@ impl Conversation {
         self.give_up(manner, Status::Timeout)
     }
 
-    /// How a request is answered whose head was not understood: that is the last one.
+    /// Returns the manner of a response to a head that was not understood, the last on its connection.
     fn last_manner(&self) -> Manner {
         Manner { is_head: head::wants_head_alone(&self.held), ..Manner::LAST }
     }
 
-    /// A request is refused whose head was understood. The connection lasts if nothing follows that head.
+    /// Refuses a request whose head was understood. The connection lasts if nothing follows that head.
     fn deny(&mut self, head: &Head, status: Status) -> Step {
         let manner = manner(head, head.keeps && head.has_no_body());
         let mut text = Vec::new();
@@ -405,7 +415,7 @@ impl Conversation {
             }
             Err(status) => {
                 self.frames = Vec::new();
-                // Its body is behind us, so the connection may last.
+                // The body has been read, so the connection may last.
                 let mut text = Vec::new();
                 response::refuse(&mut text, &manner, status);
                 self.tell(text, manner);
@@ -414,7 +424,7 @@ impl Conversation {
         }
     }
 
-    /// Replies, in their order: what can be told of them is added to the output.
+    /// Takes replies in their order, and adds the responses that they complete to the output.
     pub fn hear(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let Ok(scanned) = self.scanner.scan(bytes) else {
@@ -443,7 +453,7 @@ impl Conversation {
         }
     }
 
-    /// What is to go out. A buffer that is not needed any more may be given for it.
+    /// Takes the output, if there is any. `spare` replaces its buffer.
     pub fn take_output(&mut self, spare: Vec<u8>) -> Option<Vec<u8>> {
         if self.out.is_empty() { None } else { Some(std::mem::replace(&mut self.out, spare)) }
     }
@@ -455,7 +465,7 @@ fn manner(head: &Head, keeps: bool) -> Manner {
 }
 
 impl Asked {
-    /// One more reply to it. Whether it was the last one: then the response is written.
+    /// Takes one more reply to the request. True if it was the last one; then the response has been written.
     fn hear(&mut self, reply: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
         let Self { kind, manner, in_base64, text, is_too_large } = self;
         let (manner, in_base64) = (&*manner, *in_base64);
@@ -498,7 +508,7 @@ impl Asked {
                         Some(failure) => write_failure(text, failure),
                         None => write_outcome(text, &mut reply, in_base64),
                     }
-                    // Nothing is kept of what is too much: it is told so in the end.
+                    // A response that is too large is dropped, and refused in the end.
                     *is_too_large = text.len() > bytes_max;
                     if *is_too_large {
                         *text = Vec::new();
@@ -517,7 +527,7 @@ impl Asked {
             }
             Kind::Transaction { left } if *left > 0 => {
                 *left -= 1;
-                // The first one that was refused says why.
+                // The first refused command says why.
                 if let Some(error) = error.filter(|_| text.is_empty()) {
                     text.extend_from_slice(error.as_bytes());
                 }
@@ -526,7 +536,8 @@ impl Asked {
             Kind::Transaction { .. } => {
                 if let Some(failure) = failure {
                     let why = String::from_utf8_lossy(text).into_owned();
-                    // Weir queues requests itself, so what cannot be queued was refused in its words.
+                    // weir queues requests itself, so a command that could not be queued was refused in
+                    // weir's words.
                     let queueing = Failure { text: &why, is_own: true };
                     response::fail(out, manner, if why.is_empty() { failure } else { queueing }, false);
                 } else {
@@ -539,7 +550,7 @@ impl Asked {
     }
 }
 
-/// `{"error":...}`, without what was noted for headers.
+/// Writes `{"error":...}`, without what was noted for headers.
 fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>) {
     let shown = if failure.is_own { quotas::taken_off(failure.text).0 } else { failure.text };
     text.extend_from_slice(b"{\"error\":");
@@ -547,7 +558,7 @@ fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>) {
     text.push(b'}');
 }
 
-/// `{"result":...}` or `{"error":...}`, of the next reply.
+/// Writes `{"result":...}` or `{"error":...}` of the next reply.
 fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     if reply.first() == Some(&b'-') {
         text.extend_from_slice(b"{\"error\":");
@@ -558,7 +569,7 @@ fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     text.push(b'}');
 }
 
-/// Those of a transaction.
+/// Writes the results and errors of a transaction.
 fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], in_base64: bool) {
     text.clear();
     text.push(b'[');

@@ -1,17 +1,18 @@
-//! What is left of the quotas that a request counts against, from where one of them refuses it to the headers that tell of all.
+//! Remaining quotas for response headers: a refusal by one quota carries the state of all others that the
+//! request counts against.
 //!
-//! It travels behind the refusal, in the same line, and is taken off before anybody is shown that.
+//! The state stands behind the refusal, in the same line, and is taken off before the refusal is shown.
 
 use std::fmt::Write;
 
-/// What stands before it.
+/// Text between a refusal and the state of other quotas.
 const ALSO: &str = " also=";
-/// The scopes that there are, as headers call them.
+/// Scopes of quotas, as headers call them.
 const SCOPES: [&str; 4] = ["global", "tenant", "user", "key"];
 /// The largest number that a structured field may have (RFC 9651: fifteen digits).
 const NUMBER_MAX: u64 = 999_999_999_999_999;
 
-/// Notes other quotas behind a refusal: scope, request units per second, and how many are left.
+/// Appends other quotas to a refusal: scope, request units per second, and how many are left.
 pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
     if others.is_empty() || !refusal.ends_with(b"\r\n") {
         return;
@@ -24,19 +25,19 @@ pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
     refusal.extend_from_slice(b"\r\n");
 }
 
-/// A refusal of weir's own as it is shown, and what was noted behind it.
+/// Splits a refusal of weir's own into the text to show and the quotas noted behind it.
 pub(super) fn taken_off(error: &str) -> (&str, &str) {
-    // What is noted is the last word: a name within the refusal may hold anything else.
+    // The note is the last word: a name within the refusal may hold anything else.
     let noted = error.rsplit_once(ALSO).filter(|(_, noted)| !noted.contains(' '));
     noted.filter(|_| error.starts_with("THROTTLED ")).unwrap_or((error, ""))
 }
 
-/// A scope that weir knows, for headers.
+/// Returns the scope of that name, for headers.
 pub(super) fn scope_of(text: &str) -> Option<&'static str> {
     SCOPES.into_iter().find(|scope| *scope == text)
 }
 
-/// What `RateLimit-Policy` and `RateLimit` say of a quota that refused and of those noted.
+/// Returns the values of `RateLimit-Policy` and `RateLimit`, for the quota that refused and those noted.
 pub(super) fn headers(
     (scope, limit, remaining, seconds): (&'static str, u64, u64, u64),
     noted: &str,

@@ -1,4 +1,4 @@
-//! Responses: status, headers, bodies. What weir refuses is told as RFC 9457 and the draft on rate limits (draft-10) want it.
+//! HTTP responses: status, headers, bodies. Refusals follow RFC 9457 and the draft on rate limits (draft-10).
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -9,14 +9,14 @@ use serde::Serialize;
 use super::quotas;
 use crate::values::limits::HTTP_RETRY_AFTER_SECONDS_MAX;
 
-/// Why a request is answered without being carried out.
+/// Reason why a request is answered without being carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the texts below say what each is")]
 pub enum Status {
     BadRequest(&'static str),
     Forbidden,
     NotFound,
-    /// Which methods would be right.
+    /// Refused method; the text lists the right ones.
     MethodNotAllowed(&'static str),
     Timeout,
     LengthRequired,
@@ -99,21 +99,22 @@ const fn reason(code: u16) -> &'static str {
     }
 }
 
-/// How a response leaves.
+/// Manner in which a response is written: whether the connection lasts, whether it has a body, and which page
+/// may read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manner {
-    /// The connection lasts.
+    /// True if the connection lasts.
     pub keeps: bool,
-    /// Only its head is wanted.
+    /// True if the response is to HEAD and has no body.
     pub is_head: bool,
-    /// HTTP/1.0 has to be told that a connection lasts.
+    /// True for HTTP/1.1; HTTP/1.0 has to be told that a connection lasts.
     pub is_modern: bool,
-    /// The origin of the page that may read it, if one asked.
+    /// Origin of the page that may read the response, if a page asked.
     pub origin: Option<Arc<str>>,
 }
 
 impl Manner {
-    /// The last one of a connection.
+    /// The manner of the last response on a connection.
     pub const LAST: Self = Self { keeps: false, is_head: false, is_modern: true, origin: None };
 }
 
@@ -121,7 +122,7 @@ pub const JSON: &str = "application/json";
 const PROBLEM: &str = "application/problem+json";
 pub const BYTES: &str = "application/octet-stream";
 
-/// A whole response. `more` is further headers, each with its line end.
+/// Writes a whole response. `more` is further headers, each with its line end.
 pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Option<(&str, &[u8])>) {
     let told = write!(out, "HTTP/1.1 {code} {}\r\n{more}", reason(code));
     told.expect("memory takes what is written to it");
@@ -130,7 +131,7 @@ pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Op
             let told = write!(out, "content-type: {kind}\r\ncontent-length: {}\r\n", body.len());
             told.expect("memory takes what is written to it");
         }
-        // Nothing follows a 204, and nothing is said of its length.
+        // A 204 has no body and no length.
         None if code == 204 => {}
         None => out.extend_from_slice(b"content-length: 0\r\n"),
     }
@@ -155,10 +156,10 @@ pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Op
     }
 }
 
-/// The client may send its body.
+/// Response that lets the client send its body.
 pub const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// A browser is told which methods and headers the page of `manner.origin` may use.
+/// Writes the response to a CORS preflight: the methods and headers that the page of `manner.origin` may use.
 pub fn preflight(out: &mut Vec<u8>, manner: &Manner, allowed: &str, crosses_networks: bool) {
     let network = if crosses_networks { "access-control-allow-private-network: true\r\n" } else { "" };
     let more = format!(
@@ -169,7 +170,7 @@ pub fn preflight(out: &mut Vec<u8>, manner: &Manner, allowed: &str, crosses_netw
     write(out, manner, 204, &more, None);
 }
 
-/// A request that was not understood.
+/// Writes the response to a request that was refused before it became commands.
 pub fn refuse(out: &mut Vec<u8>, manner: &Manner, status: Status) {
     let more = if let Status::MethodNotAllowed(allowed) = status {
         format!("allow: {allowed}\r\n")
@@ -188,7 +189,7 @@ pub fn refuse(out: &mut Vec<u8>, manner: &Manner, status: Status) {
     problem.write(out, manner, &more);
 }
 
-/// What is said of a problem. `error` is the member that clients of the REST dialect read.
+/// Body of a refusal (RFC 9457). `error` is the member that clients of the REST dialect read.
 #[derive(Serialize)]
 struct Problem<'a> {
     #[serde(rename = "type")]
@@ -208,20 +209,22 @@ impl Problem<'_> {
     }
 }
 
-/// Where registered types of problems are.
+/// Registered type of problems with a quota.
 const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+/// Registered type of problems with overload or an unavailable store.
 const CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// An error reply.
+/// An error reply that becomes a response.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure<'a> {
-    /// Its line, without the leading `-`.
+    /// The line of the error reply, without the leading `-`.
     pub text: &'a str,
-    /// Weir worded it, and not a store or a script that runs in one: only then its words become headers.
+    /// True if weir worded the error, and not a store or a script in one: only then its words become headers.
     pub is_own: bool,
 }
 
-/// An error reply of weir's, or of a store's, as a response. `is_key` for those to `/v1/keys`.
+/// Writes an error reply of weir or of a store as a response, with the status that fits its code. `is_key`
+/// for requests to `/v1/keys`.
 pub fn fail(out: &mut Vec<u8>, manner: &Manner, failure: Failure<'_>, is_key: bool) {
     let Failure { text, is_own } = failure;
     let (error, noted) = if is_own { quotas::taken_off(text) } else { (text, "") };
@@ -231,7 +234,7 @@ pub fn fail(out: &mut Vec<u8>, manner: &Manner, failure: Failure<'_>, is_key: bo
         "OVERLOADED" | "UNAVAILABLE" | "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN"
         | "READONLY" | "OOM" | "MISCONF" | "NOREPLICAS" => 503,
         "DEADLINE" => 504,
-        // A store that does not know weir says nothing of weir's client.
+        // An authentication error of a store is about weir, not about weir's client.
         "NOAUTH" | "WRONGPASS" if is_own => 401,
         "NOPERM" => 403,
         "WRONGTYPE" if is_key => 409,
@@ -243,7 +246,7 @@ pub fn fail(out: &mut Vec<u8>, manner: &Manner, failure: Failure<'_>, is_key: bo
         let value = |word| str::strip_prefix(word, name)?.strip_prefix('=');
         error.rsplit(' ').find_map(value).and_then(|text| text.parse::<u64>().ok())
     };
-    // Whole seconds, and never sooner than true, up to a bound.
+    // Whole seconds, rounded up, from one to a day.
     let seconds = number("retry_after_ms").filter(|_| is_own);
     let seconds = seconds.map(|millis| millis.div_ceil(1_000).clamp(1, HTTP_RETRY_AFTER_SECONDS_MAX));
     let mut more = String::new();

@@ -1,6 +1,7 @@
-//! Requests that web pages make browsers send. A page of any site can have a browser send requests to whatever the browser reaches, and
-//! would be served wherever no token of the sender's own is asked for. Browsers say so in headers that no page can change; other
-//! clients send none of these. The admin port and the keys over HTTP share this check.
+//! Check of requests that web pages make browsers send. A page of any site can have a browser send requests
+//! to whatever the browser reaches, and would be served wherever no token of the sender's own is required.
+//! Browsers say so in headers that no page can change; other clients send none of these. The admin port and
+//! the keys over HTTP share this check.
 
 use std::sync::Arc;
 
@@ -8,28 +9,28 @@ use httparse::Header;
 
 use super::headers::values;
 
-/// Web pages that may ask for keys, and names by which they may be asked for.
+/// Web pages that may ask for keys, and host names by which the server may be called.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Origins of pages whose requests are served, as browsers write them: `https://app.example`.
     pub origins: Vec<Arc<str>>,
-    /// Host names, beside addresses and localhost.
+    /// Host names that are accepted, besides addresses and localhost.
     pub hosts: Vec<String>,
 }
 
-/// A page that made a browser send a request, as far as the browser says so.
+/// The page that made a browser send a request, as far as the browser says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// No browser says that any page has: a program, or somebody at the address bar.
+    /// No page, as far as headers say: a program, or somebody at the address bar.
     Unsaid,
     /// A page of this origin.
     Page(Vec<u8>),
-    /// A page of another site, whose origin is not told or makes no sense.
+    /// A page of another site, whose origin is not sent or makes no sense.
     Elsewhere,
 }
 
 impl Source {
-    /// From `Origin`, and from `Sec-Fetch-Site` where that is missing.
+    /// Reads the source from `Origin`, and from `Sec-Fetch-Site` where that is missing.
     pub fn of(headers: &[Header<'_>]) -> Self {
         let mut origins = values(headers, "origin");
         match (origins.next(), origins.next()) {
@@ -43,7 +44,8 @@ impl Source {
         }
     }
 
-    /// The origin that may read the response, where a page asks that may. The error is that a page asks that may not.
+    /// Returns the origin that may read the response, if a permitted page asks; an error for a page that is
+    /// not permitted.
     pub fn admit(&self, rules: &Rules) -> Result<Option<Arc<str>>, Foreign> {
         match self {
             Self::Unsaid => Ok(None),
@@ -56,7 +58,7 @@ impl Source {
     }
 }
 
-/// A request of a web page that may not ask.
+/// Error for a request of a web page that is not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Foreign;
 
@@ -67,13 +69,13 @@ pub enum Authority {
     Token,
     /// A password (`Authorization: Basic`), which a browser adds by itself once it knows one for that host.
     Password,
-    /// Nothing in the request: no password is asked for, or the certificate of the connection says who it is. Whatever a browser
-    /// sends has it.
+    /// No right in the request itself: no password is required, or the certificate of the connection
+    /// identifies the client. Whatever a browser sends has it.
     Ambient,
 }
 
 impl Authority {
-    /// That of a request whose `Authorization` was found right.
+    /// Returns the authority of a request whose `Authorization` was found right.
     pub fn of(authorization: &[u8]) -> Self {
         let is_bearer = super::headers::credentials(authorization, "bearer").is_some();
         if is_bearer { Self::Token } else { Self::Password }

@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A store that answers what a test says, behind a conversation.
+/// Result of a conversation with a store that answers what a test says.
 #[derive(Default)]
 struct Talk {
-    /// What was asked for, a command a line.
+    /// Commands that the store was asked, as lines of words.
     commands: Vec<String>,
     responses: String,
 }
@@ -15,7 +15,7 @@ fn words(frame: &[u8]) -> String {
     text.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ")
 }
 
-/// What becomes of bytes that come in such pieces.
+/// Runs a conversation whose input comes in pieces of a size.
 fn talk(bytes: &[u8], pieces: usize, reply: impl Fn(&str) -> String) -> Talk {
     let mut http = Conversation::new(1_000);
     let mut talk = Talk::default();
@@ -57,7 +57,7 @@ fn talk(bytes: &[u8], pieces: usize, reply: impl Fn(&str) -> String) -> Talk {
     talk
 }
 
-/// Each as its status and its body.
+/// Splits responses into their statuses and bodies.
 fn parts(responses: &str) -> Vec<(u16, String)> {
     let (mut rest, mut parts) = (responses, Vec::new());
     while !rest.is_empty() {
@@ -65,7 +65,7 @@ fn parts(responses: &str) -> Vec<(u16, String)> {
         let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
         let length = length.map_or(0, |length| length.parse().expect("a number"));
-        // The response to a request for a head alone says how long a body would be, and has none.
+        // The response to HEAD says how long a body would be, and has none.
         let length = if body.is_empty() || body.starts_with("HTTP/1.1 ") { 0 } else { length };
         parts.push((code, body[..length].to_owned()));
         rest = &body[length..];
@@ -201,7 +201,7 @@ fn a_request_that_takes_too_long_is_told_so_behind_what_came_before() {
 }
 
 proptest! {
-    /// However mangled, nothing panics, nothing is asked for that was not there, and everything that was asked for is answered.
+    /// Mangled input of any kind: nothing panics, no command is made up, and every request is answered.
     #[test]
     fn bytes_of_any_kind_are_answered_or_waited_for(
         cut in 0..ALL.len(), noise in prop::collection::vec((0..ALL.len(), any::<u8>()), 0..6), pieces in 1_usize..200,

@@ -1,4 +1,4 @@
-//! Replicas of a primary that is away: one of them takes over, and knows it before anybody else does.
+//! Heirs: replicas of a primary that is away. One of them takes over, and knows it before anybody else does.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use super::map::{Map, NodeKey, Role};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// So many replicas are looked at, at once.
+/// Most replicas that are watched at once.
 const HEIRS_MAX: usize = 16;
-/// How far apart a replica is asked.
+/// Time between two questions to a replica.
 const PAUSE: Duration = Duration::from_millis(50);
-/// For so long at most, until another connection to its primary is lost.
+/// Longest time that a replica is watched, until another connection to its primary is lost.
 const WATCH_MOST: Duration = Duration::from_secs(60);
-/// A replica that has not missed its primary for so long has nothing to take over.
+/// Time without missing its primary after which a replica is not watched any more.
 const CALM: Duration = Duration::from_secs(30);
 
-/// The replicas to look at from now on, where these are looked at already.
+/// Returns the replicas of the lost primary to watch from now on, besides those in `watched`.
 pub fn to_watch(map: &Map, lost: NodeKey, watched: &[NodeKey]) -> Vec<NodeKey> {
     let Some(primary) = map.node_of(lost).filter(|node| node.role == Role::Primary) else {
         return Vec::new();
@@ -25,24 +25,24 @@ pub fn to_watch(map: &Map, lost: NodeKey, watched: &[NodeKey]) -> Vec<NodeKey> {
     heirs.filter(|heir| !watched.contains(heir)).take(room).collect()
 }
 
-/// What a replica says that it is, by `ROLE`.
+/// State of a replica, by its reply to `ROLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// It has taken over.
+    /// The replica has taken over.
     IsPrimary,
-    /// Its primary is there, as far as it knows.
+    /// The replica is connected to its primary.
     HasPrimary,
-    /// Its primary is not there.
+    /// The replica's primary is away.
     HasNone,
 }
 
 impl Said {
-    /// Reads a whole reply; nothing if it makes no sense.
+    /// Reads a whole reply to `ROLE`; `None` if it makes no sense.
     pub fn parse(role: &[u8]) -> Option<Self> {
         let mut parts = reply::elements(role)?;
         match reply::text(parts.next()?)? {
             b"master" => Some(Self::IsPrimary),
-            // Its primary's host and port stand before the state of their connection.
+            // The primary's host and port stand before the state of their connection.
             b"slave" | b"replica" => match reply::text(parts.nth(2)?)? {
                 b"connected" => Some(Self::HasPrimary),
                 _ => Some(Self::HasNone),
@@ -52,7 +52,7 @@ impl Said {
     }
 }
 
-/// For how long a replica is looked at, and how closely.
+/// Watch over one replica: how long it has lasted, and when the replica last missed its primary.
 #[derive(Clone, Debug)]
 pub struct Watch {
     since: Timestamp,
@@ -60,12 +60,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins.
+    /// Begins a watch.
     pub fn new(now: Timestamp) -> Self {
         Self { since: now, trouble: now }
     }
 
-    /// It has said something, or not answered: when to ask again, if at all.
+    /// Takes the replica's reply (`None` if it did not answer) and returns when to ask again; `None` ends the
+    /// watch.
     pub fn handle(&mut self, said: Option<Said>, now: Timestamp) -> Option<Duration> {
         if said == Some(Said::HasNone) {
             self.trouble = now;

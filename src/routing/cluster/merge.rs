@@ -1,18 +1,18 @@
-//! From views to the next map.
+//! Merge of views into the next map of a cluster.
 //!
-//! Each slot goes to the claim with the highest config epoch, never one lower than what is in force, and never by counting
-//! views: most nodes may be late.
+//! Each slot goes to the claim with the highest config epoch, never one lower than the claim in force, and
+//! never by counting views: most nodes may be late.
 //!
-//! | a claim does not count | because |
+//! | claim that does not count | reason |
 //! |---|---|
-//! | whose node was asked itself, and does not make it | nobody knows better |
-//! | in force, whose node no view knows any more | it was forgotten |
-//! | in force by MOVED, to a node that has failed | nobody is left there to correct it |
+//! | a claim for a node that answered itself, and does not make it | the node knows best |
+//! | the claim in force, if no view knows its node any more | the node was forgotten |
+//! | the claim in force by MOVED, to a node that has failed | no node is left there to correct it |
 //!
 //! MOVED is known before any epoch is: its claim stands between the epoch in force and the next.
 //!
-//! A primary whose replica has its slots now becomes a replica as soon as it hears of that: it counts as one before. What it holds is
-//! its heir's too, so whoever is asked for all keys would count them twice.
+//! A primary whose replica has its slots now becomes a replica as soon as it hears of that: it counts as one
+//! before, because its heir holds the same keys and a walk over all keys would count them twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::view::{NodeId, Open, Seen, View};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-/// A config epoch, or the half above it.
+/// A config epoch, or the half above it (for a claim by MOVED).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Epoch(u64);
 
@@ -41,28 +41,29 @@ impl Epoch {
     }
 }
 
-/// Why a view was not heeded.
+/// Reason why a view was not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// It shares less than half of the ids that are known: another cluster answers at this address.
+    /// The view shares less than half of the known ids: another cluster answers at this address.
     Strangers,
-    /// It would make more nodes than there may be.
+    /// The view would make more nodes than there may be.
     TooManyNodes,
-    /// Enough others were looked at.
+    /// Enough other views were used.
     TooManyViews,
 }
 
-/// What came of views.
+/// Result of merging views.
 #[derive(Clone, Debug)]
 pub struct Applied {
-    /// The map now in force, if it says anything new.
+    /// The map now in force, if it differs from the one before.
     pub map: Option<Arc<Map>>,
-    /// For each view that was not heeded, its place and why.
+    /// Places of the views that were not used, with the reasons.
     pub rejected: Vec<(usize, Rejected)>,
 }
 
 impl Applied {
-    /// What that means for when to ask again. Who tells of another cluster is as good as nobody: the seeds may know better.
+    /// Returns what the result means for the next refresh. A round that told only of another cluster counts
+    /// as one without answers: the seeds may know better.
     pub fn outcome(&self, views: &[View]) -> Outcome {
         match (&self.map, self.rejected.len() == views.len()) {
             (Some(_), _) => Outcome::Changed,
@@ -71,12 +72,12 @@ impl Applied {
         }
     }
 
-    /// How many told of another cluster.
+    /// Returns how many views told of another cluster.
     pub fn strangers(&self) -> usize {
         self.rejected.iter().filter(|(_, why)| *why == Rejected::Strangers).count()
     }
 
-    /// Is the map in force what all nodes say that may hold keys?
+    /// True if all nodes that may hold keys gave a view that was used, so that the map in force is certain.
     pub fn is_sure(&self, views: &[View], map: &Map) -> bool {
         let is_heeded = |place: usize| self.rejected.iter().all(|(at, _)| *at != place);
         let heeded = views.iter().enumerate().filter(|(place, _)| is_heeded(*place));
@@ -85,13 +86,14 @@ impl Applied {
     }
 }
 
-/// What is known of a cluster. One task has it, and posts its maps to everybody.
+/// State of a cluster: the map in force and the epochs of its claims. One task owns it, and posts its maps to
+/// all shards.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     map: Arc<Map>,
-    /// Of the claim in force, for each slot.
+    /// Epoch of the claim in force, for each slot.
     epochs: Box<[Epoch]>,
-    /// Nodes that were ever known.
+    /// Number of nodes that were ever known.
     generations: u32,
 }
 
@@ -106,12 +108,12 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// The map in force.
+    /// Returns the map in force.
     pub fn map(&self) -> &Arc<Map> {
         &self.map
     }
 
-    /// Merges what some nodes told at about the same time.
+    /// Merges views that some nodes gave at about the same time.
     pub fn apply(&mut self, views: &[View]) -> Applied {
         let (accepted, rejected) = self.accept(views);
         if accepted.is_empty() {
@@ -127,8 +129,8 @@ impl Cluster {
         Applied { map: self.put_in_force(next), rejected }
     }
 
-    /// Forgets the cluster that was known, and takes what these tell for the cluster. Its nodes are others than those before, whatever
-    /// places they get.
+    /// Forgets the known cluster, and takes the one that these views tell of. Its nodes get new generations,
+    /// whatever places they get.
     pub fn adopt(&mut self, views: &[View]) -> Applied {
         let Map { version, .. } = *self.map;
         self.map = Arc::new(Map { version, ..Map::empty() });
@@ -136,8 +138,9 @@ impl Cluster {
         self.apply(views)
     }
 
-    /// Nodes said MOVED: each slot belongs to that node, until a higher epoch says otherwise. What is no node of the map in
-    /// force is left alone, and so is what has failed where another has the slot.
+    /// Applies MOVED replies: each slot belongs to the named node, until a higher epoch says otherwise.
+    /// Ignores nodes that are not in the map in force, and failed nodes where another has the slot. Returns
+    /// the new map, if anything changed.
     pub fn patch(&mut self, moved: &[(u16, NodeKey)]) -> Option<Arc<Map>> {
         let is_news = |(slot, key): &&(u16, NodeKey)| {
             *slot < SLOTS
@@ -198,7 +201,7 @@ impl Cluster {
                 rejected.push((place, Rejected::TooManyNodes));
             } else {
                 all = with_this();
-                // The first view of all says which cluster this is.
+                // The first view of all decides which cluster this is.
                 if known.is_empty() {
                     known.clone_from(&all);
                 }
@@ -208,7 +211,7 @@ impl Cluster {
         (accepted, rejected)
     }
 
-    /// A place for each node: its old one, or one that is free.
+    /// Returns a place for each node: its old one, or a free one.
     fn places<'a>(&mut self, facts: &Facts<'a>) -> Places<'a> {
         let mut places = Places { by_id: BTreeMap::new(), taken: vec![None; CLUSTER_NODES_MAX] };
         for node in self.map.nodes() {
@@ -234,7 +237,7 @@ impl Cluster {
         for (id, fact) in facts {
             failed[usize::from(places.of(id).0)] = fact.failed;
         }
-        // Those that answered themselves, by their places.
+        // Claims of the nodes that answered, by their places.
         let mut tellers: Vec<Option<&Claims>> = vec![None; CLUSTER_NODES_MAX];
         for claims in &claims {
             tellers[usize::from(claims.teller)].get_or_insert(claims);
@@ -271,7 +274,8 @@ impl Cluster {
         owners.into()
     }
 
-    /// What those say that answered, and what others said last, if it still makes sense.
+    /// Returns the open slots that the answering nodes tell of, and those that other nodes told of last, if
+    /// they still make sense.
     fn open(&self, accepted: &[&View], places: &Places<'_>, owners: &[u16]) -> Vec<OpenSlot> {
         let tellers: Vec<BackendId> = accepted.iter().map(|view| places.of(view.teller())).collect();
         let is_old_news = |open: &&OpenSlot| {
@@ -296,7 +300,8 @@ impl Cluster {
         open
     }
 
-    /// Whom a node copies, or soon will, that somebody still calls a primary: one that was its replica has taken over from it.
+    /// Returns the node that took over from a former primary, if views still call the latter a primary: one
+    /// that was its replica and owns slots now.
     fn heir_of(&self, key: NodeKey, fact: &Fact<'_>, owns: &[bool]) -> Option<BackendId> {
         let knows_of_it = fact.is_own && fact.seen.slots.is_empty();
         if owns[usize::from(key.backend.0)] || fact.failed || knows_of_it {
@@ -336,7 +341,7 @@ impl Cluster {
                     .map_or(Role::Primary, |heir| Role::Replica(Some(heir)))
             };
             let mut addresses = fact.seen.addresses.clone();
-            // In which order one node names them and in which another does is no news.
+            // Another order of the same addresses does not change the map.
             if let Some(before) = self.map.node_of(key)
                 && before.addresses.len() == addresses.len()
                 && before.addresses.iter().all(|address| addresses.contains(address))
@@ -361,7 +366,7 @@ impl Cluster {
     }
 }
 
-/// Where each node stands in the next map.
+/// Places of the nodes in the next map.
 struct Places<'a> {
     by_id: BTreeMap<&'a NodeId, NodeKey>,
     taken: Vec<Option<NodeKey>>,
@@ -373,26 +378,26 @@ impl<'a> Places<'a> {
         self.by_id.insert(id, key);
     }
 
-    /// Of a node that one of the views names.
+    /// Returns the place of a node that one of the views names.
     fn of(&self, id: &NodeId) -> BackendId {
         self.by_id[id].backend
     }
 
-    /// Is it there, and not only another at its place?
+    /// True if this node is in the next map, and not only another one at its place.
     fn has(&self, key: NodeKey) -> bool {
         self.taken[usize::from(key.backend.0)] == Some(key)
     }
 }
 
-/// What the views together say of a node.
+/// Facts about a node from all views together.
 struct Fact<'a> {
-    /// By the view with the highest epoch for it; where they are equal, by its own.
+    /// The node as seen by the view with the highest epoch for it; between equal epochs, by its own view.
     seen: &'a Seen,
     is_own: bool,
-    /// Somebody says that most think so, and it did not answer itself.
+    /// True if a view says that most primaries think so, and the node did not answer itself.
     failed: bool,
     answered: bool,
-    /// Of a replica: somebody offers it.
+    /// True of a replica that some node's `CLUSTER SLOTS` names.
     live: bool,
 }
 
@@ -416,7 +421,7 @@ fn facts<'a>(accepted: &[&'a View]) -> Facts<'a> {
     facts
 }
 
-/// What one view says, slot by slot, by places.
+/// Claims of one view: the owner of each slot, and the epoch of each node, by places.
 struct Claims {
     teller: u16,
     owners: Box<[u16]>,

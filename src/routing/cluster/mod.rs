@@ -1,4 +1,4 @@
-//! The topology of a Redis Cluster: what its nodes tell of it, and the map of slots that comes of that.
+//! Topology of a Redis Cluster: the views of its nodes, and the map of slots made of them.
 //!
 //! ```text
 //!   CLUSTER SLOTS ─┐
@@ -10,18 +10,18 @@
 //!
 //! | what | file |
 //! |---|---|
-//! | what one node tells | `view.rs` |
-//! | from views to the next map | `merge.rs` |
-//! | slot to node; nodes, replicas, slots on the move | `map.rs` |
-//! | when to ask, and whom | `refresh.rs` |
+//! | view of one node | `view.rs` |
+//! | merge of views into the next map | `merge.rs` |
+//! | map: owners of slots; nodes, replicas, slots on the move | `map.rs` |
+//! | when to ask nodes, and which | `refresh.rs` |
 //! | which replicas may be about to take over | `heirs.rs` |
 //! | `SCAN` over all nodes, while slots move | `walk.rs` |
-//! | replies by which a node refuses: MOVED, ASK ... | `refusal.rs` |
-//! | how far replicas are behind | `replicas.rs` |
-//! | when another cluster is the cluster | `strangers.rs` |
+//! | refusals of nodes: MOVED, ASK ... | `refusal.rs` |
+//! | replication lag | `replicas.rs` |
+//! | when a cluster that was set up anew is adopted | `strangers.rs` |
 //!
-//! A node is its id; its addresses are aliases. What a node tells is bounded and checked, and what makes no sense is refused
-//! as a whole.
+//! A node is its id; its addresses are aliases. What a node tells is bounded and checked, and what makes no
+//! sense is refused as a whole.
 
 pub mod heirs;
 mod map;

@@ -1,15 +1,16 @@
-//! When nodes are asked for their views, and which.
+//! Schedule of cluster refreshes: when nodes are asked for their views, and which.
 //!
-//! | what happened | is asked |
+//! | event | nodes that are asked |
 //! |---|---|
 //! | MOVED, READONLY, CLUSTERDOWN, a lost link | at once; again after 1 s at least, doubling to 10 s while nothing changes |
 //! | a replica of a primary that is away says that it took over | at once, that replica among others |
-//! | somebody has to be sure that nothing has changed | all primaries, at once, but for a fifth of the time at most |
+//! | a caller has to be certain that nothing has changed | all primaries, at once, but for a fifth of the time at most |
 //! | nothing | every 10 s, give or take a fifth |
-//! | ASK | not: the slot is where it was |
-//! | nobody answered | again like that, the seeds and the known nodes in turn |
+//! | ASK | none: the slot is where it was |
+//! | no node answered | as after MOVED, the seeds and the known nodes in turn |
 //!
-//! One round at a time: what happens while one is under way asks for another, since its answers may be older.
+//! One round at a time: a reason that comes while one is under way asks for another round, since its answers
+//! may be older.
 
 use std::time::Duration;
 
@@ -17,86 +18,93 @@ use super::map::{Map, NodeKey, Role};
 use crate::values::limits::CLUSTER_VIEWS_MAX;
 use crate::values::{Random, Timestamp};
 
-/// Rounds that were asked for begin so long after each other at least, and a part more by chance.
+/// Shortest time between the starts of two rounds that were asked for.
 const GAP_LEAST: Duration = Duration::from_secs(1);
+/// Longest time between the starts of two rounds that were asked for, while nothing changes.
 const GAP_MOST: Duration = Duration::from_secs(10);
+/// Part of the gap by which it is prolonged at random.
 const GAP_CHANCE: f64 = 0.25;
-/// Without any need, a round begins so long after the last has ended.
+/// Time between the end of a round and the next one, without any reason to ask.
 const PERIOD: Duration = Duration::from_secs(10);
+/// Part of the period by which it varies at random.
 const PERIOD_CHANCE: f64 = 0.2;
-/// After a round of all primaries the next is so many times as far away as that took, and at least and at most so far.
+/// Pause after a round of all primaries, as a multiple of the round's duration.
 const PAUSE_TIMES: u32 = 4;
+/// Shortest pause after a round of all primaries.
 const PAUSE_LEAST: Duration = Duration::from_millis(5);
+/// Longest pause after a round of all primaries.
 const PAUSE_MOST: Duration = Duration::from_millis(500);
-/// Nodes that are remembered for not being there.
+/// Most nodes that are remembered as unreachable.
 const LOST_MAX: usize = 16;
 
-/// Why a map may be old.
+/// Reason why a map may be old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A slot has moved to this node; or this node said so, if the map does not know where to.
+    /// A slot has moved to this node; or this node said so, if the map does not know the node it named.
     Moved(Option<NodeKey>),
     /// This node has become a replica.
     ReadOnly(NodeKey),
     /// This node thinks that the cluster does not work.
     ClusterDown(NodeKey),
-    /// A connection to a node was lost, or could not be made: others know more.
+    /// A connection to a node was lost, or could not be made: other nodes know more.
     LinkLost(Option<NodeKey>),
     /// This replica says that it is a primary now.
     TookOver(NodeKey),
-    /// Nothing speaks against it, but somebody has to know: all primaries are asked.
+    /// Nothing speaks against the map, but a caller has to be certain: all primaries are asked.
     Unsure,
 }
 
-/// Who is to be asked.
+/// Nodes to ask for their views.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// These nodes: three at most, or all primaries.
+    /// Known nodes: at most three, or all that may hold keys.
     Nodes(Vec<NodeKey>),
-    /// These of the seeds, by their places in the list, three at most.
+    /// Seeds, by their places in the list, at most three.
     Seeds(Vec<usize>),
 }
 
-/// What came of a round.
+/// Result of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// There is a new map.
+    /// A new map is in force.
     Changed,
-    /// All is as it was.
+    /// The map is as it was.
     Unchanged,
-    /// There was no view to look at.
+    /// No view could be used.
     NobodyAnswered,
 }
 
-/// When to ask, and whom.
+/// Schedule of rounds, and the choice of nodes to ask.
 #[derive(Clone, Debug)]
 pub struct Refresh {
     random: Random,
     seeds: usize,
     /// The seed that is asked next.
     next_seed: usize,
-    /// How far apart rounds are that were asked for.
+    /// Time between rounds that were asked for: doubles while nothing changes.
     gap: Duration,
-    /// Before that, no round begins that was asked for.
+    /// Time before which no round begins that was asked for.
     not_before: Timestamp,
-    /// The next round without need.
+    /// Time of the next round without any reason to ask.
     due: Timestamp,
     wanted: bool,
-    /// All primaries are to be asked, and not before then; when the last round began.
+    /// True if all primaries are to be asked.
     unsure: bool,
+    /// Time before which no round of all primaries begins.
     sure_not_before: Timestamp,
+    /// Start of the last round.
     began: Timestamp,
-    /// Whether the round under way was wanted.
+    /// State of the round under way, if any: true if it was asked for.
     under_way: Option<bool>,
     ask_seeds: bool,
-    /// Who should be among those asked; the last that were named.
+    /// Nodes to include in the next round, the last that reasons named.
     named: Vec<NodeKey>,
-    /// Who cannot be reached, it seems, and is asked only if nobody else is there; the last of them.
+    /// Nodes that seem unreachable, which are asked only if no others are there.
     lost: Vec<NodeKey>,
 }
 
 impl Refresh {
-    /// The first round is due at once, with the seeds, of which there are so many.
+    /// Creates the schedule. The first round is due at once, with some of the `seeds` seeds.
     pub fn new(seeds: usize, mut random: Random) -> Self {
         let next_seed = random.index(seeds.max(1));
         Self {
@@ -117,7 +125,7 @@ impl Refresh {
         }
     }
 
-    /// The map may be old.
+    /// Takes a reason why the map may be old.
     pub fn handle_reason(&mut self, reason: Reason) {
         if reason == Reason::Unsure {
             self.unsure = true;
@@ -125,7 +133,7 @@ impl Refresh {
         }
         self.wanted = true;
         match reason {
-            // One place is left for somebody who has nothing to do with it.
+            // One place of a round is left for a node that has nothing to do with the reason.
             Reason::Moved(Some(node)) | Reason::ReadOnly(node) | Reason::ClusterDown(node) => {
                 note(&mut self.named, node, CLUSTER_VIEWS_MAX - 1);
             }
@@ -138,7 +146,7 @@ impl Refresh {
         }
     }
 
-    /// The round under way is over.
+    /// Ends the round under way.
     pub fn handle_outcome(&mut self, outcome: Outcome, now: Timestamp) {
         let Some(was_wanted) = self.under_way.take() else { return };
         let pause = now.since(self.began).saturating_mul(PAUSE_TIMES).clamp(PAUSE_LEAST, PAUSE_MOST);
@@ -148,7 +156,7 @@ impl Refresh {
                 self.gap = GAP_LEAST;
                 self.lost.clear();
             }
-            // A round that nobody asked for says nothing about how often to ask.
+            // A round without a reason says nothing about how often to ask.
             Outcome::Unchanged if was_wanted => self.gap = (self.gap * 2).min(GAP_MOST),
             Outcome::Unchanged => {}
             Outcome::NobodyAnswered => {
@@ -164,7 +172,7 @@ impl Refresh {
         self.due = now.after(PERIOD.mul_f64(chance));
     }
 
-    /// When `poll_round` should be called at the latest; nothing while a round is under way.
+    /// Returns when `poll_round` should be called at the latest; `None` while a round is under way.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.under_way.is_some() {
             None
@@ -174,12 +182,13 @@ impl Refresh {
         }
     }
 
-    /// When the next round is due that is not about all primaries.
+    /// Returns when the next round is due, apart from rounds of all primaries.
     fn due_at(&self) -> Timestamp {
         if self.wanted { self.not_before.min(self.due) } else { self.due }
     }
 
-    /// Begins a round, if it is time: these are to be asked, and `handle_outcome` says what came of it.
+    /// Begins a round if one is due, and returns the nodes to ask; `handle_outcome` is to be called with the
+    /// result.
     pub fn poll_round(&mut self, map: &Map, now: Timestamp) -> Option<Ask> {
         if self.poll_deadline().is_none_or(|at| at > now) {
             return None;
@@ -193,7 +202,7 @@ impl Refresh {
             return Some(if is_known { Ask::Nodes(all) } else { Ask::Seeds(self.choose_seeds()) });
         }
         if self.wanted {
-            // After a while in which nobody asked, the first is at once, and the next soon.
+            // After a while without reasons, the first round is at once, and the next soon.
             if now.since(self.not_before) >= GAP_MOST {
                 self.gap = GAP_LEAST;
             }
@@ -206,7 +215,8 @@ impl Refresh {
         Some(if self.ask_seeds { Ask::Seeds(self.choose_seeds()) } else { Ask::Nodes(nodes) })
     }
 
-    /// Those that were named, and others by chance: primaries that work first, then replicas, then any.
+    /// Chooses the nodes that reasons named, and others by chance: primaries that work first, then replicas,
+    /// then any.
     fn choose(&mut self, map: &Map, mut chosen: Vec<NodeKey>) -> Vec<NodeKey> {
         chosen.retain(|key| map.node_of(*key).is_some_and(|node| !node.addresses.is_empty()));
         let mut others: Vec<(u8, u64, NodeKey)> = map
@@ -224,7 +234,7 @@ impl Refresh {
         chosen
     }
 
-    /// The next seeds, around and around.
+    /// Chooses the next seeds, in rotation.
     fn choose_seeds(&mut self) -> Vec<usize> {
         let first = self.next_seed;
         let count = self.seeds.min(CLUSTER_VIEWS_MAX);
@@ -233,7 +243,7 @@ impl Refresh {
     }
 }
 
-/// One of a few that were named last.
+/// Adds a node to a short list of the last ones that were named.
 fn note(list: &mut Vec<NodeKey>, node: NodeKey, most: usize) {
     list.retain(|noted| *noted != node);
     list.push(node);

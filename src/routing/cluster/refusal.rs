@@ -1,49 +1,50 @@
-//! Replies by which a node of a cluster says that it did not carry out a request, or not yet.
+//! Refusals of a cluster's node: error replies that say that it did not carry out a request, or not yet.
 
 use crate::values::ServerAddress;
 use crate::values::limits::{HOST_BYTES_MAX, SLOTS};
 
-/// A refusal, as its text says. It proves nothing after a script: a script may return any error.
+/// A refusal, by the text of the error reply. It proves nothing after a script, which may return any error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRefusal<'a> {
-    /// The slot belongs to another node.
+    /// MOVED: the slot belongs to another node.
     Moved {
-        /// Which slot.
+        /// The slot.
         slot: u16,
-        /// Where it is now.
+        /// The node that owns the slot now.
         target: Target<'a>,
     },
-    /// The key may have gone to another node, the slot has not.
+    /// ASK: the key may have gone to another node, while the slot has not.
     Ask {
-        /// Which slot.
+        /// The slot.
         slot: u16,
-        /// Where to ask for this once.
+        /// The node to ask for this request only.
         target: Target<'a>,
     },
-    /// Some keys of the request are here, others are gone.
+    /// TRYAGAIN: some keys of the request are at this node, others have moved.
     TryAgain,
-    /// The node does not think that the cluster works, or that anybody owns the slot.
+    /// CLUSTERDOWN: the node thinks that the cluster does not work, or that no node owns the slot.
     ClusterDown,
-    /// It is a replica.
+    /// READONLY: the node is a replica.
     ReadOnly,
-    /// It still loads its data.
+    /// LOADING: the node still loads its data.
     Loading,
-    /// It is a replica without its primary.
+    /// MASTERDOWN: the node is a replica without its primary.
     MasterDown,
-    /// It runs a script for too long.
+    /// BUSY: the node runs a script for too long.
     Busy,
 }
 
-/// Where a node sends somebody to.
+/// Node that a MOVED or ASK points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
-    /// As written; without brackets.
+    /// Host as written, without brackets.
     host: &'a str,
     port: u16,
 }
 
 impl Target<'_> {
-    /// The address, as told by the node at `sender`: one without a host means the host that answered, and `?` that none is known.
+    /// Returns the address, as told by the node at `sender`: an empty host means the host that answered; `?`
+    /// means that none is known.
     pub fn resolve(&self, sender: &ServerAddress) -> Option<ServerAddress> {
         let host = match self.host {
             "" => &sender.host,
@@ -55,7 +56,8 @@ impl Target<'_> {
 }
 
 impl<'a> NodeRefusal<'a> {
-    /// The word for it, if it says that its node cannot work now: nothing about a slot or a request.
+    /// Returns the error code, if the refusal says that its node cannot work now; `None` for one about a slot
+    /// or a request.
     pub const fn sickness(self) -> Option<&'static str> {
         match self {
             Self::Loading => Some("LOADING"),
@@ -65,7 +67,7 @@ impl<'a> NodeRefusal<'a> {
         }
     }
 
-    /// Reads a whole reply; nothing if it is no such refusal, or not as Redis writes it.
+    /// Reads a whole reply; `None` if it is no such refusal, or not as Redis writes it.
     pub fn parse(reply: &'a [u8]) -> Option<Self> {
         let line = reply.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
         let (code, rest) = line.split_at(line.iter().position(|byte| *byte == b' ').unwrap_or(line.len()));
@@ -89,7 +91,7 @@ impl<'a> NodeRefusal<'a> {
     }
 }
 
-/// ` 3999 127.0.0.1:6381`
+/// Reads the slot and the node of a MOVED or ASK: ` 3999 127.0.0.1:6381`
 fn slot_and_target(text: &[u8]) -> Option<(u16, Target<'_>)> {
     let (slot, target) = std::str::from_utf8(text).ok()?.strip_prefix(' ')?.split_once(' ')?;
     let (host, port) = host_and_port(target)?;
@@ -97,7 +99,8 @@ fn slot_and_target(text: &[u8]) -> Option<(u16, Target<'_>)> {
     Some((slot, Target { host, port }))
 }
 
-/// A host and the port behind its last colon: nodes write IPv6 addresses without brackets. The host may be empty.
+/// Splits a host from the port behind its last colon: nodes write IPv6 addresses without brackets. The host
+/// may be empty.
 pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -105,13 +108,13 @@ pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     is_host(host).then_some((host, port))
 }
 
-/// May this be the name or the address of a host?
+/// True if the text may be the name or the address of a host.
 pub(super) fn is_host(text: &str) -> bool {
     text.len() <= HOST_BYTES_MAX
         && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"[]@,".contains(&byte))
 }
 
-/// A number without a sign.
+/// Reads a number without a sign.
 pub(super) fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     if plain { text.parse().ok() } else { None }
@@ -136,7 +139,8 @@ mod tests {
             ("MOVED 0 fe80::12:6381", 0, Some(address("fe80::12", 6381))),
             ("MOVED 16383 [::1]:6381", 16383, Some(address("::1", 6381))),
             ("MOVED 5 b.example:1", 5, Some(address("b.example", 1))),
-            // As recorded with `cluster-preferred-endpoint-type` unknown-endpoint, and hostname where there is none.
+            // Recorded with `cluster-preferred-endpoint-type` unknown-endpoint, and with hostname where there
+            // is none.
             ("MOVED 12182 :32863", 12182, Some(address("10.0.0.9", 32863))),
             ("MOVED 12182 ?:32863", 12182, None),
         ] {

@@ -1,4 +1,4 @@
-//! How far replicas are behind: what nodes tell of their replication, and what follows from that.
+//! Replication lag of a cluster's replicas, computed from what nodes say of their replication.
 //!
 //! ```text
 //!   primary   asked at t, tells offset 700 ──┐
@@ -6,8 +6,8 @@
 //!   replica   tells offset 690 ────────────────> as of an earlier answer of the primary that told 690 or less
 //! ```
 //!
-//! So lag is a time, however much or little is written, and an answer that does not come makes a replica older by itself. Offsets are
-//! compared only within one history (`master_replid`).
+//! So lag is a time, however much or little is written, and a replica that does not answer ages by itself.
+//! Offsets are compared only within one history (`master_replid`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use super::map::{Map, Node, NodeKey, Role};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// Answers of a primary that are kept: as many seconds.
+/// Answers kept of each primary, one for each of the last seconds.
 const ANSWERS_KEPT: usize = 16;
 
-/// What `INFO replication` of a node says.
+/// Facts from the `INFO replication` of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replication {
-    /// It has a primary.
+    /// True if the node has a primary.
     is_replica: bool,
-    /// The history that its offset is of.
+    /// Id of the history that the offset belongs to (`master_replid`).
     history: String,
     offset: u64,
     link_is_up: bool,
     is_syncing: bool,
-    /// How many seconds ago it heard of its primary last.
+    /// Seconds since the node last heard of its primary.
     heard: Option<u64>,
 }
 
 impl Replication {
-    /// Reads a whole reply; nothing if it makes no sense.
+    /// Reads a whole reply to `INFO replication`; `None` if it makes no sense.
     pub fn parse(info: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(reply::text(info)?).ok()?;
         let fields: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once(':')).collect();
@@ -55,45 +55,46 @@ impl Replication {
     }
 }
 
-/// A node was asked, and answered or not.
+/// Result of asking one node for its replication state.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Which one.
+    /// The node that was asked.
     pub node: NodeKey,
-    /// When it was asked.
+    /// Time at which the node was asked.
     pub asked_at: Timestamp,
-    /// What it told.
+    /// The node's answer; `None` if it did not answer usefully.
     pub told: Option<Replication>,
 }
 
-/// What is known of a replica.
+/// State of one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaState {
-    /// Which one.
+    /// Key of the replica.
     pub node: NodeKey,
-    /// Whose copy it is.
+    /// Key of the primary that the replica copies.
     pub primary: NodeKey,
-    /// It has all that its primary had then, if that is known and nothing speaks against using it.
+    /// Time as of which the replica has everything that its primary had; `None` if unknown, or if the replica
+    /// is unfit.
     pub as_of: Option<Timestamp>,
-    /// How many bytes of its primary's stream it has yet to carry out.
+    /// Bytes of its primary's stream that the replica has yet to carry out.
     pub behind_bytes: Option<u64>,
-    /// How many seconds ago it heard of its primary last.
+    /// Seconds since the replica last heard of its primary.
     pub heard_seconds: Option<u64>,
-    /// Why it cannot be used, as far as is known without looking at a clock.
+    /// Reason why the replica cannot be used, as far as is known without looking at a clock.
     pub unfit: Option<&'static str>,
 }
 
-/// What a primary told: when it was asked, and how far it was.
+/// Time at which a primary was asked, and the offset that it told.
 type Told = (Timestamp, u64);
 
-/// All replicas of a cluster.
+/// Replication state of all replicas of a cluster.
 #[derive(Debug, Default)]
 pub struct Replicas {
     primaries: BTreeMap<NodeKey, (String, VecDeque<Told>)>,
 }
 
 impl Replicas {
-    /// Whom to ask: primaries that have replicas, and when those are asked, their replicas.
+    /// Returns the nodes to ask: primaries that have replicas, and then their replicas.
     pub fn to_ask(map: &Map) -> [Vec<NodeKey>; 2] {
         let primaries: Vec<&Node> = map.primaries().filter(|node| !node.replicas.is_empty()).collect();
         let replicas = primaries.iter().flat_map(|node| &node.replicas).filter_map(|at| map.node(*at));
@@ -101,7 +102,7 @@ impl Replicas {
         [primaries.into_iter().map(|node| node.key).collect(), replicas]
     }
 
-    /// What came of asking all of them once, primaries first.
+    /// Takes the answers of one round, primaries first, and returns the state of every replica.
     pub fn handle_answers(&mut self, map: &Map, answers: &[Answer]) -> Arc<[ReplicaState]> {
         self.primaries.retain(|key, _| map.node_of(*key).is_some_and(|node| node.role == Role::Primary));
         for answer in answers {
@@ -178,7 +179,7 @@ mod tests {
         ))
     }
 
-    /// One primary and its replica.
+    /// Creates the map of one primary and its replica.
     fn pair() -> Arc<Map> {
         let nodes = "a1 10.0.0.1:7000@1 myself,master - 0 0 1 connected 0-16383\n\
                      b2 10.0.0.2:7000@1 slave a1 0 0 1 connected\n";
@@ -227,7 +228,8 @@ mod tests {
         assert_eq!(unfit(primary("cc", 10), replica("cc", 10)), (None, true));
     }
 
-    /// A primary that is written to now and then, and a replica that carries that out whenever it gets to it, against a list of all.
+    /// Comparison with a list of all writes: a primary that is written to now and then, and a replica that
+    /// carries the writes out whenever it gets to them.
     #[test]
     fn a_replica_is_never_older_than_it_is_said_to_be() {
         let map = pair();

@@ -1,22 +1,24 @@
-//! When nobody is left of the cluster that is known, and the seeds tell of another one: it was set up anew, and is the cluster now.
-//! An address that others use by now is not enough for that, as long as any node that is known still answers.
+//! Detection of a cluster that was set up anew: if no known node answers any more and the seeds tell of
+//! another cluster, that one is the cluster now. An address that another cluster uses by now is not enough,
+//! as long as any known node still answers.
 
 use std::time::Duration;
 
 use super::refresh::Ask;
 use crate::values::Timestamp;
 
-/// For so long only strangers must have answered.
+/// Time for which only strangers must have answered.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// For how long only strangers have answered.
+/// Time since which only nodes of another cluster have answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Strangers {
     since: Option<Timestamp>,
 }
 
 impl Strangers {
-    /// So many views have come of a round, so many of them of strangers. True if strangers are to be believed from now on.
+    /// Takes the result of a round: its views, and those of them that tell of another cluster. True if the
+    /// other cluster is to be adopted now.
     pub fn handle_round(&mut self, asked: &Ask, (views, strangers): (usize, usize), now: Timestamp) -> bool {
         if views > strangers {
             self.since = None;

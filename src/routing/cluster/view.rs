@@ -1,12 +1,13 @@
-//! What one node tells of its cluster, by `CLUSTER SLOTS` and `CLUSTER NODES`.
+//! View of a cluster: one node's replies to `CLUSTER SLOTS` and `CLUSTER NODES`.
 //!
-//! | from | is taken |
+//! | reply | facts taken from it |
 //! |---|---|
 //! | `CLUSTER NODES` | ids, config epochs, roles, flags, slots, and the node's own open slots |
 //! | `CLUSTER SLOTS` | endpoints, as the cluster wants to be reached; which replicas are live |
 //!
-//! Owners and their epochs come out of one reply, so that they belong together. `CLUSTER SLOTS` has no primary without slots,
-//! though it may import some; `CLUSTER SHARDS` counts a failed primary as one more shard.
+//! Owners and their epochs come out of one reply, so that they belong together. `CLUSTER SLOTS` has no
+//! primary without slots, though it may import some; `CLUSTER SHARDS` counts a failed primary as one more
+//! shard.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,24 +17,24 @@ use crate::protocol::{ReplyScanner, reply};
 use crate::values::ServerAddress;
 use crate::values::limits::{CLUSTER_NODES_MAX, CLUSTER_REPLY_BYTES_MAX, NODE_ID_BYTES_MAX, SLOTS};
 
-/// How much of an error of the node is kept.
+/// Most bytes kept of a node's error reply.
 const ERROR_BYTES_MAX: usize = 128;
-/// Addresses of one node in one view: where it is to be reached, its address, its name.
+/// Most addresses of one node in one view: its endpoint, its IP address, its name.
 const ADDRESSES_MAX: usize = 3;
 
-/// The name of a node, which it keeps when its address changes.
+/// Id of a cluster node, which it keeps when its address changes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(Box<str>);
 
 impl NodeId {
-    /// Nothing if no node has such an id.
+    /// Checks and creates an id; `None` if the text cannot be a node's id.
     pub fn new(text: &str) -> Option<Self> {
         let sane = (1..=NODE_ID_BYTES_MAX).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
         sane.then(|| Self(text.into()))
     }
 
-    /// As the node writes it.
+    /// Returns the id as the node writes it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -45,50 +46,51 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Why replies are no view.
+/// Reason why replies are no view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// The node replied with this error: it is no cluster, still loads, does not permit it.
+    /// The node replied with this error: it is not in a cluster, still loads, or does not permit the command.
     Refused(String),
-    /// These are not the replies that were asked for.
+    /// The replies are not those that were asked for.
     Malformed(&'static str),
-    /// More than is looked at.
+    /// The replies are larger than a view may be.
     TooLarge,
-    /// It has no slots, and has met no other node yet.
+    /// The node has no slots, and has met no other node yet.
     KnowsNobody,
 }
 
-/// What one node told.
+/// One node's view of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// All that are known by their ids, without those that still shake hands.
+    /// All nodes known by their ids, without those that still shake hands.
     pub(super) nodes: Vec<Seen>,
-    /// Which of them told it.
+    /// Index of the node that gave the view.
     pub(super) myself: usize,
-    /// Open slots of the one that told it.
+    /// Open slots (on the move) of the node that gave the view.
     pub(super) open: Vec<Open>,
 }
 
-/// One node, as another sees it.
+/// One node, as the node that gave the view sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) id: NodeId,
-    /// Its config epoch; of a replica, that of its primary.
+    /// Config epoch of the node; of a replica, that of its primary.
     pub(super) epoch: u64,
-    /// The primary that it copies, if it is a replica.
+    /// The primary that the node copies, if it is a replica.
     pub(super) replica_of: Option<NodeId>,
     pub(super) is_replica: bool,
-    /// Most primaries think so. (`fail?` is what one node thinks, and counts for nothing.)
+    /// True if most primaries think that the node has failed. (`fail?` is what one node thinks, and does not
+    /// count.)
     pub(super) failed: bool,
-    /// The best first; may be empty.
+    /// Addresses of the node, the best first; may be empty.
     pub(super) addresses: Vec<ServerAddress>,
-    /// Of a replica: `CLUSTER SLOTS` names it.
+    /// True of a replica that `CLUSTER SLOTS` names.
     pub(super) live: bool,
-    /// Ranges, both ends included; no slot is in two ranges of a view.
+    /// Ranges of slots, both ends included; no slot is in two ranges of a view.
     pub(super) slots: Vec<(u16, u16)>,
 }
 
-/// A slot that is on its way.
+/// A slot on the move, to or from the node that gave the view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Open {
     To(u16, NodeId),
@@ -107,7 +109,7 @@ impl View {
         if alone { Err(Unusable::KnowsNobody) } else { Ok(view) }
     }
 
-    /// The id of the node that told it.
+    /// Returns the id of the node that gave the view.
     pub fn teller(&self) -> &NodeId {
         &self.nodes[self.myself].id
     }
@@ -128,7 +130,7 @@ impl View {
                 let port = fields.next().and_then(reply::integer).ok_or(WRONG)?;
                 let id = fields.next().and_then(reply::text).and_then(|id| std::str::from_utf8(id).ok());
                 let id = id.and_then(NodeId::new).ok_or(WRONG)?;
-                // It came between the two replies, or still shakes hands.
+                // A node that came between the two replies, or still shakes hands.
                 let Some(place) = places.get(&id) else { continue };
                 let seen = &mut self.nodes[*place];
                 seen.live |= position > 0;
@@ -145,7 +147,7 @@ impl View {
     }
 }
 
-/// Is this one whole reply, and no error?
+/// Checks that the bytes are one whole reply, and no error.
 fn check(whole: &[u8]) -> Result<(), Unusable> {
     if whole.len() > CLUSTER_REPLY_BYTES_MAX {
         return Err(Unusable::TooLarge);
@@ -162,7 +164,8 @@ fn check(whole: &[u8]) -> Result<(), Unusable> {
     Ok(())
 }
 
-/// Where `CLUSTER SLOTS` wants a node to be reached. NULL and an empty host mean the host that answered, `?` that none is known.
+/// Returns the address at which `CLUSTER SLOTS` says a node is to be reached. NULL and an empty host mean the
+/// host that answered, `?` that none is known.
 fn endpoint(asked: &ServerAddress, host: &[u8], port: i64) -> Option<ServerAddress> {
     let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
     let host = std::str::from_utf8(reply::text(host).unwrap_or_default()).ok()?;
@@ -205,7 +208,7 @@ fn read_nodes(asked: &ServerAddress, nodes: &[u8]) -> Result<View, Unusable> {
     if view.myself == usize::MAX { Err(WRONG) } else { Ok(view) }
 }
 
-/// `id ip:port@cport,hostname flags primary ping pong epoch link slot ...`
+/// A line of `CLUSTER NODES`: `id ip:port@cport,hostname flags primary ping pong epoch link slot ...`
 struct Line<'a> {
     id: &'a str,
     address: &'a str,
@@ -232,7 +235,7 @@ impl<'a> Line<'a> {
         let replica_of = if self.primary == "-" { None } else { Some(NodeId::new(self.primary)?) };
         let mut seen = Seen {
             id: NodeId::new(self.id)?,
-            // Kept with a bit more, which a real one never needs.
+            // The epoch is kept with one more bit, which a real one never needs.
             epoch: digits(self.epoch).filter(|epoch| *epoch <= u64::MAX >> 1)?,
             replica_of: replica_of.filter(|_| is_replica),
             is_replica,
@@ -253,7 +256,7 @@ impl<'a> Line<'a> {
             let (first, last) = word.split_once('-').unwrap_or((word, word));
             let (first, last): (u16, u16) = (digits(first)?, digits(last)?);
             let range = claimed.get_mut(usize::from(first)..=usize::from(last))?;
-            // Nobody owns what another owns. So the work is bounded, whatever is written here.
+            // No slot may be in two ranges, which also bounds the work, whatever the node writes.
             if range.is_empty() || range.contains(&true) {
                 return None;
             }
@@ -265,7 +268,7 @@ impl<'a> Line<'a> {
 }
 
 impl Open {
-    /// `93->-id` or `77-<-id`
+    /// Reads an open slot: `93->-id` (to a node) or `77-<-id` (from a node).
     fn read(text: &str) -> Option<Self> {
         let slot = |text| digits(text).filter(|slot| *slot < SLOTS);
         if let Some((number, id)) = text.split_once("->-") {
@@ -277,7 +280,8 @@ impl Open {
     }
 }
 
-/// `ip:port@cport[,hostname[,name=value...]]`, where each part may be missing in what older versions write.
+/// Reads the addresses in `ip:port@cport[,hostname[,name=value...]]`, where each part may be missing in what
+/// older versions write.
 fn addresses(asked: &ServerAddress, text: &str) -> Vec<ServerAddress> {
     let mut parts = text.split(',');
     let endpoint = parts.next().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! `SCAN` over all nodes of a cluster, while slots change their owners: a key that is there all the time is shown at least once.
+//! Walk of `SCAN` over all nodes of a cluster, while slots change their owners: a key that is there all the
+//! time is shown at least once.
 //!
 //! ```text
 //!   plan of a map: nodes by (does it take slots over, config epoch, id) ── those that take over, again, if one of them gives as well
@@ -6,16 +7,18 @@
 //!   cursor:        fingerprint of the map (17 bits) | visit of its plan (9) | the node's own cursor, or that the visit is over (37)
 //! ```
 //!
-//! While a slot is on its way, its owner is visited, then who takes it over, then its owner once more: keys may go back before that
-//! is called off. So a key is shown that goes over and comes back, but for one that goes over again before weir has asked for a map
-//! that shows that it was called off.
+//! While a slot is on the move, the walk visits its owner, then the node it moves to, then the owner once
+//! more: keys may go back if the move is called off. So a key is shown that goes over and comes back, except
+//! for one that goes over again before weir has a map that shows that the move was called off.
 //!
-//! A node's visit is over when a map is known to be right that was asked for afterwards: so all earlier visits were over before
-//! anything changed that the map of the cursor does not have. When another map is in force, the walk goes back to the first visit
-//! that has to be made for a slot whose keys may not have been shown: where it came to a node that was visited, or is being.
-//! Nodes that slots go to come last, and so do those that have just got some, whose epoch is higher: a walk seldom goes back.
+//! A node's visit is over when a map that was asked for afterwards is known to be right: so all earlier
+//! visits were over before anything changed that the map of the cursor does not have. When another map is in
+//! force, the walk goes back to the first visit that has to be made for a slot whose keys may not have been
+//! shown: where it came to a node that was visited, or is being. Nodes that slots go to come last, and so do
+//! those that have just got some, whose epoch is higher: a walk seldom goes back.
 //!
-//! A fingerprint means the same to every weir before the cluster. A cursor whose map is not remembered starts over.
+//! A fingerprint means the same to every weir before the cluster. A cursor whose map is not remembered starts
+//! over.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,20 +27,22 @@ use super::map::{Map, NodeKey, OpenSlot};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
+/// Bits of a cursor that hold the map's fingerprint.
 const PRINT_BITS: u32 = 17;
+/// Bits of a cursor that hold the number of the visit.
 const VISIT_BITS: u32 = 9;
-/// Clients may keep cursors in 63 bits and a sign.
+/// Bits of a cursor that hold the node's own cursor: clients may keep cursors in 63 bits and a sign.
 const INNER_BITS: u32 = 63 - PRINT_BITS - VISIT_BITS;
-/// What stands for the node's own cursor when its visit is over.
+/// Value in place of the node's own cursor when its visit is over.
 const OVER: u64 = (1 << INNER_BITS) - 1;
-/// Maps that cursors may be of.
+/// Most maps that are remembered for cursors.
 const MAPS_MAX: usize = 64;
 
 const _: () = assert!(CLUSTER_NODES_MAX * 3 <= 1 << VISIT_BITS, "a plan visits a node three times at most");
-/// No visit.
+/// Visit number that stands for no visit.
 const NEVER: usize = usize::MAX;
 
-/// How far a walk has come, in the plan of some map.
+/// Position of a walk in the plan of some map, which a cursor encodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkPosition {
     print: u32,
@@ -45,28 +50,29 @@ pub struct WalkPosition {
     inner: u64,
 }
 
-/// What follows from a cursor.
+/// Next step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkStep {
-    /// This node is asked, with its own cursor.
+    /// Asks a node, with its own cursor.
     Visit {
-        /// Which node.
+        /// The node to ask.
         node: NodeKey,
-        /// The cursor that it gave, or 0.
+        /// Cursor that the node gave last, or 0.
         cursor: u64,
-        /// Where the walk is.
+        /// Position of the walk.
         position: WalkPosition,
     },
-    /// A visit is over: first it has to be known what has changed by now.
+    /// Waits for a fresh map: a visit is over, and it has to be known first what has changed by now.
     Unsure,
-    /// Everything was shown.
+    /// Ends the walk: everything was shown.
     Done,
-    /// There is nobody to ask.
+    /// Refuses the walk: there is no node to ask.
     Nowhere,
 }
 
 impl WalkPosition {
-    /// The cursor for the client, when the node has answered with its next one; nothing if that is too large.
+    /// Returns the client's next cursor once the node has answered with its own (`next`); `None` if that is
+    /// too large.
     pub fn after(self, next: u64) -> Option<u64> {
         let inner = if next == 0 { OVER } else { next };
         (next < OVER).then(|| Self { inner, ..self }.to_cursor())
@@ -77,22 +83,22 @@ impl WalkPosition {
         high << INNER_BITS | self.inner
     }
 
-    /// Any number is a cursor: one that nobody gave is of no map, or is somewhere in a plan.
+    /// Reads a cursor. Any number is one: a made-up one is of no known map, or somewhere in a plan.
     fn of_cursor(cursor: u64) -> Self {
         let (high, inner) = (cursor >> INNER_BITS, cursor & OVER);
         Self { print: (high >> VISIT_BITS) as u32, visit: (high & ((1 << VISIT_BITS) - 1)) as u16, inner }
     }
 }
 
-/// The maps that cursors may be of, the newest last.
+/// The plans of maps that cursors may be of, the newest last.
 #[derive(Clone, Debug, Default)]
 pub struct Walks(VecDeque<Arc<Plan>>);
 
 impl Walks {
-    /// Another map is in force.
+    /// Takes a map that is now in force.
     pub fn handle_map(&mut self, map: &Arc<Map>) {
         let plan = Plan::of(map);
-        // What slots were like twice is told by the newer of the two: in between nothing was asked.
+        // A map that comes again replaces its earlier plan: in between nothing was asked.
         self.0.retain(|known| known.print != plan.print);
         self.0.push_back(Arc::new(plan));
         if self.0.len() > MAPS_MAX {
@@ -100,7 +106,8 @@ impl Walks {
         }
     }
 
-    /// What follows from a client's cursor. `is_sure` if the newest map was asked for after the client had the cursor, and is right.
+    /// Returns the step that a client's cursor leads to. `is_sure` if the newest map was asked for after the
+    /// client had the cursor, and is right.
     pub fn step(&self, cursor: u64, is_sure: bool) -> WalkStep {
         let Some(newest) = self.0.back().filter(|newest| !newest.visits.is_empty()) else {
             return WalkStep::Nowhere;
@@ -118,23 +125,23 @@ impl Walks {
     }
 }
 
-/// Which nodes are visited, and in what order.
+/// Plan of a map: the nodes to visit, in order.
 #[derive(Clone, Debug)]
 struct Plan {
     print: u32,
     visits: Vec<NodeKey>,
     map: Arc<Map>,
-    /// The visits of the node at each place.
+    /// Visits of the node at each place.
     at: Vec<Visits>,
 }
 
-/// The visits of one node.
+/// Numbers of one node's visits in the plan.
 #[derive(Clone, Copy, Debug)]
 struct Visits {
     first: usize,
-    /// After the first ones of all owners of slots that it takes over.
+    /// The visit after the first visits of all owners of slots that the node takes over.
     as_target: usize,
-    /// After those of all who take slots over from it.
+    /// The visit after those of all nodes that take slots over from this one.
     again: usize,
 }
 
@@ -173,8 +180,8 @@ impl Plan {
         }
     }
 
-    /// By places: whose epoch has grown, as if it had got a slot, without one that it did not have before. So some have gone and
-    /// come back.
+    /// Returns, by place, whether a node's epoch has grown, as if it had got a slot, without a slot that it
+    /// did not have before: slots may have gone and come back.
     fn regained_since(&self, older: &Self) -> Vec<bool> {
         let grown = |place: usize| {
             let node = self.map.nodes.get(place)?.as_ref()?;
@@ -190,7 +197,7 @@ impl Plan {
         regained
     }
 
-    /// Where keys of a slot are, and may go.
+    /// Returns the nodes where keys of a slot are, and may go.
     fn keys_of(&self, slot: u16, open: Option<&OpenSlot>) -> (Option<NodeKey>, Option<NodeKey>) {
         let target = open.and_then(|open| self.map.node(open.target)).map(|node| node.key);
         (self.map.owner_key(slot), target)
@@ -200,7 +207,7 @@ impl Plan {
         self.at[usize::from(key.backend.0)]
     }
 
-    /// The visits that are made for a slot, in their order, and how many there are.
+    /// Returns the visits that are made for a slot, in their order, and how many there are.
     fn visits_for(&self, owner: NodeKey, target: Option<NodeKey>) -> ([usize; 3], usize) {
         let Visits { first, again, .. } = self.visits_of(owner);
         match target {
@@ -209,14 +216,15 @@ impl Plan {
         }
     }
 
-    /// A position in an older plan, or in this one, as one of this plan: the first visit that is still to be made for some slot.
+    /// Translates a position in an older plan, or in this one, into this plan: the first visit that is still
+    /// to be made for some slot.
     fn position_from(&self, older: &Self, at: WalkPosition) -> WalkPosition {
         let (visit, is_over) = (usize::from(at.visit), at.inner == OVER);
         if older.print == self.print {
             let (visit, inner) = if is_over { (visit + 1, 0) } else { (visit, at.inner) };
             return WalkPosition { print: self.print, visit: visit as u16, inner };
         }
-        // Before which visit nothing has to be made, and whether that one has to be made from its beginning.
+        // The visit before which nothing has to be made, and whether it has to be made from its beginning.
         let (mut next, mut anew) = (self.visits.len(), true);
         let mut make = |visit: usize, is_new: bool| match visit.cmp(&next) {
             std::cmp::Ordering::Less => (next, anew) = (visit, is_new),
@@ -235,7 +243,8 @@ impl Plan {
                 continue;
             };
             let (visits, count) = older.visits_for(former, were.1);
-            // Who has taken it over has what has left its former owner. Else keys may have come back since.
+            // A node that took the slot over has what left the former owner. Else keys may have come back
+            // since.
             let needed = if !is_same && were.1 == Some(owner) { 2 } else { count };
             // A change may have come during the visit that has just ended.
             let is_made = |made: usize| made < visit || (made == visit && is_over && is_same);
@@ -252,7 +261,7 @@ impl Plan {
     }
 }
 
-/// The open slots of a map, asked for in the order of slots.
+/// Open slots of a map, to be asked for in the order of slots.
 struct OpenSlots<'a>(std::iter::Peekable<std::slice::Iter<'a, OpenSlot>>);
 
 impl<'a> OpenSlots<'a> {
@@ -265,7 +274,8 @@ impl<'a> OpenSlots<'a> {
     }
 }
 
-/// Says in a few bits which nodes there are, in which order, and who has which slot: the same in every process (FNV-1a).
+/// Returns a fingerprint of a map in a few bits: its nodes, their order and the owners of slots. The same in
+/// every process (FNV-1a).
 fn print_of<'a>(map: &Map, nodes: impl Iterator<Item = (&'a str, u16)>) -> u32 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
@@ -294,7 +304,7 @@ fn print_of<'a>(map: &Map, nodes: impl Iterator<Item = (&'a str, u16)>) -> u32 {
             .iter()
             .for_each(|part| add(&part.to_le_bytes()));
     }
-    // All bits count, and none of the values is that of the cursor 0.
+    // All bits count, and no value is that of the cursor 0.
     let folded = hash ^ hash >> 32 ^ hash >> 16;
     (folded as u32 % ((1 << PRINT_BITS) - 1)) + 1
 }

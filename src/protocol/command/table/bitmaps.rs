@@ -1,4 +1,5 @@
-//! Strings as arrays of bits, and the approximate counters that live in strings too.
+//! Commands on bitmaps (strings as arrays of bits) and on `HyperLogLog` (approximate counters, which are
+//! strings too).
 
 use super::super::{Command, Flags, Refusal};
 use super::build::{plain, read, write};

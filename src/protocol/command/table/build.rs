@@ -1,18 +1,19 @@
-//! The words in which the table is written.
+//! Constructors and modifiers of entries, in which the table of commands is written.
 
 use super::super::{
     Class, Command, CommandId, Effect, FanOut, Flags, Gather, Group, Handling, KeyCount, Keys, LocalCommand,
     Refusal,
 };
 
-/// Flags of nearly all commands about the server and about connections.
+/// Flags of nearly all commands about the server and about connections: answered while the store loads, or is
+/// a replica without its primary.
 pub(super) const ANY_TIME: Flags = Flags::LOADING.and(Flags::STALE);
-/// The same for those that scripts may not call.
+/// [`ANY_TIME`], for commands that scripts may not call.
 pub(super) const NOT_SCRIPTED: Flags = Flags::NOSCRIPT.and(ANY_TIME);
-/// The same for those that administer.
+/// [`NOT_SCRIPTED`], for commands that administer the server.
 pub(super) const ADMINISTERS: Flags = Flags::ADMIN.and(NOT_SCRIPTED);
 
-/// A command that reads the key at its first argument.
+/// Creates a command that reads the key at its first argument.
 pub(super) const fn read(name: &'static str, arity: i16) -> Command {
     Command {
         effect: Effect::Read,
@@ -23,12 +24,12 @@ pub(super) const fn read(name: &'static str, arity: i16) -> Command {
     }
 }
 
-/// A command that changes the key at its first argument.
+/// Creates a command that changes the key at its first argument.
 pub(super) const fn write(name: &'static str, arity: i16) -> Command {
     Command { effect: Effect::Write, flags: Flags::WRITE, ..read(name, arity) }
 }
 
-/// A command without keys.
+/// Creates a command without keys, which is forwarded.
 pub(super) const fn plain(name: &'static str, arity: i16) -> Command {
     Command {
         name,
@@ -44,22 +45,22 @@ pub(super) const fn plain(name: &'static str, arity: i16) -> Command {
     }
 }
 
-/// A command without keys that does not pass.
+/// Creates a command without keys that weir refuses.
 pub(super) const fn refused(name: &'static str, arity: i16, refusal: Refusal) -> Command {
     plain(name, arity).refused(refusal)
 }
 
-/// A command without keys that weir answers.
+/// Creates a command without keys that weir answers.
 pub(super) const fn local(name: &'static str, arity: i16, command: LocalCommand) -> Command {
     plain(name, arity).locally(command)
 }
 
-/// A name that must be followed by a subcommand.
+/// Creates a name that must be followed by a subcommand.
 pub(super) const fn container(name: &'static str) -> Command {
     local(name, -2, LocalCommand::Help).flags(Flags::CONTAINER)
 }
 
-/// The list of a container's subcommands.
+/// Creates the subcommand that lists a container's subcommands.
 pub(super) const fn help(name: &'static str) -> Command {
     local(name, 2, LocalCommand::Help).flags(ANY_TIME)
 }
@@ -101,27 +102,28 @@ impl Command {
         Self { id: CommandId(index as u16), ..self }
     }
 
-    /// It works on a stretch of a collection, or on all of it.
+    /// Marks a command that works on a stretch of a collection, or on all of it.
     pub(super) const fn over_range(self) -> Self {
         self.class(Class::Range)
     }
 
-    /// Its work shows neither in the request nor in the reply: it combines, searches or copies inside the store.
+    /// Marks a command whose work shows neither in the request nor in the reply: it combines, searches or
+    /// copies inside the store.
     pub(super) const fn hides_work(self) -> Self {
         self.flags(Flags::HIDDEN_WORK)
     }
 
-    /// The further away what it names is, the more it does.
+    /// Marks a command that works more the further away the element that it names is.
     pub(super) const fn goes_far(self) -> Self {
         self.flags(Flags::FAR_WORK)
     }
 
-    /// It walks the key space or a collection.
+    /// Marks a command that walks the key space or a collection.
     pub(super) const fn walks(self) -> Self {
         self.class(Class::Scan)
     }
 
-    /// It runs code of the client's, which may write whatever the command is called.
+    /// Marks a command that runs a client's code, which may write whatever the command is called.
     pub(super) const fn runs_code(self, count: KeyCount) -> Self {
         let flags = Flags::NOSCRIPT.and(Flags::STALE).and(Flags::SKIP_MONITOR).and(Flags::NO_MANDATORY_KEYS);
         let effect = if self.flags.contains(Flags::READONLY) { Effect::Read } else { Effect::Write };
@@ -136,17 +138,18 @@ impl Command {
         Self { keys: Keys::None, ..self }
     }
 
-    /// Several keys, and little work for each.
+    /// Sets the positions of several keys, with little work for each.
     pub(super) const fn several(self, first: u8, last: i8, step: u8) -> Self {
         self.keys(first, last, step).class(Class::Multi)
     }
 
-    /// Argument `at` says how many keys follow.
+    /// Sets the position of the number of keys, which they follow.
     pub(super) const fn counted(self, at: u8, count: KeyCount) -> Self {
         self.movable(Keys::NumKeys { at, destination: None, count })
     }
 
-    /// The result goes to the key at the first argument; the second says how many keys follow.
+    /// Marks a command whose result goes to the key at its first argument, and whose second is the number of
+    /// keys that follow.
     pub(super) const fn stored_and_counted(self, count: KeyCount) -> Self {
         self.movable(Keys::NumKeys { at: 2, destination: Some(1), count })
     }
@@ -171,7 +174,7 @@ impl Command {
         Self { handling: Handling::Refused(refusal), class: Class::Control, ..self }
     }
 
-    /// It blocks, so it does not pass.
+    /// Marks a command that blocks, so that it is refused.
     pub(super) const fn blocks(self) -> Self {
         self.flags(Flags::BLOCKING).refused(Refusal::Blocks)
     }

@@ -1,4 +1,4 @@
-//! Clusters: to its clients weir is a single server, whatever stands behind it.
+//! Commands about clusters: to its clients weir is a single server, whatever stands behind it.
 
 use super::super::{Command, Flags, LocalCommand, Refusal};
 use super::build::{container, help, local, refused};

@@ -1,4 +1,5 @@
-//! Who the client is and how it talks: weir's business, since the store only sees weir's own connections.
+//! Commands about the client and its connection: answered by weir, since the store only sees weir's own
+//! connections.
 
 use super::super::{Command, Flags, LocalCommand, Refusal};
 use super::build::{ADMINISTERS, ANY_TIME, NOT_SCRIPTED, container, help, local, refused};

@@ -1,4 +1,4 @@
-//! Keys of any kind, and the key space as a whole.
+//! Commands on keys of any kind, and on the key space as a whole.
 
 use super::super::{Command, FanOut, Flags, Gather, Keys, Refusal};
 use super::build::{container, help, read, write};

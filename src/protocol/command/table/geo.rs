@@ -1,4 +1,4 @@
-//! Places on the globe.
+//! Commands on places on the globe.
 
 use super::super::{Command, Keys};
 use super::build::{read, write};

@@ -1,4 +1,4 @@
-//! Hashes, with the fields that expire of Redis 7.4 and 8 and of Valkey 9.
+//! Commands on hashes, including the fields that expire of Redis 7.4 and 8 and of Valkey 9.
 
 use super::super::Command;
 use super::build::{read, write};

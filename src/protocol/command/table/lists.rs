@@ -1,4 +1,4 @@
-//! Lists.
+//! Commands on lists.
 
 use super::super::{Class, Command, Flags, KeyCount};
 use super::build::{read, write};

@@ -1,6 +1,6 @@
-//! The table itself: one file per family, in the words of [`build`].
+//! The table of commands itself: one file per family, in the words of [`build`].
 //!
-//! Checked against what a real server says about its commands, in `tests` below.
+//! A test below compares it with what a real server says about its commands.
 
 mod bitmaps;
 mod build;
@@ -43,10 +43,10 @@ const FAMILIES: [(Group, &[Command]); 17] = [
     (Group::Cluster, cluster::COMMANDS),
 ];
 
-/// How many entries there are.
+/// Number of entries in the table.
 pub(super) const COMMANDS: usize = count();
 
-/// All of them, each at the place that its id names.
+/// All entries of the table, each at the position that its id names.
 pub(super) static TABLE: [Command; COMMANDS] = table();
 
 const fn count() -> usize {
@@ -78,7 +78,7 @@ const fn table() -> [Command; COMMANDS] {
     table
 }
 
-/// Whether a name is one of a subcommand.
+/// True if a name is one of a subcommand.
 const fn has_container(name: &str) -> bool {
     let bytes = name.as_bytes();
     let mut index = 0;
@@ -98,10 +98,10 @@ mod tests {
     use super::super::{Class, Effect, Handling, Keys, all, find};
     use super::*;
 
-    /// Recorded by `tests/data/record-commands`.
+    /// The commands of redis-server 7.0.15, as `tests/data/record-commands` recorded them.
     const REDIS_7: &str = include_str!("../../../../tests/data/commands-7.0.15.txt");
 
-    /// What one line of the record says.
+    /// One line of the record: a command and its properties in Redis.
     struct Recorded {
         name: &'static str,
         arity: i16,
@@ -135,7 +135,8 @@ mod tests {
         for theirs in recorded() {
             let ours = entry(theirs.name);
             let arity = match ours.name {
-                // 7.2 lets WITHSCORE follow the first two, and a command without arguments the others.
+                // Since 7.2 `ZRANK` and `ZREVRANK` take WITHSCORE, and the others accept a command without
+                // arguments.
                 "zrank" | "zrevrank" | "command|getkeys" | "command|getkeysandflags" => -3,
                 _ => theirs.arity,
             };
@@ -162,7 +163,7 @@ mod tests {
             if command.effect == Effect::Read {
                 assert!(theirs.flags.contains("readonly"), "{}", command.name);
             }
-            // Whatever may write must not be taken for harmless: scripts do not say.
+            // A script counts as a writer, because it does not say what it may write.
             if command.keys != Keys::None && command.class == Class::Script {
                 assert_ne!(command.effect, Effect::None, "{}", command.name);
             }
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn access_categories_are_those_of_redis_7() {
-        // Redis counts two as administration, and lets everyone run them all the same.
+        // Redis counts two commands as administration, and lets everyone run them all the same.
         for theirs in recorded().filter(|theirs| !matches!(theirs.name, "lastsave" | "role")) {
             let command = entry(theirs.name);
             let ours: BTreeSet<&str> = super::super::describe::categories(command).collect();

@@ -1,11 +1,11 @@
-//! Publish and subscribe. Publishing passes, because a message is a request like any other.
+//! Commands of publish and subscribe. Publishing passes, because a message is a request like any other.
 
 use super::super::{Class, Command, FanOut, Flags, Refusal};
 use super::build::{ANY_TIME, NOT_SCRIPTED, container, help, plain, refused};
 
 pub(super) const COMMANDS: &[Command] = &[
     refused("psubscribe", -2, Refusal::Subscribes).flags(SUBSCRIBES),
-    // Nobody knows which store the subscribers sit at.
+    // A message goes to all stores, since its subscribers may sit at any.
     plain("publish", 3).fast().flags(TALKS).to_all(FanOut::Sum).class(Class::Point),
     container("pubsub"),
     plain("pubsub|channels", -2).to_all(FanOut::Union).admin_only().flags(TALKS),

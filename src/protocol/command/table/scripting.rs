@@ -1,4 +1,5 @@
-//! Scripts and functions. The stores hold the same ones, so that it does not matter where a script's keys live.
+//! Commands on scripts and functions. The stores hold the same ones, so that it does not matter where a
+//! script's keys live.
 
 use super::super::{Command, FanOut, Flags, KeyCount, Refusal};
 use super::build::{container, help, plain, read, refused, write};

@@ -1,5 +1,6 @@
-//! The server itself. Weir answers for itself where clients ask on connect. What is about the stores goes to all of them, for who
-//! may administer; where their answers make no one answer, each stands under its store's name.
+//! Commands about the server. weir answers for itself where clients ask on connect. Commands about the stores
+//! go to all of them, for tenants that are admin; where the replies make no single answer, each stands under
+//! its store's name.
 
 use super::super::{Class, Command, FanOut, Flags, LocalCommand, Refusal};
 use super::build::{ADMINISTERS, ANY_TIME, NOT_SCRIPTED, container, help, local, plain, read, refused};

@@ -1,4 +1,4 @@
-//! Sets.
+//! Commands on sets.
 
 use super::super::{Command, KeyCount};
 use super::build::{read, write};

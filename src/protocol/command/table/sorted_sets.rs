@@ -1,4 +1,4 @@
-//! Sorted sets.
+//! Commands on sorted sets.
 
 use super::super::{Class, Command, Flags, KeyCount};
 use super::build::{read, write};

@@ -1,4 +1,4 @@
-//! Streams.
+//! Commands on streams.
 
 use super::super::{Command, Flags, Keys};
 use super::build::{container, help, read, write};

@@ -1,4 +1,4 @@
-//! Strings.
+//! Commands on strings.
 
 use super::super::{Command, Gather};
 use super::build::{read, write};

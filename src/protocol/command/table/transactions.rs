@@ -1,4 +1,4 @@
-//! Transactions.
+//! Commands of transactions.
 
 use super::super::{Command, Flags, LocalCommand, Refusal};
 use super::build::{NOT_SCRIPTED, local, refused};

@@ -1,4 +1,4 @@
-//! Vector sets, of Redis 8.
+//! Commands on vector sets, of Redis 8.
 
 use super::super::Command;
 use super::build::{read, write};

@@ -1,4 +1,4 @@
-//! Which replicas are looked at, and for how long.
+//! Tests of which replicas are watched, and for how long.
 
 use std::time::Duration;
 

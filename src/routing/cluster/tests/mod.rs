@@ -1,4 +1,5 @@
-//! Against replies recorded from redis-server 7.0.15 (`tests/data/cluster/`), a slow model, and hostile bytes.
+//! Tests with replies recorded from redis-server 7.0.15 (`tests/data/cluster/`), a slow model, and hostile
+//! bytes.
 
 mod heirs;
 mod hostile;
@@ -18,7 +19,7 @@ fn address(text: &str) -> ServerAddress {
     ServerAddress { host: host.to_owned(), port: port.parse().expect("a port") }
 }
 
-/// One node of a view that is written down for a test.
+/// One node of a made-up view.
 #[derive(Clone, Debug, Default)]
 struct Told {
     id: String,
@@ -46,7 +47,8 @@ impl Told {
     }
 }
 
-/// The view of the first of them, through the bytes that it would send. Where nodes are follows from their ids.
+/// Creates the view of the first node, through the bytes that it would send. Addresses follow from the nodes'
+/// ids.
 fn view(told: &[Told]) -> Result<View, Unusable> {
     let mut nodes = String::new();
     let mut ranges = Vec::new();
@@ -69,7 +71,7 @@ fn view(told: &[Told]) -> Result<View, Unusable> {
     View::parse(&address("seed.example:7"), slots.as_bytes(), nodes.as_bytes())
 }
 
-/// A node, as `CLUSTER SLOTS` names it.
+/// Returns the bytes for a node in `CLUSTER SLOTS`.
 fn endpoint(id: &str) -> String {
     let host = format!("{id}.example");
     format!("*3\r\n${}\r\n{host}\r\n:1\r\n${}\r\n{id}\r\n", host.len(), id.len())

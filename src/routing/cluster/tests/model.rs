@@ -1,4 +1,5 @@
-//! Views of made-up clusters, merged by maps of names, slot by slot.
+//! Comparison of merged maps with a slow model: views of made-up clusters, merged by maps of names, slot by
+//! slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use crate::values::Timestamp;
 const SLOTS_USED: u16 = 5;
 const NODES: u8 = 5;
 
-/// What one node says: about which nodes (epoch, failed), and who owns each slot.
+/// View of one node: the nodes that it knows (epoch, failed), and the owner of each slot.
 #[derive(Clone, Debug)]
 struct Said {
     teller: u8,
@@ -24,7 +25,7 @@ enum Step {
     Moved(u16, u8),
 }
 
-/// The rules, said as slowly as they can be.
+/// Slow model of the rules for merging views.
 #[derive(Default)]
 struct Model {
     known: BTreeSet<u8>,
@@ -58,7 +59,8 @@ impl Model {
             .collect();
         self.failed.clone_from(&failed);
         for slot in 0..SLOTS_USED {
-            // Epoch, then what is in force, then who claims it itself, then who was asked first.
+            // Claims in the order of precedence: epoch, then in force, then made by the node itself, then the
+            // order of views.
             let mut claims: Vec<(f64, u8, i32, u8)> = Vec::new();
             if let Some((epoch, node)) = self.in_force.get(&slot)
                 && self.known.contains(node)
@@ -192,7 +194,7 @@ proptest! {
     }
 }
 
-/// Three nodes of which most are late do not undo what MOVED said.
+/// Three nodes, most of them late, do not undo a MOVED.
 #[test]
 fn late_views_do_not_undo_moved() {
     let told = |slots_of_a: &[u16], slots_of_b: &[u16], epoch_of_b, first: usize| {
@@ -209,10 +211,11 @@ fn late_views_do_not_undo_moved() {
     let key = cluster.map().owner_key(3).expect("b");
     assert!(cluster.patch(&[(1, key)]).is_some());
     assert!(cluster.patch(&[(1, key)]).is_none(), "it is known by now");
-    // c and a late a say what was; the epoch of a node that gave a slot away is still the higher one.
+    // c and a late a tell the former state; the epoch of a node that gave a slot away is still the higher
+    // one.
     assert!(cluster.apply(&[told(&[1, 2], &[3], 4, 2)]).map.is_none());
     assert_eq!(owner_of(cluster.map(), 1), Some("b"));
-    // b has made it official, and then gives it back.
+    // b has claimed the slot itself, and then gives it back.
     cluster.apply(&[told(&[2], &[1, 3], 6, 1)]);
     assert_eq!(owner_of(cluster.map(), 1), Some("b"));
     let back = [Told::primary("a", 7, [1, 2]), Told::primary("b", 6, [3]), Told::primary("c", 3, [9])];
@@ -220,7 +223,7 @@ fn late_views_do_not_undo_moved() {
     assert_eq!(owner_of(cluster.map(), 1), Some("a"));
 }
 
-/// Somebody late said MOVED, to a node that has died: nobody there can say where the slot really is.
+/// A late node said MOVED to a node that has died: nobody there can say where the slot really is.
 #[test]
 fn moved_to_a_dead_node_is_taken_back() {
     let told = |flags, first: usize| {
@@ -304,7 +307,7 @@ fn a_new_node_at_an_old_place_is_another() {
     assert_eq!(after.node_of(gone[0]), None);
 }
 
-/// Who was asked knows its open slots best; of others, what they said last holds.
+/// A node that answered knows its open slots best; of others, their last answers hold.
 #[test]
 fn open_slots_are_kept_while_they_make_sense() {
     let told = |first: usize, open: &str, slots_of_a: &[u16], slots_of_b: &[u16]| {
@@ -341,7 +344,7 @@ fn whose_replica_has_taken_over_is_no_store_before_it_knows() {
     let before = [Told::primary("p", 1, 0..100), Told::primary("q", 2, 100..200), Told::replica("h", "p", 1)];
     let mut cluster = Cluster::default();
     assert!(cluster.apply(&[view(&before).expect("a view")]).map.is_some());
-    // The heir tells, and the others have yet to hear of it, the former primary among them.
+    // The heir answers, and the others have yet to hear of it, the former primary among them.
     let heir =
         view(&[Told::primary("h", 3, 0..100), Told::primary("p", 1, []), Told::primary("q", 2, 100..200)]);
     let late = view(&before);
@@ -349,18 +352,19 @@ fn whose_replica_has_taken_over_is_no_store_before_it_knows() {
     let map = cluster.apply(&views).map.expect("news");
     assert_eq!(owner_of(&map, 0), Some("h"));
     assert!(is_store(&map, "h") && is_store(&map, "q") && !is_store(&map, "p"));
-    // The same again, in any order, and from each alone.
+    // The result is the same in any order, and from each view alone.
     for views in [vec![heir.clone()], vec![late.clone()], vec![late, heir.clone()]] {
         let views: Vec<View> = views.into_iter().map(|view| view.expect("a view")).collect();
         let _ = cluster.apply(&views);
         let map = cluster.map();
         assert!(is_store(map, "h") && is_store(map, "q") && !is_store(map, "p"), "{views:?}");
     }
-    // It hears of it.
+    // The former primary hears of it.
     let aware = [Told::replica("p", "h", 3), Told::primary("h", 3, 0..100), Told::primary("q", 2, 100..200)];
     let _ = cluster.apply(&[view(&aware).expect("a view")]);
     assert!(!is_store(cluster.map(), "p"));
-    // It leaves its heir: others may be late once more, but it is believed itself, and holds what is brought to it.
+    // The former primary leaves its heir: others may be late once more, but its own view counts, and it keeps
+    // keys that are brought to it.
     let apart = [Told::primary("p", 4, []), Told::primary("h", 3, 0..100), Told::primary("q", 2, 100..200)];
     assert!(is_store(&cluster.apply(&[view(&apart).expect("a view")]).map.expect("news"), "p"));
     let _ = cluster.apply(&[heir.expect("a view")]);
@@ -383,7 +387,7 @@ fn a_replica_that_takes_slots_over_is_a_store_at_once() {
     let mut cluster = Cluster::default();
     let _ = cluster.apply(&[view(&before).expect("a view")]);
     let heir = cluster.map().nodes().find(|node| node.id.as_str() == "h").expect("known").key;
-    // By MOVED first, so that nodes are what they were; then its view.
+    // The slot moves by MOVED first, so that the nodes stay as they were; then by its owner's view.
     let map = cluster.patch(&[(0, heir)]).expect("news");
     assert!(map.stores().any(|node| node.key == heir) && map.stores().count() == 3);
     let told = [Told::primary("h", 3, 0..100), Told::primary("p", 1, []), Told::primary("q", 2, 100..200)];

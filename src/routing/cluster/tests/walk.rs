@@ -1,4 +1,5 @@
-//! Walks over nodes between which slots move, and which fail over, against a made-up cluster that looks at every key.
+//! Simulation of walks over nodes between which slots move, and which fail over: a made-up cluster that
+//! checks every key.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,21 +9,21 @@ use super::*;
 use crate::values::limits::SLOTS;
 use crate::values::{BackendId, Random};
 
-/// Slots that have keys; the rest stays with the first node.
+/// Number of slots that have keys; the rest stays with the first node.
 const SLOTS_USED: u16 = 6;
 const BUCKETS: u64 = 8;
 
-/// Nodes with their keys: by bucket, which is another one on every node.
+/// A made-up cluster: nodes with their keys in buckets, which are others on every node.
 struct World {
-    /// Id, epoch, and whether it is gone.
+    /// Id and epoch of each node, and whether it is gone.
     nodes: Vec<(String, u64, bool)>,
     owners: Vec<usize>,
     open: BTreeMap<u16, usize>,
-    /// Of those, the ones that are being called off: their keys go back, one after the other.
+    /// Open slots whose move is being called off: their keys go back, one after the other.
     returning: BTreeSet<u16>,
     /// Slots that were open since a map was made, and are not any more.
     closed: BTreeSet<u16>,
-    /// Where each key is.
+    /// The node that has each key.
     keys: BTreeMap<(u16, u32), usize>,
     epoch: u64,
 }
@@ -43,7 +44,7 @@ impl World {
         (0..self.nodes.len()).filter(|node| !self.nodes[*node].2).collect()
     }
 
-    /// Something about a slot, or a node, changes.
+    /// Changes something about a slot or a node, at random.
     fn change(&mut self, random: &mut Random) {
         let slot = random.below(u64::from(SLOTS_USED)) as u16;
         let owner = self.owners[usize::from(slot)];
@@ -51,7 +52,7 @@ impl World {
         let all = self.keys.keys().copied().filter(|key| key.0 == slot).collect::<Vec<_>>();
         match (random.below(6), self.open.get(&slot).copied()) {
             (0, _) => {
-                // Its replica takes over, with a table of its own.
+                // The node's replica takes over, with a hash table of its own.
                 let heir = self.nodes.len();
                 self.epoch += 1;
                 self.nodes.push((format!("r{heir}"), self.epoch, false));
@@ -61,16 +62,16 @@ impl World {
                 places.filter(|node| **node == owner).for_each(|node| *node = heir);
             }
             (1, None) => {
-                // All of it at once.
+                // The whole slot moves at once.
                 let target = *random.pick(&others);
                 all.iter().for_each(|key| _ = self.keys.insert(*key, target));
                 self.give(slot, target);
             }
-            // What is begun again and again, and nobody hears of, nobody can follow.
+            // A move that is begun again and again, and of which weir never hears, cannot be followed.
             (_, None) if self.closed.contains(&slot) => {}
             (_, None) => _ = self.open.insert(slot, *random.pick(&others)),
             (0..3, Some(_)) if self.returning.contains(&slot) => {
-                // It is called off.
+                // The move is called off.
                 all.iter().for_each(|key| _ = self.keys.insert(*key, owner));
                 self.close(slot);
             }
@@ -95,7 +96,7 @@ impl World {
     fn give(&mut self, slot: u16, target: usize) {
         self.close(slot);
         self.owners[usize::from(slot)] = target;
-        // As Redis does.
+        // The epoch grows as in Redis.
         if self.nodes[target].1 < self.epoch {
             self.epoch += 1;
             self.nodes[target].1 = self.epoch;
@@ -128,7 +129,7 @@ impl World {
         Arc::new(Map { version: 1, owners, nodes, open, hearsay: Arc::new([]) })
     }
 
-    /// One page of a node's own walk: a bucket, sometimes two.
+    /// Returns one page of a node's own walk: a bucket, sometimes two.
     fn page(&self, node: usize, cursor: u64, random: &mut Random) -> (Vec<(u16, u32)>, u64) {
         let end = cursor + random.between(1, 2);
         let bucket = |key: &(u16, u32)| {
@@ -167,7 +168,7 @@ fn a_key_that_is_there_all_the_time_is_shown() {
                     let place = usize::from(node.backend.0);
                     visits_all += 1;
                     if world.nodes[place].2 {
-                        // It is no primary any more: what is true is found out.
+                        // The node is no primary any more, so weir asks for the map.
                         walks.handle_map(&world.map());
                         continue;
                     }
@@ -218,12 +219,13 @@ fn cursors_that_nobody_gave_start_somewhere_or_over() {
     assert!(position.after((1 << 37) - 2).is_some());
     assert_eq!(position.after((1 << 37) - 1), None);
     assert_eq!(position.after(u64::MAX), None);
-    // A visit too far.
+    // The cursor is one visit too far.
     let beyond = position.after(0).expect("small") | 200 << 37;
     assert_eq!(walks.step(beyond, true), start);
 }
 
-/// As when a cluster is resharded: nodes that give are visited before the one that gets, which is not begun anew for it.
+/// Resharding: nodes that give slots are visited before the one that gets them, which is not begun anew for
+/// each slot.
 #[test]
 fn a_walk_ends_though_slots_go_on_moving() {
     let random = &mut Random::new(7);
@@ -239,7 +241,7 @@ fn a_walk_ends_though_slots_go_on_moving() {
     loop {
         steps += 1;
         assert!(steps < 500);
-        // To and fro: whatever was begun is over a few steps later.
+        // Moves to and fro: each that was begun is over a few steps later.
         if steps % 3 == 0 {
             let (slot, target) = (turn % SLOTS_USED, 1 + usize::from(turn / SLOTS_USED % 2));
             if world.open.remove(&slot).is_some() {
@@ -261,7 +263,8 @@ fn a_walk_ends_though_slots_go_on_moving() {
     }
 }
 
-/// Keys that went over and come back one by one, before that is called off; and what else may be heard of then.
+/// Keys that went over and come back one by one before the move is called off, with the maps that weir may
+/// have meanwhile.
 #[test]
 fn keys_that_come_back_are_shown_by_their_owner_once_more() {
     for heard in ["nothing", "it was called off", "another slot goes over"] {
@@ -281,7 +284,7 @@ fn keys_that_come_back_are_shown_by_their_owner_once_more() {
                 visited.push(place);
             }
             if place == 1 {
-                // Its owner was visited without it, and who takes over is visited now.
+                // The owner was visited without the key, and the node that takes over is visited now.
                 _ = world.keys.insert(key, 0);
             }
             let (page, next) = world.page(place, inner, random);
