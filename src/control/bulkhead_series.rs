@@ -1,4 +1,5 @@
-//! What stands before the stores, as metrics and as lines of `INFO`: windows, queues, and what was refused there.
+//! Metrics and `INFO` lines about bulkheads: the window, the queue and the breaker before each store, and the
+//! requests refused there.
 
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use super::exposition::{Exposition, Kind};
 use crate::shard::{BULKHEADS, BreakerStage, BulkheadFigures, Pressure};
 use crate::values::Tier;
 
-/// The kinds of requests that each store has a bulkhead for, in the order of `shard::Track`.
+/// The two kinds of connections that each store has a bulkhead for, in the order of `shard::Track`.
 const TRACKS: [&str; BULKHEADS] = ["usual", "heavy"];
 
-/// How a figure of several cores becomes one.
+/// The way in which a figure of several cores becomes one number: their sum, or the largest.
 #[derive(Clone, Copy)]
 enum Join {
     Sum,
@@ -40,12 +41,13 @@ const FIGURES: [(&str, &str, Join, Figure); 9] = [
     ("weir_backend_stalled", "1 while a backend gives no sign.", Join::Most, |own| f64::from(own.is_stalled)),
 ];
 
-/// The bulkheads in one place, of all cores.
+/// The figures of all cores for one bulkhead; `place` is backend × `BULKHEADS` + track.
 pub(super) fn at(totals: &Totals, place: usize) -> impl Iterator<Item = &BulkheadFigures> + Clone {
     totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
 }
 
-/// Backends that there are, with their places: those of a cluster come and go.
+/// Backends that exist, with their numbers. A cluster's places without a node have an empty name and are left
+/// out.
 pub(super) fn known(backends: &[String]) -> impl Iterator<Item = (usize, &String)> {
     backends.iter().enumerate().filter(|(_, backend)| !backend.is_empty())
 }
@@ -113,15 +115,15 @@ fn write_health(page: &mut Exposition, backends: &[String], totals: &Totals) {
     }
 }
 
-/// All cores know the same.
+/// The state of a backend's breaker. The first core's is taken, since all cores share it.
 pub(super) fn stage_of(totals: &Totals, backend: usize) -> BreakerStage {
     at(totals, backend * BULKHEADS).next().map(|own| own.breaker).unwrap_or_default()
 }
 
-/// Backends that have a line each. Whoever has more looks at the metrics.
+/// The most backends with an `INFO` line each; the metrics have all of them.
 const LINES_MAX: usize = 64;
 
-/// The lines of `INFO`: how it stands with each backend, and how much was refused for which reason.
+/// The lines of `INFO` about bulkheads: one per backend, then the number of requests refused for each reason.
 pub(super) fn bulkhead_lines(backends: &[String], totals: &Totals) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for (index, backend) in known(backends).take(LINES_MAX) {

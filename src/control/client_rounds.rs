@@ -1,5 +1,5 @@
-//! What a client wants of the clients of all shards (`CLIENT LIST` and its kin): one such question at a time is with the shards, and
-//! what they say becomes one reply.
+//! Questions of clients that concern the clients of all shards (`CLIENT LIST`, say). One such question at a
+//! time is with the shards; their answers become one reply.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,11 +8,12 @@ use crate::protocol::Protocol;
 use crate::shard::{ClientsAsked, ClientsTold, ReplyTo};
 use crate::values::ShardId;
 
-/// The questions, in the order they came.
+/// Questions about all clients, in the order they came.
 #[derive(Debug, Default)]
 pub struct ClientRounds {
     under_way: Option<Round>,
-    /// No more than clients wait for an answer of the control executor.
+    /// Questions that wait for the one under way; no more than clients may have waiting at the control
+    /// executor.
     waiting: VecDeque<Round>,
 }
 
@@ -25,7 +26,7 @@ struct Round {
 }
 
 impl ClientRounds {
-    /// One more question. What is to be put to all shards now, if anything.
+    /// Queues a question. Returns the question to put to all shards now, if none was under way.
     pub fn ask(
         &mut self,
         to: ReplyTo,
@@ -38,7 +39,8 @@ impl ClientRounds {
         self.begin()
     }
 
-    /// A shard has answered. The reply, and to whom, if it was the last one; `begin` follows.
+    /// Takes a shard's answer. After the last shard's, returns the reply and its addressee; the caller then
+    /// calls [`ClientRounds::begin`].
     pub fn handle_told(&mut self, shard: ShardId, told: ClientsTold) -> Option<(ReplyTo, Vec<u8>)> {
         let round = self.under_way.as_mut()?;
         round.told[usize::from(shard.0)] = Some(told);
@@ -47,7 +49,7 @@ impl ClientRounds {
         Some((round.to, round.asked.reply(round.protocol, told)))
     }
 
-    /// What is to be put to all shards, if none is under way.
+    /// Starts the next question, unless one is under way. Returns what to put to all shards.
     pub fn begin(&mut self) -> Option<Arc<ClientsAsked>> {
         if self.under_way.is_some() {
             return None;

@@ -1,22 +1,22 @@
-//! `/explain`: what `QOS EXPLAIN` says, for operators. They name the tenant whose request it would be: whoever reads the admin port may know
-//! all that is told of tenants, and nothing is done, so it takes no password of theirs.
+//! The admin page `/explain`: the answer of `QOS EXPLAIN`, for operators. They name the tenant without its
+//! password: a reader of the admin port may know all that is shown about tenants, and nothing is executed.
 
 use super::http::{Response, Status};
 use crate::protocol::request::split_line;
 use crate::shard::Explained;
 use crate::values::percent_decoded;
 
-/// What is to be explained.
+/// A request to explain what would be decided for a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainQuery {
-    /// Whose request it would be.
+    /// The name of the tenant on whose behalf the command would be sent.
     pub tenant: String,
-    /// The command, word by word.
+    /// The command and its arguments.
     pub words: Vec<Vec<u8>>,
 }
 
 impl ExplainQuery {
-    /// From what stands behind the `?`. The error is the reply.
+    /// Parses the query string of the page. The error is the reply.
     pub fn parse(query: &str) -> Result<Self, Response> {
         Self::read(query).map_err(|problem| Response::problem(Status::BadRequest, &problem, None))
     }
@@ -26,7 +26,7 @@ impl ExplainQuery {
         let (mut tenant, mut words) = (None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            // As forms and scripts write it: `+` is a space.
+            // Decoded as in HTML forms, where `+` is a space.
             let value = percent_decoded(&value.replace('+', " "))
                 .ok_or_else(|| format!("{name}: behind each % two hexadecimal digits are wanted"))?;
             match name {
@@ -43,7 +43,7 @@ impl ExplainQuery {
     }
 }
 
-/// The reply.
+/// The page with an explanation, or a reply with the problem.
 pub fn explained(told: Result<Explained, String>) -> Response {
     match told {
         Ok(told) => Response::json(Status::Ok, &told),

@@ -1,28 +1,28 @@
-//! Metrics as Prometheus reads them: the text format, version 0.0.4.
+//! Metrics in the Prometheus text format, version 0.0.4.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
-/// What the HTTP header says about such a text.
+/// The value of the HTTP header `content-type` for this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// How a metric behaves over time.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows; its name ends in `_total`.
+    /// A number that only grows; the metric's name ends in `_total`.
     Counter,
-    /// It goes up and down.
+    /// A number that goes up and down.
     Gauge,
-    /// Quantiles, with the sum and the count of what they are of.
+    /// Quantiles, with the sum and the count of the values.
     Summary,
 }
 
-/// A number as a sample.
+/// The value of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// Exact, however large.
+    /// An integer value of a sample, exact however large.
     Whole(u64),
-    /// Anything else.
+    /// Any other value of a sample.
     Real(f64),
 }
 
@@ -57,14 +57,14 @@ impl fmt::Display for Value {
     }
 }
 
-/// A text that is being written, one family after the other.
+/// A text of metrics that is being written, one family after another.
 #[derive(Clone, Debug, Default)]
 pub struct Exposition {
     text: String,
     families: BTreeSet<String>,
 }
 
-/// All samples of one name, which have to stand together.
+/// The family of all samples with one name, which the format wants next to each other.
 #[derive(Debug)]
 pub struct Family<'a> {
     text: &'a mut String,
@@ -72,12 +72,12 @@ pub struct Family<'a> {
 }
 
 impl Exposition {
-    /// Nothing yet.
+    /// A text of metrics that is empty so far.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Starts a family. Its samples follow before the next one starts.
+    /// Starts a family. Its samples must be added before the next family starts.
     pub fn family<'a>(&'a mut self, name: &'a str, help: &str, kind: Kind) -> Family<'a> {
         debug_assert!(is_name(name), "{name} is no name of a metric");
         debug_assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}");
@@ -96,7 +96,7 @@ impl Exposition {
         Family { text: &mut self.text, name }
     }
 
-    /// The whole text.
+    /// The finished text of all metrics.
     pub fn finish(self) -> String {
         self.text
     }
@@ -107,7 +107,7 @@ impl Exposition {
 }
 
 impl Family<'_> {
-    /// Adds a sample. Its labels tell it apart from the others.
+    /// Adds a sample to the family. Its labels must differ from those of the family's other samples.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Into<Value>) -> &mut Self {
         self.text.push_str(self.name);
         for (index, (name, value)) in labels.iter().enumerate() {
@@ -125,7 +125,7 @@ impl Family<'_> {
 }
 
 impl Family<'_> {
-    /// What a summary's quantiles are of: all of it together, and how many there were.
+    /// Adds the sum and the count of the values that a summary's quantiles are of.
     pub fn sum_and_count(&mut self, sum: f64, count: u64) {
         let name = self.name;
         writeln!(self.text, "{name}_sum {}\n{name}_count {count}", Value::from(sum))
@@ -133,8 +133,8 @@ impl Family<'_> {
     }
 }
 
-/// Writes `text` with a backslash before each of `special`; a line end becomes `\n`. For other control characters the format has no
-/// way to write them, and some readers take them for line ends.
+/// Appends `text` with a backslash before each of `special`, and with `\n` for a line end. Other control
+/// characters become `?`: the format cannot express them, and some readers take them for line ends.
 fn escape(out: &mut String, text: &str, special: &[char]) {
     for letter in text.chars() {
         if special.contains(&letter) {

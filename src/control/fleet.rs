@@ -1,5 +1,5 @@
-//! One quota for a fleet, as the control executor sees to it: what tenants ask for goes to the fleet's store once a period, and what
-//! that says of all hosts becomes this host's part of each quota, which the pools go by.
+//! Quotas shared with a fleet: once per period this host adds what tenants asked for to counters in the
+//! fleet's store, and the totals of all hosts determine this host's part of each quota, which the pools obey.
 
 mod users;
 
@@ -22,55 +22,55 @@ use crate::values::limits::TENANTS_SHOWN_MAX;
 use crate::values::usage::Amount;
 use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage};
 
-/// How often the store is asked.
+/// The interval between two exchanges with the fleet's store.
 pub const PERIOD: Duration = Duration::from_secs(1);
-/// What nobody touched for so long is forgotten by the store.
+/// The time, in milliseconds, after which the store forgets a counter that nobody changes.
 const LIFETIME_MS: &str = "60000";
-/// Letters of a store's complaint that are shown.
+/// The most characters of a store's error message that are shown.
 const PROBLEM_CHARS_MAX: usize = 200;
 
-/// What the fleet is told once.
+/// The settings of a fleet's member.
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
-    /// The store, as it may be shown.
+    /// The store's address without credentials, as shown in logs and pages.
     pub store: String,
-    /// What the names of its keys begin with.
+    /// The prefix of the fleet's keys in the store.
     pub namespace: String,
-    /// This host.
+    /// The identity of this host within the fleet.
     pub host: HostId,
-    /// What names of tenants become buckets with.
+    /// The secret by which all hosts hash names of tenants and users into the same bucket identifiers.
     pub secret: [u64; 2],
-    /// So many users are counted; none if their quotas are not shared.
+    /// The most users whose quotas this host counts with the fleet; 0 if users' quotas are not shared.
     pub users_max: usize,
 }
 
-/// One round trip: what is sent, and how many replies that has.
+/// A round trip to the fleet's store: the requests, and how many replies they have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// Which one it is.
+    /// The number of the exchange; its answer comes with the same number.
     pub number: u64,
-    /// All commands.
+    /// The encoded commands to send to the fleet's store.
     pub request: Vec<u8>,
-    /// One for each.
+    /// The number of commands, each of which has one reply.
     pub replies: usize,
 }
 
-/// What came of round trips.
+/// The outcome of an exchange with the fleet's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The answer was used.
+    /// The answer of the fleet's store was used.
     Answered,
-    /// There was none within a period.
+    /// No answer of the fleet's store came within a period.
     Lost,
-    /// It was an error, or made no sense.
+    /// The answer was an error, or could not be understood.
     Refused,
 }
 
 impl Ending {
-    /// All of them.
+    /// All outcomes, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Answered, Self::Lost, Self::Refused];
 
-    /// The word for it in metrics and pages.
+    /// The word for this outcome in metrics and pages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Answered => "answered",
@@ -80,16 +80,17 @@ impl Ending {
     }
 }
 
-/// How this host stands with the fleet.
+/// The state of this host's relation to the fleet's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It never heard of others.
+    /// The host has not heard of other hosts yet.
     Starting,
-    /// The last question was answered.
+    /// The last exchange with the fleet's store was answered.
     Connected,
-    /// It was not: the last shares hold.
+    /// The last exchange was not answered; the last shares stay in force.
     Away,
-    /// For longer than they do: an even part is the most.
+    /// No answer has come for longer than shares stay in force: this host gives out at most an even part of
+    /// each quota.
     Alone,
 }
 
@@ -104,62 +105,63 @@ impl State {
     }
 }
 
-/// Whose quota it is.
+/// The owner of a shared quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Everybody,
     Tenant(TenantId),
-    /// A user's, who for so many periods was asked for little.
+    /// A user. `quiet` is the number of periods in a row in which the user asked for little.
     User {
         quiet: u32,
     },
 }
 
-/// One quota that the fleet shares.
+/// A quota that the fleet shares, and its counter in the fleet's store.
 #[derive(Clone, Debug)]
 struct Place {
     whose: Whose,
-    /// In the store.
+    /// The key of the quota's counter in the fleet's store.
     key: String,
     bucket: BucketId,
     capacity: Capacity,
-    /// What the pools were told last.
+    /// This host's part, as last given to the pools.
     told: Option<Part>,
 }
 
-/// What a tenant asked for in this period.
+/// The amounts that a tenant asked for in this period: what passed and what was denied.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     passed: MicroUnits,
     denied: MicroUnits,
 }
 
-/// The fleet, seen from here.
+/// The shared quotas, from the point of view of this host.
 #[derive(Debug)]
 pub struct FleetQuotas {
     settings: FleetSettings,
     fleet: Fleet,
-    /// Everybody's first, if there is one, then tenants by their ids: those that have a quota. Then users, in no order.
+    /// All shared quotas: the global one first, if there is one, then those of tenants in the order of their
+    /// ids, then users in no order.
     places: Vec<Place>,
     users: Users,
-    /// By tenant.
+    /// The index into `places` of each tenant's quota, by tenant id; none without a quota.
     place_of: Vec<Option<usize>>,
     asked: Vec<Asked>,
-    /// Which counters the question is about that was sent last, by place.
+    /// The places whose counters the last exchange added to, in the order of its replies.
     added: Vec<usize>,
-    /// Which question that is, until it is answered.
+    /// The number of the exchange whose answer is awaited.
     awaited: Option<u64>,
     begun_at: Option<Timestamp>,
     counts: [u64; Ending::ALL.len()],
     state: State,
     hosts_told: u64,
     problem: Option<String>,
-    /// What whoever looks after weir should read.
+    /// Messages about the fleet that are to be logged.
     lines: Vec<String>,
 }
 
 impl FleetQuotas {
-    /// A host that has heard of nobody yet.
+    /// The state of a host that has heard of no other yet.
     pub fn new(settings: FleetSettings, quotas: &Quotas) -> Self {
         let places = places(&settings, quotas);
         let sizes = places.iter().map(|place| place.capacity.ru_per_second);
@@ -183,18 +185,18 @@ impl FleetQuotas {
         this
     }
 
-    /// How long after the start the first question is due.
+    /// The time after the start at which this host's first exchange is due.
     pub fn phase(&self) -> Duration {
         self.settings.host.phase(PERIOD)
     }
 
-    /// Other quotas are in force. A tenant is known by its name.
+    /// Takes over other quotas. Tenants keep their state by name.
     pub fn handle_quotas(&mut self, quotas: &Quotas, pools: &mut Reconciliation, now: Timestamp) {
         let mut next = places(&self.settings, quotas);
         let users = self.take_users();
         let mut before = std::mem::take(&mut self.places);
         let mut moved = vec![None; next.len()];
-        // Both are in the order of the quota file; a map would be as long as this is short.
+        // A map, although both are sorted: it is as long as the quota file, and this stays short.
         let by_bucket: std::collections::BTreeMap<BucketId, usize> =
             before.iter().enumerate().map(|(at, place)| (place.bucket, at)).collect();
         for (place, from) in next.iter_mut().zip(&mut moved) {
@@ -225,7 +227,7 @@ impl FleetQuotas {
         self.places = places;
     }
 
-    /// What a shard tells of tenants, by the ids of a version.
+    /// Adds the usage that a shard reports, by the tenant ids of a quota version.
     pub fn handle_usage(&mut self, versions: &Versions, version: u64, usage: &[(TenantId, Usage)]) {
         for (tenant, usage) in usage {
             let Some(tenant) = versions.now_called(version, *tenant) else { continue };
@@ -236,7 +238,7 @@ impl FleetQuotas {
         }
     }
 
-    /// A period is over: what to send.
+    /// Ends a period: updates demands and parts, and returns the exchange to send.
     pub fn begin(&mut self, now: Timestamp, pools: &mut Reconciliation) -> Exchange {
         if self.awaited.is_some() {
             self.handle_loss(Ending::Lost, "it did not answer in time");
@@ -252,7 +254,8 @@ impl FleetQuotas {
         exchange
     }
 
-    /// What everybody's quota is asked for is no more of each tenant than its own quota would let pass here.
+    /// Passes on what tenants asked for. Towards the global quota a tenant counts for at most what its own
+    /// quota lets pass on this host.
     fn tell_demand(&mut self, now: Timestamp) {
         let elapsed = self.begun_at.map_or(PERIOD, |begun_at| now.since(begun_at));
         let mut everybody = 0_u64;
@@ -277,7 +280,7 @@ impl FleetQuotas {
         }
     }
 
-    /// Is there a quota of everybody's? It has the first place.
+    /// True if there is a global quota, which then has the first place.
     fn is_shared_by_everybody(&self) -> bool {
         self.places.first().is_some_and(|place| place.whose == Whose::Everybody)
     }
@@ -303,7 +306,8 @@ impl FleetQuotas {
         exchange
     }
 
-    /// What came back of a question: all replies in a row, or why there are none.
+    /// Takes the answer to an exchange: all its replies in a row, or why there are none. Ignores an answer
+    /// that is not awaited any more.
     pub fn handle_answer(
         &mut self,
         number: u64,
@@ -311,7 +315,7 @@ impl FleetQuotas {
         now: Timestamp,
         pools: &mut Reconciliation,
     ) {
-        // It was given up, or asked under other quotas.
+        // The exchange was given up, or belongs to earlier quotas.
         if self.awaited.take_if(|awaited| *awaited == number).is_none() {
             return;
         }
@@ -356,7 +360,7 @@ impl FleetQuotas {
             Outcome::Crowded => return Err(refused("it lists more hosts than a fleet may have")),
         }
         match unread {
-            // The other quotas are split by what was read.
+            // An unreadable counter leaves its quota as it is; the other quotas are split by what was read.
             Some(reply) => {
                 self.lines.push(format!(
                     "fleet: a counter at {} cannot be read: {}",
@@ -421,7 +425,7 @@ impl FleetQuotas {
         self.state = next;
     }
 
-    /// Tells the pools what changed.
+    /// Passes parts that have changed to the pools.
     fn apply(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.tell_terms(pools);
         for (at, place) in self.places.iter_mut().enumerate() {
@@ -433,12 +437,12 @@ impl FleetQuotas {
         }
     }
 
-    /// The same at the start, before anybody asks for anything.
+    /// Passes this host's initial parts to the pools, at the start.
     pub fn start(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.apply(pools, now);
     }
 
-    /// The next line for the log.
+    /// Returns the next message to be logged, if there is any.
     pub fn poll_line(&mut self) -> Option<String> {
         (!self.lines.is_empty()).then(|| self.lines.remove(0))
     }
@@ -447,22 +451,23 @@ impl FleetQuotas {
         self.counts[ending as usize] += 1;
     }
 
-    /// Round trips that ended so.
+    /// The number of exchanges with this outcome.
     pub fn counted(&self, ending: Ending) -> u64 {
         self.counts[ending as usize]
     }
 
-    /// Hosts that live, this one among them.
+    /// The number of hosts that are alive, this one included.
     pub fn hosts(&self) -> u64 {
         self.fleet.hosts()
     }
 
-    /// Since an answer was last used.
+    /// The time since an answer was last used; none before the first.
     pub fn age(&self, now: Timestamp) -> Option<Duration> {
         self.fleet.heard_at().map(|heard_at| now.since(heard_at))
     }
 
-    /// This host's part of a tenant's quota, or of everybody's; none if there is no such quota.
+    /// This host's part of a tenant's quota, or of the global one for no tenant; none if there is no such
+    /// quota.
     pub fn part(&self, tenant: Option<TenantId>, now: Timestamp) -> Option<Part> {
         let at = match tenant {
             Some(tenant) => self.place_of.get(usize::from(tenant.0)).copied().flatten()?,
@@ -471,7 +476,7 @@ impl FleetQuotas {
         Some(self.fleet.part(at, now))
     }
 
-    /// `/fleet`; `query` is what stood behind a `?`.
+    /// The admin page `/fleet`; `query` is the query string.
     pub fn page(&self, quotas: &Quotas, query: &str, now: Timestamp) -> Response {
         let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
             let problem = format!("{query} means nothing here: after=NAME is wanted");
@@ -521,7 +526,7 @@ impl FleetQuotas {
     }
 }
 
-/// The page; names and their order are a contract.
+/// The JSON of `/fleet`; names and their order are a contract.
 #[derive(Serialize)]
 struct Page<'a> {
     state: &'static str,
@@ -567,7 +572,7 @@ impl Exchange {
 }
 
 impl FleetSettings {
-    /// Where a quota is counted.
+    /// The key of a quota's counter in the store.
     fn key(&self, scope: &str) -> String {
         format!("{{weir:{}}}:d:{scope}", self.namespace)
     }
@@ -594,12 +599,12 @@ fn places(settings: &FleetSettings, quotas: &Quotas) -> Vec<Place> {
     everybody.into_iter().chain(tenants).collect()
 }
 
-/// Sixteen hexadecimal digits.
+/// The name of a host in the store: sixteen hexadecimal digits.
 fn name_of(host: HostId) -> String {
     format!("{:016x}", host.0)
 }
 
-/// The replies that stand one behind the other. None if they are no replies, or if the last is not whole.
+/// Splits bytes into replies. None if they are not replies, or the last is incomplete.
 fn split(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut replies = Vec::new();
     while !bytes.is_empty() {
@@ -611,7 +616,7 @@ fn split(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     Some(replies)
 }
 
-/// Hosts and their ticks. What has another form is no host's.
+/// Parses the list of hosts and their ticks. Entries of another form are skipped.
 fn hosts_of(listed: &[u8]) -> Option<Vec<(HostId, u64)>> {
     let words: Vec<&[u8]> =
         reply::names_and_values(listed)?.map(|word| reply::text(word).unwrap_or(b"")).collect();
@@ -624,7 +629,7 @@ fn total_of(reply: &[u8]) -> Option<u64> {
     u64::try_from(reply::integer(reply)?).ok()
 }
 
-/// What a store said instead of what was expected.
+/// The text of an unexpected reply, cut at `PROBLEM_CHARS_MAX`.
 fn shown(reply: &[u8]) -> String {
     let text = reply::text(reply).unwrap_or(b"no such reply was expected");
     String::from_utf8_lossy(text).chars().take(PROBLEM_CHARS_MAX).collect()

@@ -1,12 +1,12 @@
-//! The fleet among the metrics.
+//! Metrics of the fleet.
 
 use super::FleetQuotas;
 use super::exposition::{Exposition, Kind};
 use super::fleet::Ending;
 use crate::values::{TenantId, Timestamp};
 
-/// Writes how many hosts share quotas, how that is going, and this host's part of everybody's quota and of those of tenants
-/// that have figures of their own.
+/// Writes the number of hosts, the outcomes of exchanges, and this host's part of the global quota and of the
+/// quotas of tenants that have metrics of their own.
 pub fn write_fleet<'a>(
     page: &mut Exposition,
     fleet: &FleetQuotas,

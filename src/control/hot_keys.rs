@@ -12,17 +12,17 @@ use crate::values::escaped;
 use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_BYTES_MAX, HOT_KEYS_SHOWN_MAX};
 use crate::values::time::{Now, rfc3339};
 
-/// One key as it is told.
+/// A hot key as replies and pages show it, with the core that is its home.
 pub(super) struct Told<'a> {
-    /// The core that it is at home on.
+    /// The core that the key is at home on.
     pub home: usize,
     pub key: &'a HotKey,
-    /// Who asked for it last, if whoever is told may know.
+    /// The tenant that asked for the key last, if the asker may know it.
     tenant: Option<&'a str>,
 }
 
-/// The keys that are asked for the most, the hottest first: so many at most, and no more than fit into the room for their names. And how
-/// many there are besides.
+/// The keys with the most requests, the hottest first: at most `count`, and at most
+/// `HOT_KEYS_SHOWN_BYTES_MAX` bytes of names. Returns also the number of keys left out.
 pub(super) fn hottest<'a>(
     totals: &'a Totals,
     count: usize,
@@ -34,7 +34,7 @@ pub(super) fn hottest<'a>(
         .filter(|(_, key)| is_shown(key))
         .map(|(home, key)| Told { home, key, tenant: key.tenant.as_deref() })
         .collect();
-    // Reads that other cores answered are among the reads.
+    // The reads include those that other cores answered.
     let rate = |told: &Told<'_>| told.key.reads + told.key.writes;
     keys.sort_by(|one, other| {
         rate(other).total_cmp(&rate(one)).then_with(|| one.key.key.cmp(&other.key.key))
@@ -51,8 +51,9 @@ pub(super) fn hottest<'a>(
     (keys, left_out)
 }
 
-/// The reply to `QOS HOTKEYS`: a list of maps. A tenant that has only keys of certain prefixes is told of those, and only
-/// administrators are told who else asked for a key. Nothing is told to one who is not known any more.
+/// Writes the reply to `QOS HOTKEYS`: an array of maps. A tenant with key prefixes sees only keys with these,
+/// and only administrators see which other tenants asked for a key. Empty if the asker is not a tenant any
+/// more.
 pub fn write_hot_keys(
     out: &mut Vec<u8>,
     protocol: Protocol,
@@ -74,7 +75,7 @@ fn is_for(asker: &Tenant, key: &HotKey) -> bool {
     asker.keys.is_empty() || asker.keys.iter().any(|prefix| key.key.starts_with(prefix.as_bytes()))
 }
 
-/// `/hotkeys`: the same for operators.
+/// The admin page `/hotkeys`, which shows all keys.
 pub(super) fn hot_keys_page(totals: &Totals, query: &str, now: Now) -> Response {
     let count = match count_in(query) {
         Ok(count) => count,
@@ -99,7 +100,7 @@ fn count_in(query: &str) -> Result<usize, String> {
     Ok(count)
 }
 
-/// The page; names and their order are a contract.
+/// The JSON of `/hotkeys`; names and their order are a contract.
 #[derive(serde::Serialize)]
 struct Page<'a> {
     at: String,
@@ -107,7 +108,7 @@ struct Page<'a> {
     left_out: usize,
 }
 
-/// What is told of a key, besides the key.
+/// A property of a hot key, in the forms that RESP and JSON have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Field<'a> {
     Whole(usize),
@@ -181,7 +182,7 @@ impl Serialize for Field<'_> {
     }
 }
 
-/// To one part in so many. What is no number is none in JSON either.
+/// Rounds a number to a multiple of 1 / `parts`. Infinity and NaN become 0, since JSON has neither.
 fn rounded(number: f64, parts: f64) -> f64 {
     if number.is_finite() { (number * parts).round() / parts } else { 0.0 }
 }
@@ -231,7 +232,7 @@ pub(super) mod tests {
         (response.status, serde_json::from_str(&response.body).expect("it is JSON"))
     }
 
-    /// As whoever reads the page does it.
+    /// Undoes the page's escaping, as its readers do.
     fn unescaped(text: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut rest = text.as_bytes();

@@ -1,4 +1,4 @@
-//! Hot keys as metrics and as lines of `INFO`.
+//! Metrics and `INFO` lines about hot keys.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,8 @@ pub(super) fn write_hot(page: &mut Exposition, totals: &Totals) {
     write_hottest(page, totals);
 }
 
-/// Each key is a time series in whatever scrapes them, so few have one. Keys of one core that begin alike share theirs.
+/// Writes the rates of the hottest keys. Each key is a time series in the system that scrapes it, so only a
+/// few are written. Keys of a core whose cut names are equal share a series.
 fn write_hottest(page: &mut Exposition, totals: &Totals) {
     let mut rates: BTreeMap<(usize, String), [f64; 2]> = BTreeMap::new();
     for told in hottest(totals, HOT_KEY_SERIES_MAX, |_| true).0 {
@@ -57,7 +58,7 @@ pub(super) fn label(key: &HotKey) -> String {
     escaped(&key.key[..shown]) + more
 }
 
-/// The lines of `INFO`.
+/// The lines of `INFO` about hot keys, summed over all cores.
 pub(super) fn hot_lines(totals: &Totals) -> impl Iterator<Item = (&'static str, usize)> {
     FIGURES.into_iter().map(|(name, _, figure)| {
         let all = totals.shards.iter().map(|report| figure(&report.hot));

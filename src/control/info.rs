@@ -7,7 +7,7 @@ use super::hot_series::hot_lines;
 use super::{ProcessFacts, Totals};
 use crate::shard::{COUNTERS, Counter};
 
-/// The sections in the order they are shown, each once, however often it is named.
+/// The sections in the order they are shown. Each is shown once, however often it is named.
 const SECTIONS: [&str; 11] = [
     "server",
     "clients",
@@ -22,7 +22,7 @@ const SECTIONS: [&str; 11] = [
     "weir_shards",
 ];
 
-/// The whole text, for sections that were named; none means all.
+/// The text of the named sections, or of all if none is named.
 pub fn info(sections: &[String], facts: &ProcessFacts, totals: &Totals) -> String {
     let everything = sections.is_empty()
         || sections.iter().any(|name| matches!(name.as_str(), "default" | "all" | "everything"));
@@ -76,7 +76,7 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
             line("used_memory", &facts.resident_bytes);
             line("used_memory_human", &human(facts.resident_bytes));
             line("used_memory_rss", &facts.resident_bytes);
-            // Of other stores it is not known here.
+            // The eviction policy is known for the embedded store only.
             if totals.engine.is_some() {
                 line("maxmemory_policy", &"noeviction");
             }
@@ -95,7 +95,7 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
             line("role", &"master");
             line("connected_slaves", &0);
         }
-        // There are none; the title alone is what Redis shows then.
+        // There are no modules; Redis too shows only the title then.
         "modules" => {}
         "cluster" => line("cluster_enabled", &0),
         "keyspace" => {
@@ -142,7 +142,7 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
     }
 }
 
-/// Bytes as Redis shows them to people: `1.50M`.
+/// A number of bytes in the form that Redis shows to people: `1.50M`.
 fn human(bytes: u64) -> String {
     const UNITS: [(u64, char); 4] = [(1 << 40, 'T'), (1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')];
     match UNITS.into_iter().find(|(unit, _)| bytes >= *unit) {
@@ -151,7 +151,7 @@ fn human(bytes: u64) -> String {
     }
 }
 
-/// A metric's name as a field of INFO: without the product's name, with the label's value.
+/// The name of an `INFO` field for a metric: without the prefix `weir_`, and with the label's value appended.
 fn short_name(name: &str, label: &str) -> String {
     let short = name.trim_start_matches("weir_");
     match label.split('"').nth(1) {

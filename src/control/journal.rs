@@ -1,4 +1,4 @@
-//! What weir decided lately, and why: the last lines of its log, for those who look at its page.
+//! The journal: the last lines of the log, shown on the admin page.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -7,20 +7,20 @@ use super::hot_keys::hottest;
 use super::hot_series::label;
 use crate::values::limits::{HOT_KEY_SERIES_MAX, JOURNAL_LINE_CHARS_MAX, JOURNAL_LINES_MAX};
 
-/// One line.
+/// A line of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Counts all lines since the start.
+    /// The number of the line, counted since the start.
     pub number: u64,
-    /// When it was written.
+    /// The time of the line, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// What it is about.
+    /// The word for the kind of the event.
     pub about: &'static str,
-    /// One line, cut where it is too long.
+    /// The text, cut at `JOURNAL_LINE_CHARS_MAX` characters.
     pub text: String,
 }
 
-/// The last lines, the oldest first.
+/// The last `JOURNAL_LINES_MAX` lines, the oldest first, and the keys that were reported as hot.
 #[derive(Clone, Debug, Default)]
 pub struct Journal {
     lines: VecDeque<Line>,
@@ -29,7 +29,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// One line more; the oldest goes where there are too many.
+    /// Appends a line, and drops the oldest if there are too many.
     pub fn write(&mut self, about: &'static str, text: &str, unix_ms: u64) {
         if self.lines.len() == JOURNAL_LINES_MAX {
             self.lines.pop_front();
@@ -42,12 +42,13 @@ impl Journal {
         self.lines.push_back(Line { number: self.written, unix_ms, about, text: cut });
     }
 
-    /// The last lines, the newest first.
+    /// The lines of the log that are kept, the newest first.
     pub fn latest(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter().rev()
     }
 
-    /// What became of hot keys since figures were looked at last; only the hottest are told of.
+    /// Lines about keys that became hot, or are hot no more, since the last call. At most
+    /// `HOT_KEY_SERIES_MAX` of the hottest keys are reported.
     pub fn news_of_hot_keys(&mut self, totals: &Totals) -> Vec<String> {
         let mut news = Vec::new();
         let (keys, _) = hottest(totals, HOT_KEY_SERIES_MAX, |key| key.hot_for.is_some());

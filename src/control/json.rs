@@ -1,4 +1,4 @@
-//! JSON documents of the admin port, as `serde_json` writes them.
+//! JSON documents of the admin port, written by `serde_json`.
 
 use std::fmt::Display;
 use std::io;
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::ser::Formatter;
 use serde_json::value::RawValue;
 
-/// A document, with a line end behind it.
+/// A JSON document, with a line end behind it.
 pub fn document(value: &impl Serialize) -> String {
     let mut bytes = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, NoMarkup);
@@ -18,12 +18,12 @@ pub fn document(value: &impl Serialize) -> String {
     String::from_utf8(bytes).expect("JSON is text")
 }
 
-/// As a number, with just the digits that are shown elsewhere: `1`, not `1.0`, and millionths as decimals.
+/// Serializes a number with just the digits that it displays: `1`, not `1.0`, and millionths as decimals.
 pub fn as_shown<S: Serializer>(number: &impl Display, to: S) -> Result<S::Ok, S::Error> {
     RawValue::from_string(number.to_string()).expect("a number is shown").serialize(to)
 }
 
-/// The same, or `null`.
+/// Serializes a number as [`as_shown`] does, or `null` if there is none.
 pub fn as_shown_or_null<S: Serializer>(number: &Option<impl Display>, to: S) -> Result<S::Ok, S::Error> {
     match number {
         Some(number) => as_shown(number, to),
@@ -31,7 +31,8 @@ pub fn as_shown_or_null<S: Serializer>(number: &Option<impl Display>, to: S) -> 
     }
 }
 
-/// Compact; and escaped beyond what JSON asks for is what looks like markup, and the line ends of JavaScript.
+/// A formatter for compact JSON that also escapes characters of markup and the line ends of JavaScript, for
+/// safety in browsers.
 struct NoMarkup;
 
 impl Formatter for NoMarkup {

@@ -1,11 +1,11 @@
-//! The reply to `QOS LIMITS`: what is left of each quota over all cores.
+//! The reply to `QOS LIMITS`: how much is left of each quota over all cores.
 
 use super::reconciliation::Reconciliation;
 use crate::protocol::{Protocol, encode};
 use crate::shard::ScopeLimit;
 use crate::values::{Timestamp, UNIT, signed};
 
-/// Writes one map for each scope.
+/// Writes an array with a map for each scope (such as the global quota, the tenant and the user).
 pub fn write_limits(
     out: &mut Vec<u8>,
     protocol: Protocol,
@@ -15,7 +15,7 @@ pub fn write_limits(
 ) {
     encode::array(out, limits.len());
     for limit in limits {
-        // Only of quotas that a fleet shares.
+        // A share exists only for quotas that a fleet shares.
         let share = limit.bucket.and_then(|(bucket, capacity)| {
             let part = pools.shared_part(bucket)?;
             Some(part.of(capacity.second()) / UNIT)
@@ -36,7 +36,7 @@ pub fn write_limits(
             encode::bulk(out, name.as_bytes());
             match known {
                 Some(values) => encode::integer(out, values[index] as i64),
-                // No bound.
+                // A scope without a quota has no bound.
                 None => encode::null(out, protocol),
             }
         }

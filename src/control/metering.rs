@@ -1,8 +1,8 @@
-//! What each tenant asked for and got, minute by minute, for the last day.
+//! Usage of each tenant, minute by minute, for the last day.
 //!
-//! Minutes are counted from the start of the process, on the clock that never goes back. Only minutes in which a tenant
-//! did something take memory, and there is a bound on all of them together: beyond it the oldest minute is dropped, of
-//! all tenants, so that figures of different tenants stay comparable.
+//! Minutes are counted from the start of the process on the monotonic clock. Only minutes in which a tenant
+//! did something take memory, with a bound on all of them together: beyond it the oldest minute of all
+//! tenants is dropped, so that figures of different tenants stay comparable.
 
 use std::collections::VecDeque;
 
@@ -13,45 +13,45 @@ use crate::values::limits::{METERED_ENTRIES_MAX, METERED_MINUTES_MAX};
 use crate::values::usage::{Usage, UsageSum};
 use crate::values::{TenantId, Timestamp};
 
-/// Minutes of an hour.
+/// The number of minutes in an hour.
 pub const HOUR: u64 = 60;
 
-/// All tenants' meters.
+/// The usage that all tenants made of their quotas, by minute.
 #[derive(Clone, Debug)]
 pub struct Meter {
-    /// By tenant; none for those that did nothing.
+    /// Minutes by tenant id; none for tenants that did nothing.
     tenants: Vec<Option<Box<Minutes>>>,
     series: TenantSeries,
-    /// Per minute that is kept, how many tenants did something in it.
+    /// The number of tenants that did something in each kept minute.
     active: VecDeque<(u64, u32)>,
-    /// All of these together.
+    /// The number of entries in all `tenants`, at most `entries_max` after each new minute.
     entries: usize,
     entries_max: usize,
-    /// The latest minute that was told.
+    /// The latest minute in which usage was reported.
     latest: u64,
-    /// The first minute that is kept.
+    /// The first minute whose usage is kept.
     kept_from: u64,
     late_reports: u64,
 }
 
-/// One tenant's minutes in which it did something, in order.
+/// The minutes of a tenant in which it did something, in order.
 type Minutes = VecDeque<(u64, Usage)>;
 
-/// One tenant's usage at a moment.
+/// The usage of a tenant in the current minute, the last one, the last hour and the last day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// The minute that is not over.
+    /// The usage in the current minute so far.
     pub this_minute: UsageSum,
-    /// The one before it.
+    /// The usage in the minute before the current one.
     pub last_minute: UsageSum,
-    /// The minute that is not over, and the 59 before it.
+    /// The usage in the current minute so far, and in the 59 before it.
     pub last_hour: UsageSum,
-    /// The minute that is not over, and the 1,439 before it.
+    /// The usage in the current minute so far, and in the 1,439 before it.
     pub last_day: UsageSum,
 }
 
 impl Meter {
-    /// Nothing yet, for the tenants of these quotas.
+    /// A meter without usage, for the tenants of these quotas.
     pub fn new(quotas: &Quotas) -> Self {
         Self {
             tenants: vec![None; quotas.len()],
@@ -65,14 +65,14 @@ impl Meter {
         }
     }
 
-    /// The minute in which a moment lies.
+    /// The number of the minute in which a moment lies.
     pub const fn minute_of(moment: Timestamp) -> u64 {
         const NANOS_PER_MINUTE: u64 = 60_000_000_000;
         moment.as_nanos() / NANOS_PER_MINUTE
     }
 
-    /// Books what a shard tells of tenants by the ids of a version. What it tells of a version long gone is dropped:
-    /// nobody knows any more whom it means.
+    /// Books a shard's report, whose tenant ids are those of a quota version. A report by a version that is
+    /// no longer kept is dropped and counted, since its ids cannot be resolved.
     pub fn take_report(
         &mut self,
         versions: &Versions,
@@ -90,7 +90,7 @@ impl Meter {
         }
     }
 
-    /// Books usage on a minute; on the latest one known, if the minute is earlier.
+    /// Books usage on a minute, or on the latest known minute if that is later.
     pub fn record(&mut self, tenant: TenantId, usage: Usage, minute: u64) {
         if usage.is_empty() || usize::from(tenant.0) >= self.tenants.len() {
             return;
@@ -113,7 +113,8 @@ impl Meter {
         }
     }
 
-    /// A minute that was not told of before: what is too old goes, and what is too much.
+    /// Begins a minute: drops minutes that are older than a day, and the oldest ones if there are too many
+    /// entries.
     fn begin(&mut self, minute: u64) {
         self.series.pass_minutes(minute - self.latest);
         self.latest = minute;
@@ -139,7 +140,7 @@ impl Meter {
         self.check();
     }
 
-    /// The same under other quotas: a tenant is known by its name, and what those did that are gone is forgotten.
+    /// Takes over other quotas. Tenants keep their usage by name; that of tenants that are gone is dropped.
     pub fn carry_over(&mut self, before: &Quotas, after: &Quotas) {
         self.series.carry_over(before, after);
         let mut old = std::mem::replace(&mut self.tenants, vec![None; after.len()]);
@@ -157,19 +158,19 @@ impl Meter {
         self.check();
     }
 
-    /// Usage of one minute.
+    /// The usage of a tenant in a minute.
     pub fn minute(&self, tenant: TenantId, minute: u64) -> Usage {
         self.series_of(tenant, minute, minute).next().map_or(Usage::default(), |(_, usage)| usage)
     }
 
-    /// Usage from one minute to another, both included.
+    /// The usage of a tenant from one minute to another, both included.
     pub fn sum(&self, tenant: TenantId, from: u64, to: u64) -> UsageSum {
         let mut sum = UsageSum::default();
         self.series_of(tenant, from, to).for_each(|(_, usage)| sum.add(usage));
         sum
     }
 
-    /// The minutes with any usage, from one to another, both included.
+    /// The minutes in which a tenant used anything, from one minute to another, both included.
     pub fn series_of(&self, tenant: TenantId, from: u64, to: u64) -> impl Iterator<Item = (u64, Usage)> {
         let minutes = self.tenants.get(usize::from(tenant.0)).and_then(Option::as_deref);
         let start = minutes.map_or(0, |minutes| minutes.partition_point(|(minute, _)| *minute < from));
@@ -177,7 +178,7 @@ impl Meter {
         found.copied().take_while(move |(minute, _)| *minute <= to)
     }
 
-    /// What is shown of a tenant in a minute.
+    /// The figures shown for a tenant in a given minute.
     pub fn figures(&self, tenant: TenantId, minute: u64) -> Figures {
         let before = |minutes: u64| minute.saturating_sub(minutes);
         let last_minute = minute.checked_sub(1).map(|last| self.minute(tenant, last));
@@ -189,17 +190,17 @@ impl Meter {
         }
     }
 
-    /// The first minute that figures reach back to, seen from a minute.
+    /// The first minute that figures reach back to, as of the given minute.
     pub fn kept_from(&self, minute: u64) -> u64 {
         self.kept_from.max((minute + 1).saturating_sub(METERED_MINUTES_MAX))
     }
 
-    /// Counters since the start.
+    /// The counters since the start, for the metrics.
     pub fn series(&self) -> &TenantSeries {
         &self.series
     }
 
-    /// Reports that came when nobody knew any more whom they meant.
+    /// The number of reports that were dropped because their quota version was no longer kept.
     pub fn late_reports(&self) -> u64 {
         self.late_reports
     }
@@ -230,7 +231,7 @@ mod tests {
         Usage { admitted, ..Usage::default() }
     }
 
-    /// Every piece of usage, by the tenant's name, with its minute. Slow and obvious.
+    /// A slow model: every booked usage, by the tenant's name, with its minute.
     #[derive(Default)]
     struct Model {
         pieces: Vec<(String, u64, Usage)>,
@@ -281,7 +282,7 @@ mod tests {
                         .retain(|(name, _, _)| present.find(name).is_some() && after.find(name).is_some());
                     present = after;
                 }
-                // The meter drops what is old when it is told of a new minute, the model at once.
+                // The meter drops old minutes when a new one is reported, the model at once.
                 let now = model.latest;
                 for (tenant, terms) in present.tenants() {
                     let figures = meter.figures(tenant, now);
@@ -355,8 +356,8 @@ mod tests {
         let wanted = |pairs: &[(&str, u128)]| -> BTreeMap<String, u128> {
             pairs.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect()
         };
-        // In the version before, the first id was another tenant's; the tenant that is gone, and the id that never was,
-        // count for nobody.
+        // In the version before, the first id was another tenant's. Usage of the tenant that is gone, and of
+        // an id that never was, is dropped.
         assert_eq!(asked(&meter, &versions), wanted(&[("0", 10_000), ("a", 100_001), ("c", 100)]));
         let versions = reload(&mut meter, third);
         meter.take_report(&versions, 0, &ids(&[1]), 0);

@@ -1,4 +1,4 @@
-//! What the admin port shows.
+//! The pages of the admin port.
 
 use super::bulkhead_series::write_bulkheads;
 use super::cluster::cluster_page;
@@ -21,46 +21,47 @@ use crate::values::usage::Amount;
 use crate::values::usage::UsageKind;
 
 impl Route {
-    /// Whether the page shows figures of all shards, which have to be asked for.
+    /// Whether the page shows counters of all shards, which must be collected first.
     pub const fn needs_figures(self) -> bool {
         matches!(self, Self::Metrics | Self::HotKeys | Self::State | Self::Cluster)
     }
 }
 
-/// What there is to be shown.
+/// Everything that a page may show.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// The process.
+    /// Facts about the process.
     pub facts: &'a ProcessFacts,
-    /// All shards. Figures that were asked for and did not come are none: a shard does not answer.
+    /// The counters of all shards. None if they were not collected, or a shard did not answer.
     pub totals: Option<&'a Totals>,
-    /// The quotas.
+    /// The versions of the quotas.
     pub versions: &'a Versions,
-    /// What was used of them.
+    /// The usage of tenants.
     pub meter: &'a Meter,
-    /// The fleet, if quotas are shared with one.
+    /// The quotas shared with a fleet, if they are.
     pub fleet: Option<&'a FleetQuotas>,
-    /// The moment it is shown.
+    /// The moment at which the page is made.
     pub now: Now,
 }
 
-/// What is kept for those who look again and again.
+/// State that is kept from one view of a page to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
-    /// Figures of a moment ago.
+    /// Counters of some moments ago, for rates per second.
     pub recent: Recent,
-    /// What weir decided.
+    /// The last lines of the log.
     pub journal: Journal,
 }
 
-/// The refusal of a request that a page of another site made a browser send: it could not read the reply, but it need not have weir
-/// collect figures either.
+/// The refusal of a request that a page of another site made a browser send; none if it is not such a
+/// request. That page could not read the reply, but would cause weir to collect counters.
 pub fn foreign(head: &Head) -> Option<Response> {
     (head.is_foreign && matches!(head.route, Route::State | Route::Explain))
         .then(|| Response::problem(Status::Forbidden, "this is not told to pages of other sites", None))
 }
 
-/// The page; `query` is what stood behind a `?`.
+/// Makes a page; `query` is the query string. [`Route::Explain`] is not made here, as it takes an answer of a
+/// shard.
 pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Response {
     match (route, view.totals) {
         (Route::Page, _) => super::page::page(),
@@ -80,7 +81,7 @@ pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Res
             Some(fleet) => fleet.page(view.versions.current(), query, view.now.monotonic),
             None => Response::problem(Status::NotFound, "quotas are shared with nobody (--fleet)", None),
         },
-        // Shards are asked; it does not come here.
+        // A shard makes the answer to `/explain`, so it does not come here.
         (Route::NotFound | Route::Explain, _) => Response::refusal(Status::NotFound),
         (Route::Metrics | Route::HotKeys | Route::State, None) => {
             Response::text(Status::ServiceUnavailable, "a shard does not answer")
@@ -90,7 +91,8 @@ pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Res
     }
 }
 
-/// All figures. Those of shards are shown per shard: load that is not spread evenly is what one looks for.
+/// The text of `/metrics`. Figures of shards are shown per shard, since uneven load is what operators look
+/// for.
 fn metrics(view: View<'_>, totals: &Totals) -> String {
     let mut page = Exposition::new();
     write_facts(&mut page, view.facts);
@@ -152,7 +154,7 @@ fn write_quota_history(page: &mut Exposition, quotas: &QuotaHistory) {
     }
 }
 
-/// What stands for all tenants without figures of their own. No tenant can have that name.
+/// The name that stands for all tenants without metrics of their own. No tenant can have it.
 const OTHERS: &str = "(other)";
 
 fn write_tenants(page: &mut Exposition, quotas: &Quotas, meter: &Meter) {
@@ -246,7 +248,7 @@ fn write_users(page: &mut Exposition, totals: &Totals) {
     }
 }
 
-/// Counters that differ only in their label stand side by side in the table, and are one family here.
+/// Writes the table of counters. Neighbours in the table that differ only in their label are one family.
 fn write_counters(page: &mut Exposition, totals: &Totals) {
     for rows in COUNTERS.chunk_by(|one, other| one.1 == other.1) {
         let (_, name, _, help) = rows[0];
@@ -266,7 +268,7 @@ fn write_counters(page: &mut Exposition, totals: &Totals) {
     }
 }
 
-/// Quantiles over all shards: those of parts cannot be added up by whoever reads them.
+/// Writes quantiles over all shards, since quantiles of single shards cannot be combined by a reader.
 fn write_service_times(page: &mut Exposition, totals: &Totals) {
     let times = totals.sum().service_times;
     let help = "Time from handing a request to a backend connection to its whole reply.";

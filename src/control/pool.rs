@@ -1,13 +1,14 @@
-//! The pool of one bucket that cores draw allowances from: who gets how much.
+//! The pool of a bucket, from which cores draw allowances: it decides which core gets how much.
 //!
-//! Each core is entitled to a part of what is there: a tenth of it evenly, the rest by what was wanted of each, granted
-//! or not. What a core does not need of its part is for the others. That is about what cores are given in advance: a
-//! request that waits is given what it needs whenever that is there, as it would be by a single bucket, except that it
-//! leaves as much to whoever has waited longest. So equals take turns, and small requests do not wait for large ones.
+//! Each core is entitled to a share of the pool: a tenth is split evenly, the rest by what was wanted of each
+//! core, granted or not. The part of its share that a core does not need is for the others. Shares limit what
+//! cores are given in advance. A request that waits gets what it needs whenever the pool has it, as with a
+//! single bucket, except that as much is left to the core that has waited longest. So equals take turns, and
+//! small requests do not wait for large ones.
 //!
-//! What is owed to a bucket is paid off by whoever owes it. Only everybody's bucket forgives: what requests cost beyond
-//! what was taken for them, and what one takes beyond all that may gather, makes it owe no more than a part of a second's
-//! quota, because others would have to wait for that. The tenant and the user pay all of it.
+//! A debt to a bucket is paid off by its debtors. Only the global bucket forgives: the cost of requests
+//! beyond what was taken for them, and beyond a whole burst, makes it owe at most a part of a second's quota,
+//! because everybody would have to wait for that. The tenant and the user pay all of it.
 
 use std::time::Duration;
 
@@ -15,108 +16,111 @@ use crate::policy::bucket::Bucket;
 use crate::values::limits::DEBT_MAX;
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, ShardId, Timestamp, signed};
 
-/// Shares are in this many parts, and so many of them are dealt out evenly.
+/// The unit of shares: a whole is this many parts. `EVEN_PARTS` of them (a tenth) are split evenly among the
+/// cores.
 const WHOLE_SHARE: u64 = 65_536;
 const EVEN_PARTS: u64 = WHOLE_SHARE / 10;
-/// What a core should have at the start of a period: so many times what it wanted in the last, and so many of the
-/// largest costs.
+/// The allowance that a core should have at the start of a period: this many times what it wanted in the last
+/// one, plus `LUMPS_GIVEN` times the largest cost of a request.
 const PERIODS_GIVEN: u64 = 2;
 const LUMPS_GIVEN: u64 = 4;
-/// Who asks for more is given at least this part of what is there, so that it need not ask for every few requests. What
-/// it wants for a period it is given whoever else is entitled to it.
+/// The divisor for the amount that a core gets when it asks within a period: an eighth of the pool at least,
+/// so that it need not ask again after a few requests. Up to the amount that the core wants for a period,
+/// this takes precedence over other cores' shares.
 const PART_WHEN_ASKED: i64 = 8;
 
-/// The part of a second's quota that surprises may make everybody's bucket owe.
+/// The divisor for what the global bucket may owe because of surprises: at most a quarter of a second's
+/// quota.
 const SURPRISE_PARTS: u64 = 4;
 
-/// When grants end.
+/// The timing of reports from cores and of grants to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rhythm {
-    /// How often cores report.
+    /// The interval at which cores report.
     pub period: Duration,
-    /// How long a grant is good for.
+    /// The time for which a grant may be spent.
     pub lease: Duration,
 }
 
-/// One core's part.
+/// The account of a core with a pool: the allowance that it holds, and what it wanted.
 #[derive(Clone, Debug)]
 struct Holder {
     shard: ShardId,
-    /// What it may still spend, as far as it has told.
+    /// The amount that the core may still spend, by its own reports.
     outstanding: i64,
     wanted: u64,
-    /// What it would have needed to go on without asking, and was not granted.
+    /// The amount that was not granted of what the core would have needed to go on without asking.
     unmet: u64,
-    /// What one request needs that it was not granted.
+    /// The amount that was not granted of what one request needs.
     denied: u64,
     granted_at: Timestamp,
     heard_at: Timestamp,
 }
 
-/// One bucket, and the cores that draw from it.
+/// A bucket, and the cores that draw from it.
 #[derive(Clone, Debug)]
 pub struct Pool {
     bucket: Bucket,
     holders: Vec<Holder>,
     forgiven: MicroUnits,
-    /// What was asked for in a stretch of time, and which one that was.
+    /// The amount that was asked for in the stretch of time with number `asked_in`.
     asked: MicroUnits,
     asked_in: u32,
 }
 
 impl Pool {
-    /// A full one, of which this process has a part.
+    /// A pool with a full bucket, of which this process has a part.
     pub fn full(capacity: Capacity, part: Part, now: Timestamp) -> Self {
         let bucket = Bucket::full(capacity, part, now);
         Self { bucket, holders: Vec::new(), forgiven: 0, asked: 0, asked_in: 0 }
     }
 
-    /// This process's part of it.
+    /// This process's part of the bucket; less than the whole if a fleet shares it.
     pub fn part(&self) -> Part {
         self.bucket.part()
     }
 
-    /// So much more was asked for in this stretch: what was before, and what is now.
+    /// Adds to the amount asked for in a stretch of time. Returns the amount before and after.
     pub fn note_asked(&mut self, amount: MicroUnits, stretch: u32) -> (MicroUnits, MicroUnits) {
         let before = self.asked(stretch);
         (self.asked, self.asked_in) = (before.saturating_add(amount), stretch);
         (before, self.asked)
     }
 
-    /// What was asked for in it so far.
+    /// The amount asked for in a stretch of time so far.
     pub fn asked(&self, stretch: u32) -> MicroUnits {
         if self.asked_in == stretch { self.asked } else { 0 }
     }
 
-    /// How large all of it is.
+    /// The capacity of the whole bucket, of which this process has a part.
     pub fn capacity(&self) -> Capacity {
         self.bucket.capacity()
     }
 
-    /// Another quota, or another part of it: what is in it stays, as far as it fits.
+    /// Changes the capacity or this process's part. The level stays, as far as it fits.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp) {
         let elsewhere = self.outstanding();
         self.bucket.resize(capacity, part, now, elsewhere);
     }
 
-    /// What is left, wherever it is.
+    /// The amount left in the bucket and in all cores' allowances.
     pub fn remaining(&self, now: Timestamp) -> i64 {
         let elsewhere = self.outstanding();
         self.bucket.level_at(now, elsewhere).saturating_add(signed(elsewhere))
     }
 
-    /// Debt that was forgiven.
+    /// Returns the amount of debt forgiven since the last call.
     pub fn take_forgiven(&mut self) -> MicroUnits {
         std::mem::take(&mut self.forgiven)
     }
 
-    /// Nothing would be lost if it were forgotten.
+    /// Whether the pool could be dropped without loss: it is full, and no core uses it.
     pub fn is_idle(&self, now: Timestamp, rhythm: Rhythm) -> bool {
         let active = |holder: &Holder| holder.outstanding != 0 || now.since(holder.heard_at) <= rhythm.lease;
         !self.holders.iter().any(active) && self.remaining(now) >= signed(self.bucket.burst())
     }
 
-    /// What a core told, and what it is told in return.
+    /// Handles a core's report, and returns the grant for the core.
     pub fn handle_demand(
         &mut self,
         shard: ShardId,
@@ -124,7 +128,7 @@ impl Pool {
         now: Timestamp,
         rhythm: Rhythm,
     ) -> Grant {
-        // What came in more than a period ago was there before anything of this was spent.
+        // The part of the refill that is older than a period was there before any of this was spent.
         let before = now.before(rhythm.period);
         let elsewhere = self.outstanding();
         self.bucket.refill(before, elsewhere);
@@ -154,7 +158,7 @@ impl Pool {
         }
     }
 
-    /// Takes back what cores hold that have not been heard of for longer than their grants are good for.
+    /// Takes back allowances of cores that have not reported for longer than a lease and a period.
     fn reclaim(&mut self, now: Timestamp, rhythm: Rhythm) {
         for holder in &mut self.holders {
             let lapsed = now.since(holder.heard_at) > rhythm.lease + rhythm.period;
@@ -173,7 +177,7 @@ impl Pool {
 
     fn holder_of(&mut self, shard: ShardId, now: Timestamp) -> usize {
         self.holders.iter().position(|holder| holder.shard == shard).unwrap_or_else(|| {
-            // Most buckets are a user's, and most users are on one core.
+            // Most buckets belong to a user, and most users are on one core: no room is reserved for more.
             self.holders.reserve_exact(1);
             self.holders.push(Holder {
                 shard,
@@ -188,7 +192,8 @@ impl Pool {
         })
     }
 
-    /// Books what the core tells. What it spent beyond its allowance is taken from the pool: how much that was.
+    /// Books a core's report. Spending beyond its allowance is charged to the pool; returns how much of that
+    /// the core counts as its debt and is relieved of.
     fn book(&mut self, index: usize, demand: &Demand, now: Timestamp) -> i64 {
         let holder = &mut self.holders[index];
         holder.heard_at = now;
@@ -196,10 +201,11 @@ impl Pool {
         holder.outstanding = holder.outstanding.saturating_sub(demand.spent);
         let beyond = holder.outstanding.saturating_neg().max(0);
         holder.outstanding = holder.outstanding.max(0);
-        // Only a debt that the core knows of is taken over. What it spent of an allowance that was reclaimed, or that it
-        // gave itself while the pool was silent, is booked and no more: else it would have it again and again.
+        // Only a debt that the core knows of is relieved. What it spent of an allowance that was reclaimed,
+        // or that it gave itself while the pool was silent, is booked only; otherwise the core would gain it
+        // again and again.
         let debt = beyond.min(signed(demand.owed));
-        // Neither what was reclaimed nor what it allowed itself is there to be returned.
+        // An allowance that was reclaimed, or that the core gave itself, cannot be returned.
         let returned = signed(demand.returned).min(holder.outstanding);
         holder.outstanding -= returned;
         let surprise = match demand.bucket {
@@ -215,7 +221,7 @@ impl Pool {
         self.forgiven = self.forgiven.saturating_add(self.bucket.book(amount, debt_max));
     }
 
-    /// What everybody's bucket may owe because of surprises.
+    /// The most that the global bucket may owe because of surprises.
     fn surprise_max(&self) -> MicroUnits {
         self.bucket.part().of(self.capacity().second()) / SURPRISE_PARTS
     }
@@ -239,7 +245,7 @@ impl Pool {
             .saturating_sub(self.reserved_for_others(index, now, rhythm))
             .max(asked.min(signed(demand.wanted.saturating_add(demand.lump))));
         let mut amount = short.min(allowed);
-        // Less than one request is of no use. Where one waits, it is known how much is of use.
+        // Less than one request's worth is of no use. If a request waits, its need is known.
         let whole = if demand.needed > 0 { demand.needed } else { demand.lump };
         let least = signed(whole).saturating_sub(outstanding).max(0);
         let is_due = demand.needed > 0 || demand.wanted > 0;
@@ -256,7 +262,7 @@ impl Pool {
         Granted { amount: amount as u64, dry_from: dry.then_some(whole) }
     }
 
-    /// What other cores need and are entitled to.
+    /// The amount to leave to other cores: what they need and are entitled to.
     fn reserved_for_others(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> i64 {
         let there = self.bucket.level().max(0).saturating_add(signed(self.outstanding()));
         let others =
@@ -269,7 +275,7 @@ impl Pool {
             .fold(0, i64::saturating_add)
     }
 
-    /// A core's part in 65,536ths.
+    /// A core's share of the pool, in 65,536ths.
     fn share_of(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> u64 {
         let live = |holder: &&Holder| now.since(holder.heard_at) <= rhythm.lease;
         let (count, wanted) = self
@@ -285,14 +291,14 @@ impl Pool {
         EVEN_PARTS / count.max(1) + by_demand as u64
     }
 
-    /// Nobody else holds any, and it is full.
+    /// Whether the bucket is full and no other core holds an allowance from it.
     fn holds_all(&self, index: usize) -> bool {
         let own = self.holders[index].outstanding;
         signed(self.outstanding()) == own.max(0)
             && self.bucket.level().saturating_add(own) >= signed(self.bucket.burst())
     }
 
-    /// What one request of whoever has waited longest needs, unless that is this core.
+    /// The amount that a request of the core that has waited longest needs; 0 if that is this core.
     fn left_to_the_first(&self, index: usize) -> i64 {
         let waiting = self.holders.iter().filter(|holder| holder.denied > 0);
         let first = waiting.min_by_key(|holder| holder.granted_at);
@@ -334,7 +340,7 @@ mod tests {
         lump: UNIT,
     };
 
-    /// A pool at a moment that the test moves.
+    /// A pool in a test, at a moment that the test moves.
     struct Rig {
         pool: Pool,
         millis: u64,
@@ -345,7 +351,7 @@ mod tests {
             Self { pool: Pool::full(CAPACITY, Part::WHOLE, Timestamp::from_millis(1_000)), millis: 1_000 }
         }
 
-        /// With this much in it, of which no core has any.
+        /// A pool with this level, of which no core has any.
         fn holding(level: u64) -> Self {
             let mut rig = Self::full();
             rig.pool.bucket.book(CAPACITY.burst as i64 - level as i64, DEBT_MAX);
@@ -356,12 +362,12 @@ mod tests {
             self.pool.handle_demand(ShardId(shard), &demand, self.now(), RHYTHM)
         }
 
-        /// A core that would go on for a period with so much.
+        /// A report of a core that wants `wanted` for a period. Returns the grant.
         fn wants(&mut self, shard: u16, wanted: u64) -> u64 {
             self.tell(shard, Demand { wanted, ..QUIET }).amount as u64
         }
 
-        /// A request waits for so much.
+        /// A report of a core in which a request waits for `needed`. Returns the grant.
         fn needs(&mut self, shard: u16, needed: u64) -> u64 {
             self.tell(shard, Demand { needed, lump: needed, ..QUIET }).amount as u64
         }
@@ -398,7 +404,7 @@ mod tests {
             some = rig.tell(1, Demand { wanted: UNIT, spent: some, ..QUIET }).amount;
             (busy, quiet) = (busy + more, quiet + some);
         }
-        // One unit comes in each time, which is one request: they take turns.
+        // One unit comes in each time, which is one request: the cores take turns.
         assert!(busy + quiet >= 99 * UNIT as i64 && quiet >= 49 * UNIT as i64, "{busy} and {quiet}");
     }
 
@@ -407,12 +413,12 @@ mod tests {
         let mut rig = Rig::holding(0);
         for _ in 0..20 {
             rig.millis += 10;
-            // So little that neither is of use: they are known, and nothing is given.
+            // The pool has less than is of use to either core: both become known, and nothing is given.
             rig.tell(0, Demand { wanted: 90 * UNIT, lump: 30 * UNIT, ..QUIET });
             rig.tell(1, Demand { wanted: 10 * UNIT, lump: 30 * UNIT, ..QUIET });
         }
         let (busy, quiet) = (rig.wants(0, 90 * UNIT), rig.wants(1, 10 * UNIT));
-        // A tenth is dealt out evenly, and twenty units came in.
+        // A tenth is split evenly, and twenty units came in.
         assert!(quiet.abs_diff(UNIT + 18 * UNIT / 10) < UNIT / 100, "{busy} and {quiet}");
         assert!((busy + quiet).abs_diff(20 * UNIT) < UNIT / 100, "{busy} and {quiet}");
     }
@@ -426,7 +432,7 @@ mod tests {
             let holder = &mut rig.pool.holders[index];
             (holder.wanted, holder.unmet, holder.granted_at) = (UNIT, 6 * UNIT, now);
         }
-        // What they would all like is 300, and an even part of what is there is one at the most.
+        // All cores together want 300, and an even share of the pool is at most one unit.
         for shard in 0..40 {
             assert!(rig.needs(shard, UNIT) >= UNIT, "{shard}");
             rig.millis += 1;
@@ -461,7 +467,7 @@ mod tests {
                 large += 1;
                 rig.spent(0, 20 * UNIT);
             }
-            // Half of what comes in.
+            // One core asks for half of what comes in.
             if rig.millis.is_multiple_of(20) && rig.needs(1, UNIT) > 0 {
                 small += 1;
                 rig.spent(1, UNIT);
@@ -496,7 +502,7 @@ mod tests {
     fn everybody_waits_for_a_surprise_no_longer_than_a_part_of_a_second() {
         let everybody = Demand { bucket: BucketId::GLOBAL, ..QUIET };
         let mut rig = Rig::full();
-        // What was taken is paid off, whoever took it on credit; what it cost beyond that is not.
+        // The amount taken is paid off, even on credit; the cost beyond it is not.
         let spent = 150 * UNIT as i64;
         rig.tell(0, Demand { spent, ..everybody });
         assert_eq!(rig.left(), -50 * UNIT as i64);
@@ -515,7 +521,7 @@ mod tests {
         );
         rig.millis += 960;
         assert!(rig.tell(1, Demand { needed: UNIT, lump: UNIT, ..everybody }).amount >= UNIT as i64);
-        // The same for a request that takes more than may gather.
+        // A request that takes more than a burst is treated alike.
         let mut rig = Rig::full();
         rig.tell(0, Demand { needed: 90_000 * UNIT, lump: 90_000 * UNIT, ..everybody });
         let level = rig.tell(0, Demand { spent: 90_000 * UNIT as i64, ..everybody }).level;

@@ -1,4 +1,4 @@
-//! `/config/quotas`: what is in force, and who may put something else in its place.
+//! The page `/config/quotas`: shows the quotas in force, and decides who may replace them.
 
 use std::net::SocketAddr;
 
@@ -12,22 +12,22 @@ use crate::config::{AdminToken, QuotaError, Size};
 use crate::values::limits::{QUOTA_POST_BYTES_MAX, TENANTS_SHOWN_MAX};
 use crate::values::time::rfc3339;
 
-/// What stands before the admin port's one writing page.
+/// The access check before the admin port's only writing page.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// What has to be brought along.
+    /// The token that a request must bring, if one is set.
     pub token: Option<AdminToken>,
-    /// Where the admin port listens.
+    /// The address on which the admin port listens.
     pub address: SocketAddr,
 }
 
 impl Guard {
-    /// Whether others than this machine reach the port, and nothing tells them apart.
+    /// Whether other machines can reach the port and no token is set.
     pub fn is_open_to_strangers(&self) -> bool {
         self.token.is_none() && !self.address.ip().to_canonical().is_loopback()
     }
 
-    /// May the body behind this head be taken? The error is the reply.
+    /// Checks whether the body behind this head may be received. The error is the reply.
     pub fn admit(&self, head: &Head) -> Result<(), Response> {
         if head.is_foreign {
             // A page of any site can make a browser on this machine send a request to a loopback address.
@@ -71,8 +71,8 @@ impl Guard {
     }
 }
 
-/// The quotas in force, tenants in the order of their names; `query` is what stood behind a `?`. Passwords are not among
-/// what is shown.
+/// The page that shows the quotas in force, tenants in the order of their names, at most `TENANTS_SHOWN_MAX`;
+/// `query` is the query string. Passwords are not shown.
 pub fn quotas_page(versions: &Versions, query: &str) -> Response {
     let quotas = versions.current();
     let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
@@ -103,7 +103,7 @@ pub fn quotas_page(versions: &Versions, query: &str) -> Response {
     Response::json(Status::Ok, &page)
 }
 
-/// The page; names and their order are a contract.
+/// The JSON of `/config/quotas`; names and their order are a contract.
 #[derive(Serialize)]
 struct QuotasShown<'a> {
     version: u64,
@@ -136,7 +136,7 @@ struct TenantShown<'a> {
     deadline_ms: Option<u64>,
     stale_on_error_ms: u64,
     admin: bool,
-    /// Null where every key is the tenant's.
+    /// The key prefixes of the tenant; null if it may use every key.
     keys: Option<&'a [String]>,
     users: usize,
 }
@@ -166,7 +166,7 @@ fn burst(limit: Option<Limit>) -> Option<f64> {
     limit.map(|limit| limit.burst.as_secs_f64())
 }
 
-/// Where the quotas in force come from, in words for a log.
+/// The source of the quotas in force, in words for a log.
 pub fn origin(versions: &Versions) -> String {
     let file = versions.file().unwrap_or("nowhere");
     match versions.source() {
@@ -177,7 +177,7 @@ pub fn origin(versions: &Versions) -> String {
     }
 }
 
-/// The reply to a body that was put in force.
+/// The reply to a POST of quotas that were put in force.
 pub fn posted(versions: &Versions) -> Response {
     let answer = Posted {
         version: versions.current().version(),
@@ -205,7 +205,7 @@ fn lasts(versions: &Versions) -> String {
     }
 }
 
-/// The reply to a body that is wrong.
+/// The reply to a POST of quotas that are wrong.
 pub fn refused(problem: &QuotaError) -> Response {
     Response::problem(Status::BadRequest, &problem.to_string(), problem.place())
 }

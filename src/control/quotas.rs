@@ -1,28 +1,28 @@
-//! Which quotas are in force, where they came from, and which were in force before them.
+//! The versions of the quotas: those in force, those in force before, and where they came from.
 
 use std::sync::Arc;
 
 use crate::config::{QuotaError, Quotas};
 use crate::values::TenantId;
 
-/// Why quotas were read.
+/// The reason why quotas were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaSource {
     /// The process started.
     Start,
     /// The quota file changed.
     Change,
-    /// SIGHUP: the quota file, whether it changed or not.
+    /// SIGHUP ordered to read the quota file, whether it changed or not.
     Signal,
-    /// `POST /config/quotas`.
+    /// Quotas were posted to `/config/quotas`.
     Post,
 }
 
 impl QuotaSource {
-    /// All of them.
+    /// All sources, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Start, Self::Change, Self::Signal, Self::Post];
 
-    /// The word for it in metrics and pages.
+    /// The word for this source in metrics and pages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -33,58 +33,58 @@ impl QuotaSource {
     }
 }
 
-/// What became of the quotas that this process was given.
+/// Counts of the quotas that this process was given, and the last refusal.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaHistory {
-    /// How often quotas were put in force, by source.
+    /// The number of times that quotas were put in force, by source.
     taken: [u64; QuotaSource::ALL.len()],
-    /// How often they were wrong and changed nothing, by source.
+    /// The number of times that quotas were wrong and changed nothing, by source.
     refused: [u64; QuotaSource::ALL.len()],
-    /// What was wrong with the last that were, unless others were taken since.
+    /// The last refusal, unless other quotas were put in force since.
     pub last_refusal: Option<QuotaRefusal>,
-    /// The version in force.
+    /// The number of the version in force.
     pub version: u64,
-    /// How many tenants it has.
+    /// The number of tenants in the quotas in force.
     pub tenants: usize,
 }
 
-/// Quotas that were wrong.
+/// A refusal of quotas that were wrong.
 #[derive(Clone, Debug)]
 pub struct QuotaRefusal {
-    /// When they came, in milliseconds since 1970.
+    /// The time of the refusal, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// Why they were read.
+    /// The reason why the quotas were read.
     pub source: QuotaSource,
-    /// What is wrong with them.
+    /// The description of what is wrong with them.
     pub problem: QuotaError,
 }
 
 impl QuotaHistory {
-    /// How often quotas of that source were put in force.
+    /// The number of times that quotas from this source were put in force.
     pub fn taken(&self, source: QuotaSource) -> u64 {
         self.taken[source as usize]
     }
 
-    /// How often quotas of that source were wrong.
+    /// The number of times that quotas from this source were wrong.
     pub fn refused(&self, source: QuotaSource) -> u64 {
         self.refused[source as usize]
     }
 
-    /// From all sources.
+    /// The number of times that quotas from any source were put in force.
     pub fn taken_in_all(&self) -> u64 {
         self.taken.iter().sum()
     }
 
-    /// From all sources.
+    /// The number of times that quotas from any source were wrong.
     pub fn refused_in_all(&self) -> u64 {
         self.refused.iter().sum()
     }
 }
 
-/// The quotas in force, and those before them: for a moment some shards still speak of these.
+/// The quotas in force, and those before them, whose ids shards still use for a moment.
 ///
-/// Both are kept here, so that a shard that lets the old ones go never is the last to do so: taking apart what says who
-/// thousands of tenants are is no work for a shard.
+/// Both are kept here so that a shard is never the last to drop the old ones: freeing thousands of tenants
+/// would take a shard too long.
 #[derive(Clone, Debug)]
 pub struct Versions {
     current: Arc<Quotas>,
@@ -96,7 +96,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// What a process starts with. `file` is the name of its quota file, if it has one.
+    /// The quotas that a process starts with. `file` is the name of its quota file, if it has one.
     pub fn new(quotas: Arc<Quotas>, file: Option<String>, unix_ms: u64) -> Self {
         let mut history =
             QuotaHistory { version: quotas.version(), tenants: quotas.len(), ..Default::default() };
@@ -111,7 +111,7 @@ impl Versions {
         }
     }
 
-    /// Puts quotas in force, under the next number.
+    /// Puts quotas in force, under the next version number.
     pub fn take(&mut self, quotas: Quotas, source: QuotaSource, unix_ms: u64) -> Arc<Quotas> {
         let next = Arc::new(quotas.with_version(self.current.version() + 1));
         self.before = Some(std::mem::replace(&mut self.current, Arc::clone(&next)));
@@ -122,7 +122,7 @@ impl Versions {
         next
     }
 
-    /// Notes quotas that were wrong. Those in force stay.
+    /// Notes quotas that were wrong. The quotas in force stay.
     pub fn refuse(&mut self, problem: QuotaError, source: QuotaSource, unix_ms: u64) {
         self.history.refused[source as usize] += 1;
         self.history.last_refusal = Some(QuotaRefusal { unix_ms, source, problem });
@@ -141,7 +141,8 @@ impl Versions {
             .find(|quotas| quotas.version() == version)
     }
 
-    /// What a tenant of a version is in the one in force. None of those long gone: nobody knows any more whom they mean.
+    /// The current id of a tenant that has this id in `version`. None if the tenant is gone, or the version
+    /// is no longer kept.
     pub fn now_called(&self, version: u64, tenant: TenantId) -> Option<TenantId> {
         let spoken = self.find(version)?;
         if spoken.version() == self.current.version() {
@@ -153,22 +154,22 @@ impl Versions {
         self.current.find(&spoken.tenant(tenant).name)
     }
 
-    /// Why those in force were read.
+    /// The reason why the quotas in force were read.
     pub fn source(&self) -> QuotaSource {
         self.source
     }
 
-    /// Since when they are in force, in milliseconds since 1970.
+    /// The time at which the quotas in force were put in force, in milliseconds since 1970.
     pub fn since_unix_ms(&self) -> u64 {
         self.since_unix_ms
     }
 
-    /// The quota file's name.
+    /// The name of the quota file, if there is one.
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }
 
-    /// What became of all that were given.
+    /// The counts of all quotas that were given.
     pub fn history(&self) -> &QuotaHistory {
         &self.history
     }

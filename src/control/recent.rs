@@ -1,4 +1,5 @@
-//! What happened within the last second or so: the figures of now beside those of a moment ago. Only kept while somebody looks.
+//! Events of the last second or so: the difference between counters now and a moment ago. Past counters are
+//! kept only while somebody looks.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,21 +10,22 @@ use crate::shard::{Counter, Counters, Pressures, ServiceTimes};
 use crate::values::usage::{Usage, UsageSum};
 use crate::values::{TenantId, Timestamp};
 
-/// Figures are compared with those that are so old at least, ...
+/// The least age of the counters that new ones are compared with.
 const PERIOD: Duration = Duration::from_millis(900);
-/// ... and so old at most: nobody has looked for so long.
+/// The greatest age of the counters that new ones are compared with: older ones mean that nobody has looked
+/// since.
 const PERIOD_MAX: Duration = Duration::from_secs(10);
 
-/// Figures of a moment.
+/// Counters of all shards and tenants as of a moment.
 #[derive(Clone, Debug)]
 struct Past {
     at: Timestamp,
     shards: Vec<PastShard>,
     service_times: ServiceTimes,
-    /// The version of the quotas by which tenants are called here.
+    /// The version of the quotas that the tenant ids belong to.
     version: u64,
     minute: u64,
-    /// What tenants did in that minute, those that did anything, in the order of their ids.
+    /// The usage so far in that minute of tenants that did anything, in the order of their ids.
     tenants: Vec<(TenantId, Usage)>,
 }
 
@@ -34,37 +36,37 @@ struct PastShard {
     cpu: Duration,
 }
 
-/// What happened since.
+/// The increases of counters over a recent stretch of time.
 #[derive(Clone, Debug, Default)]
 pub struct Since {
-    /// In this time.
+    /// The length of the stretch of time.
     pub period: Duration,
-    /// By shard.
+    /// The increases of each shard's counters.
     pub shards: Vec<ShardSince>,
-    /// What the replies took that came.
+    /// The service times of replies that came in it.
     pub service_times: ServiceTimes,
-    /// What tenants did, those that did anything.
+    /// The usage of tenants that did anything in it.
     pub tenants: Vec<(TenantId, UsageSum)>,
 }
 
-/// Of one shard.
+/// The events of one shard in a recent stretch of time.
 #[derive(Clone, Debug, Default)]
 pub struct ShardSince {
-    /// What it counted.
+    /// The increase of the shard's counters.
     pub counters: Counters,
-    /// What it refused under pressure.
+    /// The requests that the shard refused under pressure.
     pub pressures: Pressures,
-    /// CPU time of its thread.
+    /// The CPU time that the shard's thread used.
     pub cpu: Duration,
 }
 
 impl Since {
-    /// So many a second.
+    /// The rate per second of a count over this stretch.
     pub fn per_second(&self, count: f64) -> f64 {
         count / self.period.as_secs_f64().max(0.001)
     }
 
-    /// What all shards counted, of these.
+    /// The sum of the given counters' increases over all shards.
     pub fn count(&self, counters: &[Counter]) -> u64 {
         let of =
             |shard: &ShardSince| counters.iter().map(|counter| shard.counters.get(*counter)).sum::<u64>();
@@ -72,24 +74,25 @@ impl Since {
     }
 }
 
-/// The figures of some moments ago, the oldest first.
+/// Counters as of some moments ago, the oldest first, at most four.
 #[derive(Clone, Debug, Default)]
 pub struct Recent(VecDeque<Past>);
 
 impl Recent {
-    /// What happened since a moment ago, and keeps the figures of now for later. None if nobody looked a moment ago.
+    /// Returns what happened since counters were last kept, 0.9 to 10 s ago, and keeps the current ones for
+    /// later. None if nobody looked in that time.
     pub fn look(&mut self, totals: &Totals, meter: &Meter, quotas: &Quotas, now: Timestamp) -> Option<Since> {
         while self.0.front().is_some_and(|past| now.since(past.at) > PERIOD_MAX) {
             self.0.pop_front();
         }
-        // Of those that are old enough only the last is of use, now and later.
+        // Of the counters that are old enough only the latest are of use, now and later.
         while self.0.get(1).is_some_and(|past| now.since(past.at) >= PERIOD) {
             self.0.pop_front();
         }
         let before = self.0.front().filter(|past| now.since(past.at) >= PERIOD);
         let service_times = totals.sum().service_times;
         let since = before.map(|past| past.since(totals, &service_times, (meter, quotas), now));
-        // However many look, so few are kept.
+        // However many people look, at most one set per half period is kept.
         if self.0.back().is_none_or(|past| now.since(past.at) >= PERIOD / 2) {
             self.0.push_back(Past::of(totals, service_times, (meter, quotas), now));
         }
@@ -137,7 +140,7 @@ impl Past {
     }
 
     fn tenants_since(&self, meter: &Meter, quotas: &Quotas, now: Timestamp) -> Vec<(TenantId, UsageSum)> {
-        // An id means somebody else under other quotas.
+        // Under other quotas the ids belong to other tenants.
         if quotas.version() != self.version {
             return Vec::new();
         }
@@ -170,7 +173,7 @@ mod tests {
         Totals { shards: vec![report], engine: None }
     }
 
-    /// Looks at these milliseconds; each look sees the sum of the milliseconds that passed as requests.
+    /// Looks at each of these times, in milliseconds; every 10 ms count as one request.
     fn looks(at: &[u64]) -> Vec<Option<(u64, u64)>> {
         let quotas = Quotas::trusting();
         let meter = Meter::new(&quotas);

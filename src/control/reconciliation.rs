@@ -1,4 +1,4 @@
-//! Quotas over all cores: the pools that their slices draw from, and what each core is told about them.
+//! Quotas over all cores: the pools that cores draw their allowances from, and the grants to each core.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,55 +9,56 @@ use crate::values::allowance::Report;
 use crate::values::limits::{FLEET_CANDIDATES_MAX, POOLS_MAX};
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, Timestamp, signed};
 
-/// Idle pools are looked for with every report, the oldest first: this many, and twice as many as it may have made.
+/// The number of pools checked for being idle with every report, in turn: this many, and twice the number of
+/// its demands.
 const SWEPT_PER_REPORT: usize = 4;
 
-/// All pools.
+/// The pools of all buckets in use, and this process's parts of them.
 #[derive(Debug)]
 pub struct Reconciliation {
     rhythm: Rhythm,
     pools: BucketTable<Pool>,
-    /// The buckets that several processes share: what this one has of each.
+    /// This process's part of each bucket that a fleet shares.
     parts: HashMap<BucketId, Part>,
-    /// And of each user's that is not among them, if users' are shared too.
+    /// The terms for users without parts of their own, if users' quotas are shared too.
     users: Option<Users>,
-    /// The latest version of the quotas that a core went by.
+    /// The latest version of the quotas that a core reported.
     version: u64,
     forgiven: MicroUnits,
 }
 
-/// Users whose quotas are shared with other processes, most of which are not counted there.
+/// State about users whose quotas are shared with other processes; most users are not counted there.
 #[derive(Debug)]
 struct Users {
     terms: UserTerms,
-    /// The stretch of time in which it is found out who is heavy.
+    /// The number of the stretch of time in which demand is being measured.
     stretch: u32,
-    /// Who is, as far as is known: some that ask for more than others.
+    /// Users found to be heavy in this stretch, at most `FLEET_CANDIDATES_MAX`.
     heavy: Vec<BucketId>,
 }
 
-/// What holds for users who are not counted elsewhere.
+/// The terms for users whose demand is not counted with the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserTerms {
-    /// This process's part of the quota of each.
+    /// This process's part of each such user's quota.
     pub part: Part,
-    /// Who asks for more than this part of a second's quota until somebody looks is heavy.
+    /// The part of a second's quota beyond which a user's demand in a stretch counts as heavy.
     pub floor: Part,
 }
 
-/// One who asked for much.
+/// A user who asked for more than the floor in a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeavyUser {
-    /// The bucket.
+    /// The user's bucket.
     pub bucket: BucketId,
-    /// All of the quota.
+    /// The user's whole quota.
     pub capacity: Capacity,
-    /// How much that was.
+    /// The amount that the user asked for in the stretch of time.
     pub asked: MicroUnits,
 }
 
 impl Reconciliation {
-    /// No pools: every bucket is full.
+    /// A state without pools, in which every bucket is full.
     pub fn new(rhythm: Rhythm) -> Self {
         Self {
             rhythm,
@@ -69,8 +70,8 @@ impl Reconciliation {
         }
     }
 
-    /// From now on this process has another part of a quota. What is in the bucket stays, as far as it fits: a part that
-    /// grows is not full at once, or else a burst would come with it each time.
+    /// Sets this process's part of a bucket. The level stays, as far as it fits: a part that grows is not
+    /// filled at once, or each change would grant a burst.
     pub fn set_part(&mut self, bucket: BucketId, capacity: Capacity, part: Part, now: Timestamp) {
         let before = self.shared_part(bucket).unwrap_or(part);
         self.parts.insert(bucket, part);
@@ -86,17 +87,18 @@ impl Reconciliation {
         }
     }
 
-    /// From now on users that have no part of their own have this one, and who of them is heavy is found out. What is in a
-    /// bucket stays, as for all parts.
+    /// Sets the terms for users without parts of their own, and begins to look for heavy users. Levels of
+    /// buckets stay, as with any part.
     pub fn share_users(&mut self, terms: UserTerms) {
         match &mut self.users {
             Some(users) => users.terms = terms,
-            // Stretches count from one: no pool has seen that.
+            // Stretches count from one, a number that no pool has seen.
             None => self.users = Some(Users { terms, stretch: 1, heavy: Vec::new() }),
         }
     }
 
-    /// A stretch of time is over: who was found to be heavy in it and has no part of its own, with what was asked for.
+    /// Ends a stretch of time. Returns the users found to be heavy in it that have no part of their own, with
+    /// the amounts asked for.
     pub fn take_heavy_users(&mut self) -> Vec<HeavyUser> {
         let Some(users) = &mut self.users else { return Vec::new() };
         let stretch = users.stretch;
@@ -111,39 +113,42 @@ impl Reconciliation {
         heavy.collect()
     }
 
-    /// What was asked for of a bucket in this stretch, and how large it is, if it is in use.
+    /// The amount asked for of a bucket in this stretch, and its capacity. None if it is not in use or users'
+    /// quotas are not shared.
     pub fn asked(&self, bucket: BucketId) -> Option<(MicroUnits, Capacity)> {
         let (users, pool) = (self.users.as_ref()?, self.pools.get(bucket)?);
         Some((pool.asked(users.stretch), pool.capacity()))
     }
 
-    /// This process has all of a bucket again, or what it has of each user's.
+    /// Drops this process's part of a bucket: it has the whole bucket again, or, of a user's, the common
+    /// part.
     pub fn forget_part(&mut self, bucket: BucketId) {
         self.parts.remove(&bucket);
     }
 
-    /// This process's part of a bucket, if others have parts of it too.
+    /// This process's part of a bucket that is shared; none if it is not.
     pub fn shared_part(&self, bucket: BucketId) -> Option<Part> {
-        // Where users' are, tenants' and everybody's have parts of their own.
+        // Where users' quotas are shared, the buckets of tenants and the global one always have parts of
+        // their own.
         self.parts.get(&bucket).copied().or(self.users.as_ref().map(|users| users.terms.part))
     }
 
-    /// This process's part of a bucket.
+    /// This process's part of a bucket, which is the whole if it is not shared.
     pub fn part(&self, bucket: BucketId) -> Part {
         self.shared_part(bucket).unwrap_or(Part::WHOLE)
     }
 
-    /// How many buckets are not full, or are in use.
+    /// The number of buckets that are not full, or are in use.
     pub fn pools(&self) -> usize {
         self.pools.len()
     }
 
-    /// Debt that everybody's bucket has forgiven so far.
+    /// The amount of debt that the global bucket has forgiven so far.
     pub fn forgiven(&self) -> MicroUnits {
         self.forgiven
     }
 
-    /// What a core told. Each of its demands is answered, in order.
+    /// Handles a core's report: answers each of its demands with a grant, in order.
     pub fn handle_report(&mut self, report: &Report, now: Timestamp, grants: &mut Vec<Grant>) {
         let rhythm = self.rhythm;
         let current = report.version >= self.version;
@@ -172,20 +177,21 @@ impl Reconciliation {
         self.pools.sweep(SWEPT_PER_REPORT + 2 * report.demands.len(), |pool| pool.is_idle(now, rhythm));
     }
 
-    /// What is left of a bucket: all of this process's part, if nobody draws from it.
+    /// The amount left in a bucket; the whole burst of this process's part if it is not in use.
     pub fn remaining(&self, bucket: BucketId, capacity: Capacity, now: Timestamp) -> i64 {
         let full = || signed(capacity.scaled(self.part(bucket)).burst);
         self.pools.get(bucket).map_or_else(full, |pool| pool.remaining(now))
     }
 
-    /// How often cores report.
+    /// The interval at which cores report.
     pub fn period(&self) -> Duration {
         self.rhythm.period
     }
 }
 
 impl Users {
-    /// `others` have parts of their own: it is known how heavy they are.
+    /// Notes what was asked for, and that the user is heavy if that crossed the floor. `others` have parts of
+    /// their own, and are watched elsewhere.
     fn note(&mut self, pool: &mut Pool, demand: &Demand, others: &HashMap<BucketId, Part>) {
         let (before, after) = pool.note_asked(demand.asked, self.stretch);
         let floor = self.terms.floor.of(demand.capacity.second());
@@ -196,7 +202,7 @@ impl Users {
     }
 }
 
-/// There are more buckets in use than can be kept.
+/// The empty grant for a bucket that no pool can be made for, since too many are in use.
 fn nothing(bucket: BucketId, part: Part, now: Timestamp) -> Grant {
     Grant { bucket, amount: 0, holds: 0, level: 0, at: now, share: 0, part, dry_from: Some(0) }
 }
@@ -208,7 +214,7 @@ mod tests {
 
     const CAPACITY: Capacity = Capacity { ru_per_second: 1, burst: UNIT };
 
-    /// What a core tells of a user who spent one unit, a period ago.
+    /// A report about a user who spent one unit, a period ago.
     fn spent_one(bucket: u64) -> Demand {
         let (wanted, spent) = (UNIT, UNIT as i64);
         Demand {

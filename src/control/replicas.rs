@@ -1,4 +1,5 @@
-//! What is told of replicas that answer reads: how far behind they are, what they did, and why one is not used.
+//! Descriptions of replicas that answer reads: how far behind they are, what they did, and why one is not
+//! used.
 
 use std::sync::Arc;
 
@@ -11,14 +12,14 @@ use crate::shard::ReaderFigures;
 use crate::values::Timestamp;
 use crate::values::limits::REPLICA_LAG_MAX;
 
-/// What control knows of them.
+/// The control executor's knowledge of replicas.
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaFacts {
-    /// There is a cluster, and reads from replicas are not switched off.
+    /// True if there is a cluster, and reads from replicas are not switched off.
     pub is_on: bool,
-    /// There are tenants with `stale_reads`.
+    /// True if there are tenants with `stale_reads`.
     pub is_wanted: bool,
-    /// What was found out about them last.
+    /// The state of each replica, as last found out.
     pub states: Arc<[ReplicaState]>,
 }
 
@@ -28,7 +29,7 @@ fn figures_at(totals: Option<&Totals>, node: NodeKey) -> impl Iterator<Item = &R
 }
 
 impl ReplicaFacts {
-    /// One replica on the page `/cluster`.
+    /// A replica as JSON, for the page `/cluster`.
     pub(super) fn told(&self, node: NodeKey, totals: Option<&Totals>, now: Timestamp) -> Value {
         let state = self.states.iter().find(|state| state.node == node);
         let figures = figures_at(totals, node);
@@ -67,7 +68,7 @@ impl ReplicaFacts {
     }
 }
 
-/// What they did, of each core.
+/// Writes the metrics of replicas, each summed over all cores.
 pub(super) fn write_replicas(
     page: &mut Exposition,
     backends: &[String],

@@ -1,4 +1,4 @@
-//! What shards report, and what the process is as a whole.
+//! Reports of shards, and facts about the process as a whole.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,52 +11,53 @@ use crate::shard::{
 use crate::store::EngineStatistics;
 use crate::values::StoreVersion;
 
-/// One shard's figures at one moment.
+/// The counters and gauges of a shard at a moment.
 #[derive(Clone, Debug, Default)]
 pub struct ShardReport {
-    /// What it has counted.
+    /// The shard's counters.
     pub counters: Counters,
-    /// Clients connected to it.
+    /// The number of clients connected to the shard.
     pub clients_open: usize,
-    /// Replies that backends owe it.
+    /// The number of replies that backends owe the shard.
     pub replies_owed: usize,
-    /// Connections to backends that are open, and all that there may be.
+    /// The number of the shard's open connections to backends.
     pub links_open: usize,
-    /// How long backends took.
+    /// The distribution of the times that backends took to reply.
     pub service_times: ServiceTimes,
-    /// How it stands before each backend, by backend and track.
+    /// The state of each bulkhead, by backend and track.
     pub bulkheads: Vec<BulkheadFigures>,
-    /// What it has refused under pressure.
+    /// The requests refused under pressure, by reason and tier.
     pub pressures: Pressures,
-    /// How it stands with hot keys, and what is known of each.
+    /// Numbers of hot keys, kept replies and fetches in flight for them.
     pub hot: HotFigures,
-    /// See there.
+    /// The hot keys that are at home on the shard.
     pub hot_keys: Vec<HotKey>,
-    /// What nodes did of reads that replicas may answer, by their places.
+    /// The performance of each node at reads that replicas may answer, by backend number.
     pub readers: Vec<ReaderFigures>,
-    /// Users whose quotas it keeps account of.
+    /// The users whose quotas the shard keeps account of.
     pub users: UserFigures,
-    /// How often it was awake, and woke others.
+    /// The counters of the shard's event loop.
     pub event_loop: EventLoopFigures,
 }
 
-/// What the event loop of a core has counted: batches are as large as these are rare.
+/// Counters of a core's event loop. Few turns per request mean large batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventLoopFigures {
-    /// Turns that found something to do.
+    /// The number of turns that found something to do.
     pub turns: u64,
-    /// Times the core slept.
+    /// The number of times the core slept.
     pub sleeps: u64,
-    /// Times it woke another core.
+    /// The number of times it woke another core.
     pub doorbells: u64,
-    /// Sleeps that ended by themselves though there was something to do.
+    /// The number of sleeps that ended by timeout though there was something to do; more than a few mean lost
+    /// wake-ups.
     pub overslept: u64,
-    /// CPU time of its thread.
+    /// The CPU time of the core's thread.
     pub cpu: Duration,
 }
 
 impl ShardReport {
-    /// The shard's figures now.
+    /// Collects the shard's counters and gauges now.
     pub fn of(shard: &Shard, event_loop: EventLoopFigures) -> Self {
         Self {
             counters: shard.counters().clone(),
@@ -75,17 +76,18 @@ impl ShardReport {
     }
 }
 
-/// All shards together.
+/// The reports of all shards together.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// Per shard, in order.
+    /// The reports by shard, in order.
     pub shards: Vec<ShardReport>,
-    /// The embedded store's figures, if there is one.
+    /// The embedded store's statistics, if it is the store.
     pub engine: Option<EngineStatistics>,
 }
 
 impl Totals {
-    /// The sum of all shards.
+    /// The sum over all shards of the counters, of clients, replies owed and connections, and of service
+    /// times. Everything else is left at its default.
     pub fn sum(&self) -> ShardReport {
         self.shards.iter().fold(ShardReport::default(), |mut sum, report| {
             sum.counters.merge(&report.counters);
@@ -98,39 +100,39 @@ impl Totals {
     }
 }
 
-/// What is true of the process, whatever passes through it.
+/// Facts about the process, independent of its traffic.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessFacts {
-    /// Process id.
+    /// The process ID.
     pub pid: u32,
-    /// The first TCP port, 0 if there is none.
+    /// The first TCP port, or 0 if there is none.
     pub port: u16,
-    /// Drawn at the start: tells this process from the one before.
+    /// A random identifier drawn at the start, which tells this process from others.
     pub run_id: String,
-    /// The lowest among the stores: what clients are told.
+    /// The lowest version among the stores, which clients are told.
     pub store_version: StoreVersion,
-    /// Since the start.
+    /// The time since the start.
     pub uptime: Duration,
     /// Resident memory, in bytes.
     pub resident_bytes: u64,
-    /// `--max-clients`.
+    /// The value of `--max-clients`.
     pub clients_max: usize,
-    /// Addresses of the stores.
+    /// The names of the stores, by backend number; empty for a cluster's number without a node.
     pub backends: Vec<String>,
-    /// Who owns which slot, before a cluster.
+    /// The map of the cluster, if there is one.
     pub cluster: Option<Arc<Map>>,
-    /// What is known of its replicas.
+    /// The knowledge of the cluster's replicas.
     pub replicas: ReplicaFacts,
-    /// What became of the quotas it was given.
+    /// The history of quotas that the process was given.
     pub quotas: QuotaHistory,
-    /// Requests to the admin port that would have changed something, and were not allowed to.
+    /// The number of admin requests that would have changed something and lacked the right token.
     pub admin_denied: u64,
-    /// Buckets that are not full or are in use, over all shards.
+    /// The number of buckets that are not full or are in use.
     pub quota_pools: usize,
-    /// Debt to quotas that was forgiven so far, in millionths of a request unit.
+    /// The debt to the global quota that was forgiven so far, in millionths of a request unit.
     pub forgiven: u64,
-    /// What was counted of TLS, where it is spoken.
+    /// The counters of TLS, where it is spoken.
     pub tls: Option<TlsFigures>,
-    /// No new clients: the process is about to end.
+    /// True while the process takes no new clients, since it is about to end.
     pub draining: bool,
 }

@@ -1,28 +1,30 @@
-//! The versions of all stores, and the one that clients are told: the lowest, whose commands every store has.
+//! The versions of all stores, and the lowest of them, which clients are told, since every store has its
+//! commands.
 
 use crate::values::StoreVersion;
 
-/// What is known of each store. One that is away keeps the version it told last: it may come back.
+/// The known version of each store. A store that is away keeps the version it last told, since it may come
+/// back.
 #[derive(Clone, Debug)]
 pub struct StoreVersions(Vec<Option<StoreVersion>>);
 
 impl StoreVersions {
-    /// So many stores, of which nothing is known.
+    /// Makes a list of this many stores, whose versions are unknown.
     pub fn unknown(stores: usize) -> Self {
         Self(vec![None; stores])
     }
 
-    /// A store has told its version.
+    /// Notes the version that a store has told.
     pub fn take(&mut self, store: usize, version: StoreVersion) {
         self.0[store] = Some(version);
     }
 
-    /// There is no such store any more.
+    /// Forgets the version of a store that does not exist any more.
     pub fn forget(&mut self, store: usize) {
         self.0[store] = None;
     }
 
-    /// What clients are told.
+    /// The lowest known version, which clients are told; the default if none is known.
     pub fn lowest(&self) -> StoreVersion {
         self.0.iter().flatten().min().copied().unwrap_or_default()
     }

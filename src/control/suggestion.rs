@@ -1,12 +1,12 @@
-//! When a tenant should be told that its quota is too small, and which one would do.
+//! Suggestions for tenants whose quota is too small: when to make one, and of which size.
 //!
-//! A minute counts as near the quota when the tenant *consumed* 80 % of it: what was admitted, and what was answered from
-//! the cache, which the quota pays for too. What was throttled does not count. A tenant that its own quota holds back
-//! consumes nearly all of it and so counts anyway; one that is held back at less by the limits of its users, or by the
-//! quota of all tenants together, would gain nothing by a larger quota of its own. What was throttled counts where the
-//! larger quota is chosen, because there it tells how much is missing.
+//! A minute counts as near the quota if the tenant *consumed* 80 % of it: what was admitted, and what was
+//! answered from the cache, which the quota pays for too. What was throttled does not count here. A tenant
+//! that is held back by its own quota consumes nearly all of it and so counts anyway; a tenant that is held
+//! back earlier, by the limits of its users or by the global quota, would gain nothing by a larger quota of
+//! its own. What was throttled counts when the larger quota is chosen, because it tells how much is missing.
 //!
-//! Minutes are compared with the quota of now, whatever it was then: after an upgrade the suggestion goes at once.
+//! All minutes are compared with the current quota, so after an increase the suggestion disappears at once.
 
 use super::metering::{HOUR, Meter};
 use crate::config::quotas::Limit;
@@ -14,23 +14,24 @@ use crate::values::limits::RU_PER_SECOND_MAX;
 use crate::values::usage::{UsageKind, UsageSum};
 use crate::values::{TenantId, UNIT};
 
-/// A minute is near the quota from this part of it on.
+/// The percentage of the quota from which on a minute counts as near it.
 const NEAR_PERCENT: u128 = 80;
-/// So many minutes of the last 60 have to be.
+/// The least number of such minutes, of the last 60, for a suggestion.
 const MINUTES_NEAR_MIN: usize = 45;
-/// The minutes that a larger quota should not be near: all but a tenth of them.
+/// The number of minutes, of 60, that should not be near the larger quota: all but a tenth.
 const MINUTES_EASED: usize = 54;
 
-/// What a tenant should be told.
+/// A suggestion of a larger quota for a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suggestion {
-    /// A quota that would do.
+    /// The suggested quota, in request units per second.
     pub ru_per_second: u64,
-    /// Minutes of the last 60 in which it was near its quota.
+    /// The number of minutes, of the last 60, in which the tenant was near its quota.
     pub minutes_near: usize,
 }
 
-/// What to tell a tenant in a minute, looking at the 60 that are over.
+/// The suggestion for a tenant as of a minute, by the 60 complete minutes before it. None if its quota
+/// suffices, or there has been no hour yet.
 pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute: u64) -> Option<Suggestion> {
     let quota = limit?.ru_per_second;
     let (first, last) = (minute.checked_sub(HOUR)?, minute - 1);
@@ -46,8 +47,9 @@ pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute:
     (larger > quota).then_some(Suggestion { ru_per_second: larger, minutes_near })
 }
 
-/// A quota of which nine minutes in ten would have asked for no more than 80 %: a quarter more at least, so that it is worth
-/// the while, and twice as much at most, because clients that are refused ask again and again, and that is no need.
+/// A quota of which nine minutes in ten would have asked for at most 80 %. It is at least a quarter more than
+/// the current one, so that the change is worthwhile, and at most twice as much, because refused clients
+/// retry and so inflate their demand.
 fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
     let mut asked: Vec<u128> =
         minutes.into_iter().map(|usage| usage.asked().0 - usage.of(UsageKind::Shed).0).collect();
@@ -59,7 +61,7 @@ fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
     rounded_up(wanted).min(RU_PER_SECOND_MAX)
 }
 
-/// To two digits and zeros, as people choose quotas.
+/// Rounds up to two digits and zeros, as people choose quotas.
 fn rounded_up(number: u64) -> u64 {
     let mut unit = 1;
     while number / unit >= 100 {
@@ -83,8 +85,8 @@ mod tests {
         Limit { ru_per_second, burst: Duration::from_secs(1) }
     }
 
-    /// What is suggested for a quota of 1,000, when each of the last minutes was like this; the first of `minutes` is
-    /// the one that is over longest. In parts of a thousand of the quota: admitted, throttled, shed, cached.
+    /// The suggestion for a quota of 1,000, given the last minutes, the oldest first. Each minute is in
+    /// thousandths of the quota: admitted, throttled, shed, cached.
     fn suggested(minutes: impl Iterator<Item = [u64; 4]>) -> Option<Suggestion> {
         let mut meter = Meter::new(&Quotas::trusting());
         let minutes: Vec<[u64; 4]> = minutes.collect();
@@ -107,7 +109,7 @@ mod tests {
         assert_eq!(suggested(idle().chain(times(44, near))), None);
         let some = Some(Suggestion { ru_per_second: 1_300, minutes_near: 45 });
         assert_eq!(suggested(times(45, near)), some);
-        // Which of the minutes it were does not matter, as long as none is older than an hour.
+        // Which of the minutes count does not matter, as long as none is older than an hour.
         assert_eq!(suggested(times(45, near).chain(times(15, [0, 0, 0, 0]))), some);
         assert_eq!(suggested(times(45, near).chain(times(16, [1, 0, 0, 0]))), None);
         assert_eq!(suggested(times(60, [799, 0, 0, 0])), None);
@@ -116,9 +118,9 @@ mod tests {
     #[test]
     fn the_cache_counts_and_what_was_refused_does_not() {
         assert_eq!(suggested(times(60, [400, 0, 0, 400])).map(|found| found.minutes_near), Some(60));
-        // Held back at 79 % by something else than its quota, however much more it asks for.
+        // The tenant is held back at 79 % by something else than its quota, however much more it asks for.
         assert_eq!(suggested(times(60, [790, 5_000, 5_000, 0])), None);
-        // Held back by its quota.
+        // The tenant is held back by its quota.
         let throttled = suggested(times(60, [990, 300, 0, 0])).expect("it is at its quota");
         assert_eq!(throttled.ru_per_second, 1_700, "1,290 are 80 % of 1,612");
     }
@@ -130,7 +132,7 @@ mod tests {
         assert_eq!(for_minutes([1_000, 0, 0, 0]), Some(1_300));
         assert_eq!(for_minutes([1_000, 200, 9_000, 0]), Some(1_500));
         assert_eq!(for_minutes([1_000, 100_000, 0, 0]), Some(2_000));
-        // Six minutes of sixty are not what a quota is made for.
+        // Six minutes of sixty do not determine a quota.
         let peaks = times(54, [1_000, 0, 0, 0]).chain(times(6, [1_000, 9_000, 0, 0]));
         assert_eq!(suggested(peaks).map(|found| found.ru_per_second), Some(1_300));
     }

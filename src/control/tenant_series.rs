@@ -1,27 +1,28 @@
-//! Which tenants have figures of their own among the metrics, and these figures.
+//! Selection of the tenants that have metrics of their own, and their counters.
 //!
-//! Each label value is a time series in whatever scrapes them, so there is a bound, and the tenants beyond it are told as
-//! one. A tenant's place is its own until another one asks for twice as much: whoever comes starts at nothing, and what
-//! came before stays with the others, so that every series only grows for as long as it is there.
+//! Each label value is a time series in the system that scrapes it, so the number of tenants with metrics is
+//! bounded, and the rest is reported as one. A tenant keeps its place until another one asks for more than
+//! twice as much. The newcomer's counters start at zero, and its earlier usage stays with the others, so that
+//! every series only grows while it exists.
 
 use crate::config::Quotas;
 use crate::values::TenantId;
 use crate::values::limits::TENANT_SERIES_MAX;
 use crate::values::usage::{Usage, UsageSum};
 
-/// What a tenant asked for counts for about an hour: of each minute that passes, so much of it is left.
+/// The factor by which a tenant's past demand is reduced per minute, so that it counts for about an hour.
 const KEPT_PER_MINUTE: f64 = 59.0 / 60.0;
-/// How much more another tenant has to ask for before it gets a place that is taken.
+/// The factor by which a tenant without a place must ask for more than one with a place to replace it.
 const LEAD: f64 = 2.0;
 
-/// No place.
+/// The place number that means that a tenant has none.
 const NONE: u8 = u8::MAX;
 
-/// Counters since the start, per tenant where there is a place for it.
+/// Counters since the start, per tenant with a place, and for all others together.
 #[derive(Clone, Debug, Default)]
 pub struct TenantSeries {
     places: Vec<Place>,
-    /// By tenant.
+    /// The standing of each tenant, by tenant id.
     standing: Vec<Standing>,
     others: UsageSum,
 }
@@ -35,7 +36,7 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     place: u8,
-    /// What it asked for lately, in millionths.
+    /// The demand of late, in millionths of a request unit.
     asked: f64,
 }
 
@@ -44,14 +45,15 @@ impl Standing {
 }
 
 impl TenantSeries {
-    /// For the tenants of these quotas: the first of them have places before anybody has asked for anything.
+    /// Makes counters for the tenants of these quotas. The first tenants get places before any of them has
+    /// asked for anything.
     pub fn new(quotas: &Quotas) -> Self {
         let mut series = Self { standing: vec![Standing::NEW; quotas.len()], ..Self::default() };
         series.fill();
         series
     }
 
-    /// Counts.
+    /// Counts usage of a tenant.
     pub fn record(&mut self, tenant: TenantId, usage: Usage) {
         let Some(standing) = self.standing.get_mut(usize::from(tenant.0)) else { return };
         standing.asked += UsageSum::from(usage).asked().0 as f64;
@@ -61,7 +63,8 @@ impl TenantSeries {
         }
     }
 
-    /// So many minutes have passed: whoever asked for much more than another one gets its place.
+    /// Notes that minutes have passed: demands fade, and a tenant that asked for more than `LEAD` times as
+    /// much as one with a place replaces it.
     pub fn pass_minutes(&mut self, minutes: u64) {
         let kept = KEPT_PER_MINUTE.powf(minutes as f64);
         self.standing.iter_mut().for_each(|standing| standing.asked *= kept);
@@ -89,7 +92,7 @@ impl TenantSeries {
         self.check();
     }
 
-    /// The same under other quotas: a tenant is known by its name, and whoever is gone leaves a place.
+    /// Takes over other quotas. Tenants keep their counters by name; a tenant that is gone frees its place.
     pub fn carry_over(&mut self, before: &Quotas, after: &Quotas) {
         let old = std::mem::take(self);
         self.others = old.others;
@@ -113,12 +116,12 @@ impl TenantSeries {
         named
     }
 
-    /// All others, while they had no place.
+    /// The counters of all tenants without a place; they include the time before a tenant got its place.
     pub fn others(&self) -> UsageSum {
         self.others
     }
 
-    /// Gives away places that nobody has.
+    /// Gives free places to tenants without one.
     fn fill(&mut self) {
         let free = TENANT_SERIES_MAX - self.places.len();
         let without: Vec<TenantId> =
@@ -183,7 +186,7 @@ mod tests {
         series.record(TenantId(late), some(1_500));
         series.record(TenantId(last), some(5_000));
         series.pass_minutes(1);
-        // Half as much again is not enough.
+        // Half as much again is not enough to replace a tenant.
         assert_eq!((counted(&series, late), counted(&series, last)), (None, Some(0)));
         assert_eq!(series.named().len(), TENANT_SERIES_MAX);
         assert_eq!(series.others().asked(), Amount(6_500));
@@ -207,7 +210,8 @@ mod tests {
             let told = series.named();
             series.pass_minutes(random.between(1, 3));
             for (tenant, before) in told {
-                // Whoever keeps its place keeps its figures; whoever lost it may have got another one, and starts anew.
+                // A tenant that keeps its place keeps its counters; one that lost it may have got another,
+                // and starts anew.
                 match counted(&series, tenant.0) {
                     Some(sum) if sum == before.asked().0 => {}
                     other => {

@@ -1,4 +1,4 @@
-//! What tenants used of their quotas: the page `/tenants`, and the reply to `QOS TENANTS`.
+//! The usage of tenants' quotas: the page `/tenants`, and the reply to `QOS TENANTS`.
 
 use std::fmt;
 
@@ -15,22 +15,23 @@ use crate::values::time::{Now, rfc3339};
 use crate::values::usage::{Amount, UsageKind, UsageSum};
 use crate::values::{TenantId, UNIT};
 
-/// Minutes on one page, over all its tenants: a page is written in one go, while shards wait for the control executor.
+/// The most minutes on a page, over all its tenants: a page is written in one go, while shards wait for the
+/// control executor.
 const MINUTES_SHOWN_MAX: usize = 10_000;
 
-/// What is asked of the page.
+/// The query of the page `/tenants`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantsQuery {
-    /// Only tenants whose names come after this one.
+    /// Shows only tenants whose names come after this one.
     after: String,
-    /// Only the tenant of this name.
+    /// Shows only the tenant of this name.
     tenant: Option<String>,
-    /// How many minutes are shown one by one.
+    /// The number of minutes that are shown one by one.
     minutes: u64,
 }
 
 impl TenantsQuery {
-    /// From what stands behind the `?`. The error says what is wrong with it.
+    /// Parses the query string. The error says what is wrong with it.
     pub fn parse(query: &str) -> Result<Self, String> {
         let mut found = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -56,18 +57,18 @@ impl TenantsQuery {
     }
 }
 
-/// What there is to be told of tenants.
+/// The data about tenants that pages and replies are made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Tenants<'a> {
     /// The quotas in force.
     pub quotas: &'a Quotas,
-    /// What was used of them.
+    /// The usage of tenants.
     pub meter: &'a Meter,
-    /// The moment it is told.
+    /// The moment at which the page or reply is made.
     pub now: Now,
 }
 
-/// One tenant, with what is told of it.
+/// A tenant with its quota, its usage and the suggestion of a larger quota.
 struct Told<'a> {
     id: TenantId,
     tenant: &'a Tenant,
@@ -80,7 +81,7 @@ impl Told<'_> {
         self.tenant.limit.map(|limit| limit.ru_per_second)
     }
 
-    /// What part of its quota it consumed, in so many minutes.
+    /// The part of its quota that the tenant consumed in this many minutes; none without a quota.
     fn share(&self, sum: &UsageSum, minutes: u64) -> Option<Share> {
         let allowed = u128::from(self.quota()?) * 60 * u128::from(minutes) * u128::from(UNIT);
         Some(Share(sum.consumed().0 * 1_000_000 / allowed))
@@ -93,7 +94,7 @@ struct Share(u128);
 
 impl fmt::Display for Share {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Both are shown by their millionths.
+        // Both types display their millionths in the same way.
         Amount(self.0).fmt(out)
     }
 }
@@ -103,7 +104,7 @@ impl Tenants<'_> {
         Meter::minute_of(self.now.monotonic)
     }
 
-    /// When a minute started, as people write it.
+    /// The start of a minute in wall-clock time (RFC 3339).
     fn start_of(&self, minute: u64) -> String {
         let started_ms = minute * 60_000;
         let now_ms = self.now.monotonic.as_nanos() / 1_000_000;
@@ -116,7 +117,7 @@ impl Tenants<'_> {
         Told { id, tenant, figures, suggestion: suggestion(self.meter, id, tenant.limit, minute) }
     }
 
-    /// `/tenants`, in the order of names.
+    /// The page `/tenants`, in the order of names.
     pub fn page(&self, query: &str) -> Response {
         let query = match TenantsQuery::parse(query) {
             Ok(query) => query,
@@ -168,7 +169,7 @@ impl Tenants<'_> {
         }
     }
 
-    /// The minutes in which there was anything, the one that is not over among them.
+    /// The minutes with any usage among the last `minutes`, the current one included.
     fn minutes_shown(&self, told: &Told<'_>, minutes: u64) -> Vec<MinuteShown> {
         let now = self.minute();
         let series = self.meter.series_of(told.id, (now + 1).saturating_sub(minutes), now);
@@ -180,8 +181,9 @@ impl Tenants<'_> {
         shown.collect()
     }
 
-    /// The reply to `QOS TENANTS`: a list of maps. A tenant is told of itself, an administrator of all whose names come
-    /// after `after`. Nothing is told to one who is not known any more.
+    /// Writes the reply to `QOS TENANTS`: an array of maps. A tenant sees only itself; an administrator sees
+    /// at most `TENANTS_SHOWN_MAX` tenants whose names come after `after`. Empty if the asker is not a tenant
+    /// any more.
     pub fn reply(&self, out: &mut Vec<u8>, protocol: Protocol, asker: &str, after: &str) {
         let told: Vec<Told<'_>> = match self.quotas.find(asker) {
             Some(id) if !self.quotas.tenant(id).admin => vec![self.told(id, self.quotas.tenant(id))],
@@ -196,7 +198,7 @@ impl Tenants<'_> {
     }
 }
 
-/// The page; names and their order are a contract.
+/// The JSON of `/tenants`; names and their order are a contract.
 #[derive(Serialize)]
 struct Page<'a> {
     at: String,

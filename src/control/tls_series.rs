@@ -1,31 +1,32 @@
-//! What is counted of TLS, among the metrics.
+//! Counters of TLS, and their metrics.
 
 use std::time::Duration;
 
 use super::exposition::{Exposition, Kind};
 
-/// How a handshake ended.
+/// The outcome of a TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Handshake {
-    /// The connection is encrypted.
+    /// The handshake was completed.
     Done,
-    /// It took too long.
+    /// The handshake took too long.
     TimedOut,
-    /// It made way for another: its address had most under way.
+    /// The handshake was given up in favour of a new one, since its address had most under way; or too many
+    /// clients were on the way to shards.
     Crowded,
-    /// What came was no TLS.
+    /// The peer sent bytes that are not TLS.
     NotTls,
-    /// A certificate was not trusted, or none came.
+    /// A certificate was not trusted, or none was shown.
     Certificate,
-    /// Something else was wrong, or the two had nothing in common.
+    /// Something else was wrong, or the two ends had no version or cipher in common.
     Refused,
-    /// The other side left.
+    /// The peer closed the connection.
     Left,
 }
 
 impl Handshake {
-    /// All of them, in order.
+    /// All outcomes, in the order of their numbers.
     pub const ALL: [Self; 7] = [
         Self::Done,
         Self::TimedOut,
@@ -36,7 +37,7 @@ impl Handshake {
         Self::Left,
     ];
 
-    /// In a word.
+    /// The word for this outcome in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -50,26 +51,26 @@ impl Handshake {
     }
 }
 
-/// What was counted of TLS so far.
+/// The values of all TLS counters at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TlsFigures {
-    /// Handshakes with clients, by how they ended.
+    /// The number of handshakes with clients, by outcome.
     pub clients: [u64; Handshake::ALL.len()],
-    /// The same with stores.
+    /// The number of handshakes with stores, by outcome.
     pub stores: [u64; Handshake::ALL.len()],
-    /// Handshakes with clients that are under way.
+    /// The number of handshakes with clients that are under way.
     pub under_way: u64,
-    /// Clients that are connected with TLS.
+    /// The number of clients connected with TLS.
     pub open: u64,
-    /// What handshakes with clients took.
+    /// The CPU time that the handshakes thread has used.
     pub busy: Duration,
-    /// Connections that sent something after their handshake that makes no sense.
+    /// The number of connections that sent something invalid after their handshake.
     pub broken: u64,
-    /// Certificates that were read again: those in force since, and those that were wrong.
+    /// The number of times that certificates were read again: put in force, and wrong.
     pub reloads: [u64; 2],
 }
 
-/// Writes it, where TLS is spoken.
+/// Writes the metrics of TLS.
 pub fn write_tls(page: &mut Exposition, figures: &TlsFigures) {
     let families = [
         ("weir_tls_handshakes_total", "TLS handshakes with clients, by how they ended.", figures.clients),

@@ -1,4 +1,5 @@
-//! `weir top`: what `/state.json` says, as lines for a terminal. Pure: the document and the size of the window come in.
+//! The display of `weir top`: turns `/state.json` into lines for a terminal. Pure: the document and the size
+//! of the window are arguments.
 
 use std::fmt::Write as _;
 
@@ -6,43 +7,43 @@ use serde_json::Value;
 
 use crate::config::TopSort;
 
-/// Whether colours may be used, beside words and shapes.
+/// Whether colours are used, besides words and shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// As terminals understand them.
+    /// Colours by ANSI escape sequences.
     Ansi,
-    /// Not at all.
+    /// Plain text without colours.
     None,
 }
 
-/// Where the lines are to be seen.
+/// The size and style of the display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// What stands first.
+    /// The table (stores, tenants or keys) that comes first.
     pub sort: TopSort,
-    /// Letters of a line; columns that do not fit are left out, the last ones first.
+    /// The number of characters in a line. Columns that do not fit are left out, the last ones first.
     pub columns: usize,
-    /// Lines; tables are cut.
+    /// The number of lines. Tables are cut to fit.
     pub rows: usize,
-    /// See there.
+    /// Whether colours are used.
     pub colour: Colour,
 }
 
-/// Lines of the log that are worth their room.
+/// The most lines of the log that are shown.
 const LOG_LINES: usize = 8;
-/// Lines that one table gets beside the one that is sorted by.
+/// The most rows of a table other than the first.
 const OTHERS_LINES: usize = 5;
-/// The widest a column gets.
+/// The greatest width of a column, in characters.
 const CELL_LETTERS_MAX: usize = 48;
 
-/// All of it, line by line. `from` is whoever was asked.
+/// The whole display, line by line. `from` is the address of the admin port that was asked.
 pub fn top(state: &Value, from: &str, window: Window) -> Vec<String> {
     let mut lines = head(state, from, window);
     let tables = tables(state, window.sort);
     let mut room = window.rows.saturating_sub(lines.len());
     for (index, table) in tables.iter().enumerate() {
         let most = if index == 0 { room.saturating_sub(room / 2).max(OTHERS_LINES) } else { OTHERS_LINES };
-        // Its heading, and an empty line before it.
+        // Two lines are needed besides rows: the heading, and an empty line before it.
         let rows = most.min(table.rows.len()).min(room.saturating_sub(2));
         if rows == 0 && room < 3 {
             break;
@@ -120,7 +121,7 @@ fn head(state: &Value, from: &str, window: Window) -> Vec<String> {
 
 struct Table {
     titles: Vec<&'static str>,
-    /// Grade and cells.
+    /// The grade and the cells of each row.
     rows: Vec<(String, Vec<String>)>,
     left_out: u64,
 }
@@ -203,7 +204,7 @@ fn keys(state: &Value) -> Table {
 }
 
 impl Table {
-    /// An empty line, the titles, and so many rows.
+    /// An empty line, the titles, and at most `count` rows.
     fn lines(&self, count: usize, window: Window) -> Vec<String> {
         let rows = &self.rows[..count.min(self.rows.len())];
         let width = |column: usize| {
@@ -220,7 +221,7 @@ impl Table {
             for (column, cell) in cells.iter().take(fits).enumerate() {
                 let cell = cut(cell, widths[column]);
                 let gap = " ".repeat(widths[column] - letters(&cell));
-                // Names and words begin together, figures end together.
+                // Names and words are aligned at the left, numbers at the right.
                 let is_name = column < 2;
                 let (before, behind) = if is_name { ("", gap.as_str()) } else { (gap.as_str(), "") };
                 line.extend([if column == 0 { "" } else { "  " }, before, cell.as_str(), behind]);
@@ -306,7 +307,8 @@ fn cut(text: &str, most: usize) -> String {
     shorter
 }
 
-/// What would move a cursor, or turn what follows around, is written out: names are whatever somebody made up.
+/// Escapes characters that would move the cursor, hide, or change the direction of the text: names are chosen
+/// by others.
 fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {

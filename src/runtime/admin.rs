@@ -1,4 +1,5 @@
-//! The admin port: metrics, health and quotas over HTTP, served by the control executor, a task per connection.
+//! The admin port: metrics, health and quotas over HTTP, served by the control executor, with a task per
+//! connection.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -19,30 +20,34 @@ use crate::control::foreign;
 use crate::control::http::{self, Body, Head, Method, Persistence, Received, Response, Route, Status};
 use crate::values::limits::QUOTA_POSTS_BYTES_MAX;
 
-/// Connections at once. For one more, that which has let weir wait longest is closed, so that silent ones shut nobody out.
+/// The most admin connections open at once. When a further one arrives, the connection that has kept weir
+/// waiting longest is closed, so that silent clients shut nobody out.
 const CONNECTIONS_MAX: usize = 64;
-/// Those that wait to be accepted.
+/// The listen backlog of the admin port, in connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 1024;
-/// A head, a body and the taking of a reply each take this long at most.
+/// The time limit for each of: receiving a head, receiving a body, and sending a reply.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may go on sending what nobody reads, after it was answered.
+/// The longest time that bytes from a client are still read and dropped after its last reply, before the
+/// socket is closed.
 const LINGER: Duration = Duration::from_secs(2);
-/// What is received at once.
+/// The size of one read from an admin connection, in bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// What all connections share.
+/// State that all connections to the admin port share.
 struct Admin {
     control: Rc<RefCell<Control>>,
-    /// Names by which it may be asked.
+    /// Host names that a request's `Host` header may have; any other is answered with 421.
     hosts: Vec<String>,
     places: RefCell<Slab<Place>>,
-    /// Grows whenever a connection begins to wait for its client.
+    /// A counter that grows whenever a connection begins to wait for its client; it orders those waits by
+    /// age.
     waits: Cell<u64>,
-    /// Bytes of bodies that are on their way.
+    /// Bytes that request bodies in progress have reserved, at most `QUOTA_POSTS_BYTES_MAX`.
     bodies: Cell<usize>,
 }
 
-/// Serves until the executor ends; accepts until the task is dropped.
+/// Serves the admin port. The listener accepts until the returned task is dropped; connections that were
+/// accepted go on until the executor ends.
 pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<String>) -> Task<()> {
     let listener = listen::for_this_executor(socket);
     let places = RefCell::new(Slab::with_capacity(CONNECTIONS_MAX));
@@ -50,14 +55,15 @@ pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<S
     glommio::spawn_local(async move {
         loop {
             let Ok(stream) = listener.accept().await else {
-                // Most likely no descriptor is left; it would fail again at once.
+                // Most likely no descriptor is left, and another `accept` would fail at once: a pause keeps
+                // this loop from spinning.
                 glommio::timer::sleep(Duration::from_millis(100)).await;
                 continue;
             };
             if let Some(place) = admin.take_place() {
                 let served = Rc::clone(&admin);
                 let task = glommio::spawn_local(async move {
-                    // A connection that ends badly is its client's loss alone.
+                    // A connection that fails concerns its client only.
                     let _ = converse(&served, place, stream).await;
                     let ended = served.places.borrow_mut().remove(place);
                     ended.task.into_iter().for_each(|task| drop(task.detach()));
@@ -68,16 +74,17 @@ pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<S
     })
 }
 
-/// What is known of a connection.
+/// A connection to the admin port.
 struct Place {
-    /// Ends when it is dropped.
+    /// The task that serves the connection; dropping it ends the task and closes the socket.
     task: Option<Task<()>>,
-    /// When it began to wait for its client, as the order of all such waits; none while weir is at work for it.
+    /// The number of the wait that this connection is in (lower is older), or none while weir works for it.
     waits_since: Option<u64>,
 }
 
 impl Admin {
-    /// A place for a new connection. None if weir is at work for all that there are.
+    /// Reserves a place for a new connection, if need be by closing the connection that has waited longest
+    /// for its client. None if all places are taken and weir is at work for each of them.
     fn take_place(&self) -> Option<usize> {
         let mut places = self.places.borrow_mut();
         let evicted = if places.len() < CONNECTIONS_MAX {
@@ -89,7 +96,7 @@ impl Admin {
         };
         let place = places.insert(Place { task: None, waits_since: Some(self.next_wait()) });
         drop(places);
-        // Its socket is closed with its task.
+        // Dropping the task closes the socket of the evicted connection.
         drop(evicted);
         Some(place)
     }
@@ -99,7 +106,8 @@ impl Admin {
         self.waits.get()
     }
 
-    /// Does something with the client that may take as long as the client likes.
+    /// Runs a step that depends on the client (a read or a write) within `REQUEST_TIMEOUT`. While it lasts,
+    /// the connection counts as waiting and may be evicted.
     async fn waiting<T>(&self, place: usize, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         self.places.borrow_mut()[place].waits_since = Some(self.next_wait());
         let done = within(work).await;
@@ -108,7 +116,7 @@ impl Admin {
     }
 }
 
-/// Requests one after the other, until either side has had enough.
+/// Serves the requests of one connection in turn, until the client or weir closes it.
 async fn converse(admin: &Admin, place: usize, mut stream: TcpStream) -> io::Result<()> {
     let mut received = Vec::new();
     loop {
@@ -149,20 +157,21 @@ async fn converse(admin: &Admin, place: usize, mut stream: TcpStream) -> io::Res
     }
 }
 
-/// The reply to a request that calls the server by a name that is not its own.
+/// Builds the reply (421) to a request whose `Host` is not a name of this server.
 fn misdirected(admin: &Admin, head: &Head) -> Response {
     let problem = head.host.admit(&admin.hosts, "--admin-host").err().unwrap_or_default();
     Response::problem(Status::MisdirectedRequest, &problem, None)
 }
 
-/// Receives until there is a whole head, or none to be expected any more.
+/// Receives until the head of a request is complete or refused. `Received::Partial` if the client ended its
+/// side first.
 async fn head(stream: &mut TcpStream, received: &mut Vec<u8>) -> io::Result<Received> {
     loop {
         let found = http::receive(received);
         if found != Received::Partial {
             return Ok(found);
         }
-        // It is refused when it grows too long, so this ends.
+        // The loop is bounded: `receive` refuses a head that grows too long.
         if receive_more(stream, received).await? == 0 {
             return Ok(Received::Partial);
         }
@@ -176,14 +185,15 @@ async fn receive_more(stream: &mut TcpStream, received: &mut Vec<u8>) -> io::Res
     Ok(count)
 }
 
-/// Whether a request's body was read to its end, so that another request may follow it.
+/// Whether a request's body was read to its end, so that another request may follow it on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     Read,
     Unread,
 }
 
-/// Takes a quota file, if it may come in.
+/// Handles a POST: checks that its quota file is allowed and fits in memory, receives the body and has the
+/// quotas checked and put in force. Returns the reply, and whether the body was read.
 async fn post(
     admin: &Admin,
     place: usize,
@@ -226,7 +236,7 @@ async fn body(stream: &mut TcpStream, received: &mut Vec<u8>, head: &Head) -> io
     Ok(std::mem::replace(received, next))
 }
 
-/// A share of the memory that bodies may take, given back when it is dropped.
+/// A reservation of memory for one request body, released when it is dropped.
 struct Room<'a> {
     taken: &'a Cell<usize>,
     bytes: usize,
@@ -248,7 +258,8 @@ impl Drop for Room<'_> {
     }
 }
 
-/// Closes so that the reply arrives: with a body unread, closing at once would take the reply away from its reader.
+/// Closes a connection so that the last reply arrives: ends the sending side, then reads and drops for at
+/// most `LINGER`. A socket closed with unread bytes in it would reset the connection and lose the reply.
 async fn linger(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write).await.map_err(io::Error::from)?;
     let unread = async {
@@ -258,7 +269,7 @@ async fn linger(mut stream: TcpStream) -> io::Result<()> {
         }
         io::Result::Ok(())
     };
-    // However that ended, nothing more is owed.
+    // The result does not matter: nothing more is owed to the client.
     let _ = timeout(LINGER, async move { Ok(unread.await) }).await;
     within(stream.close()).await
 }

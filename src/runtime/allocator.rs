@@ -1,10 +1,12 @@
-//! Memory that was freed goes back to the system. The allocator gives it back when its thread next asks for some, and a core
-//! that has nothing to do asks for none: what other cores freed of its memory would stay for as long.
+//! Returns freed memory to the operating system. mimalloc does so only when the thread that owns the memory
+//! allocates again; an idle core allocates nothing, so memory of its own that other cores freed would stay
+//! resident.
 
 #![expect(unsafe_code, reason = "the allocator's own interface")]
 
-/// Gives back what the calling thread can.
+/// Returns what the calling thread's heap no longer uses to the operating system.
 pub(super) fn collect() {
-    // SAFETY: it may be called at any time by any thread that the allocator serves, which is every one of this process.
+    // SAFETY: mi_collect may be called at any time by any thread that the allocator serves, which is every
+    // thread of this process.
     unsafe { libmimalloc_sys::mi_collect(true) }
 }

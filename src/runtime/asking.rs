@@ -1,4 +1,5 @@
-//! Asks a store something and waits for its replies: for threads that have nothing else to do, with a bound on time and bytes.
+//! Asks a store a few requests and waits for the replies, blocking, with a bound on time and bytes. Used by
+//! threads that have nothing else to do.
 
 use std::io::{self, Read as _, Write as _};
 use std::time::Duration;
@@ -11,15 +12,16 @@ use super::tls::{Line, StoreTls, is_interruption};
 use crate::protocol::{ReplyScanner, encode};
 use crate::values::Timestamp;
 
-/// The shortest time that sockets are made to wait for.
+/// The shortest socket timeout that is set, because a timeout of zero would mean to wait for ever.
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
-/// How much is read at once.
+/// The size of one read from a store's connection, in bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Weir's own credentials at a store: user name (if any) and password.
+/// The credentials with which weir signs in at a store: user name (if any) and password.
 pub(super) type Credentials = (Option<String>, String);
 
-/// What is sent, how many replies stand before those that count, and how many of those there are.
+/// Encoded requests for a store, the number of replies that precede the wanted ones (one for AUTH, else
+/// none), the number of wanted replies, and a bound on the bytes of all replies.
 pub(super) struct Question {
     bytes: Vec<u8>,
     before: usize,
@@ -28,7 +30,8 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// Requests that are asked together. What is answered may have so many bytes.
+    /// Encodes `requests`, after an AUTH if there are credentials. The replies together may have at most
+    /// `bytes_max` bytes.
     pub fn new(credentials: Option<&Credentials>, requests: &[&[&str]], bytes_max: usize) -> Self {
         let mut bytes = Vec::new();
         if let Some(credentials) = credentials {
@@ -41,14 +44,15 @@ impl Question {
     }
 }
 
-/// Asks to be let in.
+/// Appends an AUTH request with these credentials to `out`.
 pub(super) fn sign_in(out: &mut Vec<u8>, (user, password): &Credentials) {
     let words = ["AUTH"].into_iter().chain(user.as_deref()).chain([password.as_str()]);
     let words: Vec<&[u8]> = words.map(str::as_bytes).collect();
     encode::request(out, words.into_iter());
 }
 
-/// The replies, in their order.
+/// Opens a connection to a store, asks the question, and returns the replies in order, without that to AUTH.
+/// Fails at the deadline.
 pub(super) fn ask(
     spot: &Spot,
     tls: Option<&StoreTls>,
@@ -59,7 +63,7 @@ pub(super) fn ask(
     ask_on(&mut connect(spot, tls, clock, deadline)?, question, clock, deadline)
 }
 
-/// The same on a connection that is there.
+/// Asks a question on an open connection, and returns the replies in order, without that to AUTH.
 pub(super) fn ask_on(
     line: &mut Line,
     question: &Question,
@@ -72,7 +76,7 @@ pub(super) fn ask_on(
     Ok(apart(&told).skip(question.before).map(<[u8]>::to_vec).collect())
 }
 
-/// A connection; with TLS, hands are shaken when something is sent.
+/// Opens a connection to a store. A TLS handshake happens later, with the first bytes that are sent.
 pub(super) fn connect(
     spot: &Spot,
     tls: Option<&StoreTls>,
@@ -88,7 +92,7 @@ pub(super) fn connect(
     Ok(Line::new(socket, session))
 }
 
-/// Whole replies, one behind the other.
+/// Splits bytes into the whole replies that they consist of.
 fn apart(mut told: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let scanned = ReplyScanner::default().scan(told).ok().flatten()?;
@@ -98,7 +102,7 @@ fn apart(mut told: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Sends all of it.
+/// Sends all bytes, or fails at the deadline.
 pub(super) fn send(line: &mut Line, bytes: &[u8], clock: Clock, deadline: Timestamp) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -113,7 +117,8 @@ pub(super) fn send(line: &mut Line, bytes: &[u8], clock: Clock, deadline: Timest
     Ok(())
 }
 
-/// So many replies, of so many bytes at most, as they came.
+/// Receives exactly `replies` whole replies of at most `bytes_max` bytes together, and returns their bytes.
+/// More bytes than that are an error.
 pub(super) fn receive(
     line: &mut Line,
     (replies, bytes_max): (usize, usize),
@@ -135,16 +140,16 @@ pub(super) fn receive(
     Ok(replies.bytes)
 }
 
-/// What is left until then.
+/// The time left until the deadline, at least `TIMEOUT_MIN`; an error if the deadline has passed.
 pub(super) fn left(clock: Clock, deadline: Timestamp) -> io::Result<Duration> {
     match deadline.since(clock.now().monotonic) {
         Duration::ZERO => Err(io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time")),
-        // What is rounded down to nothing would mean to wait for ever.
+        // A timeout that is rounded down to zero would mean to wait for ever.
         left => Ok(left.max(TIMEOUT_MIN)),
     }
 }
 
-/// Replies as they come in.
+/// Replies that are being received: the bytes so far, and how many replies are missing.
 struct Replies {
     scanner: ReplyScanner,
     bytes: Vec<u8>,

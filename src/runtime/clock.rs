@@ -1,4 +1,4 @@
-//! The only place where a clock is read.
+//! The only place where weir reads a clock.
 
 #![expect(clippy::disallowed_methods, reason = "this is the one place")]
 
@@ -9,19 +9,19 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Both clocks. Copies share the same start.
+/// A monotonic clock and the wall clock, read together. Copies share the same start.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// A clock whose monotonic time is zero now.
     pub fn start() -> Self {
         Self { start: Instant::now() }
     }
 
-    /// Reads both.
+    /// Reads both clocks: monotonic nanoseconds since the start, and Unix time in milliseconds.
     pub fn now(&self) -> Now {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Now {
@@ -31,7 +31,7 @@ impl Clock {
     }
 }
 
-/// CPU time that the calling thread has used.
+/// The CPU time that the calling thread has used.
 pub fn thread_cpu() -> Duration {
     let used = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)

@@ -1,4 +1,5 @@
-//! Sockets to backends: TCP, Unix, or one end of a pair whose other end the embedded engine gets.
+//! Sockets to backends: TCP, a Unix socket, or one end of a socket pair whose other end goes to the embedded
+//! engine.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -14,7 +15,7 @@ use super::storage_thread::ToStorage;
 use super::tls::{Session, StoreTls};
 use crate::values::{BackendId, ServerAddress};
 
-/// Where a store is, and what its host is called.
+/// The address of a store, and its host name, which TLS certificates are checked against.
 #[derive(Clone, Debug)]
 pub(super) struct Spot {
     pub address: SockAddr,
@@ -22,13 +23,13 @@ pub(super) struct Spot {
 }
 
 impl Spot {
-    /// One of a server's addresses.
+    /// The given address of a server, with the server's host name.
     pub fn new(address: SocketAddr, server: &ServerAddress) -> Self {
         Self { address: address.into(), host: server.host.clone() }
     }
 }
 
-/// The addresses of a server's name now: at least one.
+/// Looks up the addresses of a server's name: at least one, or an error.
 pub(super) fn addresses_of(server: &ServerAddress) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<SocketAddr> = (server.host.as_str(), server.port).to_socket_addrs()?.collect();
     if found.is_empty() {
@@ -37,10 +38,11 @@ pub(super) fn addresses_of(server: &ServerAddress) -> io::Result<Vec<SocketAddr>
     Ok(found)
 }
 
-/// Where a store is now, if anybody is there. Looked at whenever a connection is opened, and by nobody else, so a lock holds nobody up.
+/// The current address of a store, none while it has none; shared by all threads. It is locked only when a
+/// connection is opened or the address changes, so the lock delays no request.
 pub(super) type Place = Arc<Mutex<Option<Spot>>>;
 
-/// How to reach one backend.
+/// A way to connect to one backend: a server's address, or the embedded engine.
 #[derive(Clone)]
 pub(super) enum Route {
     Server(Place),
@@ -48,7 +50,7 @@ pub(super) enum Route {
 }
 
 impl Route {
-    /// The place of a store that may move.
+    /// The shared address of a server; none for the embedded engine.
     pub fn place(&self) -> Option<&Place> {
         match self {
             Self::Server(place) => Some(place),
@@ -56,7 +58,8 @@ impl Route {
         }
     }
 
-    /// Where to connect to from outside of the shards, if there is such a place and somebody is there.
+    /// The address at which threads other than shards may connect to the backend now. None for the embedded
+    /// engine, and for a server without an address.
     pub fn spot(&self) -> Option<Spot> {
         match self {
             Self::Server(place) => spot_of(place),
@@ -65,11 +68,11 @@ impl Route {
     }
 }
 
-/// How to reach all of them.
+/// The ways to connect to all backends, by backend number.
 #[derive(Clone)]
 pub(super) struct Routes {
     pub routes: Arc<[Route]>,
-    /// How they are spoken to, where they speak TLS.
+    /// The TLS settings for connections to stores; none if they are not encrypted.
     pub tls: Option<StoreTls>,
 }
 
@@ -103,7 +106,7 @@ pub(super) fn spot_of(place: &Place) -> Option<Spot> {
     place.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Who opens connections from now on finds it there.
+/// Sets a store's address for connections opened from now on.
 pub(super) fn put(place: &Place, spot: Option<Spot>) {
     *place.lock().unwrap_or_else(PoisonError::into_inner) = spot;
 }

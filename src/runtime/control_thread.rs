@@ -1,5 +1,6 @@
-//! The control executor: a thread of its own, no data. Answers what no shard knows alone, puts quotas in force, sees to
-//! an orderly end. Talks to the shards over channels only.
+//! The control executor: a thread of its own without data of clients. It answers questions that take all
+//! shards, puts quotas in force, and conducts draining and takeover. It talks to the shards over channels
+//! only.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -38,69 +39,70 @@ use crate::store::EngineStatistics;
 use crate::values::allowance::Report;
 use crate::values::{ShardId, Timestamp};
 
-/// What the control executor is told once.
+/// Everything that the control executor is given at its start.
 pub(super) struct ControlSettings {
     pub shards: Vec<Mailbox<ToShard>>,
     pub storage: Option<Mailbox<ToStorage>>,
-    /// Its own mailbox, for the storage executor to answer to.
+    /// The control executor's own mailbox, given to the storage executor for its replies.
     pub own: Mailbox<ToControl>,
-    /// Who reads and checks quotas.
+    /// The thread that reads and checks quotas.
     pub quotas: Mailbox<ToQuotas>,
     pub versions: Versions,
-    /// What stands before the admin port's writing page; none where there is no admin port.
+    /// The access check before the admin port's writing page; none where there is no admin port.
     pub guard: Option<Guard>,
     pub facts: ProcessFacts,
     pub drain_timeout: Duration,
-    /// Who is told how it goes.
+    /// The service manager (systemd) that is told about the state of the process.
     pub manager: Notify,
-    /// What the cores draw from quotas.
+    /// The central pools from which cores draw their parts of the quotas.
     pub pools: Reconciliation,
-    /// With whom quotas are shared, and who asks their store; none if with nobody.
+    /// The quotas shared with a fleet, and the thread that asks the fleet's store; none without `--fleet`.
     pub fleet: Option<(FleetQuotas, Sender<ToFleet>)>,
-    /// Who asks replicas of a cluster how far they are, where they may answer reads.
+    /// The thread that asks replicas of a cluster how far they are behind, where replicas may answer reads.
     pub replicas: Option<Sender<ToReplicas>>,
-    /// Who talks with a process that takes over, where one may.
+    /// The thread that talks with a process that takes over; none without `--takeover`.
     pub takeover: Option<Mailbox<ToTakeover>>,
-    /// Who sees to TLS, where it is spoken.
+    /// The mailboxes of the TLS threads, where TLS is spoken.
     pub tls: Option<TlsMailboxes>,
-    /// What is counted of TLS, where it is spoken.
+    /// The counters of TLS handshakes, where TLS is spoken.
     pub tally: Option<Arc<Tally>>,
     pub clock: Clock,
 }
 
-/// Where the threads are told something that see to TLS.
+/// Mailboxes of the threads for handshakes and certificates.
 pub(super) struct TlsMailboxes {
-    /// Who shakes hands with clients, where they speak it.
+    /// The thread that does TLS handshakes with clients, where clients speak TLS.
     pub handshakes: Option<Mailbox<ToHandshakes>>,
-    /// Each letter means that certificates are to be read again.
+    /// The thread that reads certificates; each message makes it read them again.
     pub certificates: Mailbox<()>,
 }
 
-/// What clients ask that takes the figures of all shards.
+/// A client's question whose reply takes the counters of all shards.
 enum Wanted {
     Info { sections: Vec<String>, protocol: Protocol },
     HotKeys { asker: String, count: usize, protocol: Protocol },
 }
 
-/// Who waits for those figures.
+/// A client or an admin page that waits for the counters of all shards.
 enum Waiter {
     Client(ReplyTo, Wanted),
     Page(LocalSender<Totals>),
 }
 
-/// What is answered when quotas have been seen to.
+/// A client's question that waits to be answered.
 enum Due {
     Asked(ReplyTo, Question),
-    /// The figures of a round have come.
+    /// A question for which a round of counters is complete.
     Figures(ReplyTo, Wanted, Rc<Totals>),
 }
 
-/// How many of those are answered before it is looked again whether quotas are to be seen to.
+/// The most replies made before other messages (quotas, say) are handled again.
 const ANSWERS_AT_ONCE: usize = 4;
-/// Rounds begin so far apart, however many people ask: each costs all shards something.
+/// The least time between the starts of two rounds of counters, however many people ask: each round costs
+/// every shard something.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
-/// Figures on their way.
+/// A round of counters in progress: the reports that have come so far, and who waits for them.
 struct Round {
     reports: Vec<Option<ShardReport>>,
     engine: Option<EngineStatistics>,
@@ -108,33 +110,34 @@ struct Round {
     waiters: Vec<Waiter>,
 }
 
-/// Where operators come in.
+/// The admin port's listener.
 pub(super) enum AdminPort {
-    /// Nowhere.
+    /// No listener: there is no admin port, or it was handed over.
     Closed,
-    /// By this socket and these names, as soon as the process before accepts there no more.
+    /// A socket and its host names that are not served yet: the process that this one takes over from still
+    /// accepts there.
     Waits(OwnedFd, Vec<String>),
-    /// A task accepts, until it is dropped.
+    /// A task that accepts connections, until it is dropped.
     Open { _accepting: Task<()> },
 }
 
-/// The process before needs a moment until it accepts nobody at the admin port. Where two do, who is accepted by neither is not
-/// noticed by either.
+/// The pause before the admin port opens after a takeover, in which the previous process stops accepting
+/// there. If both accepted at once, a connection could be taken by neither and lie unnoticed.
 const ADMIN_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Control {
     settings: ControlSettings,
     round: Option<Round>,
-    /// Those who came while a round was under way, or too soon after it: theirs starts then.
+    /// Askers who came during a round, or too soon after one: the next round is for them.
     next: Vec<Waiter>,
     round_started: Option<Timestamp>,
     round_planned: bool,
-    /// At most as many as shards have under way.
+    /// Questions to be answered, in order; at most as many as the shards have under way.
     due: VecDeque<Due>,
-    /// Those who brought quotas, until it is known whether they are right.
+    /// Admin connections that posted quotas and wait for the result of the check, by ticket.
     posted: BTreeMap<u64, LocalSender<Response>>,
     posts: u64,
-    /// Those who want a command explained.
+    /// Admin connections that wait for an explanation of a command, by ticket.
     explaining: BTreeMap<u64, LocalSender<Result<Explained, String>>>,
     explanations: u64,
     meter: Meter,
@@ -142,15 +145,15 @@ pub(super) struct Control {
     log: log::Log,
     looks: Looks,
     admin: AdminPort,
-    /// Shards that accept no more.
+    /// The number of shards that have stopped accepting for a takeover.
     deaf: usize,
-    /// The process that has taken over.
+    /// The process ID of the process that has taken over.
     successor: Option<i32>,
     drained: Vec<bool>,
     finished: bool,
 }
 
-/// Runs until the process is to end.
+/// Runs the control executor until the process is to end.
 pub(super) async fn run(
     control: Rc<RefCell<Control>>,
     letters: Receiver<ToControl>,
@@ -200,7 +203,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         }
         ToControl::Explained { ticket, told } => {
             if let Some(sender) = this.explaining.remove(&ticket) {
-                // Whoever asked may have left.
+                // Whoever asked may have left, which is no error.
                 drop(sender.try_send(told));
             }
         }
@@ -241,7 +244,8 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         ToControl::Takeover(Takeover::Line(line)) => {
             this.say(log::Kind::Takeover, &format!("takeover: {line}"));
         }
-        // Told to stop before: the sockets are the successor's, and clients are closed here.
+        // Weir was told to stop before the successor was ready: the sockets are the successor's, and the
+        // clients are closed here.
         ToControl::Takeover(Takeover::Ready { .. }) if this.settings.facts.draining => {}
         ToControl::Takeover(Takeover::Ready { pid, version }) => {
             let timeout = this.settings.drain_timeout;
@@ -307,7 +311,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
     }
 }
 
-/// Accepts operators from now on.
+/// Starts accepting at the admin port, if a socket waits for that.
 pub(super) fn open_admin(control: &Rc<RefCell<Control>>) {
     let port = std::mem::replace(&mut control.borrow_mut().admin, AdminPort::Closed);
     let port = match port {
@@ -332,7 +336,8 @@ fn stop_after(control: Rc<RefCell<Control>>, timeout: Duration) {
     .detach();
 }
 
-/// Asks the fleet's store once a period, at this host's moment of it. Moments that were missed are not made up for.
+/// Asks the fleet's store once per period, at this host's phase of it. Periods that were missed are skipped,
+/// not made up for.
 pub(super) fn keep_to_fleet(control: &Rc<RefCell<Control>>) {
     let Some(phase) = control.borrow().settings.fleet.as_ref().map(|(fleet, _)| fleet.phase()) else {
         return;
@@ -349,7 +354,7 @@ pub(super) fn keep_to_fleet(control: &Rc<RefCell<Control>>) {
             }
             let now = this.settings.clock.now().monotonic;
             this.ask_fleet(now);
-            // The timer may be a little early.
+            // The timer may fire a little early, so the next time is counted from the one due, not from now.
             due = due.after(FLEET_PERIOD);
             while due <= now {
                 due = due.after(FLEET_PERIOD);
@@ -388,7 +393,7 @@ impl Control {
         }
     }
 
-    /// What is true of the process now.
+    /// Facts about the process now: uptime, memory, pools, quotas in force, TLS counters.
     pub fn facts(&self) -> ProcessFacts {
         let mut facts = self.settings.facts.clone();
         facts.uptime = Duration::from_nanos(self.settings.clock.now().monotonic.as_nanos());
@@ -400,7 +405,7 @@ impl Control {
         facts
     }
 
-    /// A page of the admin port. Figures of shards are shown if they came.
+    /// Builds a page of the admin port. Counters of shards are shown if `totals` has them.
     pub fn page(&mut self, head: &Head, totals: Option<&Totals>) -> Response {
         let (facts, now) = (self.facts(), self.settings.clock.now());
         let (versions, meter) = (&self.settings.versions, &self.meter);
@@ -409,7 +414,8 @@ impl Control {
         control::page(head.route, &head.query, view, &mut self.looks)
     }
 
-    /// May the body behind this head be taken? The error is the reply.
+    /// Checks whether the body behind this head may be received. The error is the reply, and 401 and 403 are
+    /// counted.
     pub fn admit(&mut self, head: &Head) -> Result<(), Response> {
         let guard = self.settings.guard.as_ref().expect("there is an admin port, or nobody would ask");
         let admitted = guard.admit(head);
@@ -421,7 +427,8 @@ impl Control {
         admitted
     }
 
-    /// Answers what a core told of its quotas, at once: it may have requests that wait for it.
+    /// Handles a core's report of what it spent of quotas: grants it more at once, since requests of that
+    /// core may wait for it, and books usage with the fleet and the meter.
     fn reconcile(&mut self, report: &Report) {
         let now = self.settings.clock.now().monotonic;
         if !report.demands.is_empty() {
@@ -439,7 +446,8 @@ impl Control {
     fn ask_fleet(&mut self, now: Timestamp) {
         let Some((fleet, thread)) = &mut self.settings.fleet else { return };
         let exchange = fleet.begin(now, &mut self.settings.pools);
-        // A thread that is still busy with the one before answers neither in time.
+        // A thread that is still busy with the previous exchange answers neither in time, so a full channel
+        // is no loss.
         let _ = thread.try_send(ToFleet { exchange, deadline: now.after(FLEET_PERIOD) });
         self.tell_of_fleet();
     }
@@ -460,7 +468,7 @@ impl Control {
         }
     }
 
-    /// Answers some of what was asked. False if nothing was.
+    /// Answers at most `ANSWERS_AT_ONCE` questions. False if there was none.
     fn answer_some(&mut self) -> bool {
         let count = self.due.len().min(ANSWERS_AT_ONCE);
         for due in self.due.drain(..count).collect::<Vec<_>>() {
@@ -526,7 +534,8 @@ impl Control {
         }
     }
 
-    /// The next round starts now, or when it may.
+    /// Starts the next round of counters now, or plans it for `ROUND_PAUSE` after the start of the previous
+    /// one.
     fn plan_round(&mut self) {
         let now = self.settings.clock.now().monotonic;
         let since = self.round_started.map_or(ROUND_PAUSE, |started| now.since(started));
@@ -580,12 +589,12 @@ impl Control {
 
     fn tell_of_replicas(&self, letter: ToReplicas) {
         if let Some(thread) = &self.settings.replicas {
-            // It ends with the process.
+            // The thread ends with the process, so a failed send does not matter.
             let _ = thread.send(letter);
         }
     }
 
-    /// Where operators are to come in.
+    /// Notes the admin port's socket and host names, to be served when [`open_admin`] is called.
     pub fn note_admin(&mut self, socket: OwnedFd, hosts: Vec<String>) {
         self.admin = AdminPort::Waits(socket, hosts);
     }
@@ -620,7 +629,8 @@ impl Control {
         self.settings.quotas.post(ToQuotas::Reload);
     }
 
-    /// Puts quotas in force if they are right, and tells whoever brought them.
+    /// Puts quotas in force everywhere if they are right, else keeps the ones in force; replies to whoever
+    /// posted them.
     fn take_quotas(&mut self, read: QuotasRead) {
         let now = self.settings.clock.now();
         let versions = &mut self.settings.versions;
@@ -654,7 +664,7 @@ impl Control {
             }
         };
         if let Some(sender) = read.ticket.and_then(|ticket| self.posted.remove(&ticket)) {
-            // Whoever brought them may have left.
+            // Whoever posted the quotas may have left.
             drop(sender.try_send(reply));
         }
     }
@@ -668,10 +678,10 @@ impl Control {
     }
 }
 
-/// How long a page waits for figures of shards that may be stuck.
+/// The longest time that a page waits for shards that may be stuck.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The figures of all shards, unless one of them does not answer.
+/// Collects the counters of all shards. None if a shard does not answer within `FIGURES_TIMEOUT`.
 pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
     let (sender, receiver) = local_channel::new_bounded(1);
     control.borrow_mut().collect_for(Waiter::Page(sender));
@@ -679,7 +689,8 @@ pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
     waited.ok().flatten()
 }
 
-/// What would be decided of a command: by the core that its keys are at home on, where there is one.
+/// Explains what would be decided for a command: asks shard 0, and then the shard where the command's keys
+/// are at home, if that is another.
 pub(super) async fn explain(control: &Rc<RefCell<Control>>, head: &Head) -> Response {
     let query = match ExplainQuery::parse(&head.query) {
         Ok(query) => Arc::new(query),
@@ -717,7 +728,8 @@ async fn explained_by(
     waited.ok().flatten()
 }
 
-/// Tells a service manager that wants to know it that all shards answer, for as long as they do.
+/// Tells the service manager's watchdog regularly that the process is alive, as long as all shards answer.
+/// Does nothing if no watchdog is set.
 pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
     let Some(period) = control.borrow().settings.manager.period() else { return };
     let control = Rc::clone(control);
@@ -732,10 +744,11 @@ pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
     .detach();
 }
 
-/// How long whoever brings quotas waits until it is known whether they are right.
+/// The longest time that a POST of quotas waits for the result of their check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Has quotas checked and, if they are right, put in force. The reply for whoever brought them.
+/// Checks posted quotas and, if they are right, puts them in force. Returns the reply for the client; after
+/// `CHECK_TIMEOUT` that is a 503, and checking goes on.
 pub(super) async fn post_quotas(control: &Rc<RefCell<Control>>, body: Vec<u8>) -> Response {
     let (sender, receiver) = local_channel::new_bounded(1);
     let ticket = {

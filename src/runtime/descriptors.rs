@@ -1,5 +1,6 @@
-//! The descriptors that a ring works on. Each stays open until nothing names it any more, neither queued nor in flight:
-//! the kernel looks a number up when it gets to it, and a number that was given back early may be somebody else's by then.
+//! The descriptors that a ring works on. Each stays open until no operation names it, neither queued nor in
+//! flight: the kernel resolves a descriptor's number when it starts the operation, and a number that was
+//! closed early may belong to another socket by then.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 
@@ -10,23 +11,23 @@ use super::ring::Token;
 #[derive(Debug)]
 struct Descriptor {
     fd: OwnedFd,
-    /// Requests to the kernel that name it and are not over.
+    /// The number of operations handed to the ring that name this descriptor and are not over.
     operations: u32,
-    /// Its user is done with it.
+    /// True once the owner has no more use for the descriptor.
     released: bool,
 }
 
-/// All descriptors of one ring. A place is taken again only when its descriptor is closed.
+/// All descriptors of one ring, by token. A token is used again only after its descriptor was closed.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors(Slab<Descriptor>);
 
 impl Descriptors {
-    /// Takes a descriptor over, and names it.
+    /// Takes ownership of a descriptor, and returns the token that names it.
     pub fn adopt(&mut self, fd: OwnedFd) -> Token {
         self.0.insert(Descriptor { fd, operations: 0, released: false }) as Token
     }
 
-    /// An operation on it begins: the number to give to the kernel.
+    /// Counts an operation that begins on a descriptor, and returns the number to give to the kernel.
     pub fn begin(&mut self, token: Token) -> RawFd {
         let descriptor = &mut self.0[token as usize];
         assert!(!descriptor.released, "nothing new begins on a descriptor that was released");
@@ -34,14 +35,15 @@ impl Descriptors {
         descriptor.fd.as_raw_fd()
     }
 
-    /// An operation on it is over.
+    /// Counts an operation as over. Closes the descriptor if it was released and this was its last operation.
     pub fn finish(&mut self, token: Token) {
         let descriptor = &mut self.0[token as usize];
         descriptor.operations -= 1;
         self.close_if_done(token);
     }
 
-    /// Its user is done with it: it is closed when the last operation is over.
+    /// Notes that the owner has no more use for the descriptor: it is closed when its last operation is over,
+    /// at once if there is none.
     pub fn release(&mut self, token: Token) {
         self.0[token as usize].released = true;
         self.close_if_done(token);

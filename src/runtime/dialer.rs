@@ -1,5 +1,6 @@
-//! Connections that a thread opens itself, outside of a shard: the same ring and driver as a shard's, without an executor around
-//! them. There is nothing else to do while the thread waits for the ring, and waiting there is the most exact clock there is.
+//! Connections that a tool's thread opens itself, outside of a shard: the same ring and driver as a shard's,
+//! without an executor around them. The thread has nothing else to do, and waiting in the ring is the most
+//! exact timer there is.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,54 +16,57 @@ use crate::protocol::Segment;
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, ConnectionId, Loss, Owner, Timestamp};
 
-/// Deciding code that opens connections and accepts none. It names each by an identifier and a generation of its choice, as
-/// [`Owner::Link`].
+/// Deciding code that opens connections and accepts none. It names each connection by an identifier and a
+/// generation of its choice, as [`Owner::Link`].
 pub trait Dials {
-    /// A connection is open.
+    /// Notes that a connection is open.
     fn handle_connected(&mut self, id: ConnectionId, generation: u32);
-    /// Bytes have come from the other side.
+    /// Takes bytes that a connection has received.
     fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp);
-    /// The other side sends no more.
+    /// Notes that the peer of a connection has ended its sending side.
     fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
-    /// Why a connection could not be opened, in the operating system's words; `handle_lost` follows.
+    /// Notes why a connection could not be opened, in the operating system's words; `handle_lost` follows.
     fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str);
-    /// A connection failed, or could not be opened.
+    /// Notes that a connection failed, or could not be opened.
     fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
-    /// A segment was sent, or its socket is closed.
+    /// Takes a segment back that was sent, or whose socket is closed.
     fn handle_transmitted(&mut self, id: ConnectionId, generation: u32, segment: Segment);
-    /// The next thing that should be done in the world, if anything. Backends are numbered as the dialer's targets.
+    /// Returns the next action to carry out (connect, close and so on), if any. Backends are numbered as the
+    /// dialer's targets.
     fn poll_action(&mut self) -> Option<Action>;
-    /// Bytes that should go out, if any.
+    /// Returns the next bytes to send, and their connection, if any.
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
-/// One thread's ring, and the connections on it.
+/// A thread's own `io_uring`, and the connections on it.
 pub struct Dialer {
     driver: Driver,
     targets: Targets,
-    /// The other end of the ring's doorbell: nobody rings, but it must stay open all the same.
+    /// The other end of the ring's doorbell socket. Nothing is written to it; it is kept open so that the
+    /// ring's end does not read an end of stream.
     _rope: UnixStream,
 }
 
 impl Dialer {
-    /// A ring without connections, which are opened to these targets.
+    /// A ring without connections; connections will be opened to these targets, by index.
     pub fn new(targets: Vec<SocketAddr>) -> io::Result<Self> {
         let (bell, rope) = UnixStream::pair()?;
         let driver = Driver::new(Ring::new(bell.into())?, Vec::new());
         Ok(Self { driver, targets: Targets(targets), _rope: rope })
     }
 
-    /// Tells the application what has happened since the last time.
+    /// Tells the application everything that has completed since the last call.
     pub fn handle_completions(&mut self, application: &mut impl Dials, now: Now) {
         self.driver.handle_completions(&mut Dialing(application), now);
     }
 
-    /// Asks the ring for everything that the application wants done.
+    /// Starts every action and every send that the application wants, as operations of the ring.
     pub fn carry_out(&mut self, application: &mut impl Dials, now: Now) {
         self.driver.carry_out(&mut Dialing(application), &self.targets, now);
     }
 
-    /// Hands everything to the kernel, and waits until something has happened, for so long at most.
+    /// Submits queued operations to the kernel, and waits until one completes, for at most `pause_max`. With
+    /// a pause of zero it does not wait.
     pub fn submit_and_wait(&mut self, pause_max: Duration) -> io::Result<()> {
         if pause_max.is_zero() {
             self.driver.ring.submit()
@@ -76,7 +80,7 @@ struct Dialing<'a, A>(&'a mut A);
 
 impl<A: Dials> Application for Dialing<'_, A> {
     fn handle_accepted(&mut self, _entrance: Entrance, _now: Now) -> Owner {
-        // Nothing listens, so nothing is accepted.
+        // Nothing listens here, so nothing is accepted.
         Owner::Client(ClientId { index: 0, generation: 0 })
     }
 

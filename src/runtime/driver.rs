@@ -1,7 +1,8 @@
-//! Sockets of one core: turns completions of the ring into `handle_*` calls, and what is polled into requests to it.
+//! Sockets of one core: turns completions of the ring into `handle_*` calls, and polled actions into
+//! operations of the ring.
 //!
-//! A socket is forgotten when nothing is under way on it any more, so a completion always finds its socket; the ring then
-//! closes its descriptor.
+//! A socket is forgotten only when no operation is under way on it, so a completion always finds its socket;
+//! the ring then closes its descriptor.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,59 +22,64 @@ use crate::values::limits::RECEIVE_BUFFERS;
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, Loss, Owner, Timestamp};
 
-/// How long a listener that failed is left alone.
+/// The pause after a listener failed (no descriptors left, say), before it accepts again.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// Sockets that get their turn for a buffer at once. The other buffers are for those who did not have to wait.
+/// The most waiting sockets that receive once per turn. The other half of the receive buffers is left to
+/// sockets that do not have to wait.
 const TURNS_AT_ONCE: usize = RECEIVE_BUFFERS as usize / 2;
 
-/// What is spoken where a connection came in.
+/// The protocol spoken on the listener that a connection came in by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entrance {
     Resp,
     Http,
 }
 
-/// The deciding code that sockets belong to.
+/// The deciding code that a driver's sockets belong to: a shard, or a tool.
 pub(super) trait Application {
-    /// A new connection: whose it is.
+    /// Registers a new connection, and returns its identity.
     fn handle_accepted(&mut self, entrance: Entrance, now: Now) -> Owner;
-    /// A new connection speaks TLS, and whom its certificate names.
+    /// Notes that a new connection speaks TLS, and the name in its client certificate, if it showed one.
     fn note_secure(&mut self, _owner: Owner, _name: Option<&str>, _now: Now) {}
-    /// TLS could not be spoken with a store, in words.
+    /// Notes that a TLS handshake with a store failed, in words.
     fn note_insecure(&mut self, _problem: String, _now: Now) {}
-    /// The socket of a new connection, to be looked at.
+    /// Lends the socket of a new connection, so that the peer's address can be read from it.
     fn note_socket(&mut self, _owner: Owner, _socket: &OwnedFd) {}
     fn handle_connected(&mut self, owner: Owner, now: Now);
-    /// Bytes came in. How many more are known to be missing of the message under way.
+    /// Takes bytes that came in. Returns how many more bytes are known to be missing of the message under way
+    /// (0 if unknown).
     fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) -> usize;
-    /// Room for what is missing, from who can say so.
+    /// Lends a buffer to receive the missing part of a large message into. None if received bytes are to be
+    /// copied as usual.
     fn lend_room(&mut self, _owner: Owner) -> Option<Room> {
         None
     }
-    /// What was lent is given back, with so many bytes received into it. How many more are known to be missing.
+    /// Takes the lent buffer back, with `received` bytes added to it. Returns how many more bytes are known
+    /// to be missing.
     fn handle_filled(&mut self, _owner: Owner, _buffer: Vec<u8>, _received: usize, _now: Now) -> usize {
         0
     }
-    /// The other side sends no more.
+    /// Notes that the peer has ended its sending side.
     fn handle_end(&mut self, owner: Owner, now: Now);
-    /// Why a socket could not be connected; `handle_lost` follows.
+    /// Notes why a socket could not be connected; `handle_lost` follows.
     fn note_unreachable(&mut self, _owner: Owner, _error: &io::Error) {}
-    /// Why no connection could be accepted; it is tried again a little later.
+    /// Notes why no connection could be accepted; accepting is tried again after `ACCEPT_REST`.
     fn note_not_accepted(&mut self, _error: &io::Error) {}
-    /// The socket failed, or could not be connected.
+    /// Notes that a connection failed, or could not be opened.
     fn handle_lost(&mut self, owner: Owner, loss: Loss, now: Now);
-    /// The other side takes what is sent to it, and there is more of it.
+    /// Notes progress of a large send: the peer has taken a part of it, so it is not stuck.
     fn handle_sending(&mut self, _owner: Owner, _now: Now) {}
     fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now);
     fn poll_action(&mut self) -> Option<Action>;
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
-/// Where backends are.
+/// Opens sockets to backends.
 pub(super) trait Connector {
-    /// A socket to a backend, and where it is to be connected to, unless it is connected already.
+    /// Creates a socket to a backend. Returns the address to connect it to, or none if it is connected
+    /// already (the embedded engine).
     fn open(&self, backend: BackendId) -> io::Result<(OwnedFd, Option<socket2::SockAddr>)>;
-    /// What is to stand around a connection to it, if anything is.
+    /// Makes the TLS session for a connection to a backend; none if it is not encrypted.
     fn secure(&self, _backend: BackendId) -> Option<Result<Session, String>> {
         None
     }
@@ -85,13 +91,13 @@ struct Socket {
     sending: bool,
     connecting: bool,
     closing: bool,
-    /// How much of the segment under way was sent before.
+    /// Bytes of the segment under way that were sent by earlier operations.
     sent: usize,
-    /// What stands around it, where TLS is spoken.
+    /// The TLS session on the socket, where TLS is spoken.
     tls: Option<Box<Session>>,
-    /// Weir drains: what is left to hear.
+    /// The bytes that are still to be read from this client while weir drains.
     last_words: Option<LastWords>,
-    /// When it is closed, the other side is given time to end it too.
+    /// True if, once it is closed, the socket waits for the peer to end its side too.
     lingers: bool,
 }
 
@@ -101,36 +107,36 @@ impl Socket {
     }
 }
 
-/// How a connection ends.
+/// The way in which a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// What was taken off our hands still arrives.
+    /// An orderly close: data that the kernel has taken still arrives.
     Orderly,
-    /// What has not left yet is dropped.
+    /// A reset: data that has not left yet is dropped.
     Reset,
-    /// The connection goes on elsewhere.
+    /// A handover: the connection goes on in another process, and only this descriptor is closed.
     Given,
 }
 
-/// A listener that is about to be closed.
+/// A listener that is being closed, while its last accept operation is still under way.
 #[derive(Clone, Copy, Debug)]
 struct Former {
     listener: Token,
     entrance: Entrance,
-    /// Who waits comes in before.
+    /// True if clients in its backlog are to be accepted before it closes.
     takes_rest: bool,
 }
 
 pub(super) struct Driver {
     pub ring: Ring,
-    /// By the ring's names for them.
+    /// Sockets by the ring's tokens.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<(Token, Entrance)>,
-    /// They accept.
+    /// True once the listeners accept.
     listens: bool,
-    /// Those that accept no more, until what was under way on them is over.
+    /// Listeners that accept no more and wait for their last accept operation to end.
     former: Vec<Former>,
-    /// Listeners that failed (no descriptors left, say), and when they are tried again.
+    /// Listeners that failed (no descriptors left, say), and when they accept again.
     resting: Vec<(Token, Timestamp)>,
     completions: Vec<Completion>,
     /// Cores that the kernel could not wake.
@@ -138,19 +144,19 @@ pub(super) struct Driver {
     /// Sockets that wait for their turn to receive, each at most once.
     waiting: VecDeque<Token>,
     turn: Turn,
-    /// The last turn in which a socket found no buffer.
+    /// The number of the last turn in which a socket found no receive buffer.
     starved_in: Option<u32>,
     client_sockets: Vec<Option<Token>>,
     link_sockets: Vec<Option<Token>>,
     wake_at: Option<Timestamp>,
     lingering: Lingering,
-    /// Somebody is still to be heard, because weir drains.
+    /// True while clients are still to be read because weir drains.
     drains: bool,
-    /// When the turn began.
+    /// The time at which the turn began.
     began: Timestamp,
-    /// When those were looked after that leave.
+    /// The time at which departing sockets were last looked at.
     parted: Timestamp,
-    /// What just became plain of bytes that were encrypted.
+    /// A reused buffer for decrypted bytes.
     plain: Vec<u8>,
 }
 
@@ -181,32 +187,33 @@ impl Driver {
         }
     }
 
-    /// Accepts from now on.
+    /// Starts accepting on all listeners.
     pub fn listen(&mut self) {
         let Self { listeners, ring, listens, .. } = self;
         *listens = true;
         listeners.iter().for_each(|(listener, _)| ring.accept(*listener));
     }
 
-    /// Accepts no more, and leaves who waits for it to another process that has the same listeners; without one, the kernel resets
-    /// their connections.
+    /// Stops accepting. Clients in the backlogs are left to another process that has the same listeners;
+    /// without one, the kernel resets their connections.
     pub fn stop_listening(&mut self) {
         for (listener, entrance) in std::mem::take(&mut self.listeners) {
             if self.accepts(listener) {
                 self.ring.cancel_accept(listener);
                 self.former.push(Former { listener, entrance, takes_rest: false });
             }
-            // The kernel would go on taking connections that nobody answers, so the listeners are closed as well.
+            // The kernel would go on queueing connections that nobody answers, so the listeners are closed as
+            // well.
             self.ring.release(listener);
         }
         self.resting.clear();
     }
 
-    /// The same, but who waits comes in.
+    /// Stops accepting and closes the listeners, but first accepts every client that waits in their backlogs.
     pub fn take_the_last(&mut self, application: &mut impl Application, now: Now) {
         for (listener, entrance) in std::mem::take(&mut self.listeners) {
             if self.accepts(listener) {
-                // Nobody is accepted out of turn: what is under way ends first.
+                // The accept operation under way ends first, so that no client is accepted out of turn.
                 self.ring.cancel_accept(listener);
                 self.former.push(Former { listener, entrance, takes_rest: true });
             } else {
@@ -216,12 +223,12 @@ impl Driver {
         self.resting.clear();
     }
 
-    /// Is the kernel asked to accept?
+    /// True if an accept operation of this listener is under way.
     fn accepts(&self, listener: Token) -> bool {
         self.listens && !self.resting.iter().any(|(resting, _)| *resting == listener)
     }
 
-    /// Everybody who waits to be accepted, and then it is closed.
+    /// Accepts every client that waits in a listener's backlog, then closes the listener.
     fn take_rest(
         &mut self,
         listener: Token,
@@ -229,11 +236,11 @@ impl Driver {
         application: &mut impl Application,
         now: Now,
     ) {
-        // One that waits would stop the core; and no more can wait than the backlog holds.
+        // A blocking accept would stop the core. The loop is bounded by the backlog.
         if rustix::io::ioctl_fionbio(self.ring.descriptor(listener), true).is_ok() {
             for _ in 0..=BACKLOG {
                 let listener = self.ring.descriptor(listener);
-                // Its socket must not be of the kind that never waits: the ring is to wait on it.
+                // The accepted socket must be blocking, since the ring is to wait on it.
                 let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { break };
                 self.adopt(socket, entrance, application, now);
             }
@@ -241,13 +248,13 @@ impl Driver {
         self.ring.release(listener);
     }
 
-    /// May connections come yet that were accepted before?
+    /// True if connections may still come in: listeners accept, or their last accept is not over.
     pub fn is_listening(&self) -> bool {
         !self.listeners.is_empty() || !self.former.is_empty()
     }
 
-    /// Deals with everything that has completed. How many completions there were that bring something new (sends that are
-    /// over do not count), and how many sockets wait for their turn to receive.
+    /// Handles everything that has completed. Returns the amount of work: completions other than finished
+    /// sends, and sockets that wait for their turn to receive.
     pub fn handle_completions(&mut self, application: &mut impl Application, now: Now) -> usize {
         self.began = now.monotonic;
         let mut completions = std::mem::take(&mut self.completions);
@@ -275,7 +282,8 @@ impl Driver {
         count + self.waiting.len()
     }
 
-    /// Looks after those that leave, now and then.
+    /// Looks after departing sockets (draining, or waiting for the peer to end), at most once per
+    /// `farewell::LOOKED_AFTER`.
     fn part(&mut self, application: &mut impl Application, now: Now) {
         let due = self.parted.after(farewell::LOOKED_AFTER);
         if now.monotonic >= due {
@@ -288,7 +296,8 @@ impl Driver {
         self.wake_at(self.parted.after(farewell::LOOKED_AFTER), now);
     }
 
-    /// Weir ends: each client is read until what is in its socket now was heard, and its end is told then.
+    /// Begins to drain: each client is read until what its socket holds now has been handled, and only then
+    /// told of as ended.
     pub fn drain(&mut self) {
         self.drains = true;
         self.lingering.make_room_for_all();
@@ -312,13 +321,13 @@ impl Driver {
         }
     }
 
-    /// Are there sockets yet that are to be closed when the other side has ended them?
+    /// True if there are sockets that wait for the peer to end its side before they are closed.
     pub fn is_lingering(&self) -> bool {
-        // Some may wait for what was under way on them.
+        // A socket that is to wait may still have an operation under way.
         !self.lingering.is_empty() || self.sockets.iter().flatten().any(|socket| socket.lingers)
     }
 
-    /// Carries out what the application wants.
+    /// Carries out every action and every send that the application wants.
     pub fn carry_out(&mut self, application: &mut impl Application, connector: &impl Connector, now: Now) {
         loop {
             while let Some(action) = application.poll_action() {
@@ -338,14 +347,15 @@ impl Driver {
         self.adopt_of(fd, owner, application);
     }
 
-    /// The same where it is known whose it is.
+    /// Adopts a connected socket for an owner that exists already.
     pub fn adopt_of(&mut self, fd: OwnedFd, owner: Owner, application: &mut impl Application) {
         application.note_socket(owner, &fd);
         let token = self.insert(fd, owner);
         self.receive(token, application);
     }
 
-    /// Receives nothing more on a socket, so that it can be parted with when nothing is under way on it.
+    /// Stops receiving on a socket, so that it can be handed over with [`Driver::part_with`] when no
+    /// operation is under way on it.
     pub fn detain(&mut self, owner: Owner, application: &mut impl Application) {
         if let Some(token) = self.token_of(owner) {
             let want = self.socket(token).reception.detain();
@@ -353,7 +363,7 @@ impl Driver {
         }
     }
 
-    /// Does a socket speak TLS?
+    /// True if a socket speaks TLS.
     pub fn is_secure(&mut self, owner: Owner) -> bool {
         self.token_of(owner).is_some_and(|token| self.socket(token).tls.is_some())
     }
@@ -366,8 +376,8 @@ impl Driver {
         }
     }
 
-    /// A detained socket, for somebody else, as soon as nothing is under way on it. This driver knows it no more; the connection
-    /// goes on.
+    /// Gives a detained socket away, or none while an operation is under way on it. The driver forgets the
+    /// socket; the connection goes on.
     pub fn part_with(&mut self, owner: Owner) -> Option<OwnedFd> {
         let token = self.token_of(owner)?;
         let socket = self.socket(token);
@@ -379,7 +389,7 @@ impl Driver {
         Some(fd)
     }
 
-    /// Adopts a client that has shaken hands, with whatever it said since.
+    /// Adopts a client whose TLS handshake is done, and handles the bytes that it has sent since.
     pub fn adopt_secure(&mut self, client: SecureClient, application: &mut impl Application, now: Now) {
         let owner = application.handle_accepted(client.entrance, now);
         application.note_socket(owner, &client.socket);
@@ -392,7 +402,7 @@ impl Driver {
         }
     }
 
-    /// Clients whose certificates would be refused by now.
+    /// Clients whose certificates would not be accepted any more.
     pub fn withdrawn_clients(&self) -> Vec<ClientId> {
         let is_withdrawn = |socket: &&Socket| socket.tls.as_ref().is_some_and(|tls| tls.is_withdrawn());
         let owner = |socket: &Socket| match socket.owner {
@@ -402,12 +412,12 @@ impl Driver {
         self.sockets.iter().flatten().filter(is_withdrawn).filter_map(owner).collect()
     }
 
-    /// A core that the kernel could not wake when it was asked to.
+    /// Returns a core that the kernel failed to wake, if any is left.
     pub fn poll_unwoken(&mut self) -> Option<usize> {
         self.unwoken.pop()
     }
 
-    /// Sees to it that the ring has a completion at that time.
+    /// Makes sure that the ring has a completion at that time or earlier.
     pub fn wake_at(&mut self, at: Timestamp, now: Now) {
         let armed = self.wake_at.is_some_and(|armed| armed > now.monotonic && armed <= at);
         if !armed {
@@ -464,7 +474,7 @@ impl Driver {
                     _ if socket.closing => self.forget_if_done(token),
                     Ok(()) => {
                         if socket.tls.is_some() {
-                            // It is connected when hands are shaken.
+                            // A connection with TLS counts as connected after its handshake.
                             self.pump(token);
                         } else {
                             application.handle_connected(owner, now);
@@ -516,7 +526,7 @@ impl Driver {
         }
     }
 
-    /// Listeners whose rest is over.
+    /// Accepts again on listeners whose pause is over.
     fn listen_again(&mut self, now: Now) {
         let Self { resting, ring, .. } = self;
         resting.retain(|(listener, until)| {
@@ -558,7 +568,7 @@ impl Driver {
         application: &mut impl Application,
         now: Now,
     ) {
-        // Lent for a moment, so that both can be named.
+        // Taken out of `self` while the session writes to it, so that both can be borrowed.
         let mut plain = std::mem::take(&mut self.plain);
         let socket = self.sockets[token as usize].as_mut().expect("busy sockets are kept");
         let heard = match &mut socket.tls {
@@ -570,14 +580,15 @@ impl Driver {
         self.plain = plain;
         let turn = self.turn;
         let reception = &mut self.socket(token).reception;
-        // What is missing of a message cannot be received into its place, since it has yet to become plain.
+        // A missing part of a message cannot be received into a lent buffer, since it must be decrypted
+        // first.
         let want = if ended { reception.handle_received_last(0) } else { reception.handle_received(turn, 0) };
         if want != Want::Nothing || ended {
             self.carry_on(token, want, application);
         }
     }
 
-    /// What a session has to say, with these bytes.
+    /// Feeds encrypted bytes to a socket's TLS session, and handles what comes of them.
     fn hear(&mut self, token: Token, bytes: &[u8], application: &mut impl Application, now: Now) {
         let mut plain = std::mem::take(&mut self.plain);
         if let Some(tls) = &mut self.socket(token).tls {
@@ -615,14 +626,16 @@ impl Driver {
             }
             Err(error) => {
                 self.complain(token, (&error.to_string(), Handshake::Refused), application, now);
-                // A client that is told why it is closed must not lose that; a store may have done anything.
+                // A client must still receive the alert that says why it is closed; a store may or may not
+                // have carried out its requests.
                 let loss = if let Owner::Client(_) = owner { Loss::ByPeer } else { Loss::OnTheWay };
                 self.lose(token, loss, application, now);
             }
         }
     }
 
-    /// A handshake with a store came to nothing: that is worth a word.
+    /// Reports that a connection to a store failed in its TLS handshake, or after it before the store sent
+    /// any data; at most once per connection. Nothing for clients.
     fn complain(
         &mut self,
         token: Token,
@@ -636,7 +649,7 @@ impl Driver {
         }
     }
 
-    /// Sends what is encrypted, or can be, unless something is being sent.
+    /// Sends what the TLS session has encrypted, or can encrypt now, unless a send is under way.
     fn pump(&mut self, token: Token) {
         let socket = self.socket(token);
         if socket.sending || socket.closing {
@@ -648,7 +661,8 @@ impl Driver {
         }
     }
 
-    /// The other side sends no more.
+    /// Handles that the peer has ended its sending side. A backend connection is closed then; a client may
+    /// still be owed replies.
     fn ended(&mut self, token: Token, application: &mut impl Application, now: Now) {
         if !self.socket(token).closing {
             self.complain(token, ("it closed the connection", Handshake::Left), application, now);
@@ -661,7 +675,7 @@ impl Driver {
             application.handle_end(owner, now);
         }
         match owner {
-            // A store that says no more is of no more use; a client may still be owed something.
+            // A store that sends no more is of no use; a client may still be owed replies.
             Owner::Link(..) if !closing => self.close(token, Ending::Orderly),
             _ => self.forget_if_done(token),
         }
@@ -718,7 +732,7 @@ impl Driver {
                 application.handle_sending(owner, now);
                 return self.send(token, segment, sent);
             }
-            // Nothing was lost, and the rest is sent.
+            // No byte was lost: the rest is sent again.
             Err(error) if !closing && matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
                 return self.send(token, segment, sent);
             }
@@ -803,7 +817,7 @@ impl Driver {
             }
             Action::ResumeReading(_) => {
                 let socket = self.socket(token);
-                // Before it is connected there is nothing to receive.
+                // Before the socket is connected there is nothing to receive.
                 let want = if socket.connecting { Want::Nothing } else { socket.reception.resume() };
                 self.carry_on(token, want, application);
             }
@@ -849,7 +863,7 @@ impl Driver {
         self.carry_on(token, want, application);
     }
 
-    /// Does what reception wants.
+    /// Starts the operation that the reception asks for.
     fn carry_on(&mut self, token: Token, want: Want, application: &mut impl Application) {
         match want {
             Want::Nothing => self.forget_if_done(token),
@@ -899,7 +913,7 @@ impl Driver {
         }
         let socket = self.socket(token);
         let (busy, connecting, owner) = (socket.is_busy(), socket.connecting, socket.owner);
-        // Whatever is under way completes then, and the socket is forgotten.
+        // Operations under way complete soon then, and the socket is forgotten.
         match (ending, owner) {
             (Ending::Reset, _) => self.ring.reset(token),
             (Ending::Orderly, Owner::Client(_)) => {
@@ -965,7 +979,8 @@ impl Driver {
         if places.len() <= index {
             places.resize(index + 1, None);
         }
-        // Whose place this was has let go of it, though the order to close its socket is still to come.
+        // The former owner of this place has released it, though the action that closes its socket is still
+        // to come.
         let former = places[index].replace(token);
         if let Some(former) = former {
             self.close(former, Ending::Orderly);
@@ -984,14 +999,15 @@ impl Driver {
         self.places_of(owner).get_mut(index_of(owner))
     }
 
-    /// The open socket of an owner. A former owner of the same place has none.
+    /// The open socket of an owner, if any. A former owner of the same place (another generation) has none.
     fn token_of(&mut self, owner: Owner) -> Option<Token> {
         let token = (*self.place_of(owner)?)?;
         (self.socket(token).owner == owner).then_some(token)
     }
 }
 
-/// Did the other side end it, so that it does nothing more of what it had not read?
+/// Classifies a socket error: by the peer (it closed or refused, so it carries out nothing more that it had
+/// not read), or on the way.
 fn loss_of(error: &io::Error) -> Loss {
     match error.raw_os_error() {
         Some(libc::ECONNRESET | libc::EPIPE | libc::ECONNREFUSED | libc::ENOENT) => Loss::ByPeer,
@@ -1015,16 +1031,17 @@ mod tests {
     use crate::values::ClientId;
     use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
-    /// What rooms hold already.
+    /// Bytes that a lent buffer holds before it is filled.
     const BEFORE: usize = 20_000;
 
-    /// Notes what happens; answers nothing by itself.
+    /// An application that records everything that happens, and does only what it is told.
     #[derive(Default)]
     struct Notes {
         accepted: u32,
-        /// What it says is missing of the messages under way, counted down as they come.
+        /// The number of missing bytes that it reports for the message under way, counted down as bytes come
+        /// in.
         missing: usize,
-        /// Bytes that came into rooms, and all bytes of the first socket in the order they came.
+        /// Bytes that came into lent buffers; `stream` has all bytes of the first socket in order.
         filled: usize,
         stream: Vec<u8>,
         received: Vec<usize>,
@@ -1106,7 +1123,7 @@ mod tests {
             Now { monotonic: Timestamp::from_millis(self.turns), unix_ms: 0 }
         }
 
-        /// A connection, seen from the other side.
+        /// Opens a connection to the driver, and returns the peer's end of it.
         fn connect(&mut self) -> UnixStream {
             let (near, far) = UnixStream::pair().expect("a pair");
             let now = self.now();
@@ -1124,7 +1141,7 @@ mod tests {
         }
     }
 
-    /// Is the other side's end still open?
+    /// True if the peer's end is not closed.
     fn is_open(far: &mut UnixStream) -> bool {
         match far.read(&mut [0; 16]) {
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
@@ -1137,7 +1154,8 @@ mod tests {
         let mut rig = Rig::new();
         let mut fresh = Vec::new();
         for round in 0..300 {
-            // Closed while something is under way on it, in every way, and a new one comes in the same moment.
+            // Each connection is closed while an operation is under way on it, in every way, and another
+            // opens at the same moment.
             let mut doomed = rig.connect();
             let owner = client(rig.notes.accepted - 1);
             doomed.write_all(b"PING\r\n").expect("a socket buffer");
@@ -1212,7 +1230,7 @@ mod tests {
             rig.turn();
         }
         let before = rig.notes.received[0];
-        // What is still in its buffer, and then one more.
+        // The bytes that are still in its buffer arrive, and then a further message.
         for _ in 0..20 {
             rig.turn();
         }
@@ -1243,7 +1261,7 @@ mod tests {
         }
         assert!(rig.notes.stream == message, "all of it, in order");
         assert!(rig.notes.filled > message.len() / 2, "only {} came into rooms", rig.notes.filled);
-        // What follows comes as usual, and the end too.
+        // Bytes that follow arrive as usual, and so does the end.
         rig.notes.actions.push_back(Action::ResumeReading(client(0)));
         far.write_all(b"more").expect("room");
         drop(far);
@@ -1279,7 +1297,7 @@ mod tests {
         (0..3).for_each(|_| rig.turn());
         rig.driver.detain(client(0), &mut rig.notes);
         assert!(rig.driver.part_with(client(0)).is_none(), "the ring still has it");
-        // Whatever is resumed meanwhile.
+        // A resume in the meantime must not undo the detention.
         rig.notes.actions.push_back(Action::ResumeReading(client(0)));
         (0..3).for_each(|_| rig.turn());
         far.write_all(b"two").expect("a socket buffer");

@@ -1,4 +1,4 @@
-//! Threads with a glommio executor each, and what to say when the machine does not allow one.
+//! Threads that run one glommio executor each, and the messages for machines that do not allow `io_uring`.
 
 use std::future::Future;
 use std::io;
@@ -6,13 +6,15 @@ use std::io;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The data path has a ring of its own, so glommio's needs little memory and few entries.
+/// The memory of an executor's own `io_uring`. The data path has another ring, so this one needs little
+/// memory and few entries.
 const IO_MEMORY_BYTES: usize = 64 * 1024;
 const RING_ENTRIES: usize = 64;
-/// What glommio checks before it makes an executor.
+/// The least locked memory that glommio requires for an executor.
 const MEMLOCK_BYTES_MIN: u64 = 512 * 1024;
 
-/// Starts a thread with an executor that runs until the future is ready.
+/// Starts a thread (pinned to a CPU, if one is given) with an executor that runs until the task's future is
+/// ready.
 pub(super) fn spawn<F>(
     name: &str,
     cpu: Option<usize>,
@@ -29,7 +31,8 @@ where
         .map_err(|error| io::Error::other(format!("cannot start the executor '{name}': {error}")))
 }
 
-/// Raises what may be raised, and says exactly what to set where that is not enough.
+/// Raises the limits of locked memory and open files as far as allowed. Returns warnings, or an error, with
+/// the exact setting to change.
 pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
     let memlock = raise(Resource::Memlock, u64::MAX);
     if memlock < MEMLOCK_BYTES_MIN {
@@ -50,7 +53,8 @@ pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
     Ok(warnings)
 }
 
-/// Raises a soft limit towards `wanted`, as far as the hard one allows. What it is then.
+/// Raises a soft limit towards `wanted`, at most to the hard limit. Returns the soft limit in force
+/// afterwards.
 fn raise(resource: Resource, wanted: u64) -> u64 {
     let limits = getrlimit(resource);
     let allowed = limits.maximum.unwrap_or(u64::MAX).min(wanted);
@@ -61,7 +65,7 @@ fn raise(resource: Resource, wanted: u64) -> u64 {
     getrlimit(resource).current.unwrap_or(u64::MAX)
 }
 
-/// What to do about a kernel that gives no ring.
+/// Advice for an operator whose kernel refuses to create an `io_uring`, by the error.
 pub fn ring_advice(error: &io::Error) -> String {
     let advice = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {

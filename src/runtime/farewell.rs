@@ -1,6 +1,6 @@
-//! Ends of connections that cost nobody a reply: what is in a socket when weir drains is read first, and a socket is closed when the
-//! other side has ended it too. A kernel that closes a socket with bytes that nobody read, or gets more for it, resets the connection
-//! and forgets what it has yet to send.
+//! Closes connections so that no reply is lost: when weir drains, bytes in a client's socket are read first,
+//! and a socket is closed only after the peer has ended its side. A kernel that closes a socket with unread
+//! bytes, or receives more for it, resets the connection and drops replies that have not left yet.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,19 +11,21 @@ use rustix::net::RecvFlags;
 use crate::values::Timestamp;
 use crate::values::limits::{CLIENTS_LINGERING_MAX, DRAIN_BYTES_MAX};
 
-/// How often is looked whether the other side has ended.
+/// The interval at which departing sockets are looked at.
 pub(super) const LOOKED_AFTER: Duration = Duration::from_millis(5);
-/// A socket waits for that so long at most.
+/// The longest time that a socket waits for the peer to end its side.
 const LINGER: Duration = Duration::from_secs(1);
-/// What is read and dropped at once.
+/// The most bytes read and dropped from a socket at one look.
 const DROPPED_BYTES: usize = 16 * 1024;
 
-/// A client whose socket is read until nothing is left in it that was there when weir began to drain.
+/// A client that is read while weir drains, until its socket holds nothing more that was there when draining
+/// began.
 #[derive(Debug)]
 pub(super) struct LastWords {
-    /// Bytes that are still listened to.
+    /// Bytes that are still accepted from the client.
     left: usize,
-    /// The socket was found empty, but bytes of it may be on their way.
+    /// True if the last look found the socket empty. Bytes may be on their way through the ring then, so two
+    /// looks must agree.
     empty: bool,
 }
 
@@ -36,17 +38,19 @@ impl LastWords {
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// Has it all been heard? Asked once a turn, when what came in that turn has been handled.
+    /// Whether everything was read: the socket was empty at two looks in a row, or `DRAIN_BYTES_MAX` came in.
+    /// Called once per look, after the received bytes were handled.
     pub fn are_over(&mut self, socket: BorrowedFd<'_>) -> bool {
         let was_empty = std::mem::replace(&mut self.empty, unread(socket) == 0);
         self.left == 0 || (was_empty && self.empty)
     }
 }
 
-/// Sockets on which weir says no more, and that are closed as soon as the other side says so too.
+/// Sockets on which weir has ended its side, and that are closed as soon as the peer does so too, or after
+/// `LINGER`.
 #[derive(Debug)]
 pub(super) struct Lingering {
-    /// The oldest first.
+    /// Sockets and when each was added, the oldest first.
     sockets: VecDeque<(OwnedFd, Timestamp)>,
     most: usize,
 }
@@ -60,33 +64,34 @@ impl Lingering {
         self.sockets.is_empty()
     }
 
-    /// Nobody connects any more, so each client may have what it had.
+    /// Lifts the bound on the number of sockets, for draining: nobody connects any more.
     pub fn make_room_for_all(&mut self) {
         self.most = usize::MAX;
     }
 
-    /// For one more, the oldest is closed where there are many.
+    /// Ends the sending side of a socket and keeps it until the peer ends too. Where the bound is reached,
+    /// the oldest socket is closed.
     pub fn add(&mut self, socket: OwnedFd, now: Timestamp) {
         if self.sockets.len() >= self.most {
             self.sockets.pop_front();
         }
-        // Where it fails, there is no connection to end.
+        // A failed shutdown means that there is no connection to end.
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
         self.sockets.push_back((socket, now));
     }
 
-    /// Drops what the others still say, and closes those that have ended.
+    /// Reads and drops what peers still send, and closes sockets that have ended or have waited for `LINGER`.
     pub fn look(&mut self, now: Timestamp) {
         self.sockets.retain(|(socket, since)| now.since(*since) < LINGER && !has_ended(socket.as_fd()));
     }
 }
 
-/// Bytes in a socket that nobody has read.
+/// The number of received bytes in a socket that nobody has read.
 fn unread(socket: BorrowedFd<'_>) -> u64 {
     rustix::io::ioctl_fionread(socket).unwrap_or(0)
 }
 
-/// Reads some of what has come, and tells whether that was the end.
+/// Reads and drops some received bytes. True if the peer has ended the connection, or it failed.
 fn has_ended(socket: BorrowedFd<'_>) -> bool {
     match rustix::net::recv(socket, &mut [0_u8; DROPPED_BYTES], RecvFlags::DONTWAIT) {
         Ok((length, _)) => length == 0,

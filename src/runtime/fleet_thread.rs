@@ -1,5 +1,6 @@
-//! Asks the fleet's store, on a thread of its own: the control executor has shards to answer meanwhile. One round trip at a time,
-//! over a connection that is kept; whatever goes wrong, it is closed, and the next question makes another.
+//! Asks the fleet's store, on a thread of its own, so that the control executor can serve shards meanwhile.
+//! There is one round trip at a time, over a connection that is kept; after any error it is closed, and the
+//! next exchange opens another.
 
 use std::io;
 
@@ -16,7 +17,7 @@ use crate::protocol::reply;
 use crate::values::Timestamp;
 use crate::values::limits::FLEET_ANSWER_BYTES_MAX;
 
-/// What the thread works with.
+/// Everything that the fleet thread works with.
 pub(super) struct FleetThread {
     pub store: FleetStore,
     pub tls: Option<StoreTls>,
@@ -26,7 +27,7 @@ pub(super) struct FleetThread {
 }
 
 impl FleetThread {
-    /// Starts it. It ends with the control executor.
+    /// Starts the thread, which ends when the control executor drops its end of the channel.
     pub fn start(self) -> io::Result<()> {
         std::thread::Builder::new().name("weir-fleet".to_owned()).spawn(move || self.run()).map(|_| ())
     }
@@ -53,7 +54,8 @@ impl FleetThread {
         receive(connection, (exchange.replies, FLEET_ANSWER_BYTES_MAX), clock, deadline)
     }
 
-    /// The name is looked up each time: a store that moved has another address.
+    /// Connects to the fleet's store and signs in. The name is looked up each time, since a store that moved
+    /// has another address.
     fn connect(&self, deadline: Timestamp) -> io::Result<Line> {
         let FleetStore { server, credentials, .. } = &self.store;
         let mut problem = io::ErrorKind::NotFound.into();

@@ -1,5 +1,6 @@
-//! Asks replicas of a primary that is away whether they have taken over, each on a thread of its own that lasts as long as there
-//! is something to take over: what they say is known within a twentieth of a second, and rounds of all views need not hurry.
+//! Asks replicas of a primary that was lost whether they have taken over, each on a short-lived thread of its
+//! own. A failover is noticed within about 50 ms of the replica's promotion, so rounds of the whole topology
+//! need not hurry.
 
 use std::io;
 use std::sync::Arc;
@@ -18,25 +19,25 @@ use crate::routing::cluster::{Map, NodeKey};
 use crate::values::ServerAddress;
 use crate::values::limits::CLUSTER_NODES_MAX;
 
-/// How long a replica may take.
+/// The longest time that a replica may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 const STACK_BYTES: usize = 256 * 1024;
 const ANSWER_BYTES_MAX: usize = 4 * 1024;
 
-/// A replica is not looked at any more.
+/// The end of watching a replica: it took over, or there is nothing to take over any more.
 pub(super) struct News {
     heir: NodeKey,
     took_over: bool,
 }
 
-/// Those that are looked at.
+/// Replicas that are being watched, because the connection to their primary was lost.
 pub(super) struct Heirs {
     watched: Vec<NodeKey>,
     question: Arc<Question>,
     tls: Option<StoreTls>,
     clock: Clock,
     tell: Sender<News>,
-    /// What comes of it.
+    /// The channel on which the watching threads report.
     pub news: Receiver<News>,
 }
 
@@ -47,7 +48,7 @@ impl Heirs {
         Self { watched: Vec::new(), question, tls, clock, tell, news }
     }
 
-    /// A connection to a node was lost.
+    /// Begins to watch the replicas of a node to which a connection was lost.
     pub fn handle_lost(&mut self, lost: NodeKey, map: &Map) {
         for heir in to_watch(map, lost, &self.watched) {
             let Some(address) = map.node_of(heir).and_then(|node| node.addresses.first()).cloned() else {
@@ -59,7 +60,7 @@ impl Heirs {
         }
     }
 
-    /// The replica, if it has taken over.
+    /// Ends the watch of a replica, and returns the replica if it has taken over.
     pub fn handle_news(&mut self, news: &News) -> Option<NodeKey> {
         self.watched.retain(|heir| *heir != news.heir);
         news.took_over.then_some(news.heir)
@@ -71,14 +72,14 @@ impl Heirs {
         let watch = move || {
             let took_over =
                 found(&address).is_some_and(|spot| took_over(&spot, tls.as_ref(), &question, clock));
-            // As many as are watched have room.
+            // The channel has room for as many messages as replicas can be watched.
             let _ = tell.try_send(News { heir, took_over });
         };
         thread::Builder::new().name("weir-heir".to_owned()).stack_size(STACK_BYTES).spawn(watch).map(|_| ())
     }
 }
 
-/// Waits until it has, or until there is nothing to take over.
+/// Asks a replica for its role until it is a primary (true), or there is nothing to take over (false).
 fn took_over(spot: &Spot, tls: Option<&StoreTls>, question: &Question, clock: Clock) -> bool {
     let mut watch = Watch::new(clock.now().monotonic);
     let mut line: Option<Line> = None;

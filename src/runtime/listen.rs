@@ -1,5 +1,5 @@
-//! Listening sockets: one per shard and TCP address, so that the kernel spreads connections over the shards; and one for the admin
-//! port.
+//! Listening sockets: a socket per shard for each TCP address, so that the kernel spreads connections over
+//! the shards; and the admin port's.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,18 +10,19 @@ use std::time::Duration;
 use glommio::net::TcpListener;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-/// A client that says nothing for so long is asked whether it is still there, as Redis does: one that vanished must not hold its
-/// seat for the hours that the system waits.
+/// The idle time after which TCP asks whether a client is still there, as Redis does: a client that vanished
+/// must not hold its connection for the hours that the system's default waits.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(300);
-/// Connections that wait to be accepted.
+/// The listen backlog, in connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 4096;
-/// The kernel takes the rings of a process apart after it has ended, and the sockets that they accepted on listen until then: who
-/// starts weir again at once would find the address in use. So it is tried again for about a second.
+/// The most attempts to bind an address, about a second in all. The kernel releases a process's rings after
+/// its exit, and the listening sockets in them stay open until then, so a weir that is restarted at once
+/// would find the address in use.
 const TRIES: u32 = 50;
 const TRIES_APART: Duration = Duration::from_millis(20);
 
-/// What another process has listened with goes on, however many sockets those are: what waits in their queues was promised to be
-/// served. Where there are fewer than shards, the others have new ones.
+/// Listening sockets for all shards after a takeover: every socket of the previous process, since clients in
+/// the backlogs must be served, and new ones if there are fewer than shards.
 pub(super) fn tcp_after(
     inherited: Vec<OwnedFd>,
     address: SocketAddr,
@@ -36,17 +37,18 @@ pub(super) fn tcp_after(
     Ok((sockets, bound))
 }
 
-/// One listening socket per shard, and the address they really have (the port may have been left to the system).
+/// Opens one listening socket per shard. Returns also their address, with the real port if port 0 was asked
+/// for. Fails if another process listens there.
 pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd>, SocketAddr)> {
-    // Without this, a second weir on the same port would silently share its connections with the first.
+    // Without this probe, a second weir on the same port would silently share connections with the first.
     let (probe, bound) = alone(address, 1)?;
     drop(probe);
     let sockets = (0..shards).map(|_| listening(bound)).collect::<io::Result<Vec<_>>>()?;
     Ok((sockets, bound))
 }
 
-/// The only listening socket there, and its address. What is left of connections of a process that is gone (`TIME_WAIT`) is no
-/// hindrance; somebody who listens is.
+/// Opens a listening socket that shares its address with nobody, and returns its address. Remains of
+/// connections of an earlier process (`TIME_WAIT`) do not hinder it; a process that listens there does.
 pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     for _ in 0..TRIES {
         match bind_alone(address, backlog) {
@@ -59,7 +61,8 @@ pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, S
 
 fn bind_alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // Accepted sockets inherit it, and so does what is left of them: else the next process could not bind.
+    // Accepted sockets inherit SO_REUSEADDR; without it, their remains (`TIME_WAIT`) would keep the next
+    // process from binding.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     let bound = socket.local_addr()?.as_socket().unwrap_or(address);
@@ -67,13 +70,13 @@ fn bind_alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketA
     Ok((socket.into(), bound))
 }
 
-/// A socket that listens already, and its address.
+/// A socket that listens already (inherited from another process), and its address.
 pub(super) fn bound(socket: OwnedFd, address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let bound = SockRef::from(&socket).local_addr()?.as_socket().unwrap_or(address);
     Ok((socket, bound))
 }
 
-/// The same socket, for tasks of the executor that asks.
+/// Wraps a listening socket for tasks of the calling thread's executor.
 #[expect(
     unsafe_code,
     reason = "glommio takes a socket by its bare descriptor, or binds it without SO_REUSEADDR"
@@ -87,7 +90,7 @@ fn listening(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    // Accepted sockets inherit these.
+    // Accepted sockets inherit these options.
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_TIME))?;
     socket.bind(&address.into())?;
@@ -95,7 +98,8 @@ fn listening(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// One listening socket, shared by all shards. A left-over socket file of a process that is gone is replaced.
+/// Opens a Unix listening socket that all shards share. A socket file that nobody listens on any more is
+/// replaced.
 pub(super) fn unix(path: &Path, shards: usize) -> io::Result<Vec<OwnedFd>> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -111,7 +115,7 @@ pub(super) fn unix(path: &Path, shards: usize) -> io::Result<Vec<OwnedFd>> {
     for_each_of(socket.into(), shards)
 }
 
-/// A listening socket that all shards share.
+/// Duplicates a listening socket, so that each shard has a descriptor of it.
 pub(super) fn for_each_of(first: OwnedFd, shards: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = (1..shards).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
     sockets.push(first);
@@ -143,7 +147,7 @@ mod tests {
         assert_eq!(alone(bound, 8).expect_err("one listens").kind(), io::ErrorKind::AddrInUse);
         let listener = TcpListener::from(socket);
         let mut client = TcpStream::connect(bound).expect("it listens");
-        // Who closes first keeps the connection in mind.
+        // The end that closes first keeps the connection in TIME_WAIT.
         drop(listener.accept().expect("one has come"));
         assert_eq!(client.read(&mut [0]).expect("the end"), 0);
         drop((client, listener));

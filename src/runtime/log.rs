@@ -1,5 +1,5 @@
-//! What people read: one line on standard error per event that matters. Nothing on the request path is logged, and whatever others can
-//! make happen again and again is told a few times, and then how often it happened.
+//! The log: a line on standard error per event that matters. Nothing on the request path is logged, and of
+//! events that others can repeat at will only a few are written per 10 s; the rest is counted.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -8,41 +8,41 @@ use crate::control::Journal;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// A line is cut behind so many characters: a path or an error may be longer.
+/// The most characters of a line; what is longer (a path, an error) is cut.
 const LINE_CHARS_MAX: usize = 2_000;
-/// Lines of one kind within a stretch of time; more are counted.
+/// The most lines of one kind within `STRETCH`; further ones are counted.
 const LINES_MAX: u32 = 5;
 const STRETCH: Duration = Duration::from_secs(10);
 
-/// Writes a line. A standard error that is closed is no reason to stop.
+/// Writes a line to standard error. A standard error that is closed does not stop weir.
 pub(super) fn line(text: &str) {
     let _ = writeln!(std::io::stderr(), "weir: {}", shown(text));
 }
 
-/// What others can make happen as often as they like.
+/// The kind of an event that is logged; lines are limited per kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Told to reload.
+    /// An order to reload was received.
     Reload,
     /// Quotas were put in force.
     Quotas,
-    /// Quotas, or a token, were refused.
+    /// Quotas, or an admin token, were refused.
     Refused,
-    /// A token was read.
+    /// An admin token was read.
     Token,
-    /// There is another map of the cluster.
+    /// The map of the cluster changed.
     Cluster,
-    /// The name of a store leads elsewhere.
+    /// The name of a store has another address.
     Moved,
-    /// A core holds back more, or less, of what matters little.
+    /// A core's treatment of a backend changed: the shedding level, or an ejection or its end.
     Level,
-    /// The fleet's store came or went, or hosts did.
+    /// The fleet's store, or a host of the fleet, appeared or disappeared.
     Fleet,
     /// A key became hot, or is hot no more.
     HotKey,
-    /// Another process takes over, or this one does.
+    /// Another process takes over from this one, or this one from another.
     Takeover,
-    /// Certificates, or handshakes.
+    /// Certificates were read, or handshakes failed.
     Tls,
     /// The process starts or ends.
     Life,
@@ -51,7 +51,7 @@ pub(super) enum Kind {
 const KINDS: usize = Kind::Life as usize + 1;
 
 impl Kind {
-    /// The word for what it is about.
+    /// The word under which the journal lists events of this kind.
     const fn about(self) -> &'static str {
         match self {
             Self::Reload | Self::Quotas | Self::Refused => "quotas",
@@ -74,11 +74,11 @@ struct Stretch {
     left_out: u64,
 }
 
-/// Tells of such events with measure.
+/// The limiter of log lines: it counts lines of each kind within `STRETCH`.
 #[derive(Debug, Default)]
 pub(super) struct Log([Stretch; KINDS]);
 
-/// A line with what it is to say of those that were left out before it.
+/// Appends to a line how many lines were left out before it, if there were any.
 fn with_left_out(text: &str, left_out: u64) -> String {
     match left_out {
         0 => shown(text),
@@ -87,7 +87,8 @@ fn with_left_out(text: &str, left_out: u64) -> String {
 }
 
 impl Log {
-    /// Writes a line, unless there were many of its kind of late. The next one that is written says how many were not.
+    /// Writes a line to standard error and the journal, unless `LINES_MAX` of its kind were written within
+    /// `STRETCH`; then it is counted, and the next line says how many were left out.
     pub fn say(&mut self, kind: Kind, text: &str, journal: &mut Journal, now: Now) {
         if let Some(left_out) = self.admit(kind, now.monotonic) {
             let text = with_left_out(text, left_out);
@@ -96,14 +97,15 @@ impl Log {
         }
     }
 
-    /// The same for what may have names of keys in it: only those read it who look at the admin port.
+    /// Writes a line to the journal only, limited as by [`Log::say`]: it may name keys, which only readers of
+    /// the admin port may see.
     pub fn note(&mut self, kind: Kind, text: &str, journal: &mut Journal, now: Now) {
         if let Some(left_out) = self.admit(kind, now.monotonic) {
             journal.write(kind.about(), &with_left_out(text, left_out), now.unix_ms);
         }
     }
 
-    /// May a line be written? Then how many were left out before it.
+    /// Decides whether a line of a kind may be written. If so, returns how many were left out before it.
     fn admit(&mut self, kind: Kind, now: Timestamp) -> Option<u64> {
         let stretch = &mut self.0[kind as usize];
         if stretch.started.is_none_or(|started| now.since(started) >= STRETCH) {
@@ -119,7 +121,8 @@ impl Log {
     }
 }
 
-/// Names and errors may hold anything: what would end the line, or move a terminal's cursor, is written out.
+/// Makes a text fit for one line: escapes control characters, which could end the line or move a terminal's
+/// cursor, and cuts it at `LINE_CHARS_MAX`.
 fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(LINE_CHARS_MAX));
     for (count, character) in text.chars().enumerate() {

@@ -1,4 +1,5 @@
-//! Shard to shard: a ring of batches for each ordered pair, and a doorbell for those who sleep.
+//! Messages between shards: a ring of batches for each ordered pair of shards, and a doorbell for shards that
+//! sleep.
 //!
 //! ```text
 //!   shard i ── batches ──> shard j        one single-producer ring per pair, nothing shared but its ends
@@ -16,21 +17,23 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use crate::shard::Batch;
 use crate::values::{ShardId, Timestamp};
 
-/// Batches from one shard to another that may be on their way; beyond that they gather on the sender's side.
+/// The capacity of a ring between two shards, in batches; further messages gather on the sender's side.
 const BATCHES_UNDER_WAY: usize = 64;
 
-/// Batches gather for no longer than this while there is other work.
+/// The longest time that messages gather before they leave, while there is other work.
 const GATHERING_MAX: Duration = Duration::from_micros(30);
 
-/// When batches leave. A core that still finds work in every turn will have more for the same peers in the next one, so what it has
-/// for them waits until nothing more is coming: fewer and larger batches, and fewer wake-ups. Its own sends go first.
+/// Decides when batches for other shards leave. A core that finds work in every turn will have more for the
+/// same peers in the next turn, so batches wait until a turn finds none or `GATHERING_MAX` has passed: fewer
+/// and larger batches, and fewer wake-ups.
 #[derive(Debug, Default)]
 pub(super) struct Departure {
     gathering_since: Option<Timestamp>,
 }
 
 impl Departure {
-    /// Do batches leave in this turn, which found so much to do? One that found nothing always lets them go, so nobody sleeps on them.
+    /// Whether batches leave in this turn. `work` is how much the turn found to do: after a turn that found
+    /// nothing they always leave, so that no message waits while the core sleeps.
     pub fn is_due(&mut self, work: usize, now: Timestamp) -> bool {
         let since = *self.gathering_since.get_or_insert(now);
         let is_due = work == 0 || now.since(since) >= GATHERING_MAX;
@@ -41,30 +44,31 @@ impl Departure {
     }
 }
 
-/// What all shards know of one.
+/// The state of a shard that all other shards can see.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Peer {
-    /// It sleeps, or is about to, and must be woken.
+    /// True while the shard sleeps, or is about to, and must be woken.
     parked: AtomicBool,
-    /// Of its ring: open until the last shard is over, so that whoever rings never rings at another's.
+    /// A descriptor of the shard's ring, for wake-ups. It stays open until the last shard ends, so that a
+    /// wake-up never goes to another ring with the same number.
     doorbell: OnceLock<OwnedFd>,
 }
 
-/// One shard's ends of the mesh.
+/// A shard's ends of all rings between shards.
 pub(super) struct Mesh {
     own: usize,
     peers: Arc<[Peer]>,
     outbound: Vec<Option<Producer<Box<Batch>>>>,
     inbound: Vec<Option<Consumer<Box<Batch>>>>,
-    /// Batches that found the ring full.
+    /// Batches that found their ring full, by destination.
     waiting: Vec<Option<Box<Batch>>>,
     blocked_since: Option<Timestamp>,
-    /// Peers that were given something in this turn.
+    /// Peers whose rings have received a batch in this turn.
     given: Vec<usize>,
 }
 
-/// The ends for every shard.
+/// Makes the rings between all pairs of shards, and returns each shard's ends.
 pub(super) fn weave(shards: usize) -> Vec<Mesh> {
     let peers: Arc<[Peer]> = std::iter::repeat_with(Peer::default).take(shards).collect();
     let mut meshes: Vec<Mesh> = (0..shards)
@@ -89,17 +93,18 @@ pub(super) fn weave(shards: usize) -> Vec<Mesh> {
 }
 
 impl Mesh {
-    /// Tells the others how to wake this shard.
+    /// Publishes the descriptor by which others wake this shard.
     pub fn announce(&self, doorbell: OwnedFd) {
         self.peers[self.own].doorbell.set(doorbell).expect("a shard announces itself once");
     }
 
-    /// The next batch from any other shard.
+    /// Returns the next batch from any other shard, if there is any.
     pub fn receive(&mut self) -> Option<Box<Batch>> {
         self.inbound.iter_mut().flatten().find_map(|consumer| consumer.pop().ok())
     }
 
-    /// Hands a batch over. At most one per destination and turn.
+    /// Sends a batch to another shard; it waits here if the ring is full. At most one batch per destination
+    /// and turn.
     pub fn send(&mut self, to: ShardId, batch: Box<Batch>) {
         let to = usize::from(to.0);
         debug_assert!(self.waiting[to].is_none(), "the caller asks `may_send` first");
@@ -107,7 +112,8 @@ impl Mesh {
         self.push_waiting(to);
     }
 
-    /// Gives what found no room another try. If a destination has no room for more: how long that has been so.
+    /// Tries again to send batches that found a full ring. If one still does, returns for how long there has
+    /// been such a batch.
     pub fn push_again(&mut self, now: Timestamp) -> Option<Duration> {
         let mut blocked = false;
         for to in 0..self.waiting.len() {
@@ -130,20 +136,21 @@ impl Mesh {
             Ok(()) => self.given.push(to),
             Err(rtrb::PushError::Full(batch)) => {
                 self.waiting[to] = Some(batch);
-                // It may sleep on a full ring if its wake-up was lost between two checks: ring again.
+                // The peer may sleep in spite of a full ring, if its wake-up was lost between two checks:
+                // ring again.
                 self.given.push(to);
             }
         }
     }
 
-    /// A peer that was to be woken was not: it is among the next `sleepers`.
+    /// Notes that the kernel failed to wake a peer, so that it is among the next [`Mesh::sleepers`].
     pub fn ring_again(&mut self, peer: usize) {
-        // One that is awake by now only looks around once more.
+        // A peer that is awake by now only looks at its rings once more.
         self.peers[peer].parked.store(true, Ordering::Relaxed);
         self.given.push(peer);
     }
 
-    /// Those that were given something and sleep, with their doorbells. Each is named once per sleep.
+    /// Peers that were sent something and sleep, with their doorbells. Each is returned once per sleep.
     pub fn sleepers(&mut self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         // Pairs with the fence in `park`: either the sleeper sees the batch, or its flag is seen here.
         if !self.given.is_empty() {
@@ -157,7 +164,7 @@ impl Mesh {
         })
     }
 
-    /// Says that this shard is about to sleep. False if it must not: something has come in.
+    /// Announces that this shard is about to sleep. False if it must not, since a batch has come in.
     pub fn park(&mut self) -> bool {
         self.peers[self.own].parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -168,7 +175,7 @@ impl Mesh {
         empty
     }
 
-    /// Says that this shard is awake.
+    /// Announces that this shard is awake.
     pub fn unpark(&mut self) {
         self.peers[self.own].parked.store(false, Ordering::Relaxed);
     }

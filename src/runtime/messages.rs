@@ -1,28 +1,29 @@
-//! What the control executor and the shards say to each other, over channels, and how each wakes the other.
+//! Messages between the control executor, the shards and the other threads, over channels, and how each wakes
+//! the other.
 //!
 //! The channels have no bound of their own, because what goes through them has:
 //!
-//! | letters | at most |
+//! | messages | at most |
 //! |---|---|
 //! | `Spent`, `Grants` | one per shard and period, and one for each that a request waits for; each `Spent` is answered once |
 //! | `Ask`, `Answer` | `QUESTIONS_UNDER_WAY_MAX` per shard |
-//! | `Report`, `Clients` | one per shard: there is one round of each at a time |
+//! | `Report`, `Clients` | one per shard: at most one round of each is in progress |
 //! | `Explain`, `Explained` | two per connection to the admin port |
-//! | `Quotas`, `Token`, `Check` | one per file that changed, or was posted: those bodies have a common bound |
-//! | `Reload` | one that is carried out, and one behind it: those that came meanwhile are one |
-//! | `Slots` | one per map: maps are a second apart, or differ by a slot that a node refused, or somebody asked for certainty |
-//! | `SlotsConfirmed` | one per round of all primaries: four fifths of the time there is none |
-//! | `Replicas` | one per shard and second, and one to control |
-//! | `Map`, `Wanted` | one per map, and one per file of quotas |
+//! | `Quotas`, `Token`, `Check` | one per file that changed or was posted; the bodies in memory have a common bound |
+//! | `Reload` | one in progress, and one behind it that stands for all later ones |
+//! | `Slots` | one per map: maps are a second apart, or differ by a slot that a node refused, or someone asked to confirm one |
+//! | `SlotsConfirmed` | one per round of all primaries; there is none four fifths of the time |
+//! | `Replicas` | one per shard and second, and one per second to the control executor |
+//! | `Map`, `Wanted` | one per map, and one per version of the quotas |
 //! | `SecureClient` | `TLS_IN_TRANSIT_MAX` over all shards |
-//! | `Withdrawn` | one for each time that certificates are read again, and one per handshake that was under way then |
+//! | `Withdrawn` | one for each time that certificates are read again, and one per handshake in progress then |
 //! | `Said` | one for each time that certificates are read again, as many as `Withdrawn`, and one a minute |
-//! | `Line` | one per shard, backend and second: a level lasts that long at least |
-//! | `ToFleet`, `Fleet` | one per period, and one before it that is not taken yet |
+//! | `Line` | one per shard, backend and second, since a shedding level lasts at least that long |
+//! | `ToFleet`, `Fleet` | one per period, and one before it that was not taken yet |
 //! | `Drain`, `HandOver`, `Listen`, `Stop`, `Drained`, `Deaf` | one per shard |
-//! | `Moved` | one per client, once, and on to the thread that sends it |
-//! | `Adopt` | one per client of the process before |
-//! | `Takeover`, `ToTakeover` | one per attempt of a successor: the next is refused meanwhile |
+//! | `Moved` | one per client to the control executor, and one more to the takeover thread |
+//! | `Adopt` | one per client of the previous process |
+//! | `Takeover`, `ToTakeover` | one per attempt of a successor; the next is refused meanwhile |
 
 use std::fs::File;
 use std::io;
@@ -44,125 +45,128 @@ use crate::store::EngineStatistics;
 use crate::values::allowance::Report;
 use crate::values::{BackendId, Grant, ShardId, StoreVersion, Timestamp};
 
-/// From the control executor to a shard.
+/// A message from the control executor, or another thread, to a shard.
 #[derive(Debug)]
 pub(super) enum ToShard {
-    /// Other quotas are in force.
+    /// New quotas are in force.
     Quotas(Arc<Quotas>),
-    /// What the pools of quotas can give.
+    /// Amounts that the pools of quotas grant to this core.
     Grants(Vec<Grant>),
-    /// Clients are told another version.
+    /// The Redis version that clients are told changed.
     StoreVersion(StoreVersion),
-    /// The name of a store leads elsewhere.
+    /// The name of a store has another address.
     StoreMoved(BackendId),
-    /// Who owns which slot of a cluster.
+    /// A new map of the cluster: which node owns which slot.
     Slots(Arc<Map>),
-    /// All primaries of the cluster were asked from then on, and the map is what they say.
+    /// The map was confirmed: all primaries were asked at or after this time, and agree with it.
     SlotsConfirmed(Timestamp),
-    /// How far its replicas are behind.
+    /// The replication lag of the cluster's replicas.
     Replicas(Arc<[ReplicaState]>),
-    /// A client that has shaken hands.
+    /// A client whose TLS handshake is done, to be served by this shard.
     SecureClient(Box<SecureClient>),
-    /// Certificates that clients have shown would be refused by now.
+    /// Clients whose certificates would not be accepted any more are to be closed.
     Withdrawn,
-    /// Say what you have counted.
+    /// A request for the shard's counters, answered with `ToControl::Report`.
     Report,
-    /// A client of any shard wants something of all clients.
+    /// A request for something about all clients (CLIENT LIST, say), answered with `ToControl::Clients`.
     Clients(Arc<ClientsAsked>),
-    /// The reply to a question.
+    /// The reply to a client's question that the control executor answered.
     Answer(ReplyTo, Vec<u8>),
-    /// What would be decided of a command. The ticket comes back with the answer.
+    /// A request to explain what would be decided for a command. The ticket comes back with the answer.
     Explain { query: Arc<ExplainQuery>, ticket: u64 },
-    /// Stop accepting, finish, close, and say when you are done.
+    /// An order to drain: stop accepting, answer what was taken on, close clients, and report
+    /// `ToControl::Drained`.
     Drain,
-    /// Stop accepting, let clients go on in another process as soon as nothing of them is under way, and say when all have.
+    /// An order to hand over: stop accepting, pass each client to the successor process once nothing of it is
+    /// under way, and report when all are gone.
     HandOver,
-    /// Accept clients: the process before does no more.
+    /// An order to accept clients: the previous process has stopped.
     Listen,
-    /// A client that comes from another process.
+    /// A client handed over by the previous process, to be served by this shard.
     Adopt(Box<Moved>),
-    /// The time for draining is over.
+    /// An order to stop at once: the time for draining is over.
     Stop,
 }
 
-/// A client between two processes.
+/// A client's socket and session on the way between two processes.
 #[derive(Debug)]
 pub(super) struct Moved {
     pub socket: OwnedFd,
     pub session: Session,
 }
 
-/// How it goes with another process that takes over from this one, or with one that this one takes over from.
+/// An event in a takeover, on either side of it.
 #[derive(Debug)]
 pub(super) enum Takeover {
-    /// Something to tell.
+    /// A line about the takeover for the log.
     Line(String),
-    /// It serves: this one hands its clients over and ends.
+    /// The successor serves: this process hands its clients over and ends.
     Ready { pid: i32, version: String },
-    /// The process before accepts no more.
+    /// The previous process accepts no more, so this one begins.
     Listen,
-    /// All clients were handed over.
+    /// All clients were handed over to the successor.
     Done { clients: u64 },
 }
 
-/// From the control executor to the thread that talks with another process.
+/// A message from the control executor to the thread that talks with another process in a takeover.
 #[derive(Debug)]
 pub(super) enum ToTakeover {
-    /// Nobody accepts here any more.
+    /// All shards have stopped accepting.
     Deaf,
-    /// A client that goes on there.
+    /// A client to hand over to the successor.
     Moved(Box<Moved>),
-    /// There are no more of them.
+    /// The last client was sent to the successor.
     AllMoved,
-    /// This process ends by itself: nobody takes over any more.
+    /// This process ends by itself (it was told to stop), so the takeover is withdrawn.
     Withdraw,
 }
 
-/// From a shard to the control executor.
+/// A message from a shard, or another thread, to the control executor.
 #[derive(Debug)]
 pub(super) enum ToControl {
-    /// From the thread that talks with another process.
+    /// An event in a takeover, from the thread that talks with the other process.
     Takeover(Takeover),
-    /// A shard accepts no more, as it was told.
+    /// A shard has stopped accepting, as it was told.
     Deaf,
-    /// A client that goes on there.
+    /// A client to hand over to the successor process.
     Moved(Box<Moved>),
     Report(ShardId, Box<ShardReport>),
     Engine(EngineStatistics),
     Ask(ReplyTo, Question),
-    /// What a shard has to say about its clients.
+    /// A shard's answer to a question about all clients.
     Clients(ShardId, ClientsTold),
-    /// What would be decided of a command, or why that cannot be said.
+    /// The explanation of a command by a shard, or why there is none.
     Explained {
         ticket: u64,
         told: Result<Explained, String>,
     },
-    /// What was spent of quotas, and by whom.
+    /// A shard's report of what it spent of quotas, and on whose behalf.
     Spent(Report),
-    /// Something that whoever looks after weir should read.
+    /// A line for the log about a backend: its shedding level changed, or it, or a replica, was ejected or is
+    /// used again.
     Line(String),
-    /// The same from a thread beside them, and what it is about.
+    /// A line for the log from another thread, and its kind.
     Said(log::Kind, String),
-    /// No client is left, after `Drain`.
+    /// A shard has no client left, after `Drain` or `HandOver`.
     Drained(ShardId),
     Signal(Signal),
-    /// The pause before the next round of figures is over.
+    /// The pause before the next round of counters is over.
     RoundDue,
     Quotas(Box<QuotasRead>),
-    /// The lowest version among the stores is another.
+    /// The lowest Redis version among the stores changed.
     StoreVersion(StoreVersion),
-    /// The name of a store leads elsewhere, in words.
+    /// The name of a store has another address, in words.
     StoreMoved(String),
-    /// There is another map of the cluster, and why.
+    /// A new map of the cluster, and the reason for it.
     Slots(Arc<Map>, String),
-    /// How far replicas of the cluster are behind.
+    /// The replication lag of the cluster's replicas.
     Replicas(Arc<[ReplicaState]>),
-    /// What the fleet's store said, or why it said nothing.
+    /// The answer of the fleet's store, or why there is none.
     Fleet {
         number: u64,
         answer: Result<Vec<u8>, String>,
     },
-    /// The file of the admin token was read again.
+    /// The admin token was read from its file again, or could not be.
     Token(Result<AdminToken, String>),
 }
 
@@ -170,30 +174,31 @@ pub(super) enum ToControl {
 #[derive(Debug)]
 pub(super) struct QuotasRead {
     pub source: QuotaSource,
-    /// Of the request that brought them.
+    /// The ticket of the HTTP request that posted them; none if they come from the file.
     pub ticket: Option<u64>,
     pub result: Result<Quotas, QuotaError>,
 }
 
-/// From the control executor to the thread that reads quotas.
+/// A message from the control executor to the thread that reads quotas.
 #[derive(Debug)]
 pub(super) enum ToQuotas {
-    /// Read the quota file, whether it changed or not.
+    /// An order to read the quota file, whether it changed or not.
     Reload,
-    /// Check what came over HTTP.
+    /// An order to check quotas that were posted over HTTP.
     Check { body: Vec<u8>, ticket: u64 },
 }
 
-/// From the control executor to the thread that asks replicas how far they are.
+/// A message from the control executor to the thread that asks replicas for their replication lag.
 #[derive(Debug)]
 pub(super) enum ToReplicas {
-    /// There is another map.
+    /// The cluster has a new map.
     Map(Arc<Map>),
-    /// Whether there are tenants whose reads they may answer.
+    /// Whether any tenant reads from replicas; if not, replicas are not asked.
     Wanted(bool),
 }
 
-/// From the control executor to the thread that asks the fleet's store: one question, and when its answer is of no use any more.
+/// A message from the control executor to the thread that asks the fleet's store: an exchange, and the time
+/// after which its answer is of no use.
 #[derive(Debug)]
 pub(super) struct ToFleet {
     pub exchange: Exchange,
@@ -206,7 +211,7 @@ pub(super) enum Signal {
     Reload,
 }
 
-/// A channel together with a bell that wakes whoever reads it.
+/// The sending end of a channel, with a bell that wakes its reader.
 pub(super) struct Mailbox<Message> {
     sender: Sender<Message>,
     bell: Arc<File>,
@@ -219,15 +224,16 @@ impl<Message> Clone for Mailbox<Message> {
 }
 
 impl<Message> Mailbox<Message> {
-    /// A mailbox for an executor that sleeps on an eventfd: with the receiver of its letters.
+    /// Makes a mailbox for an executor that sleeps on an eventfd. Returns also the receiver and the eventfd.
     pub fn for_executor() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
         let handle = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         let bell = handle.try_clone()?;
         Ok(Self::with(bell, handle))
     }
 
-    /// A mailbox for a ring that receives from a socket. Not from an eventfd: the kernel does not reliably pass a signal
-    /// of one eventfd on to another, which the ring signals in turn to wake its executor.
+    /// Makes a mailbox for a ring that receives from a socket. It is not an eventfd, because the kernel does
+    /// not reliably pass a signal of one eventfd on to another, which the ring signals in turn to wake its
+    /// executor.
     pub fn for_ring() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
         let (bell, handle) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -239,11 +245,11 @@ impl<Message> Mailbox<Message> {
         (Self { sender, bell: Arc::new(File::from(bell)) }, receiver, handle)
     }
 
-    /// Puts a message into the channel and wakes the reader. Lost only if the reader is gone.
+    /// Sends a message and wakes the reader. The message is lost only if the reader is gone.
     pub fn post(&self, message: Message) {
         if self.sender.send(message).is_ok() {
-            // It can only fail when so much was written that the reader is about to wake anyway. Eight bytes are what an
-            // eventfd takes.
+            // The write fails only when so much was written that the reader is about to wake anyway. Eight
+            // bytes are what an eventfd takes.
             let _ = (&*self.bell).write(&1_u64.to_ne_bytes());
         }
     }

@@ -4,17 +4,17 @@
 //!  main ── starts, then waits ──┐
 //!  weir-0 .. weir-N   one pinned glommio executor per shard: ring.rs, driver.rs, farewell.rs, mesh.rs, shard_thread.rs
 //!  weir-storage       the embedded engine, where it is the store: storage_thread.rs
-//!  weir-control       figures, reload, drain, admin port: control_thread.rs, admin.rs
+//!  weir-control       counters, quotas in force, drain, admin port: control_thread.rs, admin.rs
 //!  weir-quotas        reads and checks quotas, watches the quota file: quotas_thread.rs, watch.rs
 //!  weir-versions      asks stores for their versions, once a minute: versions_thread.rs
 //!  weir-names         looks the names of stores up again: names_thread.rs
-//!  weir-topology      asks nodes of a cluster who owns which slot: topology_thread.rs
-//!  weir-heir          asks a replica of a primary that is away whether it has taken over: heirs.rs
+//!  weir-topology      asks nodes of a cluster which node owns which slot: topology_thread.rs
+//!  weir-heir          asks a replica of a lost primary whether it has taken over: heirs.rs
 //!  weir-replicas      asks nodes of a cluster how far its replicas are behind: replicas_thread.rs
-//!  weir-tls           takes clients in that speak TLS, and shakes hands with them: tls/
+//!  weir-tls           accepts clients that speak TLS, and does their handshakes: tls/
 //!  weir-certs         reads certificates again when their files change: tls/
-//!  weir-signals       turns signals into letters to control
-//!  weir-takeover      waits for a process that takes over, or takes its clients: takeover/
+//!  weir-signals       turns signals into messages to weir-control
+//!  weir-takeover      hands over to a successor process, and receives a predecessor's clients: takeover/
 //! ```
 //!
 //! Tools are processes of their own: `weir-storage` serves as the embedded engine does (`run_storage`), and threads of `weir-load` open

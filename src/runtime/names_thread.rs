@@ -1,6 +1,7 @@
-//! Looks the names of stores up again, on a thread of its own: who has another address by then is connected to there.
+//! Looks up the names of stores again, on a thread of its own; connections opened after a change go to the
+//! new address.
 //!
-//! A name may have several addresses. The one in use stays in use for as long as it is among them.
+//! A name may have several addresses. The address in use stays in use as long as it is among them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use super::connect::{Place, Spot, addresses_of, put, spot_of};
 use super::messages::{Mailbox, ToControl, ToShard};
 use crate::values::{BackendId, ServerAddress};
 
-/// A store that has a name.
+/// A store that is given by a name rather than an address.
 struct Named {
     backend: BackendId,
     address: ServerAddress,
@@ -19,14 +20,15 @@ struct Named {
     used: Option<SocketAddr>,
 }
 
-/// All stores that have one.
+/// The thread's state: every store that is given by a name, and the interval between look-ups.
 pub(super) struct NamesThread {
     stores: Vec<Named>,
     interval: Duration,
 }
 
 impl NamesThread {
-    /// Stores with their places, in order. Who is given by an address has it for ever.
+    /// Selects the stores that are given by a name. `stores` has all of them in order of backend number; an
+    /// address never changes.
     pub fn new<'a>(
         stores: impl Iterator<Item = (&'a ServerAddress, Option<Place>)>,
         interval: Duration,
@@ -40,7 +42,7 @@ impl NamesThread {
         Self { stores: stores.collect(), interval }
     }
 
-    /// Goes on looking. The thread ends with the process.
+    /// Starts the thread, unless no store has a name or the interval is zero. It ends with the process.
     pub fn start(self, shards: Vec<Mailbox<ToShard>>, control: Mailbox<ToControl>) -> io::Result<()> {
         if self.stores.is_empty() || self.interval.is_zero() {
             return Ok(());
@@ -61,11 +63,11 @@ impl NamesThread {
         }
     }
 
-    /// Who has moved, and how people are told.
+    /// Looks all names up. Returns the stores whose address changed, with a line for the log each.
     fn look(&mut self, lookup: impl Fn(&ServerAddress) -> Vec<SocketAddr>) -> Vec<(BackendId, String)> {
         let mut moved = Vec::new();
         for store in &mut self.stores {
-            // A name that cannot be looked up now is no reason to leave who answers.
+            // A name that cannot be looked up now is no reason to leave a store that answers.
             let found = lookup(&store.address);
             let is_there = store.used.is_some_and(|used| found.contains(&used));
             let Some(first) = found.first().filter(|_| !is_there) else { continue };

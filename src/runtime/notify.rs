@@ -1,5 +1,5 @@
-//! Tells a service manager (systemd, `Type=notify`) that weir serves, that it is about to end, and that it lives: a datagram each, to the
-//! socket that the environment names. Without one nobody is told.
+//! Tells a service manager (systemd, `Type=notify`) that weir serves, is about to end, or is alive: a
+//! datagram each, to the socket named in the environment. Without that, nothing is sent.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::takeover::Manager;
 
-/// Who is told, if anybody.
+/// The connection to a service manager, if there is one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notify {
     manager: Option<Arc<(UnixDatagram, SocketAddr)>>,
@@ -19,7 +19,8 @@ pub(super) struct Notify {
 }
 
 impl Notify {
-    /// Who is told how a process with these settings goes. The error says what is wrong with them.
+    /// Opens the notification socket that these settings name, if any. The error says what is wrong with
+    /// them.
     pub fn of(manager: &Manager) -> Result<Self, String> {
         let Some(name) = &manager.socket else { return Ok(Self::default()) };
         let socket = address(OsStr::new(name)).map_err(|error| format!("NOTIFY_SOCKET: {error}"))?;
@@ -27,41 +28,43 @@ impl Notify {
         Ok(Self { manager: Some(Arc::new(socket)), watchdog })
     }
 
-    /// Weir serves.
+    /// Tells the service manager that weir serves.
     pub fn ready(&self) {
         self.tell("READY=1");
     }
 
-    /// Another process is the service from now on.
+    /// Tells the service manager that another process is the service from now on.
     pub fn main_process(&self, pid: i32) {
         self.tell(&format!("MAINPID={pid}"));
     }
 
-    /// No new clients are taken on.
+    /// Tells the service manager that weir is about to end.
     pub fn stopping(&self) {
         self.tell("STOPPING=1");
     }
 
-    /// All shards answer.
+    /// Tells the service manager's watchdog that all shards answer.
     pub fn alive(&self) {
         self.tell("WATCHDOG=1");
     }
 
-    /// How often that is to be said: three times within the time that the manager waits.
+    /// The interval between [`Notify::alive`] messages: a third of the watchdog's timeout. None if there is
+    /// no watchdog.
     pub fn period(&self) -> Option<Duration> {
         self.watchdog.map(|within| within / 3)
     }
 
     fn tell(&self, word: &str) {
         if let Some((socket, manager)) = self.manager.as_deref() {
-            // A manager that is away, or has too much to read, is no reason to stop.
+            // A manager that is away, or has too much to read, does not stop weir.
             let _ = socket.send_to_addr(word.as_bytes(), manager);
         }
     }
 }
 
 impl Manager {
-    /// As the environment says. Where it says nothing, the process that this one takes over from knows.
+    /// Reads the settings from the environment. Where it names no other manager, those of the process that
+    /// this one takes over from are used.
     pub fn from_environment(before: Option<&Self>) -> Self {
         let socket = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty());
         let [within, of] = ["WATCHDOG_USEC", "WATCHDOG_PID"]
@@ -72,14 +75,16 @@ impl Manager {
             watchdog_micros: within.filter(|micros| is_ours && *micros > 0),
         };
         match before {
-            // Who was started by that process has its environment, and the watchdog there is that one's.
+            // A process that was started by the previous one has its environment, in which the watchdog
+            // settings are that process's.
             Some(before) if own.socket.is_none() || own.socket == before.socket => before.clone(),
             _ => own,
         }
     }
 }
 
-/// A path, or a name in the abstract namespace, which is written with `@` before it.
+/// Parses the manager's address: a path, or a name in the abstract namespace, which is written with a leading
+/// `@`.
 fn address(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

@@ -1,5 +1,5 @@
-//! Sleeping inside the executor: the core's task awaits the ring's eventfd through glommio, so that the executor may
-//! run other tasks meanwhile and costs nothing when there are none.
+//! Sleeping inside the executor: the core's task awaits the ring's eventfd through glommio, so that the
+//! executor may run other tasks meanwhile and uses no CPU when there are none.
 
 use std::os::fd::{BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::time::Duration;
@@ -8,43 +8,45 @@ use std::{future::Future, io, pin::Pin};
 use glommio::io::BufferedFile;
 use glommio::timer::Timer;
 
-/// A core that has had work so lately sleeps on its ring itself, which takes one system call; only then does it sleep in
-/// the executor, which takes several. Other tasks of the executor may be late by that much.
+/// The time after its last work for which a core sleeps in its ring, which takes one system call; after that
+/// it sleeps in the executor, which takes several. Other tasks of the executor may be late by this much.
 pub(super) const SHALLOW_SLEEP: Duration = Duration::from_millis(20);
 
-/// How long a core sleeps at most that has had something for another one for so long, which takes nothing on: nobody tells it
-/// when there is room.
+/// The longest sleep of a core that has waited for `blocked` with a batch for a full ring: an eighth of that
+/// time, 50 us to 5 ms. The core must look again by itself, since the reader of the ring tells nobody that
+/// there is room.
 pub(super) fn full_peer_sleep(blocked: Duration) -> Duration {
     (blocked / 8).clamp(Duration::from_micros(50), Duration::from_millis(5))
 }
 
-/// A core gets up this often though nobody woke it, so that a signal which was lost on its way costs no more than that.
+/// The longest sleep of a core though nobody wakes it, so that a wake-up that was lost costs at most this
+/// much.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// How a sleep was over.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// Somebody signalled.
+    /// The eventfd was signalled, which ended the sleep.
     Woken,
-    /// It had been long enough.
+    /// The time for the sleep was over.
     Ended,
 }
 
-/// Waits for an eventfd, again and again.
+/// A sleeper that waits for an eventfd, repeatedly.
 pub(super) struct Parking {
     file: std::rc::Rc<BufferedFile>,
-    /// A wait that was not over when its sleeper had to get up goes on at the next sleep.
+    /// The pending read of the eventfd. If a sleep ends by time, the next sleep goes on with it.
     waiting: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 impl Parking {
-    /// Sleeps on an eventfd, which anyone may signal.
+    /// A sleeper on a duplicate of this eventfd, which anyone may signal.
     pub fn new(handle: BorrowedFd<'_>) -> io::Result<Self> {
         let handle = handle.try_clone_to_owned()?;
         Ok(Self { file: std::rc::Rc::new(wrapped(handle)), waiting: None })
     }
 
-    /// Sleeps until the ring, another core or anyone with the wait handle says so, or for a second.
+    /// Sleeps until the eventfd is signalled, for at most `SLEEP_MAX`.
     pub async fn sleep(&mut self) -> Rest {
         self.sleep_for(SLEEP_MAX).await
     }
@@ -53,7 +55,8 @@ impl Parking {
         let file = std::rc::Rc::clone(&self.file);
         let waiting = self.waiting.get_or_insert_with(|| {
             Box::pin(async move {
-                // What is read is only a count of signals. An error means that there is nothing to wait for.
+                // The value read is only a count of signals. An error means that there is nothing to wait
+                // for.
                 let _ = file.read_at(0, 8).await;
             })
         });

@@ -1,5 +1,6 @@
-//! Reads and checks quotas, on a thread of its own: thousands of tenants take a while, and the control executor has
-//! shards to answer meanwhile. Also watches the quota file. What is read goes to control, which puts it in force.
+//! Reads and checks quotas on a thread of its own, since thousands of tenants take a while and the control
+//! executor has shards to answer meanwhile. Also watches the quota file. The result goes to the control
+//! executor, which puts it in force.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -14,16 +15,16 @@ use super::watch::FileWatch;
 use crate::config::{Quotas, TokenSource};
 use crate::control::QuotaSource;
 
-/// What errors call a file that came over HTTP.
+/// The name that errors give to a quota file that was posted over HTTP.
 const POSTED: &str = "request body";
 
-/// The quota file, and what watches it.
+/// The quota file, and the watch that notices its changes.
 pub(super) struct QuotaFile {
     pub path: PathBuf,
     pub watch: FileWatch,
 }
 
-/// What the thread works with.
+/// Everything that the quotas thread works with.
 pub(super) struct QuotasThread {
     pub file: Option<QuotaFile>,
     pub token: Option<TokenSource>,
@@ -33,7 +34,7 @@ pub(super) struct QuotasThread {
 }
 
 impl QuotasThread {
-    /// Starts it. It ends with the process.
+    /// Starts the thread, which ends with the process.
     pub fn start(self) -> io::Result<()> {
         std::thread::Builder::new().name("weir-quotas".to_owned()).spawn(move || self.run()).map(|_| ())
     }
@@ -43,7 +44,7 @@ impl QuotasThread {
             let mut reload = false;
             while let Ok(letter) = self.letters.try_recv() {
                 match letter {
-                    // However often that was asked for meanwhile, the file is read once.
+                    // However many reloads were ordered meanwhile, the file is read once.
                     ToQuotas::Reload => reload = true,
                     ToQuotas::Check { body, ticket } => self.check(&body, ticket),
                 }
@@ -80,7 +81,8 @@ impl QuotasThread {
         self.control.post(ToControl::Quotas(Box::new(read)));
     }
 
-    /// Sleeps until there is a letter, or something about the file: then true. Nothing if it was only interrupted.
+    /// Sleeps until there is a message (false) or an event of the watched file, or it is time to look at the
+    /// file (true). None if the wait was only interrupted.
     fn wait(&self) -> Option<bool> {
         let patience = self.file.as_ref().and_then(|file| file.watch.patience());
         let watched = self.file.as_ref().and_then(|file| file.watch.handle());
@@ -89,7 +91,7 @@ impl QuotasThread {
             handles.iter().map(|handle| PollFd::from_borrowed_fd(*handle, PollFlags::IN)).collect();
         let ready = poll(&mut polled, patience.map(timespec).as_ref()).ok()?;
         if polled[0].revents().contains(PollFlags::IN) {
-            // What is read is only a count of letters.
+            // The value read is only a count of messages.
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
         }
         let told = polled.get(1).is_some_and(|watch| !watch.revents().is_empty());

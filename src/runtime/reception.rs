@@ -1,5 +1,5 @@
-//! Whether bytes are received on one socket, and what is to be asked of the ring for it. Pure, so that every order of
-//! events can be tried.
+//! Decides whether bytes are received on a socket, and which operation the ring is asked for. Pure, so that
+//! tests can try every order of events.
 //!
 //! ```text
 //!             Want::Receive ┌───────────────── pause ──> Stopping ──┐
@@ -9,70 +9,73 @@
 //!    └────────────────────────┴── no buffer was left ┴──────────────┘
 //! ```
 //!
-//! The kernel serves a socket with up to 32 buffers per wake-up, so a few that flood take all there are, again and again. So
-//! where buffers run out, whoever found none, and whoever had many in that turn, waits for its turn from then on and takes one
-//! buffer at a time for a while.
+//! The kernel serves a socket with up to 32 buffers per wake-up, so a few sockets that flood would take all
+//! buffers again and again. Where buffers run out, a socket that found none, and one that had many in that
+//! turn, waits for its turn from then on and takes one buffer at a time for a while.
 //!
-//! Who sends something large is received from once at a time: what is missing of it then goes into its own memory at once, instead of
-//! through buffers that it is copied out of, and that others may want.
+//! A socket that sends a large message is received from once at a time: the missing part then goes directly
+//! into the message's own memory, instead of through receive buffers that others may need and from which it
+//! would be copied.
 
 use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
-/// Receives, one buffer each, that such a socket is held to.
+/// The number of receives, of one buffer each, that a socket is limited to after buffers ran out.
 const MODEST_RECEIVES: u8 = 200;
-/// Buffers that one socket may fill in a turn in which others find none.
+/// The most buffers that a socket may fill in a turn in which others find none, before it must wait for its
+/// turn.
 const BUFFERS_PER_TURN: u8 = 4;
-/// So much missing of a message makes it large: it would take more than one buffer.
+/// The least number of missing bytes that makes a message large: it would take more than one receive buffer.
 const LARGE_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES;
-/// Less than this is not worth a receive of its own: what follows may come with it.
+/// The least number of missing bytes for which a receive into the message's own memory is worth it; fewer
+/// come together with what follows.
 const REST_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES / 4;
-/// Receives, each armed by itself, after something large: more of the kind may follow.
+/// The number of receives, armed one by one, after a large message, since more of its kind may follow.
 const SINGLE_RECEIVES: u8 = 16;
 
-/// One turn of the core, as receiving sees it.
+/// The current turn of the core, and whether receive buffers are short in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// Tells it from the ones before.
+    /// The turn's number, which tells it from earlier ones.
     pub number: u32,
-    /// Somebody found no buffer, in this turn or the one before.
+    /// True if a socket found no receive buffer in this turn or the one before.
     pub starved: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Nothing is under way.
+    /// No receive is under way.
     #[default]
     Idle,
-    /// In the queue of those that wait for their turn.
+    /// The socket is in the queue of those that wait for their turn.
     Waiting,
-    /// The ring receives.
+    /// The ring receives on the socket.
     Armed,
-    /// The ring receives, and was told to stop.
+    /// The ring receives on the socket, and was told to stop.
     Stopping,
 }
 
-/// What the ring is to do.
+/// The operation that the ring is asked for next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
     Nothing,
-    /// Receive until told otherwise.
+    /// Asks to receive repeatedly until cancelled.
     Receive,
-    /// Receive into one buffer.
+    /// Asks to receive into one buffer.
     ReceiveOnce,
-    /// Receive what is missing of a message into its own memory.
+    /// Asks to receive the missing part of a message into the message's own memory.
     Fill,
-    /// Put the socket at the end of the queue.
+    /// Asks to put the socket at the end of the queue for a turn.
     Turn,
-    /// Stop receiving.
+    /// Asks to cancel the receive under way.
     Cancel,
 }
 
-/// Why receiving has stopped without a failure of the socket.
+/// The reason why receiving has stopped without a failure of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// No buffer was left.
+    /// Receiving stopped because no buffer was left.
     Starved,
-    /// It was cancelled, or interrupted.
+    /// The receive was cancelled, or interrupted.
     Interrupted,
 }
 
@@ -80,28 +83,28 @@ pub(super) enum Stop {
 pub(super) struct Reception {
     state: State,
     paused: bool,
-    /// The same by order of the driver: bytes come only where neither stands against it.
+    /// A pause ordered by the driver, independent of `paused`: bytes are received only if neither is set.
     detained: bool,
-    /// Nothing more will come, or nothing more is wanted.
+    /// True once the peer has ended its side, or nothing more is wanted.
     over: bool,
-    /// Receives left that take one buffer each.
+    /// The number of remaining receives that take one buffer each.
     modest: u8,
-    /// Buffers filled in a turn, and which turn that was.
+    /// The number of buffers filled in turn `filled_in`.
     filled: u8,
     filled_in: u32,
-    /// Receives left that are armed one at a time.
+    /// The number of remaining receives that are armed one at a time.
     single: u8,
-    /// Bytes missing of the message under way, as far as is known.
+    /// The number of missing bytes of the message under way, as far as known.
     missing: usize,
 }
 
 impl Reception {
-    /// Is the ring, or the queue, not done with the socket yet?
+    /// True while the ring, or the queue of turns, still holds the socket.
     pub fn is_busy(&self) -> bool {
         self.state != State::Idle
     }
 
-    /// Receives, unless that is under way, unwanted or pointless.
+    /// Asks for a receive, unless one is under way, paused or pointless.
     pub fn start(&mut self) -> Want {
         if self.state != State::Idle || self.paused || self.detained || self.over {
             return Want::Nothing;
@@ -129,7 +132,7 @@ impl Reception {
         self.start()
     }
 
-    /// Receives no more until it is let go, whatever is resumed meanwhile.
+    /// Stops receiving until [`Reception::let_go`], whatever is resumed meanwhile.
     pub fn detain(&mut self) -> Want {
         self.detained = true;
         self.stop()
@@ -139,7 +142,8 @@ impl Reception {
         if std::mem::take(&mut self.detained) { self.start() } else { Want::Nothing }
     }
 
-    /// Is the socket in nobody's hands, and stays so?
+    /// True if the socket was detained, has not ended, and no operation is under way, so that it can be given
+    /// away.
     pub fn is_detained(&self) -> bool {
         self.detained && !self.over && !self.is_busy()
     }
@@ -152,7 +156,7 @@ impl Reception {
         Want::Cancel
     }
 
-    /// Its turn has come: receive into one buffer?
+    /// Handles that the socket's turn has come. True if it is to receive into one buffer.
     #[must_use]
     pub fn handle_turn(&mut self) -> bool {
         debug_assert_eq!(self.state, State::Waiting, "only those that wait are in the queue");
@@ -161,7 +165,8 @@ impl Reception {
         wanted
     }
 
-    /// Bytes came, and more will by themselves. So many are missing of the message under way.
+    /// Handles bytes from a repeated receive, which goes on. `missing` bytes of the message under way are
+    /// still to come.
     pub fn handle_received(&mut self, turn: Turn, missing: usize) -> Want {
         self.note_missing(missing);
         if self.filled_in != turn.number {
@@ -179,7 +184,7 @@ impl Reception {
         Want::Cancel
     }
 
-    /// Bytes came, and nothing more is received unless it is asked for. So many are missing of the message under way.
+    /// Handles the last bytes of a receive. `missing` bytes of the message under way are still to come.
     pub fn handle_received_last(&mut self, missing: usize) -> Want {
         self.state = State::Idle;
         self.modest = self.modest.saturating_sub(1);
@@ -203,23 +208,23 @@ impl Reception {
         self.start()
     }
 
-    /// The other side sends no more, or the socket failed.
+    /// Handles that the peer has ended its side, or the socket failed.
     pub fn handle_end(&mut self) {
         self.state = State::Idle;
         self.over = true;
     }
 
-    /// Has the other side ended it?
+    /// True once the peer has ended its side, or nothing more is wanted.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Nothing more is wanted. What is under way ends by itself, as the socket does.
+    /// Notes that nothing more is wanted. The operation under way ends with the socket.
     pub fn close(&mut self) {
         self.over = true;
     }
 
-    /// The same where the socket goes on.
+    /// Notes that nothing more is wanted while the socket stays open, so the receive under way is cancelled.
     pub fn leave(&mut self) -> Want {
         self.over = true;
         self.stop()
@@ -231,7 +236,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The ring's side of one socket, as the kernel keeps it.
+    /// A model of the ring's side of a socket.
     #[derive(Default)]
     struct Kernel {
         armed: bool,
@@ -259,7 +264,7 @@ mod tests {
             *self = Self { armed: true, once, cancelling: false, queued: self.queued };
         }
 
-        /// A receive is over; the cancellation on its way, if any, finds nothing.
+        /// Ends a receive; a cancellation on its way, if any, finds nothing.
         fn over(&mut self) {
             self.armed = false;
             self.cancelling = false;
@@ -325,7 +330,7 @@ mod tests {
                     }
                     Event::LastBytes(left) | Event::Bytes(left) if kernel.armed => {
                         missing = left;
-                        // Also while it is being cancelled: the last buffer may come with data in it.
+                        // A receive that is being cancelled may still end with data in its last buffer.
                         if kernel.once || matches!(event, Event::LastBytes(_)) {
                             kernel.over();
                             kernel.ask(reception.handle_received_last(missing));
@@ -404,7 +409,7 @@ mod tests {
         assert_eq!(reception.handle_stopped(Stop::Interrupted), Want::Fill);
         assert_eq!(reception.handle_received_last(REST_BYTES_MIN), Want::Fill);
         assert_eq!(reception.handle_received_last(REST_BYTES_MIN - 1), Want::ReceiveOnce);
-        // More of the kind may follow, but if none does it is received from as before.
+        // More large messages may follow; if none does, the socket is received from as before.
         let wants: Vec<Want> = (0..SINGLE_RECEIVES).map(|_| reception.handle_received_last(0)).collect();
         assert_eq!(wants.last(), Some(&Want::Receive));
     }

@@ -1,5 +1,5 @@
-//! Asks primaries and replicas of a cluster how far they are, once a second, on a thread of its own, while there are tenants whose
-//! reads replicas may answer. Without such tenants it sleeps.
+//! Asks the nodes of a cluster for their replication offsets, once a second, on a thread of its own, while a
+//! tenant may read from replicas. Without such tenants it sleeps.
 
 use std::io;
 use std::sync::Arc;
@@ -16,31 +16,32 @@ use super::topology_thread::found;
 use crate::routing::cluster::{Answer, Map, NodeKey, ReplicaState, Replicas, Replication};
 use crate::values::Timestamp;
 
-/// How far apart rounds begin, and how long after one has ended the next begins at least.
+/// The interval between the starts of two rounds. The next round begins at least `PAUSE_LEAST` after the end
+/// of one.
 const PERIOD: Duration = Duration::from_secs(1);
 const PAUSE_LEAST: Duration = Duration::from_millis(100);
-/// How long a node may take.
+/// The longest time that a node may take to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// So many nodes are asked at once.
+/// The most nodes of a cluster that are asked at once.
 const ASKED_AT_ONCE: usize = 8;
 const STACK_BYTES: usize = 256 * 1024;
-/// What a node may say.
+/// The most bytes of a node's answer.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// What is known of replicas, and who is told.
+/// The thread's state: the cluster's map, and the mailboxes of those that hear about replication lag.
 pub(super) struct ReplicasThread {
     pub shards: Vec<Mailbox<ToShard>>,
     pub control: Mailbox<ToControl>,
     pub letters: Receiver<ToReplicas>,
     pub map: Arc<Map>,
-    /// There are tenants whose reads replicas may answer.
+    /// True while there are tenants whose reads replicas may answer.
     pub is_wanted: bool,
     pub tls: Option<StoreTls>,
     pub clock: Clock,
 }
 
 impl ReplicasThread {
-    /// The thread ends with the process.
+    /// Starts the thread, which ends with the process.
     pub fn start(self, credentials: Option<&Credentials>) -> io::Result<()> {
         let requests: [&[&str]; 1] = [&["INFO", "replication"]];
         let question = Question::new(credentials, &requests, ANSWER_BYTES_MAX);
@@ -83,7 +84,8 @@ impl ReplicasThread {
         self.control.post(ToControl::Replicas(Arc::clone(states)));
     }
 
-    /// A few at once, each part by a thread of little weight.
+    /// Asks nodes for their replication state, `ASKED_AT_ONCE` at once, each part of them on a short-lived
+    /// thread.
     fn ask_all(&self, nodes: &[NodeKey], question: &Question) -> Vec<Answer> {
         let part = nodes.len().div_ceil(ASKED_AT_ONCE).max(1);
         thread::scope(|scope| {

@@ -1,14 +1,16 @@
-//! One `io_uring` per core, with safe verbs. All of weir's unsafe code is in this file.
+//! A core's `io_uring`, with safe methods. All of weir's dealings with the kernel's pointers are in this
+//! file.
 //!
-//! What the kernel borrows, the ring owns until the kernel is done: a segment that is being sent comes back with
-//! its completion, a receive buffer is lent out as a token and given back. So no caller can free memory that the
-//! kernel still writes to or reads from. The same goes for descriptors: they are handed over (`adopt`), named by tokens,
-//! and closed after `release` when nothing that names them is queued or in flight.
+//! The ring owns whatever the kernel borrows until the kernel is done: a segment that is being sent comes
+//! back with its completion, and a receive buffer is lent out as a token and given back. So no caller can
+//! free memory that the kernel still writes to or reads from. The same goes for descriptors: they are handed
+//! over (`adopt`), named by tokens, and closed after `release` when no operation that names them is queued or
+//! in flight.
 //!
-//! What the kernel does not take at once (it lacks memory, or wants completions reaped first) waits in order, and is
-//! offered again with the next submission.
+//! Operations that the kernel does not take at once (it lacks memory, or wants completions reaped first) wait
+//! in order, and are offered again with the next submission.
 //!
-//! Completions are only looked for on entry (`DEFER_TASKRUN`), and `wait_handle` is an eventfd that the kernel
+//! Completions are only looked for on entry (`DEFER_TASKRUN`). `wait_handle` is an eventfd that the kernel
 //! signals when there is something to look for, so that the executor around the ring can sleep on it.
 
 #![expect(unsafe_code, reason = "the kernel's interface is made of pointers; this file is its border")]
@@ -28,41 +30,43 @@ use super::descriptors::Descriptors;
 use crate::protocol::{Room, Segment};
 use crate::values::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
 
-/// One send takes no more, so that it shows now and then that the other side takes something.
+/// The most bytes of one send operation, so that progress with a slow peer shows now and then.
 const SEND_BYTES_MAX: usize = 1 << 20;
-/// Requests to the kernel that fit into one batch; a fuller batch is submitted in steps.
+/// The number of operations in a batch to the kernel; a fuller batch is submitted in steps.
 const SUBMISSIONS: u32 = 1024;
-/// Completions that fit before the kernel must keep them aside.
+/// The number of completions that fit in the ring before the kernel must keep them aside.
 const COMPLETIONS: u32 = 8192;
 const BUFFER_GROUP: u16 = 0;
 
-/// The ring's name for a descriptor; comes back with its completions.
+/// The ring's name for a descriptor; it comes back with the completions.
 pub type Token = u32;
 
-/// What the kernel has to say.
+/// A completed operation, or an event.
 #[derive(Debug)]
 pub enum Completion {
-    /// A listener has a new connection, or an error. `ended`: it must be armed again.
+    /// A listener has a new connection, or an error. If `ended`, accepting must be armed again.
     Accepted { listener: Token, socket: io::Result<OwnedFd>, ended: bool },
-    /// Bytes have come in. `ended`: receiving must be armed again.
+    /// Bytes have come in. If `ended`, receiving must be armed again.
     Received { socket: Token, buffer: ReceivedBuffer, ended: bool },
-    /// So many bytes have come into the room that was made for them, none at the end of the stream; its buffer comes back.
+    /// A receive into a lent buffer is over: `result` is the number of bytes, 0 at the end of the stream; the
+    /// buffer comes back.
     Filled { socket: Token, buffer: Vec<u8>, result: io::Result<usize> },
-    /// The other side sends no more.
+    /// The peer has ended its sending side.
     EndOfStream { socket: Token },
-    /// Receiving has stopped, for want of buffers, because it was cancelled, or because the socket failed.
+    /// Receiving has stopped: no buffers were left, it was cancelled, or the socket failed.
     ReceiveStopped { socket: Token, error: io::Error },
-    /// A segment was sent from where it had been sent so far, or could not be.
+    /// A send is over: `result` is the number of bytes sent by this operation, or the error; the segment
+    /// comes back.
     Sent { socket: Token, segment: Segment, result: io::Result<usize> },
-    /// A connection was made, or not.
+    /// A connection attempt is over: `result` says whether it succeeded.
     Connected { socket: Token, result: io::Result<()> },
-    /// Another core's ring, or this ring's own clock, wanted this one awake.
+    /// A wake-up: by another core, by a mailbox, or by this ring's own timer.
     Woken,
     /// The kernel could not wake the core of that number.
     RungInVain { peer: usize },
 }
 
-/// A receive buffer with bytes in it. Must be given back.
+/// A receive buffer with bytes in it, which must be given back.
 #[derive(Debug)]
 #[must_use = "give it back, or the ring runs out of buffers"]
 pub struct ReceivedBuffer {
@@ -70,7 +74,7 @@ pub struct ReceivedBuffer {
     length: u32,
 }
 
-/// What the kernel is busy with, kept alive until it is done.
+/// Memory that the kernel is using, kept alive until it is done.
 #[derive(Debug)]
 enum Borrowed {
     Sending { socket: Token, segment: Segment, _places: Option<Box<Places>> },
@@ -78,14 +82,15 @@ enum Borrowed {
     Time { _at: Box<Timespec> },
 }
 
-/// Where the pieces of a segment lie, as the kernel is told.
+/// The addresses of a segment's pieces in memory, in the form that the kernel wants.
 struct Places {
     header: libc::msghdr,
     pieces: Vec<libc::iovec>,
 }
 
 impl Places {
-    /// Those of what is left of a segment, which must not change while they are in use.
+    /// The addresses of the rest of a segment (at most `SEND_BYTES_MAX` of it), which must not change while
+    /// they are in use.
     fn of(segment: &Segment, mut sent: usize) -> Self {
         let mut pieces = Vec::new();
         let mut room = SEND_BYTES_MAX;
@@ -100,7 +105,7 @@ impl Places {
         }
         // SAFETY: a header of zeroes is one without an address, without pieces and without control data.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        // On the heap, so moving their vector does not move them.
+        // The pieces are on the heap, so moving their vector does not move them.
         header.msg_iov = pieces.as_mut_ptr();
         header.msg_iovlen = pieces.len();
         Self { header, pieces }
@@ -127,26 +132,27 @@ fn tag(kind: u64, value: u64) -> u64 {
     kind << KIND_SHIFT | value
 }
 
-/// The ring of one core.
+/// The `io_uring` of one core.
 pub struct Ring {
     kernel: IoUring,
     buffers: ReceiveBuffers,
     borrowed: Slab<Borrowed>,
-    /// What is being received into, one of a socket.
+    /// Buffers that are being received into, at most one per socket.
     rooms: HashMap<Token, Room>,
     descriptors: Descriptors,
-    /// What found no room: a few requests for each socket at most, as each has one of a kind under way.
+    /// Operations that found no room in the kernel's queue: at most a few per socket, as each has one of a
+    /// kind under way.
     unsubmitted: VecDeque<squeue::Entry>,
     wait_handle: OwnedFd,
     bell: OwnedFd,
-    /// How often the kernel is to seem busy.
+    /// The number of submissions for which the kernel is to seem busy.
     #[cfg(test)]
     busy: u32,
 }
 
 impl Ring {
-    /// Sets up a ring for the calling thread, the only one that may use it.
-    /// Whoever writes to the other end of `bell`, a socket, wakes it.
+    /// Sets up a ring for the calling thread, the only one that may use it. A write to the other end of
+    /// `bell`, a socket, wakes it.
     pub fn new(bell: OwnedFd) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder
@@ -157,7 +163,7 @@ impl Ring {
             .setup_defer_taskrun()
             .setup_taskrun_flag();
         let mut ring: IoUring = builder.build(SUBMISSIONS)?;
-        // Saves a look-up per call; older kernels go without.
+        // A registered ring saves a look-up per system call; older kernels do without.
         let _ = ring.submitter().register_ring_fd();
         let wait_handle = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         ring.submitter().register_eventfd(wait_handle.as_raw_fd())?;
@@ -179,37 +185,40 @@ impl Ring {
         Ok(ring)
     }
 
-    /// What other rings address messages to: a descriptor of its own, so that it names this ring for as long as somebody
-    /// may ring.
+    /// Duplicates the ring's descriptor, which other rings address wake-ups to, so that the number names this
+    /// ring for as long as somebody may use it.
     pub fn doorbell(&self) -> io::Result<OwnedFd> {
         // SAFETY: the descriptor is open as long as `self.kernel`, which outlives this borrow.
         unsafe { BorrowedFd::borrow_raw(self.kernel.as_raw_fd()) }.try_clone_to_owned()
     }
 
-    /// Takes a descriptor over and names it, until `release`.
+    /// Takes ownership of a descriptor and names it, until [`Ring::release`].
     pub fn adopt(&mut self, fd: OwnedFd) -> Token {
         self.descriptors.adopt(fd)
     }
 
-    /// Nothing more is wanted of a descriptor: it is closed as soon as nothing names it any more.
+    /// Gives a descriptor up: it is closed as soon as no operation names it any more.
     pub fn release(&mut self, token: Token) {
         self.descriptors.release(token);
     }
 
-    /// The same socket once more, for somebody else.
+    /// Duplicates a socket's descriptor, to be given away.
     pub fn duplicate(&self, token: Token) -> io::Result<OwnedFd> {
         self.descriptors.get(token).try_clone_to_owned()
     }
 
-    /// Readable when there may be completions, between `start_waiting` and `stop_waiting`.
+    /// The eventfd that is readable when there may be completions, between `start_waiting` and
+    /// `stop_waiting`.
     pub fn wait_handle(&self) -> BorrowedFd<'_> {
         self.wait_handle.as_fd()
     }
 
-    /// From now on, completions signal the wait handle. False if some are there already, or something is yet to be submitted.
+    /// Lets completions signal the wait handle from now on. False if some are there already, or an operation
+    /// is yet to be submitted; then the caller must not sleep.
     pub fn start_waiting(&mut self) -> bool {
         self.kernel.completion().enable_eventfd();
-        // The kernel says that there is something and then looks whether to signal; here it is the other way round.
+        // The kernel first posts a completion and then checks whether to signal; here the order is reversed,
+        // so one of both sides sees the other.
         fence(Ordering::SeqCst);
         let submitted = self.unsubmitted.is_empty() && self.kernel.submission().is_empty();
         if !submitted || self.has_completions() {
@@ -219,12 +228,12 @@ impl Ring {
         true
     }
 
-    /// Completions no longer signal the wait handle.
+    /// Stops signals on the wait handle.
     pub fn stop_waiting(&mut self) {
         self.kernel.completion().disable_eventfd();
     }
 
-    /// Is there anything that `reap` would find?
+    /// True if [`Ring::reap`] would find something.
     pub fn has_completions(&mut self) -> bool {
         let submission = self.kernel.submission();
         let pending = submission.taskrun() || submission.cq_overflow();
@@ -239,21 +248,21 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Accepts connections until told otherwise.
+    /// Accepts connections repeatedly until cancelled.
     pub fn accept(&mut self, listener: Token) {
         let fd = Fd(self.descriptors.begin(listener));
         let entry = opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build();
         self.push(entry.user_data(tag(KIND_ACCEPT, u64::from(listener))));
     }
 
-    /// Receives into the ring's buffers until told otherwise.
+    /// Receives into the ring's buffers repeatedly until cancelled.
     pub fn receive(&mut self, socket: Token) {
         let fd = Fd(self.descriptors.begin(socket));
         let entry = opcode::RecvMulti::new(fd, BUFFER_GROUP).build();
         self.push(entry.user_data(tag(KIND_RECEIVE, u64::from(socket))));
     }
 
-    /// Receives into one buffer.
+    /// Receives once, into one of the ring's buffers.
     pub fn receive_once(&mut self, socket: Token) {
         let fd = Fd(self.descriptors.begin(socket));
         let entry = opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_BYTES as u32)
@@ -263,7 +272,7 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_RECEIVE, u64::from(socket))));
     }
 
-    /// Receives once, into a room, and gives it back with the completion.
+    /// Receives once, into a lent buffer, which comes back with the completion.
     pub fn receive_into(&mut self, socket: Token, mut room: Room) {
         let fd = Fd(self.descriptors.begin(socket));
         let free = &mut room.buffer.spare_capacity_mut()[..room.bytes];
@@ -274,18 +283,18 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_FILL, u64::from(socket))));
     }
 
-    /// Stops receiving; `ReceiveStopped` or `Filled` says when.
+    /// Cancels a receive; `ReceiveStopped` or `Filled` tells that it is over.
     pub fn cancel_receive(&mut self, socket: Token) {
         let kind = if self.rooms.contains_key(&socket) { KIND_FILL } else { KIND_RECEIVE };
         self.cancel(socket, tag(kind, u64::from(socket)));
     }
 
-    /// Stops accepting; `Accepted` says when.
+    /// Cancels accepting; `Accepted` tells that it is over.
     pub fn cancel_accept(&mut self, listener: Token) {
         self.cancel(listener, tag(KIND_ACCEPT, u64::from(listener)));
     }
 
-    /// Stops connecting; `Connected` says when.
+    /// Cancels a connection attempt; `Connected` tells that it is over.
     pub fn cancel_connect(&mut self, socket: Token) {
         let connecting = self.borrowed.iter().find(|(_, borrowed)| {
             matches!(borrowed, Borrowed::Connecting { socket: other, .. } if *other == socket)
@@ -295,14 +304,16 @@ impl Ring {
         }
     }
 
-    /// Until it is over, its descriptor is not closed: so what it names is not another socket's by then.
+    /// Cancels an operation. Until the cancellation is over, the descriptor stays open, so the operation's
+    /// tag cannot name another socket by then.
     fn cancel(&mut self, token: Token, user_data: u64) {
         self.descriptors.begin(token);
         let entry = opcode::AsyncCancel::new(user_data).build();
         self.push(entry.user_data(tag(KIND_CANCEL, u64::from(token))));
     }
 
-    /// Sends a segment from `sent` on, or a part of it, and gives it back with the completion.
+    /// Sends a segment from byte `sent` on, at most `SEND_BYTES_MAX`; the segment comes back with the
+    /// completion.
     pub fn send(&mut self, socket: Token, segment: Segment, sent: usize) {
         let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
         let fd = Fd(self.descriptors.begin(socket));
@@ -320,7 +331,7 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_BORROWED, place as u64)));
     }
 
-    /// Connects a socket.
+    /// Connects a socket to an address.
     pub fn connect(&mut self, socket: Token, address: socket2::SockAddr) {
         let address = Box::new(address);
         let (start, length) = (address.as_ptr(), address.len());
@@ -329,40 +340,41 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_BORROWED, place as u64)));
     }
 
-    /// Sends a few bytes before the end, as far as the socket takes them at once. Nothing else may be being sent.
+    /// Sends a few last bytes directly, as far as the socket takes them at once. No other send may be under
+    /// way.
     pub fn send_last(&self, token: Token, bytes: &[u8]) {
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
         let _ = rustix::net::send(self.descriptors.get(token), bytes, flags);
     }
 
-    /// Ends a socket in both directions, so that whatever is under way on it completes.
+    /// Shuts a socket down in both directions, so that operations under way on it complete.
     pub fn shut_down(&self, socket: Token) {
-        // At once, not over the ring: the kernel would put it off to a thread of its own. Where it fails, there is no
-        // connection to end.
+        // Done by a direct system call, since the kernel would hand it to a worker thread over the ring. A
+        // failure means that there is no connection to end.
         let _ = rustix::net::shutdown(self.descriptors.get(socket), rustix::net::Shutdown::Both);
     }
 
-    /// Sends nothing more than what was taken off our hands.
+    /// Ends the sending side of a socket; data that the kernel has taken still arrives.
     pub fn end_sending(&self, socket: Token) {
         let _ = rustix::net::shutdown(self.descriptors.get(socket), rustix::net::Shutdown::Write);
     }
 
-    /// The socket itself, to be asked about.
+    /// The descriptor behind a token, for direct system calls.
     pub fn descriptor(&self, socket: Token) -> BorrowedFd<'_> {
         self.descriptors.get(socket)
     }
 
-    /// Ends a connection and forgets what it has yet to send: the other side is told so (RST), where there is a network.
+    /// Ends a connection and drops its unsent data; over a network the peer is told so with a RST.
     pub fn reset(&self, socket: Token) {
         let fd = self.descriptors.get(socket);
-        // For TCP this disconnects at once, whatever is under way. Other sockets have nothing of their own yet to send:
-        // what was taken off our hands is in the other side's buffer.
+        // For TCP this disconnects at once, whatever is under way. Other sockets hold no unsent data of their
+        // own: what was taken is in the peer's buffer.
         if rustix::net::connect_unspec(fd).is_err() {
             self.shut_down(socket);
         }
     }
 
-    /// Sees to it that this ring has a completion when so much time has passed.
+    /// Makes sure that this ring has a completion after the given time.
     pub fn wake_after(&mut self, pause: std::time::Duration) {
         let at = Box::new(Timespec::from(pause));
         let start: *const Timespec = &raw const *at;
@@ -371,8 +383,8 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Wakes the core that owns another ring; `RungInVain` says where the kernel could not. Its doorbell is never closed
-    /// while cores run.
+    /// Wakes the core that owns another ring; `RungInVain` tells if the kernel could not. Its doorbell must
+    /// stay open while cores run.
     pub fn wake(&mut self, peer: usize, doorbell: BorrowedFd<'_>) {
         let entry = opcode::MsgRingData::new(Fd(doorbell.as_raw_fd()), 0, tag(KIND_WOKEN, 0), None)
             .build()
@@ -381,7 +393,8 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Hands what was pushed to the kernel and lets it finish what is due, in one call; no call if there is nothing.
+    /// Submits queued operations to the kernel and lets it finish due work, in one system call; in none if
+    /// there is nothing.
     pub fn submit(&mut self) -> io::Result<()> {
         self.move_up();
         let submission = self.kernel.submission();
@@ -390,15 +403,15 @@ impl Ring {
         if nothing {
             return Ok(());
         }
-        // Where the kernel is busy, the next turn tries again: what is left stays in the queue.
+        // If the kernel is busy, the next turn tries again: what is left stays in the queue.
         while self.enter()? == Entered::Taken && self.move_up() {}
         Ok(())
     }
 
-    /// Hands over and sleeps until there is a completion or the time has passed.
+    /// Submits queued operations, and sleeps until there is a completion or the time has passed.
     pub fn submit_and_wait(&mut self, pause_max: Option<std::time::Duration>) -> io::Result<()> {
         if self.move_up() && !self.unsubmitted.is_empty() {
-            // More than fits at once: no time to sleep.
+            // More operations wait than fit in the queue: no time to sleep.
             return self.submit();
         }
         let result = match pause_max {
@@ -427,7 +440,7 @@ impl Ring {
         }
     }
 
-    /// Moves what waits into the kernel's queue, as far as there is room. False if nothing waited.
+    /// Moves waiting operations into the kernel's queue, as far as there is room. False if none waited.
     fn move_up(&mut self) -> bool {
         let waited = !self.unsubmitted.is_empty();
         while let Some(entry) = self.unsubmitted.front() {
@@ -439,7 +452,7 @@ impl Ring {
         waited
     }
 
-    /// Moves what has completed into `completions`.
+    /// Appends everything that has completed to `completions`.
     pub fn reap(&mut self, completions: &mut Vec<Completion>) {
         let Self { kernel, borrowed, rooms, buffers, descriptors, .. } = self;
         let mut deaf = false;
@@ -448,7 +461,8 @@ impl Ring {
                 deaf |= !cqueue::more(entry.flags());
             }
             let completion = interpret(&entry, borrowed, rooms);
-            // What the bell was sent does not matter, and some kernels spend a buffer on an end.
+            // Bytes received by the bell do not matter, and some kernels use up a buffer for an end of
+            // stream: both are given back here.
             if let Some(id) = cqueue::buffer_select(entry.flags())
                 && !matches!(completion, Some(Completion::Received { .. }))
             {
@@ -464,24 +478,26 @@ impl Ring {
         }
     }
 
-    /// The bytes of a receive buffer.
+    /// The bytes in a receive buffer.
     pub fn bytes(&self, buffer: &ReceivedBuffer) -> &[u8] {
         self.buffers.bytes(buffer)
     }
 
-    /// Lets the kernel write to the buffer again.
+    /// Gives a buffer back to the kernel, which may write to it again.
     #[expect(clippy::needless_pass_by_value, reason = "the token is used up")]
     pub fn give_back(&mut self, buffer: ReceivedBuffer) {
         self.buffers.give_back(&buffer);
     }
 
-    /// Never fails and never forgets: what finds no room waits behind what waits already.
+    /// Queues an operation. It never fails and loses none: an operation that finds no room waits behind
+    /// earlier ones.
     fn push(&mut self, entry: squeue::Entry) {
         if self.unsubmitted.is_empty() {
             if queue(&mut self.kernel, &entry) {
                 return;
             }
-            // Makes room, unless the kernel is busy. A lasting error is met again by the next `submit`, which tells.
+            // Makes room, unless the kernel is busy. A lasting error shows again at the next `submit`, which
+            // returns it.
             if matches!(self.enter(), Ok(Entered::Taken)) && queue(&mut self.kernel, &entry) {
                 return;
             }
@@ -490,15 +506,15 @@ impl Ring {
     }
 }
 
-/// What became of an attempt to hand requests over.
+/// The result of an attempt to submit operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entered {
     Taken,
-    /// Not now.
+    /// The kernel takes no operations at the moment.
     Busy,
 }
 
-/// Interrupted, short of memory, or the kernel wants completions reaped first.
+/// True for an error that passes: interrupted, short of memory, or the kernel wants completions reaped first.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN))
 }
@@ -510,7 +526,7 @@ fn queue(kernel: &mut IoUring, entry: &squeue::Entry) -> bool {
     unsafe { kernel.submission().push(entry) }.is_ok()
 }
 
-/// The descriptor that an entry was the last word about, if it was.
+/// The token of the descriptor whose operation ended with this completion; none if the operation goes on.
 fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<Token> {
     if cqueue::more(entry.flags()) {
         return None;
@@ -532,8 +548,9 @@ fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<To
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel may still read what is being sent, and write to what is being received into: that is let go of only by a
-        // ring that is gone, and a ring is torn down in the background. What is left is a bounded leak at the end of the process.
+        // The kernel may still read what is being sent, and write to buffers that are being received into,
+        // since a closed ring is torn down in the background. That memory is leaked: the amount is bounded,
+        // and the process ends.
         std::mem::forget(std::mem::take(&mut self.borrowed));
         std::mem::forget(std::mem::take(&mut self.rooms));
     }
@@ -588,8 +605,8 @@ fn interpret(
     })
 }
 
-/// Memory that the kernel receives into: a ring of descriptors and the buffers they describe. Never freed: a closed
-/// ring is torn down in the kernel's own time, and a ring lives as long as its process.
+/// Memory that the kernel receives into: a ring of descriptors and the buffers that they describe. Never
+/// freed, since the kernel tears a closed ring down in its own time, and a ring lives as long as its process.
 struct ReceiveBuffers {
     entries: NonNull<BufRingEntry>,
     memory: NonNull<u8>,
@@ -665,13 +682,13 @@ mod tests {
 
     use super::*;
 
-    /// A ring, and the other end of its bell.
+    /// Makes a ring, and returns also the other end of its bell.
     fn ring() -> (Ring, UnixStream) {
         let (bell, rope) = UnixStream::pair().expect("a pair");
         (Ring::new(bell.into()).expect("a ring"), rope)
     }
 
-    /// Turns until that many completions have come.
+    /// Turns the ring until that many completions have come.
     fn completions(ring: &mut Ring, count: usize) -> Vec<Completion> {
         let mut found = Vec::new();
         for _ in 0..1_000 {
@@ -694,7 +711,7 @@ mod tests {
         completions_after_write(&mut ring, &mut peer);
         ring.cancel_receive(token);
         ring.release(token);
-        // Queued and not submitted: whoever opens a socket now must not get its number.
+        // The receive is queued and not submitted: a socket opened now must not get the same number.
         let fresh: Vec<UnixStream> = (0..4).map(|_| UnixStream::pair().expect("a pair").0).collect();
         assert!(fresh.iter().all(|socket| socket.as_raw_fd() != number));
         assert!(matches!(completions(&mut ring, 1)[0], Completion::ReceiveStopped { .. }));
@@ -717,7 +734,7 @@ mod tests {
         let (mut ring, _rope) = ring();
         let (mut peer, own) = UnixStream::pair().expect("a pair");
         let token = ring.adopt(own.into());
-        // More than the queue holds, while the kernel takes nothing.
+        // More operations than the queue holds, while the kernel takes nothing.
         ring.busy = 5;
         for _ in 0..2 * SUBMISSIONS {
             ring.wake_after(Duration::ZERO);
@@ -753,7 +770,7 @@ mod tests {
         let (mut far, _) = listener.accept().expect("connected");
         let token = ring.adopt(near.into());
         ring.receive(token);
-        // More than both sides' buffers take, so that much of it is still here.
+        // More bytes than both sides' buffers take, so that many of them are still here.
         let bytes = 64 << 20;
         ring.send(token, Segment::Gathered(vec![0; bytes]), 0);
         ring.submit().expect("a working ring");
@@ -858,7 +875,7 @@ mod tests {
         let (mut ring, _rope) = ring();
         let (mut peer, own) = UnixStream::pair().expect("a pair");
         let token = ring.adopt(own.into());
-        // More than a socket's buffer takes at once.
+        // More bytes than a socket's buffer takes at once.
         let pieces = [
             vec![b'a'; 3],
             vec![b'b'; SEND_BYTES_MAX / 2 - 8],

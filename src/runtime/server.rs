@@ -1,4 +1,4 @@
-//! The whole process, put together: sockets, mesh, shards, storage, control; and taken apart again.
+//! Puts the whole process together (sockets, mesh, shards, storage, control) and takes it apart again.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher as _, RandomState};
@@ -60,19 +60,19 @@ use crate::values::allowance::lease_of;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS, TENANTS_MAX};
 use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 
-/// Descriptors beside those of clients: rings, listeners, links, executors.
+/// The number of descriptors besides those of clients: rings, listeners, backend connections, executors.
 const FILES_SPARE: u64 = 1024;
 
-/// What is served where HTTP is spoken.
+/// The paths that are served over HTTP, for the start message.
 const HTTP_PATHS: &str = "/v1/keys, /, /pipeline, /multi-exec";
 
-/// What is behind weir, and how shards see it, in the same order.
+/// The backends: the way to connect to each and its settings, in order of backend number.
 type Backends = Vec<(Route, BackendSettings)>;
 
 type Executor = ExecutorJoinHandle<io::Result<()>>;
 type Letters<Message> = (Receiver<Message>, OwnedFd);
 
-/// Says whether weir would start with this configuration, as far as that can be told without starting it.
+/// Checks whether weir would start with this configuration, as far as that can be told without starting it.
 pub fn check(config: &Config) -> Result<(), String> {
     let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
     let quotas = load_quotas(config)?;
@@ -86,10 +86,10 @@ pub fn check(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs weir until it is told to stop.
+/// Runs the whole proxy until it is told to stop.
 pub fn run(config: &Config) -> Result<(), String> {
     let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
-    // Watched before it is read, so that no change falls between.
+    // The watch begins before the file is read, so that no change is missed between the two.
     let quota_file =
         config.quotas.as_ref().map(|path| QuotaFile { path: path.clone(), watch: FileWatch::new(path) });
     let quotas = Arc::new(load_quotas(config)?);
@@ -97,7 +97,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let tally = Arc::<Tally>::default();
     let certificates = Certificates::load(config, &tally)?;
     let store_tls = certificates.store_tls();
-    // The fleet's store has a name of its own.
+    // The fleet's store has a TLS setting of its own, independent of `--storage`.
     let storage_tls = store_tls.clone().filter(|_| config.storage.is_secure());
     for warning in executor::raise_limits(config.clients_max as u64 + FILES_SPARE)? {
         log::line(&warning);
@@ -115,7 +115,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let mut executors: Vec<Executor> = Vec::new();
     let (backends, storage) = start_storage(config, clock, &mut executors)?;
     let topology = topology_thread(config, &backends, storage_tls.clone(), clock);
-    // Nodes of a cluster have their places once it was asked for them.
+    // Nodes of a cluster get their addresses once the first map is found.
     let (topology, slots) = topology
         .map(|mut topology| (topology.find_first(), topology))
         .map_or_else(|| (None, None), |(slots, topology)| (Some(topology), Some(slots)));
@@ -133,7 +133,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let overload = overload_settings(config, cpus.len(), backends.len());
     let hot = hot_settings(config, backends.len());
     let (doubts, heard_doubts) = crossbeam_channel::bounded(DOUBTS_MAX);
-    // Before anybody is served, or an early SIGTERM would end weir with requests under way.
+    // Signal handlers come before clients: an early SIGTERM would end weir with requests under way.
     listen_to_signals(control.clone(), config.takeover.is_some())?;
     let mut mailboxes = Vec::new();
     for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(listeners) {
@@ -245,7 +245,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     if let Some(warning) = exposure(opened.admin, token) {
         log::line(&warning);
     }
-    // Kept by control, so that the last reader of a version is never a shard.
+    // Control keeps a version of the quotas, so that the last reader of it is never a shard.
     drop(quotas);
     for executor in executors {
         executor
@@ -260,7 +260,8 @@ pub fn run(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// A request may be split into one part per place that keys live in, and parts are counted in 16 bits.
+/// Checks that the number of places that keys can live in (shards × backends × connections) fits in 16 bits,
+/// since a request may be split into one part per place and parts are counted in 16 bits.
 fn check_places(config: &Config, shards: usize, backends: usize) -> Result<(), String> {
     let places = shards * backends.max(1) * usize::from(config.backend_connections);
     if places < usize::from(u16::MAX) {
@@ -284,7 +285,8 @@ fn load_token(config: &Config) -> Result<Option<AdminToken>, String> {
     token.map_err(|error| error.to_string())
 }
 
-/// What to say of an admin port that nothing protects.
+/// The warning for an admin port that other machines can reach and no token protects; none if there is no
+/// need for it.
 fn exposure(admin: Option<SocketAddr>, token: Option<AdminToken>) -> Option<String> {
     let address = admin?;
     (Guard { token, address }).is_open_to_strangers().then(|| {
@@ -295,13 +297,13 @@ fn exposure(admin: Option<SocketAddr>, token: Option<AdminToken>) -> Option<Stri
     })
 }
 
-/// The CPUs that this process may use, in order.
+/// The CPUs that this process may use, in ascending order.
 fn usable_cpus() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// What people want to know when weir has started: where it listens, on which CPUs, in front of what, with what limits.
+/// Logs where weir listens, on which CPUs, in front of which storage, and with which limits.
 fn report_start(
     config: &Config,
     opened: &Opened,
@@ -350,10 +352,11 @@ fn tenants_line(config: &Config, quotas: &Quotas) -> String {
     }
 }
 
-/// Where each backend is, if that is known, and what it is called.
+/// Resolves the address of each backend, none where the name has no address now, and makes its settings.
+/// Empty for an embedded engine and for a cluster.
 fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, String> {
     match &config.storage {
-        // Nodes of a cluster are found out about from time to time.
+        // Addresses of a cluster's nodes come from its map.
         Storage::Embedded | Storage::Cluster { .. } => Ok(Vec::new()),
         Storage::Unix(path) => {
             let address = socket2::SockAddr::unix(path)
@@ -373,7 +376,8 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
                         if config.names_interval.is_zero() {
                             return Err(unknown);
                         }
-                        // Who names servers may be away like any server, and that is no reason to be away, too.
+                        // The name service may be away like any server, which is no reason for weir to be
+                        // away too.
                         log::line(&format!("{unknown}; it is looked for again"));
                         None
                     }
@@ -385,22 +389,23 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
     }
 }
 
-/// What opening the sockets told.
+/// The result of opening all listening sockets: messages, ports, and descriptors for later use.
 struct Opened {
     lines: Vec<String>,
     port: u16,
     admin: Option<SocketAddr>,
     admin_socket: Option<OwnedFd>,
-    /// The same sockets, for a process that takes over.
+    /// Duplicates of the listening sockets, for a process that takes over.
     offers: Vec<Offer>,
-    /// Where clients connect with TLS.
+    /// The sockets on which clients connect with TLS.
     secure: Doors,
 }
 
-/// The sockets of one shard to listen on.
+/// Listening sockets with the protocol spoken on each.
 type Doors = Vec<(OwnedFd, Entrance)>;
 
-/// Sockets of the process before that listen there already.
+/// Takes the previous process's sockets for an entrance and address; none if nothing is taken over or it did
+/// not listen there.
 fn inherited(predecessor: &mut Option<Predecessor>, entrance: &str, address: &str) -> Vec<OwnedFd> {
     predecessor.as_mut().map_or_else(Vec::new, |predecessor| predecessor.take(entrance, address))
 }
@@ -427,7 +432,7 @@ fn open_listeners(
         }
         Ok::<(), String>(())
     };
-    // There may be more than shards, where a process with more of them was taken over from.
+    // There may be more sockets than shards, after a takeover from a process with more shards.
     let mut share_out = |sockets: Vec<OwnedFd>, entrance: Entrance| {
         let places = (0..shards).cycle();
         sockets.into_iter().zip(places).for_each(|(socket, at)| per_shard[at].push((socket, entrance)));
@@ -461,7 +466,7 @@ fn open_listeners(
         let sockets = inherited
             .map_or_else(|| listen::unix(path, shards), |socket| listen::for_each_of(socket, shards))
             .map_err(|error| format!("--unix {}: cannot listen there: {error}", path.display()))?;
-        // All of them are one socket.
+        // All of these are duplicates of one socket.
         offer("unix", path.display().to_string(), &sockets[..1])?;
         share_out(sockets, Entrance::Resp);
         opened.lines.push(format!("listening on {}", path.display()));
@@ -490,7 +495,7 @@ fn open_listeners(
     Ok((per_shard, opened))
 }
 
-/// Who waits for a process that takes over, and where to write to it; if one may.
+/// Prepares the thread that waits for a process that takes over, and its mailbox. None without `--takeover`.
 fn incumbent(
     config: &Config,
     opened: &mut Opened,
@@ -521,8 +526,8 @@ fn incumbent(
     Ok(Some((incumbent, mailbox)))
 }
 
-/// This process serves: the one before hands its clients over, and then it is this one's turn to be taken over from. Whether that
-/// has happened.
+/// Tells the previous process, if there is one, that this one serves, so that it hands its clients over; then
+/// lets this one be taken over from in turn. The returned flag becomes true once that has happened.
 fn begin_succession(
     takeover: Option<(Incumbent, Mailbox<ToTakeover>)>,
     mut before: Option<Predecessor>,
@@ -550,7 +555,7 @@ fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), 
     Mailbox::for_ring().map_err(|error| format!("cannot make a socket pair: {error}"))
 }
 
-/// The ways to all backends; an embedded one is started.
+/// The ways to all backends. Starts the embedded engine if that is the storage, and returns its mailbox.
 fn start_storage(
     config: &Config,
     clock: Clock,
@@ -596,12 +601,12 @@ fn start_engine<S: StoreService + 'static>(
     })
 }
 
-/// What one shard's thread starts from.
+/// Everything that a shard's thread starts from.
 struct Parts {
     settings: ShardSettings,
     quotas: Arc<Quotas>,
     listeners: Vec<(OwnedFd, Entrance)>,
-    /// From the start, or when it is told that the process before does no more.
+    /// True if the shard accepts from the start; false if it waits for `ToShard::Listen`, during a takeover.
     listens: bool,
     mesh: Mesh,
     routes: Routes,
@@ -611,7 +616,7 @@ struct Parts {
     busy_poll: Duration,
     tally: Option<Arc<Tally>>,
     store_version: StoreVersion,
-    /// Who owns which slot of a cluster, and who is told that this may be wrong.
+    /// The first map of the cluster, and the channel on which a shard reports that the map may be wrong.
     cluster: Option<(Arc<Map>, Sender<Doubt>)>,
 }
 
@@ -703,7 +708,8 @@ fn shard_settings(
     }
 }
 
-/// How far a layer goes.
+/// The mode of a layer of the traffic management: off (`--disable`), deciding without effect (`--shadow`), or
+/// on.
 fn mode_of(config: &Config, layer: Layer) -> Mode {
     if config.disabled.contains(&layer) {
         Mode::Off
@@ -714,7 +720,7 @@ fn mode_of(config: &Config, layer: Layer) -> Mode {
     }
 }
 
-/// How far a layer goes that there is only before a cluster.
+/// The mode of a layer that exists only before a cluster; off with other storage.
 fn before_a_cluster(config: &Config, layer: Layer) -> Mode {
     match config.storage {
         Storage::Cluster { .. } => mode_of(config, layer),
@@ -797,7 +803,8 @@ fn start_control(
     executor::spawn("weir-control", None, task).map_err(|error| error.to_string())
 }
 
-/// Whoever shares quotas with others has a thread that asks their store.
+/// Starts the thread that asks the fleet's store, and makes the state of the shared quotas. None without
+/// `--fleet`.
 fn join_fleet(
     config: &Config,
     quotas: &Quotas,
@@ -813,7 +820,7 @@ fn join_fleet(
         secret,
         users_max: *users_max,
     };
-    // One that is asked, and none behind it: what waits for long is of no use.
+    // The channel holds one exchange and none behind it: an exchange that waits for long is of no use.
     let (sender, questions) = crossbeam_channel::bounded(1);
     let tls = tls.filter(|_| store.secure);
     FleetThread { store: store.clone(), tls, control, questions, clock }
@@ -822,7 +829,7 @@ fn join_fleet(
     Ok(Some((FleetQuotas::new(settings, quotas), sender)))
 }
 
-/// Certificates as they are at the start, and what tells when they change.
+/// Certificates and keys as they are at the start, and the watches that notice changes of their files.
 struct Certificates {
     clients: Option<(TlsFiles, Vec<FileWatch>, Arc<Terms>, Rates)>,
     stores: Option<(StoreTls, Vec<FileWatch>)>,
@@ -830,7 +837,7 @@ struct Certificates {
 
 impl Certificates {
     fn load(config: &Config, tally: &Arc<Tally>) -> Result<Self, String> {
-        // Watched before they are read, so that no change falls between.
+        // The watch begins before the files are read, so that no change is missed between the two.
         let clients = |settings: &TlsSettings| {
             let files = TlsFiles::of(settings);
             let watches = files.paths().map(FileWatch::new).collect();
@@ -848,12 +855,12 @@ impl Certificates {
         })
     }
 
-    /// How stores are spoken to that speak TLS.
+    /// The TLS settings for stores; none if they are not spoken to with TLS.
     fn store_tls(&self) -> Option<StoreTls> {
         self.stores.as_ref().map(|(stores, _)| stores.clone())
     }
 
-    /// Starts who shakes hands, and who watches the files; nobody where there is no TLS.
+    /// Starts the threads for handshakes and for watching the files; none where there is no TLS.
     fn start(
         self,
         listeners: Doors,
@@ -909,7 +916,8 @@ fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Res
         .map_err(|error| format!("cannot start a thread: {error}"))
 }
 
-/// Who asks the stores for their versions; the embedded one needs no asking.
+/// Makes the thread that asks stores for their versions. The embedded engine is left out, since its version
+/// is known.
 fn ask_versions(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> VersionsThread {
     let stores = backends.iter().filter(|(route, _)| route.place().is_some());
     VersionsThread::new(
@@ -919,7 +927,7 @@ fn ask_versions(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> Ver
     )
 }
 
-/// Who finds out where stores are that have names.
+/// Makes the thread that looks up the names of stores again.
 fn names_thread(config: &Config, routes: &[Route]) -> NamesThread {
     let servers: &[ServerAddress] = match &config.storage {
         Storage::Servers { servers, .. } => servers,
@@ -930,7 +938,7 @@ fn names_thread(config: &Config, routes: &[Route]) -> NamesThread {
     NamesThread::new(servers.iter().zip(places), config.names_interval)
 }
 
-/// Who finds out about a cluster.
+/// Makes the thread that asks a cluster's nodes for its topology; none with other storage.
 fn topology_thread(
     config: &Config,
     backends: &Backends,
@@ -944,7 +952,8 @@ fn topology_thread(
     Some(TopologyThread::new(seeds.clone(), credentials.as_ref(), places.collect(), tls, (clock, random)))
 }
 
-/// Who finds out how far replicas of a cluster are behind, unless they are not to be used; and where to write to it.
+/// Makes the thread that asks for the replication lag of a cluster's replicas, and the channel to it. None
+/// unless the replicas layer is on.
 fn replicas_thread(
     config: &Config,
     (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),
@@ -957,7 +966,7 @@ fn replicas_thread(
     Some((sender, ReplicasThread { shards, control, letters, map, is_wanted, tls, clock }))
 }
 
-/// How backends are called; of a cluster those that there are, each in its place.
+/// The names of all backends; for a cluster the nodes of its map, each at its backend number.
 fn backend_names(backends: &[BackendSettings], slots: Option<&Map>) -> Vec<String> {
     match slots {
         None => backends.iter().map(|backend| backend.name.clone()).collect(),
@@ -965,19 +974,19 @@ fn backend_names(backends: &[BackendSettings], slots: Option<&Map>) -> Vec<Strin
     }
 }
 
-/// Forty hexadecimal digits, as Redis has them.
+/// A random run ID of forty hexadecimal digits, as in Redis.
 fn run_id() -> String {
     let (left, right) = (random_seed(), random_seed());
     format!("{left:016x}{right:016x}{:08x}", random_seed() >> 32)
 }
 
-/// Unguessable, so that nobody outside can choose keys that collide.
+/// An unguessable seed, so that nobody outside can choose keys whose hashes collide.
 fn random_seed() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Runs a store with listeners of its own until a signal ends it: the binary `weir-storage`. The service is made on the thread that
-/// serves.
+/// Runs a store with listeners of its own until a signal ends it: the binary `weir-storage`. `service` is
+/// called on the thread that serves.
 pub fn run_storage<S: StoreService + 'static>(
     listen_on: SocketAddr,
     service: impl FnOnce() -> S + Send + 'static,

@@ -1,4 +1,4 @@
-//! One core: a pinned glommio executor whose one long task turns the ring, the mesh and the shard.
+//! A core: a pinned glommio executor whose main task turns the ring, the mesh and the shard.
 //!
 //! ```text
 //!  turn:  batches in ─> letters from control ─> completions ─> turn end ─> actions, sends ─> batches out ─> submit
@@ -28,10 +28,11 @@ use crate::shard::{Address, Doubt, Readiness, Shard};
 use crate::values::time::Now;
 use crate::values::{Action, Loss, Owner, Timestamp};
 
-/// How often it is looked who of the clients can go on in another process.
+/// The interval at which a shard looks which clients can be handed over, during a takeover.
 const MOVING_PERIOD: Duration = Duration::from_millis(1);
 
-/// Counts clients over all shards, and what they hold; touched when one comes or goes, and when they were weighed.
+/// Counts of clients, and of the bytes that they hold, over all shards. Changed only when a client comes or
+/// goes, or when a shard has weighed its clients.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
     open: Arc<AtomicUsize>,
@@ -46,22 +47,22 @@ impl Door {
     }
 }
 
-/// A shard whose clients pass the door.
+/// A shard together with the limits on clients that all shards share.
 struct Guarded {
     shard: Shard,
     door: Door,
     inside: usize,
-    /// What the shard's clients held when that was counted.
+    /// Bytes that this shard's clients held at the last count; part of the common sum.
     bytes: usize,
     control: Mailbox<ToControl>,
-    /// When it was said last that TLS cannot be spoken with a store.
+    /// The time of the last log message about a failed TLS handshake with a store.
     complained: Option<Timestamp>,
 }
 
 const COMPLAINTS_APART: Duration = Duration::from_secs(1);
 
 impl Guarded {
-    /// Keeps the common count in step with the shard's own.
+    /// Subtracts clients that have left from the common count.
     fn count_clients(&mut self) {
         let now_inside = self.shard.clients_open();
         if now_inside < self.inside {
@@ -70,7 +71,8 @@ impl Guarded {
         self.inside = now_inside;
     }
 
-    /// One more has come. True if there is no place for it.
+    /// Counts a new connection in the common count. True if it must be refused, because `clients_max` are
+    /// open and the shard could close none in its favour.
     fn is_full(&mut self) -> bool {
         self.count_clients();
         if self.door.open.load(Ordering::Relaxed) >= self.door.clients_max && self.shard.make_room() {
@@ -79,7 +81,8 @@ impl Guarded {
         self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max
     }
 
-    /// Goes on with a client of another process, with what that had read of its next request.
+    /// Adopts a client of another process, with the bytes of its next request that were read there. Refuses
+    /// it if there are too many clients.
     fn adopt(&mut self, driver: &mut Driver, moved: Moved, now: Now) {
         let Moved { socket, session } = moved;
         let id = match self.is_full() {
@@ -94,14 +97,15 @@ impl Guarded {
         }
     }
 
-    /// Lets those clients go on in another process of which nothing is under way.
+    /// Hands over every client of which nothing is under way. A TLS client is closed instead when it is idle,
+    /// since its keys cannot leave this process.
     fn hand_over(&mut self, driver: &mut Driver, control: &Mailbox<ToControl>) {
         for id in self.shard.client_ids() {
             let owner = Owner::Client(id);
             match self.shard.readiness(id) {
                 Readiness::Owed => driver.detain(owner, self),
                 Readiness::Unfinished => driver.let_go(owner, self),
-                // What its keys are only this process knows.
+                // The TLS keys of the client exist only in this process.
                 Readiness::Ready if driver.is_secure(owner) => self.shard.handle_client_end(id),
                 Readiness::Ready => {
                     driver.detain(owner, self);
@@ -114,7 +118,8 @@ impl Guarded {
         }
     }
 
-    /// Keeps the common sum of bytes in step, and has the largest holders closed if it is too much.
+    /// Updates the common sum of bytes, and has the shard close its largest holders if the sum exceeds the
+    /// bound.
     fn count_bytes(&mut self) {
         let bytes = self.shard.clients_bytes();
         if bytes == self.bytes && bytes <= self.shard.clients_bytes_share() {
@@ -127,10 +132,10 @@ impl Guarded {
         }
     }
 
-    /// What clients of all shards hold, with this one's as they are now.
+    /// Adds the change of this shard's bytes to the common sum, and returns the sum.
     fn sum_of_bytes(&mut self) -> usize {
         let bytes = self.shard.clients_bytes();
-        // What became less is added as what wraps around.
+        // A decrease is added as a number that wraps around.
         let change = bytes.wrapping_sub(std::mem::replace(&mut self.bytes, bytes));
         self.door.bytes.fetch_add(change, Ordering::Relaxed).wrapping_add(change)
     }
@@ -163,7 +168,7 @@ impl Application for Guarded {
     }
 
     fn note_insecure(&mut self, problem: String, now: Now) {
-        // Once a second at most, as connections are tried again and again.
+        // At most one message a second, as connections are tried again and again.
         if self.complained.is_none_or(|at| now.monotonic.since(at) >= COMPLAINTS_APART) {
             self.complained = Some(now.monotonic);
             self.control.post(ToControl::Said(log::Kind::Tls, problem));
@@ -234,7 +239,7 @@ impl Application for Guarded {
     }
 }
 
-/// Both ends of a client's connection, in the words of Redis.
+/// The addresses of both ends of a client's connection, in the form that Redis prints them.
 fn address_of(socket: &OwnedFd) -> Address {
     let socket = socket2::SockRef::from(socket);
     let in_words = |address: io::Result<socket2::SockAddr>| match address {
@@ -244,13 +249,13 @@ fn address_of(socket: &OwnedFd) -> Address {
                 format!("{}:0", path.map_or_else(String::new, |path| path.display().to_string())).into()
             }
         },
-        // It is gone already.
+        // The connection is gone already.
         Err(_) => "?:0".into(),
     };
     Address { peer: in_words(socket.peer_addr()), local: in_words(socket.local_addr()) }
 }
 
-/// Everything one core needs to run.
+/// Everything that a core's thread needs to run: shard, driver, mesh and channels.
 pub(super) struct ShardThread<C> {
     pub shard: Shard,
     pub driver: Driver,
@@ -258,17 +263,18 @@ pub(super) struct ShardThread<C> {
     pub connector: C,
     pub letters: Receiver<ToShard>,
     pub control: Mailbox<ToControl>,
-    /// Who is told that a map of the cluster may be old; nobody without a cluster.
+    /// The channel on which the shard reports that its map of the cluster may be outdated; none without a
+    /// cluster.
     pub doubts: Option<Sender<Doubt>>,
     pub door: Door,
     pub clock: Clock,
     pub busy_poll: Duration,
-    /// What is counted of TLS, where it is spoken.
+    /// The counters of TLS, where it is spoken.
     pub tally: Option<Arc<Tally>>,
 }
 
 impl<C: Connector> ShardThread<C> {
-    /// Runs until told to stop.
+    /// Runs the shard until it is told to stop.
     pub async fn run(self) -> io::Result<()> {
         let Self {
             shard,
@@ -287,7 +293,7 @@ impl<C: Connector> ShardThread<C> {
             Guarded { shard, door, inside: 0, bytes: 0, control: control.clone(), complained: None };
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
-        // It drains as soon as nobody can be accepted any more.
+        // The shard drains as soon as nobody can be accepted any more.
         let mut closing = false;
         let mut moving = None;
         let mut is_heard = true;
@@ -355,7 +361,7 @@ impl<C: Connector> ShardThread<C> {
             while let Some(peer) = driver.poll_unwoken() {
                 mesh.ring_again(peer);
             }
-            // Who was accepted before is a client like others.
+            // A client accepted before this point is served like any other.
             if closing && !driver.is_listening() {
                 closing = false;
                 guarded.shard.refuse_newcomers();
@@ -380,7 +386,7 @@ impl<C: Connector> ShardThread<C> {
             }
             if let Some(doubts) = &doubts {
                 while let Some(doubt) = guarded.shard.poll_doubt() {
-                    // Where so many wait already, one more says nothing new.
+                    // If the channel is full, a further report says nothing new.
                     let _ = doubts.try_send(doubt);
                 }
             }

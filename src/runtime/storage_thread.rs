@@ -1,7 +1,7 @@
 //! The embedded engine's executor: the same ring and driver as a shard's, around the engine's service.
 //!
-//! Shards reach it over socket pairs, by the same forwarding path as any other store, and `weir-storage` is this
-//! with listeners, around a service that may follow a script.
+//! Shards reach it over socket pairs, by the same forwarding path as any other store. `weir-storage` is the
+//! same code with listeners, around a service that may follow a script.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,11 +17,11 @@ use crate::store::StoreService;
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, Loss, Owner};
 
-/// To the storage executor.
+/// A message to the storage executor.
 pub(super) enum ToStorage {
-    /// A shard's end of a socket pair is open; this is the other one.
+    /// The engine's end of a socket pair whose other end a shard has as its connection.
     Adopt(OwnedFd),
-    /// Say what you hold.
+    /// A request for the engine's statistics, to be sent to this mailbox.
     Report(Mailbox<ToControl>),
     Stop,
 }
@@ -69,7 +69,7 @@ impl<S: StoreService> Application for Served<S> {
     }
 }
 
-/// A store connects to nothing.
+/// A connector that opens nothing: a store connects to nobody.
 struct Nowhere;
 
 impl Connector for Nowhere {
@@ -78,7 +78,7 @@ impl Connector for Nowhere {
     }
 }
 
-/// Serves until told to stop.
+/// Serves clients until it is told to stop.
 pub(super) async fn serve(
     service: impl StoreService,
     mut driver: Driver,
@@ -99,8 +99,8 @@ pub(super) async fn serve(
                     control.post(ToControl::Engine(served.0.engine().statistics()));
                 }
                 ToStorage::Stop => {
-                    // An accept under way would keep the port until the kernel has taken the ring apart, which may be
-                    // after the process has ended: the next one could not listen.
+                    // An accept under way would keep the port in use until the kernel has torn the ring down,
+                    // which may be after the exit of the process: the next process could not listen.
                     driver.stop_listening();
                     return driver.ring.submit_and_wait(Some(SHALLOW_SLEEP));
                 }

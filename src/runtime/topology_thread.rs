@@ -1,5 +1,6 @@
-//! Asks nodes of a cluster who owns which slot, on a thread of its own, and tells all shards: once before the first client is
-//! served, then whenever a shard has reason to doubt it, and every ten seconds.
+//! Asks the nodes of a cluster which node owns which slot, on a thread of its own, and tells all shards: once
+//! before the first client is served, then whenever a shard has reason to doubt its map, and every ten
+//! seconds.
 
 use std::io;
 use std::sync::Arc;
@@ -20,16 +21,16 @@ use crate::shard::Doubt;
 use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
 use crate::values::{BackendId, Random, ServerAddress, Timestamp};
 
-/// How long the start waits for a first map.
+/// The longest time that the start waits for a first map.
 const START_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a node may take.
+/// The longest time that a node may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// A node is asked by a thread of little weight that lasts as long as its answer.
+/// The stack size of a thread that asks a node and ends with its answer, in bytes.
 const STACK_BYTES: usize = 256 * 1024;
-/// Doubts that wait to be heard: further ones say nothing new.
+/// The capacity of the channel of doubts (reports that the map may be wrong): further ones say nothing new.
 pub(super) const DOUBTS_MAX: usize = 256;
 
-/// What is known of the cluster, and who is told.
+/// The thread's state: what is known of the cluster, whom to ask next, and where the results go.
 pub(super) struct TopologyThread {
     seeds: Vec<ServerAddress>,
     question: Question,
@@ -37,30 +38,31 @@ pub(super) struct TopologyThread {
     refresh: Refresh,
     strangers: Strangers,
     heirs: Heirs,
-    /// Where shards look when they connect.
+    /// The current addresses of all nodes, which shards read when they connect.
     places: Vec<Place>,
     tls: Option<StoreTls>,
     clock: Clock,
 }
 
-/// Who hears of maps, and from where doubts come.
+/// The shards and the control executor that hear about new maps, and the channel on which shards report
+/// doubts.
 pub(super) struct Listeners {
     pub shards: Vec<Mailbox<ToShard>>,
     pub control: Mailbox<ToControl>,
     pub doubts: Receiver<Doubt>,
 }
 
-/// What came of a round.
+/// The result of a round of questions to nodes.
 #[derive(Default)]
 struct Round {
-    /// The map, if it is another one now.
+    /// The new map, if it differs from the previous one.
     map: Option<Arc<Map>>,
-    /// It is what all primaries say.
+    /// True if all primaries agree with the map.
     is_sure: bool,
 }
 
 impl TopologyThread {
-    /// Nothing has been asked yet.
+    /// Makes the thread's state, before anything was asked.
     pub fn new(
         seeds: Vec<ServerAddress>,
         credentials: Option<&Credentials>,
@@ -82,7 +84,7 @@ impl TopologyThread {
         }
     }
 
-    /// Asks until somebody has answered, for a while.
+    /// Asks nodes until one has answered, for at most `START_PATIENCE`. Returns the map, which may be empty.
     pub fn find_first(&mut self) -> Arc<Map> {
         let until = self.clock.now().monotonic.after(START_PATIENCE);
         while self.cluster.map().version() == 0 && self.clock.now().monotonic < until {
@@ -96,7 +98,7 @@ impl TopologyThread {
         Arc::clone(self.cluster.map())
     }
 
-    /// Goes on asking. The thread ends with the process.
+    /// Starts the thread, which ends with the process.
     pub fn start(self, listeners: Listeners) -> io::Result<()> {
         thread::Builder::new()
             .name("weir-topology".to_owned())
@@ -131,7 +133,8 @@ impl TopologyThread {
         }
     }
 
-    /// All doubts that are there by now.
+    /// Handles all doubts that have arrived: notes when to ask again, watches replicas of lost primaries, and
+    /// patches the map with redirects (MOVED).
     fn hear(&mut self, first: Doubt, listeners: &Listeners) {
         let doubts: Vec<Doubt> =
             std::iter::once(first).chain(listeners.doubts.try_iter().take(DOUBTS_MAX)).collect();
@@ -148,13 +151,13 @@ impl TopologyThread {
         }
     }
 
-    /// Has it taken over?
+    /// Handles the end of a watch of a replica. True if the replica has taken over.
     fn hear_of_heir(&mut self, news: &News) -> bool {
         let heir = self.heirs.handle_news(news);
         heir.inspect(|heir| self.refresh.handle_reason(Reason::TookOver(*heir))).is_some()
     }
 
-    /// Asks those whose turn it is, if it is time.
+    /// Asks the nodes whose turn it is, if it is time for a round, and merges their views into the map.
     fn round(&mut self) -> Round {
         let started = self.clock.now().monotonic;
         let map = Arc::clone(self.cluster.map());
@@ -176,13 +179,14 @@ impl TopologyThread {
             applied = self.cluster.adopt(&views);
         }
         self.refresh.handle_outcome(applied.outcome(&views), self.clock.now().monotonic);
-        // Names may mean other addresses by now.
+        // Names of nodes may have other addresses by now.
         let current = Arc::clone(self.cluster.map());
         self.note_places(&current);
         Round { is_sure: applied.is_sure(&views, &current), map: applied.map }
     }
 
-    /// One thread for each, so that a node that is silent takes no time from others. They are `CLUSTER_NODES_MAX` at most.
+    /// Asks nodes, each from a thread of its own, so that a silent node takes no time from others. At most
+    /// `CLUSTER_NODES_MAX` threads.
     fn ask_together(&self, asked: &[ServerAddress], deadline: Timestamp) -> Vec<View> {
         thread::scope(|scope| {
             let asked: Vec<_> = asked
@@ -204,7 +208,7 @@ impl TopologyThread {
         View::parse(address, &slots, &nodes).ok()
     }
 
-    /// Where each node is found now.
+    /// Publishes the current address of each node of the map, for shards that connect.
     fn note_places(&self, map: &Map) {
         for (place, at) in self.places.iter().enumerate() {
             let node = map.node(BackendId(place as u16));
@@ -219,7 +223,7 @@ fn tell(listeners: &Listeners, map: &Arc<Map>, why: &str) {
     listeners.control.post(ToControl::Slots(Arc::clone(map), why.to_owned()));
 }
 
-/// The first address of a name.
+/// The first address of a server's name, or none if there is none.
 pub(super) fn found(address: &ServerAddress) -> Option<Spot> {
     let found = addresses_of(address).ok()?;
     Some(Spot::new(found[0], address))

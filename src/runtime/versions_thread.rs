@@ -1,5 +1,6 @@
-//! Asks every store for its version, on a thread of its own: once before the first client is served, and then about once
-//! a minute. What HELLO and INFO tell clients goes by the answers. Control hears when that changes.
+//! Asks every store for its version, on a thread of its own: once before the first client is served, then
+//! about once a minute. HELLO and INFO show clients the lowest version; the control executor hears when that
+//! changes.
 
 use std::io;
 use std::thread;
@@ -14,19 +15,20 @@ use crate::control::StoreVersions;
 use crate::protocol::reply;
 use crate::values::{StoreVersion, Timestamp};
 
-/// How long the start waits for stores, all together.
+/// The longest time that the start waits for all stores' versions.
 const START_PATIENCE: Duration = Duration::from_millis(300);
-/// How long stores may take later on.
+/// The longest time that stores may take to answer later on.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two questions to a store that answers; one that does not is asked sooner, and then ever more rarely.
+/// The interval between two questions to a store that answers. A store that does not is asked after
+/// `PAUSE_MIN`, then ever more rarely, at least once per `INTERVAL`.
 const INTERVAL: Duration = Duration::from_secs(60);
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// A store is asked by a thread of little weight that lasts as long as its answer.
+/// The stack size of a thread that asks a store and ends with its answer, in bytes.
 const STACK_BYTES: usize = 256 * 1024;
-/// What a store may send before it is no answer to the question.
+/// The most bytes that a store may answer.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// One store, and when it is asked next.
+/// A store, and when it is asked next.
 struct Store {
     route: Route,
     question: Question,
@@ -34,7 +36,7 @@ struct Store {
     pause: Duration,
 }
 
-/// All stores, and what is known of them.
+/// The thread's state: all stores, and the versions that are known.
 pub(super) struct VersionsThread {
     stores: Vec<Store>,
     versions: StoreVersions,
@@ -43,7 +45,8 @@ pub(super) struct VersionsThread {
 }
 
 impl VersionsThread {
-    /// Nothing has been asked yet. Each store has its address and weir's credentials there.
+    /// Makes the thread's state, before anything was asked. Each store comes with its address and weir's
+    /// credentials there.
     pub fn new<'a>(
         stores: impl Iterator<Item = (Route, Option<&'a (Option<String>, String)>)>,
         tls: Option<StoreTls>,
@@ -60,13 +63,14 @@ impl VersionsThread {
         Self { versions: StoreVersions::unknown(stores.len()), stores, tls, clock }
     }
 
-    /// Asks all of them once, and waits a little for their answers: what clients are told first.
+    /// Asks all stores once, for at most `START_PATIENCE`. Returns the lowest version, which clients are told
+    /// first.
     pub fn ask_first(&mut self) -> StoreVersion {
         self.ask_due(START_PATIENCE);
         self.versions.lowest()
     }
 
-    /// Goes on asking. The thread ends with the process.
+    /// Starts the thread, which ends with the process; does nothing if there is no store to ask.
     pub fn start(self, control: Mailbox<ToControl>) -> io::Result<()> {
         if self.stores.is_empty() {
             return Ok(());
@@ -91,14 +95,14 @@ impl VersionsThread {
         }
     }
 
-    /// Asks those whose time has come.
+    /// Asks the stores that are due, and plans the next question to each.
     fn ask_due(&mut self, patience: Duration) {
         let clock = self.clock;
         let started = clock.now().monotonic;
         let stores = self.stores.iter_mut().enumerate();
         let due: Vec<(usize, &mut Store)> = stores.filter(|(_, store)| store.due <= started).collect();
         let deadline = started.after(patience);
-        // Where a node of a cluster might be and none is, nobody is asked, and nobody has a version.
+        // Places of a cluster that have no node now are not asked, and have no version.
         let (due, empty): (Vec<_>, Vec<_>) =
             due.into_iter().partition(|(_, store)| store.route.spot().is_some());
         for (at, store) in empty {
@@ -121,14 +125,16 @@ impl VersionsThread {
 }
 
 impl Store {
-    /// It is asked again later, and then ever more rarely.
+    /// Plans the next question to a store that did not answer, with a pause that doubles each time up to
+    /// `INTERVAL`.
     fn put_off(&mut self, now: Timestamp) {
         self.due = now.after(self.pause);
         self.pause = self.pause.saturating_mul(2).min(INTERVAL);
     }
 }
 
-/// One thread for each of them, so that a store that is silent takes no time from others. They are `BACKENDS_MAX` at most.
+/// Asks stores, each from a thread of its own, so that a silent store takes no time from others. At most
+/// `BACKENDS_MAX` threads.
 fn ask_together(
     stores: &[&Store],
     tls: Option<&StoreTls>,
@@ -147,7 +153,7 @@ fn ask_together(
     })
 }
 
-/// The version that a store tells, if it is one.
+/// Asks a store for its version. None if its answer has none.
 fn ask(
     store: &Store,
     tls: Option<&StoreTls>,

@@ -1,9 +1,11 @@
-//! Tells when a file may have changed: written in place, replaced by a rename, or reached by a symbolic link that now
-//! leads elsewhere, as Kubernetes swaps mounted configuration. Costs nothing while nothing happens.
+//! Notices when a file may have changed: written in place, replaced by a rename, or reached by a symbolic
+//! link that now leads elsewhere, as Kubernetes swaps mounted configuration. Uses no CPU while nothing
+//! happens.
 //!
-//! The kernel (inotify) watches files and folders, not paths. So every folder in which the path takes a turn is watched
-//! for names that come and go, every folder on the way for being moved itself, and the file for being written; after
-//! each event the way is walked anew. A change is one of what stands at the end of it, whatever the events were.
+//! The kernel (inotify) watches files and folders, not paths. So every folder in which a part of the path may
+//! be replaced is watched for names that come and go, every folder on the way for being moved itself, and the
+//! file for being written; after each event the path is resolved anew. Only a different file at the end of it
+//! counts as a change, whatever the events were.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -19,27 +21,28 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 use super::log;
 
-/// Whoever writes a file does it in several steps. It is looked at when nothing more happened for so long.
+/// The quiet time after which a change is taken as complete (50 ms), since a file is usually written in
+/// several steps.
 const SETTLED: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// But not put off forever, where something always happens.
+/// The most quiet times waited for, so that constant events cannot put a change off for ever.
 const SETTLING_ROUNDS_MAX: u32 = 20;
-/// How often it is looked at where the kernel cannot tell.
+/// The interval at which the file is looked at where the kernel cannot report changes.
 const POLLING: Duration = Duration::from_secs(1);
-/// Links that a path may lead through, as in Linux.
+/// The most symbolic links followed in a path, as in Linux.
 const LINKS_MAX: usize = 40;
-/// A way that changes while it is walked is walked again, so often.
+/// The most times that a path is resolved again because it changed meanwhile.
 const WALKS_MAX: u32 = 5;
 
-/// One file, watched.
+/// A watch on one file.
 pub(super) struct FileWatch {
     path: PathBuf,
-    /// None where the kernel does not tell of changes.
+    /// The kernel's watch; none where the kernel does not report changes.
     inotify: Option<OwnedFd>,
-    /// What stood there when it was looked at last.
+    /// The state of the file when it was last looked at.
     seen: Option<Stamp>,
 }
 
-/// What tells one state of a file from another, without reading it.
+/// The metadata that tells one state of a file from another, without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -50,7 +53,7 @@ struct Stamp {
 
 impl Stamp {
     fn of(path: &Path) -> Option<Self> {
-        // What is not kept, such as a pipe, has no states.
+        // Something that is no regular file, such as a pipe, has no states.
         let data = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         Some(Self {
             device: data.dev(),
@@ -62,7 +65,8 @@ impl Stamp {
 }
 
 impl FileWatch {
-    /// Watches from now on: what is read after this is either what stands there now, or a change will be told.
+    /// Begins to watch a file: every change after this call is reported, so a reader that reads afterwards
+    /// misses none.
     pub fn new(path: &Path) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut watch = Self { path, inotify: None, seen: None };
@@ -73,17 +77,19 @@ impl FileWatch {
         watch
     }
 
-    /// What becomes readable when something happens.
+    /// The descriptor that becomes readable when something happens; none where the file must be polled.
     pub fn handle(&self) -> Option<BorrowedFd<'_>> {
         self.inotify.as_ref().map(|inotify| inotify.as_fd())
     }
 
-    /// How long it may be left alone when nothing becomes readable; none for as long as one likes.
+    /// The longest time after which the file must be looked at without an event; none if the kernel reports
+    /// changes.
     pub fn patience(&self) -> Option<Duration> {
         self.inotify.is_none().then_some(POLLING)
     }
 
-    /// Whether the file has changed since it was looked at last. Call when something happened, or patience ended.
+    /// Whether the file has changed since it was last looked at. To be called after an event, or when
+    /// [`FileWatch::patience`] is over.
     pub fn has_changed(&mut self) -> bool {
         self.settle();
         let was_told = self.inotify.is_some();
@@ -92,7 +98,7 @@ impl FileWatch {
         {
             self.complain(&error);
         }
-        // After arming: what comes later is told.
+        // Read after arming the watch: a later change is reported.
         let stamp = Stamp::of(&self.path);
         std::mem::replace(&mut self.seen, stamp) != stamp
     }
@@ -104,7 +110,7 @@ impl FileWatch {
         ));
     }
 
-    /// Waits until nothing happens for a moment.
+    /// Waits until there were no events for `SETTLED`, at most `SETTLING_ROUNDS_MAX` times.
     fn settle(&self) {
         let Some(inotify) = &self.inotify else { return };
         for _ in 0..SETTLING_ROUNDS_MAX {
@@ -117,13 +123,13 @@ impl FileWatch {
         }
     }
 
-    /// Watches everything on the way to the file.
+    /// Resolves the path and watches everything on the way to the file.
     fn arm(&mut self) -> io::Result<()> {
         self.inotify = None;
         let mut way = Way::walk(&self.path);
         for _ in 0..WALKS_MAX {
             let inotify = way.watch(&self.path)?;
-            // What moved before it was watched was not told: then the way is another one now.
+            // A move before the watch was set is not reported: then the path resolves differently now.
             let again = Way::walk(&self.path);
             if again == way {
                 self.inotify = Some(inotify);
@@ -135,19 +141,19 @@ impl FileWatch {
     }
 }
 
-/// Reads what the kernel has to tell. Only that there was something matters.
+/// Reads and drops all pending events; only that there were some matters.
 fn discard_events(inotify: &OwnedFd) {
     let mut room = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(inotify, &mut room);
     while reader.next().is_ok() {}
 }
 
-/// Through which folders a path leads.
+/// The folders that a path leads through.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Way {
-    /// Where a link, or the file itself, may be replaced by another one of that name.
+    /// Folders in which a link, or the file itself, may be replaced by another one of that name.
     turns: BTreeSet<PathBuf>,
-    /// All others.
+    /// All other folders on the way.
     passed: BTreeSet<PathBuf>,
 }
 
@@ -173,7 +179,7 @@ impl Way {
                     names(&target).into_iter().rev().for_each(|name| ahead.push_front(name));
                 }
                 _ if ahead.is_empty() || !next.is_dir() => {
-                    // The file; or the end of the way, as long as what comes next is not there.
+                    // Here is the file; or the end of the way, if the next part does not exist.
                     way.turns.insert(at);
                     break;
                 }
@@ -197,7 +203,8 @@ impl Way {
         for folder in &self.passed {
             inotify::add_watch(&inotify, folder, moved)?;
         }
-        // Not there is a state like any other. Not readable too, but then a change is told by its folder only.
+        // A missing file is a state like any other. So is an unreadable one, but then only its folder reports
+        // a change.
         let _ = inotify::add_watch(&inotify, file, WatchFlags::CLOSE_WRITE);
         Ok(inotify)
     }
@@ -219,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of this test's own, gone when it ends.
+    /// A temporary folder for a test, removed when it is dropped.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -243,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Whether anything is told within 30 seconds, which only a broken run takes.
+    /// True if the kernel reports an event within 30 seconds, which only a broken run exceeds.
     fn is_told(watch: &FileWatch) -> bool {
         let handle = watch.handle().expect("the kernel tells");
         let mut handles = [PollFd::new(&handle, PollFlags::IN)];
@@ -273,7 +280,7 @@ mod tests {
         }));
         for text in ["a", "b"] {
             let new = folder.file("new", text);
-            // The new name is seen to come; then it is over the old one.
+            // The kernel reports the new name first; then the rename replaces the old file.
             assert!(changes_by_after(&mut watch, || fs::rename(&new, &file).expect("a rename")));
         }
         assert!(changes_by(&mut watch, || fs::remove_file(&file).expect("it is there")));
@@ -285,7 +292,7 @@ mod tests {
         }));
     }
 
-    /// The same, where something else happened in the folder before.
+    /// True if a change is noticed after another event in the folder that is none.
     fn changes_by_after(watch: &mut FileWatch, change: impl FnOnce()) -> bool {
         let idle = is_told(watch) && !watch.has_changed();
         idle && changes_by(watch, change)
@@ -311,7 +318,7 @@ mod tests {
             });
             assert!(swapped, "{version}");
         }
-        // What it led to before matters no longer; what it leads to now does.
+        // The file that the link led to before matters no longer; the new one does.
         folder.file("versions/1/quotas", "longer");
         assert!(is_quiet(&watch));
         assert!(changes_by(&mut watch, || {
@@ -360,7 +367,7 @@ mod tests {
         assert_eq!(watch.patience(), Some(POLLING));
         folder.file("quotas", "other");
         assert!(watch.has_changed() && !watch.has_changed());
-        // As soon as it can tell again, it is let do so.
+        // As soon as the kernel can report changes again, it is used.
         assert_eq!((watch.patience(), watch.handle().is_some()), (None, true));
     }
 

@@ -1,4 +1,4 @@
-//! One engine and one connection, spoken to in words, for the tests of the families.
+//! An engine and a connection to it, driven by command lines, for the tests of the command families.
 
 use super::engine::Engine;
 use super::limits::EngineLimits;
@@ -37,7 +37,7 @@ impl Bench {
         out
     }
 
-    /// Sends a command given as words between spaces, and shows the reply with `|` for line ends.
+    /// Sends a command whose words are separated by spaces, and returns the reply with `|` for line ends.
     pub(super) fn send(&mut self, line: &str) -> String {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         String::from_utf8_lossy(&self.send_bytes(&words)).replace("\r\n", "|")
@@ -47,7 +47,7 @@ impl Bench {
         self.now.unix_ms += ms;
     }
 
-    /// Checks lines of `command => reply` one after the other.
+    /// Checks lines of `command => reply`, one after the other.
     pub(super) fn talk(&mut self, dialogue: &[(&str, &str)]) {
         for (line, expected) in dialogue {
             assert_eq!(self.send(line), *expected, "{line}");

@@ -1,4 +1,4 @@
-//! Strings as rows of bits, the highest bit of a byte first.
+//! String commands on bits (SETBIT, GETBIT, BITCOUNT); the highest bit of a byte comes first.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::numbers;
@@ -62,7 +62,7 @@ fn bitcount(call: &mut Call<'_>) -> Done {
     call.integer(counted)
 }
 
-/// What the bounds of BITCOUNT count.
+/// The unit of the bounds of BITCOUNT.
 #[derive(Clone, Copy)]
 enum BitUnit {
     Byte,
@@ -78,7 +78,7 @@ fn bit_range(call: &Call<'_>) -> Result<Option<(i64, i64, BitUnit)>, Refusal> {
     }
     let (start, end) = (call.integer_at(2)?, call.integer_at(3)?);
     let unit = match call.count() {
-        // Redis looks no further either.
+        // Redis does not look at the unit either in this case, even if it is misspelled.
         _ if start < 0 && end < 0 && start > end => BitUnit::Byte,
         5 if call.is(4, "bit") => BitUnit::Bit,
         5 if !call.is(4, "byte") => return Err(Refusal::Syntax),
@@ -91,7 +91,7 @@ fn ones(bytes: &[u8]) -> i64 {
     bytes.iter().map(|byte| i64::from(byte.count_ones())).sum()
 }
 
-/// Ones among the bits from `start` to `end` inclusive, the highest bit of a byte first.
+/// The number of one bits from bit `start` to bit `end` inclusive; the highest bit of a byte comes first.
 fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
     let length = bytes.len() as i64 * 8;
     if start < 0 && end < 0 && start > end {

@@ -1,4 +1,5 @@
-//! What one request may cost, command by command: memory, replies and elements looked at stay within the limits.
+//! Tests that one request's cost stays within the limits, for every command: memory, reply size and elements
+//! looked at.
 
 use super::bench::Bench;
 use super::limits::EngineLimits;
@@ -6,7 +7,7 @@ use crate::values::Random;
 
 const REPLY_BYTES_MAX: usize = 1_000_000;
 const MEMORY_BYTES_MAX: u64 = 20_000_000;
-/// Less than usual, so that tests are quick.
+/// A smaller effort limit than usual, so that tests are quick.
 const EFFORT_MAX: u64 = 1_000_000;
 
 fn bench() -> Bench {
@@ -17,7 +18,7 @@ fn bench() -> Bench {
     })
 }
 
-/// The same with a value of every kind whose elements have 300 bytes, and large ones.
+/// An engine with a value of every kind, large ones, and elements of 300 bytes.
 fn filled() -> Bench {
     let mut bench = bench();
     let long = "m".repeat(300);
@@ -35,7 +36,7 @@ fn filled() -> Bench {
     bench
 }
 
-/// The numbers, each behind `before`.
+/// The numbers as one line, each preceded by `before`.
 fn listed(numbers: std::ops::Range<usize>, before: &str) -> String {
     numbers.fold(String::new(), |line, number| line + before + &number.to_string())
 }
@@ -44,7 +45,7 @@ fn words(line: &str) -> Vec<Vec<u8>> {
     line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// Sends it, and checks what any reply must keep to: its bound, and the buffer's.
+/// Sends a request, and checks that the reply and its buffer stay within their bounds.
 fn checked(bench: &mut Bench, words: &[Vec<u8>]) -> Vec<u8> {
     let borrowed: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
     let reply = bench.send_bytes(&borrowed);
@@ -137,7 +138,7 @@ fn what_could_not_be_told_is_not_taken_out() {
     bench.talk(&[("LLEN list", ":4000|"), ("SCARD members", ":4000|"), ("ZCARD scored", ":4000|")]);
     assert!(told(&mut bench, "LPOP list 2").starts_with("*2|$302|0-mm"));
     assert!(told(&mut bench, "SPOP members 2000").starts_with("*2000|$30"));
-    // A value that no reply holds stays where it is.
+    // A value that no reply can hold stays where it is.
     bench.send(&format!("SETRANGE large 1500000 {}", "v"));
     bench.send(&format!("RPUSH larges {}", "v".repeat(1_500_000)));
     for line in [
@@ -168,7 +169,7 @@ fn a_transaction_is_bounded_as_one_request() {
     assert_eq!(reply.matches("$200000|").count(), 4);
     assert_eq!(reply.matches(TOO_LARGE).count(), 16);
     assert!(reply.ends_with(":1|"));
-    // Errors take room as well.
+    // Errors take room in the reply too.
     bench.send("MULTI");
     for _ in 0..15_000 {
         bench.send("LPUSH string v");
@@ -220,14 +221,14 @@ fn elements_that_one_request_looks_at_are_bounded() {
     ] {
         let reply = bench.send(&line);
         let effort = bench.engine.effort();
-        // Beside the limit stands what the length of the request says.
+        // Beyond the limit, only effort that follows from the request's length is spent.
         assert!(effort <= EFFORT_MAX + 4 * line.len() as u64, "{effort} for {}", &line[..20]);
         let refused = reply.starts_with("-ERR the request would take more than 1000000 steps");
         assert!(refused, "{}: {}", &line[..20], &reply[..reply.len().min(80)]);
     }
     let after = bench.engine.statistics();
     assert_eq!((after.keys, after.bytes_used), (before.keys, before.bytes_used));
-    // What honest requests look at passes.
+    // Requests of usual size pass.
     bench.talk(&[
         ("LREM l 0 nobody", ":0|"),
         ("LPOS l nobody", "$-1|"),
@@ -322,7 +323,7 @@ fn errors_quote_little_of_what_was_sent() {
     }
 }
 
-/// Every command with numbers and words that mean much or nothing: no panic, and within the bounds.
+/// Sends every command with random keys, odd numbers and words: nothing panics, and the bounds hold.
 #[test]
 fn whatever_is_asked_stays_within_the_bounds() {
     const NUMBERS: &[&str] = &[
@@ -420,7 +421,7 @@ fn whatever_is_asked_stays_within_the_bounds() {
             request.push(from[random.index(from.len())].as_bytes().to_vec());
         }
         checked(&mut bench, &request);
-        // What is counted beyond the limit follows from the request's own length, or from what it removes.
+        // Effort counted beyond the limit follows from the request's own length, or from what it removes.
         let effort = bench.engine.effort();
         assert!(effort <= EFFORT_MAX + 100_000, "{effort} for {request:?}");
         let used = bench.engine.statistics().bytes_used;

@@ -1,4 +1,4 @@
-//! What a command is, and one that is carried out: what it may touch, how it reads its arguments and writes its reply.
+//! Commands, and the context in which one is carried out: what it may touch, its arguments and its reply.
 
 use super::directory::Directory;
 use super::effort::{Effort, LOOK};
@@ -11,25 +11,26 @@ use super::session::{Disposition, Session};
 use crate::protocol::{Arguments, Protocol};
 use crate::values::time::Now;
 
-/// A command has written its one reply, or says why not: then what it wrote is taken back.
+/// The result of a command: it has written its one reply, or is refused; then what it wrote is replaced by
+/// the error.
 pub(super) type Done = Result<(), Refusal>;
 
-/// What a command may do to the keyspace or to a transaction.
+/// The kind of effect that a command may have on the keyspace or on a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Read,
-    /// Changes, but needs no more memory.
+    /// The command changes values, but needs no more memory.
     Write,
-    /// May need more memory, so it is refused when there is none left.
+    /// The command may need more memory, so it is refused when there is none left.
     Grow,
-    /// Opens, ends or leaves a transaction, so it is never queued in one.
+    /// The command opens, ends or leaves a transaction, so it is never queued in one.
     Control,
 }
 
-/// One command.
+/// A command: its name, arity, effect and function.
 pub(super) struct Command {
     pub(super) name: &'static str,
-    /// Arguments including the name; negative for at least that many, as in Redis.
+    /// The number of arguments including the name; negative for at least that many, as in Redis.
     arity: i8,
     pub(super) effect: Effect,
     pub(super) run: fn(&mut Call<'_>) -> Done,
@@ -54,7 +55,7 @@ impl Command {
     }
 }
 
-/// Everything a command may touch.
+/// A command that is being carried out, with everything that it may touch.
 pub(super) struct Call<'a> {
     pub(super) keyspace: &'a mut Keyspace,
     pub(super) session: &'a mut Session,
@@ -68,17 +69,17 @@ pub(super) struct Call<'a> {
     pub(super) disposition: Disposition,
 }
 
-/// What the engine counts.
+/// The engine's counters.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// By position in the directory.
+    /// The number of calls of each command, by position in the directory.
     pub(super) calls: Vec<u64>,
     pub(super) commands: u64,
     pub(super) refused_for_memory: u64,
     pub(super) refused_for_cost: u64,
     pub(super) errors: u64,
     pub(super) started_ms: Option<u64>,
-    /// Connections that are to be dropped, for whoever holds them.
+    /// Identifiers of connections that CLIENT KILL named, for the owner of the connections to drop.
     pub(super) killed: Vec<u64>,
 }
 
@@ -99,7 +100,7 @@ impl<'a> Call<'a> {
         numbers::integer(self.at(index)).ok_or(Refusal::NotAnInteger)
     }
 
-    /// Whether argument `index` is there and is this word; `word` is in lower case.
+    /// Whether argument `index` exists and equals this word in any case; `word` is in lower case.
     pub(super) fn is(&self, index: usize, word: &str) -> bool {
         self.arguments.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     }
@@ -110,12 +111,13 @@ impl<'a> Call<'a> {
         (start..arguments.len()).map(move |index| arguments.at(index))
     }
 
-    /// Refuses what would need more memory than is left, where a small request may ask for much.
+    /// Refuses a command whose values would grow by more bytes than are left, where a small request may ask
+    /// for much.
     pub(super) fn afford(&self, growth: usize) -> Done {
         if growth as u64 > self.memory_left() { Err(Refusal::OutOfMemory) } else { Ok(()) }
     }
 
-    /// Bytes that values may still grow by.
+    /// The number of bytes by which values may still grow.
     pub(super) fn memory_left(&self) -> u64 {
         self.limits.bytes_max.saturating_sub(self.keyspace.used())
     }
@@ -158,7 +160,7 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
-    /// Carries out the command at `position` of the directory; a refusal replaces what it wrote.
+    /// Carries out the command at `position` of the directory. A refusal replaces what the command wrote.
     pub(super) fn run(&mut self, position: usize) {
         self.tally.calls[position] += 1;
         self.tally.commands += 1;

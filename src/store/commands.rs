@@ -1,4 +1,4 @@
-//! All commands, one file per family.
+//! The list of all commands, one file per family.
 
 use super::call::Command;
 use super::directory::Directory;
@@ -23,7 +23,7 @@ const FAMILIES: [&[Command]; 13] = [
     transactions::COMMANDS,
 ];
 
-/// The commands by name.
+/// The directory of all commands by name.
 pub(super) fn directory() -> Directory<Command> {
     Directory::new(FAMILIES.into_iter().flatten().map(|command| (command.name, command)))
 }

@@ -1,4 +1,5 @@
-//! The connection itself: handshake, name, goodbye. There is one user, `default`, who needs no password.
+//! Commands about the connection itself: handshake, name, end. There is one user, `default`, who needs no
+//! password.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::numbers;
@@ -8,13 +9,13 @@ use super::session::Disposition;
 use super::session::Session;
 use crate::protocol::Protocol;
 
-/// The version that clients are told; they choose their handshake by it.
+/// The Redis version that clients are told; they choose their handshake by it.
 pub(super) const REDIS_VERSION: &str = "7.2.4";
 
-/// Names are kept as long as their connection.
+/// The most bytes of a client's name or library name, since names are kept as long as the connection.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Where everybody comes from: the engine does not know better.
+/// The address that is shown for every client, since the engine does not know the real one.
 const ADDRESS: &str = "127.0.0.1:0";
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -164,7 +165,8 @@ fn client_info(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `CLIENT KILL ID id [ADDR address]`. Whether there is such a connection the engine does not know: it always says one.
+/// Carries out `CLIENT KILL ID id [ADDR address]`. The engine does not know whether the connection exists, so
+/// it always replies 1, except for the caller's own.
 fn client_kill(call: &mut Call<'_>) -> Done {
     let mut id = None;
     for index in (2..call.count()).step_by(2) {
@@ -196,7 +198,8 @@ fn client_setname(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Names are shown in lines of words, so they cannot hold what would break those.
+/// Checks a client name: names are shown in lines of words, so they cannot contain spaces or control
+/// characters.
 fn checked_name(name: &[u8]) -> Result<Vec<u8>, Refusal> {
     if !name.iter().all(u8::is_ascii_graphic) {
         return Err(Refusal::Words(
@@ -231,7 +234,7 @@ fn client_setinfo(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// NO-EVICT and NO-TOUCH: nothing is ever evicted here, so both are accepted and mean nothing.
+/// Carries out CLIENT NO-EVICT and CLIENT NO-TOUCH, which have no effect, since nothing is ever evicted here.
 fn client_switch(call: &mut Call<'_>) -> Done {
     if call.is(2, "on") || call.is(2, "off") { call.ok() } else { Err(Refusal::Syntax) }
 }

@@ -1,8 +1,9 @@
-//! Names to what they name, in any case, without allocating.
+//! A directory that finds things by name, in any case, without allocating.
 
-/// Longest name, so that one fits a machine word pair.
+/// The most bytes of a name, so that a name fits in a 128-bit integer.
 const NAME_BYTES_MAX: usize = 16;
-/// Places of the index; several times the names, so that nearly every search ends at its first place.
+/// The number of places in the index: several times the number of names, so that nearly every search ends at
+/// its first place.
 const INDEX_PLACES: usize = 1024;
 const VACANT: u16 = u16::MAX;
 
@@ -68,7 +69,7 @@ impl<T> Directory<T> {
     }
 }
 
-/// A name in lower case as one number; nothing if it is too long to be a command.
+/// A name in lower case as one integer; none if it is too long to be a command.
 fn word(name: &[u8]) -> Option<u128> {
     let mut bytes = [0; NAME_BYTES_MAX];
     bytes.get_mut(..name.len())?.copy_from_slice(name);

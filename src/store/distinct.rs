@@ -1,18 +1,19 @@
-//! Several different members at random: which positions, and what it takes to find them.
+//! Random choice of several distinct positions, and the effort that it takes.
 
 use super::effort::{LOOK, RANK};
 use crate::values::Random;
 
-/// Fewer are chosen one by one, whatever their share.
+/// The most positions that are always chosen one by one, however large a share of all they are.
 const SHARE_MIN: usize = 64;
 
-/// What [`distinct`] takes: how many elements, and units for each.
+/// The effort that [`distinct`] takes: a number of elements, and units for each.
 pub(super) fn distinct_effort(count: usize, bound: usize) -> (usize, u64) {
     if is_large_share(count, bound) { (bound, 2 * LOOK) } else { (count, RANK) }
 }
 
-/// `count` different positions below `bound`, in random order. A large share of them by shuffling all; few of many
-/// by Floyd's method: work and memory follow `count` then, not `bound`.
+/// Chooses `count` distinct positions below `bound`, in random order. A share above an eighth is chosen by
+/// shuffling all positions; fewer by Floyd's method, whose work and memory follow `count` rather than
+/// `bound`.
 pub(super) fn distinct(random: &mut Random, count: usize, bound: usize) -> Vec<usize> {
     let count = count.min(bound);
     if is_large_share(count, bound) {

@@ -1,31 +1,32 @@
-//! What one request costs the thread that all connections share, counted while it is carried out and bounded before.
+//! The effort of a request: its cost to the thread that all connections share, counted while it is carried
+//! out, and bounded.
 //!
-//! A unit is about what reading one element of a list takes, some tens of nanoseconds. What follows a request's own
-//! length is only counted: the limits on requests bound it. What a short request can multiply is asked for first, by
-//! `spend`, before it is done.
+//! A unit is about the time to read one element of a list, some tens of nanoseconds. Effort that follows from
+//! a request's own length is only counted, since the limits on requests bound it. Effort that a short request
+//! can multiply is requested by `spend` before the work is done.
 
 use super::refusal::Refusal;
 use std::cell::Cell;
 
-/// Any request, and each of its arguments.
+/// The units for a request, and for each of its arguments.
 const REQUEST: u64 = 8;
 const ARGUMENT: u64 = 4;
-/// Bytes copied, or compared, in one unit.
+/// The number of bytes copied or compared per unit.
 const BYTES: usize = 512;
-/// An element read in its row.
+/// The units to read the next element in a row.
 pub(super) const LOOK: u64 = 1;
-/// An element found, or not, by its hash.
+/// The units to look an element up by its hash.
 pub(super) const FIND: u64 = 4;
-/// An element added to a table.
+/// The units to add an element to a table.
 pub(super) const INSERT: u64 = 8;
-/// An element added to an order, or taken out of one.
+/// The units to add an element to a sorted order, or remove one.
 pub(super) const RANK: u64 = 16;
 
-/// The units of one request: how many it took, and how many it may take.
+/// The effort of one request: the units it has taken, and the most it may take.
 #[derive(Debug)]
 pub(super) struct Effort {
     most: u64,
-    // In a cell, because what is counted is lent by the keyspace meanwhile.
+    // A cell, because the counter is used while the keyspace is borrowed.
     spent: Cell<u64>,
 }
 
@@ -34,22 +35,22 @@ impl Effort {
         Self { most, spent: Cell::new(0) }
     }
 
-    /// Units taken so far.
+    /// The units that the request has taken so far.
     pub(super) fn spent(&self) -> u64 {
         self.spent.get()
     }
 
-    /// Units that are left.
+    /// The units that the request may still take.
     pub(super) fn left(&self) -> u64 {
         self.most.saturating_sub(self.spent.get())
     }
 
-    /// Counts what is done in any case.
+    /// Counts units for work that is done in any case, even beyond the limit.
     pub(super) fn charge(&self, units: u64) {
         self.spent.set(self.spent.get().saturating_add(units));
     }
 
-    /// Counts what is about to be done to `count` elements, or refuses it.
+    /// Counts the units for work on `count` elements, or refuses the request if fewer are left.
     pub(super) fn spend(&self, count: usize, units_each: u64) -> Result<(), Refusal> {
         let units = (count as u64).saturating_mul(units_each);
         if units > self.left() {
@@ -59,7 +60,7 @@ impl Effort {
         Ok(())
     }
 
-    /// Counts bytes that are about to be copied or compared, or refuses it.
+    /// Counts the units for copying or comparing bytes, or refuses the request if fewer are left.
     pub(super) fn spend_bytes(&self, bytes: usize) -> Result<(), Refusal> {
         self.spend(bytes / BYTES, 1)
     }
@@ -68,7 +69,7 @@ impl Effort {
         self.charge((bytes / BYTES) as u64);
     }
 
-    /// Counts a request by its length.
+    /// Counts the units for a request by its length, even beyond the limit.
     pub(super) fn charge_request(&self, arguments: usize, bytes: usize) {
         self.charge(REQUEST + ARGUMENT * arguments as u64 + (bytes / BYTES) as u64);
     }

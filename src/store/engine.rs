@@ -1,4 +1,4 @@
-//! The engine: one request in, one reply out.
+//! The engine: takes a request, and appends a reply.
 
 use super::call::{Call, Command, Effect, Tally};
 use super::commands;
@@ -12,55 +12,56 @@ use super::session::{Disposition, Session};
 use crate::protocol::{Arguments, encode};
 use crate::values::time::Now;
 
-/// What an element that a request brings may occupy beside its bytes, counted from the fifth word on: a single one is
-/// within what the bound is approximate by.
+/// The memory that an argument may occupy besides its bytes, assumed for arguments from the fifth word on. Up
+/// to `ARGUMENTS_FREE` words, the memory bound is not that exact anyway.
 const ARGUMENT_BYTES: usize = 64;
 const ARGUMENTS_FREE: usize = 4;
 
-/// Figures of one engine.
+/// Statistics of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStatistics {
-    /// Keys, those whose time is over but which nobody has found yet included.
+    /// The number of keys, including expired ones that have not been found yet.
     pub keys: usize,
-    /// Keys with a lifetime.
+    /// The number of keys with a lifetime.
     pub keys_volatile: usize,
     /// Approximate bytes of all keys and values.
     pub bytes_used: u64,
-    /// Writes refused because the memory was full.
+    /// The number of writes refused because the memory was full.
     pub refused_for_memory: u64,
-    /// Commands refused because of what they would have looked at or replied.
+    /// The number of commands refused because of their effort or the size of their reply.
     pub refused_for_cost: u64,
-    /// Commands carried out.
+    /// The number of commands carried out.
     pub commands: u64,
-    /// Replies that were errors.
+    /// The number of replies that were errors.
     pub errors: u64,
-    /// Keys removed because their time was over.
+    /// The number of keys removed because they had expired.
     pub expired: u64,
-    /// Reads that found their key.
+    /// The number of reads that found their key.
     pub hits: u64,
-    /// Reads that did not.
+    /// The number of reads that did not find their key.
     pub misses: u64,
 }
 
-/// A Redis-compatible store of one thread.
+/// A single-threaded store that is compatible with Redis.
 pub struct Engine {
     keyspace: Keyspace,
     directory: Directory<Command>,
     limits: EngineLimits,
     tally: Tally,
-    /// What the last request took.
+    /// The units of effort that the last request took.
     effort: u64,
 }
 
 impl Engine {
-    /// An empty store. The seed decides the hash order and every random choice.
+    /// Makes an empty store. The seed determines the hash order and every random choice.
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
         let directory = commands::directory();
         let tally = Tally { calls: vec![0; directory.len()], ..Tally::default() };
         Self { keyspace: Keyspace::new(seed), directory, limits, tally, effort: 0 }
     }
 
-    /// Executes one request of one connection and appends exactly one reply to `out`, in the session's dialect.
+    /// Carries out one request of one connection, and appends exactly one reply to `out`, in the session's
+    /// protocol version.
     pub fn execute(
         &mut self,
         session: &mut Session,
@@ -76,7 +77,7 @@ impl Engine {
         disposition
     }
 
-    /// What the last request took of the thread that all share, in units: reading one element of a list is one.
+    /// The effort that the last request took, in units; reading one element of a list is one unit.
     pub fn effort(&self) -> u64 {
         self.effort
     }
@@ -130,26 +131,26 @@ impl Engine {
         call.disposition
     }
 
-    /// Is there such a key?
+    /// True if the key exists and has not expired.
     pub fn holds(&mut self, key: &[u8], now: Now) -> bool {
         self.keyspace.set_now(now.unix_ms);
         self.keyspace.peek(key).is_some()
     }
 
-    /// A connection that another one wants dropped with everything that it has not been answered, if any. Whoever holds the
-    /// connections asks after each request.
+    /// Returns a connection that CLIENT KILL named, if any, to be dropped with all its unanswered requests.
+    /// The owner of the connections asks after each request.
     pub fn poll_killed(&mut self) -> Option<u64> {
         self.tally.killed.pop()
     }
 
-    /// Removes keys whose time is over, looking at no more than about `budget` keys. Call it many times a second
-    /// with a budget of some hundred keys, and again at once while most of those it visits are removed.
+    /// Removes expired keys, looking at no more than about `budget` keys. To be called many times a second
+    /// with a budget of some hundred keys, and again at once while most of those visited are removed.
     pub fn expire_some(&mut self, now: Now, budget: usize) -> Swept {
         self.keyspace.set_now(now.unix_ms);
         self.keyspace.sweep(budget)
     }
 
-    /// The figures as they are now.
+    /// The current statistics.
     pub fn statistics(&self) -> EngineStatistics {
         EngineStatistics {
             keys: self.keyspace.len(),
@@ -165,7 +166,7 @@ impl Engine {
         }
     }
 
-    /// How often each command was carried out, those that never were left out.
+    /// The number of calls of each command that was called.
     pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.directory.names().zip(self.tally.calls.iter().copied()).filter(|(_, calls)| *calls > 0)
     }
@@ -250,7 +251,7 @@ mod tests {
         ]);
     }
 
-    /// Commands on keys of every kind, `#` standing for a small number.
+    /// Commands on keys of every kind, in which `#` stands for a small number.
     const MIXED: &[&str] = &[
         "SET s# value-#",
         "SET s# #",
@@ -328,7 +329,7 @@ mod tests {
                 .iter()
                 .fold(pattern[0].to_owned(), |line, part| format!("{line}{}{part}", random.index(300)));
             bench.send(&line);
-            // One small command and the growth of one buffer are all that may come on top.
+            // Above the limit there may be one small command and the growth of one buffer.
             assert!(bench.engine.statistics().bytes_used < 22_000, "{line}");
         }
         assert!(bench.engine.statistics().refused_for_memory > 0);

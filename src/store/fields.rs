@@ -1,13 +1,14 @@
-//! The value of a hash: its fields. A small one keeps the order in which fields came, as in Redis.
+//! The value of a hash: its fields. A small hash keeps its fields in the order in which they were added, as
+//! in Redis.
 
 use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 
-/// Redis's `hash-max-listpack-entries` and `hash-max-listpack-value`.
+/// The bounds of a small hash: Redis's `hash-max-listpack-entries` and `hash-max-listpack-value`.
 const SMALL_FIELDS_MAX: usize = 128;
 const SMALL_BYTES_MAX: usize = 64;
 
-/// One field and its value.
+/// A field of a hash and its value.
 #[derive(Clone)]
 pub(super) struct Field {
     pub(super) name: Text,
@@ -26,7 +27,7 @@ impl Keyed for Field {
     }
 }
 
-/// All fields of one hash.
+/// All fields of a hash.
 #[derive(Clone)]
 pub(super) struct Fields {
     shape: Shape,
@@ -36,12 +37,12 @@ pub(super) struct Fields {
 
 #[derive(Clone)]
 enum Shape {
-    /// In order of arrival, searched one by one.
+    /// Fields in the order in which they were added, searched one by one.
     Small(Vec<Field>),
     Large(Table<Field>),
 }
 
-/// What setting a field did.
+/// The effect of setting a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     Added,
@@ -65,7 +66,7 @@ impl Fields {
         self.all().len()
     }
 
-    /// Every field, in the order that replies use.
+    /// All fields, in the order that replies use.
     pub(super) fn all(&self) -> &[Field] {
         match &self.shape {
             Shape::Small(fields) => fields,
@@ -108,7 +109,8 @@ impl Fields {
         Some(field)
     }
 
-    /// Visits some fields in hash order and tells where to go on; a small hash is visited whole.
+    /// Visits fields in hash order from hash `from` on, and returns where to go on. A small hash is visited
+    /// whole.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&Field)) -> Option<u32> {
         match &self.shape {
             Shape::Small(fields) => {
@@ -146,7 +148,7 @@ impl Fields {
         }
     }
 
-    /// One way only, as in Redis: a hash that was large once stays so.
+    /// Turns a small hash into a large one. A hash that was large once stays so, as in Redis.
     fn enlarge(&mut self) {
         if let Shape::Small(fields) = &mut self.shape {
             let mut table = Table::new(self.hasher.clone());

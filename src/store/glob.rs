@@ -1,21 +1,21 @@
-//! Patterns with `*`, `?`, `[...]` and `\`, as KEYS and SCAN know them.
+//! Glob patterns with `*`, `?`, `[...]` and `\`, as in KEYS and SCAN.
 
 use super::effort::Effort;
 use super::refusal::Refusal;
 
-/// Steps that take as long as reading an element.
+/// The number of matching steps per unit of effort.
 const STEPS_PER_UNIT: usize = 16;
-/// Steps between two looks at what is left.
+/// The number of matching steps after which effort is charged.
 const STEPS_MAX: usize = 1024;
 
-/// Whether `text` as a whole matches `pattern`. Never looks back further than the last star, so that no pattern
-/// takes more than about pattern times text steps; those are counted, because both may be long.
+/// Whether the whole of `text` matches `pattern`. Backtracks only to the last star, so that no pattern takes
+/// more than about pattern times text steps. These are counted as effort, because both may be long.
 pub(super) fn matches(pattern: &[u8], text: &[u8], effort: &Effort) -> Result<bool, Refusal> {
     let (mut rest, mut left) = (pattern, text);
     let mut retry: Option<(&[u8], &[u8])> = None;
     let mut steps = 0;
     loop {
-        // A class is looked through whole, and where it ends only that tells.
+        // A class counts with the whole rest of the pattern, since its end is found only by scanning.
         steps += if rest.first() == Some(&b'[') { rest.len() } else { 1 };
         if steps >= STEPS_MAX {
             effort.spend(steps / STEPS_PER_UNIT, 1)?;
@@ -39,7 +39,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8], effort: &Effort) -> Result<bo
     }
 }
 
-/// The pattern after its first element, if that element matches `byte`.
+/// The rest of the pattern after its first element, if that element matches `byte`.
 fn match_one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     match pattern {
         [] => None,
@@ -49,7 +49,8 @@ fn match_one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     }
 }
 
-/// `class` starts after the bracket; a class that never ends ends with the pattern.
+/// The rest of the pattern after a class, if the class matches `byte`. `class` starts after the bracket; a
+/// class without an end reaches to the end of the pattern.
 fn match_class(class: &[u8], byte: u8) -> Option<&[u8]> {
     let (mut rest, wanted) = match class {
         [b'^', rest @ ..] => (rest, false),

@@ -1,4 +1,4 @@
-//! Hashes: fields under one key.
+//! Commands on hashes.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::LOOK;
@@ -51,7 +51,7 @@ fn set_fields(call: &mut Call<'_>, name: &'static str) -> Result<usize, Refusal>
     })
 }
 
-/// A small hash is looked through for each name.
+/// Charges the effort to look up `names`: a small hash is searched from its start for each name.
 fn spend_searches(call: &Call<'_>, names: usize) -> Done {
     let fields = call.keyspace.peek_as::<Fields>(call.at(1))?;
     let small = fields.filter(|fields| fields.is_small()).map_or(0, Fields::len);

@@ -1,16 +1,16 @@
-//! The value of a list: its items, a ring that grows at both ends.
+//! The value of a list: its items, in a ring buffer that grows at both ends.
 
 use super::text::Text;
 use std::collections::VecDeque;
 
-/// Which end of a list.
+/// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Left,
     Right,
 }
 
-/// All items of one list.
+/// All items of a list, and their size in bytes.
 #[derive(Clone, Default)]
 pub(super) struct Items {
     ring: VecDeque<Text>,
@@ -34,7 +34,7 @@ impl Items {
         self.ring.iter()
     }
 
-    /// Items from `start` up to, not including, `end`.
+    /// The items from `start` up to, but not including, `end`.
     pub(super) fn range(&self, start: usize, end: usize) -> impl ExactSizeIterator<Item = &Text> {
         self.ring.range(start..end)
     }
@@ -57,14 +57,14 @@ impl Items {
         Some(item)
     }
 
-    /// A queue that was long once must not hold its room for ever.
+    /// Returns spare room, so that a list that was long once does not hold it for ever.
     fn shrink(&mut self) {
         if self.ring.capacity() > 64 && self.ring.len() * 4 < self.ring.capacity() {
             self.ring.shrink_to(self.ring.len() * 2);
         }
     }
 
-    /// Replaces the item at `position`, which exists.
+    /// Replaces the item at `position`, which must exist.
     pub(super) fn set(&mut self, position: usize, item: Text) {
         self.bytes = self.bytes + item.cost() - self.ring[position].cost();
         self.ring[position] = item;
@@ -75,7 +75,8 @@ impl Items {
         self.ring.insert(position, item);
     }
 
-    /// Keeps the items from `start` up to, not including, `end`, looking only at those that go; tells how many went.
+    /// Keeps the items from `start` up to, but not including, `end`, and returns how many it removed. Only
+    /// the removed items are looked at.
     pub(super) fn keep(&mut self, start: usize, end: usize) -> usize {
         let before = self.ring.len();
         let gone: usize = self.ring.drain(end..).map(|item| item.cost()).sum();
@@ -86,11 +87,11 @@ impl Items {
         before - self.ring.len()
     }
 
-    /// Removes at most `count` items equal to `item`, searching from `end`; tells how many went.
+    /// Removes at most `count` items equal to `item`, searching from `end`, and returns how many it removed.
     pub(super) fn remove(&mut self, item: &[u8], count: usize, end: End) -> usize {
         let equal = self.ring.iter().filter(|other| other.as_bytes() == item).count();
         let goes = equal.min(count);
-        // From the right the first `equal - goes` stay, from the left the last ones do.
+        // Searching from the right, the first `equal - goes` matches stay; from the left, the last ones do.
         let first = if end == End::Left { 0 } else { equal - goes };
         let mut met = 0;
         self.ring.retain(|other| {

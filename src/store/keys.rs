@@ -1,4 +1,4 @@
-//! Keys of any kind: existence, renaming, walks. Their lifetime is in `lifetimes.rs`.
+//! Commands on keys of any kind: existence, renaming, copying, scans. Lifetimes are in `lifetimes.rs`.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, LOOK};
@@ -42,7 +42,7 @@ fn kind(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Whether a key that is in the way goes.
+/// Whether an existing key at the destination is replaced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Obstacle {
     Replaced,
@@ -192,7 +192,8 @@ fn object(call: &mut Call<'_>) -> Done {
     call.integer(idle_s as i64)
 }
 
-/// Nothing is shared here; Redis shares small integers and says so.
+/// The reply to OBJECT REFCOUNT. Nothing is shared here, but Redis shares small integers and reports a huge
+/// count.
 fn reference_count(value: &Value) -> i64 {
     if matches!(value, Value::Integer(0..10_000)) { i64::from(i32::MAX) } else { 1 }
 }

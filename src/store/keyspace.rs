@@ -1,13 +1,13 @@
-//! All keys of one engine: lookup, lifetime, memory, walks.
+//! The keyspace: all keys of an engine, with lookup, lifetimes, memory accounting and scans.
 //!
 //! ```text
 //!     hash of the key, 64 bits:  [ segment 8 | ... | 32: order within the segment ]
 //!     SCAN cursor, 36 bits:      [ segment 8 | 28: where to go on, in grains ]
 //! ```
 //!
-//! A dispatcher puts more into a cursor: which node, of which map. So a store's own has to be narrow.
+//! weir adds to a cursor which node it belongs to, and of which map, so a store's own cursor must be narrow.
 //!
-//! Segments grow one by one, so no insertion moves more than a small share of the keys. Expired keys are never
+//! Segments grow one by one, so an insertion moves at most a small share of the keys. Expired keys are never
 //! seen: an access removes them, and a sweep finds those that nobody asks for.
 
 use super::numbers::Digits;
@@ -19,18 +19,18 @@ use crate::values::Random;
 
 const SEGMENT_BITS: u32 = 8;
 const SEGMENTS: usize = 1 << SEGMENT_BITS;
-/// Of a cursor, within a segment.
+/// The number of bits of a cursor that give the place within a segment.
 const PLACE_BITS: u32 = u32::BITS - GRAIN_BITS;
-/// The moment at which a key without a lifetime expires.
+/// The expiry of a key without a lifetime.
 pub(super) const NEVER_MS: u64 = u64::MAX;
 
-/// A key, its value and its lifetime.
+/// A key, its value and its expiry.
 pub(super) struct Entry {
     pub(super) key: Text,
     pub(super) value: Value,
-    /// Milliseconds since 1970.
+    /// The expiry in milliseconds since 1970; `NEVER_MS` for none.
     pub(super) expires_ms: u64,
-    /// Seconds since 1970 at the last access.
+    /// The time of the last access, in seconds since 1970.
     touched_s: u32,
 }
 
@@ -47,7 +47,7 @@ impl Entry {
     }
 }
 
-/// Where an entry lies, until the next insertion or removal.
+/// The location of an entry, valid until the next insertion or removal.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     segment: usize,
@@ -56,15 +56,16 @@ pub(super) struct Place {
 
 struct Segment {
     table: Table<Entry>,
-    /// No key of this segment expires earlier.
+    /// A lower bound of the expiries of all keys in this segment.
     soonest_ms: u64,
-    /// The same for those that the sweep under way has seen, or that came since it began.
+    /// A lower bound of the expiries of keys that the current sweep has visited, or that were added since it
+    /// began.
     soonest_of_sweep_ms: u64,
-    /// Entries below this position still wait for the sweep under way.
+    /// The position below which entries are still to be visited by the current sweep.
     sweep_left: usize,
 }
 
-/// What a write means for the lifetime of the key it replaces.
+/// The lifetime that a write gives to a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lifetime {
     Forever,
@@ -72,16 +73,16 @@ pub(super) enum Lifetime {
     UntilMs(u64),
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Keys looked at.
+    /// The number of keys visited.
     pub visited: usize,
-    /// Keys removed because their time was over.
+    /// The number of expired keys removed.
     pub removed: usize,
 }
 
-/// All keys of one engine.
+/// All keys of an engine.
 pub(super) struct Keyspace {
     segments: Vec<Segment>,
     hasher: Hasher,
@@ -94,7 +95,7 @@ pub(super) struct Keyspace {
     pub(super) expired: u64,
     pub(super) hits: u64,
     pub(super) misses: u64,
-    /// Elements of values that went since this was asked last.
+    /// The number of elements of values removed since it was last taken.
     removed: u64,
 }
 
@@ -123,7 +124,7 @@ impl Keyspace {
         }
     }
 
-    /// The time at which everything up to the next call happens.
+    /// Sets the time that applies to everything until the next call.
     pub(super) fn set_now(&mut self, unix_ms: u64) {
         self.now_ms = unix_ms;
     }
@@ -141,12 +142,13 @@ impl Keyspace {
         self.keys
     }
 
-    /// Elements of values that were removed or replaced since the last call: freeing them takes time as well.
+    /// Returns the number of elements removed or replaced since the last call, since freeing them takes time
+    /// as well.
     pub(super) fn take_removed(&mut self) -> u64 {
         std::mem::take(&mut self.removed)
     }
 
-    /// Keys that have a lifetime.
+    /// The number of keys with a lifetime.
     pub(super) fn volatile(&self) -> usize {
         self.volatile
     }
@@ -155,7 +157,7 @@ impl Keyspace {
         &self.hasher
     }
 
-    /// Where `key` is, if it is alive.
+    /// Finds a key. An expired key is removed and not found.
     pub(super) fn find(&mut self, key: &[u8]) -> Option<Place> {
         let place = self.locate(key)?;
         if self.entry(place).expires_ms < self.now_ms {
@@ -166,13 +168,13 @@ impl Keyspace {
         Some(place)
     }
 
-    /// The entry of `key`, if it is alive; leaves no trace.
+    /// The entry of `key`, unless it has expired. Records no access.
     pub(super) fn peek(&self, key: &[u8]) -> Option<&Entry> {
         let entry = self.entry(self.locate(key)?);
         (entry.expires_ms >= self.now_ms).then_some(entry)
     }
 
-    /// The value of `key` for a reader: counted, and the access remembered.
+    /// The value of `key` for a read command: counts a hit or a miss, and records the access.
     pub(super) fn read(&mut self, key: &[u8]) -> Option<&Value> {
         let Some(place) = self.find(key) else {
             self.misses += 1;
@@ -185,7 +187,8 @@ impl Keyspace {
         Some(&entry.value)
     }
 
-    /// The collection at `key` for a reader.
+    /// The collection at `key` for a read command: counts a hit or a miss, and records the access. An error
+    /// if the value is of another type.
     pub(super) fn read_as<T: Collection>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         match self.read(key) {
             None => Ok(None),
@@ -193,7 +196,8 @@ impl Keyspace {
         }
     }
 
-    /// The collection at `key`, without a trace, so that several can be looked at side by side.
+    /// The collection at `key`, without recording an access, so that several can be looked at side by side.
+    /// An error if the value is of another type.
     pub(super) fn peek_as<T: Collection>(&self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         match self.peek(key) {
             None => Ok(None),
@@ -205,12 +209,12 @@ impl Keyspace {
         self.segments[place.segment].table.at(place.position)
     }
 
-    /// Seconds since the last access of an entry.
+    /// The number of seconds since the last access of an entry.
     pub(super) fn idle_s(&self, place: Place) -> u64 {
         (self.now_ms / 1000).saturating_sub(u64::from(self.entry(place).touched_s))
     }
 
-    /// Stores `value` under `key`, whatever was there.
+    /// Stores `value` under `key`, replacing any former value.
     pub(super) fn set(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
         if let Some(place) = self.find(key) {
             self.removed += self.entry(place).value.elements() as u64;
@@ -228,7 +232,7 @@ impl Keyspace {
         }
     }
 
-    /// Adds a key that is not there.
+    /// Adds a key, which must not exist.
     pub(super) fn add(&mut self, key: &[u8], value: Value) -> Place {
         let touched_s = (self.now_ms / 1000) as u32;
         let entry = Entry { key: Text::new(key), value, expires_ms: NEVER_MS, touched_s };
@@ -239,7 +243,7 @@ impl Keyspace {
         Place { segment, position: self.segments[segment].table.insert(hash as u32, entry) }
     }
 
-    /// Removes `key`; tells whether it was alive.
+    /// Removes `key`. True if it existed and had not expired.
     pub(super) fn remove(&mut self, key: &[u8]) -> bool {
         self.find(key).map(|place| self.remove_at(place)).is_some()
     }
@@ -254,7 +258,7 @@ impl Keyspace {
         entry
     }
 
-    /// Changes a value and keeps the books; a collection that loses its last element goes.
+    /// Changes a value and updates the accounts. A collection that loses its last element is removed.
     pub(super) fn change_at<R>(&mut self, place: Place, change: impl FnOnce(&mut Value) -> R) -> R {
         let touched_s = (self.now_ms / 1000) as u32;
         let entry = self.segments[place.segment].table.at_mut(place.position);
@@ -280,7 +284,7 @@ impl Keyspace {
         self.change_at(place, |value| T::within_mut(value).map(change)).map(Some).ok_or(Refusal::WrongType)
     }
 
-    /// Changes the collection at `key`, an empty new one if there is none.
+    /// Changes the collection at `key`, or a new empty one if there is none.
     pub(super) fn change_or_create<T: Collection, R>(
         &mut self,
         key: &[u8],
@@ -302,7 +306,7 @@ impl Keyspace {
         self.volatile -= usize::from(before != NEVER_MS);
     }
 
-    /// Removes expired keys, looking at no more than about `budget` keys.
+    /// Removes expired keys, visiting no more than about `budget` keys.
     pub(super) fn sweep(&mut self, budget: usize) -> Swept {
         let mut swept = Swept::default();
         for _ in 0..SEGMENTS {
@@ -314,7 +318,8 @@ impl Keyspace {
         swept
     }
 
-    /// Sweeps one segment from its last entry down: what moves into a removed entry's place was seen before.
+    /// Sweeps a segment from its last entry down: an entry that moves into a removed entry's place was
+    /// visited before.
     fn sweep_one(&mut self, budget: usize, swept: &mut Swept) {
         let index = self.sweep_segment;
         let segment = &mut self.segments[index];
@@ -347,8 +352,8 @@ impl Keyspace {
         }
     }
 
-    /// Visits about `count` living entries in hash order and tells where to go on: nothing at the end. Cursors
-    /// stay below 2^36.
+    /// Visits about `count` entries that have not expired, in hash order, and returns the cursor to go on
+    /// from; none at the end. Cursors stay below 2^36.
     pub(super) fn walk(&self, cursor: u64, count: usize, mut visit: impl FnMut(&Entry)) -> Option<u64> {
         let mut left = count;
         let mut from = (cursor as u32) << GRAIN_BITS;
@@ -375,7 +380,7 @@ impl Keyspace {
         None
     }
 
-    /// Every living entry.
+    /// All entries that have not expired.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.segments
             .iter()
@@ -383,7 +388,7 @@ impl Keyspace {
             .filter(|entry| entry.expires_ms >= self.now_ms)
     }
 
-    /// A living key at random, every key with the same chance.
+    /// A random key that has not expired; every key has the same chance.
     pub(super) fn random_key(&mut self) -> Option<Text> {
         while self.keys > 0 {
             let mut target = self.random.index(self.keys);
@@ -410,7 +415,7 @@ impl Keyspace {
         None
     }
 
-    /// Forgets every key.
+    /// Removes every key.
     pub(super) fn clear(&mut self) {
         self.removed += self.keys as u64;
         for segment in &mut self.segments {
@@ -422,7 +427,8 @@ impl Keyspace {
         (self.used, self.keys, self.volatile) = (0, 0, 0);
     }
 
-    /// The string at `key` is handed to `read`, with nothing for a missing key.
+    /// Passes the string at `key`, or none for a missing key, to `read`, as a read command. An error if the
+    /// value is of another type.
     pub(super) fn read_string<R>(
         &mut self,
         key: &[u8],

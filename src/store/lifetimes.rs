@@ -1,4 +1,4 @@
-//! When keys expire: EXPIRE, TTL, PERSIST and their kin.
+//! Commands on lifetimes: EXPIRE, TTL, PERSIST and their variants.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::keyspace::NEVER_MS;
@@ -17,14 +17,14 @@ pub(super) const COMMANDS: &[Command] = &[
     command("persist", 2, Effect::Write, persist),
 ];
 
-/// How a command names a moment or a duration.
+/// The unit in which a command gives a time or duration.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scale {
     Seconds,
     Milliseconds,
 }
 
-/// What a number of EXPIRE and its kin counts from.
+/// The origin that the number given to EXPIRE and its variants counts from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Now,
@@ -47,7 +47,7 @@ fn pexpireat(call: &mut Call<'_>) -> Done {
     set_lifetime(call, Scale::Milliseconds, Origin::Epoch, "pexpireat")
 }
 
-/// NX, XX, GT and LT of EXPIRE.
+/// The conditions NX, XX, GT and LT of EXPIRE.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one word of the command")]
 struct Conditions {
@@ -85,7 +85,7 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// A key without a lifetime counts as expiring last of all.
+    /// Whether the conditions allow the new expiry. A key without a lifetime counts as expiring last of all.
     fn allow(&self, old_ms: u64, new_ms: i64) -> bool {
         let new_ms = u64::try_from(new_ms).unwrap_or(0);
         let volatile = old_ms != NEVER_MS;
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(bench.engine.statistics().bytes_used, 0);
     }
 
-    /// Value and moment of expiry by key: the slow, obvious store.
+    /// A slow model: the value and expiry of each key.
     type Model = BTreeMap<usize, (String, u64)>;
 
     fn step(bench: &mut Bench, model: &mut Model, random: &mut Random) {

@@ -1,4 +1,4 @@
-//! Lists: items in a row.
+//! Commands on lists.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::LOOK;
@@ -101,7 +101,7 @@ fn pop_several(call: &mut Call<'_>, end: End) -> Done {
     Ok(())
 }
 
-/// Refuses to take out what the reply would not hold.
+/// Refuses to pop items that the reply could not hold, before any is removed.
 fn expect_popped(call: &Call<'_>, end: End, count: usize) -> Done {
     let Some(items) = call.keyspace.peek_as::<Items>(call.at(1))? else { return Ok(()) };
     let count = count.min(items.len());
@@ -120,7 +120,7 @@ fn llen(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// The positions from `start` to `stop` inclusive, negative ones counting from the end, as a half-open range.
+/// The positions from `start` to `stop` inclusive, as a half-open range. Negative numbers count from the end.
 pub(super) fn positions(start: i64, stop: i64, length: usize) -> (usize, usize) {
     let length = length as i64;
     let absolute = |index: i64| if index < 0 { index.saturating_add(length) } else { index };
@@ -141,7 +141,7 @@ fn lrange(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The position that `index` names, if the list reaches that far.
+/// The position that `index` means, if the list reaches that far. Negative numbers count from the end.
 fn position(index: i64, length: usize) -> Option<usize> {
     let index = if index < 0 { index.checked_add(length as i64)? } else { index };
     usize::try_from(index).ok().filter(|position| *position < length)
@@ -180,7 +180,8 @@ fn linsert(call: &mut Call<'_>) -> Done {
     let Some(items) = call.keyspace.peek_as::<Items>(call.at(1))? else { return call.integer(0) };
     let looked_at = items.len().min(usize::try_from(call.effort.left()).unwrap_or(usize::MAX));
     let found = items.range(0, looked_at).position(|other| other.as_bytes() == pivot);
-    // Nothing found among as many as may be looked at is no answer, unless that is all of them.
+    // A search that ended at the effort limit without a match gives no answer, so the whole length is charged
+    // and refused.
     let effort = if found.is_none() { items.len() } else { found.unwrap_or(looked_at) };
     call.effort.spend(effort, LOOK)?;
     let Some(found) = found else { return call.integer(-1) };
@@ -244,7 +245,7 @@ fn transfer(call: &mut Call<'_>, from: End, to: End) -> Done {
 
 fn moved(keyspace: &mut Keyspace, source: &[u8], target: &[u8], from: End, to: End) -> Result<Text, Refusal> {
     if source == target {
-        // One change, so that a list of one item does not vanish on the way, and its lifetime with it.
+        // A single change, so that a list of one item is not removed in between, and its lifetime with it.
         let rotated = keyspace.change(source, |items: &mut Items| {
             let item = items.pop(from).expect("no list is empty");
             items.push(to, item.clone());
@@ -258,12 +259,12 @@ fn moved(keyspace: &mut Keyspace, source: &[u8], target: &[u8], from: End, to: E
     Ok(item)
 }
 
-/// RANK, COUNT and MAXLEN of LPOS.
+/// The options RANK, COUNT and MAXLEN of LPOS.
 struct Search {
-    /// Matches to pass over.
+    /// The number of matches to skip.
     skipped: usize,
     from: End,
-    /// Zero for all.
+    /// The most matches to return, 0 for all; none for a single one without an array.
     count: Option<usize>,
     compared_max: usize,
 }

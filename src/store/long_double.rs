@@ -1,8 +1,9 @@
-//! The numbers of INCRBYFLOAT and HINCRBYFLOAT: Redis adds with 64 bits of mantissa (`long double` on x86-64) and prints
-//! 17 decimals, so that 0.1 and 0.2 make 0.3. The same here, in integers, because Rust has no such type.
+//! The arithmetic of INCRBYFLOAT and HINCRBYFLOAT. Redis adds with 64 bits of mantissa (`long double` on
+//! x86-64) and prints 17 decimals, so that 0.1 and 0.2 make 0.3. Rust has no such type, so it is done in
+//! integers here.
 //!
-//! What it buys is the promise of this store, replies that are Redis's byte for byte. Of 20,000 sums of two random decimals,
-//! this many differ from a redis-server 7.0's:
+//! This keeps the promise that replies are Redis's byte for byte. Of 20,000 sums of two random decimals, this
+//! many differ from a redis-server 7.0's:
 //!
 //! | digits before and after the point | this | `f64`, 17 decimals | `f64`, shortest | exact decimals |
 //! |---|---|---|---|---|
@@ -11,27 +12,29 @@
 //! | to 9 and 9 | 0 | 19,678 | 19,687 | 19,682 |
 //! | to 15 and 15 | 0 | 19,856 | 19,876 | 19,868 |
 //!
-//! (-667.6 and 499 make -168.59999999999999998 there.) `tests/e2e/test_embedded.py` compares such sums in every run.
+//! (There, -667.6 and 499 make -168.59999999999999998.) `tests/e2e/test_embedded.py` compares such sums in
+//! every run.
 
 use super::refusal::Refusal;
 use std::cmp::Ordering;
 
-/// What one addition of long numbers takes at most, in the engine's units: some tenths of a millisecond.
+/// The most units of effort that one addition of long numbers takes: some tenths of a millisecond.
 const EFFORT_MAX: u64 = 4_000;
 
-/// What adding this number takes, in the engine's units: short ones without an exponent take next to nothing.
+/// The units of effort to add this number: `EFFORT_MAX` if it is long or has an exponent, else 0.
 pub(super) fn effort(text: &[u8]) -> u64 {
     let long = text.len() > 40 || text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'e'));
     if long { EFFORT_MAX } else { 0 }
 }
 
-/// Longest text that is read as a number, as in Redis.
+/// The length in bytes from which on a text is not read as a number, as in Redis.
 const TEXT_BYTES_MAX: usize = 5 * 1024;
-/// Exponents beyond this are out of range for certain, and within it every step below is short.
+/// The largest decimal exponent, positive or negative. Larger ones are out of range for certain, and within
+/// it every step below is short.
 const DECIMAL_EXPONENT_MAX: i64 = 10_000;
-/// Nor does any number have more places before its point, or zeros behind it.
+/// The most places before a number's point, or zeros behind it.
 const DECIMAL_ORDER_MAX: i64 = 5_000;
-/// The largest power of ten that a word holds: long numbers are read and scaled by as much at once.
+/// The largest power of ten that fits in a word: long numbers are read and scaled by as much at once.
 const TENS: u32 = 1_000_000_000;
 const TENS_DIGITS: usize = 9;
 /// The powers of two between which a long double lies.
@@ -39,7 +42,8 @@ const BINARY_EXPONENT_MAX: i64 = 16_383;
 const BINARY_EXPONENT_MIN: i64 = -16_445;
 const DECIMALS: usize = 17;
 
-/// A finite number `mantissa * 2^exponent`, the highest bit of the mantissa set; zero is all zero.
+/// A finite number `mantissa * 2^exponent` with the highest bit of the mantissa set; zero has a mantissa of
+/// zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LongDouble {
     negative: bool,
@@ -47,7 +51,7 @@ struct LongDouble {
     exponent: i64,
 }
 
-/// The sum of two numbers given and returned in decimal.
+/// The sum of two numbers, given and returned in decimal.
 pub(super) fn add(left: &[u8], right: &[u8]) -> Result<String, Refusal> {
     let endless = Refusal::Words("ERR increment would produce NaN or Infinity");
     let (Some(left), Some(right)) = (read(left)?, read(right)?) else { return Err(endless) };
@@ -58,12 +62,12 @@ pub(super) fn add(left: &[u8], right: &[u8]) -> Result<String, Refusal> {
     Ok(sum.spelled())
 }
 
-/// Whether the text is a number that is not infinite; an error if it is no number at all.
+/// True if the text is a finite number, false if it is an infinity; an error if it is no number at all.
 pub(super) fn is_finite(text: &[u8]) -> Result<bool, Refusal> {
     Ok(read(text)?.is_some())
 }
 
-/// The number that is written in decimal; nothing for an infinity.
+/// Parses a decimal number; none for an infinity.
 fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
     if text.len() >= TEXT_BYTES_MAX {
         return Err(Refusal::NotAFloat);
@@ -89,7 +93,7 @@ fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
     }
 }
 
-/// The digits without leading zeros, and the power of ten that the last one counts.
+/// The digits without leading zeros, and the power of ten that the last digit counts.
 fn decimal(text: &[u8]) -> Option<(Vec<u8>, i64)> {
     let (mantissa, mut exponent) = match text.iter().position(|byte| byte.eq_ignore_ascii_case(&b'e')) {
         Some(at) => {
@@ -148,7 +152,8 @@ fn nearest(digits: &[u8], exponent: i64) -> LongDouble {
     rounded(mantissa, shift - 63, rest)
 }
 
-/// A number whose bits below the mantissa compare to one half of its last bit as `rest` says.
+/// Rounds a number to its mantissa. `rest` says how the bits below the mantissa compare to half of its last
+/// bit.
 fn rounded(mantissa: u64, exponent: i64, rest: Ordering) -> LongDouble {
     let up = rest == Ordering::Greater || rest == Ordering::Equal && mantissa & 1 == 1;
     match mantissa.checked_add(u64::from(up)) {
@@ -164,7 +169,8 @@ impl LongDouble {
         }
         let order = (self.exponent, self.mantissa).cmp(&(other.exponent, other.mantissa));
         let (large, small) = if order == Ordering::Less { (other, self) } else { (self, other) };
-        // One bit is left above for a carry and 63 below; what a shift loses beyond that is only remembered.
+        // One bit is left above for a carry and 63 below; of the bits that a shift loses beyond that, only
+        // their existence is kept.
         let distance = (large.exponent - small.exponent).min(127) as u32;
         let high = u128::from(large.mantissa) << 63;
         let low = u128::from(small.mantissa) << 63 >> distance;
@@ -181,7 +187,7 @@ impl LongDouble {
         Self { negative: large.negative, ..rounded(mantissa, exponent, rest) }
     }
 
-    /// With at most 17 decimals, none of them a trailing zero, and never an exponent.
+    /// The number in decimal with at most 17 decimals, without trailing zeros, and never with an exponent.
     fn spelled(self) -> String {
         let unsigned = if self.exponent >= 0 { self.whole() } else { self.fractional() };
         let sign = if self.negative && unsigned != "0" { "-" } else { "" };
@@ -195,7 +201,7 @@ impl LongDouble {
     }
 
     fn fractional(self) -> String {
-        // 64 bits times 10^17 fit 121 bits.
+        // 64 bits times 10^17 fit in 121 bits.
         let scaled = u128::from(self.mantissa) * 10_u128.pow(DECIMALS as u32);
         let shift = (-self.exponent).min(127) as u32;
         let (kept, rest) = (scaled >> shift, scaled & ((1 << shift) - 1));
@@ -211,7 +217,7 @@ impl LongDouble {
     }
 }
 
-/// A whole number of any size, lowest word first, the highest never zero.
+/// A natural number of any size, lowest word first; the highest word is never zero.
 struct Natural {
     words: Vec<u32>,
 }
@@ -259,7 +265,7 @@ impl Natural {
         by_length.then_with(|| self.words.iter().rev().cmp(other.words.iter().rev()))
     }
 
-    /// Takes away what is not larger.
+    /// Subtracts a number that is not larger.
     fn subtract(&mut self, other: &Self) {
         let mut borrowed = false;
         for (index, word) in self.words.iter_mut().enumerate() {

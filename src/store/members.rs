@@ -1,11 +1,11 @@
-//! The value of a set: its members. A small set of integers is kept sorted, as in Redis.
+//! The value of a set: its members. A small set of integers is kept as sorted integers, as in Redis.
 
 use super::numbers;
 use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use crate::values::Random;
 
-/// Redis's `set-max-intset-entries`.
+/// The most members of a set of integers: Redis's `set-max-intset-entries`.
 const INTEGERS_MAX: usize = 512;
 
 impl Keyed for Text {
@@ -14,7 +14,7 @@ impl Keyed for Text {
     }
 }
 
-/// All members of one set.
+/// All members of a set.
 #[derive(Clone)]
 pub(super) struct Members {
     shape: Shape,
@@ -24,7 +24,7 @@ pub(super) struct Members {
 
 #[derive(Clone)]
 enum Shape {
-    /// Ascending.
+    /// Integers in ascending order.
     Integers(Vec<i64>),
     Texts(Table<Text>),
 }
@@ -61,7 +61,7 @@ impl Members {
         }
     }
 
-    /// Whether the member is new.
+    /// Adds a member. True if it is new.
     pub(super) fn insert(&mut self, member: &[u8]) -> bool {
         if let Shape::Integers(integers) = &mut self.shape {
             match numbers::integer(member) {
@@ -79,7 +79,7 @@ impl Members {
         self.insert_text(member)
     }
 
-    /// Whether the member was there.
+    /// Removes a member. True if it was in the set.
     pub(super) fn remove(&mut self, member: &[u8]) -> bool {
         match &mut self.shape {
             Shape::Integers(integers) => {
@@ -95,17 +95,18 @@ impl Members {
         }
     }
 
-    /// Every member, in the order that replies use.
+    /// Visits all members, in the order that replies use.
     pub(super) fn for_each(&self, mut visit: impl FnMut(&[u8])) {
         (0..self.len()).for_each(|position| self.at(position, &mut visit));
     }
 
-    /// The same, until one is refused.
+    /// Visits members in the order that replies use, until `visit` returns an error.
     pub(super) fn try_each<E>(&self, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         (0..self.len()).try_for_each(|position| self.at(position, &mut visit))
     }
 
-    /// The member at `position`, below the length; positions hold until the next change.
+    /// Passes the member at `position`, which must be below the length, to `visit`. Positions are valid until
+    /// the next change.
     pub(super) fn at<R>(&self, position: usize, visit: impl FnOnce(&[u8]) -> R) -> R {
         match &self.shape {
             Shape::Integers(integers) => visit(numbers::Digits::new(integers[position]).as_bytes()),
@@ -113,7 +114,7 @@ impl Members {
         }
     }
 
-    /// Takes out one member at random, if there is one.
+    /// Removes a random member, if there is one.
     pub(super) fn pop(&mut self, random: &mut Random) -> Option<Text> {
         if self.len() == 0 {
             return None;
@@ -131,7 +132,8 @@ impl Members {
         })
     }
 
-    /// Visits some members in hash order and tells where to go on; integers are visited all at once.
+    /// Visits members in hash order from hash `from` on, and returns where to go on. A set of integers is
+    /// visited whole.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&[u8])) -> Option<u32> {
         match &self.shape {
             Shape::Integers(_) => {
@@ -154,7 +156,7 @@ impl Members {
         true
     }
 
-    /// One way only, as in Redis: integers become texts and stay so.
+    /// Turns a set of integers into a set of texts. It stays so, as in Redis.
     fn spell_out(&mut self) {
         let Shape::Integers(integers) = &mut self.shape else { return };
         let integers = std::mem::take(integers);

@@ -15,15 +15,15 @@
 //!     Value: Integer | Text | Buffer | Fields (hash) | Items (list) | Members (set) | Ranking (sorted set)
 //! ```
 //!
-//! It is pure: time and the seed are arguments, nothing waits, nothing is shared. So each core may own one, and a
-//! simulation may own hundreds.
+//! The engine is pure: time and the seed are arguments, nothing waits, nothing is shared. So each core may
+//! own one, and a simulation may own hundreds.
 //!
-//! * Memory is counted per key, value and element; at `bytes_max` every command that may need more is refused.
-//! * A walk (SCAN and its kin) goes in hash order, so its cursor is a hash: see `table.rs`.
+//! * Memory is counted per key, value and element; at `bytes_max` each command that may need more is refused.
+//! * A scan (SCAN and its variants) goes in hash order, so its cursor is a hash: see `table.rs`.
 //! * Expired keys are never seen; [`Engine::expire_some`] frees those that nobody asks for.
-//! * Replies are those of Redis 7.0, byte for byte; only the order of what has no order differs, and cursors.
-//! * `tools/storage` lets it be slow, stalled, faulty or away, for tests and load runs; nothing of that is here.
-//! * There is one database and one user, and nothing blocks, publishes, scripts or persists. WATCH is refused.
+//! * Replies are those of Redis 7.0, byte for byte, except cursors and the order of unordered elements.
+//! * `tools/storage` makes the engine slow, stalled, faulty or unreachable for tests; none of that is here.
+//! * There is one database and one user; nothing blocks, publishes, scripts or persists. WATCH is refused.
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 

@@ -3,10 +3,10 @@
 use crate::protocol::encode;
 use std::io::Write as _;
 
-/// Longest spelling of a 64-bit integer.
+/// The most characters of a 64-bit integer.
 const DIGITS_MAX: usize = 20;
 
-/// An integer, spelled out in place.
+/// An integer in decimal, without an allocation.
 pub(super) struct Digits {
     bytes: [u8; DIGITS_MAX],
     start: usize,
@@ -37,7 +37,7 @@ impl Digits {
     }
 }
 
-/// A 64-bit integer in its one canonical spelling: no plus, no leading zero, no space.
+/// Parses a 64-bit integer in its canonical spelling: no plus, no leading zero, no space.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let (digits, negative) = match text {
         [b'-', digits @ ..] => (digits, true),
@@ -59,7 +59,7 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// A number as `strtod` reads it, the whole text, never NaN, never out of range.
+/// Parses a whole text as a number as `strtod` does, but neither NaN nor a number out of range.
 pub(super) fn float(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
     let value: f64 = text.parse().ok()?;
@@ -69,7 +69,7 @@ pub(super) fn float(text: &[u8]) -> Option<f64> {
     (!value.is_nan() && value.is_infinite() == spelled_infinite && !vanished).then_some(value)
 }
 
-/// `%.17g`: the spelling of scores.
+/// Appends a number as `%.17g` prints it, the spelling of scores.
 #[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
 pub(super) fn write_float(out: &mut Vec<u8>, value: f64) {
     // Every whole number below this is exact and shorter than 17 digits.

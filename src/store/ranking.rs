@@ -1,19 +1,20 @@
-//! The value of a sorted set: members by score, then by bytes.
+//! The value of a sorted set: members ordered by score, then by bytes.
 //!
-//! The order is cut into pieces of bounded length, so that an insertion moves little memory, a rank is the sum of
-//! some piece lengths, and a range of ranks is read straight through.
+//! The order is cut into pieces of bounded length, so that an insertion moves little memory, a rank is the
+//! sum of some piece lengths, and a range of ranks is read straight through.
 
 use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use std::cmp::Ordering;
 
-/// Long enough that a million members make few pieces, short enough to shift at every insertion.
+/// The most members of a piece: long enough that a million members make few pieces, short enough to shift at
+/// every insertion.
 const PIECE_MAX: usize = 256;
-/// Redis's `zset-max-listpack-entries` and `zset-max-listpack-value`.
+/// The bounds of a small sorted set: Redis's `zset-max-listpack-entries` and `zset-max-listpack-value`.
 const SMALL_MEMBERS_MAX: usize = 128;
 const SMALL_BYTES_MAX: usize = 64;
 
-/// A member and its score, which is a number (never NaN).
+/// A member and its score, which is never NaN.
 #[derive(Clone)]
 pub(super) struct Scored {
     pub(super) member: Text,
@@ -26,11 +27,11 @@ impl Keyed for Scored {
     }
 }
 
-/// All members of one sorted set.
+/// All members of a sorted set.
 #[derive(Clone)]
 pub(super) struct Ranking {
     scores: Table<Scored>,
-    /// Ascending, none of them empty.
+    /// Non-empty pieces of the order, ascending.
     pieces: Vec<Vec<Scored>>,
     bytes: usize,
     large: bool,
@@ -67,15 +68,15 @@ impl Ranking {
         Some(self.scores.at(position).score)
     }
 
-    /// Members in no order, for random choices.
+    /// All members in no particular order, for random choices.
     pub(super) fn unordered(&self) -> &[Scored] {
         self.scores.entries()
     }
 
-    /// Gives a member its score, whether it was there or not.
+    /// Sets the score of a member, which is added if it is new.
     pub(super) fn set(&mut self, member: &[u8], score: f64) {
         debug_assert!(!score.is_nan());
-        // A small sorted set of Redis keeps whole scores as integers, which have no minus zero.
+        // Redis keeps whole scores of a small sorted set as integers, which have no minus zero.
         let score = if self.large { score } else { score + 0.0 };
         let hash = self.scores.hash(member);
         let text = if let Some(position) = self.scores.find(hash, member) {
@@ -99,7 +100,7 @@ impl Ranking {
         Some(score)
     }
 
-    /// How many members are below the point where `precedes` turns false; it must be true first and false after.
+    /// The number of members for which `precedes` is true; they must come before all for which it is false.
     pub(super) fn count_while(&self, precedes: impl Fn(&Scored) -> bool) -> usize {
         let whole = self.pieces.partition_point(|piece| piece.last().is_some_and(&precedes));
         let before: usize = self.pieces[..whole].iter().map(Vec::len).sum();
@@ -111,7 +112,7 @@ impl Ranking {
         Some(self.count_while(|scored| compare(scored, score, member) == Ordering::Less))
     }
 
-    /// The members of ranks `start` up to, not including, `end`, in ascending order.
+    /// The members of ranks `start` up to, but not including, `end`, in ascending order.
     pub(super) fn range(&self, start: usize, end: usize) -> impl DoubleEndedIterator<Item = &Scored> {
         let end = end.min(self.len());
         let start = start.min(end);
@@ -126,7 +127,7 @@ impl Ranking {
         )
     }
 
-    /// Takes out the members of ranks `start` up to, not including, `end`.
+    /// Removes and returns the members of ranks `start` up to, but not including, `end`.
     pub(super) fn remove_range(&mut self, start: usize, end: usize) -> Vec<Scored> {
         let gone: Vec<Scored> = self.range(start, end).cloned().collect();
         for scored in &gone {
@@ -135,7 +136,8 @@ impl Ranking {
         gone
     }
 
-    /// Visits some members in hash order and tells where to go on; a small set is visited whole, in its order.
+    /// Visits members in hash order from hash `from` on, and returns where to go on. A small sorted set is
+    /// visited whole, in its order.
     pub(super) fn walk(&self, from: u32, count: usize, visit: impl FnMut(&Scored)) -> Option<u32> {
         if self.large {
             return self.scores.walk(from, count, visit);
@@ -144,7 +146,8 @@ impl Ranking {
         None
     }
 
-    /// The piece that holds `rank`, and its place in there; one past the last for the length.
+    /// The index of the piece that holds `rank`, and the position in it; one past the last piece for a rank
+    /// equal to the length.
     fn piece_of(&self, rank: usize) -> (usize, usize) {
         let mut left = rank;
         for (index, piece) in self.pieces.iter().enumerate() {
@@ -160,7 +163,7 @@ impl Ranking {
         let precedes =
             |other: &Scored| compare(other, scored.score, scored.member.as_bytes()) == Ordering::Less;
         let index = self.pieces.partition_point(|piece| piece.last().is_some_and(precedes));
-        // Beyond all pieces: the last one grows, so that ascending insertions fill pieces.
+        // Beyond all pieces, the last one grows, so that ascending insertions fill pieces.
         let index = index.min(self.pieces.len().saturating_sub(1));
         let Some(piece) = self.pieces.get_mut(index) else {
             self.pieces.push(vec![scored]);
@@ -169,7 +172,7 @@ impl Ranking {
         let place = piece.partition_point(precedes);
         piece.insert(place, scored);
         if piece.len() > PIECE_MAX {
-            // Ascending insertions leave full pieces behind, others halves.
+            // Ascending insertions leave full pieces behind, others half-full ones.
             let cut = if place + 1 == piece.len() { PIECE_MAX } else { PIECE_MAX / 2 };
             let rest = piece.split_off(cut);
             self.pieces.insert(index + 1, rest);
@@ -188,7 +191,7 @@ impl Ranking {
         taken.member
     }
 
-    /// Merges a short piece into its neighbour, so that few pieces hold few members.
+    /// Merges a short piece with its neighbour, so that the number of pieces follows the number of members.
     fn join(&mut self, index: usize) {
         let left = if index + 1 < self.pieces.len() { index } else { index.saturating_sub(1) };
         if let Some(right) = self.pieces.get(left + 1)

@@ -1,11 +1,11 @@
-//! Why a command was not carried out, and Redis's words for it.
+//! Reasons why a command is refused, and Redis's words for them.
 
 use crate::protocol::Arguments;
 
-/// How much of a client's bytes an error quotes, as in Redis.
+/// The most bytes of a client's input that an error quotes, as in Redis.
 const QUOTED_BYTES_MAX: usize = 128;
 
-/// A command's reply when it could not be carried out.
+/// The error reply of a command that could not be carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     WrongType,
@@ -17,21 +17,21 @@ pub(super) enum Refusal {
     Overflow,
     OutOfMemory,
     TooLong,
-    /// The reply would pass this many bytes.
+    /// The reply would have more than this many bytes.
     ReplyTooLarge(usize),
-    /// More elements would be looked at than one request may: the limit, in units of effort.
+    /// The request would take more than this many units of effort.
     TooMuchWork(u64),
     InvalidCursor,
     InvalidExpire(&'static str),
     WrongArity(&'static str),
-    /// A whole error line, code first.
+    /// A complete error line with its code, in fixed words.
     Words(&'static str),
-    /// One that quotes the client.
+    /// A complete error line that quotes the client's input.
     Quoting(String),
 }
 
 impl Refusal {
-    /// The error line without the leading minus.
+    /// The text of the error reply, without the leading minus.
     pub(super) fn text(&self) -> std::borrow::Cow<'static, str> {
         match self {
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
@@ -66,7 +66,7 @@ impl Refusal {
     }
 }
 
-/// A command that is in no family.
+/// The refusal of a command that does not exist.
 pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
     if arguments.name().eq_ignore_ascii_case(b"storage") {
         return Refusal::Words(
@@ -90,12 +90,13 @@ pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
     ))
 }
 
-/// What a client sent, as errors repeat it: cut short, so that no error is as long as a request.
+/// A client's input as errors quote it: at most `QUOTED_BYTES_MAX` bytes, so that no error is as long as a
+/// request.
 pub(super) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(c_string(bytes, QUOTED_BYTES_MAX))
 }
 
-/// At most `length` bytes, and none from a zero byte on: what printf would show.
+/// The first `length` bytes at most, up to the first zero byte, as printf would show them.
 fn c_string(bytes: &[u8], length: usize) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     &bytes[..end.min(length)]

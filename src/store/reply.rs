@@ -1,24 +1,27 @@
-//! The reply of one command while it is written, of bounded length: what would pass the bound is not written at all.
+//! The reply of a command, of bounded length, while it is written. Once a part does not fit, it and all after
+//! it are dropped.
 
 use super::numbers;
 use super::refusal::Refusal;
 use crate::protocol::{Protocol, encode};
 
-/// More than the framing of any element: a type byte, the digits of 64 bits, two line ends.
+/// An upper bound of the framing of any element: a type byte, the digits of 64 bits, two line ends.
 const FRAMING_BYTES: usize = 32;
-/// The longest spelling of a score.
+/// The most bytes of a score's spelling.
 const SCORE_BYTES_MAX: usize = 32;
-/// A buffer of this size grows by as much as it holds, but never beyond the bound.
+/// The buffer size from which on growth is limited: the buffer still doubles, but only up to the reply's
+/// bound.
 const DOUBLING_BYTES_MIN: usize = 1024 * 1024;
 
-/// A reply at the end of a buffer that may hold earlier ones.
+/// A reply at the end of a buffer that may hold earlier replies.
 pub(super) struct Reply<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
     bytes_max: usize,
-    /// The bound that is told: a command of a transaction has what the others leave.
+    /// The bound that errors name. For a command in a transaction it is larger than `bytes_max`, which is
+    /// what the other commands leave.
     bytes_max_told: usize,
-    /// What the text of a refusal may take.
+    /// The most bytes of an error's text.
     refusal_bytes_max: usize,
     over: bool,
 }
@@ -29,7 +32,7 @@ impl<'a> Reply<'a> {
         Self { out, start, bytes_max, bytes_max_told: bytes_max, refusal_bytes_max: usize::MAX, over: false }
     }
 
-    /// The reply of one command within this one, which leaves `reserve` bytes for those behind it.
+    /// The reply of a command within this one (EXEC). It leaves `reserve` bytes for the commands behind it.
     pub(super) fn part(&mut self, reserve: usize) -> Reply<'_> {
         let left = self.bytes_max.saturating_sub(self.len() + reserve);
         Reply {
@@ -42,17 +45,18 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Bytes written so far.
+    /// The number of bytes written so far.
     pub(super) fn len(&self) -> usize {
         self.out.len() - self.start
     }
 
-    /// Refuses what did not fit.
+    /// Returns an error if a part of the reply did not fit.
     pub(super) fn check(&self) -> Result<(), Refusal> {
         if self.over { Err(Refusal::ReplyTooLarge(self.bytes_max_told)) } else { Ok(()) }
     }
 
-    /// Refuses, before anything is changed, what would not fit: so many bytes, the framing of elements included.
+    /// Returns an error if this many bytes, framing included, would not fit; called before a command changes
+    /// anything.
     pub(super) fn expect(&self, bytes: usize) -> Result<(), Refusal> {
         let wanted = bytes.saturating_add(2 * FRAMING_BYTES);
         if wanted > self.bytes_max.saturating_sub(self.len()) {
@@ -61,7 +65,7 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Replaces what was written by an error.
+    /// Replaces everything that was written with an error reply.
     pub(super) fn refuse(&mut self, refusal: &Refusal) {
         self.out.truncate(self.start);
         let text = refusal.text();
@@ -69,7 +73,7 @@ impl<'a> Reply<'a> {
         encode::error(self.out, if fits { &text } else { "ERR no room for this reply" });
     }
 
-    /// `+text`.
+    /// Appends a simple string (`+text`).
     pub(super) fn simple(&mut self, text: &str) {
         self.write(text.len(), |out| encode::simple(out, text));
     }
@@ -106,12 +110,13 @@ impl<'a> Reply<'a> {
         self.write(text.len(), |out| encode::verbatim(out, protocol, text));
     }
 
-    /// A score: a double where the dialect has one.
+    /// Appends a score: a double in RESP3, a string in RESP2.
     pub(super) fn score(&mut self, protocol: Protocol, value: f64) {
         self.write(SCORE_BYTES_MAX, |out| write_score(out, protocol, value));
     }
 
-    /// What is known only when all elements are written: moved before those from byte `at` of the reply on.
+    /// Writes a part whose content is known only after the elements, and moves it to byte `at` of the reply,
+    /// before them.
     pub(super) fn insert(&mut self, at: usize, write: impl FnOnce(&mut Self)) {
         let before = self.out.len();
         write(self);
@@ -133,13 +138,14 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// What a string of so many bytes takes in a reply.
+/// The bytes that a string of this length takes in a reply.
 pub(super) fn bulk_bytes(length: usize) -> usize {
     let digits = length.checked_ilog10().unwrap_or(0) as usize + 1;
     length.saturating_add(b"$\r\n\r\n".len() + digits)
 }
 
-/// The same with its score in any dialect.
+/// An upper bound of the bytes that a member of this length and its score take in a reply of any protocol
+/// version.
 pub(super) fn scored_bytes(length: usize) -> usize {
     bulk_bytes(length) + FRAMING_BYTES
 }
@@ -151,7 +157,7 @@ fn write_score(out: &mut Vec<u8>, protocol: Protocol, value: f64) {
         out.extend_from_slice(b"\r\n");
         return;
     }
-    // Spelled at the end of the reply first, because its length stands before it.
+    // The number is spelled at the end of the reply first, because its length stands before it.
     let start = out.len();
     numbers::write_float(out, value);
     let mut spelled = [0; SCORE_BYTES_MAX];

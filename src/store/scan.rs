@@ -1,4 +1,4 @@
-//! What SCAN, HSCAN, SSCAN and ZSCAN share: a cursor, a pattern, a count, and the shape of the reply.
+//! Common parts of SCAN, HSCAN, SSCAN and ZSCAN: cursor, pattern, count, and the shape of the reply.
 
 use super::call::{Call, Done};
 use super::distinct::{distinct, distinct_effort};
@@ -9,19 +9,19 @@ use super::refusal::Refusal;
 use super::reply::Reply;
 use crate::values::Random;
 
-/// One call never looks at many more elements than this, whatever COUNT asks for.
+/// The most elements that a call looks for, whatever COUNT asks for.
 const COUNT_MAX: usize = 100_000;
 
-/// The words after the cursor.
+/// The options of a scan: cursor, pattern, count and type.
 pub(super) struct ScanOptions<'a> {
     pub(super) cursor: u64,
     pattern: Option<&'a [u8]>,
     pub(super) count: usize,
-    /// Only keys of this kind; SCAN alone knows it.
+    /// The type that keys must have; only SCAN has this option.
     pub(super) kind: Option<&'a [u8]>,
 }
 
-/// Which command scans.
+/// The kind of scan: of keys, or of a collection's elements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scanned {
     Keys,
@@ -29,7 +29,7 @@ pub(super) enum Scanned {
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Reads the cursor at `index` and what follows.
+    /// Parses the cursor at argument `index` and the options behind it.
     pub(super) fn parse(call: &Call<'a>, index: usize, scanned: Scanned) -> Result<Self, Refusal> {
         let mut options = Self { cursor: cursor(call.at(index))?, pattern: None, count: 10, kind: None };
         let mut index = index + 1;
@@ -53,19 +53,19 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
-    /// The cursor within one collection; nothing if it is beyond its end.
+    /// The cursor as a position within a collection; none if it is beyond the end.
     pub(super) fn table_cursor(&self) -> Option<u32> {
         u32::try_from(self.cursor).ok()
     }
 
-    /// Whether an element that the walk has come to is to be shown.
+    /// Whether an element that the scan has reached matches the pattern. Charges effort.
     pub(super) fn wants(&self, name: &[u8], effort: &Effort) -> Result<bool, Refusal> {
         effort.spend(1, LOOK)?;
         self.pattern.map_or(Ok(true), |pattern| glob::matches(pattern, name, effort))
     }
 }
 
-/// Refuses what is no cursor, before the key is looked at.
+/// Returns an error if the text is no cursor; called before the key is looked at.
 pub(super) fn check_cursor(text: &[u8]) -> Result<(), Refusal> {
     cursor(text).map(|_| ())
 }
@@ -75,7 +75,8 @@ fn cursor(text: &[u8]) -> Result<u64, Refusal> {
     digits.parse().map_err(|_| Refusal::InvalidCursor)
 }
 
-/// The elements of the reply: written as the walk comes to them, what stands before them when it is over.
+/// The reply of a scan: elements are written as the scan reaches them, cursor and count are inserted before
+/// them at the end.
 pub(super) struct Page<'a> {
     options: ScanOptions<'a>,
     effort: &'a Effort,
@@ -92,7 +93,7 @@ impl<'a> Page<'a> {
         &self.options
     }
 
-    /// The walk has come to `name`; `write` writes so many strings, if it is wanted.
+    /// Handles an element that the scan has reached: if it matches, `write` appends it as this many strings.
     pub(super) fn meet(&mut self, name: &[u8], strings: usize, write: impl FnOnce()) {
         match self.options.wants(name, self.effort) {
             Ok(true) => {
@@ -104,7 +105,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Puts the next cursor and the count before the elements.
+    /// Inserts the next cursor and the number of strings before the elements.
     pub(super) fn finish(self, out: &mut Reply<'_>, next: Option<u64>) -> Done {
         self.refused?;
         out.insert(0, |out| {
@@ -116,7 +117,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The reply about a key that is not there.
+/// The reply for a key that does not exist.
 pub(super) fn nothing(out: &mut Reply<'_>) -> Done {
     out.array(2);
     out.bulk(b"0");
@@ -124,7 +125,7 @@ pub(super) fn nothing(out: &mut Reply<'_>) -> Done {
     Ok(())
 }
 
-/// Positions for HRANDFIELD and its kin: a negative count allows repetitions.
+/// Random positions for HRANDFIELD and its variants. A negative count allows repetitions.
 pub(super) fn picks(
     random: &mut Random,
     count: i64,
@@ -145,5 +146,5 @@ pub(super) fn picks(
     Ok(if length == 0 { Vec::new() } else { (0..count).map(|_| random.index(length)).collect() })
 }
 
-/// Repetitions that one command may ask for.
+/// The most repetitions that a command may ask for.
 const PICKS_MAX: usize = 1_000_000;

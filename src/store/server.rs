@@ -1,4 +1,5 @@
-//! The server as a whole: INFO, CONFIG, COMMAND, TIME, MEMORY. Enough for what clients and benchmarks ask.
+//! Commands about the server as a whole: INFO, CONFIG, COMMAND, TIME, MEMORY; as much of them as clients and
+//! benchmarks need.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::connection::REDIS_VERSION;
@@ -18,7 +19,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("memory", -2, Effect::Read, memory),
 ];
 
-/// Settings that never change.
+/// Settings that never change, as CONFIG GET shows them.
 const SETTINGS: &[(&str, &str)] = &[
     ("appendfsync", "everysec"),
     ("appendonly", "no"),
@@ -34,7 +35,7 @@ const SETTINGS: &[(&str, &str)] = &[
 ];
 
 impl Call<'_> {
-    /// Redis's words for a second word that the command does not know.
+    /// The error, in Redis's words, for an unknown subcommand.
     pub(super) fn unknown_subcommand(&self) -> Refusal {
         Refusal::Quoting(format!(
             "ERR unknown subcommand '{}'. Try {} HELP.",
@@ -57,7 +58,7 @@ const SECTIONS: &[Section] = &[
     ("keyspace", keyspace_section),
 ];
 
-/// Sections that only a request for all, or by name, shows.
+/// Sections that are shown only if all, or they by name, are asked for.
 const ON_REQUEST: &[&str] = &["commandstats"];
 
 fn info(call: &mut Call<'_>) -> Done {

@@ -1,4 +1,4 @@
-//! The engine behind connections: requests in, replies out. Pure, like the engine.
+//! The engine behind connections: takes requests, sends replies. Pure, like the engine.
 
 mod turns;
 
@@ -25,40 +25,41 @@ struct Connection {
     standing: Standing,
     allowance: Allowance,
     reading_paused: bool,
-    /// It sends no more: what it sent is still answered.
+    /// True once the client sends no more. Requests that it has sent are still answered.
     ended: bool,
-    /// Closed once everything was sent.
+    /// True if the connection is to be closed once everything was sent.
     ending: bool,
 }
 
-/// Connections in front of an engine, as its executor drives them. Pure: time is an argument, and bytes and actions are polled.
+/// Connections in front of an engine, as its executor drives them. Pure: time is an argument, and bytes and
+/// actions are polled.
 pub trait StoreService {
-    /// The store itself.
+    /// The engine behind the connections.
     fn engine(&self) -> &Engine;
-    /// A client has connected.
+    /// Registers a client that has connected.
     fn handle_client_opened(&mut self, now: Now) -> ClientId;
-    /// Bytes from a client: every whole request in them is carried out, when it is the client's turn.
+    /// Takes bytes from a client. Every whole request in them is carried out when it is the client's turn.
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now);
-    /// The client sends no more: what it sent is answered, and then it is closed.
+    /// Notes that a client sends no more: its requests are answered, and then the connection is closed.
     fn handle_client_end(&mut self, id: ClientId);
-    /// The client is gone.
+    /// Forgets a client whose connection is gone.
     fn handle_client_lost(&mut self, id: ClientId);
-    /// A segment was sent, or its socket is closed.
+    /// Takes a segment back that was sent, or whose socket is closed.
     fn handle_transmitted(&mut self, id: ClientId, segment: Segment);
-    /// The end of a turn: connections that wait for theirs are served, replies that are due leave, and keys whose time is over are
-    /// looked for now and then.
+    /// Ends a turn: serves connections that wait for theirs, and looks for expired keys when that is due.
     fn handle_turn_end(&mut self, now: Now);
-    /// When `handle_turn_end` should be called at the latest: at once, if somebody waits for a turn.
+    /// The latest time for the next `handle_turn_end`: at once, if a connection waits for a turn.
     fn poll_deadline(&self) -> Option<Timestamp>;
-    /// Does somebody wait for a turn, or is a reply held back, so that the next deadline should be met closely?
+    /// True if a connection waits for a turn, or a reply is held back, so that the next deadline must be met
+    /// closely.
     fn is_busy(&self) -> bool;
-    /// The next thing that should be done in the world, if anything.
+    /// Returns the next action to carry out, if any.
     fn poll_action(&mut self) -> Option<Action>;
-    /// Bytes that should go out, if any.
+    /// Returns the next bytes to send, and their connection, if any.
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
-/// One engine and its connections.
+/// An engine and its connections.
 pub struct Service {
     engine: Engine,
     limits: RequestLimits,
@@ -68,13 +69,13 @@ pub struct Service {
     to_send: VecDeque<ClientId>,
     actions: VecDeque<Action>,
     sweeper: Sweeper,
-    /// Connections whose requests wait for their turn, each once.
+    /// Connections whose requests wait for their turn, each at most once.
     ready: VecDeque<ClientId>,
     turn: u64,
 }
 
 impl Service {
-    /// A server without connections.
+    /// A service without connections.
     pub fn new(engine: Engine, request_bytes_max: usize) -> Self {
         Self {
             engine,
@@ -90,7 +91,7 @@ impl Service {
         }
     }
 
-    /// Drops the connections that were named to `CLIENT KILL ID`, with whatever they have not been answered.
+    /// Drops the connections that CLIENT KILL named, with all their unanswered requests.
     pub(super) fn drop_killed(&mut self) {
         while let Some(killed) = self.engine.poll_killed() {
             let mut open = self.connections.iter();

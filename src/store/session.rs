@@ -1,23 +1,23 @@
-//! What the engine remembers of one connection.
+//! The engine's state about a connection.
 
 use crate::protocol::{Argument, Arguments, Protocol};
 
-/// Bytes that one transaction may queue.
+/// The most bytes that a transaction may queue.
 const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What keeping a command costs beside its bytes, two blocks of an allocator included.
+/// The memory that a queued command takes besides its bytes, including the overhead of two allocations.
 const QUEUED_BYTES: usize = size_of::<Queued>() + 32;
 
-/// What becomes of a connection after a request.
+/// The fate of a connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// It goes on.
+    /// The connection stays open.
     Continue,
-    /// It is closed once the reply is sent.
+    /// The connection is closed once the reply is sent.
     Close,
 }
 
-/// The state of one connection.
+/// The state of a connection to the engine.
 #[derive(Debug)]
 pub struct Session {
     pub(super) protocol: Protocol,
@@ -29,7 +29,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// The state of a connection that has just come; `id` is what `CLIENT ID` tells.
+    /// The state of a new connection; `id` is what `CLIENT ID` returns.
     pub fn new(id: u64) -> Self {
         Self {
             protocol: Protocol::Resp2,
@@ -41,7 +41,8 @@ impl Session {
         }
     }
 
-    /// A request was refused before it was carried out: what is queued with it will be too.
+    /// Notes that a request was refused before it was carried out: EXEC will refuse the open transaction, or
+    /// the transaction is dropped if the request was EXEC itself.
     pub fn refuse(&mut self, arguments: &Arguments<'_>) {
         if arguments.name().eq_ignore_ascii_case(b"exec") {
             self.transaction = None;
@@ -50,23 +51,23 @@ impl Session {
         }
     }
 
-    /// Commands that wait for EXEC; nothing outside of a transaction.
+    /// The commands queued since MULTI; none outside of a transaction.
     pub fn queued(&self) -> Option<impl ExactSizeIterator<Item = Arguments<'_>>> {
         self.transaction.as_ref().map(Transaction::commands)
     }
 
-    /// The dialect that the connection speaks.
+    /// The protocol version that the connection speaks.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 }
 
-/// Commands between MULTI and EXEC.
+/// The commands queued between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     queued: Vec<Queued>,
     bytes: usize,
-    /// A command was refused, so EXEC will refuse them all.
+    /// True if a command was refused, so that EXEC will refuse them all.
     pub(super) spoiled: bool,
 }
 
@@ -77,7 +78,7 @@ struct Queued {
 }
 
 impl Transaction {
-    /// Keeps a copy of a command; tells whether there was room.
+    /// Keeps a copy of a command. False if there was no room; then EXEC will refuse the transaction.
     #[must_use]
     pub(super) fn queue(&mut self, arguments: Arguments<'_>) -> bool {
         self.bytes += arguments.frame().len() + size_of_val(arguments.places()) + QUEUED_BYTES;

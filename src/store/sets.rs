@@ -1,4 +1,4 @@
-//! Sets: members without order, and what sets have in common or not.
+//! Commands on sets, and their unions, intersections and differences.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{Effort, FIND, INSERT, LOOK};
@@ -98,7 +98,8 @@ fn spop(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Takes out up to `count` members, or none if the reply would not hold them all.
+/// Removes and returns up to `count` random members; removes none if the reply could not hold them all. None
+/// if there is no such key.
 fn pop(call: &mut Call<'_>, random: &mut Random, count: usize) -> Result<Option<Vec<Text>>, Refusal> {
     let (out, effort) = (&call.out, call.effort);
     let popped = call.keyspace.change(call.arguments.at(1), |members: &mut Members| {
@@ -153,7 +154,7 @@ fn smove(call: &mut Call<'_>) -> Done {
     call.integer(i64::from(found))
 }
 
-/// How several sets become one.
+/// The way in which several sets become one: union, intersection or difference.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Combination {
     Union,
@@ -207,7 +208,7 @@ fn store(call: &mut Call<'_>, combination: Combination) -> Done {
     call.number(count)
 }
 
-/// The sets at the keys from argument `start` on; a missing key is an empty set.
+/// The sets at the given argument positions; none for a missing key, which counts as an empty set.
 fn sets_at<'a>(
     call: &'a Call<'_>,
     keys: std::ops::Range<usize>,
@@ -215,7 +216,8 @@ fn sets_at<'a>(
     keys.map(|index| call.keyspace.peek_as::<Members>(call.at(index))).collect()
 }
 
-/// The sets as one. `fits` is asked about every new member: what grows here is no key's yet.
+/// The combination of several sets. `fits` checks every new member, since the result is not counted in the
+/// keyspace's memory yet.
 fn combined(
     call: &Call<'_>,
     start: usize,
@@ -255,7 +257,7 @@ fn in_first_only(sets: &[Option<&Members>], effort: &Effort, mut visit: impl FnM
     })
 }
 
-/// Visits what all sets have, the smallest one leading.
+/// Visits the members that all sets have, going through the smallest set.
 fn in_all(sets: &[Option<&Members>], effort: &Effort, mut visit: impl FnMut(&[u8]) -> Done) -> Done {
     let Some(mut sets) = sets.iter().copied().collect::<Option<Vec<&Members>>>() else { return Ok(()) };
     sets.sort_by_key(|set| set.len());
@@ -293,7 +295,7 @@ fn sintercard(call: &mut Call<'_>) -> Done {
     let mut found = 0;
     let counted = in_all(&sets_at(call, 2..end)?, call.effort, |_| {
         found += 1;
-        // No refusal, but the shortest way out.
+        // This error is not a refusal; it ends the walk early.
         if found == limit { Err(Refusal::OutOfRange) } else { Ok(()) }
     });
     match counted {

@@ -1,4 +1,5 @@
-//! Unions, intersections and differences of sorted sets; plain sets count as scored 1.
+//! Commands for unions, intersections and differences of sorted sets; members of plain sets have a score of
+//! 1.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{Effort, FIND, LOOK, RANK};
@@ -27,7 +28,7 @@ enum Combination {
     Difference,
 }
 
-/// How the scores of one member become one.
+/// The way in which several scores of a member become one.
 #[derive(Clone, Copy)]
 enum Aggregate {
     Sum,
@@ -38,7 +39,7 @@ enum Aggregate {
 impl Aggregate {
     fn of(self, left: f64, right: f64) -> f64 {
         match self {
-            // Opposite infinities cancel out, as in Redis.
+            // Opposite infinities make 0, as in Redis.
             Self::Sum => Some(left + right).filter(|sum| !sum.is_nan()).unwrap_or(0.0),
             Self::Least => left.min(right),
             Self::Greatest => left.max(right),
@@ -46,7 +47,7 @@ impl Aggregate {
     }
 }
 
-/// One of the keys that are combined.
+/// A key that is combined: missing, a set or a sorted set.
 #[derive(Clone, Copy)]
 enum Source<'a> {
     Missing,
@@ -90,14 +91,15 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What follows the command name, read.
+/// The parsed arguments of a combining command: sources with weights, aggregate, and whether scores are
+/// shown.
 struct Request<'a> {
     sources: Vec<(Source<'a>, f64)>,
     aggregate: Aggregate,
     with_scores: bool,
 }
 
-/// Where the number of keys stands, and with it whether the result is stored.
+/// Whether the result is shown or stored, which decides where the number of keys stands in the arguments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Shown,
@@ -193,11 +195,11 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A result that is no key's yet: bounded while it grows.
+/// A result that is not in the keyspace yet, and is bounded while it grows.
 struct Growing<'a> {
     ranking: Ranking,
     effort: &'a Effort,
-    /// Bytes of its members and what is told with them.
+    /// The bytes that its members take in a reply.
     bytes: usize,
     fits: &'a dyn Fn(&Ranking, usize) -> Done,
 }

@@ -1,4 +1,5 @@
-//! Ranges of sorted sets: by rank, by score, by bytes. Each is turned into a range of ranks first.
+//! Commands for ranges of sorted sets: by rank, by score, by bytes. Each is turned into a range of ranks
+//! first.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, LOOK, RANK};
@@ -25,7 +26,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("zremrangebylex", 4, Effect::Write, zremrangebylex),
 ];
 
-/// What the two bounds of a range are.
+/// The kind of a range's bounds: ranks, scores or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Rank,
@@ -39,14 +40,14 @@ enum Direction {
     Descending,
 }
 
-/// One end of a range of scores.
+/// An end of a range of scores.
 #[derive(Clone, Copy)]
 struct ScoreBound {
     score: f64,
     exclusive: bool,
 }
 
-/// One end of a range of bytes.
+/// An end of a range of members by their bytes.
 #[derive(Clone, Copy)]
 enum LexBound<'a> {
     Lowest,
@@ -55,7 +56,7 @@ enum LexBound<'a> {
     Excluding(&'a [u8]),
 }
 
-/// A range, its bounds read.
+/// A range with parsed bounds.
 #[derive(Clone, Copy)]
 enum Span<'a> {
     Ranks(i64, i64, Direction),
@@ -64,7 +65,7 @@ enum Span<'a> {
 }
 
 impl<'a> Span<'a> {
-    /// Reads the bounds at `index` and after it; a descending range names the higher one first.
+    /// Parses the bounds at argument `index` and the next; a descending range names the higher bound first.
     fn parse(call: &Call<'a>, index: usize, by: By, direction: Direction) -> Result<Self, Refusal> {
         let (first, second) = (call.at(index), call.at(index + 1));
         let (low, high) = if direction == Direction::Ascending { (first, second) } else { (second, first) };
@@ -133,7 +134,7 @@ fn score_bound(text: &[u8]) -> Result<ScoreBound, Refusal> {
         [b'(', text @ ..] => (text, true),
         text => (text, false),
     };
-    // Unlike a member's score, a bound is read leniently: nothing means zero.
+    // Unlike a member's score, a bound may be empty, which means zero.
     let score = if text.is_empty() { Some(0.0) } else { numbers::float(text) };
     let score = score.ok_or(Refusal::Words("ERR min or max is not a float"))?;
     Ok(ScoreBound { score, exclusive })
@@ -149,26 +150,26 @@ fn lex_bound(text: &[u8]) -> Result<LexBound<'_>, Refusal> {
     }
 }
 
-/// Whether scores stand beside members.
+/// Whether scores are shown with members.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Members,
     Scores,
 }
 
-/// A whole range request.
+/// A complete range request: range, direction, offset and limit.
 struct Query<'a> {
     span: Span<'a>,
     direction: Direction,
     shown: Shown,
     offset: i64,
-    /// Negative for all.
+    /// The most members that are returned; negative for all.
     limit: i64,
 }
 
-/// What a command's name already says about its range.
+/// Options of a range that the command's name determines.
 struct Preset {
-    /// Where the bounds begin.
+    /// The number of the argument at which the bounds begin.
     index: usize,
     by: Option<By>,
     direction: Option<Direction>,
@@ -211,13 +212,13 @@ impl<'a> Query<'a> {
         Ok(Self { span: Span::parse(call, preset.index, by, direction)?, direction, shown, offset, limit })
     }
 
-    /// The ranks that are wanted, offset and limit applied.
+    /// The ranks of the range after offset and limit.
     fn ranks(&self, ranking: &Ranking) -> (usize, usize) {
         let (start, end) = self.span.ranks(ranking);
         if matches!(self.span, Span::Ranks(..)) {
             return (start, end);
         }
-        // A negative offset passes over everything, as in Redis.
+        // A negative offset skips everything, as in Redis.
         let skipped = usize::try_from(self.offset).unwrap_or(usize::MAX).min(end - start);
         let kept = usize::try_from(self.limit).unwrap_or(usize::MAX).min(end - start - skipped);
         match self.direction {
@@ -296,7 +297,7 @@ fn zrangestore(call: &mut Call<'_>) -> Done {
     store(call, stored)
 }
 
-/// Replaces the key in argument 1 by a sorted set, and replies with its size; an empty one leaves no key.
+/// Replaces the key in argument 1 by a sorted set, and replies with its size. An empty set leaves no key.
 pub(super) fn store(call: &mut Call<'_>, ranking: Ranking) -> Done {
     let (target, count) = (call.at(1), ranking.len());
     if count == 0 {
@@ -354,7 +355,7 @@ mod tests {
     use crate::values::Random;
     use std::collections::BTreeMap;
 
-    /// Members by name; sorting them is the slow, obvious way to every range.
+    /// Scores by member; sorting them is the slow, obvious way to every range.
     type Model = BTreeMap<String, i64>;
 
     fn ordered(model: &Model) -> Vec<(i64, String)> {
@@ -369,7 +370,7 @@ mod tests {
         members.fold(head, |reply, (_, member)| format!("{reply}${}|{member}|", member.len()))
     }
 
-    /// The slice that redis documents for `start` and `stop`, computed index by index.
+    /// The slice that Redis documents for `start` and `stop`, computed index by index.
     fn by_rank(order: &[(i64, String)], start: i64, stop: i64) -> Vec<(i64, String)> {
         let length = order.len() as i64;
         let absolute = |index: i64| if index < 0 { index + length } else { index };

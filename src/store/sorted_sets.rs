@@ -1,4 +1,4 @@
-//! Sorted sets: members with scores. Ranges are in `sorted_ranges.rs`, combinations in `sorted_combinations.rs`.
+//! Commands on sorted sets. Ranges are in `sorted_ranges.rs`, combinations in `sorted_combinations.rs`.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, RANK};
@@ -25,7 +25,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("zscan", -3, Effect::Read, zscan),
 ];
 
-/// Which members ZADD touches and what it does with them.
+/// The options of ZADD: which members it touches, and what it does with them.
 #[derive(Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one word of the command")]
 struct AddOptions {
@@ -37,7 +37,7 @@ struct AddOptions {
     increments: bool,
 }
 
-/// What ZADD did to one member.
+/// The effect of ZADD on a member: none, added, changed or unchanged.
 #[derive(Clone, Copy, PartialEq)]
 enum Added {
     Nothing,
@@ -47,7 +47,7 @@ enum Added {
 }
 
 impl AddOptions {
-    /// The options, and where the scores begin.
+    /// Parses the options. Returns also the argument at which the scores begin.
     fn parse(call: &Call<'_>) -> Result<(Self, usize), Refusal> {
         let mut options = Self::default();
         let mut index = 2;
@@ -125,7 +125,7 @@ fn add(call: &mut Call<'_>, options: AddOptions, start: usize) -> Done {
     let pairs = (start..call.count()).step_by(2);
     let pairs = pairs.map(|index| Some((numbers::float(call.at(index))?, call.at(index + 1))));
     let pairs: Vec<(f64, &[u8])> = pairs.collect::<Option<_>>().ok_or(Refusal::NotAFloat)?;
-    // Each member is kept twice.
+    // Each member is kept twice, so its bytes are needed once more.
     call.afford(call.arguments.frame().len())?;
     call.effort.charge(pairs.len() as u64 * RANK);
     let done: Vec<Added> = call.keyspace.change_or_create(call.at(1), |ranking: &mut Ranking| {
@@ -206,7 +206,7 @@ fn zrem(call: &mut Call<'_>) -> Done {
     call.number(removed.unwrap_or(0))
 }
 
-/// From which end of the order.
+/// The end of the order that members are popped from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extreme {
     Lowest,
@@ -251,7 +251,7 @@ fn pop(call: &mut Call<'_>, extreme: Extreme) -> Done {
     if count.is_some() {
         write_scored(call, popped.iter(), popped.len());
     } else {
-        // Without a count there is one pair at most, and it is flat in both dialects.
+        // Without a count there is at most one pair, and it is flat in both protocol versions.
         call.out.array(popped.len() * 2);
         for Scored { member, score } in &popped {
             call.out.bulk(member.as_bytes());
@@ -261,7 +261,7 @@ fn pop(call: &mut Call<'_>, extreme: Extreme) -> Done {
     Ok(())
 }
 
-/// Members with scores: pairs in RESP3, flat in RESP2.
+/// Writes members with scores: nested pairs in RESP3, a flat array in RESP2.
 fn write_scored<'a>(call: &mut Call<'_>, scored: impl Iterator<Item = &'a Scored>, count: usize) {
     scored_header(&mut call.out, call.session.protocol, count);
     scored.for_each(|scored| write_pair(&mut call.out, call.session.protocol, scored));
@@ -332,7 +332,8 @@ fn zscan(call: &mut Call<'_>) -> Done {
     page.finish(&mut call.out, next.map(u64::from))
 }
 
-/// A cursor's scores are strings in both dialects; a small sorted set of Redis spells whole ones as integers.
+/// Writes a score of ZSCAN, which is a string in both protocol versions. Redis writes whole scores of a small
+/// sorted set as integers.
 #[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
 fn write_listed_score(out: &mut Reply<'_>, ranking: &Ranking, score: f64) {
     const INTEGER_MAX: f64 = (1_u64 << 62) as f64;

@@ -1,4 +1,4 @@
-//! Strings: GET, SET and all that treat a value as bytes or a number. Bits are in `bits.rs`.
+//! Commands on strings as bytes or numbers: GET, SET and so on. Bits are in `bits.rs`.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::keyspace::{Lifetime, Place};
@@ -9,9 +9,9 @@ use super::text::Text;
 use super::value::Value;
 use crate::values::limits::REQUEST_BYTES_CEILING;
 
-/// A string that is appended to has room for as much again; a larger one for an eighth.
+/// The string size below which an append reserves as much again; a larger string gets an eighth.
 const DOUBLING_BYTES_MAX: usize = 64 * 1024;
-/// What a new key takes beside its name and its value.
+/// The memory of a new key besides its name and value.
 const KEY_BYTES: usize = 160;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -46,11 +46,11 @@ fn get(call: &mut Call<'_>) -> Done {
         }
         None => return call.null(),
     }
-    // Before anybody changes what could not be told.
+    // A reply that does not fit is refused here, before the caller changes the value.
     call.out.check()
 }
 
-/// When a write may happen.
+/// The condition on which SET writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Condition {
     Always,
@@ -58,11 +58,11 @@ enum Condition {
     IfPresent,
 }
 
-/// What follows `SET key value`.
+/// The options that follow `SET key value`.
 struct SetOptions {
     condition: Condition,
     lifetime: Lifetime,
-    /// The old value is the reply.
+    /// True if the reply is the old value (GET).
     returns_old: bool,
 }
 
@@ -124,7 +124,7 @@ fn set_options(call: &Call<'_>) -> Result<SetOptions, Refusal> {
     Ok(options)
 }
 
-/// How a moment is given.
+/// The unit and origin of an expiry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Seconds,
@@ -146,7 +146,7 @@ impl Unit {
     }
 }
 
-/// The moment in argument `index`, in milliseconds since 1970.
+/// The expiry in argument `index`, in milliseconds since 1970.
 fn expiry(call: &Call<'_>, unit: Unit, index: usize, name: &'static str) -> Result<u64, Refusal> {
     let given = call.integer_at(index)?;
     let invalid = Refusal::InvalidExpire(name);
@@ -287,7 +287,7 @@ fn append(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Room for `end` bytes in all, and for more to come where the memory allows.
+/// Reserves room for `end` bytes in all, and spare room for later appends if the memory allows.
 fn reserve(bytes: &mut Vec<u8>, end: usize, memory_left: u64) -> Result<(), Refusal> {
     if end <= bytes.capacity() {
         return Ok(());
@@ -303,7 +303,7 @@ fn reserve(bytes: &mut Vec<u8>, end: usize, memory_left: u64) -> Result<(), Refu
     Ok(())
 }
 
-/// Changes the string at the key in place; it exists.
+/// Changes the string at the key in argument 1 in place; the key must exist.
 pub(super) fn edit<R>(
     call: &mut Call<'_>,
     change: impl FnOnce(&mut Vec<u8>) -> Result<R, Refusal>,
@@ -315,7 +315,7 @@ pub(super) fn edit<R>(
     };
     call.effort.charge_bytes(copied);
     let changed = change_string(call, place, change);
-    // A buffer that grew was copied, perhaps.
+    // A buffer that grew may have been copied.
     let grown = call.keyspace.entry(place).value.cost() > held;
     call.effort.charge_bytes(if grown { held } else { 0 });
     changed
@@ -350,7 +350,7 @@ fn getrange(call: &mut Call<'_>) -> Done {
     })
 }
 
-/// The bytes from `start` to `end` inclusive; negative ones count from the end.
+/// The bytes from `start` to `end` inclusive. Negative numbers count from the end.
 pub(super) fn slice(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     let length = bytes.len() as i64;
     if start < 0 && end < 0 && start > end {
@@ -382,7 +382,8 @@ fn setrange(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Makes sure that the key exists and that a string of `end` bytes fits: a small request may ask for a large one.
+/// Makes sure that the key exists and that a string of `end` bytes fits in memory, since a small request may
+/// ask for a large string.
 pub(super) fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) -> Result<(), Refusal> {
     let held = match call.keyspace.peek(call.at(1)).map(|entry| &entry.value) {
         Some(Value::Buffer(buffer)) => buffer.capacity(),
@@ -390,7 +391,7 @@ pub(super) fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) 
     };
     let growth = end.saturating_sub(held);
     call.effort.spend_bytes(growth)?;
-    // A key that is new has its place to pay, and a value its header.
+    // A new key also needs room for its entry and its value's header.
     call.afford(if growth == 0 { 0 } else { growth + KEY_BYTES })?;
     if length.is_none() {
         call.keyspace.add(call.at(1), Value::Text(Text::new(b"")));
@@ -398,7 +399,7 @@ pub(super) fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) 
     Ok(())
 }
 
-/// Zeros up to `end` bytes, and no room beyond them: the next one may be far away.
+/// Fills a string with zeros up to `end` bytes, without spare room, since the next write may be far away.
 pub(super) fn grow(bytes: &mut Vec<u8>, end: usize) {
     if end > bytes.len() {
         bytes.reserve_exact(end - bytes.len());

@@ -1,4 +1,5 @@
-//! When to look for keys whose time is over: now and then while any key has a lifetime, and again at once while many are found.
+//! Timing of the search for expired keys: regularly while any key has a lifetime, and again at once while
+//! many are found.
 
 use std::time::Duration;
 
@@ -6,18 +7,18 @@ use super::Engine;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// How often keys whose time is over are looked for while any key has a lifetime, and how many at once.
+/// The interval between sweeps while any key has a lifetime, and the most keys looked at in one.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 const SWEEP_KEYS: usize = 400;
 
-/// Removes keys whose time is over from an engine, a few at a time.
+/// Removes expired keys from an engine, a few at a time.
 #[derive(Debug, Default)]
 pub struct Sweeper {
     sweep_at: Option<Timestamp>,
 }
 
 impl Sweeper {
-    /// The end of a turn: sweeps the engine, where that is due.
+    /// Sweeps the engine at the end of a turn, if a sweep is due.
     pub fn handle_turn_end(&mut self, engine: &mut Engine, now: Now) {
         if self.sweep_at.is_some_and(|at| at <= now.monotonic) {
             self.sweep_at = None;
@@ -31,7 +32,7 @@ impl Sweeper {
         }
     }
 
-    /// When the next sweep is due, if any is.
+    /// The time at which the next sweep is due, if any is.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.sweep_at
     }

@@ -1,32 +1,32 @@
-//! A hash table whose cells stay in hash order, so that a place in a walk is simply a hash.
+//! A hash table whose cells stay in hash order, so that a place in a scan is simply a hash.
 //!
 //! ```text
 //!     cells    [ . | 3:e2 | 5:e0 | . | 9:e1 | 9:e3 | . ]   hash and position, ascending, each at or after its home
 //!     entries  [ e0 | e1 | e2 | e3 ]                        dense, in no order
 //! ```
 //!
-//! Linear probing with the home given by the *top* bits of the hash keeps that order through growth and removal:
-//! a walk that stopped at hash 9 goes on at hash 9 whatever happened meanwhile, so it meets everything that was
-//! there all along. The dense entries make a random choice one index away.
+//! Linear probing with the home given by the *top* bits of the hash keeps that order through growth and
+//! removal: a scan that stopped at hash 9 goes on at hash 9 whatever happened meanwhile, so it visits
+//! everything that was there all along. The entries are dense, so a random choice is a random index.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::sync::Arc;
 
 const CELLS_MIN: usize = 8;
-/// In a walk an empty cell counts this much less than an entry.
+/// The weight of an entry in a scan, relative to an empty cell.
 const CELLS_PER_ENTRY: usize = 10;
 const ABSENT: u32 = u32::MAX;
-/// A walk goes on at a multiple of two to this.
+/// The number of low bits of a hash that a scan ignores: it goes on at multiples of 2 to this power.
 pub(super) const GRAIN_BITS: u32 = 4;
-/// What an entry costs beside itself: its cell at the usual load, and the slack of a growing vector.
+/// The memory of an entry besides itself: its cell at the usual load, and the slack of a growing vector.
 pub(super) const PLACE_BYTES: usize = 24;
 
-/// Something that is found by its key.
+/// An entry of a table, which is found by its key.
 pub(super) trait Keyed {
     fn key(&self) -> &[u8];
 }
 
-/// The hash function of one engine; seeded, so that no client can aim at one cell.
+/// The hash function of an engine, seeded so that no client can choose keys that collide.
 #[derive(Clone)]
 pub(super) struct Hasher(Arc<RapidSecrets>);
 
@@ -54,11 +54,11 @@ impl Cell {
     }
 }
 
-/// Entries by key. The caller hands in the hash: the low half of the [`Hasher`]'s.
+/// A table of entries by key. The caller passes the hash: the low half of the [`Hasher`]'s.
 #[derive(Clone)]
 pub(super) struct Table<E> {
     hasher: Hasher,
-    /// A power of two of homes, then as many more as the last run needs.
+    /// Cells: a power of two of homes, then as many more as the last run needs.
     cells: Vec<Cell>,
     homes: usize,
     entries: Vec<E>,
@@ -93,7 +93,7 @@ impl<E: Keyed> Table<E> {
         self.hasher.hash(key) as u32
     }
 
-    /// Where the entry of `key` lies; good until the next insertion or removal.
+    /// The position of the entry of `key`, valid until the next insertion or removal.
     pub(super) fn find(&self, hash: u32, key: &[u8]) -> Option<usize> {
         let mut at = self.first_cell(hash)?;
         while let Some(cell) = self.cells.get(at).filter(|cell| !cell.is_empty() && cell.hash == hash) {
@@ -106,7 +106,7 @@ impl<E: Keyed> Table<E> {
         None
     }
 
-    /// Adds an entry whose key is not there yet, and tells its position.
+    /// Adds an entry whose key must not exist yet, and returns its position.
     pub(super) fn insert(&mut self, hash: u32, entry: E) -> usize {
         if (self.entries.len() + 1) * 4 > self.homes * 3 {
             self.resize((self.homes * 2).max(CELLS_MIN));
@@ -118,7 +118,7 @@ impl<E: Keyed> Table<E> {
         position
     }
 
-    /// Takes an entry out; the last one moves to its position.
+    /// Removes an entry. The last entry moves to its position.
     pub(super) fn remove(&mut self, position: usize) -> E {
         let last = self.entries.len() - 1;
         let at = self.cell_of(position);
@@ -136,7 +136,8 @@ impl<E: Keyed> Table<E> {
     }
 
     /// Visits entries in hash order from hash `from` on, and stops after `count` of them, or after many empty
-    /// cells. Entries whose hashes differ in the grain alone are never split. Returns where to go on, or nothing at the end.
+    /// cells. Entries whose hashes differ only in the lowest `GRAIN_BITS` are visited in the same call.
+    /// Returns the hash to go on from; none at the end.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&E)) -> Option<u32> {
         let start = self.first_cell(from)?;
         let mut left = count.saturating_mul(CELLS_PER_ENTRY);
@@ -161,12 +162,12 @@ impl<E: Keyed> Table<E> {
         ((u64::from(hash) * self.homes as u64) >> 32) as usize
     }
 
-    /// The smallest hash whose home is cell `at`, if it is a home at all.
+    /// The smallest hash whose home is cell `at`; none if that cell is no home.
     fn first_hash(&self, at: usize) -> Option<u32> {
         (at < self.homes).then(|| (((at as u64) << 32) / self.homes as u64) as u32)
     }
 
-    /// The first cell that `hash` could have: all before it in its run are smaller.
+    /// The first cell at which `hash` may be: hashes before it in its run are smaller.
     fn first_cell(&self, hash: u32) -> Option<usize> {
         if self.cells.is_empty() {
             return None;
@@ -196,7 +197,7 @@ impl<E: Keyed> Table<E> {
         self.cells[at] = cell;
     }
 
-    /// Moves the rest of the run back by one, up to the first cell that is at home.
+    /// Removes a cell by moving the rest of its run back by one, up to the first cell that is at home.
     fn close_gap(&mut self, at: usize) {
         let mut end = at + 1;
         while self.cells.get(end).is_some_and(|cell| !cell.is_empty() && self.home(cell.hash) < end) {

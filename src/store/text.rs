@@ -1,11 +1,11 @@
-//! A byte string that keeps short contents in place: most keys, fields and members then need no allocation,
-//! and a list of them is read straight through memory.
+//! A byte string that keeps short contents in place: most keys, fields and members need no allocation, and a
+//! list of them is read straight through memory.
 
 use std::fmt;
 
-/// With the tag and the length this fills three words exactly.
+/// The most bytes kept in place: with tag and length, this fills three words exactly.
 const SHORT_BYTES_MAX: usize = 22;
-/// What an allocator adds to a block, roughly.
+/// The approximate overhead of an allocation, in bytes.
 const BLOCK_BYTES: usize = 16;
 
 /// An immutable byte string.
@@ -34,7 +34,7 @@ impl Text {
         }
     }
 
-    /// Approximate bytes that this one occupies, itself included.
+    /// Approximate bytes that the string occupies, this value included.
     pub(super) fn cost(&self) -> usize {
         match self {
             Self::Short { .. } => size_of::<Self>(),

@@ -1,12 +1,13 @@
-//! MULTI, EXEC and DISCARD: commands that take effect together. One thread runs them all, so nothing can come
-//! between. What one request may cost and reply holds for all of them together: a command beyond it is refused alone, as
-//! one that fails, and changes nothing. WATCH is refused, because no other connection's writes are tracked.
+//! MULTI, EXEC and DISCARD: commands that take effect together. One thread runs them all, so no other command
+//! can come between. The limits of a request hold for all of them together: a command beyond a limit is
+//! refused alone and changes nothing. WATCH is refused, because no other connection's writes are tracked.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::refusal::Refusal;
 use super::session::{Disposition, Transaction};
 
-/// What is left of the reply's bound for each command that is still to come: most replies of writes, and a refusal.
+/// The bytes of the reply's bound that are reserved for each further command: enough for most replies of
+/// writes, and for a refusal.
 const RESERVE_BYTES: usize = 64;
 
 pub(super) const COMMANDS: &[Command] = &[

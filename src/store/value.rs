@@ -1,4 +1,4 @@
-//! What a key can hold.
+//! The value of a key, of any type.
 
 use super::fields::Fields;
 use super::items::Items;
@@ -8,10 +8,10 @@ use super::ranking::Ranking;
 use super::table::Hasher;
 use super::text::Text;
 
-/// Longest integer spelling that Redis keeps as a number, and longest string it keeps beside its header.
+/// The longest string for which OBJECT ENCODING reports `embstr`, as in Redis.
 const EMBEDDED_BYTES_MAX: usize = 44;
 
-/// A value of any kind, in three words.
+/// A value of any type, in three words.
 #[derive(Clone)]
 #[expect(clippy::box_collection, reason = "a vector and a tag would take four words")]
 pub(super) enum Value {
@@ -37,7 +37,7 @@ impl Value {
         }
     }
 
-    /// The bytes of a string; numbers are spelled into `digits`. Nothing for other kinds.
+    /// The bytes of a string; an integer is spelled into `digits`. None for other types.
     pub(super) fn bytes<'a>(&'a self, digits: &'a mut Digits) -> Option<&'a [u8]> {
         match self {
             Self::Integer(integer) => {
@@ -50,7 +50,7 @@ impl Value {
         }
     }
 
-    /// As `TYPE` names it.
+    /// The name of the type, as in `TYPE`.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Integer(_) | Self::Text(_) | Self::Buffer(_) => "string",
@@ -61,7 +61,7 @@ impl Value {
         }
     }
 
-    /// As `OBJECT ENCODING` names it.
+    /// The name of the encoding, as in `OBJECT ENCODING`.
     pub(super) fn encoding(&self) -> &'static str {
         match self {
             Self::Integer(_) => "int",
@@ -76,7 +76,7 @@ impl Value {
         }
     }
 
-    /// Approximate bytes beyond the three words.
+    /// Approximate bytes that the value occupies beyond its own three words.
     pub(super) fn cost(&self) -> usize {
         match self {
             Self::Integer(_) => 0,
@@ -89,7 +89,7 @@ impl Value {
         }
     }
 
-    /// Elements of a collection, one for a string.
+    /// The number of elements of a collection; 1 for a string.
     pub(super) fn elements(&self) -> usize {
         match self {
             Self::Integer(_) | Self::Text(_) | Self::Buffer(_) => 1,
@@ -100,7 +100,7 @@ impl Value {
         }
     }
 
-    /// A collection without elements must not stay.
+    /// True for a collection without elements, which must be removed.
     pub(super) fn is_hollow(&self) -> bool {
         match self {
             Self::Integer(_) | Self::Text(_) | Self::Buffer(_) => false,
@@ -112,7 +112,7 @@ impl Value {
     }
 }
 
-/// A kind of value that has elements: created by its first element, gone with its last.
+/// A type of value that has elements: created with its first element, removed with its last.
 pub(super) trait Collection: Sized {
     fn empty(hasher: &Hasher) -> Value;
     fn within(value: &Value) -> Option<&Self>;

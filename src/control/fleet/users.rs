@@ -1,8 +1,9 @@
-//! Which users are counted with the fleet: of a million there are a few who ask one host for more than each host may give out
-//! anyway. Of these others have to know; of the rest each host gives out an even part, which nobody has use for.
+//! Selection of the users whose quotas are counted with the fleet. Of a million users only a few ask one host
+//! for more than every host may give out anyway. Other hosts have to know of those; for the rest each host
+//! gives out an even part, which is enough.
 //!
-//! A user is known by a hash of the name, the same on all hosts. Who has become light stays counted for a while: whoever goes from host to
-//! host would be new to each of them again and again.
+//! A user is known by a hash of the name, the same on all hosts. A user who has become light stays counted
+//! for a while: one who goes from host to host would otherwise be new to each of them again and again.
 
 use serde::Serialize;
 
@@ -10,36 +11,36 @@ use super::{FleetQuotas, Place, Whose};
 use crate::control::reconciliation::{HeavyUser, Reconciliation, UserTerms};
 use crate::values::Timestamp;
 
-/// Who asked for little in so many periods is counted no more.
+/// The number of periods with little demand after which a user is not counted any more.
 const QUIET_MAX: u32 = 10;
 
-/// What is known of them besides their places.
+/// State about users that is not part of their places: the terms last told, and a count of users left out.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     terms: Option<UserTerms>,
     left_out: u64,
 }
 
-/// Users who are counted.
+/// Numbers of the users counted with the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct UserFigures {
-    /// Those there are.
+    /// The number of users counted with the fleet now.
     pub counted: usize,
-    /// As many as there may be.
+    /// The most users that may be counted with the fleet.
     pub most: usize,
-    /// How often a heavy one was not, in a period, because there were too many.
+    /// The number of times that a heavy user was not counted in a period, because there were too many.
     pub left_out: u64,
 }
 
 impl FleetQuotas {
-    /// Users who are counted, if any may be.
+    /// Numbers of the users counted with the fleet; none if users' quotas are not shared.
     pub fn users(&self) -> Option<UserFigures> {
         let most = self.settings.users_max;
         let counted = self.places.len() - self.first_user();
         (most > 0).then_some(UserFigures { counted, most, left_out: self.users.left_out })
     }
 
-    /// Their places are the last.
+    /// The index of the first user in `places`; users come last.
     fn first_user(&self) -> usize {
         self.places.partition_point(|place| !matches!(place.whose, Whose::User { .. }))
     }
@@ -48,7 +49,8 @@ impl FleetQuotas {
         self.places.split_off(self.first_user())
     }
 
-    /// A period is over: who was heavy in it is counted from now on, or goes on being.
+    /// Selects the users to count, at the end of a period: heavy users are added, as long as there is room,
+    /// and long-quiet ones removed.
     pub(super) fn choose_users(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         if self.settings.users_max == 0 {
             return;
@@ -60,7 +62,7 @@ impl FleetQuotas {
         let room = self.settings.users_max - (self.places.len() - self.first_user());
         if heavy.len() > room {
             self.users.left_out += (heavy.len() - room) as u64;
-            // Those who ask for most.
+            // The heaviest users are kept.
             heavy.select_nth_unstable_by_key(room, |user| std::cmp::Reverse(user.asked));
             heavy.truncate(room);
         }
@@ -69,7 +71,7 @@ impl FleetQuotas {
         }
     }
 
-    /// What was asked for of those who are counted, and who of them is heavy no more.
+    /// Passes on what the counted users asked for, and counts the periods in which each was light.
     fn tell_demand_of_users(&mut self, pools: &Reconciliation, now: Timestamp) {
         for at in self.first_user()..self.places.len() {
             let place = &mut self.places[at];
@@ -86,7 +88,8 @@ impl FleetQuotas {
         }
     }
 
-    /// Those who were quiet for long go, and so many besides for whom others are heavy, the quietest first.
+    /// Removes users that were quiet for more than `QUIET_MAX` periods, and the quietest others until
+    /// `wanted` places are free.
     fn make_room(&mut self, wanted: usize, pools: &mut Reconciliation, now: Timestamp) {
         let first = self.first_user();
         let quiet_of = |place: &Place| match place.whose {
@@ -100,7 +103,7 @@ impl FleetQuotas {
         quiet.sort_unstable_by(|one, other| other.cmp(one));
         let gone = quiet.iter().enumerate().filter(|(rank, (quiet, _))| *rank < wanted || *quiet > QUIET_MAX);
         let mut gone: Vec<usize> = gone.map(|(_, (_, at))| *at).collect();
-        // The last takes the place of who goes, so those behind go before.
+        // `swap_remove` moves the last place into a free one, so later places are removed first.
         gone.sort_unstable_by(|one, other| other.cmp(one));
         for at in gone {
             self.fleet.dismiss(at);
@@ -122,7 +125,7 @@ impl FleetQuotas {
         });
     }
 
-    /// What holds for those who are not counted, if that has changed.
+    /// Tells the pools what holds for users who are not counted, if that has changed.
     pub(super) fn tell_terms(&mut self, pools: &mut Reconciliation) {
         let terms = UserTerms { part: self.fleet.uncounted(), floor: self.fleet.floor() };
         if self.settings.users_max > 0 && self.users.terms != Some(terms) {

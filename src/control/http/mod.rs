@@ -7,38 +7,38 @@ pub use crate::protocol::http::Host;
 pub use request::{Body, Head, Received, receive};
 pub use response::Response;
 
-/// What was asked for.
+/// A page of the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// `/`: how it goes, for people.
+    /// `/`: the state of weir, for people.
     Page,
-    /// `/pages`: what else there is.
+    /// `/pages`: the list of pages.
     Index,
-    /// `/state.json`: what the page shows.
+    /// `/state.json`: the data of the page `/`.
     State,
-    /// `/explain`: what would be decided of a command.
+    /// `/explain`: what would be decided for a command.
     Explain,
-    /// `/metrics`.
+    /// `/metrics`: metrics for Prometheus.
     Metrics,
-    /// `/healthz`: does the process live.
+    /// `/healthz`: 200 while the process lives.
     Health,
-    /// `/readyz`: should clients be sent here.
+    /// `/readyz`: 200 while clients should be sent here, 503 while it drains.
     Ready,
-    /// `/config/quotas`: the quotas in force, and other ones in their place.
+    /// `/config/quotas`: shows the quotas in force, and takes others by POST.
     Quotas,
-    /// `/tenants`: what each of them used.
+    /// `/tenants`: what each tenant used of its quota.
     Tenants,
-    /// `/hotkeys`: the keys that are asked for the most.
+    /// `/hotkeys`: the keys with the most requests.
     HotKeys,
-    /// `/cluster`: its nodes, and who owns which slots.
+    /// `/cluster`: the nodes of the cluster, and how many slots each owns.
     Cluster,
     /// `/fleet`: how quotas are shared with other hosts.
     Fleet,
-    /// Nothing that there is.
+    /// A path that no page has.
     NotFound,
 }
 
-/// The pages, as the index lists them.
+/// All pages: path, route and description, in the order of the index.
 pub(super) const PAGES: [(&str, Route, &str); 12] = [
     ("/", Route::Page, "how it goes, for people: a page that is live"),
     ("/pages", Route::Index, "this list"),
@@ -63,7 +63,7 @@ pub(super) const PAGES: [(&str, Route, &str); 12] = [
 ];
 
 impl Route {
-    /// What may be done with it, as the header `allow` says it.
+    /// The methods that the page accepts, as in the header `allow`.
     pub const fn allowed(self) -> &'static str {
         match self {
             Self::Quotas => "GET, HEAD, POST",
@@ -72,27 +72,27 @@ impl Route {
     }
 }
 
-/// What becomes of the connection after the reply.
+/// The fate of an admin connection after the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
-    /// Another request may follow.
+    /// The connection stays open, so that another request may follow.
     KeepAlive,
-    /// It is closed.
+    /// The connection is closed.
     Close,
 }
 
-/// What is to be done.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Show the page.
+    /// GET: the reply has a body.
     Get,
-    /// Show the head of the reply.
+    /// HEAD: the reply has only its head.
     Head,
-    /// Take a body.
+    /// POST: the request has a body.
     Post,
 }
 
-/// How a request ended.
+/// The status of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the status of its name")]
 pub enum Status {
@@ -112,7 +112,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Number and reason, as they stand in the reply.
+    /// The number and reason, as in the reply's first line.
     pub const fn line(self) -> &'static str {
         match self {
             Self::Ok => "200 OK",
@@ -131,7 +131,7 @@ impl Status {
         }
     }
 
-    /// The number alone, and the words.
+    /// The status's number and its words, separately.
     pub fn parts(self) -> (&'static str, &'static str) {
         self.line().split_once(' ').expect("every line has both")
     }

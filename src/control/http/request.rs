@@ -1,4 +1,4 @@
-//! From bytes to a request, or to the reason why it is none.
+//! Parses received bytes into a request, or into the refusal of it.
 
 use httparse::{EMPTY_HEADER, Error, Header, Request, Status as Parse};
 
@@ -6,58 +6,59 @@ use super::{Host, Method, PAGES, Persistence, Response, Route, Status};
 use crate::protocol::http::Source;
 use crate::protocol::http::headers::{credentials, lasts, length_of, values};
 
-/// Bytes of a request up to the end of its headers. More is refused.
+/// The most bytes of a request up to the end of its headers; a longer one is refused.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// Headers of a request.
+/// The most headers of a request.
 const HEADERS_MAX: usize = 64;
 
-/// What the bytes received so far amount to.
+/// The result of parsing the bytes received so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// Not a whole head yet.
+    /// The head of the request is incomplete so far.
     Partial,
-    /// A head, behind which its body follows if it has one.
+    /// A complete head. Its body follows, if it has one.
     Request(Head),
-    /// None that can be served. This is the reply, and the connection is closed after it.
+    /// A request that cannot be served. This is the reply, after which the connection is closed.
     Refused(Response),
 }
 
-/// A request up to its body.
+/// A request up to its body: page, query, host, method and headers that matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Where it goes.
+    /// The page that the request asks for.
     pub route: Route,
-    /// What stood behind a `?`.
+    /// The query string: the part of the target behind a `?`.
     pub query: String,
-    /// What it calls the server.
+    /// The name by which the client calls the server (the `Host` header).
     pub host: Host,
-    /// What is to be done there.
+    /// The method of the request.
     pub method: Method,
-    /// What becomes of the connection.
+    /// Whether the connection stays open after the reply.
     pub persistence: Persistence,
-    /// Bytes of the head: where the body, or the next request, starts.
+    /// The length of the head in bytes: the body, or the next request, starts there.
     pub length: usize,
-    /// What follows.
+    /// The length of the body that follows, and whether the client waits for permission to send it.
     pub body: Body,
-    /// What came as `Authorization: Bearer`.
+    /// The token of the header `Authorization: Bearer`.
     pub bearer: Option<Vec<u8>>,
-    /// Whether a page of some other site made a browser send it: only browsers say where a request comes from.
+    /// True if a page of another site made a browser send the request: only browsers say where a request
+    /// comes from.
     pub is_foreign: bool,
 }
 
-/// What follows a head.
+/// The body that follows a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Nothing.
+    /// The request has no body.
     None,
-    /// So many bytes, which are on their way.
+    /// A body of this many bytes, which the client sends at once.
     Follows(u64),
-    /// So many bytes, which the client holds back until it is told `100 Continue`.
+    /// A body of this many bytes, which the client holds back until it receives `100 Continue`.
     Waits(u64),
 }
 
 impl Body {
-    /// How long it is.
+    /// The length of the body in bytes.
     pub const fn bytes(self) -> u64 {
         match self {
             Self::None => 0,
@@ -66,7 +67,7 @@ impl Body {
     }
 }
 
-/// Reads one request from the start of what was received.
+/// Parses a request at the start of the received bytes.
 pub fn receive(bytes: &[u8]) -> Received {
     let head = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
@@ -116,19 +117,19 @@ fn understand(request: &Request<'_, '_>, length: usize) -> Result<Head, Response
         length,
         body,
         bearer,
-        // Our own page only ever asks its own host for something, of which browsers do not say where it comes from.
+        // Weir's own page only asks its own host, for which browsers do not say where a request comes from.
         is_foreign: Source::of(headers) != Source::Unsaid,
     })
 }
 
-/// Bodies that nobody asked for are not read, so they must not be taken for the next request.
+/// Refuses a body where none is expected: it would not be read, and would be taken for the next request.
 fn has_no_body(headers: &[Header<'_>]) -> Result<(), Status> {
     let chunked = values(headers, "transfer-encoding").next().is_some();
     let some = values(headers, "content-length").any(|value| value != b"0");
     if chunked || some { Err(Status::ContentTooLarge) } else { Ok(()) }
 }
 
-/// Bodies come with their length, said once. Chunks are not understood.
+/// Reads the length of a body, which must be given exactly once. Chunked bodies are refused.
 fn body(headers: &[Header<'_>]) -> Result<Body, Status> {
     if values(headers, "transfer-encoding").next().is_some() {
         return Err(Status::LengthRequired);
@@ -146,10 +147,10 @@ fn body(headers: &[Header<'_>]) -> Result<Body, Status> {
     Ok(if waits { Body::Waits(bytes) } else { Body::Follows(bytes) })
 }
 
-/// The page that a target names, and what stands behind a `?`.
+/// Splits a request target into its page and query string.
 fn target(target: &str) -> (Route, &str) {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    // Through a proxy the target has scheme and host.
+    // A proxy sends the target with scheme and host.
     let path = match path.strip_prefix("http://") {
         Some(rest) => rest.find('/').map_or("/", |slash| &rest[slash..]),
         None => path,

@@ -1,4 +1,4 @@
-//! Replies, and how they are written.
+//! Replies of the admin port, and how they are written.
 
 use std::io::Write as _;
 
@@ -7,26 +7,26 @@ use serde::Serialize;
 use super::{Method, PAGES, Persistence, Route, Status};
 use crate::control::json;
 
-/// A reply.
+/// A reply of the admin port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// How the request ended.
+    /// The status of the reply.
     pub status: Status,
-    /// What the body is.
+    /// The media type of the body.
     pub content_type: &'static str,
-    /// Headers of this reply alone: their names and what they say.
+    /// Names and values of headers that only this reply has.
     pub headers: Vec<(&'static str, &'static str)>,
-    /// The body.
+    /// The body of the reply.
     pub body: String,
 }
 
 impl Response {
-    /// A page.
+    /// A reply with status 200 and this body.
     pub fn page(content_type: &'static str, body: String) -> Self {
         Self { status: Status::Ok, content_type, headers: Vec::new(), body }
     }
 
-    /// One line of text.
+    /// A reply that is a line of plain text.
     pub fn text(status: Status, line: &str) -> Self {
         Self {
             status,
@@ -36,12 +36,13 @@ impl Response {
         }
     }
 
-    /// A JSON document.
+    /// A reply that is a JSON document.
     pub fn json(status: Status, value: &impl Serialize) -> Self {
         Self { status, headers: Vec::new(), content_type: "application/json", body: json::document(value) }
     }
 
-    /// What is wrong, for people and programs (RFC 9457), with the place in the body that it is about.
+    /// A reply that describes a problem, for people and programs (RFC 9457), optionally with line and column
+    /// of the body that it is about.
     pub fn problem(status: Status, detail: &str, place: Option<(usize, usize)>) -> Self {
         let (number, title) = status.parts();
         let (line, column) = place.unzip();
@@ -54,25 +55,25 @@ impl Response {
         Self::text(status, status.line())
     }
 
-    /// A refusal that says what would be right.
+    /// A refusal (405) that names the accepted methods.
     pub fn method_not_allowed(route: Route) -> Self {
         Self::refusal(Status::MethodNotAllowed).with_header("allow", route.allowed())
     }
 
-    /// The same with one header more.
+    /// Adds a header to this reply.
     #[must_use]
     pub fn with_header(mut self, name: &'static str, value: &'static str) -> Self {
         self.headers.push((name, value));
         self
     }
 
-    /// The list of pages.
+    /// The reply that lists all pages, as text.
     pub fn index() -> Self {
         let lines: Vec<_> = PAGES.iter().map(|(path, _, what)| format!("{path:<16}{what}")).collect();
         Self::text(Status::Ok, &lines.join("\n"))
     }
 
-    /// Appends the reply to `out`.
+    /// Appends the encoded reply to `out`, without the body for HEAD.
     pub fn write(&self, out: &mut Vec<u8>, method: Method, persistence: Persistence) {
         let connection = match persistence {
             Persistence::KeepAlive => "keep-alive",

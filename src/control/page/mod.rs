@@ -1,5 +1,5 @@
-//! `/`: one page that holds all it needs. Its parts are the files beside this one; it asks for `/state.json` each second and
-//! writes what it is told as text, never as markup.
+//! The page `/`, which holds all it needs. Its parts are the files beside this one. It fetches `/state.json`
+//! each second and inserts the values as text, never as markup.
 
 use std::sync::LazyLock;
 
@@ -14,8 +14,8 @@ const SCRIPT: &str = include_str!("page.js");
 static PAGE: LazyLock<String> =
     LazyLock::new(|| MARKUP.replace("/*style*/", STYLE).replace("/*script*/", SCRIPT));
 
-/// A browser runs and applies nothing but these two, whatever else were to get into the page, asks nobody but weir, and shows it
-/// within no other page.
+/// The content security policy of the page. A browser runs and applies only the page's own script and style,
+/// whatever else might get into it, connects only to weir, and shows the page within no other.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
@@ -25,7 +25,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The page.
+/// The page `/` with its security headers.
 pub(super) fn page() -> Response {
     Response::page("text/html; charset=utf-8", PAGE.clone())
         .with_header("content-security-policy", POLICY.as_str())
@@ -35,7 +35,7 @@ pub(super) fn page() -> Response {
         .with_header("cross-origin-opener-policy", "same-origin")
 }
 
-/// As a policy names a script or a style.
+/// The hash by which a content security policy names a script or a style.
 fn hash(text: &str) -> String {
     format!("sha256-{}", base64(&Sha256::digest(text.as_bytes())))
 }

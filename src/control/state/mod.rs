@@ -1,16 +1,17 @@
-//! `/state.json`: how it goes right now, in one document of bounded size. The page shows it, and `weir top`.
+//! The page `/state.json`: the current state in one document of bounded size. The page `/` and `weir top`
+//! show it.
 //!
-//! | part | what is in it | at most |
+//! | part | content | at most |
 //! |---|---|---|
-//! | `verdict` | one word, and what speaks for it | `REASONS_MAX` reasons |
-//! | `requests` | counted since the start as in `/metrics`, and per second | |
-//! | `reply_ms` | what stores' replies took within the last second | |
-//! | `shards` | one for each | `SHARDS_MAX` |
-//! | `stores`, `tenants`, `hot_keys` | those that need it most come first; `..._left_out` says how many are not here | `STATE_..._MAX` |
-//! | `log` | what weir decided and why, the newest first | `JOURNAL_LINES_MAX` |
+//! | `verdict` | one word for the state, and the reasons for it | `REASONS_MAX` reasons |
+//! | `requests` | counts since the start as in `/metrics`, and rates per second | |
+//! | `reply_ms` | quantiles of stores' reply times within the last second | |
+//! | `shards` | one entry per shard | `SHARDS_MAX` |
+//! | `stores`, `tenants`, `hot_keys` | those that need attention most come first; `..._left_out` is the number of others | `STATE_..._MAX` |
+//! | `log` | the last lines of the journal, the newest first | `JOURNAL_LINES_MAX` |
 //!
-//! What is said of a second is null where nobody looked a second ago. Names and keys are as hostile as whoever made them up: the
-//! document has them as JSON strings, and nothing that reads like markup.
+//! Values per second are null if nobody looked a second ago. Names and keys may be hostile: the document has
+//! them as JSON strings, and nothing that reads like markup.
 
 mod stores;
 mod tenants;
@@ -33,11 +34,11 @@ use stores::StoreShown;
 use tenants::TenantShown;
 use verdict::Verdict;
 
-/// How much something asks for a look.
+/// The urgency with which something needs attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Grade {
-    /// It does not.
+    /// All is well.
     #[default]
     Well,
     /// Something is held back, as it should be.
@@ -46,7 +47,7 @@ pub(super) enum Grade {
     Trouble,
 }
 
-/// The page: what control knows, and what changed since it was looked at last.
+/// Makes the page from the current counters, and what changed since it was last looked at.
 pub(super) fn state_page(
     view: View<'_>,
     totals: &Totals,
@@ -94,7 +95,7 @@ fn document<'a>(
     }
 }
 
-/// The document; names and their order are a contract.
+/// The JSON of `/state.json`; names and their order are a contract.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     at: String,
@@ -118,7 +119,7 @@ struct Document<'a> {
     log: Vec<LineShown<'a>>,
 }
 
-/// To a thousandth. What is no number is none in JSON either.
+/// A number rounded to a thousandth. Infinity and NaN become 0, since JSON has neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub(super) struct Number(pub f64);
 
@@ -129,7 +130,7 @@ impl Serialize for Number {
     }
 }
 
-/// What became of requests, in the words of `/metrics`.
+/// Numbers of requests by outcome, named as in `/metrics`.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Outcomes<T> {
     decoded: T,
@@ -161,7 +162,7 @@ impl<T> Outcomes<T> {
     }
 }
 
-/// Why stores could not have answered in time.
+/// Numbers of requests refused because a store could not have answered in time, by reason.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Pressed<T> {
     window: T,
@@ -219,7 +220,7 @@ impl Requests {
     }
 }
 
-/// What the replies of stores took that came within the last second.
+/// Quantiles of the times, in milliseconds, that stores took for the replies of the last second.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Replies {
     count: u64,
@@ -250,7 +251,7 @@ struct ShardShown {
     shard: usize,
     clients: usize,
     cpu_seconds: Number,
-    /// The part of one CPU that it used.
+    /// The part of one CPU that the shard's thread used.
     cpu: Option<Number>,
     requests_per_second: Option<Number>,
 }
@@ -274,7 +275,7 @@ impl ShardShown {
 
 #[derive(Debug, Serialize)]
 struct HotKeyShown<'a> {
-    /// How it begins, as in `/metrics`.
+    /// The beginning of the key, as in `/metrics`.
     key: String,
     home: usize,
     tenant: Option<&'a str>,

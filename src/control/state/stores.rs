@@ -1,4 +1,4 @@
-//! Stores, the worst first.
+//! The stores in `/state.json`, the worst first.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::values::limits::STATE_STORES_MAX;
 pub(in crate::control) struct StoreShown<'a> {
     pub name: &'a str,
     pub grade: Grade,
-    /// How it stands, in a word or two.
+    /// The store's state in a word or two.
     pub state: String,
     breaker: &'static str,
     level: u8,
@@ -34,11 +34,11 @@ pub(in crate::control) struct StoreShown<'a> {
     ejections: u64,
 }
 
-/// Those that are shown, and how many are not.
+/// The stores to show, at most `STATE_STORES_MAX`, and the number left out.
 pub(super) fn shown<'a>(backends: &'a [String], totals: &Totals) -> (Vec<StoreShown<'a>>, usize) {
     let mut stores: Vec<StoreShown<'a>> =
         known(backends).map(|(index, name)| StoreShown::of(name, index, totals)).collect();
-    // In their usual order otherwise, so that they stay where they are.
+    // Stores of one grade keep their usual order, so that they do not jump about.
     stores.sort_by_key(|store| Reverse(store.grade));
     let left_out = stores.len().saturating_sub(STATE_STORES_MAX);
     stores.truncate(STATE_STORES_MAX);

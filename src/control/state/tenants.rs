@@ -1,4 +1,4 @@
-//! Tenants: those who were refused the most, then those who use the most.
+//! The tenants in `/state.json`: those that were refused most come first, then those that use most.
 
 use std::cmp::Reverse;
 
@@ -12,31 +12,31 @@ use crate::values::TenantId;
 use crate::values::limits::STATE_TENANTS_MAX;
 use crate::values::usage::{Amount, UsageKind, UsageSum};
 
-/// Shown as close to its quota from this part of it on.
+/// The part of its quota from which on a tenant is shown as near it.
 const NEAR: f64 = 0.8;
 
-/// A tenant, with request units per second.
+/// A tenant, with rates in request units per second.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::control) struct TenantShown<'a> {
     pub name: &'a str,
     pub grade: Grade,
-    /// How it stands, in a word or two.
+    /// The tenant's state in a word or two.
     pub state: &'static str,
     pub ru_per_second: Option<u64>,
-    /// What it consumed of its quota in this second.
+    /// The part of its quota that the tenant consumed in the last second.
     share_of_quota: Option<Number>,
     admitted: Number,
     cached: Number,
-    /// Refused because a quota was used up.
+    /// Request units per second refused because a quota was used up.
     pub throttled: Number,
-    /// Refused because there was too much to do.
+    /// Request units per second refused because of overload.
     pub shed: Number,
-    /// The same over the minute before this one and this one.
+    /// Amounts over the current and the previous minute.
     minute: Minute,
     suggested_ru_per_second: Option<u64>,
 }
 
-/// Request units.
+/// Amounts in request units over a minute or two, by outcome.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Minute {
     admitted: Number,
@@ -52,10 +52,11 @@ impl Minute {
     }
 }
 
-/// Who is looked at: refused now, used now, used of late.
+/// The sort key of tenants: refused now, asked for now, asked for of late.
 type Rank = (u128, u128, u128);
 
-/// Those that are shown, and how many are not. One that did nothing for a minute is last.
+/// The tenants to show, at most `STATE_TENANTS_MAX`, and the number left out. Tenants that did nothing for a
+/// minute come last.
 pub(super) fn shown<'a>(view: View<'a>, since: Option<&Since>) -> (Vec<TenantShown<'a>>, usize) {
     let quotas = view.versions.current();
     let minute = Meter::minute_of(view.now.monotonic);

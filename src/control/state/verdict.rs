@@ -1,4 +1,4 @@
-//! One word for how it goes, and what speaks for it: the first thing that is read.
+//! The verdict of `/state.json`: one word for the state of weir, and the reasons for it.
 
 use serde::Serialize;
 
@@ -6,20 +6,20 @@ use super::stores::StoreShown;
 use super::tenants::TenantShown;
 use super::{Grade, Requests};
 
-/// Reasons that are told; more are counted.
+/// The most reasons in the verdict; further ones are counted.
 const REASONS_MAX: usize = 6;
-/// From this part of all requests on, refusals are what is told of.
+/// The part of all requests from which on refusals count as trouble.
 const MANY: f64 = 0.01;
 
-/// How it goes.
+/// The state of weir in one word, with the reasons.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Verdict {
     pub grade: Grade,
-    /// The worst first.
+    /// The reasons, the worst first.
     pub reasons: Vec<Reason>,
 }
 
-/// One thing that speaks for it.
+/// A reason for the verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Reason {
     grade: Grade,
@@ -65,7 +65,8 @@ impl Verdict {
 }
 
 impl Requests {
-    /// Refusals that are nobody's quota: why, how many a second, and what part of all requests they are.
+    /// The rates of refusals that have nothing to do with quotas: the reason, requests per second, and the
+    /// part of all requests.
     fn refusals(&self) -> impl Iterator<Item = (&'static str, f64, f64)> {
         self.per_second.into_iter().flat_map(|rates| {
             let all = rates.decoded.0.max(1.0);

@@ -1,5 +1,5 @@
-//! The process that is taken over from: listens for a successor, gives it the sockets, and then the clients. A plain thread, asleep
-//! between.
+//! The process that is taken over from: it waits for a successor, gives it the listening sockets, and then
+//! the clients. A plain thread, asleep between.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -19,44 +19,48 @@ use crate::runtime::clock::Clock;
 use crate::runtime::messages::{Mailbox, Moved, Takeover, ToControl, ToShard, ToTakeover};
 use crate::values::Timestamp;
 
-/// How long a successor may take to start: quotas are read, and stores asked.
+/// The longest time that a successor may take from its call until it is ready: it reads quotas and asks
+/// stores meanwhile.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the process before may take until it accepts no more.
+/// The longest time that this process waits for its predecessor to stop accepting, before it accepts all the
+/// same.
 const DEAF_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the thread works with.
+/// Everything that the takeover thread works with.
 pub struct Incumbent {
     pub path: PathBuf,
-    /// Where it listens for a successor.
+    /// The socket on which it listens for a successor.
     pub listener: OwnedFd,
-    /// Every socket that clients come in by.
+    /// Duplicates of all listening sockets, to be given to a successor.
     pub offers: Vec<Offer>,
     pub manager: Manager,
     pub control: Mailbox<ToControl>,
     pub shards: Vec<Mailbox<ToShard>>,
     pub letters: Receiver<ToTakeover>,
     pub bell: OwnedFd,
-    /// Another process has the sockets now, and their files with them.
+    /// True once another process has the listening sockets, and their files with them, so that this one does
+    /// not remove the files.
     pub is_over: Arc<AtomicBool>,
     pub clock: Clock,
 }
 
-/// Who is about to take over.
+/// A process that is about to take over and has not said that it is ready.
 struct Suitor {
     peer: Peer,
     version: String,
     deadline: Timestamp,
 }
 
-/// What has happened.
+/// The outcome of a wait: whether somebody has called, and whether the peer has sent something.
 struct Events {
     is_called: bool,
     has_answered: bool,
 }
 
 impl Incumbent {
-    /// Starts it. First come the clients of the process that this one takes over from.
+    /// Starts the thread. It first receives the clients of the process that this one takes over from, if
+    /// there is one.
     pub fn start(self, predecessor: Option<Predecessor>) -> io::Result<()> {
         Socket::from(self.listener.try_clone()?).set_nonblocking(true)?;
         let run = move || {
@@ -68,7 +72,8 @@ impl Incumbent {
         std::thread::Builder::new().name("weir-takeover".to_owned()).spawn(run).map(|_| ())
     }
 
-    /// Clients of the process before, until it has no more of them.
+    /// Receives the clients of the previous process until there are no more, and passes them to the shards in
+    /// turn. Calls of a successor are refused meanwhile.
     fn take_clients(&self, before: &Peer) {
         let mut clients = 0;
         let mut deadline = Some(self.clock.now().monotonic.after(DEAF_PATIENCE));
@@ -107,7 +112,7 @@ impl Incumbent {
         self.line(format!("{clients} clients of process {} go on here{why}", before.pid));
     }
 
-    /// The process before accepts no more: this one does, if that was still awaited.
+    /// Lets shards and admin port accept, now that the previous process does not, unless they do already.
     fn listen(&self, awaited: &mut Option<Timestamp>) {
         if awaited.take().is_some() {
             self.shards.iter().for_each(|shard| shard.post(ToShard::Listen));
@@ -115,7 +120,7 @@ impl Incumbent {
         }
     }
 
-    /// Until this process ends, or has been taken over from.
+    /// Waits for successors, until this process ends or has been taken over from.
     fn run(self) {
         let mut suitor: Option<Suitor> = None;
         loop {
@@ -145,11 +150,12 @@ impl Incumbent {
         }
     }
 
-    /// Hands over what there is, as control tells.
+    /// Hands over to a successor: closes its own copies of the listening sockets, then sends each client that
+    /// shards give up, until control says that there are no more.
     fn succeed(self, successor: &Suitor) {
         self.is_over.store(true, Ordering::Release);
         let Self { offers, listener, control, letters, .. } = self;
-        // The successor has them, and accepts.
+        // The successor has duplicates of these sockets.
         drop((offers, listener));
         let pid = successor.peer.pid;
         control.post(ToControl::Takeover(Takeover::Ready { pid, version: successor.version.clone() }));
@@ -180,7 +186,8 @@ impl Incumbent {
         }
     }
 
-    /// Somebody has called: who is it, and what does it want?
+    /// Accepts a call, checks the caller's version and gives it the listening sockets. None if it was
+    /// refused.
     fn hear(&self) -> Option<Suitor> {
         let peer = self.accept()?;
         let heard = peer.receive().map_err(|error| format!("is not understood: {error}")).and_then(|received| {
@@ -228,14 +235,14 @@ impl Incumbent {
     fn refuse_call(&self, why: &str) {
         if let Some(peer) = self.accept() {
             self.line(format!("process {} does not take over: {why}", peer.pid));
-            // What is not read takes the answer with it.
+            // Closing the socket with an unread message in it would discard the reply.
             peer.discard_one();
             let _ = peer.tell(&Message::Refused { pid: own_pid(), why: why.to_owned() });
         }
     }
 
     fn accept(&self) -> Option<Peer> {
-        // Whoever called may have left.
+        // The caller may have left already.
         let socket = rustix::net::accept_with(&self.listener, rustix::net::SocketFlags::CLOEXEC).ok()?;
         match Peer::new(socket.into()) {
             Ok(peer) => Some(peer),
@@ -246,7 +253,8 @@ impl Incumbent {
         }
     }
 
-    /// Sleeps until somebody calls, a peer says something, or its time is over. An error is the order to end.
+    /// Sleeps until somebody calls, the peer sends something, or the deadline has passed. An error means that
+    /// the takeover is withdrawn and the thread must end.
     fn wait(&self, peer: Option<BorrowedFd<'_>>, deadline: Option<Timestamp>) -> Result<Events, ()> {
         let now = self.clock.now().monotonic;
         let pause = deadline.map(|deadline| deadline.since(now) + Duration::from_millis(1));
@@ -254,18 +262,18 @@ impl Incumbent {
         let mut handles =
             vec![PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
         handles.extend(peer.iter().map(|peer| PollFd::new(peer, PollFlags::IN)));
-        // An interruption is nothing that has happened.
+        // An interruption counts as no event.
         let _ = poll(&mut handles, pause.as_ref());
         let happened = |at: usize| handles.get(at).is_some_and(|handle| !handle.revents().is_empty());
         let events = Events { is_called: happened(1), has_answered: happened(2) };
-        // Before there is a successor, that is the only letter.
+        // Before there is a successor, `Withdraw` is the only message.
         if happened(0) && matches!(self.letters.try_recv(), Ok(ToTakeover::Withdraw)) {
             return Err(());
         }
         Ok(events)
     }
 
-    /// Nobody takes over any more.
+    /// Ends the thread: removes the socket file, so that nobody can take over any more.
     fn withdraw(self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -279,7 +287,7 @@ fn own_pid() -> i32 {
     std::process::id() as i32
 }
 
-/// Has the other process closed its end, with or without reading what it was told?
+/// True if the error means that the other process has closed its end, whether or not it read what was sent.
 fn has_ended(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
@@ -291,8 +299,8 @@ impl Suitor {
     }
 }
 
-/// Starts the program that this process was started from, as that was started: it takes over. On a thread of its own until it ends,
-/// or this process does.
+/// Starts this process's own program with the same arguments, to take over from it. A thread waits for the
+/// child to end, and logs its status.
 pub fn start_successor(control: Mailbox<ToControl>) {
     let run = move || {
         let mut words = std::env::args_os();
@@ -306,6 +314,6 @@ pub fn start_successor(control: Mailbox<ToControl>) {
         };
         control.post(ToControl::Takeover(Takeover::Line(why)));
     };
-    // Where no thread can be started, nothing else would work either.
+    // If no thread can be started, nothing else would work either.
     let _ = std::thread::Builder::new().name("weir-successor".to_owned()).spawn(run);
 }

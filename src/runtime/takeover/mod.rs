@@ -1,4 +1,5 @@
-//! One process of weir takes over from another: its listening sockets, and then its clients with them, so that nobody notices.
+//! A takeover: a new process of weir takes the listening sockets of a running one, and then its clients, so
+//! that no client notices.
 //!
 //! ```text
 //!   successor                              incumbent, which listens at --takeover PATH
@@ -15,14 +16,15 @@
 //!      │ listens at PATH for its own
 //! ```
 //!
-//! Until `Ready` the incumbent has lost nothing: a successor that dies before is forgotten. They never accept both at once: for a
-//! connection the kernel wakes one of those who wait on a socket, and who is about to leave would let it lie.
+//! The incumbent has given up nothing until `Ready`: a successor that dies before that is forgotten. The two
+//! processes never accept at the same time: for a new connection the kernel wakes one of the processes that
+//! wait on a socket, and the one that is about to leave would let it lie.
 //!
-//! | what | file |
+//! | subject | file |
 //! |---|---|
 //! | messages, and the socket that they and descriptors go over | `wire.rs` |
-//! | who takes over | `successor.rs` |
-//! | who is taken over from, and starts a successor when told to | `incumbent.rs` |
+//! | the process that takes over | `successor.rs` |
+//! | the process that is taken over from, and starts a successor when ordered to | `incumbent.rs` |
 
 mod incumbent;
 mod successor;

@@ -1,4 +1,4 @@
-//! The process that takes over: finds the one that there is, and has its sockets.
+//! The process that takes over: it finds the running process, and receives its sockets.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -10,13 +10,14 @@ use super::wire::{self, Manager, Message, Offer, PROTOCOL, Peer};
 pub struct Predecessor {
     pub(super) peer: Peer,
     pub version: String,
-    /// Who is told how that one goes, and now how this one does.
+    /// The service manager that the previous process reports to, and that this one will report to.
     pub manager: Manager,
     inherited: Vec<(String, String, Vec<OwnedFd>)>,
 }
 
 impl Predecessor {
-    /// Whoever listens at a path, with its listening sockets; none where nobody does.
+    /// Connects to the process that listens at a path, and receives its listening sockets. None if nobody
+    /// listens there.
     pub fn find(path: &Path) -> Result<Option<Self>, String> {
         let failed = |what: String| format!("--takeover {}: {what}", path.display());
         let Some(socket) = wire::connect(path).map_err(|error| failed(error.to_string()))? else {
@@ -54,26 +55,28 @@ impl Predecessor {
         Ok(Self { peer, version, manager, inherited })
     }
 
-    /// Its number.
+    /// The process ID of the previous process.
     pub fn pid(&self) -> i32 {
         self.peer.pid
     }
 
-    /// The sockets that listen where this process is to listen, too.
+    /// Takes the sockets that listen for this entrance at this address out of those received; empty if there
+    /// are none.
     pub fn take(&mut self, entrance: &str, address: &str) -> Vec<OwnedFd> {
         let wanted = |(of, at, _): &mut (String, String, Vec<OwnedFd>)| of == entrance && at == address;
         self.inherited.extract_if(.., wanted).flat_map(|(_, _, sockets)| sockets).collect()
     }
 
-    /// This process serves: the other one may end.
+    /// Tells the previous process that this one serves, so that it stops accepting and hands its clients
+    /// over.
     pub fn tell_ready(&mut self) -> std::io::Result<()> {
-        // Where this process does not listen, nobody does any more.
+        // Sockets at addresses where this process does not listen are closed: nobody listens there any more.
         self.inherited.clear();
         self.peer.tell(&Message::Ready)
     }
 }
 
-/// Those of some sockets, for somebody else.
+/// Duplicates of listening sockets, with the entrance that they are for, to be given to a successor.
 pub fn copies(entrance: &'static str, address: String, sockets: &[OwnedFd]) -> std::io::Result<Offer> {
     let sockets = sockets.iter().map(OwnedFd::try_clone).collect::<std::io::Result<_>>()?;
     Ok(Offer { entrance, address, sockets })

@@ -1,4 +1,5 @@
-//! What two processes say to each other, and over what: a Unix socket that keeps messages apart and carries descriptors.
+//! The messages between two processes in a takeover, over a Unix socket that preserves message boundaries and
+//! carries descriptors.
 
 use std::fs::Permissions;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,25 +19,25 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::shard::Session;
 use crate::values::limits::MOVED_BYTES_MAX;
 
-/// What both have to speak. Another number wherever a message changes its meaning.
+/// The version of the protocol that both processes must speak; raised whenever a message changes its meaning.
 pub const PROTOCOL: u32 = 1;
-/// Sockets that go with one message; the kernel takes 253.
+/// The most sockets in a message; the kernel would take 253.
 pub const SOCKETS_MAX: usize = 64;
-/// A message, with what a client has sent of its next request.
+/// The most bytes of a message, including what a client has sent of its next request.
 const MESSAGE_BYTES_MAX: usize = MOVED_BYTES_MAX + 64 * 1024;
-/// A peer that takes nothing, or has said it would send something, gets so long.
+/// The longest time that a peer may take to accept a message, or to send one that it announced.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same where others wait meanwhile.
+/// The longest wait for the first message of a caller that is refused, as others wait meanwhile.
 const GREETING_PATIENCE: Duration = Duration::from_millis(200);
-/// Those that wait to be accepted.
+/// The listen backlog, in connections that wait to be accepted.
 const BACKLOG: i32 = 16;
 
-/// Where clients come in, and the sockets that listen there.
+/// Listening sockets for an entrance and address, offered to a successor.
 #[derive(Debug)]
 pub struct Offer {
-    /// What it is for.
+    /// The kind of the entrance: "resp", "tls", "tls-http", "unix", "http" or "admin".
     pub entrance: &'static str,
-    /// As the flag names it.
+    /// The address or path, as written in the flag.
     pub address: String,
     pub sockets: Vec<OwnedFd>,
 }
@@ -48,7 +49,7 @@ pub struct Manager {
     pub watchdog_micros: Option<u64>,
 }
 
-/// One message.
+/// A message of the takeover protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum Message {
@@ -63,7 +64,7 @@ pub enum Message {
     Done,
 }
 
-/// A message, what stands behind it, and its descriptors.
+/// A received message, the bytes that follow it, and its descriptors.
 #[derive(Debug)]
 pub struct Received {
     pub message: Message,
@@ -71,11 +72,12 @@ pub struct Received {
     pub sockets: Vec<OwnedFd>,
 }
 
-/// The other process.
+/// The other process in a takeover.
 #[derive(Debug)]
 pub struct Peer {
     socket: Socket,
-    /// Of somebody who has called; of who was called the one that made the socket, which may have ended long ago.
+    /// The process ID: of a caller, that of the connected process; of a process that was called, that of the
+    /// one that made the socket (which may have ended) until its Welcome tells the real one.
     pub pid: i32,
 }
 
@@ -86,7 +88,8 @@ impl AsFd for Peer {
 }
 
 impl Peer {
-    /// Who is at the other end, if it is of the same user.
+    /// Wraps a connection to another process, with `PATIENCE` as its timeout. An error if that process
+    /// belongs to another user.
     pub fn new(socket: Socket) -> Result<Self, String> {
         let told = |error: io::Error| error.to_string();
         let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(|error| told(error.into()))?;
@@ -105,15 +108,15 @@ impl Peer {
         Ok(Self { socket, pid })
     }
 
-    /// Sends a message.
+    /// Sends a message without descriptors.
     pub fn tell(&self, message: &Message) -> io::Result<()> {
         self.send(message, &[], &[])
     }
 
-    /// The same with more behind it, and with descriptors.
+    /// Sends a message, followed by more bytes, with descriptors.
     pub fn send(&self, message: &Message, rest: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(message)?;
-        // JSON has no line end of its own.
+        // The JSON text has no line end of its own, so this ends it.
         bytes.push(b'\n');
         bytes.extend_from_slice(rest);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
@@ -126,13 +129,13 @@ impl Peer {
         Ok(())
     }
 
-    /// Reads what a peer says first, if it says it at once, to no purpose.
+    /// Reads and drops the peer's first message, if it comes within `GREETING_PATIENCE`.
     pub fn discard_one(&self) {
         let _ = self.socket.set_read_timeout(Some(GREETING_PATIENCE));
         let _ = self.receive();
     }
 
-    /// The next message.
+    /// Receives the next message from the other process.
     pub fn receive(&self) -> io::Result<Received> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
@@ -155,7 +158,7 @@ impl Peer {
     }
 }
 
-/// Somebody who listens there, if anybody does.
+/// Connects to the process that listens at a path; none if nobody does.
 pub fn connect(path: &Path) -> io::Result<Option<Socket>> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     match socket.connect(&SockAddr::unix(path)?) {
@@ -167,7 +170,8 @@ pub fn connect(path: &Path) -> io::Result<Option<Socket>> {
     }
 }
 
-/// Listens there, for processes of the same user only. A left-over socket file of a process that is gone is replaced.
+/// Listens at a path, for processes of the same user only. A socket file that nobody listens on any more is
+/// replaced.
 pub fn bind(path: &Path) -> io::Result<OwnedFd> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
@@ -178,7 +182,7 @@ pub fn bind(path: &Path) -> io::Result<OwnedFd> {
         std::fs::remove_file(path)?;
         socket.bind(&address)?;
     }
-    // Nobody gets in before it listens.
+    // Permissions are set before the socket listens, so no other user can get in between.
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())

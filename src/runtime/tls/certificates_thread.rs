@@ -1,5 +1,5 @@
-//! Reads certificates again when their files change, or somebody says so: on a thread of its own, which takes its time and is asleep
-//! otherwise. What is wrong is told, and what was in force stays.
+//! Reads certificates again when their files change, or on order, on a thread of its own that is asleep
+//! otherwise. An error is logged, and the certificates in force stay.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -17,14 +17,15 @@ use crate::runtime::log;
 use crate::runtime::messages::{Mailbox, ToControl};
 use crate::runtime::watch::FileWatch;
 
-/// A certificate and its key are two files: whoever replaces both has so long between them.
+/// The pause before a failed read is tried again: a certificate and its key are two files, and this is the
+/// time to replace both.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Files that are put in force together, for one side of weir.
 pub(in crate::runtime) enum Watched {
-    /// Those for clients, and who shakes hands with them.
+    /// The files for connections of clients, and the thread that does handshakes with them.
     Clients(Vec<FileWatch>, TlsFiles, Mailbox<ToHandshakes>),
-    /// Those for stores.
+    /// The files for connections to stores.
     Stores(Vec<FileWatch>, StoreTls),
 }
 
@@ -37,11 +38,11 @@ impl Watched {
 
     fn have_changed(&mut self) -> bool {
         let (Self::Clients(watches, ..) | Self::Stores(watches, _)) = self;
-        // Each is looked at, or what was seen of the others is told as a change later.
+        // Each watch must be asked, or changes of the others would be reported later.
         watches.iter_mut().map(FileWatch::has_changed).filter(|changed| *changed).count() > 0
     }
 
-    /// Reads them and puts them in force, if they are right; what to say of that.
+    /// Reads the files and, if they are right, puts them in force. Returns the message for the log.
     fn reload(&self) -> Result<String, String> {
         match self {
             Self::Clients(_, files, handshakes) => {
@@ -56,18 +57,18 @@ impl Watched {
     }
 }
 
-/// What the thread works with.
+/// Everything that the certificates thread works with.
 pub(in crate::runtime) struct CertificatesThread {
     pub watched: Vec<Watched>,
     pub control: Mailbox<ToControl>,
     pub tally: Arc<Tally>,
-    /// Each letter means that they are to be read again.
+    /// The channel of orders to read all files again.
     pub letters: Receiver<()>,
     pub bell: OwnedFd,
 }
 
 impl CertificatesThread {
-    /// Starts it. It ends with the process.
+    /// Starts the thread, which ends with the process.
     pub fn start(self) -> io::Result<()> {
         std::thread::Builder::new().name("weir-certs".to_owned()).spawn(move || self.run()).map(|_| ())
     }
@@ -85,7 +86,7 @@ impl CertificatesThread {
 
     fn reload(&mut self, index: usize) {
         let done = self.watched[index].reload().or_else(|_| {
-            // The other half of it may be on its way.
+            // The other one of the two files may be about to be replaced.
             self.wait(Some(PATIENCE));
             self.watched[index].have_changed();
             self.watched[index].reload()
@@ -95,8 +96,8 @@ impl CertificatesThread {
         self.control.post(ToControl::Said(log::Kind::Tls, text));
     }
 
-    /// Sleeps until somebody wants them read again (true) or there is something about the files. Nothing if it was only
-    /// interrupted. So long at most, if that is said.
+    /// Sleeps until there is an order to read again (true), or an event of the files or the end of `at_most`
+    /// (false). None if the wait was only interrupted.
     fn wait(&self, at_most: Option<Duration>) -> Option<bool> {
         let watches = || self.watched.iter().flat_map(Watched::watches);
         let patience = watches().filter_map(FileWatch::patience).chain(at_most).min();
@@ -109,9 +110,9 @@ impl CertificatesThread {
         poll(&mut polled, patience.as_ref()).ok()?;
         let told = polled[0].revents().contains(PollFlags::IN);
         if told {
-            // What is read is only a count of letters.
+            // The value read is only a count of messages.
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
-            // However often that was asked for meanwhile, they are read once.
+            // However many orders came meanwhile, the files are read once.
             self.letters.try_iter().for_each(drop);
         }
         Some(told)

@@ -1,4 +1,5 @@
-//! Certificates that clients have shown, for as long as a connection of theirs is open: looked at again when files have changed.
+//! Certificates that clients with open connections have shown. They are verified again when the files for
+//! that have changed.
 //!
 //! ```text
 //!   a handshake is over ──> Credential, one for all connections that showed the same ──> with each of them to its shard
@@ -12,46 +13,48 @@ use std::sync::{Arc, Weak};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 
-/// Signatures take their time, and handshakes go on meanwhile.
+/// The most certificates verified in a row, since signatures take time and handshakes are to go on meanwhile.
 const LOOKED_AT_ONCE: usize = 16;
-/// So few are kept whether or not somebody uses them.
+/// The least number of certificates kept before unused ones are dropped.
 const KEPT: usize = 64;
 
-/// What a client has shown, the one that names it first.
+/// The certificate chain that a client has shown, its own certificate first.
 type Chain = Box<[CertificateDer<'static>]>;
 
-/// What connections know of the certificate that was shown for them.
+/// The state of a shown certificate, shared by all connections that showed it.
 #[derive(Debug, Default)]
 pub(in crate::runtime) struct Credential {
     withdrawn: AtomicBool,
 }
 
 impl Credential {
-    /// Would it be refused by now?
+    /// True once the certificate would not be accepted any more.
     pub fn is_withdrawn(&self) -> bool {
         self.withdrawn.load(Ordering::Acquire)
     }
 }
 
-/// When it was shown last, and who still has it.
+/// The time when a certificate was last shown, and its state if any connection still has it.
 struct Shown {
     at: UnixTime,
     credential: Weak<Credential>,
 }
 
-/// All of them.
+/// All certificates that clients have shown.
 #[derive(Default)]
 pub(super) struct Credentials {
     shown: HashMap<Chain, Shown>,
-    /// When there are so many, those that nobody uses any more are dropped.
+    /// The number of certificates from which on those that no connection uses are dropped.
     full: usize,
-    /// Those to be looked at, and how many were withdrawn since the files changed.
+    /// Certificates that are yet to be verified again; `withdrawn` counts those that failed since the files
+    /// changed.
     suspects: VecDeque<Chain>,
     withdrawn: usize,
 }
 
 impl Credentials {
-    /// A handshake is over in which that was shown.
+    /// Notes that a handshake is over in which a chain was shown. Returns its state, to be kept with the
+    /// connection.
     pub fn note(&mut self, chain: &[CertificateDer<'static>], at: UnixTime) -> Arc<Credential> {
         if let Some(shown) = self.shown.get_mut(chain)
             && let Some(credential) = shown.credential.upgrade()
@@ -69,23 +72,24 @@ impl Credentials {
         credential
     }
 
-    /// Other files are in force.
+    /// Marks every certificate in use to be verified again, since other files are in force.
     pub fn suspect_all(&mut self) {
         let is_used = |(_, shown): &(&Chain, &Shown)| shown.credential.strong_count() > 0;
         self.suspects = self.shown.iter().filter(is_used).map(|(chain, _)| chain.clone()).collect();
     }
 
-    /// Another, which was accepted by what is not in force any more.
+    /// Marks a certificate to be verified again that was accepted by files which are not in force any more.
     pub fn suspect(&mut self, chain: &[CertificateDer<'static>]) {
         self.suspects.extend(self.shown.get_key_value(chain).map(|(chain, _)| chain.clone()));
     }
 
-    /// Is there something to look at?
+    /// True if certificates are yet to be verified again.
     pub fn are_suspected(&self) -> bool {
         !self.suspects.is_empty()
     }
 
-    /// Looks at some. When it was the last of them: how many would be refused by now.
+    /// Verifies at most `LOOKED_AT_ONCE` marked certificates again. After the last of them, returns how many
+    /// are not accepted any more.
     pub fn look(&mut self, verifier: Option<&dyn ClientCertVerifier>) -> Option<usize> {
         if self.suspects.is_empty() {
             return None;
@@ -97,7 +101,8 @@ impl Credentials {
             else {
                 continue;
             };
-            // It may have run out since it was shown: that ends no connection.
+            // Verified as of the time when it was shown: a certificate that has expired since ends no
+            // connection.
             let holds =
                 verifier.is_some_and(|verifier| verifier.verify_client_cert(first, others, shown.at).is_ok());
             if !holds && !credential.withdrawn.swap(true, Ordering::AcqRel) {
@@ -119,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// Refuses some.
+    /// A verifier that refuses certificates with these names.
     #[derive(Debug)]
     struct Refuses(HashSet<u8>);
 
@@ -175,7 +180,8 @@ mod tests {
     enum Step {
         Opened(u8),
         Closed(usize),
-        /// Files have changed: these are refused, whether or not all are looked at before the next step.
+        /// The files changed: these names are refused; the flag says whether all certificates are looked at
+        /// before the next step.
         Changed(HashSet<u8>, bool),
     }
 
@@ -190,7 +196,8 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a list of connections, each of which is looked at whenever files have changed.
+        /// Compares with a plain list of connections, each of which is checked whenever the files have
+        /// changed.
         #[test]
         fn those_that_would_be_refused_are_closed_and_no_others(steps in steps()) {
             let (mut credentials, mut refuses) = (Credentials::default(), Refuses(HashSet::new()));
@@ -199,7 +206,8 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Opened(name) => {
-                        // Nobody is let in otherwise, but for a handshake that was under way.
+                        // A client that is refused is let in only if its handshake was under way when the
+                        // files changed.
                         let refused = refuses.0.contains(&name);
                         let shown = UnixTime::since_unix_epoch(SHOWN);
                         open.push((name, refused, credentials.note(&chain(name), shown)));
@@ -211,7 +219,7 @@ mod tests {
                     Step::Closed(place) => _ = open.swap_remove(place % open.len()),
                     Step::Changed(refused, ends) => {
                         while ends && credentials.look(Some(&refuses)).is_none() && credentials.are_suspected() {}
-                        // What was not looked at in time is looked at by what is in force now.
+                        // Certificates that were not verified in time are verified by the files in force now.
                         let late: HashSet<Chain> = credentials.suspects.iter().cloned().collect();
                         for (name, withdrawn, credential) in &mut open {
                             let is_late = late.contains(&chain(*name)[..]) && !credential.is_withdrawn();

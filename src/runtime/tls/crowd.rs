@@ -1,4 +1,4 @@
-//! How many handshakes there are at a time, and how many in a second. Pure.
+//! Bounds on how many TLS handshakes are under way at once, and begin per second. Pure.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Who makes way for one more: of the address that has most under way, the one that began first. So a flood from one address is
-/// its own loss, and whoever comes from another finds a place.
+/// Chooses the handshake to give up in favour of a new one: the oldest of the address that has most under
+/// way. So a flood from one address costs that address only.
 pub(super) fn makes_way<Key: Copy>(all: impl Iterator<Item = (Key, IpAddr, Timestamp)>) -> Option<Key> {
     let mut by_address: HashMap<IpAddr, (usize, Timestamp, Key)> = HashMap::new();
     for (key, address, since) in all {
@@ -19,12 +19,12 @@ pub(super) fn makes_way<Key: Copy>(all: impl Iterator<Item = (Key, IpAddr, Times
     most.map(|(_, _, key)| key)
 }
 
-/// So many in a second, and as many at once after a pause.
+/// A token bucket: at most `most` steps per second, and at most as many at once after a pause.
 #[derive(Debug)]
 pub(super) struct Pace {
     period: Duration,
     most: u32,
-    /// When there was none left, had there been none since.
+    /// The time at which the bucket was empty, assuming that nothing has been taken since.
     empty_since: Timestamp,
 }
 
@@ -34,7 +34,7 @@ impl Pace {
         Self { period, most: per_second.max(1), empty_since: now.before(period * per_second.max(1)) }
     }
 
-    /// May one begin now?
+    /// Takes a token for a handshake. True if there was one.
     pub fn take(&mut self, now: Timestamp) -> bool {
         self.empty_since = self.empty_since.max(now.before(self.period * self.most));
         let may = now.since(self.empty_since) >= self.period;
@@ -44,7 +44,7 @@ impl Pace {
         may
     }
 
-    /// When the next one may.
+    /// The time at which the next step may begin.
     pub fn next(&self) -> Timestamp {
         self.empty_since.after(self.period)
     }

@@ -1,4 +1,5 @@
-//! Certificates and keys from their files, with a word about what is wrong with them; and what those for clients come to.
+//! Reads certificates and keys from their files, with a message about what is wrong with them, and makes the
+//! TLS configuration for clients.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -16,7 +17,8 @@ use rustls::{RootCertStore, ServerConfig};
 use crate::config::TlsSettings;
 use crate::values::limits::TLS_FILE_BYTES_MAX;
 
-/// Where weir's own certificate is, and who signs those of clients.
+/// The paths of weir's own certificate and key, and of the authorities and revocation lists by which clients'
+/// certificates are verified.
 #[derive(Clone, Debug)]
 pub(in crate::runtime) struct TlsFiles {
     pub certificate: PathBuf,
@@ -25,16 +27,16 @@ pub(in crate::runtime) struct TlsFiles {
     pub client_crl: Option<PathBuf>,
 }
 
-/// What handshakes with clients go by.
+/// The TLS configuration by which handshakes with clients are done.
 #[derive(Debug)]
 pub(in crate::runtime) struct Terms {
     pub config: Arc<ServerConfig>,
-    /// Who says which certificates of clients hold, if they need one.
+    /// The verifier of clients' certificates; none if clients need none.
     pub verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 impl TlsFiles {
-    /// The files that flags name.
+    /// The files that the flags name.
     pub fn of(settings: &TlsSettings) -> Self {
         Self {
             certificate: settings.certificate.clone(),
@@ -44,7 +46,7 @@ impl TlsFiles {
         }
     }
 
-    /// Each of them.
+    /// The paths of all files that are set.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.certificate), Some(&self.key), self.client_ca.as_ref(), self.client_crl.as_ref()]
             .into_iter()
@@ -52,7 +54,7 @@ impl TlsFiles {
             .map(PathBuf::as_path)
     }
 
-    /// What handshakes go by, as the files are now.
+    /// Reads all files and makes the configuration for handshakes.
     pub fn load(&self) -> Result<Arc<Terms>, String> {
         let (chain, key) =
             (certificates("--tls-cert", &self.certificate)?, private_key("--tls-key", &self.key)?);
@@ -69,7 +71,8 @@ impl TlsFiles {
         let mut config = builder.with_single_cert(chain, key).map_err(|error| {
             wrong_pair(&error, ("--tls-cert", &self.certificate), ("--tls-key", &self.key))
         })?;
-        // Clients that come again need no signature of ours. What they bring along holds for as long as these files are in force.
+        // Session tickets let clients that reconnect skip the signature. They are valid as long as this
+        // configuration is in force.
         config.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
         Ok(Arc::new(Terms { config: Arc::new(config), verifier }))
     }
@@ -94,12 +97,12 @@ impl TlsFiles {
     }
 }
 
-/// What is wrong with a file that a flag names.
+/// The message for a problem with a file that a flag names.
 fn wrong(flag: &str, path: &Path, problem: &dyn Display) -> String {
     format!("{flag} {}: {problem}", path.display())
 }
 
-/// Which half of a certificate and its key is wrong, each with its flag.
+/// The message for a certificate and key that do not go together: it names the file that is wrong.
 pub(super) fn wrong_pair(
     error: &rustls::Error,
     (certificate_flag, certificate): (&str, &Path),
@@ -132,12 +135,12 @@ pub(super) fn private_key(flag: &str, path: &Path) -> Result<PrivateKeyDer<'stat
     PrivateKeyDer::from_pem_slice(&read(flag, path)?).map_err(|_| wrong(flag, path, &problem))
 }
 
-/// At least one list of certificates that hold no more.
+/// Reads the certificate revocation lists in a PEM file, at least one.
 fn revocations(flag: &str, path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
     objects(flag, path, "no revocation list")
 }
 
-/// At least one.
+/// Reads the certificates in a PEM file, at least one.
 pub(super) fn certificates(flag: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     objects(flag, path, "no certificate")
 }

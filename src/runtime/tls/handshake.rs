@@ -1,4 +1,4 @@
-//! One handshake with a client, as far as its socket and its turn let it go on.
+//! A TLS handshake with a client, carried on as far as its socket and its turn allow.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
@@ -13,58 +13,61 @@ use crate::control::Handshake;
 use crate::runtime::driver::Entrance;
 use crate::values::Timestamp;
 
-/// What is read at once, and how often in a row: then others are looked at.
+/// The size of one read, in bytes. At most `READS_AT_ONCE` are done in a row before other handshakes are
+/// looked at.
 const CHUNK_BYTES: usize = 4096;
 const READS_AT_ONCE: usize = 4;
-/// A record of a handshake begins with this; a client that speaks something else is told so.
+/// The first byte of a TLS handshake record. A client that begins with another byte is told that TLS is
+/// spoken here.
 const HANDSHAKE_RECORD: u8 = 0x16;
 const NOT_TLS: &[u8] = b"-ERR TLS is spoken at this port: rediss://... or --tls is wanted\r\n";
 const NOT_TLS_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 52\r\n\
     connection: close\r\n\r\nTLS is spoken at this port: https://... is wanted.\r\n";
 
-/// What it waits for.
+/// The event that a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Bytes of the client.
+    /// Waits for bytes from the client.
     Wait,
-    /// That the client takes what is sent to it.
+    /// Waits until the client takes what is sent to it.
     Send,
-    /// Its turn: what comes now takes time.
+    /// Waits for its turn, since the next step needs a costly signature.
     Turn,
-    /// Nothing: it is done.
+    /// Done: the connection can be handed to a shard.
     Done,
-    /// Nothing: it has failed.
+    /// The handshake has failed, with this outcome.
     Failed(Handshake),
 }
 
 enum State {
-    /// What the client says first has not come in full.
+    /// The client's hello has not arrived in full.
     Hello(Box<Acceptor>),
     Queued(Box<Accepted>),
-    /// By these terms.
+    /// The hello was answered by this configuration; the handshake goes on.
     Answered(Box<ServerConnection>, Arc<Terms>),
-    /// It has failed.
+    /// The handshake has failed.
     Over,
 }
 
-/// A client that shakes hands.
+/// A client whose TLS handshake is under way.
 pub(super) struct Shaking {
     pub socket: TcpStream,
     pub entrance: Entrance,
     pub address: IpAddr,
     pub since: Timestamp,
     state: State,
-    /// Something has come.
+    /// True once the client has sent something.
     heard: bool,
 }
 
 impl Shaking {
-    /// The socket must not block.
+    /// Begins a handshake on a socket, which must be non-blocking.
     pub fn new(socket: TcpStream, entrance: Entrance, address: IpAddr, since: Timestamp) -> Self {
         Self { socket, entrance, address, since, state: State::Hello(Box::default()), heard: false }
     }
 
-    /// The socket is ready for something.
+    /// Continues the handshake when the socket is ready to be read or written. Returns what it waits for
+    /// next.
     pub fn go_on(&mut self) -> Step {
         for _ in 0..READS_AT_ONCE {
             match &self.state {
@@ -88,11 +91,11 @@ impl Shaking {
                 return step;
             }
         }
-        // It is told again that there is more.
+        // The socket is still readable, so the next poll reports it again.
         Step::Wait
     }
 
-    /// Its turn has come.
+    /// Answers the client's hello when its turn has come. Returns what the handshake waits for next.
     pub fn answer(&mut self, terms: &Arc<Terms>) -> Step {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Queued(accepted) => match accepted.into_connection(Arc::clone(&terms.config)) {
@@ -112,7 +115,8 @@ impl Shaking {
         }
     }
 
-    /// What is left when it is done, and by which terms.
+    /// Takes a finished handshake apart: socket, connection, and the configuration it was done by. None if it
+    /// is not finished.
     pub fn into_parts(self) -> Option<(TcpStream, ServerConnection, Arc<Terms>)> {
         match self.state {
             State::Answered(connection, terms) => Some((self.socket, *connection, terms)),
@@ -120,7 +124,8 @@ impl Shaking {
         }
     }
 
-    /// Is the client still there, while it waits for its turn? The kernel would tell again and again that it is not.
+    /// Checks whether a client that waits for its turn is still there. Its end must be handled now, since the
+    /// kernel would report it again and again.
     fn look(&mut self) -> Step {
         match self.socket.peek(&mut [0]) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -141,7 +146,7 @@ impl Shaking {
         }
         match &mut self.state {
             State::Hello(acceptor) => {
-                // What it takes is bounded by what may be in a handshake.
+                // The acceptor bounds how much it takes.
                 while !bytes.is_empty() && acceptor.read_tls(&mut bytes).is_ok_and(|taken| taken > 0) {}
                 match acceptor.accept() {
                     _ if !bytes.is_empty() => self.fail(Handshake::Refused),
@@ -159,13 +164,13 @@ impl Shaking {
             State::Answered(connection, _) => {
                 while !bytes.is_empty() {
                     let heard = match connection.read_tls(&mut bytes) {
-                        // It said that it sends no more.
+                        // The client has ended its side.
                         Ok(0) => break,
                         Ok(_) => connection.process_new_packets().map_err(|error| outcome_of(&error)),
                         Err(_) => Err(Handshake::Refused),
                     };
                     if let Err(outcome) = heard {
-                        // Why, in the words of TLS, if the client listens.
+                        // Sends the TLS alert that says why, if the client listens.
                         let _ = connection.write_tls(&mut self.socket);
                         return self.fail(outcome);
                     }

@@ -1,6 +1,7 @@
-//! Takes clients in that speak TLS, and shakes hands with them: a signature takes as long as hundreds of requests, and no shard has
-//! that time. Who has shaken hands goes to a shard and stays there, as if it had come to it. Handshakes are bounded in number, in time
-//! and by the second; a thread of little weight, so that shards come first where CPUs are scarce.
+//! Accepts clients that speak TLS, and does their handshakes on a thread of its own, since a signature takes
+//! as long as hundreds of requests. A client whose handshake is done is given to a shard and stays there.
+//! Handshakes are bounded in number, in time and per second. The thread has a low priority, so that shards
+//! come first where CPUs are scarce.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,37 +33,37 @@ use crate::runtime::messages::{Mailbox, ToControl, ToShard};
 use crate::values::Timestamp;
 use crate::values::limits::{TLS_HANDSHAKES_MAX, TLS_IN_TRANSIT_MAX};
 
-/// How often it is looked whose time is over, while there are any.
+/// The interval at which timed-out handshakes are looked for, while there are any handshakes.
 const LOOKED_AFTER: Duration = Duration::from_millis(50);
-/// How long a listener is left alone that failed.
+/// The pause of the listeners after accepting failed.
 const REST: Duration = Duration::from_millis(50);
-/// Clients taken in before others go on.
+/// The most clients accepted in a row, before other work goes on.
 const ACCEPTS_AT_ONCE: usize = 64;
 const EVENTS: usize = 256;
-/// What events are about; everything above is the place of a handshake.
+/// The tags of events: the bell, listeners by number, and from `HANDSHAKES` on the index of a handshake.
 const BELL: u64 = 0;
 const LISTENERS: u64 = 1;
 const HANDSHAKES: u64 = 1 << 32;
-/// That so many make way is told once in so long at most.
+/// The least time between two log messages about handshakes given up in favour of new ones.
 const CROWD_TOLD: Duration = Duration::from_secs(60);
 const NICENESS: i32 = 5;
 
-/// To this thread.
+/// A message to the handshakes thread.
 pub(in crate::runtime) enum ToHandshakes {
-    /// Other certificates are in force.
+    /// New certificates are in force.
     Terms(Arc<Terms>),
-    /// Nobody is taken in any more.
+    /// An order to accept nobody any more, and to drop handshakes under way.
     Stop,
 }
 
-/// How long one handshake may take, and how many there are in a second.
+/// The timeout of a handshake, and the most handshakes per second.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::runtime) struct Rates {
     pub timeout: Duration,
     pub per_second: u32,
 }
 
-/// What the thread works with.
+/// Everything that the handshakes thread works with.
 pub(in crate::runtime) struct HandshakesThread {
     pub listeners: Vec<(OwnedFd, Entrance)>,
     pub terms: Arc<Terms>,
@@ -76,7 +77,7 @@ pub(in crate::runtime) struct HandshakesThread {
 }
 
 impl HandshakesThread {
-    /// Starts it. It ends with the process.
+    /// Starts the thread, which ends with the process.
     pub fn start(self) -> io::Result<()> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &self.bell, EventData::new_u64(BELL), EventFlags::IN)?;
@@ -110,10 +111,10 @@ struct Work {
     own: HandshakesThread,
     epoll: OwnedFd,
     shaking: Slab<Shaking>,
-    /// Those that wait for their turn, each once; some may be gone by then.
+    /// Handshakes that wait for their turn, each at most once.
     queued: VecDeque<usize>,
     pace: Pace,
-    /// Listeners failed, and are left alone until then.
+    /// The time until which listeners pause, since accepting failed.
     resting: Option<Timestamp>,
     looked: Timestamp,
     crowd_told: Option<Timestamp>,
@@ -129,7 +130,7 @@ impl Work {
             events.clear();
             let pause = self.pause().map(timespec);
             let spare = rustix::buffer::spare_capacity(&mut events);
-            // Interruptions only make it look around earlier.
+            // An interruption only makes the thread look around earlier.
             let _ = epoll::wait(&self.epoll, spare, pause.as_ref());
             for event in &events {
                 self.handle(*event);
@@ -147,7 +148,7 @@ impl Work {
         self.own.clock.now().monotonic
     }
 
-    /// How long there is nothing to do, unless something happens.
+    /// The longest time that the thread may sleep unless an event comes; none if for ever.
     fn pause(&self) -> Option<Duration> {
         if self.credentials.are_suspected() {
             return Some(Duration::ZERO);
@@ -173,7 +174,7 @@ impl Work {
     }
 
     fn hear(&mut self) {
-        // What is read is only a count of letters.
+        // The value read is only a count of messages.
         let _ = rustix::io::read(&self.own.bell, &mut [0_u8; 8]);
         while let Ok(letter) = self.own.letters.try_recv() {
             match letter {
@@ -209,15 +210,16 @@ impl Work {
                     self.take_in(socket.into(), entrance, address);
                 }
                 Err(Errno::AGAIN) => return,
-                // Who was to be taken in has left.
+                // The client that was to be accepted has left.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
-                // No descriptors left, say.
+                // Most likely no descriptors are left.
                 Err(_) => return self.rest(),
             }
         }
     }
 
-    /// Where another process has them too, closing them would not be enough.
+    /// Stops waiting on the listeners. Closing them would not be enough if another process has them too: the
+    /// kernel would still report them here.
     fn leave_listeners_alone(&self) {
         for (listener, _) in &self.own.listeners {
             let _ = epoll::delete(&self.epoll, listener);
@@ -245,7 +247,8 @@ impl Work {
         }
     }
 
-    /// What a handshake waits for now.
+    /// Handles what a handshake waits for next: changes the events waited for, queues it, removes it, or
+    /// hands the client over.
     fn note(&mut self, place: usize, step: Step) {
         let flags = match step {
             Step::Wait => EventFlags::IN,
@@ -258,7 +261,7 @@ impl Work {
             }
             Step::Failed(outcome) => {
                 self.own.tally.note_client(outcome);
-                // Closing it takes it out of the others' sight, too.
+                // Closing the socket also removes it from epoll.
                 self.remove(place);
                 return;
             }
@@ -269,12 +272,12 @@ impl Work {
     }
 
     fn remove(&mut self, place: usize) -> Shaking {
-        // Its place may be another's soon, who waits for nothing yet.
+        // The index may soon belong to another handshake, which does not wait for a turn yet.
         self.queued.retain(|queued| *queued != place);
         self.shaking.remove(place)
     }
 
-    /// Those whose turn it is, as many as may be at once.
+    /// Answers handshakes whose turn it is, as many as the rate allows now.
     fn give_turns(&mut self) {
         while !self.queued.is_empty() && self.pace.take(self.now()) {
             let Some(place) = self.queued.pop_front() else { return };
@@ -284,7 +287,7 @@ impl Work {
         }
     }
 
-    /// Those whose time is over, and listeners that have rested.
+    /// Gives up handshakes that took too long, and resumes listeners whose pause is over.
     fn look_after(&mut self) {
         let now = self.now();
         if now.since(self.looked) < LOOKED_AFTER {
@@ -307,7 +310,7 @@ impl Work {
         let Some((socket, connection, terms)) = shaking.into_parts() else { return };
         let _ = epoll::delete(&self.epoll, &socket);
         let tally = Arc::clone(&self.own.tally);
-        // Rings wait for sockets themselves.
+        // The ring waits for sockets itself, so they must be blocking.
         if socket.set_nonblocking(false).is_err() || !tally.begin_transit(TLS_IN_TRANSIT_MAX) {
             return tally.note_client(Handshake::Crowded);
         }
@@ -320,19 +323,20 @@ impl Work {
         self.own.shards[self.next_shard].post(ToShard::SecureClient(client));
     }
 
-    /// What a client has shown of itself.
+    /// Notes the certificate that a client has shown, if any, and returns its shared state.
     fn credential(&mut self, connection: &ServerConnection, terms: &Arc<Terms>) -> Option<Arc<Credential>> {
         let chain = connection.peer_certificates()?;
         let now = Duration::from_millis(self.own.clock.now().unix_ms);
         let credential = self.credentials.note(chain, UnixTime::since_unix_epoch(now));
-        // The files have changed since it was answered.
+        // The files have changed since the hello was answered, so the certificate must be verified again.
         if !Arc::ptr_eq(terms, &self.own.terms) {
             self.credentials.suspect(chain);
         }
         Some(credential)
     }
 
-    /// Closes connections whose certificates would be refused by now.
+    /// Verifies some certificates again; after the last, tells shards to close connections whose certificates
+    /// are not accepted any more.
     fn look_at_credentials(&mut self) {
         let withdrawn = self.credentials.look(self.own.terms.verifier.as_deref());
         if let Some(withdrawn) = withdrawn.filter(|withdrawn| *withdrawn > 0) {

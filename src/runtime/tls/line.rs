@@ -1,4 +1,4 @@
-//! A connection to a store for threads that wait: plain, or with TLS around it.
+//! A connection to a store for threads that block: plain, or with TLS.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use super::session::Session;
 use super::tally::StoreHandshake;
 use crate::control::Handshake;
 
-/// It is read and written like a socket. Each of that waits once for the socket at most, as long as that may; where TLS has not come so far,
-/// it says that it would have to wait.
+/// A connection that is read and written like a socket. Each call waits for the socket at most once, for at
+/// most the timeout; where TLS has no data yet, the call returns `WouldBlock`.
 pub(in crate::runtime) struct Line {
     socket: Socket,
     tls: Option<Box<Secured>>,
 }
 
-/// What stands around it.
+/// The TLS connection, and the count of its handshake.
 struct Secured {
     connection: Connection,
     handshake: Option<StoreHandshake>,
 }
 
 impl Line {
-    /// Around a socket that is connected. The handshake comes with the first bytes.
+    /// Wraps a connected socket. The handshake is done with the first bytes.
     pub fn new(socket: Socket, session: Option<Session>) -> Self {
         let secured = session.map(|session| {
             let (connection, handshake) = session.apart();
@@ -33,7 +33,7 @@ impl Line {
         Self { socket, tls: secured }
     }
 
-    /// How long it waits for the other side.
+    /// Sets the longest time that a read or a write waits for the peer.
     pub fn set_timeout(&self, time: Duration) -> io::Result<()> {
         self.socket.set_read_timeout(Some(time))?;
         self.socket.set_write_timeout(Some(time))
@@ -41,14 +41,14 @@ impl Line {
 }
 
 impl Secured {
-    /// Lets TLS say or hear something, once.
+    /// Lets TLS read from or write to the socket once, and notes how the handshake goes.
     fn step(&mut self, socket: &mut Socket) -> io::Result<()> {
         let gone_on = self.go_on(socket);
         let is_done = !self.connection.is_handshaking();
         if let Some(handshake) = &mut self.handshake {
             match &gone_on {
                 Ok(()) if is_done => handshake.end(Handshake::Done),
-                // Whoever waits for it decides for how long.
+                // The caller decides how long to go on waiting.
                 Err(error) if is_interruption(error) => handshake.go_on(Handshake::TimedOut),
                 _ => handshake.go_on(Handshake::Left),
             }
@@ -74,7 +74,7 @@ impl Secured {
     }
 }
 
-/// Signals, and timeouts: of these the deadline decides.
+/// True for a signal or a timeout, after which the call is repeated until the deadline.
 pub(in crate::runtime) fn is_interruption(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -99,7 +99,7 @@ impl Write for Line {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let taken = tls.connection.writer().write(bytes)?;
-        // What does not leave now does before anything is read.
+        // Bytes that cannot leave now are sent before anything is read.
         let _ = tls.connection.write_tls(&mut self.socket);
         Ok(taken)
     }

@@ -1,16 +1,16 @@
-//! TLS: certificates and keys, handshakes, and what stands around a connection from then on. The kernel's own encryption (kTLS) is not
-//! used; ARCHITECTURE.md says why.
+//! TLS: certificates and keys, handshakes, and the encryption of connections. The kernel's own encryption
+//! (kTLS) is not used; ARCHITECTURE.md says why.
 //!
-//! | what | file |
+//! | subject | file |
 //! |---|---|
-//! | certificates and keys from their files, and again when those change | `files.rs`, `certificates_thread.rs` |
-//! | whom weir trusts among stores, and what it shows them | `stores.rs` |
-//! | handshakes of clients, on a thread of their own | `handshakes_thread.rs`, `handshake.rs`, `crowd.rs` |
-//! | what clients have shown, and whether it still holds | `credentials.rs` |
-//! | whom a client's certificate names | `names.rs` |
-//! | one connection: bytes that arrive made plain, those that leave encrypted | `session.rs` |
-//! | the same for threads that wait | `line.rs` |
-//! | what is counted | `tally.rs` |
+//! | reading certificates and keys from their files, and again when those change | `files.rs`, `certificates_thread.rs` |
+//! | the authorities that weir trusts for stores, and the certificate that it shows them | `stores.rs` |
+//! | handshakes with clients, on a thread of their own | `handshakes_thread.rs`, `handshake.rs`, `crowd.rs` |
+//! | certificates that clients have shown, and whether they are still valid | `credentials.rs` |
+//! | the name in a client's certificate | `names.rs` |
+//! | encryption and decryption of a connection, without I/O | `session.rs` |
+//! | a connection to a store for threads that block | `line.rs` |
+//! | counters | `tally.rs` |
 //! | a certificate and keys for tests | `samples/` |
 
 mod certificates_thread;

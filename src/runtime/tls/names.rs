@@ -1,7 +1,7 @@
-//! Whom a client's certificate names: its common name, or else the first DNS name among the alternative ones. A certificate was checked
-//! before; whatever is strange in it here names nobody.
+//! The name in a client's certificate: its common name, or else the first DNS name among the alternative
+//! names. The certificate was verified before; a malformed one yields no name here.
 
-/// Object identifiers, as they are encoded.
+/// Object identifiers and tags of the DER encoding.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 
@@ -13,19 +13,19 @@ const PRINTABLE_STRING: u8 = 0x13;
 const IA5_STRING: u8 = 0x16;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
-/// The version of a certificate, its extensions, and a DNS name, by their places.
+/// Context-specific tags: a certificate's version, its extensions, and a DNS name.
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
 const DNS_NAME: u8 = 0x82;
 
-/// The name, if there is one.
+/// The name in a certificate, if there is one.
 pub(super) fn name_in(certificate: &[u8]) -> Option<&str> {
     let mut fields = Values(inner(inner_only(certificate, SEQUENCE)?, SEQUENCE)?);
     let first = fields.next()?;
     if first.0 == VERSION {
         fields.next().filter(|(tag, _)| *tag == INTEGER)?;
     }
-    // How it is signed, by whom, and until when.
+    // These three are skipped: signature algorithm, issuer and validity.
     for _ in 0..3 {
         fields.next().filter(|(tag, _)| *tag == SEQUENCE)?;
     }
@@ -37,7 +37,7 @@ pub(super) fn name_in(certificate: &[u8]) -> Option<&str> {
     alternative_name(inner_only(extensions, SEQUENCE)?)
 }
 
-/// The last one, which is the most specific.
+/// The last common name of a subject, which is the most specific.
 fn common_name(subject: &[u8]) -> Option<&str> {
     let parts = Values(subject).filter(|(tag, _)| *tag == SET).flat_map(|(_, part)| Values(part));
     let names = parts.filter_map(|(tag, pair)| {
@@ -53,7 +53,7 @@ fn alternative_name(extensions: &[u8]) -> Option<&str> {
     let value = Values(extensions).find_map(|(_, extension)| {
         let mut fields = Values(extension);
         let is_wanted = fields.next()? == (OBJECT, ALTERNATIVE_NAMES);
-        // Whether it is critical may stand between.
+        // A flag that says whether the extension is critical may stand between.
         fields.find(|(tag, _)| *tag == OCTET_STRING).filter(|_| is_wanted)
     });
     let (_, names) = value?;
@@ -65,19 +65,19 @@ fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty())
 }
 
-/// What is in the first value, which must be of that kind.
+/// The content of the first value in `bytes`, which must have this tag.
 fn inner(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     Values(bytes).next().filter(|(found, _)| *found == tag).map(|(_, inner)| inner)
 }
 
-/// The same where nothing may stand behind it.
+/// The content of the only value in `bytes`, which must have this tag and nothing behind it.
 fn inner_only(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     let mut values = Values(bytes);
     let (found, inner) = values.next()?;
     (found == tag && values.0.is_empty()).then_some(inner)
 }
 
-/// Values one behind the other, each with its tag. Ends at what is none.
+/// An iterator over DER values with their tags. Ends at the first malformed value.
 struct Values<'a>(&'a [u8]);
 
 impl<'a> Iterator for Values<'a> {

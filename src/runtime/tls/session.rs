@@ -1,8 +1,8 @@
-//! What stands around one connection that speaks TLS: bytes that arrive become plain, bytes that leave are encrypted. It does no I/O, so
+//! TLS on one connection: decrypts bytes that arrive and encrypts bytes that leave. It does no I/O, so
 //! sockets and rings stay where they are.
 //!
-//! What it holds is bounded: a record that is not whole, and what of one segment was encrypted at once. What has become plain is passed on
-//! at once, so it counts as what any other client sent.
+//! Its memory is bounded: an incomplete record, and the part of a segment that was encrypted at once.
+//! Decrypted bytes are passed on immediately, so they count like bytes of any other client.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -19,17 +19,18 @@ use crate::protocol::Segment;
 use crate::runtime::driver::Entrance;
 use crate::values::limits::{TENANT_NAME_BYTES_MAX, TLS_SEND_BYTES_MAX};
 
-/// What encryption adds to that much at most: 16 KiB of a record take some 30 bytes more, and a word of TLS itself may go along.
+/// The most bytes that encryption adds to `TLS_SEND_BYTES_MAX`: each record of 16 KiB grows by some 30 bytes,
+/// and a message of TLS itself may be added.
 const SEND_OVERHEAD: usize = 1024;
-/// Sent bytes that are told as progress: as many as a plain socket sends at once.
+/// The number of sent bytes after which progress is reported: as many as a plain socket sends at once.
 const PROGRESS_BYTES: usize = 1 << 20;
 
-/// A client that has shaken hands.
+/// A client whose TLS handshake is done.
 pub(in crate::runtime) struct SecureClient {
     pub socket: OwnedFd,
     pub session: Box<Session>,
     pub entrance: Entrance,
-    /// Whom its certificate names.
+    /// The name in the client's certificate.
     pub name: Option<Box<str>>,
 }
 
@@ -39,40 +40,40 @@ impl std::fmt::Debug for SecureClient {
     }
 }
 
-/// Who is at the other end.
+/// The peer of a TLS connection: a client or a store.
 enum Far {
-    /// What it has shown, if it had to.
+    /// A client, with the state of the certificate that it has shown, if it had to.
     Client(OpenConnection, Option<Arc<Credential>>),
-    /// A store, as errors call it.
+    /// A store, with the name that errors give it.
     Store { name: Box<str>, handshake: StoreHandshake, told: bool },
 }
 
-/// What has come of bytes that arrived.
+/// Changes of a session's state that received bytes caused.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::runtime) struct Heard {
-    /// The handshake is over, just now.
+    /// True if the handshake was completed by these bytes.
     pub ready: bool,
-    /// The other side says that it sends no more, just now.
+    /// True if the peer has ended its sending side with these bytes.
     pub ended: bool,
 }
 
-/// TLS around one connection.
+/// The TLS state of one connection.
 pub(in crate::runtime) struct Session {
     connection: Connection,
     far: Far,
     ready: bool,
     ended: bool,
-    /// Something was said after the handshake.
+    /// True once application data was received after the handshake.
     heard: bool,
-    /// What is being sent, and how much of it was encrypted so far.
+    /// The segment that is being sent; `taken` is the number of its bytes that were encrypted so far.
     plain: Option<Segment>,
     taken: usize,
-    /// Bytes that were sent since that was told last.
+    /// Bytes sent since progress was last reported.
     progress: usize,
 }
 
 impl Session {
-    /// Of a client whose handshake is over.
+    /// A session with a client whose handshake is done.
     pub fn of_client(
         connection: ServerConnection,
         credential: Option<Arc<Credential>>,
@@ -82,7 +83,7 @@ impl Session {
         Self::new(Connection::Server(connection), far, true)
     }
 
-    /// With a store, before the handshake.
+    /// A session with a store, before the handshake.
     pub fn with_store(
         config: Arc<ClientConfig>,
         host: &str,
@@ -99,7 +100,8 @@ impl Session {
         Self { connection, far, ready, ended: false, heard: false, plain: None, taken: 0, progress: 0 }
     }
 
-    /// The bare connection and its handshake with a store, for who does without the rest.
+    /// Returns the bare TLS connection, and the handshake's count if it is with a store, for threads that do
+    /// without the rest.
     pub fn apart(self) -> (Connection, Option<StoreHandshake>) {
         let handshake = match self.far {
             Far::Store { handshake, .. } => Some(handshake),
@@ -108,18 +110,18 @@ impl Session {
         (self.connection, handshake)
     }
 
-    /// Has the other side said that it sends no more?
+    /// True if the peer has ended its sending side.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Would the certificate that was shown for it be refused by now?
+    /// True if the client's certificate would not be accepted any more.
     pub fn is_withdrawn(&self) -> bool {
         matches!(&self.far, Far::Client(_, Some(credential)) if credential.is_withdrawn())
     }
 
-    /// Bytes arrived. What they are is appended to `plain`: hardly more than came, and what was missing of them before. An error is
-    /// the end of the connection.
+    /// Decrypts received bytes and appends the plain text to `plain`: hardly more than came, plus what was
+    /// kept of an incomplete record. An error is the end of the connection.
     pub fn receive(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> Result<Heard, rustls::Error> {
         let before = (self.ready, self.ended);
         loop {
@@ -132,7 +134,7 @@ impl Session {
             };
             let length = plain.len();
             plain.resize(length + state.plaintext_bytes_to_read(), 0);
-            // As much as was said is there.
+            // As much as was announced is there.
             let read = self.connection.reader().read(&mut plain[length..]).unwrap_or(0);
             plain.truncate(length + read);
             self.heard |= read > 0;
@@ -140,7 +142,7 @@ impl Session {
             if self.ended || bytes.is_empty() {
                 break;
             }
-            // It takes some of it at a time; what is said behind the end is not looked at.
+            // `read_tls` takes a part of the bytes at a time. Bytes behind the peer's end are not looked at.
             if self
                 .connection
                 .read_tls(&mut bytes)
@@ -159,7 +161,8 @@ impl Session {
         Ok(Heard { ready: self.ready && !before.0, ended: self.ended && !before.1 })
     }
 
-    /// The next bytes to send, if there are any.
+    /// Encrypts the next part of the segment, at most `TLS_SEND_BYTES_MAX`, and returns the bytes to send, if
+    /// there are any.
     pub fn encrypt(&mut self) -> Option<Vec<u8>> {
         if self.ready
             && let Some(segment) = &self.plain
@@ -170,7 +173,7 @@ impl Session {
                 let left = &piece[skipped.min(piece.len())..];
                 skipped -= piece.len() - left.len();
                 let left = &left[..left.len().min(room)];
-                // In memory nothing fails; what finds no room is taken next time.
+                // Writing to memory does not fail; bytes that find no room are taken next time.
                 let taken = self.connection.writer().write(left).unwrap_or(0);
                 (self.taken, room) = (self.taken + taken, room - taken);
                 if taken < left.len() || room == 0 {
@@ -191,14 +194,14 @@ impl Session {
         Some(bytes)
     }
 
-    /// Something is to be sent; nothing else is, until it is given back.
+    /// Begins to send a segment. No other may begin before this one is given back.
     pub fn begin_sending(&mut self, segment: Segment) {
         debug_assert!(self.plain.is_none(), "one segment is under way");
         (self.plain, self.taken) = (Some(segment), 0);
     }
 
-    /// What was encrypted has left. Gives the segment back if that was the rest of it, and tells whether the other side has
-    /// taken enough of it to speak of.
+    /// Handles that encrypted bytes have left. Returns the segment if it was sent in full, and whether enough
+    /// was sent to report progress.
     pub fn handle_sent(&mut self, bytes: usize) -> (Option<Segment>, bool) {
         let done = self.plain.as_ref().is_some_and(|segment| self.taken >= segment.len());
         if done {
@@ -213,12 +216,12 @@ impl Session {
         (None, tell)
     }
 
-    /// The connection is over: what was to be sent is given back.
+    /// Returns the segment that was being sent, since the connection is over.
     pub fn give_up(&mut self) -> Option<Segment> {
         self.plain.take()
     }
 
-    /// The last words: that nothing follows.
+    /// The encrypted notice that nothing follows (`close_notify`), to be sent last.
     pub fn farewell(&mut self) -> Vec<u8> {
         self.connection.send_close_notify();
         let mut bytes = Vec::new();
@@ -228,15 +231,15 @@ impl Session {
         bytes
     }
 
-    /// Whom the other side's certificate names.
+    /// The name in the peer's certificate, if it showed one.
     pub fn name(connection: &ServerConnection) -> Option<Box<str>> {
         let certificate = connection.peer_certificates()?.first()?;
         name_in(certificate).filter(|name| name.len() <= TENANT_NAME_BYTES_MAX).map(Into::into)
     }
 
-    /// The connection was lost before a store said anything: what to say of it, if nothing was said. With TLS 1.3 the handshake
-    /// is over on this side before the store has looked at weir's certificate. `outcome` is how the handshake ended if it
-    /// was not over.
+    /// Returns a message about a connection to a store that was lost before the store sent any data; none if
+    /// there was a message already. With TLS 1.3 the handshake is done on this side before the store has
+    /// checked weir's certificate. `outcome` is counted if the handshake was not done.
     pub fn complaint(&mut self, problem: &str, outcome: Handshake) -> Option<String> {
         match &mut self.far {
             Far::Store { name, handshake, told } if !self.heard && !*told => {
@@ -257,7 +260,7 @@ impl Session {
 }
 
 impl Far {
-    /// What it sent is no TLS, or not the right one.
+    /// Counts an error: the peer sent bytes that are not TLS, or wrong in it.
     fn note_error(&mut self, error: &rustls::Error) {
         match self {
             Self::Client(open, _) => open.tally().note_broken(),

@@ -1,4 +1,5 @@
-//! How stores are spoken to: whom weir trusts, and the certificate that it shows to those that want one.
+//! TLS settings for stores: the authorities that weir trusts, and the certificate that it shows to stores
+//! that want one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,13 +12,14 @@ use super::session::Session;
 use super::tally::Tally;
 use crate::config::StoreTlsSettings;
 
-/// For one that opens connections to stores.
+/// The TLS settings for connections to stores; clones share the files in force.
 #[derive(Clone, Debug)]
 pub(in crate::runtime) struct StoreTls {
     files: Arc<StoreTlsSettings>,
-    /// Looked at whenever a connection is opened, and by nobody else, so a lock holds nobody up.
+    /// The configuration in force. It is locked only when a connection is opened or files are read again, so
+    /// the lock delays no request.
     config: Arc<Mutex<Arc<ClientConfig>>>,
-    /// The name in their certificates, where it is not that of the host.
+    /// The name expected in the stores' certificates, where it is not the host's name.
     name: Option<ServerName<'static>>,
     tally: Arc<Tally>,
 }
@@ -31,26 +33,26 @@ impl StoreTls {
         Ok(Self { files: Arc::new(settings.clone()), config, name, tally: Arc::clone(tally) })
     }
 
-    /// Each file.
+    /// The paths of all files that the settings name.
     pub fn paths(settings: &StoreTlsSettings) -> impl Iterator<Item = &Path> {
         let own = settings.own.iter().flat_map(|own| [&own.certificate, &own.key]);
         std::iter::once(&settings.ca).chain(own).map(PathBuf::as_path)
     }
 
-    /// From now on connections are opened with the files as they are now, wherever this was cloned to.
+    /// Reads the files again; all clones open connections with them from now on.
     pub fn reload(&self) -> Result<(), String> {
         let config = read(&self.files)?;
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
 
-    /// The same for a store with the name of its host.
+    /// A clone of these settings that expects the host's own name in the certificate.
     #[must_use]
     pub fn by_host(&self) -> Self {
         Self { name: None, ..self.clone() }
     }
 
-    /// A session with a store there.
+    /// Makes a session for a connection to a store on this host.
     pub fn session(&self, host: &str) -> Result<Session, String> {
         let name = match &self.name {
             Some(name) => name.clone(),

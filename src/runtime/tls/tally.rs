@@ -1,4 +1,4 @@
-//! What is counted of TLS, by several threads: when connections come and go, never for a request.
+//! Counters of TLS, written by several threads: changed when connections come and go, never for a request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::control::{Handshake, TlsFigures};
 
-/// One for the process.
+/// The counters of TLS in this process.
 #[derive(Debug, Default)]
 pub(in crate::runtime) struct Tally {
     clients: [AtomicU64; Handshake::ALL.len()],
@@ -16,7 +16,7 @@ pub(in crate::runtime) struct Tally {
     busy_nanos: AtomicU64,
     broken: AtomicU64,
     reloads: [AtomicU64; 2],
-    /// Clients that their shards have yet to take over.
+    /// Clients on the way from the handshakes thread to their shards.
     in_transit: AtomicU64,
 }
 
@@ -25,32 +25,33 @@ fn count(counter: &AtomicU64) {
 }
 
 impl Tally {
-    /// A handshake with a client is over.
+    /// Counts a handshake with a client that is over.
     pub fn note_client(&self, outcome: Handshake) {
         count(&self.clients[outcome as usize]);
     }
 
-    /// So many are under way with clients.
+    /// Sets the number of handshakes with clients that are under way.
     pub fn note_under_way(&self, handshakes: usize) {
         self.under_way.store(handshakes as u64, Ordering::Relaxed);
     }
 
-    /// Time that the thread of handshakes spent on them.
+    /// Adds CPU time that the handshakes thread has used.
     pub fn note_busy(&self, time: Duration) {
         self.busy_nanos.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// A connection sent something that is no TLS, after its handshake.
+    /// Counts a connection that sent bytes that are not TLS after its handshake.
     pub fn note_broken(&self) {
         count(&self.broken);
     }
 
-    /// Certificates were read again: are they in force?
+    /// Counts an attempt to put the certificate files in force, by whether it succeeded.
     pub fn note_reload(&self, taken: bool) {
         count(&self.reloads[usize::from(!taken)]);
     }
 
-    /// A client goes to its shard. False if too many are on their way.
+    /// Counts a client that is on the way to its shard. False, and not counted, if `most` are on their way
+    /// already.
     pub fn begin_transit(&self, most: usize) -> bool {
         let few = self.in_transit.load(Ordering::Relaxed) < most as u64;
         if few {
@@ -59,12 +60,12 @@ impl Tally {
         few
     }
 
-    /// It has arrived.
+    /// Counts a client as arrived at its shard.
     pub fn end_transit(&self) {
         self.in_transit.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// The values of all TLS counters.
     pub fn figures(&self) -> TlsFigures {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         TlsFigures {
@@ -79,11 +80,12 @@ impl Tally {
     }
 }
 
-/// A handshake with a store: once it has begun it ends once, also where it is given up.
+/// The count of a handshake with a store. A handshake that has begun is counted exactly once, also if it is
+/// given up.
 #[derive(Debug)]
 pub(in crate::runtime) struct StoreHandshake {
     tally: Arc<Tally>,
-    /// How it ends if nobody waits for it any more. None before it begins, and after its end.
+    /// The outcome to count if the handshake is given up. None before it begins, and after its end.
     otherwise: Option<Handshake>,
     ended: bool,
 }
@@ -93,21 +95,22 @@ impl StoreHandshake {
         Self { tally: Arc::clone(tally), otherwise: None, ended: false }
     }
 
-    /// Something was said, or waited for: whoever gives it up now does because of that.
+    /// Notes that something was sent or awaited; if the handshake is given up now, `otherwise` is its
+    /// outcome.
     pub fn go_on(&mut self, otherwise: Handshake) {
         if !self.ended {
             self.otherwise = Some(otherwise);
         }
     }
 
-    /// Nobody waits for it any more.
+    /// Counts a handshake that is given up, unless it had not begun.
     pub fn give_up(&mut self, outcome: Handshake) {
         if self.otherwise.is_some() {
             self.end(outcome);
         }
     }
 
-    /// It is over. What comes of the connection later is nothing of it.
+    /// Counts the end of the handshake, once. Later events of the connection do not count for it.
     pub fn end(&mut self, outcome: Handshake) {
         self.otherwise = None;
         if !std::mem::replace(&mut self.ended, true) {
@@ -115,7 +118,8 @@ impl StoreHandshake {
         }
     }
 
-    /// What came was wrong, in the handshake or behind it.
+    /// Counts an error in what the store sent: as the handshake's outcome, or after it as a broken
+    /// connection.
     pub fn note_error(&mut self, error: &rustls::Error) {
         if self.ended {
             self.tally.note_broken();
@@ -133,7 +137,7 @@ impl Drop for StoreHandshake {
     }
 }
 
-/// A connection of a client that is open; counted as long as this lives.
+/// An open connection of a client; counted as open as long as this value lives.
 #[derive(Debug)]
 pub(in crate::runtime) struct OpenConnection(Arc<Tally>);
 
@@ -154,7 +158,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// How a handshake ends with that.
+/// The outcome to count for a handshake that failed with this error.
 pub(super) fn outcome_of(error: &rustls::Error) -> Handshake {
     use rustls::AlertDescription as Alert;
     use rustls::Error;

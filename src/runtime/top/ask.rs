@@ -1,4 +1,4 @@
-//! One GET over HTTP: bounded in time and in bytes.
+//! A GET over HTTP, bounded in time and in bytes.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::runtime::clock::Clock;
 
-/// For connecting, and for the whole reply.
+/// The time limit for connecting to an address, and again for the whole reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// A document is smaller than this.
+/// The most bytes of a reply; documents are smaller.
 const REPLY_BYTES_MAX: usize = 2 * 1024 * 1024;
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// What a page says, or why it says nothing.
+/// Fetches a page from an admin port. Returns its body, or a message that says what went wrong.
 pub(super) fn get(host: &str, path: &str) -> Result<String, String> {
     let reply =
         reply(host, path).map_err(|error| format!("no answer from the admin port {host}: {error}"))?;
@@ -38,7 +38,7 @@ fn reply(host: &str, path: &str) -> io::Result<Vec<u8>> {
             Ok(0) => return Ok(reply),
             Ok(count) => {
                 reply.extend_from_slice(&chunk[..count]);
-                // A store would wait for more requests.
+                // A store that was asked by mistake would wait for more requests instead of closing.
                 if !reply.starts_with(b"HTTP/") && reply.len() >= 5 {
                     return Ok(reply);
                 }
@@ -66,7 +66,7 @@ fn connected(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// The body of a reply that says 200.
+/// The body of an HTTP reply with status 200; an error for any other reply.
 fn body(reply: &str) -> Result<String, String> {
     let not_http = "this is not how an admin port of weir answers";
     let (head, body) = reply.split_once("\r\n\r\n").ok_or(not_http)?;

@@ -1,4 +1,4 @@
-//! `weir top`: asks an admin port how it goes, and shows it in a terminal.
+//! `weir top`: polls an admin port and shows its state in a terminal.
 
 mod ask;
 mod terminal;
@@ -13,10 +13,10 @@ use crate::config::{TopFlags, TopSort};
 use crate::control::top::{Colour, Window, top};
 use terminal::{Key, Terminal};
 
-/// How often it is looked.
+/// The interval between two polls.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Runs until it is told to end; or once.
+/// Runs `weir top` until a key or signal ends it, or prints the state once.
 pub fn run(flags: &TopFlags) -> Result<(), String> {
     if flags.once || flags.json {
         return once(flags);
@@ -41,13 +41,14 @@ pub fn run(flags: &TopFlags) -> Result<(), String> {
                 due = clock.now().monotonic.after(PERIOD);
                 told = look(flags);
             }
-            // The window has another size, perhaps.
+            // The size of the window may have changed, so it is drawn again.
             Some(Key::Letter(_)) | None => {}
         }
     }
 }
 
-/// What is said of a second needs two looks.
+/// Prints the state once. Figures of the last second are differences, so the port is polled twice, a second
+/// apart.
 fn once(flags: &TopFlags) -> Result<(), String> {
     look(flags)?;
     terminal::pause(PERIOD);
@@ -59,7 +60,7 @@ fn once(flags: &TopFlags) -> Result<(), String> {
         lines(&read(&document), flags, window).join("\n") + "\n"
     };
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever reads it has enough.
+        // The reader of a closed pipe has enough.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
         _ => Ok(()),
     }

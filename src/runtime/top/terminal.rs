@@ -1,4 +1,4 @@
-//! A terminal: its size, its keys, and a screen of its own that is given back at the end.
+//! A terminal: its size, its keys, and the alternate screen, which is left at the end.
 
 use std::io::{self, IsTerminal as _, Stdout, Write as _};
 use std::sync::Arc;
@@ -9,23 +9,23 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
-/// The other screen, without a cursor; and back.
+/// The sequences that switch to the alternate screen without a cursor, and back.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
-/// The size where none is told.
+/// The size assumed where the terminal tells none.
 const COLUMNS: usize = 80;
 const ROWS: usize = 24;
 
-/// What was pressed.
+/// A key that was pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// `q`, Ctrl-C, Ctrl-D, or a signal to end.
+    /// An end: `q`, Ctrl-C, Ctrl-D, a signal, or a closed input.
     Quit,
-    /// Anything else.
+    /// Any other key, in lower case.
     Letter(u8),
 }
 
-/// The terminal, for as long as this lives.
+/// The terminal in raw mode, as long as this value lives.
 pub(super) struct Terminal {
     out: Stdout,
     before: Termios,
@@ -33,7 +33,7 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Takes it over, if there is one.
+    /// Takes over the terminal. None if input or output is not a terminal.
     pub fn take() -> Result<Option<Self>, String> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Ok(None);
@@ -43,7 +43,7 @@ impl Terminal {
             for signal in [SIGINT, SIGTERM, SIGHUP] {
                 signal_hook::flag::register(signal, Arc::clone(&told_to_end))?;
             }
-            // Only so that waiting ends when the size changes.
+            // SIGWINCH is handled only so that it interrupts waiting when the size changes.
             signal_hook::flag::register(SIGWINCH, Arc::default())?;
             let before = tcgetattr(io::stdin())?;
             let mut own = before.clone();
@@ -56,7 +56,7 @@ impl Terminal {
         Ok(Some(terminal))
     }
 
-    /// Columns and rows.
+    /// The number of columns and rows of the terminal.
     pub fn size(&self) -> (usize, usize) {
         match tcgetwinsize(&self.out) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
@@ -66,7 +66,8 @@ impl Terminal {
         }
     }
 
-    /// Shows these lines and nothing else. What stood there is overwritten, not wiped first: so it does not flicker.
+    /// Shows these lines and nothing else. Old lines are overwritten rather than erased first, which avoids
+    /// flicker.
     pub fn show(&mut self, lines: &[String]) -> Result<(), String> {
         let mut screen = "\u{1b}[H".to_owned();
         for line in lines {
@@ -76,7 +77,8 @@ impl Terminal {
         self.write(&screen)
     }
 
-    /// What is pressed within this time. Nothing too when the window's size changed.
+    /// Waits for a key, for at most this time. None also if a signal, such as a change of size, interrupted
+    /// the wait.
     pub fn key_within(&mut self, time: Duration) -> Result<Option<Key>, String> {
         let stdin = io::stdin();
         let ready = {
@@ -91,7 +93,7 @@ impl Terminal {
         }
         let mut pressed = [0];
         match rustix::io::read(&stdin, &mut pressed) {
-            // Nobody is there any more.
+            // The terminal is closed.
             Ok(0) => Ok(Some(Key::Quit)),
             Ok(_) if matches!(pressed[0], b'q' | b'Q' | 3 | 4) => Ok(Some(Key::Quit)),
             Ok(_) => Ok(Some(Key::Letter(pressed[0].to_ascii_lowercase()))),
@@ -110,15 +112,15 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing given back.
+        // A terminal that is gone needs nothing restored.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
         let _ = self.write(LEAVE);
     }
 }
 
-/// Lets this time pass.
+/// Sleeps for this time, or until a signal.
 pub(super) fn pause(time: Duration) {
-    // Nothing is waited for, so only the time, or a signal, ends it.
+    // The poll waits for no descriptor, so only the time, or a signal, ends it.
     let _ = poll(&mut [], Some(&timespec(time)));
 }
 

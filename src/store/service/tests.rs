@@ -1,4 +1,5 @@
-//! Turns between connections, and back pressure: one that asks for much costs the others little, and itself nothing.
+//! Tests of turns between connections and of back pressure: a connection that asks for much costs the others
+//! little, and itself nothing.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENG
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
-/// The service, and a world that reads what it is sent when told to.
+/// The service, and clients that read what they are sent when told to.
 struct Bench {
     service: Service,
     now: Now,
@@ -49,7 +50,7 @@ impl Bench {
         }
     }
 
-    /// Everybody reads: what each was sent, and whether there was anything.
+    /// Lets every client read. Appends the bytes to `read`, and returns whether there were any.
     fn read_all(&mut self, read: &mut [Vec<u8>]) -> bool {
         let mut any = false;
         while let Some((owner, segment)) = self.service.poll_transmit() {
@@ -62,14 +63,14 @@ impl Bench {
         any
     }
 
-    /// Until nobody waits for a turn, and everything is read.
+    /// Runs until no connection waits for a turn, and everything is read.
     fn finish(&mut self, read: &mut [Vec<u8>]) {
         while self.read_all(read) || self.service.is_busy() {
             self.turn();
         }
     }
 
-    /// A list of so many short items under `l`.
+    /// Fills the list `l` with this many short items.
     fn fill_list(&mut self, client: ClientId, items: usize) {
         let line = format!("RPUSH l{}\r\n", " x".repeat(1_000));
         for _ in 0..items / 1_000 {
@@ -100,7 +101,7 @@ fn a_flood_of_dear_requests_lets_the_others_have_their_turns() {
         assert_eq!(read[1], b"+PONG\r\n");
         read[1].clear();
     }
-    // One turn at a time: between two of them the driver hears of others.
+    // The driver hears of other connections between two turns, so each is checked alone.
     let before = bench.service.engine().statistics().commands;
     bench.turn();
     assert!(bench.service.engine().statistics().commands - before <= 1);
@@ -141,7 +142,7 @@ fn who_does_not_read_is_not_served_and_not_closed() {
         assert!(held <= ENGINE_OUTPUT_BYTES_HELD + 300_100, "{held} bytes wait");
     }
     assert!(!bench.service.is_busy(), "nothing can be done before it reads");
-    // It goes on sending, and is not read from after a while.
+    // The client goes on sending, and after a while is not read from.
     for _ in 0..100 {
         if !bench.paused.contains(&slow.index) {
             bench.send(slow, &format!("ECHO {}\r\n", "e".repeat(10_000)));
@@ -156,7 +157,7 @@ fn who_does_not_read_is_not_served_and_not_closed() {
     assert_eq!(owner, Owner::Client(slow), "what waited longest leaves first");
     bench.read_all(&mut read);
     assert_eq!(read[1], b"+PONG\r\n");
-    // Now it reads.
+    // Now the client reads.
     bench.service.handle_transmitted(slow, segment);
     let mut bytes = 0;
     while bench.service.is_busy() {
@@ -196,7 +197,7 @@ fn a_connection_that_is_lost_while_it_waits_is_forgotten() {
     assert_eq!((read[0].len(), read[1].as_slice()), (0, &b"+PONG\r\n"[..]));
 }
 
-/// Whatever the turns, the pieces that bytes come in, and when replies are read: the replies are the same.
+/// Compares replies for random pieces of input, turns and reads: the replies are always the same.
 #[test]
 fn turns_change_no_reply_and_no_order() {
     for seed in 0..8 {
@@ -204,7 +205,7 @@ fn turns_change_no_reply_and_no_order() {
         let mut bench = Bench::new();
         let clients: Vec<ClientId> = (0..3).map(|_| bench.open()).collect();
         let mut input: Vec<Vec<u8>> = (0..3).map(|client| requests(&mut random, client)).collect();
-        // Each has keys of its own, so what it is answered depends on nobody else.
+        // Each client has keys of its own, so its replies depend on nobody else.
         let expected: Vec<Vec<u8>> = input.iter().map(|bytes| alone(bytes)).collect();
         let mut read = vec![Vec::new(); 3];
         while input.iter().any(|bytes| !bytes.is_empty()) {
@@ -245,7 +246,7 @@ fn requests(random: &mut Random, client: usize) -> Vec<u8> {
     lines
 }
 
-/// What one connection alone is answered, request by request.
+/// The replies to a connection that is alone, request by request.
 fn alone(bytes: &[u8]) -> Vec<u8> {
     let mut bench = Bench::new();
     let client = bench.open();

@@ -1,4 +1,5 @@
-//! Whose requests are carried out next. Connections take turns, so that none waits long for another's requests.
+//! The order in which requests are carried out: connections take turns, so that none waits long for another's
+//! requests.
 //!
 //! ```text
 //!     bytes ──> idle ──────────────────────────> carried out until the allowance of this turn is spent
@@ -7,8 +8,9 @@
 //!                 └────────────── ready, in a row, served at the end of a turn <── blocked until they are read
 //! ```
 //!
-//! Each turn adds to what a connection may take; what one request took beyond it is owed, and a connection that owes
-//! is passed over while another is ready (deficit round robin). Between two turns the driver receives and sends.
+//! Each turn adds to the effort that a connection may spend. A request that spends more makes the connection
+//! owe, and it is passed over until that is made up (deficit round robin). Between two turns the driver
+//! receives and sends.
 
 use super::{Service, find};
 use crate::protocol::encode;
@@ -17,29 +19,29 @@ use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENG
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
-/// How a connection's requests stand.
+/// The state of a connection's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// All that came were carried out.
+    /// All requests received so far were carried out.
     #[default]
     Idle,
-    /// The next ones wait for their turn, in the row.
+    /// Further requests wait for their turn, in the queue.
     Ready,
-    /// The next ones wait until replies are read.
+    /// Further requests wait until replies are read.
     Blocked,
 }
 
-/// What a connection may take of the thread.
+/// The effort that a connection may spend.
 #[derive(Debug, Default)]
 pub(super) struct Allowance {
-    /// Negative: owed for a request that took more than there was.
+    /// The units left; negative if a request took more than there were.
     units: i64,
-    /// The turn that it was last added to in.
+    /// The number of the turn in which units were last added.
     turn: u64,
 }
 
 impl Allowance {
-    /// What one turn adds, once, and never more than that at hand.
+    /// Adds one turn's units, once per turn. At most one turn's worth is kept.
     fn renew(&mut self, turn: u64) {
         if self.turn != turn {
             self.turn = turn;
@@ -60,14 +62,15 @@ impl Allowance {
         self.units <= 0
     }
 
-    /// Turns until something is there.
+    /// The number of turns after which there are units again.
     fn turns_owed(&self) -> i64 {
         self.units.saturating_neg().max(0) / ENGINE_EFFORT_PER_TURN as i64 + 1
     }
 }
 
 impl Service {
-    /// Bytes from a client: carried out at once, if it is its turn.
+    /// Takes bytes from a client. Carries out their requests at once if the connection may, else keeps them
+    /// for its turn.
     pub(super) fn take_requests(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         let Some(connection) = find(&mut self.connections, id) else { return };
         if connection.ending {
@@ -86,7 +89,8 @@ impl Service {
         self.control_flow(id);
     }
 
-    /// Replies of a connection were read: its requests may go on.
+    /// Lets the requests of a connection go on whose replies were read, if fewer bytes wait now than the
+    /// limit.
     pub(super) fn unblock(&mut self, id: ClientId) {
         let Some(connection) = find(&mut self.connections, id) else { return };
         if connection.standing == Standing::Blocked && connection.output.len() < ENGINE_OUTPUT_BYTES_HELD {
@@ -95,7 +99,8 @@ impl Service {
         }
     }
 
-    /// Serves connections in the row, one turn's worth of work in all, so that the driver is soon heard again.
+    /// Serves connections in the queue, with one turn's worth of effort in all, so that the driver soon gets
+    /// its turn.
     pub(super) fn serve_ready(&mut self, now: Now) {
         let mut spent = 0;
         let mut served = false;
@@ -119,7 +124,8 @@ impl Service {
         self.turn += 1;
     }
 
-    /// All in the row owe something: they are given as many turns at once as the first of them needs.
+    /// Gives all connections in the queue, each of which owes effort, as many turns at once as the first of
+    /// them needs.
     fn forgive(&mut self) {
         let Self { ready, connections, .. } = self;
         let owed = |id: &ClientId| {
@@ -134,7 +140,8 @@ impl Service {
         }
     }
 
-    /// Carries out requests until there are no more, the allowance is spent, or replies wait. What that took.
+    /// Carries out requests until there are no more, the allowance is spent, or too many reply bytes wait.
+    /// Returns the effort that it took.
     fn carry_out(&mut self, id: ClientId, chunk: &[u8], now: Now) -> u64 {
         let Self { engine, connections, limits, pool, .. } = self;
         let Some(connection) = find(connections, id) else { return 0 };
@@ -180,7 +187,7 @@ impl Service {
         spent
     }
 
-    /// Reads less, or more again, from a connection, by what it has waiting.
+    /// Pauses or resumes reading from a connection, by the bytes of requests that it has waiting.
     fn control_flow(&mut self, id: ClientId) {
         let Some(connection) = find(&mut self.connections, id) else { return };
         let waits = connection.standing != Standing::Idle;

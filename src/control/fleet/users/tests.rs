@@ -1,4 +1,5 @@
-//! Some hosts in virtual time with pools as they are, around one store that is a map. Users ask now here, now there.
+//! Tests of a few hosts in virtual time with real pools, around a store that is a map. Users move their
+//! demand between hosts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +20,7 @@ const RATE: u64 = 100;
 const BURST_SECONDS: f64 = 1.0;
 const USER: Capacity = Capacity { ru_per_second: RATE, burst: RATE * UNIT };
 
-/// Counters that live for a minute, which no test is long enough for.
+/// A stand-in for the fleet's store. Its counters never expire: no test lasts a minute.
 #[derive(Default)]
 struct Store {
     counters: BTreeMap<String, i64>,
@@ -56,10 +57,10 @@ impl Store {
     }
 }
 
-/// What one host has to do with one user.
+/// A user's traffic at one host.
 #[derive(Clone, Copy, Default)]
 struct Part {
-    /// Requests per second, one unit each.
+    /// Requests offered per second, of one unit each.
     offered: f64,
     due: f64,
     holding: i64,
@@ -99,12 +100,12 @@ impl World {
         let hosts = (0..hosts).map(host).collect();
         let mut world =
             Self { now: Duration::ZERO, store: Store::default(), hosts, admitted: BTreeMap::new() };
-        // They hear of each other.
+        // Three periods let the hosts hear of each other.
         world.pass(3);
         world
     }
 
-    /// From now on this is what a user asks of each host in a second.
+    /// Sets the requests per second that a user sends to each host from now on.
     fn offer(&mut self, user: u64, offered: &[f64]) {
         for (host, offered) in self.hosts.iter_mut().zip(offered) {
             host.users.entry(user).or_default().offered = *offered;
@@ -155,7 +156,7 @@ impl World {
         }
     }
 
-    /// What a user was admitted in so many seconds from now on.
+    /// Runs for some seconds, and returns what a user was admitted in them.
     fn admits(&mut self, user: u64, seconds: u64) -> f64 {
         let before = self.admitted.get(&user).copied().unwrap_or(0);
         self.pass(seconds);
@@ -181,7 +182,7 @@ const fn demand(user: u64, wanted: u64, spent: i64, needed: u64) -> Demand {
 #[test]
 fn a_user_has_one_quota_wherever_in_the_fleet_it_asks() {
     let mut world = World::new(3, 10);
-    // Never counted: what it asks for is below what any host may give out.
+    // This user is never counted: it asks for less than every host may give out.
     world.offer(7, &[3.0, 3.0, 0.0]);
     let usual = RATE as f64 * 10.0;
     for offered in [[300.0, 0.0, 0.0], [0.0, 300.0, 0.0], [200.0, 200.0, 200.0], [90.0, 0.0, 30.0]] {
@@ -195,13 +196,13 @@ fn a_user_has_one_quota_wherever_in_the_fleet_it_asks() {
     let figures = world.hosts.iter().map(|host| host.fleet.users().expect("they are shared"));
     assert!(figures.clone().all(|users| users.left_out == 0 && users.counted <= 1));
     assert_eq!(world.store.counters.keys().collect::<Vec<_>>(), ["{weir:ns}:d:user:0000000000000005"]);
-    // Who asks for nothing any more is forgotten.
+    // A user who asks for nothing any more is forgotten.
     world.offer(5, &[0.0; 3]);
     world.pass(13);
     assert!(world.hosts.iter().all(|host| host.fleet.users().expect("they are shared").counted == 0));
 }
 
-/// What one user was admitted so far, and how often a host was new to it, each half second.
+/// Samples of each half second: what a user was admitted so far, and how often a host was new to it.
 #[derive(Default)]
 struct Past {
     admitted: Vec<f64>,
@@ -209,10 +210,12 @@ struct Past {
 }
 
 impl Past {
-    /// The most in any stretch of time, in seconds of the quota, beyond what comes in meanwhile. As long as others have not heard of
-    /// it, a host that is new to a user gives out an even part, and what had gathered of that: that is not counted here.
+    /// The most that was admitted in any stretch of time beyond what the quota brought in, in seconds of the
+    /// quota. Excluded is the even part, with its burst, that a host gives a user who is new to it until
+    /// others have heard.
     fn worst(&self, hosts: u64) -> f64 {
-        // It is noticed after a period, or two if it began late in one, heard of in the next, and felt for one more.
+        // A new host is noticed after one period, or two if the user began late in one, heard of in the next,
+        // and takes effect in one more.
         const FELT: usize = 8;
         let mut worst: f64 = 0.0;
         for start in 0..self.admitted.len() {
@@ -228,9 +231,9 @@ impl Past {
     }
 }
 
-/// Periods in which others have not heard that a user is at a host now.
+/// The number of periods until others have heard that a user is at a host now.
 const UNHEARD: f64 = 3.0;
-/// What comes of shares that are a period old, as for tenants.
+/// The excess that comes from shares being a period old, as for tenants.
 const RISING: f64 = 0.2;
 
 #[test]
@@ -324,17 +327,17 @@ fn of_many_users_some_are_counted_and_the_heaviest_first() {
         let report = Report { shard: ShardId(0), version: 0, demands, usage: Vec::new() };
         host.pools.handle_report(&report, now, &mut Vec::new());
         let exchange = host.fleet.begin(now.after(STEP), &mut host.pools);
-        // The list of hosts, and two commands for each who is counted.
+        // An exchange has the list of hosts, and two commands for each counted user.
         assert!(exchange.replies <= 3 + 2 * MOST, "{}", exchange.replies);
         let answer = world.store.carry_out(&exchange);
         host.fleet.handle_answer(exchange.number, Ok(&answer), now.after(STEP), &mut host.pools);
         host.fleet.users().expect("they are shared")
     };
-    // A hundred thousand of whom none asks for much.
+    // A hundred thousand users, none of whom asks for much.
     let light: Vec<(u64, u64)> = (1..=100_000).map(|user| (user, 4)).collect();
     let figures = tell(host, &light, now);
     assert_eq!((figures.counted, figures.left_out), (0, 0));
-    // As many as anybody looks at, and more, who do.
+    // More heavy users than are looked at.
     let heavy: Vec<(u64, u64)> =
         (0..2 * FLEET_CANDIDATES_MAX as u64).map(|user| (1_000_000 + user, 30)).collect();
     now = now.after(Duration::from_secs(1));
@@ -342,11 +345,11 @@ fn of_many_users_some_are_counted_and_the_heaviest_first() {
     let figures = tell(host, &[&heavy[..1_000], &most[..], &heavy[1_000..]].concat(), now);
     assert_eq!((figures.counted, figures.left_out), (MOST, (FLEET_CANDIDATES_MAX - MOST) as u64));
     let counted = |world: &Store| world.counters.keys().filter(|key| key.contains(":00000000001e84")).count();
-    // They stay, whoever else comes.
+    // Counted users stay, whoever else comes.
     now = now.after(Duration::from_secs(1));
     let figures = tell(host, &[&heavy[..], &most[..]].concat(), now);
     assert_eq!(figures.counted, MOST);
-    // Some of them become light: others have their places.
+    // Some of them become light, and others get their places.
     now = now.after(Duration::from_secs(1));
     tell(host, &[&heavy[..100], &most[10..]].concat(), now);
     now = now.after(Duration::from_secs(1));
