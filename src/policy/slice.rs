@@ -295,7 +295,7 @@ impl Slice {
 
     /// Returns the part of a bucket that this core can count on: its allowance, and its share of the pool's
     /// level by now. The second value is the amount from which on the risk of requests under way is ignored:
-    /// nearly all of this core's share. There is one only where the burst is less than [`SHORT_BURST`] of
+    /// nearly all of this core's share. There is one only where the burst is less than `SHORT_BURST` of
     /// quota, since a tenant with rare large replies would otherwise be served only a part of its quota.
     pub fn in_sight(&self, capacity: Capacity, now: Timestamp, rules: Rules) -> (i64, Option<i64>) {
         let share = if self.heard { u32::from(self.share) } else { rules.even_share };

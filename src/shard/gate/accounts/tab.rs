@@ -63,7 +63,7 @@ impl Tab {
     }
 
     /// True if the payer can surely pay for one more request of a class beside all that are under way. What is false here may
-    /// still be true for [`Accounts::outlook`], which looks at each bucket.
+    /// still be true for `Accounts::outlook`, which looks at each bucket.
     #[inline]
     pub fn could_pay(&self, cost: Price, class: Class) -> bool {
         (self.expected.is_even() && self.expected.is_known(class as usize)) || self.could_pay_all(cost, class)
