@@ -1,4 +1,4 @@
-//! Answers, in the order of requests, batched into one send per turn.
+//! Replies to clients, in the order of requests, batched into one send per client and turn.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,36 +20,39 @@ use crate::values::limits::{ANSWER_BYTES_PER_REQUEST, COPY_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{ClientId, Owner, Timestamp};
 
-/// Replies to a part of what a client has pipelined wait for the rest while there is other work, so that they leave in
-/// one send; not beyond this size and not for longer than this.
+/// The most bytes of replies (32 KiB) that are held back until the rest of a client's pipeline is answered,
+/// so that all leave in one send.
 const PARTIAL_BYTES_MAX: usize = 32 * 1024;
+/// The longest time (200 us) that replies to a part of a pipeline are held back while the shard has other
+/// work.
 const PARTIAL_WAIT_MAX: Duration = Duration::from_micros(200);
 
-/// Who has something to send.
+/// The clients that have replies to send.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// Those whose output goes out at the end of the turn.
+    /// Clients whose replies are sent at the end of the turn.
     to_send: VecDeque<ClientId>,
-    /// Those whose replies wait for the rest of their pipeline.
+    /// Clients whose replies are held back until the rest of their pipeline is answered.
     partial: Vec<ClientId>,
-    /// Since when the first of them waits.
+    /// The time since which replies have been held back.
     partial_since: Option<Timestamp>,
-    /// Segments that sockets are busy with.
+    /// The number of segments that are being written to sockets.
     in_flight: usize,
 }
 
 impl Outbox {
-    /// Segments that sockets are busy with.
+    /// Returns the number of segments that are being written to sockets.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// A socket is done with one, or its client has left.
+    /// Counts a segment as done: its socket has written it, or its client has left.
     pub fn handle_done(&mut self) {
         self.in_flight -= 1;
     }
 
-    /// A client's output goes out, unless its socket is still busy.
+    /// Puts a client on the list of those whose replies are sent at the end of the turn, unless its socket is
+    /// still busy.
     fn list(&mut self, client: &mut Client, id: ClientId) {
         if !client.listed_to_send && client.sending_since.is_none() {
             client.listed_to_send = true;
@@ -58,7 +61,7 @@ impl Outbox {
     }
 }
 
-/// What replies come to as responses of HTTP, if that is something.
+/// Turns the RESP replies in the output into HTTP responses. None if no response bytes come of them yet.
 fn http_segment(http: &mut Conversation, output: &mut Output) -> Option<Segment> {
     let mut spare = Vec::new();
     while let Some(segment) = output.take() {
@@ -76,14 +79,15 @@ fn marked(mut reply: Vec<u8>) -> Vec<u8> {
     reply
 }
 
-/// True for the error of a request in parts that weir refused a part of. Nothing that runs code of a client's is taken apart, so only a
-/// store itself could have said the same.
+/// True for a refusal by weir within the joined reply of a request in parts. Its wording is proof enough:
+/// scripts, which could write such words themselves, are never sent in parts.
 fn is_worded_as_own(reply: &[u8]) -> bool {
     [&b"-THROTTLED "[..], b"-OVERLOADED ", b"-UNAVAILABLE "].into_iter().any(|word| reply.starts_with(word))
 }
 
 impl Front {
-    /// Answers a request that never left.
+    /// Answers a request with a reply that weir writes itself. While a transaction is carried out, the reply
+    /// is captured for it instead.
     pub fn answer_now(&mut self, env: &mut Env, id: ClientId, write: impl FnOnce(&mut Vec<u8>, Protocol)) {
         let Some(client) = self.clients.get(id) else { return };
         if let Some(captured) = &mut self.captured {
@@ -99,24 +103,25 @@ impl Front {
                 mark_own(&mut out[start..]);
             }
         });
-        // Whoever has long answers written has fewer of them in a turn.
+        // Long answers of weir's own use up more of the client's turn.
         let written = client.order.waiting_bytes() - waiting;
         client.turn_left = client.turn_left.saturating_sub((written / ANSWER_BYTES_PER_REQUEST) as u32);
         env.counters.add(Counter::AnswerBytes, written as u64);
         self.after_answer(env, id);
     }
 
-    /// From now on answers are not given, but kept for the reply to a transaction.
+    /// Starts to capture weir's own replies, for the reply to a transaction, instead of sending them.
     pub fn begin_capture(&mut self, env: &mut Env) {
         self.captured = Some(env.pool.take());
     }
 
-    /// What was kept.
+    /// Ends the capture. Returns the captured replies.
     pub fn end_capture(&mut self) -> Vec<u8> {
         self.captured.take().unwrap_or_default()
     }
 
-    /// A reply has come to the shard that its client is on. `settle` is told what was taken for the request, and what it came to.
+    /// Delivers a reply, or one part of it, to the client on this shard. Calls `settle` with the request's
+    /// charge and its actual cost once all parts are there, even if the client has left.
     pub fn deliver(
         &mut self,
         env: &mut Env,
@@ -126,7 +131,7 @@ impl Front {
         mut settle: impl FnMut(&Charge, &Settlement),
     ) {
         let id = to.client_id();
-        // The client may have left; the reply is then nobody's, but it cost what it cost.
+        // The request of a client that has left is still charged for.
         let Some(client) = self.clients.get(id) else {
             if let Some(owing) = self.departed.part_arrived(to, outcome) {
                 settle(&owing.charge, &owing.settlement);
@@ -138,7 +143,7 @@ impl Front {
                 settle(charge, settlement);
             }
         };
-        // Refused, or lost on the way: these words are weir's.
+        // A reply to a request that was refused or lost is written by weir itself.
         let is_own = matches!(outcome, Outcome::Refused | Outcome::Lost) && client.speaks_http;
         match client.order.waiting(to.sequence) {
             None => debug_assert!(false, "a reply that nobody waits for: {to:?}"),
@@ -216,7 +221,8 @@ impl Front {
         self.after_answer(env, id);
     }
 
-    /// Something may have become possible: a send, the next request, the end.
+    /// Continues after a reply: schedules a send, lets a waiting client go on, or closes a client that has
+    /// too many bytes of replies waiting.
     fn after_answer(&mut self, env: &mut Env, id: ClientId) {
         let client = self.clients.at(id);
         if client.order.waiting_bytes() > env.settings.output_bytes_max {
@@ -236,7 +242,7 @@ impl Front {
         }
     }
 
-    /// Nothing more is coming right now: replies that waited for the rest of their pipeline go out alone.
+    /// Sends the replies that were held back for the rest of their pipelines, as no more events are pending.
     pub fn handle_quiet(&mut self) {
         self.outbox.partial_since = None;
         while let Some(id) = self.outbox.partial.pop() {
@@ -248,7 +254,8 @@ impl Front {
         }
     }
 
-    /// The same once the first of them has waited long enough, however much is coming.
+    /// Sends the replies that were held back once the first has waited for `PARTIAL_WAIT_MAX`, even if more
+    /// events are pending.
     pub fn release_overdue_partials(&mut self, now: Now) {
         let outbox = &mut self.outbox;
         if outbox.partial.is_empty() {
@@ -259,7 +266,7 @@ impl Front {
         }
     }
 
-    /// Bytes that should go out, if any.
+    /// Takes the next segment to write to a client's socket, if any.
     pub fn poll_transmit(&mut self, turn_started: Timestamp) -> Option<(Owner, Segment)> {
         while let Some(id) = self.outbox.to_send.pop_front() {
             let Some(client) = self.clients.get(id) else { continue };
@@ -277,14 +284,14 @@ impl Front {
                 return Some((Owner::Client(id), segment));
             }
             if client.speaks_http {
-                // What was taken may have been all that its next request waited for.
+                // The client's next request may have waited only for the output that was just taken.
                 self.list_to_resume(id);
             }
         }
         None
     }
 
-    /// A client takes what is sent to it, and there is more of it.
+    /// Notes that a socket has accepted a part of a client's segment, so the send timeout starts anew.
     pub fn handle_sending(&mut self, id: ClientId, now: Now) {
         if let Some(client) = self.clients.get(id)
             && client.sending_since.is_some()
@@ -293,7 +300,8 @@ impl Front {
         }
     }
 
-    /// A socket is done with a segment.
+    /// Handles the end of writing a segment: more replies can be sent, and a connection that is ending may be
+    /// closed.
     pub fn handle_transmitted(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let Some(client) = self.clients.get(id) else { return };
         debug_assert!(client.sending_since.is_some(), "a segment comes back once");

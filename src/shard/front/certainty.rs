@@ -1,4 +1,5 @@
-//! Requests that go on when the map of the cluster is known to be right: all primaries were asked after the request had come.
+//! Requests that wait until the map of the cluster is confirmed: all primaries were asked for it after the
+//! request arrived.
 
 use std::time::Duration;
 
@@ -9,45 +10,50 @@ use crate::shard::env::Env;
 use crate::shard::front::held::HeldRequest;
 use crate::values::{ClientId, Timestamp};
 
-/// Nobody waits for longer.
+/// The longest time (2 s) that a request waits for the map of the cluster to be confirmed.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// It is asked for so often while somebody waits.
+/// The interval (100 ms) at which the map is asked for again while a request waits for it.
 const ASKED_EVERY: Duration = Duration::from_millis(100);
 
-/// What is kept of a request for primaries as such, and not for a slot, until it is answered. A client has one at a time.
+/// A request in flight that is sent to the primaries of a cluster rather than to a slot (such as `DBSIZE` or
+/// `SCAN`). A client has at most one at a time.
 #[derive(Debug)]
 pub struct Addressed {
-    /// Where its walk is.
+    /// The position of a `SCAN` over the nodes of the cluster; None for other commands.
     pub walk: Option<WalkPosition>,
-    /// The request, if it may be tried once more.
+    /// A copy of the request, if it may be tried a second time.
     pub again: Option<Box<HeldRequest>>,
-    /// Parts for which somebody was asked who is no primary.
+    /// The parts that were sent to a node which turned out to be no primary.
     pub refused: Vec<u16>,
-    /// Who was asked, part by part, where nobody is to be told a second time.
+    /// The node asked for each part, for commands that need not be carried out twice on a node (those whose
+    /// reply only says OK); else empty.
     pub told: Vec<NodeKey>,
 }
 
 impl Addressed {
-    /// Parts that others will be asked for, while the rest of the reply stays as it is.
+    /// Returns the parts to leave out of the first reply because other nodes will be asked for them. Empty if
+    /// the whole request is repeated, or none of it.
     pub fn left_out(&self) -> &[u16] {
         let keeps_some = self.again.is_some() && self.refused.len() < self.told.len();
         if keeps_some { &self.refused } else { &[] }
     }
 }
 
-/// What a request that is tried once more has come to before.
+/// The result of the first try of a request that is tried a second time.
 #[derive(Debug, Default)]
 pub struct FirstTry {
-    /// The number that it has the second time.
+    /// The sequence number of the second try.
     sequence: u32,
-    /// Who has done it: they are not told again. And what they said, as one reply.
+    /// The nodes that carried the request out in the first try, and their joined reply. They are not asked
+    /// again.
     pub done: Option<(Vec<NodeKey>, Vec<u8>)>,
 }
 
-/// Who waits.
+/// The clients whose next request waits until the map of the cluster is confirmed.
 #[derive(Debug, Default)]
 pub struct Certainty {
-    /// Since when, once the turn is over in which they began.
+    /// The waiting clients, each with the time since which it waits, which is set at the end of the turn in
+    /// which the wait began.
     waiting: Vec<(ClientId, Option<Timestamp>)>,
     asked: Option<Timestamp>,
 }
@@ -58,7 +64,8 @@ impl Certainty {
         self.asked = None;
     }
 
-    /// Those who need not wait any more, or have waited for too long.
+    /// Takes the clients that may go on: the map was confirmed after they began to wait, or they have waited
+    /// for [`PATIENCE`].
     pub fn take_ready(&mut self, env: &Env, now: Timestamp) -> Vec<ClientId> {
         let is_ready = |(_, since): &mut (ClientId, Option<Timestamp>)| {
             let since = *since.get_or_insert(now);
@@ -67,7 +74,8 @@ impl Certainty {
         self.waiting.extract_if(.., is_ready).map(|(id, _)| id).collect()
     }
 
-    /// Should primaries be asked?
+    /// True if the primaries should be asked for the map now. Counts as asked then, for the next
+    /// `ASKED_EVERY`.
     pub fn take_question(&mut self, now: Timestamp) -> bool {
         let is_due = self.asked.is_none_or(|asked| now.since(asked) >= ASKED_EVERY);
         let asks = is_due && !self.waiting.is_empty();
@@ -77,7 +85,7 @@ impl Certainty {
         asks
     }
 
-    /// When to look again.
+    /// Returns the time at which [`Self::take_ready`] or [`Self::take_question`] should be called next.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let first = self.waiting.iter().filter_map(|(_, since)| *since).min();
         let asks_again =
@@ -87,23 +95,25 @@ impl Certainty {
 }
 
 impl Front {
-    /// Puts a request off until the map is known to be right; later ones wait behind it.
+    /// Holds a client's request until the map of the cluster is confirmed. Later requests of the client wait
+    /// behind it.
     pub fn hold_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         self.hold_for_grant(id, arguments);
         self.certainty.wait(id);
     }
 
-    /// Who waits for the map of the cluster.
+    /// Returns the clients that wait for the map of the cluster.
     pub fn certainty(&mut self) -> &mut Certainty {
         &mut self.certainty
     }
 
-    /// When to look again at those who wait for the map of the cluster.
+    /// Returns the time at which the clients that wait for the map of the cluster should be looked at next.
     pub fn certainty_deadline(&self) -> Option<Timestamp> {
         self.certainty.poll_deadline()
     }
 
-    /// A request goes to primaries as such.
+    /// Notes that the client's request is sent to primaries rather than to a slot, and keeps a copy for a
+    /// second try unless this is the second.
     pub fn note_addressed(&mut self, id: ClientId, walk: Option<WalkPosition>, arguments: &Arguments<'_>) {
         let client = self.clients.at(id);
         let again = client.first_try.is_none().then(|| Box::new(client.held(arguments)));
@@ -111,8 +121,8 @@ impl Front {
         client.addressed = Some(Box::new(Addressed { walk, again, refused, told }));
     }
 
-    /// The same request, before it is sent, if nobody is to be told of it twice: who is asked, but for those that have done it. What
-    /// they said, if there are any.
+    /// Prepares a request that no node needs to carry out twice: removes from `asked` the nodes that did so
+    /// in the first try, and notes the others. Returns the joined reply of the first try, if any.
     pub fn note_told(&mut self, id: ClientId, asked: &mut Vec<NodeKey>) -> Option<Vec<u8>> {
         let client = self.clients.at(id);
         let (_, sequence) = client.order.sequences();
@@ -125,7 +135,8 @@ impl Front {
         said
     }
 
-    /// Such a request is answered, with this. False if it is tried again instead, because somebody was no primary.
+    /// Ends a request to primaries with `reply`. Returns false if the request is tried a second time instead,
+    /// because a node that was asked is no primary.
     pub(super) fn end_addressed(
         &mut self,
         env: &mut Env,

@@ -1,4 +1,5 @@
-//! What clients may ask about clients: `CLIENT LIST`, `KILL`, `PAUSE`, read, and answered from what all shards told.
+//! The arguments of `CLIENT LIST`, `CLIENT KILL` and `CLIENT PAUSE`, and the one reply that is made from the
+//! answers of all shards.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use crate::protocol::{Arguments, Protocol, encode};
 use crate::values::limits::{CLIENT_IDS_MAX, CLIENT_LIST_BYTES_MAX, CLIENT_PAUSE_MS_MAX};
 use crate::values::time::Now;
 
-/// Which clients are meant. What is none does not matter.
+/// The conditions that select clients for `CLIENT LIST` and `CLIENT KILL`. A field that is None selects all
+/// clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientFilter {
     pub tenant: Option<String>,
@@ -17,53 +19,56 @@ pub struct ClientFilter {
     pub(super) local_address: Option<String>,
     pub(super) user: Option<String>,
     pub(super) older_than: Option<Duration>,
-    /// Not this one.
+    /// The number of a client that is left out (`SKIPME yes`).
     pub(super) except: Option<u64>,
-    /// Who asks, and is to have the reply before it is closed.
+    /// The number of the client that sent the command. If it is to be closed itself, it gets its reply first.
     pub(super) asker: u64,
-    /// Of a kind that there is none of, such as replicas.
+    /// True if a type of client was asked for that weir has none of, such as replicas: then no client
+    /// matches.
     pub(super) nobody: bool,
 }
 
-/// Who asks, and whose clients that one may see: none means everybody's.
+/// The client that sends a `CLIENT` command, and the clients that it may see and affect.
 #[derive(Clone, Debug)]
 pub struct Reach {
-    /// The tenant whose clients they are.
+    /// The tenant whose clients may be seen and affected; None for the clients of all tenants, which
+    /// administrators may see.
     pub tenant: Option<String>,
-    /// What `CLIENT ID` says to who asks.
+    /// The number of the client that sends the command, as `CLIENT ID` reports it.
     pub number: u64,
 }
 
-/// What a client wants of others.
+/// A `CLIENT` command that concerns other clients, and so goes to all shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientsAsked {
-    /// Say what they are.
+    /// `CLIENT LIST`: describes the clients that match.
     List(ClientFilter),
-    /// Close them, and say how many that were.
+    /// `CLIENT KILL [option value] ...`: closes the clients that match. The reply is their number.
     Kill(ClientFilter),
-    /// The same in the words of old: `OK`, or that there is none.
+    /// `CLIENT KILL address`, the old form: closes the client with that address. The reply is `OK`, or an
+    /// error if there is none.
     KillOne(ClientFilter),
-    /// Let them wait, all their requests or those that write.
+    /// `CLIENT PAUSE`: holds back all requests of clients, or only writes, for a time.
     Pause(Pause),
-    /// Let them go on.
+    /// `CLIENT UNPAUSE`: ends the pause of a tenant, or with None all pauses.
     Unpause(Option<String>),
 }
 
-/// What one shard has to say.
+/// The answer of one shard to a [`ClientsAsked`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientsTold {
-    /// Numbers of clients, and a line for each.
+    /// A line for each client that matches, with the client's number.
     Lines(Vec<(u64, String)>),
-    /// More than fits into a reply.
+    /// The list of this shard is longer than its part of `CLIENT_LIST_BYTES_MAX`.
     TooMany,
-    /// So many were closed.
+    /// The number of clients that were closed.
     Closed(u64),
-    /// It is so now.
+    /// The pause has begun or has ended.
     Done,
 }
 
 impl ClientsAsked {
-    /// `CLIENT LIST [TYPE type] [ID id ...]`
+    /// Parses `CLIENT LIST [TYPE type] [ID id ...]`. The error is the reply to the client.
     pub fn list(asker: Reach, arguments: &Arguments<'_>) -> Result<Self, String> {
         let mut filter = ClientFilter::of(asker);
         let mut at = 2;
@@ -86,7 +91,8 @@ impl ClientsAsked {
         Ok(Self::List(filter))
     }
 
-    /// `CLIENT KILL address` and `CLIENT KILL [option value] ...`
+    /// Parses `CLIENT KILL address` and `CLIENT KILL [option value] ...`. The error is the reply to the
+    /// client.
     pub fn kill(asker: Reach, arguments: &Arguments<'_>) -> Result<Self, String> {
         let mut filter = ClientFilter::of(asker);
         if arguments.len() == 3 {
@@ -112,7 +118,8 @@ impl ClientsAsked {
         Ok(Self::Kill(filter))
     }
 
-    /// `CLIENT PAUSE milliseconds [ALL|WRITE]`
+    /// Parses `CLIENT PAUSE milliseconds [ALL|WRITE]`, with at most `CLIENT_PAUSE_MS_MAX` milliseconds. The
+    /// error is the reply to the client.
     pub fn pause(asker: Reach, arguments: &Arguments<'_>, now: Now) -> Result<Self, String> {
         let millis = std::str::from_utf8(arguments.at(2)).ok().and_then(|text| text.parse::<i64>().ok());
         let millis = millis.ok_or("ERR timeout is not an integer or out of range")?;
@@ -133,7 +140,7 @@ impl ClientsAsked {
         Ok(Self::Pause(Pause { tenant: asker.tenant, until, extent, asker: asker.number }))
     }
 
-    /// The reply to it, from what all shards told.
+    /// Writes the reply to the client from the answers of all shards.
     pub fn reply(&self, protocol: Protocol, told: Vec<ClientsTold>) -> Vec<u8> {
         let mut out = Vec::new();
         let closed: u64 =

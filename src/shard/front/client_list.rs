@@ -1,8 +1,9 @@
-//! `CLIENT LIST`, `KILL`, `PAUSE`: about weir's own connections, on all shards. An administrator means everybody's, others their
-//! tenant's.
+//! `CLIENT LIST`, `CLIENT KILL` and `CLIENT PAUSE`, carried out on the clients of one shard. They concern
+//! weir's own client connections on all shards: an administrator's command those of all tenants, any other
+//! client's those of its tenant.
 //!
 //! ```text
-//!   request ── what is asked ──> control executor ── to all shards ──> told by each ── one reply ──> the client
+//!   request ── what is asked ──> control executor ── to all shards ──> told by each ── one reply ──> client
 //! ```
 
 use std::fmt::Write as _;
@@ -19,7 +20,7 @@ use crate::values::limits::CLIENT_LIST_BYTES_MAX;
 use crate::values::time::Now;
 
 impl Front {
-    /// What a client of any shard wants of those of this one.
+    /// Carries out a `CLIENT` command, sent by a client of any shard, on the clients of this shard.
     pub fn handle_clients_asked(&mut self, env: &mut Env, asked: &ClientsAsked, now: Now) -> ClientsTold {
         match asked {
             ClientsAsked::List(filter) => self.list_clients(env, filter, now),
@@ -85,7 +86,8 @@ impl ClientFilter {
 }
 
 impl Client {
-    /// One client as a line of words, as Redis shows them, and how much its requests matter.
+    /// Describes the client in one line of `name=value` words, as `CLIENT LIST` of Redis does, with the tier
+    /// added.
     pub fn line(&self, quotas: &Quotas, now: Now) -> String {
         let name = |bytes| String::from_utf8_lossy(bytes).into_owned();
         let mut line = String::with_capacity(384);

@@ -1,11 +1,12 @@
-//! The table of clients.
+//! The table of a shard's clients.
 
 use super::client::Client;
 use super::identity::Identity;
 use crate::protocol::BufferPool;
 use crate::values::{ClientId, Timestamp};
 
-/// All clients of a shard. A place is used again, under a new generation.
+/// The table of a shard's clients. A free place is used again with a new generation number, so that ids of
+/// former clients do not match.
 #[derive(Debug, Default)]
 pub struct Clients {
     places: Vec<Place>,
@@ -19,10 +20,12 @@ struct Place {
 }
 
 impl Clients {
+    /// Returns the number of connected clients.
     pub fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
+    /// Adds a client to the table. Returns its id.
     pub fn open(&mut self, number: u64, identity: Identity, now: Timestamp) -> ClientId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place { generation: 0, client: None });
@@ -34,6 +37,7 @@ impl Clients {
         ClientId { index, generation: place.generation }
     }
 
+    /// Removes a client from the table and gives its buffers back. None if it has left already.
     pub fn close(&mut self, id: ClientId, pool: &mut BufferPool) -> Option<Box<Client>> {
         let place = &mut self.places[id.index as usize];
         if place.generation != id.generation {
@@ -45,7 +49,7 @@ impl Clients {
         Some(client)
     }
 
-    /// The client, unless it has left.
+    /// Returns a client, or None if it has left.
     pub fn get(&mut self, id: ClientId) -> Option<&mut Client> {
         self.places
             .get_mut(id.index as usize)
@@ -53,31 +57,33 @@ impl Clients {
             .and_then(|place| place.client.as_deref_mut())
     }
 
-    /// The client, which the caller knows to be there.
+    /// Returns a client that the caller knows to be connected. Panics if the client has left.
     pub fn at(&mut self, id: ClientId) -> &mut Client {
         self.get(id).expect("the caller holds the id of an open client")
     }
 
-    /// The same to look at only.
+    /// Returns a client for reading, or None if it has left.
     pub fn peek(&self, id: ClientId) -> Option<&Client> {
         let place = self.places.get(id.index as usize)?;
         place.client.as_deref().filter(|_| place.generation == id.generation)
     }
 
+    /// Iterates over all connected clients.
     pub fn all(&self) -> impl Iterator<Item = &Client> {
         self.places.iter().filter_map(|place| place.client.as_deref())
     }
 
+    /// Iterates over the ids of all connected clients.
     pub fn ids(&self) -> impl Iterator<Item = ClientId> {
         (0..self.places()).filter_map(|index| self.in_place(index))
     }
 
-    /// How many places there are, taken or not.
+    /// Returns the number of places in the table, taken or free.
     pub fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// Who is in a place, if anyone.
+    /// Returns the id of the client in a place, or None if the place is free.
     pub fn in_place(&self, index: usize) -> Option<ClientId> {
         let place = &self.places[index];
         place.client.as_ref().map(|_| ClientId { index: index as u32, generation: place.generation })

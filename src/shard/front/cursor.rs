@@ -1,16 +1,19 @@
-//! Cursors of `SCAN` over several stores: each also says which store is next. Before a cluster see `routing/cluster/walk.rs`.
+//! Cursors of `SCAN` over several stores, which also say which store is next. For a cluster, see
+//! `routing/cluster/walk.rs`.
 
 use crate::protocol::{encode, reply};
 use crate::routing::cluster::WalkPosition;
 
-/// The store that a client's cursor names, and the cursor that this one gave; none if it is no cursor.
+/// Splits a client's cursor into the store that it names and that store's own cursor. None if the word is no
+/// number.
 pub fn split_cursor(word: &[u8], backends: u16) -> Option<(u16, u64)> {
     let cursor = std::str::from_utf8(word).ok()?.parse::<u64>().ok()?;
     let backends = u64::from(backends);
     Some(((cursor % backends) as u16, cursor / backends))
 }
 
-/// A store's `SCAN` reply with a cursor for the client.
+/// Replaces the cursor in a store's reply to `SCAN` by one for the client. A finished store (`cursor` 0) is
+/// followed by `next`, or by the end if that is None.
 pub fn with_next_cursor(reply: &[u8], backend: u16, next: Option<u16>, backends: u16) -> Vec<u8> {
     let backends = u64::from(backends);
     let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };
@@ -21,7 +24,7 @@ pub fn with_next_cursor(reply: &[u8], backend: u16, next: Option<u16>, backends:
     with_cursor(next, rest)
 }
 
-/// The reply of a cluster's node to `SCAN` with a cursor for the client.
+/// Replaces the cursor in a cluster node's reply to `SCAN` by one for the client.
 pub fn with_walk_cursor(reply: &[u8], position: WalkPosition) -> Vec<u8> {
     let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };
     with_cursor(position.after(cursor), rest)

@@ -1,4 +1,4 @@
-//! Requests in flight whose clients have left: they still cost what they cost.
+//! Requests in flight whose clients have left: they are charged for as before.
 
 use std::collections::HashMap;
 
@@ -7,28 +7,28 @@ use crate::shard::outcome::Outcome;
 use crate::shard::request::ReplyTo;
 use crate::values::ClientId;
 
-/// All of a shard's, by who they were and the number of the request.
+/// The requests in flight whose clients have left, by the client's id and the request's sequence number.
 #[derive(Debug, Default)]
 pub struct Departed(HashMap<(ClientId, u32), Owing>);
 
-/// A request whose client is not there any more.
+/// A request in flight whose client has left, and whose charge is still to be settled.
 #[derive(Debug)]
 pub struct Owing {
-    /// What was taken for it.
+    /// The charge that was taken for the request.
     pub charge: Charge,
-    /// Parts of its reply that are still to come.
+    /// The number of parts of the reply that are still to come.
     pub parts_left: usize,
-    /// What the others came to.
+    /// The measurements of the parts that have come, from which the cost follows.
     pub settlement: Settlement,
 }
 
 impl Departed {
-    /// A client leaves before this request of it was answered.
+    /// Keeps the charge of a request whose client has left before it was answered.
     pub fn remember(&mut self, id: ClientId, sequence: u32, owing: Owing) {
         self.0.insert((id, sequence), owing);
     }
 
-    /// A reply, or a part of one. What the request owes, once all of it is there.
+    /// Counts a reply, or one part of it. Returns the charge to settle once all parts have come.
     pub fn part_arrived(&mut self, to: ReplyTo, outcome: Outcome) -> Option<Owing> {
         let key = (to.client_id(), to.sequence);
         let owing = self.0.get_mut(&key)?;
@@ -37,12 +37,12 @@ impl Departed {
         if owing.parts_left == 0 { self.0.remove(&key) } else { None }
     }
 
-    /// How many there are.
+    /// Returns the number of requests whose charge is still to be settled.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Gives back what many requests took that are over.
+    /// Frees spare memory if no request is left.
     pub fn tidy(&mut self) {
         if self.0.is_empty() {
             self.0.shrink_to_fit();

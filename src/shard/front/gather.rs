@@ -1,4 +1,5 @@
-//! The replies to the parts of one request, until they are one reply. A failed part fails only its own keys.
+//! The replies to the parts of one request, joined into one reply. In an array of values, a failed part fails
+//! only its own keys.
 
 use std::collections::HashSet;
 
@@ -12,32 +13,33 @@ use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
 use crate::shard::stored::Stored;
 
-/// How parts become one.
+/// The way in which the replies to the parts of a request become one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// An array with one value per key: for each key, the part that has it.
+    /// An array with one value per key. The list says for each key which part has its value.
     Values(Vec<u16>),
-    /// `OK` if every part says so, else the first error.
+    /// The first part's reply (`OK`) if no part failed, else the first error.
     AllOk,
-    /// The sum of integers, or the first error.
+    /// The sum of the parts' integers, or the first error.
     Sum,
-    /// Arrays one behind the other, or the first error.
+    /// The arrays of all parts one behind the other, or the first error.
     Concat,
-    /// One of the replies that are not null: the one this number falls on.
+    /// A reply that is neither null nor an error: the one with this number, modulo how many there are.
+    /// Without any, the first error, else null.
     NonNull(u8),
-    /// Arrays of integers: 1 where every part says 1.
+    /// An array of integers, each 1 where every part says 1 and else 0; or the first error.
     Every,
-    /// The first reply, unless one is an error.
+    /// The first part's reply, or the first error.
     Same,
-    /// The first reply that is not an error.
+    /// The first reply that is not an error; the first error if all are.
     AnyOk,
-    /// Elements of arrays, each once, or the first error.
+    /// The distinct elements of all arrays, or the first error.
     Union,
-    /// An array in which integers are the sums of those in their places, or the first error.
+    /// An array in which each integer is the sum of the parts' integers at that position, or the first error.
     SumEach,
-    /// The first map of settings without those that are secret, or the first error.
+    /// The first part's reply to `CONFIG GET` without secret settings, or the first error.
     Settings,
-    /// Each reply under its store's name; an error where all are errors.
+    /// A map from each store's name to its reply; the first error if all are errors.
     ByStore(Vec<String>),
 }
 
@@ -48,7 +50,7 @@ struct Gathering {
     protocol: Protocol,
     parts: Vec<Option<Part>>,
     missing: usize,
-    /// Bytes of the parts that are there, and of the list of what belongs where.
+    /// The bytes of the parts that have come, and of the lists that say what belongs where.
     bytes: usize,
     settlement: Settlement,
 }
@@ -64,29 +66,29 @@ impl Part {
         self.reply.bytes()
     }
 
-    /// May its store have done what it was asked for, or have been asked for it without an answer?
+    /// True if the part's store has done what was asked, or may have done it because its reply was lost.
     fn may_have_happened(&self) -> bool {
         self.outcome == Outcome::Lost || !is_error(self.bytes())
     }
 }
 
-/// What the arrival of a part makes of a request.
+/// The result of the arrival of one part.
 #[derive(Debug)]
 pub enum Arrival {
-    /// Others are missing; this many bytes more wait for them.
+    /// Other parts are still missing. The number is the bytes by which the waiting parts have grown.
     Stored(usize),
-    /// It was the last one.
+    /// The last part has come.
     Joined {
-        /// The reply to the request.
+        /// The reply to the whole request.
         reply: Vec<u8>,
-        /// Bytes that waited for this part, and wait no longer.
+        /// The bytes that waited for this part and no longer do.
         waited: usize,
-        /// What all parts came to.
+        /// The measurements of all parts, from which the cost of the request follows.
         settlement: Settlement,
     },
 }
 
-/// All requests of a shard that wait for parts.
+/// The requests of a shard that wait for the replies to their parts.
 #[derive(Debug, Default)]
 pub struct Gathers(Slab<Gathering>);
 
@@ -95,7 +97,8 @@ impl Gathers {
         self.0.len()
     }
 
-    /// A request in so many parts, and the bytes that it takes until they are there.
+    /// Registers a request in `parts` parts. Returns its index, and the bytes that it takes until the parts
+    /// come.
     pub fn insert(
         &mut self,
         (join, effect): (Join, Effect),
@@ -117,7 +120,8 @@ impl Gathers {
         (index as u32, bytes)
     }
 
-    /// Takes one part; when it is the last one, gives the whole without those left out, unless that is larger than a reply may be.
+    /// Adds the reply to one part. With the last part, joins all but those in `left_out` into one reply; for
+    /// an array of values, that is an error if it exceeds `bytes_max`.
     pub fn part_arrived(
         &mut self,
         index: u32,
@@ -146,20 +150,21 @@ impl Gathers {
         Arrival::Joined { reply, waited, settlement }
     }
 
-    /// Gives back what many requests took that are over.
+    /// Frees spare memory if no request is waiting for parts.
     pub fn tidy(&mut self) {
         if self.0.is_empty() {
             self.0.shrink_to_fit();
         }
     }
 
-    /// Parts that a request still waits for, and what the others came to.
+    /// Returns the number of parts that a request still waits for, and the measurements of those that have
+    /// come.
     pub fn parts_missing(&self, index: u32) -> (usize, Settlement) {
         let gathering = &self.0[index as usize];
         (gathering.missing, gathering.settlement)
     }
 
-    /// Forgets a request whose client has left.
+    /// Drops a request whose client has left.
     pub fn remove(&mut self, index: u32, pool: &mut BufferPool) {
         if let Some(gathering) = self.0.try_remove(index as usize) {
             gathering.release(pool);
@@ -178,7 +183,7 @@ impl Gathering {
         match &self.join {
             Join::Values(order) => join_values(out, order, &parts, bytes_max),
             Join::AllOk => match first_error {
-                // Whatever says no more than that it was done has done something.
+                // A request that is answered with OK alone has changed something.
                 Some(error) => self.join_failed(out, error),
                 None => out.extend_from_slice(parts[0]),
             },
@@ -233,7 +238,8 @@ impl Gathering {
         }
     }
 
-    /// One of several parts has failed, and a number, or `OK`, would claim what was not done. The others may have changed something.
+    /// Writes the reply to a write of which a part failed: the error, as a sum or `OK` would claim more than
+    /// was done. Adds that the rest may have happened if another part may have changed something.
     fn join_failed(&self, out: &mut Vec<u8>, error: &[u8]) {
         let is_told = |part: &&Part| std::ptr::eq(part.bytes(), error);
         let mut others = self.parts.iter().flatten().filter(|part| !is_told(part));
@@ -249,7 +255,7 @@ impl Gathering {
     }
 }
 
-/// What is said behind the error of one part of a write.
+/// The words behind the error of one part of a write, when other parts may have been carried out.
 const REST_MAY_HAVE_HAPPENED: &[u8] = b" (the rest may have happened)\r\n";
 
 fn is_error(part: &[u8]) -> bool {
@@ -260,7 +266,8 @@ fn is_null(part: &[u8]) -> bool {
     part.starts_with(b"$-1") || part.starts_with(b"_") || part.starts_with(b"*-1")
 }
 
-/// What stands for a value when a part's reply has fewer elements than it was asked for keys, or is none.
+/// The error in the place of a value when a part's reply is no array, or has fewer elements than keys were
+/// asked for.
 const SHORT_REPLY: &[u8] = b"-ERR the store answered with fewer values than it was asked for\r\n";
 const TOO_LARGE: &str = "ERR the reply is larger than all that may wait for a client (--output-limit)";
 
@@ -280,14 +287,14 @@ fn join_values(out: &mut Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usi
     if repeated > bytes_max {
         return encode::error(out, TOO_LARGE);
     }
-    // A reply of megabytes would be copied each time that it outgrows its room.
+    // Reserves the room at once: a reply of megabytes would be copied each time it outgrows its buffer.
     out.reserve((repeated + parts.iter().map(|part| part.len()).sum::<usize>()).min(bytes_max));
     encode::array(out, order.len());
     for part in order {
         let part = usize::from(*part);
         let value = values[part].as_mut().map_or(Some(instead[part]), Elements::next);
         out.extend_from_slice(value.unwrap_or(SHORT_REPLY));
-        // Values stand here once, as they came; what stands in their place is repeated for each key.
+        // Values appear once, as they came; an error is repeated for each key of its part.
         if out.len() > bytes_max {
             out.clear();
             return encode::error(out, TOO_LARGE);
@@ -327,7 +334,8 @@ fn sum_each(out: &mut Vec<u8>, parts: &[&[u8]]) {
     }
 }
 
-/// What a store's `CONFIG GET` may tell of passwords, its own and those of its primary. The store's credentials are weir's.
+/// The settings in a store's reply to `CONFIG GET` that hold credentials, its own or those of its primary.
+/// Clients must not see them, as weir itself logs in with such credentials.
 const SECRETS: [&str; 8] = [
     "requirepass",
     "masterauth",
@@ -358,7 +366,7 @@ fn every(out: &mut Vec<u8>, parts: &[&[u8]]) {
     let count = lists.iter().map(Elements::left).min().unwrap_or(0);
     encode::array(out, count);
     for _ in 0..count {
-        // Every list must be advanced, so no `all`, which stops early.
+        // Every list must be advanced, so `all` cannot be used: it stops early.
         let ones = lists.iter_mut().filter_map(Elements::next).filter(|value| *value == b":1\r\n").count();
         encode::integer(out, i64::from(ones == lists.len()));
     }
@@ -418,7 +426,7 @@ mod tests {
             let rest = "-UNAVAILABLE b (the rest may have happened)\r\n";
             assert_eq!(told(join.clone(), write, &[done, away]), rest);
             assert_eq!(told(join.clone(), write, &[away, refused, lost]), rest);
-            // Nothing else has: what is said of the failed part is all there is to say.
+            // No other part may have changed anything, so the error stands alone.
             assert_eq!(told(join.clone(), write, &[away, refused]), away.0);
             assert_eq!(told(join.clone(), write, &[refused, away]), refused.0);
             assert_eq!(told(join.clone(), write, &[lost, away]), lost.0);

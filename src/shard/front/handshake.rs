@@ -1,4 +1,5 @@
-//! What clients say first: who they are, which dialect they speak, what they are called.
+//! The commands with which clients begin: `AUTH`, `HELLO`, `RESET`, and the `CLIENT` commands about their own
+//! name.
 
 use super::Front;
 use super::identity::{Chosen, Identity};
@@ -17,7 +18,7 @@ const WRONGPASS: &str = "WRONGPASS invalid username-password pair or user is dis
 const NAME_ERROR: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
 impl Front {
-    /// `AUTH password` and `AUTH tenant[/user] password`.
+    /// Answers `AUTH password` and `AUTH tenant[/user] password`.
     pub fn auth(&mut self, env: &mut Env, gate: &mut Gate, id: ClientId, arguments: &Arguments<'_>) {
         let (user, password) = match arguments.len() {
             2 => (None, arguments.at(1)),
@@ -32,6 +33,8 @@ impl Front {
         self.close_if_guessing(env, id);
     }
 
+    /// Logs a client in with a password, and moves it to a seat of its tenant. The error is the reply: a
+    /// wrong password, which is counted, or no seat left.
     pub(super) fn sign_in(
         &mut self,
         env: &mut Env,
@@ -59,14 +62,15 @@ impl Front {
         Ok(())
     }
 
-    /// A connection on which one password after the other is tried has tried enough.
+    /// Ends the connection if `LOGINS_FAILED_MAX` attempts to log in have failed on it.
     pub fn close_if_guessing(&mut self, env: &mut Env, id: ClientId) {
         if self.clients.get(id).is_some_and(|client| client.logins_failed >= LOGINS_FAILED_MAX) {
             self.stop_listening(env, id);
         }
     }
 
-    /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: all of it or nothing.
+    /// Answers `HELLO [2|3 [AUTH user password] [SETNAME name]]`. If any part of it fails, the client's
+    /// identity stays as it was.
     pub fn hello(
         &mut self,
         env: &mut Env,
@@ -119,7 +123,7 @@ impl Front {
             }
             Some(_) => return Err("ERR Protocol version is not an integer or out of range".to_owned()),
         };
-        // Each AUTH among them is a digest.
+        // Bounds the number of AUTH options, each of which costs a digest.
         if arguments.len() > HELLO_WORDS_MAX {
             return Err("ERR Syntax error in HELLO: one AUTH and one SETNAME are wanted at most".to_owned());
         }
@@ -153,6 +157,8 @@ impl Front {
         Ok(())
     }
 
+    /// Answers `RESET`: drops the transaction and the name, and returns the client to RESP2 and to the
+    /// identity of a new connection.
     pub fn reset(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let client = self.clients.at(id);
         client.transaction = None;
@@ -162,6 +168,7 @@ impl Front {
         self.answer_now(env, id, |out, _| encode::simple(out, "RESET"));
     }
 
+    /// Answers `CLIENT GETNAME`.
     pub fn client_name(&mut self, env: &mut Env, id: ClientId) {
         let name = self.clients.at(id).name.clone();
         self.answer_now(env, id, |out, protocol| {
@@ -169,6 +176,7 @@ impl Front {
         });
     }
 
+    /// Answers `CLIENT SETNAME`.
     pub fn set_client_name(&mut self, env: &mut Env, gate: &mut Gate, id: ClientId, name: &[u8]) {
         match self.rename(env, gate, id, name) {
             Ok(()) => self.answer_now(env, id, |out, _| encode::simple(out, "OK")),
@@ -176,7 +184,8 @@ impl Front {
         }
     }
 
-    /// A name, behind which a client that can send no command of ours may put its wishes: `cart;tier=batch`.
+    /// Sets the client's name. Behind a `;` the name may carry options, such as `cart;tier=batch`, for
+    /// clients that cannot send weir's own commands.
     fn rename(&mut self, env: &Env, gate: &mut Gate, id: ClientId, name: &[u8]) -> Result<(), String> {
         if !name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
             return Err(NAME_ERROR.to_owned());
@@ -194,6 +203,7 @@ impl Front {
         Ok(())
     }
 
+    /// Answers `CLIENT SETINFO lib-name|lib-ver value`.
     pub fn set_client_info(&mut self, env: &mut Env, id: ClientId, attribute: &[u8], value: &[u8]) {
         let place = if attribute.eq_ignore_ascii_case(b"lib-name") {
             0
@@ -217,6 +227,7 @@ impl Front {
         self.answer_now(env, id, |out, _| encode::simple(out, "OK"));
     }
 
+    /// Answers `CLIENT INFO`.
     pub fn client_info(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let text = self.clients.at(id).line(&env.quotas, now);
         self.answer_now(env, id, |out, protocol| encode::verbatim(out, protocol, &text));

@@ -1,24 +1,26 @@
-//! A request that waits.
+//! A request that is kept until it may be carried out.
 
 use super::identity::Identity;
 use crate::protocol::{Argument, Arguments};
 use crate::values::Timestamp;
 
-/// A request that may not start before all earlier ones of its connection are answered.
+/// A copy of a request that may not be carried out yet: it waits for earlier replies, for quotas, for the map
+/// of a cluster, or for the end of a `CLIENT PAUSE`. Requests queued in a transaction for weir itself are
+/// kept in the same form.
 #[derive(Debug)]
 pub struct HeldRequest {
-    /// Its bytes.
+    /// The bytes of the request, as received.
     pub frame: Vec<u8>,
-    /// Where its words are.
+    /// The positions of the request's arguments in `frame`.
     pub places: Vec<Argument>,
-    /// On whose terms it is to run.
+    /// The identity under which the request is carried out.
     pub identity: Identity,
-    /// When it came.
+    /// The time at which the request arrived; its deadline counts from there.
     pub came: Timestamp,
 }
 
 impl HeldRequest {
-    /// Keeps a request.
+    /// Copies a request.
     pub fn new(arguments: &Arguments<'_>, identity: &Identity, came: Timestamp) -> Self {
         Self {
             frame: arguments.frame().to_vec(),
@@ -28,7 +30,7 @@ impl HeldRequest {
         }
     }
 
-    /// What that takes.
+    /// Returns the memory that the copy takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.frame.capacity() + self.places.capacity() * size_of::<Argument>()
     }

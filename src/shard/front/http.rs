@@ -1,4 +1,5 @@
-//! Clients that speak HTTP: a conversation stands around each, and the rest of weir sees a client like any other.
+//! Clients that speak HTTP. A conversation translates between HTTP and RESP, so that the rest of weir treats
+//! them like any client.
 
 use std::sync::Arc;
 
@@ -25,21 +26,22 @@ const NOAUTH: &str = "NOAUTH Authentication required.";
 const WRONGPASS: &str =
     "WRONGPASS no tenant has that token: Bearer TENANT:PASSWORD, Bearer PASSWORD or Basic is wanted";
 
-/// What a client of HTTP was identified by last, and as whom.
+/// The credentials that an HTTP client was last identified by, and the identity that they gave.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// `Authorization`, if it said any.
+    /// The value of the `Authorization` header; None without one.
     claim: Option<Vec<u8>>,
-    /// The quotas under which that was right.
+    /// The version of the quotas under which the credentials were accepted.
     version: u64,
-    /// Who that is, before what the request wishes.
+    /// The identity, before the options of a single request are applied.
     identity: Identity,
     authority: Authority,
 }
 
 impl Known {
-    /// True for a request that says the same under the same quotas. Takes as long however much of it is the same: others may have said
-    /// it on a connection that is shared.
+    /// True if a request has the same credentials, under the same version of the quotas. Takes equally long
+    /// however much of them agrees, because others may share the connection and must not guess them byte by
+    /// byte.
     fn is_for(&self, claim: Option<&[u8]>, version: u64) -> bool {
         let is_same = match (&self.claim, claim) {
             (None, None) => true,
@@ -50,12 +52,12 @@ impl Known {
     }
 }
 
-/// Whoever asks is nobody.
+/// The error for a request whose sender cannot be identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stranger {
-    /// What it is told.
+    /// The error text for the client.
     pub text: String,
-    /// One wrong token after the other came: the connection ends.
+    /// True if `LOGINS_FAILED_MAX` wrong tokens came in a row: then the connection ends.
     pub is_last: bool,
 }
 
@@ -66,7 +68,7 @@ impl Stranger {
 }
 
 impl Front {
-    /// A client has connected that speaks HTTP.
+    /// Registers a new connection that speaks HTTP.
     pub fn open_http(&mut self, env: &mut Env, now: Now) -> ClientId {
         let id = self.open(env, now);
         if let Some(client) = self.clients.get(id) {
@@ -77,12 +79,12 @@ impl Front {
         id
     }
 
-    /// Takes a client's conversation out of its place, while its requests are handled.
+    /// Takes a client's HTTP conversation out of the table while its requests are handled.
     pub fn begin_conversing(&mut self, id: ClientId) -> Option<Box<Conversation>> {
         self.clients.get(id)?.http.take()
     }
 
-    /// Puts it back. False if its client has left.
+    /// Puts a client's HTTP conversation back. False if the client has left.
     pub fn end_conversing(&mut self, id: ClientId, http: Box<Conversation>, now: Now) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         let is_midway = http.is_midway();
@@ -92,13 +94,14 @@ impl Front {
         true
     }
 
-    /// A place in the order of a client's answers, for something that is told in HTTP alone.
+    /// Takes the client's next place in the order of replies for a response that consists of HTTP alone (such
+    /// as 400 or 100 Continue).
     pub fn hold_place(&mut self, env: &mut Env, id: ClientId) {
         self.answer_now(env, id, |out, _| encode::simple(out, "OK"));
     }
 
-    /// Who asks, by what a request says of that (`Authorization`) and the quotas in force now: what was right under others counts for
-    /// nothing, nor does what an earlier request said.
+    /// Identifies the sender of an HTTP request by its `Authorization` header (`claim`) and the quotas in
+    /// force. What an earlier request or earlier quotas established does not count.
     pub fn identify(
         &mut self,
         env: &mut Env,
@@ -107,7 +110,7 @@ impl Front {
         claim: Option<&[u8]>,
         now: Now,
     ) -> Result<Authority, Stranger> {
-        // Where there are no passwords, there is nothing that a token could be wrong about.
+        // Without passwords in the quotas, no token can be wrong.
         let claim = claim.filter(|_| env.quotas.has_passwords());
         let Some(client) = self.clients.get(id) else { return Err(Stranger::of(NOAUTH)) };
         if let Some(known) = client.known.as_ref().filter(|known| known.is_for(claim, env.quotas.version())) {
@@ -127,10 +130,10 @@ impl Front {
                 self.note_known(env, id, Some(claim), Authority::of(claim))
             }
             Err(text) => {
-                // It is nobody, and not who it was before.
+                // The client loses the identity that an earlier request gave it.
                 self.seat_stranger(env, id, now);
-                // Several clients may share the connection: only wrong tokens in a row are too many, and the last response says that
-                // none follows.
+                // Several clients may share the connection (behind a proxy), so only wrong tokens in a row
+                // count. The last response announces that the connection ends.
                 let is_last = self.clients.at(id).logins_failed >= LOGINS_FAILED_MAX;
                 Err(Stranger { text, is_last })
             }
@@ -155,7 +158,8 @@ impl Front {
         Ok(authority)
     }
 
-    /// Puts a client on the terms of the request that its next command belongs to, whatever it was on before. The error is the reply.
+    /// Gives a client the identity and options of the HTTP request that its next command belongs to. The
+    /// error is the reply to the client.
     pub fn assume(
         &mut self,
         env: &mut Env,
@@ -200,19 +204,20 @@ impl Front {
         let (name, password) = match (by_name, &by_password) {
             (Some((name, password)), _) => (name, password),
             (None, Some(name)) => (name.as_bytes(), token),
-            // Counted like any other attempt.
+            // Fails, and is counted like any other wrong password.
             (None, None) => (b"".as_slice(), token),
         };
         self.sign_in(env, gate, id, Some(name), password)
             .map_err(|text| if text.starts_with("WRONGPASS") { WRONGPASS.to_owned() } else { text })
     }
 
-    /// Is a request of HTTP coming that is not whole?
+    /// True if an HTTP request may be incomplete.
     pub fn has_slow_http(&self) -> bool {
         self.watch_http
     }
 
-    /// Tells those whose request takes too long that it did, and closes them.
+    /// Closes clients whose HTTP request is incomplete after `HTTP_REQUEST_TIMEOUT`, plus one second per
+    /// `HTTP_BODY_BYTES_PER_SECOND` bytes held. Each is sent an error response first.
     pub fn close_slow_http(&mut self, env: &mut Env, now: Now) {
         if !std::mem::take(&mut self.watch_http) {
             return;
@@ -222,7 +227,7 @@ impl Front {
             let client = self.clients.at(id);
             let Some(since) = client.http_since.filter(|_| client.ending == Ending::Open) else { continue };
             if client.stalled {
-                // It is weir that does not go on.
+                // The delay is weir's own, so the time starts anew.
                 client.http_since = Some(now.monotonic);
             }
             let Some(http) = client.http.as_mut() else { continue };

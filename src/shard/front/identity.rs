@@ -1,4 +1,4 @@
-//! Who a client is.
+//! The identity of a client: the tenant and user that it speaks for, and the terms of its requests.
 
 use std::time::Duration;
 
@@ -6,45 +6,48 @@ use crate::config::{Quotas, Tenant, TenantId, Tier};
 use crate::shard::gate::{Gate, Payer, UserAccount};
 use crate::shard::request::Overdue;
 
-/// Who a connection speaks for, and on what terms.
+/// The tenant and user that a connection speaks for, and the terms of its requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Nobody yet, until it authenticates.
+    /// The tenant; None until the client authenticates.
     pub tenant: Option<TenantId>,
-    /// The user within the tenant.
+    /// The user within the tenant, if any.
     pub user: Option<Box<str>>,
-    /// How much its requests matter.
+    /// The importance of the client's requests: the tier decides which are shed first.
     pub tier: Tier,
-    /// How long an answer is of use.
+    /// The time after which a reply is useless, counted from the arrival of the request; None for no
+    /// deadline.
     pub deadline: Option<Duration>,
-    /// What of this the client chose itself. All else is its tenant's, and changes with that.
+    /// The terms that the client chose itself. All others are the tenant's, and change when the quotas do.
     pub chosen: Chosen,
-    /// Its reads may be answered by replicas.
+    /// True if replicas may answer the client's reads.
     pub stale_reads: bool,
-    /// Who that is in the accounts, if anybody.
+    /// The account that the client's requests are charged to; None for a client without a tenant.
     pub payer: Option<Payer>,
 }
 
-/// What a client chose for its requests, where it did.
+/// The terms that a client chose for its requests; None where it chose nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chosen {
-    /// How much they matter, where that is less than the quotas say.
+    /// The chosen tier. A tier above the one that the quotas give has no effect.
     pub tier: Option<Tier>,
-    /// How long an answer is of use.
+    /// The chosen deadline: the time after which a reply is useless.
     pub deadline: Option<Duration>,
-    /// What becomes of what is in flight then.
+    /// The treatment of requests in flight whose deadline passes: answered at once, or waited for.
     pub overdue: Overdue,
 }
 
 impl Identity {
-    /// A connection that has not said who it is.
+    /// Returns the identity of a connection that has not logged in: the tenant for strangers if the quotas
+    /// have one, else no tenant.
     pub fn stranger(quotas: &Quotas) -> Self {
         let strangers =
             quotas.strangers().map(|tenant| Self::of(quotas, tenant, None, None, Chosen::default()));
         strangers.unwrap_or_default()
     }
 
-    /// A tenant, or a user of it, on the terms of these quotas. What was chosen holds as far as they allow it.
+    /// Builds the identity of a tenant, or of one of its users, under the given quotas. The client's choices
+    /// apply as far as the quotas allow.
     pub fn of(
         quotas: &Quotas,
         tenant: TenantId,
@@ -65,13 +68,13 @@ impl Identity {
         }
     }
 
-    /// Its tenant, if it has one.
+    /// Returns the client's tenant in the given quotas, or None if the client has no tenant.
     #[inline]
     pub fn tenant<'a>(&self, quotas: &'a Quotas) -> Option<&'a Tenant> {
         self.tenant.map(|tenant| quotas.tenant(tenant))
     }
 
-    /// `tenant` or `tenant/user`.
+    /// Returns the name as `tenant` or `tenant/user`; `default` for a client without a tenant.
     pub fn full_name(&self, quotas: &Quotas) -> String {
         let tenant = self.tenant(quotas).map_or("default", |tenant| tenant.name.as_str());
         match &self.user {
@@ -80,7 +83,8 @@ impl Identity {
         }
     }
 
-    /// The same under new quotas: a tenant is known by its name.
+    /// Converts this identity to new quotas, in which its tenant is found by name. Becomes a stranger's
+    /// identity if the tenant is gone.
     #[must_use]
     pub fn carried_over(&self, before: &Quotas, after: &Quotas, gate: &mut Gate) -> Self {
         let known = self.tenant.and_then(|tenant| after.find(&before.tenant(tenant).name));
@@ -89,7 +93,8 @@ impl Identity {
         Self::of(after, tenant, self.user.clone(), account, self.chosen)
     }
 
-    /// Whether what this identity was permitted under the quotas before is permitted to it under others, too.
+    /// True if the new quotas leave the identity's permissions (admin rights, key prefixes) as they were.
+    /// False if the tenant is gone.
     pub fn keeps_its_rights(&self, before: &Quotas, after: &Quotas) -> bool {
         let Some(tenant) = self.tenant else { return true };
         let was = before.tenant(tenant);

@@ -1,4 +1,4 @@
-//! How a connection ends.
+//! The ways in which a client connection ends.
 
 use super::Front;
 use super::client::Ending;
@@ -11,7 +11,8 @@ use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
 impl Front {
-    /// The client will send no more, but may still read.
+    /// Handles the end of a client's input. The client may still read: what it sent is answered before the
+    /// connection is closed.
     pub fn handle_end(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         if client.ending == Ending::Open {
@@ -20,15 +21,18 @@ impl Front {
         self.close_if_done(env, id);
     }
 
-    /// No further request is taken on; what was taken on is answered, then the connection is closed.
+    /// Ends a connection in order: no further request is taken on; earlier ones are answered, then the
+    /// connection is closed.
     pub fn stop_listening(&mut self, env: &mut Env, id: ClientId) {
-        // The answer just given may have been more than may wait for it, and it was closed for that.
+        // The answer just given may have exceeded the limit on waiting replies, for which the client was
+        // closed already.
         let Some(client) = self.clients.get(id) else { return };
         client.ending = Ending::Deaf;
         self.close_if_done(env, id);
     }
 
-    /// What let it in does not hold any more: what it has asked for is answered, and that is the end.
+    /// Ends a connection in order, and counts it, because the client may no longer be connected (its
+    /// certificate is no longer accepted, for instance).
     pub fn revoke(&mut self, env: &mut Env, id: ClientId) {
         if self.clients.get(id).is_some_and(|client| client.ending != Ending::Deaf) {
             env.counters.add(Counter::ClientsClosedRevoked, 1);
@@ -36,7 +40,7 @@ impl Front {
         }
     }
 
-    /// Drops what is left of a client that has ended, when everything was answered and sent.
+    /// Closes a connection that is ending, once every request was answered and every reply was sent.
     pub(super) fn close_if_done(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         let undecoded = client.ending == Ending::NoMoreInput && client.stalled;
@@ -46,14 +50,15 @@ impl Front {
         }
     }
 
-    /// Closes a client, whatever it is still owed.
+    /// Closes a connection at once, with requests unanswered, and counts it under `why`.
     pub(super) fn expel(&mut self, env: &mut Env, id: ClientId, why: Counter) {
         env.counters.add(why, 1);
         self.forget(env, id);
         env.actions.push_back(Action::Close(Owner::Client(id)));
     }
 
-    /// The client is gone.
+    /// Removes a client that is gone from all tables, gives its seat back, and keeps its open charges for
+    /// when replies come.
     pub fn forget(&mut self, env: &mut Env, id: ClientId) {
         self.remember_charges(id);
         let gathers: Vec<u32> =
@@ -73,7 +78,8 @@ impl Front {
         }
     }
 
-    /// A client leaves before it was answered.
+    /// Keeps the open charges of a client that is leaving, to be settled when the replies to its requests
+    /// come.
     fn remember_charges(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         for (sequence, rewrite, charge) in client.order.open_charges() {
@@ -87,7 +93,8 @@ impl Front {
         }
     }
 
-    /// Closes clients that do not read, or that say nothing for too long.
+    /// Closes clients that take nothing of a segment for longer than the send timeout, and clients that owe
+    /// nothing and have been silent for longer than the idle timeout.
     pub fn close_stuck(&mut self, env: &mut Env, now: Now) {
         let (idle_timeout, send_timeout) = (env.settings.idle_timeout, env.settings.send_timeout);
         if self.outbox.in_flight() == 0 && idle_timeout.is_none() {

@@ -1,6 +1,6 @@
-//! What clients hold in memory, all together: requests that are not whole, requests that wait, replies that nobody reads. Each
-//! has its own bound, and many clients together would pass any; so they are weighed now and then, and those that hold most
-//! are closed when all of them hold too much.
+//! The memory that clients hold together: incomplete requests, waiting requests, replies that nobody reads.
+//! Each has its own bound, but many clients together would exceed any. Therefore the sum is measured after
+//! every 8 MiB received, and the largest holders are closed when it is too much.
 
 use super::Front;
 use super::client::Client;
@@ -8,39 +8,43 @@ use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::values::ClientId;
 
-/// Clients are weighed when so many bytes have come in since, from whatever side: they cannot hold much more than that.
+/// The bytes received, from clients, backends and other cores or written by weir, after which the memory of
+/// clients is measured again (8 MiB). Clients can hold little more in between.
 const WEIGHED_EVERY: u64 = 8 * 1024 * 1024;
-/// All that have yet to log in may together hold this part of what all clients may.
+/// The divisor of a core's share of client memory that gives the limit for all clients that have not logged
+/// in (one sixteenth).
 const STRANGERS_PART: usize = 16;
 
-/// What clients held when they were weighed last.
+/// The memory that clients held when it was measured last.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Holdings {
     bytes: usize,
-    /// Of those that have yet to log in.
+    /// The bytes held by clients that have not logged in.
     strangers: usize,
-    /// Bytes that had come in by then.
+    /// The bytes that had been received by the time of the measurement.
     received: u64,
 }
 
 impl Front {
-    /// Bytes that clients of this core hold, as of when they were weighed last.
+    /// Returns the bytes that clients of this core held when they were measured last.
     pub fn clients_bytes(&self) -> usize {
         self.holdings.bytes
     }
 
-    /// Do clients of this core hold more than its share?
+    /// True if the clients of this core hold more than the core's share.
     pub fn holds_much(&self, env: &Env) -> bool {
         self.holdings.bytes > env.settings.clients_bytes_share()
     }
 
-    /// Clients of all cores hold so many bytes too much: those of this one that hold most are closed, as long as this core has
-    /// more than its share.
+    /// Closes the largest holders of memory on this core because clients of all cores hold `excess` bytes too
+    /// much. Frees about as much as this core holds above its share at most, and closes no client with
+    /// `CLIENT NO-EVICT`.
     pub fn handle_memory_exceeded(&mut self, env: &mut Env, excess: usize) {
         let above = self.holdings.bytes.saturating_sub(env.settings.clients_bytes_share());
         self.close_largest(env, excess.min(above), |client| !client.no_evict);
     }
 
+    /// Measures the memory of all clients if `WEIGHED_EVERY` bytes have been received since the last time.
     pub fn weigh_if_due(&mut self, env: &mut Env) {
         let received = [
             Counter::ClientBytesReceived,
@@ -55,6 +59,8 @@ impl Front {
         }
     }
 
+    /// Measures the memory of all clients, and closes the largest holders that have not logged in if those
+    /// together hold too much.
     pub fn weigh(&mut self, env: &mut Env) {
         let (mut bytes, mut strangers) = (0, 0);
         for client in self.clients.all() {
@@ -69,7 +75,8 @@ impl Front {
         }
     }
 
-    /// Closes those that hold most until so many bytes are free.
+    /// Closes the largest holders of memory among the clients that `concerned` selects, until `excess` bytes
+    /// are free.
     fn close_largest(&mut self, env: &mut Env, mut excess: usize, concerned: impl Fn(&Client) -> bool) {
         if excess == 0 {
             return;
@@ -93,12 +100,12 @@ impl Front {
 
 #[cfg(test)]
 impl Front {
-    /// A client, to look at only.
+    /// Returns a client for reading, or None if it has left.
     pub fn peek(&self, id: ClientId) -> Option<&Client> {
         self.clients.peek(id)
     }
 
-    /// Bytes of requests that are not whole, or wait.
+    /// Returns the bytes of all clients' requests that are incomplete or not taken on yet.
     pub fn undecoded_bytes(&self) -> usize {
         self.clients.all().map(|client| client.decoder.held_bytes()).sum()
     }

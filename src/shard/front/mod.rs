@@ -1,19 +1,21 @@
-//! Towards the clients: who is connected, what each has sent, and its answers in the order asked. Is lent the gate where an
-//! identity needs an account, and gives charges back to be settled; never sees a connection to a store.
+//! The client side of one shard: connected clients, the requests that each has sent, and its replies in the
+//! order of its requests. The module borrows the gate (`shard/gate`) where an identity needs an account, and
+//! hands the charges of answered requests to its caller, which settles them. It never touches a connection to
+//! a backend.
 //!
 //! | what | file |
 //! |---|---|
-//! | one client, and all of them | `client.rs`, `clients.rs` |
-//! | who it is, and on what terms | `identity.rs`, `handshake.rs`, `wishes.rs` |
-//! | the rest of a large request, in room made for it | `room.rs` |
-//! | may its next request be taken on | `turns.rs`, `held.rs`, `track.rs`, `pause.rs`, `pauses.rs` |
-//! | what it has queued since `MULTI` | `transaction.rs` |
-//! | what waits until the map of a cluster is known to be right | `certainty.rs` |
-//! | who speaks HTTP instead | `http.rs` |
-//! | its answers | `answer.rs`, `order.rs`, `gather.rs`, `cursor.rs` |
-//! | who may be connected, and hold how much | `seats.rs`, `memory.rs` |
-//! | how it leaves, or goes on in another process | `leaving.rs`, `departed.rs`, `moving.rs` |
-//! | what clients may know of each other | `client_list.rs`, `client_filter.rs` |
+//! | one client connection; the table of all | `client.rs`, `clients.rs` |
+//! | the identity of a client: tenant, tier, deadline | `identity.rs`, `handshake.rs`, `wishes.rs` |
+//! | a buffer for the rest of a large request | `room.rs` |
+//! | whether a client's next request may be taken on | `turns.rs`, `held.rs`, `track.rs`, `pause.rs`, `pauses.rs` |
+//! | requests queued since `MULTI` | `transaction.rs` |
+//! | requests that wait until the map of a cluster is confirmed | `certainty.rs` |
+//! | clients that speak HTTP | `http.rs` |
+//! | replies to clients | `answer.rs`, `order.rs`, `gather.rs`, `cursor.rs` |
+//! | limits on connections and on the memory of clients | `seats.rs`, `memory.rs` |
+//! | the end of a connection, or its move to another process | `leaving.rs`, `departed.rs`, `moving.rs` |
+//! | `CLIENT LIST`, `CLIENT KILL` and `CLIENT PAUSE` | `client_list.rs`, `client_filter.rs` |
 
 mod answer;
 mod certainty;
@@ -73,49 +75,53 @@ use memory::Holdings;
 use pause::Pause;
 use turns::Turns;
 
-/// Bytes of replies that may wait for one client while more of its requests are taken on.
+/// The most bytes of replies that may wait for one client (256 KiB) before no more of its requests are taken
+/// on.
 const REPLIES_BYTES_PAUSE: usize = 256 * 1024;
 
-/// All clients of one core.
+/// The clients of one shard, with everything that the shard keeps for them.
 #[derive(Debug)]
 pub struct Front {
     clients: Clients,
     opened: u64,
-    /// What a request of somebody who has logged in may be.
+    /// The size limits of a request from a client that has logged in.
     limits: RequestLimits,
-    /// A client that has more bytes of replies waiting has no more requests taken on: until it reads, or until the reply comes that
-    /// they wait for.
+    /// The most bytes of replies that may wait for one client. Beyond it no more of the client's requests are
+    /// taken on, until it reads or until the reply comes that those bytes wait for.
     replies_bytes_max: usize,
-    /// Who goes on decoding, and when.
+    /// The schedule of clients: which of them may have requests decoded in this turn or the next.
     turns: Turns,
-    /// Who has something to send.
+    /// The clients that have replies to send.
     outbox: Outbox,
     gathers: Gathers,
-    /// Requests in flight whose clients have left, and who pays for them.
+    /// Requests in flight whose clients have left, with the charges that are still to be settled for them.
     departed: Departed,
-    /// What only the control executor knows.
+    /// Questions for the control executor (`INFO`, `CLIENT LIST` and the like), which a shard cannot answer
+    /// by itself.
     questions: Questions,
-    /// Clients that wait for the map of the cluster.
+    /// Clients whose next request waits until the map of the cluster is confirmed.
     certainty: Certainty,
-    /// Clients that wait by order.
+    /// The pauses in force (`CLIENT PAUSE`), at most one per tenant and one for all clients.
     pauses: Vec<Pause>,
-    /// Where answers go that are written while a transaction is carried out.
+    /// The buffer that collects weir's own replies while a transaction is carried out; None outside of that.
     captured: Option<Vec<u8>>,
-    /// What clients held when they were weighed last.
+    /// The memory that clients held when it was measured last.
     holdings: Holdings,
-    /// There may be clients that have yet to log in.
+    /// True if there may be clients that have yet to log in. While it is false, the check for login timeouts
+    /// is skipped.
     watch_strangers: bool,
-    /// There may be clients of HTTP with a request that is not whole.
+    /// True if there may be clients with an incomplete HTTP request. While it is false, the check for slow
+    /// requests is skipped.
     watch_http: bool,
     draining: bool,
-    /// What clients are told.
+    /// The backends' version, as `HELLO` reports it to clients.
     store_version: StoreVersion,
 }
 
 impl Front {
-    /// Nobody is connected yet.
+    /// Creates the client side of a shard, without any clients.
     pub fn new(settings: &ShardSettings) -> Self {
-        // The next one may be answered at once, with a reply that is kept.
+        // Leaves room for one kept reply: the last request that is taken on may be answered at once with one.
         let room = settings.output_bytes_max.saturating_sub(HOT_REPLY_BYTES_MAX);
         Self {
             replies_bytes_max: room.min(REPLIES_BYTES_PAUSE),
@@ -138,7 +144,8 @@ impl Front {
         }
     }
 
-    /// A client has connected.
+    /// Registers a new connection: gives it an id and, if strangers are allowed, a seat. While the shard
+    /// drains, the connection is closed at once.
     pub fn open(&mut self, env: &mut Env, now: Now) -> ClientId {
         env.counters.add(Counter::ClientsOpened, 1);
         self.opened += 1;
@@ -152,63 +159,64 @@ impl Front {
         id
     }
 
-    /// Where a client is, for those who list clients.
+    /// Stores a client's addresses, for `CLIENT LIST`.
     pub fn note_address(&mut self, id: ClientId, address: Address) {
         if let Some(client) = self.clients.get(id) {
             *client.address = address;
         }
     }
 
-    /// A client that the caller knows to be there.
+    /// Returns a client that the caller knows to be connected. Panics if the client has left.
     #[inline]
     pub fn client(&mut self, id: ClientId) -> &mut Client {
         self.clients.at(id)
     }
 
-    /// A client, unless it has left.
+    /// Returns a client, or None if it has left.
     #[inline]
     pub fn find(&mut self, id: ClientId) -> Option<&mut Client> {
         self.clients.get(id)
     }
 
-    /// Clients that are connected.
+    /// Returns the number of connected clients.
     pub fn len(&self) -> usize {
         self.clients.len()
     }
 
-    /// Requests that wait for the replies to several parts.
+    /// Returns the number of requests that wait for the replies to several parts.
     pub fn gathers_open(&self) -> usize {
         self.gathers.len()
     }
 
-    /// Requests in flight whose clients have left.
+    /// Returns the number of requests in flight whose clients have left.
     pub fn requests_departed(&self) -> usize {
         self.departed.len()
     }
 
-    /// Segments that sockets are busy with.
+    /// Returns the number of segments that are being written to sockets.
     pub fn sends_in_flight(&self) -> usize {
         self.outbox.in_flight()
     }
 
-    /// Clients that say HELLO from now on are told this version.
+    /// Sets the backends' version that `HELLO` reports to clients from now on.
     pub fn handle_store_version(&mut self, version: StoreVersion) {
         self.store_version = version;
     }
 
-    /// New quotas. Clients keep their tenant by its name; those whose tenant is gone must authenticate again.
+    /// Applies new quotas to all clients. A client keeps its tenant by name; if the tenant is gone, the
+    /// client must log in again. A queued transaction whose rights changed is refused at `EXEC`.
     pub fn handle_quotas(&mut self, env: &Env, gate: &mut Gate, after: &Quotas, now: Now) {
         let before = &env.quotas;
         let ids: Vec<ClientId> = self.clients.ids().collect();
         for id in ids {
             let client = self.clients.at(id);
-            // What is queued was permitted by the quotas before.
+            // Queued requests were permitted by the quotas before.
             if let Some(transaction) = &mut client.transaction
                 && !client.identity.keeps_its_rights(before, after)
             {
                 transaction.poison();
             }
-            // Whose token was right before may be nobody now.
+            // The new quotas may not accept the HTTP token that was right before.
             client.known = None;
             let held = client.held_request.as_mut().map(|held| &mut held.identity);
             for identity in std::iter::once(&mut client.identity).chain(held) {
@@ -218,17 +226,18 @@ impl Front {
         }
     }
 
-    /// From now on no client is taken in.
+    /// Starts to drain: every connection that is opened from now on is closed at once.
     pub fn refuse_newcomers(&mut self) {
         self.draining = true;
     }
 
-    /// One request of a client on other terms than its own. Gives back its own, for `end_acting`.
+    /// Gives a client another identity for one request. Returns its own identity, for [`Self::end_acting`].
     pub fn begin_acting(&mut self, id: ClientId, identity: &Identity) -> Identity {
         std::mem::replace(&mut self.clients.at(id).identity, identity.clone())
     }
 
-    /// What the request itself changed (AUTH, RESET) stays changed.
+    /// Restores a client's own identity after [`Self::begin_acting`], unless the request itself changed the
+    /// identity (AUTH, RESET).
     pub fn end_acting(&mut self, id: ClientId, identity: &Identity, own: Identity) {
         if let Some(client) = self.clients.get(id)
             && client.identity == *identity
@@ -237,24 +246,26 @@ impl Front {
         }
     }
 
-    /// A request that was held came earlier than what came last. Gives back when that was, for `end_held`.
+    /// Sets a client's time of arrival back to that of a held request, from which deadlines count. Returns
+    /// the newest time of arrival, for [`Self::end_held`].
     pub fn begin_held(&mut self, id: ClientId, came: Timestamp) -> Timestamp {
         std::mem::replace(&mut self.clients.at(id).came, came)
     }
 
-    /// What comes next is not that old.
+    /// Restores a client's newest time of arrival after [`Self::begin_held`].
     pub fn end_held(&mut self, id: ClientId, newest: Timestamp) {
         if let Some(client) = self.clients.get(id) {
             client.came = newest;
         }
     }
 
-    /// From now on a client is on other terms.
+    /// Replaces a client's identity for its later requests.
     pub fn change_identity(&mut self, id: ClientId, identity: Identity) {
         self.clients.at(id).identity = identity;
     }
 
-    /// Takes the next place in a client's order of replies, for a request that goes on in parts.
+    /// Takes the next place in a client's order of replies for a request that is sent in parts. Returns the
+    /// number of that place.
     pub fn expect_parts(
         &mut self,
         id: ClientId,
@@ -268,8 +279,8 @@ impl Front {
         client.expect_reply(Rewrite::Gather(index), charge)
     }
 
-    /// Asks what only the control executor knows. What the client asks for behind it waits, so that nobody has more than one such
-    /// question in flight.
+    /// Queues a question for the control executor on behalf of a client. The client's later requests wait for
+    /// the reply, so that each client has at most one question in flight.
     pub fn ask(&mut self, env: &Env, id: ClientId, charge: Option<Charge>, question: Question) {
         let client = self.clients.at(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
@@ -277,17 +288,18 @@ impl Front {
         self.questions.ask(ReplyTo::new(env.settings.id, id, sequence), question);
     }
 
-    /// A question for the control executor, if there is one.
+    /// Takes the next question for the control executor, if any.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
         self.questions.poll()
     }
 
-    /// A question was answered.
+    /// Counts a question of this shard as answered, so that another may be sent.
     pub fn handle_question_answered(&mut self) {
         self.questions.handle_answer();
     }
 
-    /// Gives back what long pipelines took. True if there is more of it.
+    /// Frees spare memory of clients that have sent nothing since `idle_since`. True if some clients were
+    /// active since, so that a later call can free more.
     pub fn tidy(&mut self, idle_since: Timestamp) -> bool {
         self.gathers.tidy();
         self.departed.tidy();

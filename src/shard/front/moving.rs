@@ -1,4 +1,5 @@
-//! Clients that go on in another process of weir, which takes over from this one: when that can be, and what it must know of them.
+//! The move of clients to another weir process that takes over from this one: when a client can move, and
+//! which of its state goes along.
 
 use std::time::Duration;
 
@@ -15,10 +16,11 @@ use crate::values::ClientId;
 use crate::values::limits::MOVED_BYTES_MAX;
 use crate::values::time::Now;
 
-/// What another process must know of a client to go on with it: nothing else of it is left behind.
+/// The state of a client that goes along when it moves to another weir process. Everything else of the client
+/// is empty when it moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// It speaks HTTP, and says with each request who it is.
+    /// True if the client speaks HTTP. It identifies itself with each request, so no identity goes along.
     pub http: bool,
     resp3: bool,
     tenant: Option<String>,
@@ -30,29 +32,30 @@ pub struct Session {
     library: [String; 2],
     no_evict: bool,
     logins_failed: u8,
-    /// What came of its next request.
+    /// The bytes received of the client's next request.
     #[serde(skip)]
     pub held: Vec<u8>,
 }
 
-/// Can a client go on elsewhere now?
+/// The answer to whether a client can move to another process now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Nothing of it is under way.
+    /// The client can move: nothing of it is under way.
     Ready,
-    /// It is owed something. Until then nothing more is read from it, or that would never end.
+    /// The client waits for replies or for its turn, or is leaving. Nothing more is read from it meanwhile,
+    /// or the wait might never end.
     Owed,
-    /// More has to come from it first: the rest of a large request, or the end of a transaction.
+    /// The client must send more first: the rest of a large request, or the end of a transaction.
     Unfinished,
 }
 
 impl Front {
-    /// All clients.
+    /// Returns the ids of all clients.
     pub fn ids(&self) -> Vec<ClientId> {
         self.clients.ids().collect()
     }
 
-    /// Can a client go on elsewhere now?
+    /// Determines whether a client can move to another process now.
     pub fn readiness(&self, id: ClientId) -> Readiness {
         let Some(client) = self.clients.peek(id) else { return Readiness::Owed };
         if client.ending != Ending::Open || client.is_owed() || client.is_stuck() || client.unsettled > 0 {
@@ -66,7 +69,7 @@ impl Front {
         Readiness::Ready
     }
 
-    /// Lets go of a client that is ready to.
+    /// Removes a client that is ready to move. Returns the state that goes along.
     pub fn take_session(&mut self, env: &mut Env, id: ClientId) -> Session {
         let client = self.clients.at(id);
         let tenant = client.identity.tenant(&env.quotas).map(|tenant| tenant.name.clone());
@@ -75,7 +78,8 @@ impl Front {
         session
     }
 
-    /// A client that comes from another process. Its tenant is known by its name; if it is gone, it must log in again.
+    /// Takes over a client from another process. Its tenant is found by name; if the quotas no longer have
+    /// it, the client must log in again.
     pub fn adopt(&mut self, env: &mut Env, gate: &mut Gate, session: &Session, now: Now) -> ClientId {
         if session.http {
             return self.open_http(env, now);

@@ -1,4 +1,4 @@
-//! The replies to one client, in the order of its requests.
+//! The replies to one client, which leave in the order of its requests.
 
 use std::collections::VecDeque;
 
@@ -8,54 +8,58 @@ use crate::shard::message::Message;
 use crate::shard::stored::Stored;
 use crate::values::shorten;
 
-/// What must be done to a reply before it is the client's.
+/// The change that a backend's reply needs before it goes to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rewrite {
-    /// Nothing: the store's reply is the client's.
+    /// No change: the backend's reply is the client's.
     AsItCame,
-    /// The cursor that a store returned becomes one that also says which store is next.
+    /// The cursor in a reply to `SCAN` is replaced by one that also says which backend is next.
     Cursor {
-        /// The store that was asked.
+        /// The backend that was asked.
         backend: u16,
     },
-    /// The same of a walk over the nodes of a cluster: the client keeps where it is.
+    /// The cursor in the reply of a cluster node to `SCAN` is replaced by one that also holds the position in
+    /// the walk over all nodes.
     Walk,
-    /// Several replies become one; an index into the table of gathers.
+    /// Replies to several parts are joined into one. The number is the request's index in
+    /// [`Gathers`](super::Gathers).
     Gather(u32),
-    /// What weir answers itself in a transaction takes its places.
+    /// Weir's own replies within a transaction are inserted into the backend's reply to `EXEC`.
     Splice,
 }
 
-/// A request that has not been answered, or whose reply is not the next one to go out.
+/// A place in the order of replies: its reply has not come, or waits for an earlier one.
 #[derive(Debug)]
 enum Entry {
     Waiting(Rewrite, Option<Charge>),
     Ready(Stored),
 }
 
-/// All requests of a client that are not answered, in order, and what of the answers waits to be sent.
+/// The unanswered requests of a client in order, and the replies that are waiting to be sent.
 #[derive(Debug, Default)]
 pub struct Order {
     entries: VecDeque<Entry>,
-    /// Bytes of replies, and of parts of replies, that wait for others.
+    /// The bytes of replies that wait for earlier ones, and of partial replies that wait for the other parts.
     pub stored_bytes: usize,
     first_sequence: u32,
-    /// What may be sent.
+    /// The replies that may be sent now.
     pub output: Output,
 }
 
 impl Order {
-    /// Requests that have not been answered to the client.
+    /// Returns the number of requests that have not been answered to the client.
     pub fn unanswered(&self) -> usize {
         self.entries.len()
     }
 
-    /// The number of the oldest request that has not been answered, and the one that the next request gets.
+    /// Returns two sequence numbers: that of the oldest unanswered request, and that which the next request
+    /// will get.
     pub fn sequences(&self) -> (u32, u32) {
         (self.first_sequence, self.first_sequence.wrapping_add(self.entries.len() as u32))
     }
 
-    /// Takes the next place in the order of replies.
+    /// Takes the next place in the order of replies. Returns its sequence number. `charge` is what was taken
+    /// for the request, if anything.
     #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         let (_, sequence) = self.sequences();
@@ -63,9 +67,8 @@ impl Order {
         sequence
     }
 
-    /// What the reply with this number still needs, and what was taken for its request, if anything: it is settled once,
-    /// with the reply.
-    /// `None` if it was never expected or is already there.
+    /// Returns the change that the reply with this number needs, and the charge that is settled with it, if
+    /// there is one. None if no reply with this number is expected, or if it has already come.
     pub fn waiting(&self, sequence: u32) -> Option<(Rewrite, Option<&Charge>)> {
         match self.entries.get(self.offset_of(sequence)) {
             Some(Entry::Waiting(rewrite, charge)) => Some((*rewrite, charge.as_ref())),
@@ -73,7 +76,8 @@ impl Order {
         }
     }
 
-    /// All charges that are not settled, each with the number of its request, and whether its reply comes in parts.
+    /// Iterates over the charges that are not settled, each with its request's sequence number and the change
+    /// that its reply needs.
     pub fn open_charges(&self) -> impl Iterator<Item = (u32, Rewrite, Charge)> {
         (self.first_sequence..).zip(&self.entries).filter_map(|(sequence, entry)| match entry {
             Entry::Waiting(rewrite, Some(charge)) => Some((sequence, *rewrite, *charge)),
@@ -85,7 +89,8 @@ impl Order {
         sequence.wrapping_sub(self.first_sequence) as usize
     }
 
-    /// The reply with this number is there. It goes out if it is its turn, with those that waited for it.
+    /// Puts the reply with this number in its place. If no earlier reply is missing, it goes to the output,
+    /// together with the replies that waited for it.
     pub fn answer(&mut self, sequence: u32, message: Message<'_>, pool: &mut BufferPool) {
         let offset = self.offset_of(sequence);
         debug_assert!(matches!(self.entries.get(offset), Some(Entry::Waiting(..))), "one reply per request");
@@ -108,7 +113,7 @@ impl Order {
         }
     }
 
-    /// A reply that weir writes itself, for a request that never left.
+    /// Answers a request with a reply that weir writes itself and that takes the next place in the order.
     pub fn answer_now(&mut self, pool: &mut BufferPool, write: impl FnOnce(&mut Vec<u8>)) {
         if self.entries.is_empty() {
             self.first_sequence = self.first_sequence.wrapping_add(1);
@@ -123,18 +128,20 @@ impl Order {
         self.entries.push_back(Entry::Ready(stored));
     }
 
-    /// Memory that the list of unanswered requests takes.
+    /// Returns the memory that the list of unanswered requests takes, in bytes.
     pub fn entries_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
     }
 
-    /// Bytes that wait to be sent, or for replies that come before them.
+    /// Returns the bytes of all replies that have not been handed to the socket: those ready to be sent, and
+    /// those that wait for earlier replies or other parts.
     #[inline]
     pub fn waiting_bytes(&self) -> usize {
         self.output.len() + self.stored_bytes
     }
 
-    /// Gathers that nobody will complete, when the client leaves.
+    /// Iterates over the indices of gathers (requests in parts) that are incomplete, so that they can be
+    /// dropped when the client leaves.
     pub fn open_gathers(&self) -> impl Iterator<Item = u32> {
         self.entries.iter().filter_map(|entry| match entry {
             Entry::Waiting(Rewrite::Gather(index), _) => Some(*index),
@@ -142,12 +149,12 @@ impl Order {
         })
     }
 
-    /// Gives back what a long pipeline took.
+    /// Frees the spare memory that a long pipeline left behind.
     pub fn tidy(&mut self) {
         shorten(&mut self.entries);
     }
 
-    /// Gives all buffers back, when the client leaves.
+    /// Returns all buffers to the pool, when the client leaves.
     pub fn release(&mut self, pool: &mut BufferPool) {
         self.output.clear(pool);
         for entry in self.entries.drain(..) {

@@ -1,28 +1,28 @@
-//! Orders to wait.
+//! The data of a `CLIENT PAUSE`.
 
 use crate::values::Timestamp;
 
-/// Clients that wait by order.
+/// An order that clients wait (`CLIENT PAUSE`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// Whose clients; none means everybody's.
+    /// The tenant whose clients wait; None for all clients.
     pub tenant: Option<String>,
-    /// For how long.
+    /// The time at which the pause ends.
     pub until: Timestamp,
-    /// What of them.
+    /// The requests that wait: only writes, or all.
     pub extent: Paused,
-    /// Who ordered it, and does not wait.
+    /// The number of the client that ordered the pause, and that does not wait itself.
     pub asker: u64,
 }
 
-/// What of a client's waits by order.
+/// The requests of a client that a `CLIENT PAUSE` holds back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Paused {
     #[default]
-    /// Nothing.
+    /// No requests.
     Nothing,
     /// Requests that may write.
     Writes,
-    /// All of them.
+    /// All requests.
     Everything,
 }

@@ -1,4 +1,4 @@
-//! Clients that wait by order (`CLIENT PAUSE`).
+//! Carries out `CLIENT PAUSE`: which clients of a shard wait, and until when.
 
 use super::Front;
 use super::client::Client;
@@ -8,19 +8,20 @@ use crate::values::time::Now;
 use crate::values::{ClientId, Timestamp};
 
 impl Front {
+    /// Begins a pause, which replaces an earlier one for the same tenant or for all clients.
     pub(super) fn pause(&mut self, quotas: &Quotas, pause: &Pause) {
         self.pauses.retain(|other| other.tenant != pause.tenant);
         self.pauses.push(pause.clone());
         self.apply_pauses(quotas);
     }
 
-    /// An administrator lets everybody go on.
+    /// Ends the pause of one tenant, or with None all pauses, and lets the clients go on.
     pub(super) fn unpause(&mut self, quotas: &Quotas, tenant: Option<&str>) {
         self.pauses.retain(|pause| tenant.is_some() && pause.tenant.as_deref() != tenant);
         self.apply_pauses(quotas);
     }
 
-    /// What of a client's waits by order now.
+    /// Returns the requests of a client that the pauses in force hold back.
     fn paused_for(&self, quotas: &Quotas, client: &Client) -> Paused {
         let tenant = client.identity.tenant(quotas).map(|tenant| tenant.name.as_str());
         let concerns = |pause: &&Pause| {
@@ -30,14 +31,15 @@ impl Front {
         self.pauses.iter().filter(concerns).map(|pause| pause.extent).max().unwrap_or_default()
     }
 
-    /// What waits by order of a client that has come, or is somebody else now, or whose pauses changed.
+    /// Applies the pauses in force to a client that has just connected or changed its identity, or when
+    /// pauses change.
     pub(super) fn apply_pauses_to(&mut self, quotas: &Quotas, id: ClientId) {
         let Some(paused) = self.clients.peek(id).map(|client| self.paused_for(quotas, client)) else {
             return;
         };
         let client = self.clients.at(id);
         client.paused = paused;
-        // What waits for its turn to write waits on while nobody may write.
+        // A held write goes on waiting while a pause of writes lasts.
         let holds = paused == Paused::Writes && client.held_request.is_some();
         client.waits_by_order = paused == Paused::Everything || (client.waits_by_order && holds);
     }
@@ -50,6 +52,7 @@ impl Front {
         }
     }
 
+    /// Ends the pauses whose time is over, and lets their clients go on.
     pub fn end_pauses(&mut self, quotas: &Quotas, now: Now) {
         if self.pause_ends().is_some_and(|at| at <= now.monotonic) {
             self.pauses.retain(|pause| pause.until > now.monotonic);
@@ -57,7 +60,7 @@ impl Front {
         }
     }
 
-    /// When the next of those who wait by order may go on.
+    /// Returns the time at which the next pause ends, if there is one.
     pub fn pause_ends(&self) -> Option<Timestamp> {
         self.pauses.iter().map(|pause| pause.until).min()
     }

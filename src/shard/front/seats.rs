@@ -1,4 +1,5 @@
-//! Who may be connected: clients that have yet to log in have little time, and make way for newcomers; a tenant has a share.
+//! Limits on connections: a client that has not logged in has limited time, and is closed to make room for a
+//! new one; a tenant has a limited number of seats.
 
 use super::Front;
 use super::client::Ending;
@@ -9,8 +10,8 @@ use crate::values::time::Now;
 use crate::values::{ClientId, TenantId};
 
 impl Front {
-    /// Gives a new client a seat among those who need not log in, if there are such and one is left; or one of the tenant that its
-    /// certificate names.
+    /// Gives a client its first identity and a seat: of the tenant that its certificate names, else of the
+    /// tenant for strangers. Where there is none or it has no seat left, the client has to log in.
     pub(super) fn seat_stranger(&mut self, env: &Env, id: ClientId, now: Now) {
         let certified = self.clients.at(id).certified.as_deref().and_then(|name| env.quotas.find(name));
         let stranger = match certified {
@@ -26,8 +27,9 @@ impl Front {
         self.apply_pauses_to(&env.quotas, id);
     }
 
-    /// A client that has just come speaks TLS: it has a seat of the tenant that its certificate names, if that is one. The error is for
-    /// the client, and the end.
+    /// Notes that a new client speaks TLS, and seats it with the tenant that its certificate names, if the
+    /// quotas have that tenant. If the tenant has no seat left, returns the error to send before the client
+    /// is closed.
     pub fn note_secure(
         &mut self,
         env: &Env,
@@ -37,7 +39,7 @@ impl Front {
     ) -> Result<(), String> {
         let Some(client) = self.clients.get(id) else { return Ok(()) };
         client.secure = true;
-        // One that there is no room for stays a stranger until it has left.
+        // A client that is being closed for lack of room stays without a tenant until it has left.
         let named = name.filter(|_| client.ending == Ending::Open);
         let Some((name, tenant)) = named.and_then(|name| Some((name, env.quotas.find(name)?))) else {
             return Ok(());
@@ -50,7 +52,8 @@ impl Front {
         }
     }
 
-    /// Moves a client to a seat of a tenant. False, and nothing is changed, if the tenant has none left.
+    /// Moves a client to a seat of another tenant, or to none. Returns false and changes nothing if that
+    /// tenant has no seat left.
     pub(super) fn change_seat(&mut self, env: &Env, id: ClientId, to: Option<TenantId>) -> bool {
         let most = to.map_or(0, |tenant| seats_max(env, tenant));
         let seats = &env.settings.clients.seats;
@@ -67,7 +70,8 @@ impl Front {
         true
     }
 
-    /// The same client under new quotas. Who had a seat has one, though there may be too many now.
+    /// Moves a client's seat to its tenant under new quotas. A client that had a seat keeps one, even beyond
+    /// the tenant's limit.
     pub(super) fn keep_seat(&mut self, env: &Env, id: ClientId, now: Now) {
         let seats = &env.settings.clients.seats;
         let client = self.clients.at(id);
@@ -83,7 +87,8 @@ impl Front {
         self.watch_strangers |= to.is_none();
     }
 
-    /// Closes the client that has been here for longest without logging in. False if all have.
+    /// Closes the client that has been connected for longest without logging in. False if all clients have
+    /// logged in.
     pub fn make_room(&mut self, env: &mut Env) -> bool {
         let longest = self
             .clients
@@ -98,12 +103,12 @@ impl Front {
         })
     }
 
-    /// May there be clients that have yet to log in?
+    /// True if some clients may have yet to log in.
     pub fn has_strangers(&self) -> bool {
         self.watch_strangers
     }
 
-    /// Closes those who had long enough to log in.
+    /// Closes clients that have not logged in within the login timeout.
     pub fn close_strangers(&mut self, env: &mut Env, now: Now) {
         let Some(timeout) = env.settings.clients.login_timeout.filter(|_| self.watch_strangers) else {
             return;
@@ -113,7 +118,7 @@ impl Front {
             let Some(id) = self.clients.in_place(place) else { continue };
             let client = self.clients.at(id);
             let Some(since) = client.stranger_since else { continue };
-            // One that is being closed is waited for by the timeout of sending.
+            // A connection that is being closed already is left to the send timeout.
             if now.monotonic.since(since) >= timeout && client.ending != Ending::Deaf {
                 self.expel(env, id, Counter::ClientsClosedLogin);
             } else {
@@ -123,13 +128,14 @@ impl Front {
     }
 }
 
-/// Connections that a tenant may have. Where there is one tenant only, there is nobody to leave any to.
+/// Returns the most connections that a tenant may have: the quotas' limit, else the usual share of all
+/// connections. A sole tenant without a limit may have any number, as there is no other to leave seats to.
 fn seats_max(env: &Env, tenant: TenantId) -> u32 {
     let usual = if env.quotas.len() == 1 { u32::MAX } else { env.settings.clients.seats.usual_max() };
     env.quotas.tenant(tenant).clients_max.unwrap_or(usual)
 }
 
-/// What somebody is told whose tenant has no place left.
+/// Returns the error for a client whose tenant has no seat left.
 pub fn no_seat_left(env: &Env, tenant: TenantId) -> String {
     let (name, limit) = (&env.quotas.tenant(tenant).name, seats_max(env, tenant));
     format!("OVERLOADED reason=clients scope=tenant name={name} limit={limit} retry_after_ms=1000")

@@ -1,41 +1,45 @@
-//! Which connections to a backend a request takes. Replies of one connection come in order, so what costs much has
-//! connections of its own: nothing else then waits for it.
+//! The choice of a track, a group of connections to a backend, for each request. Replies on one connection
+//! come in order, so expensive requests have connections of their own (the heavy track): nothing else then
+//! waits behind them.
 //!
-//! Requests of one client must not overtake each other, so all that a client has in flight takes the same track:
+//! Requests of one client must not overtake each other, so all that a client has in flight takes the same
+//! track:
 //!
-//! | the next request | what is in flight | it |
+//! | the next request | requests in flight | the next request then |
 //! |---|---|---|
-//! | costs much | on the usual track | waits until that is answered |
-//! | does not | costs much, at least some of it | follows: its reply must come after that one anyway |
-//! | does not | only what has followed | waits until that is answered, and is back on the usual track |
-//! | is a read that a replica may answer | on the usual track | follows: it may ask for what is being written |
-//! | is none | at replicas | waits until that is answered: a read must not see what was written after it |
+//! | is expensive | are on the usual track | waits until they are answered |
+//! | is cheap | include an expensive one | follows on the heavy track: its reply must come after that one anyway |
+//! | is cheap | are cheap ones that followed an expensive one | waits until they are answered, then takes the usual track |
+//! | is a read that a replica may answer | are on the usual track | follows there: it may read what they write |
+//! | is anything else | are at replicas | waits until they are answered: a read must not see later writes |
 
 use crate::shard::request::Track;
 
-/// What one client has in flight, as far as the choice of a track goes.
+/// The part of one client's requests in flight that the choice of a track depends on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tracks {
     current: Track,
-    /// The number of the last request that cost much.
+    /// The sequence number of the last expensive request.
     heavy: u32,
-    /// Something on the current track may be carried out yet, though it is answered: all that follows takes that one too.
+    /// True while an answered request may still be carried out on the current track, so that all later
+    /// requests take that track, too.
     is_pinned: bool,
 }
 
 impl Tracks {
-    /// The track of what was sent last.
+    /// Returns the track of the request that was sent last.
     pub const fn current(self) -> Track {
         self.current
     }
 
-    /// From now on all take the current track, or any again. What is at replicas only reads, and nothing needs to follow it.
+    /// Binds all later requests to the current track, or lifts that. Has no effect for the track to replicas:
+    /// it carries only reads, which nothing can overtake to any harm.
     pub fn pin(&mut self, is_pinned: bool) {
         self.is_pinned = is_pinned && self.current != Track::Replica;
     }
 
-    /// Puts the request with the number `next` on a track, where `first` is the oldest that has not been answered. False while it
-    /// must wait.
+    /// Puts the request with sequence number `next` on a track; `first` is the number of the oldest
+    /// unanswered request. False while the request must wait for those in flight.
     #[inline]
     pub fn choose_and_take(&mut self, wanted: Track, first: u32, next: u32) -> bool {
         let Some(track) = self.choose(wanted, first, next) else { return false };
@@ -43,8 +47,8 @@ impl Tracks {
         true
     }
 
-    /// The track for a request with the number `next`, where `first` is the oldest that has not been answered. None while
-    /// it must wait.
+    /// Returns the track for the request with sequence number `next`; `first` is the number of the oldest
+    /// unanswered request. None while the request must wait.
     fn choose(self, wanted: Track, first: u32, next: u32) -> Option<Track> {
         if wanted == self.current {
             return Some(wanted);
@@ -65,7 +69,7 @@ impl Tracks {
         (wanted != Track::Heavy && heavy_under_way).then_some(Track::Heavy)
     }
 
-    /// The request with that number takes a track.
+    /// Records that the request with sequence number `next` takes a track.
     const fn take(&mut self, wanted: Track, track: Track, next: u32) {
         self.current = track;
         if matches!(wanted, Track::Heavy) {
@@ -81,7 +85,7 @@ mod tests {
     use super::*;
     use crate::values::random::Random;
 
-    /// One client against a list of all that it has in flight.
+    /// Compares one client's choices with those that follow from a full list of its requests in flight.
     #[test]
     fn nothing_overtakes_and_nothing_waits_without_need() {
         let mut random = Random::new(11);

@@ -1,4 +1,4 @@
-//! What a connection has queued since `MULTI`.
+//! Transactions: the requests that a connection has queued since `MULTI`, and the reply to its `EXEC`.
 
 use super::held::HeldRequest;
 use crate::policy::price::Asked;
@@ -7,97 +7,102 @@ use crate::protocol::{Arguments, encode, reply};
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
 use crate::values::{BackendId, Weights};
 
-/// Requests that are carried out together.
+/// The requests that a connection has queued since `MULTI`, to be carried out together.
 #[derive(Debug, Default)]
 pub struct Transaction {
     frames: Vec<u8>,
     requests: usize,
-    /// What they are asked to cost, together.
+    /// The estimated cost of all queued requests together.
     asked: Asked,
-    /// Those that weir answers itself.
+    /// Queued requests that weir answers itself.
     locals: Vec<LocalRequest>,
-    /// Bytes of those.
+    /// The memory that `locals` takes, in bytes.
     locals_bytes: usize,
-    /// Where the keys so far live.
+    /// The slot and backend of the keys queued so far; None as long as no key was named. The slot is 0 except
+    /// for a cluster, where all keys of a transaction must share one.
     place: Option<(u16, BackendId)>,
-    /// A request could not be queued, so `EXEC` will refuse.
+    /// True if a request could not be queued, so that `EXEC` will refuse the transaction.
     poisoned: bool,
 }
 
 /// A queued request that weir answers itself.
 #[derive(Debug)]
 pub struct LocalRequest {
-    /// Its place in the transaction.
+    /// The request's position among all queued requests, from 0.
     position: usize,
-    /// How it is answered.
+    /// The way in which weir answers the request.
     pub local: LocalCommand,
-    /// Its row in the table.
+    /// The request's row in the table of commands.
     pub command: &'static Command,
-    /// What was sent.
+    /// The request as it was received.
     pub request: HeldRequest,
 }
 
-/// Why a request could not be queued.
+/// The reasons why a request cannot be queued.
 #[derive(Clone, Copy, Debug)]
 pub enum NotQueued {
-    /// Its keys live on another store than those before.
+    /// The request's keys live on another backend than those of earlier requests, or in another slot of a
+    /// cluster.
     Apart,
-    /// The transaction has no room for it.
+    /// The transaction has no memory left for the request.
     TooLarge,
 }
 
 impl Transaction {
-    /// What it takes.
+    /// Returns the memory that the transaction takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.frames.capacity() + self.locals_bytes
     }
 
-    /// Requests that were queued, whoever answers them.
+    /// Returns the number of queued requests, for a backend or for weir itself.
     pub fn len(&self) -> usize {
         self.requests + self.locals.len()
     }
 
-    /// `EXEC` will refuse it.
+    /// Marks the transaction so that `EXEC` refuses it.
     pub fn poison(&mut self) {
         self.poisoned = true;
     }
 
-    /// Will `EXEC` refuse it?
+    /// True if `EXEC` will refuse the transaction.
     pub fn is_poisoned(&self) -> bool {
         self.poisoned
     }
 
-    /// Will `EXEC` send something to a store?
+    /// True if `EXEC` will send something to a backend.
     pub fn reaches_stores(&self) -> bool {
         self.requests > 0 && !self.poisoned
     }
 
-    /// What all of it is asked to cost; nothing if there is nothing to carry out.
+    /// Returns the estimated cost of the whole transaction; None if it is empty or will be refused.
     pub fn asked(&self) -> Option<Asked> {
         (!self.poisoned && self.len() > 0).then_some(self.asked)
     }
 
-    /// Where it goes: which slot, where only requests for one slot may stand together, and which backend. Nowhere without keys.
+    /// Returns the slot and the backend of the transaction, or None if its requests name no keys. The slot is
+    /// 0 except for a cluster, where all keys of a transaction must share one.
     pub fn place(&self) -> Option<(u16, BackendId)> {
         self.place
     }
 
-    /// Those that weir answers itself.
+    /// Returns the queued requests that weir answers itself.
     pub fn locals(&self) -> &[LocalRequest] {
         &self.locals
     }
 
-    /// All that goes to the store, as one block, and how many replies that has; none if nothing does.
+    /// Turns the transaction into one block of bytes for the backend, from `MULTI` to `EXEC`. Returns it with
+    /// the number of replies that it causes; None if no request is for a backend.
     pub fn into_block(mut self) -> Option<(Vec<u8>, usize)> {
         if self.requests == 0 {
             return None;
         }
         encode::request(&mut self.frames, [b"EXEC".as_slice()].into_iter());
-        // One reply to MULTI, one per queued request, and the one that counts.
+        // The replies are one to MULTI, one per queued request, and the reply to EXEC.
         Some((self.frames, self.requests + 2))
     }
 
-    /// Queues a request for the place that has its keys; none if it has no keys.
+    /// Queues a request for the backend. `place` is the backend of its keys and, for a cluster, their slot;
+    /// None if it names no keys. `bytes_max` is the most bytes that the transaction may take.
     pub fn queue(
         &mut self,
         place: Option<(u16, BackendId)>,
@@ -123,7 +128,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Queues a request that weir answers itself.
+    /// Queues a request that weir answers itself. `bytes_max` is the most bytes that the transaction may
+    /// take.
     pub fn queue_local(
         &mut self,
         (command, local): (&'static Command, LocalCommand),
@@ -148,29 +154,30 @@ impl Transaction {
     }
 }
 
-/// What weir answers itself in a transaction whose other replies are to come, each with its place.
+/// Weir's own replies within a transaction, each with its position, kept until the backend's reply to `EXEC`
+/// arrives.
 #[derive(Debug, Default)]
 pub struct Splice {
     replies: Vec<(usize, Vec<u8>)>,
     bytes: usize,
 }
 
-/// Weir's own answers in a transaction are longer than they may be.
+/// The error if weir's own replies within a transaction exceed `DESCRIPTION_BYTES_MAX` bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct TooLong;
 
 impl Splice {
-    /// What it takes.
+    /// Returns the bytes of the replies.
     pub fn memory_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Is there nothing in it?
+    /// True if the transaction has no replies of weir's own.
     pub fn is_empty(&self) -> bool {
         self.replies.is_empty()
     }
 
-    /// One more answer of weir's own.
+    /// Adds weir's own reply to a queued request.
     pub fn push(&mut self, request: &LocalRequest, reply: Vec<u8>) -> Result<(), TooLong> {
         self.bytes += reply.len();
         if self.bytes > DESCRIPTION_BYTES_MAX {
@@ -180,7 +187,8 @@ impl Splice {
         Ok(())
     }
 
-    /// The reply to `EXEC` with these in their places. What is no array is for nobody to add to.
+    /// Returns the backend's reply to `EXEC` with weir's own replies inserted at their positions. A reply
+    /// that is no array (an error or null) is returned as it is.
     pub fn put_into(&self, reply: &[u8]) -> Vec<u8> {
         let Some(elements) = reply::elements(reply) else { return reply.to_vec() };
         let mut out = Vec::with_capacity(reply.len() + self.bytes + 16);

@@ -1,4 +1,5 @@
-//! Which clients may have their next request taken on, and when: a turn each, and none while something of theirs must come first.
+//! The schedule of clients: how many requests of each are taken on in a turn, and which client must wait for
+//! something first.
 
 use std::collections::VecDeque;
 
@@ -14,66 +15,72 @@ use crate::shard::request::ReplyTo;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, limits};
 
-/// A client that may not go on is read from until this much is held.
+/// The bytes held of a client that may not go on (64 KiB), beyond which weir stops reading from it.
 const HELD_BYTES_PAUSE: usize = 64 * 1024;
 
-/// Each time so many clients are held back, others may have half as much taken on in a turn.
+/// The number of congested clients, with many requests in backend queues, for which the number of requests
+/// that each client may have taken on in a turn is halved once.
 const CONGESTED_MANY: u32 = 16;
 
-/// Who goes on decoding, and when.
+/// The schedule of a shard's clients: which of them go on decoding requests, and when.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// Counts turns.
+    /// The number of the current turn.
     number: u32,
-    /// How many requests were taken on in this one, with those that a client at its turn may still have taken on.
+    /// The requests taken on in this turn, with those that the client being decoded may still have taken on.
     taken: u32,
-    /// Clients of which no more is taken on, because so much of them waits for a backend.
+    /// The number of congested clients: those with so many requests in backend queues that no more are taken
+    /// on.
     congested: u32,
-    /// Those whose obstacle is gone: at the end of this turn.
+    /// Clients that have nothing to wait for any more, and go on at the end of this turn.
     to_resume: VecDeque<ClientId>,
-    /// Those whose turn is over though they have sent more.
+    /// Clients that have used up their turn but have sent more; they go on in the next turn.
     next: VecDeque<ClientId>,
 }
 
 impl Turns {
-    /// How many requests of one client may be taken on in a turn. Where many are held back for what waits of them, others may soon
-    /// have to be: then less is taken on of each before that is known.
+    /// Returns the most requests of one client that are taken on in a turn, at least 1. Many congested
+    /// clients halve it repeatedly, since other clients may turn out to be congested only after their
+    /// requests were taken on.
     fn most_of_one(&self) -> u32 {
         (limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31)).max(1)
     }
 }
 
-/// How far a client's bytes were decoded.
+/// The result of decoding a client's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// All that was received is decoded, or will never be.
+    /// All bytes received are decoded, or never will be because the connection is ending.
     Done,
-    /// There is more, for later.
+    /// Bytes are left that will be decoded later.
     Stalled,
 }
 
 impl Front {
-    /// Bytes have come from a client. False if nobody listens to it any more.
+    /// Notes that bytes of a client have arrived. False if the client has left or its input is no longer
+    /// listened to.
     pub fn hear(&mut self, id: ClientId, now: Now) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         (client.last_heard, client.came) = (now.monotonic, now.monotonic);
         client.ending == Ending::Open
     }
 
-    /// Takes a client's decoder out of its place, and its conversation if it speaks HTTP: they lend requests out while they are handled.
+    /// Takes a client's decoder, and its HTTP conversation if it has one, out of the table: both lend out
+    /// requests while these are handled.
     #[inline]
     pub fn begin_decoding(&mut self, id: ClientId) -> Option<(RequestDecoder, Option<Box<Conversation>>)> {
         let client = self.clients.get(id)?;
         if client.turn != self.turns.number {
             (client.turn, client.turn_left) = (self.turns.number, self.turns.most_of_one());
         }
-        // What it does not use is given back when its decoder is.
+        // The unused rest is given back in `end_decoding`.
         client.turn_left = client.turn_left.min(limits::REQUESTS_PER_TURN_OF_ALL - self.turns.taken);
         self.turns.taken += client.turn_left;
         Some((std::mem::take(&mut client.decoder), client.http.take()))
     }
 
-    /// What a client's next request may be, if one may be taken on now, and how many more may in this turn.
+    /// Returns how many more requests of a client may be taken on in this turn, and the size limits of the
+    /// next. The error says that no request may be taken on now.
     #[inline]
     pub fn may_take_on(&mut self, id: ClientId) -> Result<(&mut u32, RequestLimits), Progress> {
         let Some(client) = self.clients.get(id) else { return Err(Progress::Done) };
@@ -83,7 +90,8 @@ impl Front {
         if client.must_wait(self.replies_bytes_max) {
             return Err(Progress::Stalled);
         }
-        // A request of HTTP has a head and a body with bounds of their own, and is taken on once it is known who asks.
+        // An HTTP request has limits of its own for head and body, and is taken on only once its sender is
+        // identified.
         if client.speaks_http {
             return Ok((&mut client.turn_left, RequestLimits::assembled()));
         }
@@ -92,7 +100,8 @@ impl Front {
         Ok((&mut client.turn_left, limits))
     }
 
-    /// Puts the decoder back. Reads less, or more again, from the client, by what it has waiting.
+    /// Puts a client's decoder back after decoding. Stops reading from a client that holds too many undecoded
+    /// bytes, and resumes once it goes on.
     pub fn end_decoding(&mut self, env: &mut Env, id: ClientId, decoder: RequestDecoder, progress: Progress) {
         let Some(client) = self.clients.get(id) else { return };
         client.decoder = decoder;
@@ -113,7 +122,7 @@ impl Front {
         self.close_if_done(env, id);
     }
 
-    /// Takes a connection up again after a barrier, or when it has room again. Its held request, if that may be tried again.
+    /// Lets a client go on after a wait. Returns its held request, if nothing holds that back any more.
     pub fn take_up(&mut self, id: ClientId) -> Option<Box<HeldRequest>> {
         let client = self.clients.get(id)?;
         client.listed_to_resume = false;
@@ -122,7 +131,7 @@ impl Front {
         if may_try { client.held_request.take() } else { None }
     }
 
-    /// Puts a request off until all earlier ones of its connection are answered; later ones wait behind it.
+    /// Holds a request until all earlier ones of its connection are answered. Later requests wait behind it.
     pub fn hold_for_replies(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>) {
         let client = self.clients.at(id);
         debug_assert!(client.unanswered() > 0);
@@ -131,14 +140,15 @@ impl Front {
         self.hold(id, arguments);
     }
 
-    /// Puts a request off until clients may write again; later ones wait behind it.
+    /// Holds a write until the `CLIENT PAUSE` of writes ends. Later requests wait behind it.
     pub fn hold_by_order(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>) {
         self.clients.at(id).waits_by_order = true;
         env.counters.add(Counter::RequestsHeld, 1);
         self.hold(id, arguments);
     }
 
-    /// Puts a request off until a pool of quotas has answered; later ones wait behind it.
+    /// Holds a request until a pool of quotas has answered, a request of its tenant is settled, or the map of
+    /// the cluster is confirmed. Later requests wait behind it.
     pub fn hold_for_grant(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         debug_assert!(!self.clients.at(id).waits_for_quota);
         self.clients.at(id).waits_for_quota = true;
@@ -151,18 +161,18 @@ impl Front {
         client.held_request = Some(Box::new(client.held(arguments)));
     }
 
-    /// A pool has answered for a client. False if it has left.
+    /// Ends the wait that [`Self::hold_for_grant`] began. False if the client has left.
     pub fn end_wait_for_grant(&mut self, id: ClientId) -> bool {
         let client = self.clients.get(id);
         client.map(|client| client.waits_for_quota = false).is_some()
     }
 
-    /// Another core, or this one, tells something about a connection.
+    /// Handles a note about one of the client's requests, sent by the core that has its backend.
     pub fn handle_note(&mut self, to: ReplyTo, note: Note) {
         let id = to.client_id();
         let Some(client) = self.clients.get(id) else { return };
         match note {
-            // That stays on the core that sends it.
+            // This note is for the core that sends it.
             Note::Sent(_) => {}
             Note::Unsettled => client.handle_unsettled(),
             Note::Settled => client.handle_settled(),
@@ -183,7 +193,8 @@ impl Front {
         }
     }
 
-    /// Puts a client whose obstacle may be gone on the list for the end of the turn.
+    /// Puts a client on the list of those that go on at the end of the turn, if it was waiting and may now go
+    /// on.
     pub(super) fn list_to_resume(&mut self, id: ClientId) {
         let client = self.clients.at(id);
         if !client.is_stuck() || client.listed_to_resume {
@@ -197,37 +208,39 @@ impl Front {
         }
     }
 
-    /// Do clients wait for their next turn, with requests that are here already?
+    /// True if clients wait for the next turn with requests that have already been received.
     pub fn is_busy(&self) -> bool {
         !self.turns.next.is_empty()
     }
 
-    /// How many clients wait for their next turn.
+    /// Returns the number of clients that wait for the next turn.
     pub fn waiting_for_turn(&self) -> usize {
         self.turns.next.len()
     }
 
-    /// However many requests came in this turn, there is room for some of those that waited.
+    /// Reserves half of the requests that a turn may take on for clients that waited for it, however many new
+    /// requests came in.
     pub fn reserve_for_waiting(&mut self) {
         self.turns.taken = self.turns.taken.min(limits::REQUESTS_PER_TURN_OF_ALL / 2);
     }
 
-    /// The next of those who wait for their turn, if more may be taken on in this one.
+    /// Takes the next client that waited for its turn. None if there is no other, or if this turn may take on
+    /// no more requests.
     pub fn take_next_turn(&mut self) -> Option<ClientId> {
         if self.turns.taken == limits::REQUESTS_PER_TURN_OF_ALL { None } else { self.turns.next.pop_front() }
     }
 
-    /// The next of those whose obstacle is gone.
+    /// Takes the next client that has nothing to wait for any more.
     pub fn take_resumable(&mut self) -> Option<ClientId> {
         self.turns.to_resume.pop_front()
     }
 
-    /// A client leaves.
+    /// Corrects the number of congested clients when a client leaves.
     pub(super) fn end_turns_of(&mut self, was_congested: bool) {
         self.turns.congested -= u32::from(was_congested);
     }
 
-    /// The next turn begins.
+    /// Begins the next turn, in which all clients may have requests taken on again.
     pub fn begin_turn(&mut self) {
         self.turns.number = self.turns.number.wrapping_add(1);
         self.turns.taken = 0;

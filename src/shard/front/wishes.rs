@@ -1,4 +1,4 @@
-//! What a client may say about its requests, for all of them or for one.
+//! The options that a client may set for its requests (user, tier, deadline), for all of them or for one.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::shard::gate::Gate;
 use crate::shard::request::Overdue;
 use crate::values::limits::{DEADLINE_MS_MAX, OPTIONS_MAX, USER_NAME_BYTES_MAX};
 
-/// What a client asks for. What it leaves out stays as it was.
+/// The options that a client sets for its requests. An option that is None stays as it was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     user: Option<String>,
@@ -23,7 +23,7 @@ pub struct Wishes {
 }
 
 impl Wishes {
-    /// Takes one option. False if the word is not one.
+    /// Parses one option with its value. False if the word is no option; an error if its value is invalid.
     fn take(&mut self, option: &[u8], value: &[u8]) -> Result<bool, String> {
         let text = quoted(value);
         let Some(option) = CallOption::of(option) else { return Ok(false) };
@@ -61,7 +61,7 @@ impl Wishes {
         Ok(true)
     }
 
-    /// From behind a client's name: `tier=batch;deadline=50ms`.
+    /// Parses the options behind a client's name, such as `tier=batch;deadline=50ms`.
     pub fn from_name(text: &str) -> Result<Self, String> {
         let mut wishes = Self::default();
         for pair in text.split(';').filter(|pair| !pair.is_empty()) {
@@ -76,7 +76,7 @@ impl Wishes {
         Ok(wishes)
     }
 
-    /// From options and their values, one behind the other.
+    /// Parses a list of words in which each option is followed by its value.
     pub fn from_pairs(words: &[Vec<u8>]) -> Result<Self, String> {
         let mut wishes = Self::default();
         for pair in words.chunks_exact(2) {
@@ -85,7 +85,9 @@ impl Wishes {
         Ok(wishes)
     }
 
-    /// From the words of a request, and how many of them were options.
+    /// Parses options among a request's words, from index `from` to the first word that is no option. Returns
+    /// them with the index of that word; an error if there are more than `OPTIONS_MAX` options, or if one is
+    /// invalid.
     pub fn from_words(arguments: &Arguments<'_>, from: usize) -> Result<(Self, usize), String> {
         let mut wishes = Self::default();
         let mut at = from;
@@ -103,7 +105,8 @@ impl Wishes {
 }
 
 impl Identity {
-    /// The same with these wishes, if it may have them: a tier is lowered, never raised.
+    /// Returns this identity with a client's options applied. A tier can be lowered, never raised: a higher
+    /// one is an error.
     pub fn wished(&self, env: &Env, gate: &mut Gate, wishes: &Wishes) -> Result<Self, String> {
         let Some(tenant) = self.tenant else { return Ok(self.clone()) };
         let terms = env.quotas.tenant(tenant);

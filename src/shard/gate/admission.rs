@@ -1,4 +1,5 @@
-//! May this request pass? Its price is taken before it leaves, and put right when its reply has come.
+//! The decision whether a request may pass. Its estimated price is taken before it leaves, and corrected when
+//! its reply has come.
 //!
 //! ```text
 //!   asked ──estimate──> global, tenant, user: checked together, then taken together
@@ -23,50 +24,53 @@ use crate::shard::settings::Limiter;
 use crate::values::time::Now;
 use crate::values::{MicroUnits, Price, Timestamp, UNIT, Usage};
 
-/// What the gate says to a request.
+/// The gate's decision on a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Admission {
-    /// It goes on. What was taken for it is settled with its reply.
+    /// The request may go on. The charge, if there is one, is settled with its reply.
     Passed(Option<Charge>),
-    /// First the replies to what its client has in flight must be there.
+    /// The request waits for the replies to what its client has in flight, as it would otherwise take another
+    /// track and overtake that.
     AfterReplies,
-    /// First a request of its tenant that is under way must be settled.
+    /// The request waits until another request of its tenant is settled.
     AfterSettlement,
-    /// First a pool must answer.
+    /// The request waits for the answer of a pool of quotas.
     AfterGrant,
-    /// Somebody has used up a quota.
+    /// The request is refused because a quota is used up.
     Throttled(Throttled),
 }
 
-/// Whose quota is used up, and when there will be enough again.
+/// The quota that refused a request, and when it will have enough again.
 #[derive(Clone, Copy, Debug)]
 pub struct Throttled {
-    /// Whose.
+    /// The scope of the quota: global, a tenant's, or a user's.
     pub scope: Scope,
-    /// Request units per second.
+    /// The size of the quota, in request units per second.
     pub limit: u64,
-    /// Whole units that are left.
+    /// The whole request units that are left in the bucket.
     pub remaining: u64,
-    /// When it makes sense to come back.
+    /// The time after which the client should try again.
     pub retry_after: Duration,
 }
 
-/// What a request is thought to cost.
+/// The estimated cost of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
-    /// By its command and its arguments, with the surcharge.
+    /// The facts about the cost that command and arguments tell, including the surcharge.
     pub quote: Quote,
-    /// What of it such requests cost lately.
+    /// The expected cost beyond the quote's fixed part, learnt from the tenant's recent requests of the same
+    /// class.
     pub expected: MicroUnits,
-    /// All of it.
+    /// The whole estimated price.
     pub total: Price,
-    /// What is due on top because its backend is strained.
+    /// The part of the price that is added because the backend is strained.
     pub surcharge: MicroUnits,
 }
 
 impl Gate {
-    /// Admits one more request of whoever has a tab open, and takes its price. None if that is not enough to tell. `take_track`
-    /// puts the request on its track, or says that it must wait for what its client has in flight.
+    /// Admits a request of the payer whose tab (a running sum that is booked later) is open, and takes its
+    /// price. None if the tab alone cannot decide; the caller then uses [`Self::admit`]. `take_track` puts
+    /// the request on its track, or returns false if it must wait for its client's requests in flight.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     pub fn admit_on_tab(
@@ -76,7 +80,7 @@ impl Gate {
         mut take_track: impl FnMut(Track) -> bool,
         now: Now,
     ) -> Option<Charge> {
-        // A tab is open only where there are prices.
+        // A tab is open only if requests have prices.
         let tab = self.accounts.tab_of(payer)?;
         let weights = &self.settings.weights;
         let quote = weights.quote(asked);
@@ -87,7 +91,9 @@ impl Gate {
         is_taken.then_some(Charge { taken, quote, payer, class })
     }
 
-    /// Admits a request that came at a time, and takes its price, if it has one.
+    /// Decides on a request that arrived at `came`, and takes its price if it is admitted. `percent` of the
+    /// usual price are due (above 100 if the backend is strained). `take_track` puts the request on its
+    /// track, or returns false if it must wait for its client's requests in flight.
     pub fn admit(
         &mut self,
         env: &mut Env,
@@ -116,7 +122,7 @@ impl Gate {
                 self.accounts.begin(payer, class);
                 Admission::Passed(Some(Charge { taken: cost, quote, payer, class }))
             }
-            // In shadow nobody waits: what would have become of it is found out later.
+            // In shadow mode no request waits: the decision that it would have got is found out later.
             Decision::Wait if self.is_shadow() => {
                 self.undecided_in_shadow.push((payer, cost));
                 Admission::Passed(None)
@@ -133,7 +139,7 @@ impl Gate {
         }
     }
 
-    /// What such a request is thought to cost now, where `percent` of its usual price are due.
+    /// Estimates the cost of a request now. `percent` of the usual price are due; below 100 counts as 100.
     pub fn estimate(
         &mut self,
         payer: Option<Payer>,
@@ -145,7 +151,7 @@ impl Gate {
         let mut total = weights.estimate(&quote, expected);
         let mut surcharge = 0;
         if percent > 100 {
-            // The backend is strained: so much is due on top, whatever the reply is.
+            // The surcharge of a strained backend is due whatever the reply is.
             let before = quote.fixed.micro();
             let on_top = total.micro().saturating_mul(u64::from(percent - 100)) / 100;
             quote.fixed = Price::new(before.saturating_add(on_top));
@@ -155,27 +161,29 @@ impl Gate {
         Estimate { quote, expected, total, surcharge }
     }
 
-    /// The track for a request that is estimated to cost so much.
+    /// Returns the track for a request with this estimated cost: the heavy one for expensive requests.
     pub fn track(&mut self, payer: Option<Payer>, class: Class, estimate: Price) -> Track {
         let Some(payer) = payer.filter(|_| self.is_priced()) else { return Track::Usual };
         track_of(self.heavy_from, estimate, class, self.accounts.is_seen(payer, class))
     }
 
-    /// The price of what is answered whether there is enough left or not: who has nothing left asks how much that is.
+    /// Returns a charge for a request that is answered even if nothing is left, such as a question about the
+    /// quota itself. Nothing is taken until it is settled.
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
         self.accounts.begin(payer, class);
         Some(Charge { taken: Price::ZERO, quote: self.settings.weights.quote(asked), payer, class })
     }
 
-    /// Finds out, for all that passed in shadow before a pool had answered, what would have become of it.
+    /// Decides on all requests that passed in shadow mode before a pool had answered, and counts those that
+    /// would have been refused.
     pub fn decide_in_shadow(&mut self, env: &mut Env, now: Now) {
         for (payer, cost) in std::mem::take(&mut self.undecided_in_shadow) {
             self.decide_one_in_shadow(env, payer, cost, now);
         }
     }
 
-    /// What would have become of a request that has passed: its estimate counts, whatever it cost.
+    /// Decides on a request that has passed in shadow mode, by its estimated cost.
     fn decide_one_in_shadow(&mut self, env: &mut Env, payer: Payer, cost: Price, now: Now) {
         if payer.versions_before(env.quotas.version()) != 0 {
             return;
@@ -191,8 +199,10 @@ impl Gate {
         self.accounts.meter(payer.tenant(), usage, now.monotonic);
     }
 
-    /// Holds a request back that its tenant might not be able to pay for beside all that is under way: until one of those is
-    /// settled, but no longer than [`SETTLEMENT_PATIENCE`], and no more requests than may go on about then. None if it goes on.
+    /// Holds a request back until another of its tenant is settled, if the tenant might not be able to pay
+    /// for it along with all requests in flight, or if the cost of its class is not known well enough. In the
+    /// first case the request is refused once it has waited for [`SETTLEMENT_PATIENCE`], or if too many wait
+    /// already. None if the request may go on.
     fn hold_back(
         &mut self,
         env: &mut Env,
@@ -222,7 +232,7 @@ impl Gate {
         Some(Admission::AfterSettlement)
     }
 
-    /// Refuses a request. In shadow it passes, and is only counted.
+    /// Refuses a request. In shadow mode the request passes, and is only counted.
     fn throttle(&mut self, env: &mut Env, scope: Scope, retry_after: Duration, now: Now) -> Admission {
         if self.is_shadow() {
             env.counters.add(Counter::ThrottledInShadow, 1);
@@ -240,7 +250,7 @@ impl Gate {
     }
 }
 
-/// The old way: requests are counted, whatever they cost.
+/// Admits a request under the static limiter, which counts requests per tenant whatever they cost.
 fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Admission {
     let Some(limit) = quotas.tenant(payer.tenant()).limit else { return Admission::Passed(None) };
     let limit = limit.ru_per_second;
@@ -253,8 +263,8 @@ fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Adm
     }
 }
 
-/// The track for a request that is estimated to cost so much. Where nothing is known yet of what such requests of the tenant
-/// cost, it may be anything.
+/// Returns the track for a request with this estimated cost. Ranges, scans and scripts take the heavy track
+/// as long as nothing is known of what they cost the tenant.
 #[inline]
 fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_known: bool) -> Track {
     let may_be_anything = !is_known && matches!(class, Class::Range | Class::Scan | Class::Script);
@@ -264,15 +274,19 @@ fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_kn
     }
 }
 
-/// A request waits at most so long for others of its tenant to be settled, where a quota has too little for all of them.
+/// The longest time that a request waits for others of its tenant to be settled, where a quota might not
+/// cover all of them (100 ms).
 pub(super) const SETTLEMENT_PATIENCE: Duration = Duration::from_millis(100);
-/// As many requests of a tenant may wait for that on a core, or as many as are under way, if those are more.
+/// The least limit on the clients of a tenant that wait for settlements on a core. The limit is the number of
+/// the tenant's requests in flight if that is larger.
 const WAITING_MIN: usize = 16;
 
-/// Whoever is refused is told to come back up to a quarter later than needed, so that not all of them come at once.
+/// The divisor of the random byte that lengthens the time until a retry, by up to a quarter, so that refused
+/// clients do not all return at once.
 const JITTER_PARTS: u64 = 4 * 256;
 
-/// Never earlier than possible. `spread` is a random byte.
+/// Returns the time until a retry, lengthened by up to a quarter and never shortened. `spread` is a random
+/// byte.
 fn jittered(retry_after: Duration, spread: u8) -> Duration {
     let micros = retry_after.as_micros() as u64;
     Duration::from_micros(micros + micros * u64::from(spread) / JITTER_PARTS)

@@ -1,25 +1,28 @@
-//! How far a request goes for what it names: the further, the more its store does, and neither request nor reply shows it.
+//! The effort of requests whose work grows with a number among their arguments, while neither their size nor
+//! the reply's shows it.
 //!
-//! | request | grows with |
+//! | request | effort grows with |
 //! |---|---|
-//! | `SCAN` and its kin | what it looks at, matching or not |
-//! | `LINDEX`, `LSET`, `LRANGE` | the way to a place in the middle of a list |
-//! | `ZRANGE` and its kin with `LIMIT` | what is passed over |
-//! | `SETBIT`, `SETRANGE`, `BITFIELD` | the zeros up to there |
+//! | `SCAN` and the like | the elements looked at, whether or not they match |
+//! | `LINDEX`, `LSET`, `LRANGE` | the distance to an element inside the list |
+//! | `ZRANGE` and the like with `LIMIT` | the elements passed over |
+//! | `SETBIT`, `SETRANGE`, `BITFIELD` | the zeros written before the place |
 //!
-//! All of it may be less, because the collection may end before: so it is billed only as far as the store took time for it
-//! (`policy/price.rs`).
+//! The effort may turn out smaller, because the collection may end before. So it is billed only as far as the
+//! store took time for it (`policy/price.rs`).
 
 use crate::protocol::Arguments;
 use crate::protocol::command::{Command, Flags};
 
-/// A list is stepped through by nodes of so many elements.
+/// The number of list elements that the store steps over at once (one node of the list).
 const PLACES_PER_STEP: u64 = 64;
-/// Zeros are written this many at a time; the first of them are as good as none.
+/// The number of bytes of zeros that count as one step of effort.
 const ZEROS_PER_STEP: u64 = 1_024;
+/// The number of bytes of zeros (64 KiB) that do not count, as they cost a store next to nothing.
 const ZEROS_FREE: u64 = 64 * 1_024;
 
-/// What a request may look at without showing it, in steps of which a store does some in a microsecond.
+/// Returns the most steps that a request may take in the store without showing it. A store takes a few of
+/// them per microsecond.
 pub fn looks_at(command: &Command, arguments: &Arguments<'_>) -> u64 {
     if !command.flags.contains(Flags::FAR_WORK) {
         return command.walk(arguments).and_then(|walk| walk.count(arguments)).unwrap_or(0);
@@ -33,7 +36,8 @@ pub fn looks_at(command: &Command, arguments: &Arguments<'_>) -> u64 {
     }
 }
 
-/// The distance that a number among the arguments means, from whichever end.
+/// Returns the absolute value of a number among the arguments, as a distance from either end; 0 if it is no
+/// number.
 fn number(arguments: &Arguments<'_>, index: usize) -> u64 {
     let text = arguments.get(index).and_then(|word| std::str::from_utf8(word).ok());
     text.and_then(|text| text.parse::<i64>().ok()).map_or(0, i64::unsigned_abs)
@@ -43,8 +47,8 @@ const fn zeros(until: u64) -> u64 {
     until.saturating_sub(ZEROS_FREE) / ZEROS_PER_STEP
 }
 
-/// `BITFIELD key [GET type offset] [SET type offset value] [INCRBY type offset increment] [OVERFLOW how] ...`: the furthest bit
-/// that is written. An offset of `#n` counts in wholes of the type.
+/// Returns the furthest bit that `BITFIELD key [GET type offset] [SET type offset value] [INCRBY type offset
+/// increment] [OVERFLOW how] ...` writes. An offset of `#n` counts in widths of the type.
 fn last_bit(arguments: &Arguments<'_>) -> u64 {
     let (mut furthest, mut index) = (0, 2);
     while let Some(word) = arguments.get(index) {
@@ -72,7 +76,7 @@ fn bit_of(arguments: &Arguments<'_>, index: usize) -> u64 {
     }
 }
 
-/// `... LIMIT offset count`, behind the two ends of a range.
+/// Returns the offset of `... LIMIT offset count` behind the two ends of a range; 0 without it.
 fn passed_over(arguments: &Arguments<'_>) -> u64 {
     let limit = (4..arguments.len()).find(|index| arguments.at(*index).eq_ignore_ascii_case(b"limit"));
     limit.map_or(0, |index| number(arguments, index + 1))

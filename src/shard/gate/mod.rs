@@ -1,12 +1,13 @@
-//! The gate: what a request costs, who pays, and whether there is enough left. Knows payers, not connections.
+//! The gate: estimates what a request costs, finds the account that pays, and decides whether its quotas have
+//! enough left. It knows accounts, not connections.
 //!
 //! | question | file |
 //! |---|---|
-//! | what is asked, from the command and its arguments alone | `pricing.rs`, `effort.rs` |
-//! | may it pass | `admission.rs` |
-//! | whose requests wait until others of their tenant are settled | `waiting.rs` |
-//! | who may spend how much on this core | `accounts/` |
-//! | what did it cost in the end | `settlement.rs` |
+//! | the estimated cost, from the command and its arguments alone | `pricing.rs`, `effort.rs` |
+//! | whether a request may pass | `admission.rs` |
+//! | which clients wait until requests of their tenant are settled | `waiting.rs` |
+//! | how much each account may spend on this core | `accounts/` |
+//! | the actual cost, once the reply has come | `settlement.rs` |
 
 mod accounts;
 mod admission;
@@ -31,23 +32,25 @@ use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{BucketId, Capacity, ClientId, Grant, MicroUnits, Price, Timestamp, Weights};
 
-/// Prices and accounts of one core.
+/// The prices and accounts of one core.
 #[derive(Debug)]
 pub struct Gate {
     settings: AdmissionSettings,
-    /// What costs much travels on connections of its own, where there are such.
+    /// The estimated cost from which a request takes the heavy track, which has backend connections of its
+    /// own; None without such connections.
     heavy_from: Option<MicroUnits>,
     accounts: Accounts,
-    /// Whose next request waits for the answer of a pool.
+    /// Clients whose next request waits for the answer of a pool of quotas.
     waiting: Vec<ClientId>,
-    /// Whose next request waits until one of its tenant is settled.
+    /// Clients whose next request waits until a request of their tenant is settled.
     for_settlement: Waiting,
-    /// Requests that passed in shadow, and what was asked for them, before a pool has said whether they could.
+    /// The payer and price of requests that passed in shadow mode before a pool had said whether they could
+    /// be paid for.
     undecided_in_shadow: Vec<(Payer, Price)>,
 }
 
 impl Gate {
-    /// One that has let nothing pass yet.
+    /// Creates the gate of a core, with full buckets.
     pub fn new(settings: &ShardSettings, quotas: &Quotas) -> Self {
         let (shards, admission) = (settings.topology.shards(), settings.admission.clone());
         Self {
@@ -60,60 +63,63 @@ impl Gate {
         }
     }
 
-    /// Is nothing priced or counted?
+    /// True if nothing is priced or counted (the limiter is off).
     #[inline]
     pub fn lets_all_pass(&self) -> bool {
         matches!(self.settings.limiter, Limiter::Off)
     }
 
-    /// Has a request a price?
+    /// True if requests have prices; false if the limiter is off or only counts requests (static).
     #[inline]
     pub fn is_priced(&self) -> bool {
         matches!(self.settings.limiter, Limiter::Shadow | Limiter::Buckets)
     }
 
-    /// What the terms of a price weigh.
+    /// Returns the weights of the parts that a price is made of.
     pub fn weights(&self) -> &Weights {
         &self.settings.weights
     }
 
-    /// A walk may look at no more than so much in one step.
+    /// Returns the most elements that a client's `SCAN` may look at in one step.
     pub fn scan_count_max(&self) -> u32 {
         self.settings.scan_count_max
     }
 
-    /// The account of a user, if the quotas bound what that user may spend.
+    /// Returns the account of a user, or None if the quotas set no limit for the user.
     pub fn account_of(&mut self, tenant: &Tenant, user: &str) -> Option<UserAccount> {
         self.accounts.user(tenant, user)
     }
 
-    /// Users whose quotas are kept account of.
+    /// Returns how many users have accounts on this core, and how many were evicted or refused.
     pub fn users(&self) -> UserFigures {
         self.accounts.users()
     }
 
-    /// The reply to a request is there, or will never be: what was taken for it becomes what it cost.
+    /// Settles a request whose reply has come or never will: its actual cost replaces the price that was
+    /// taken for it.
     #[inline]
     pub fn settle(&mut self, charge: &Charge, reply: &Settlement, now: Now) {
         self.accounts.settle_reply(charge, reply, &self.settings.weights, now);
     }
 
-    /// A client's next request waits for the answer of a pool.
+    /// Makes a client's next request wait for the answer of a pool of quotas.
     pub fn await_grant(&mut self, id: ClientId) {
         self.waiting.push(id);
     }
 
-    /// Those that have waited: they try again, and what came behind them after them.
+    /// Takes all clients whose requests waited for a pool's answer, in order. The caller tries those requests
+    /// again.
     pub fn take_waiting(&mut self) -> Vec<ClientId> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// A client's next request waits until one of its payer's tenant is settled.
+    /// Makes a client's next request wait until a request of the payer's tenant is settled.
     pub fn await_settlement(&mut self, payer: Payer, id: ClientId, now: Timestamp) {
         self.for_settlement.push(payer.tenant(), id, now);
     }
 
-    /// The clients whose requests may have waited long enough for others of their tenant to be settled.
+    /// Takes the clients whose waiting requests are to be tried again: as many of each tenant as requests
+    /// were settled, and all that have waited for `SETTLEMENT_PATIENCE`.
     pub fn take_settled(&mut self, now: Timestamp) -> Vec<ClientId> {
         let Self { for_settlement, accounts, .. } = self;
         for_settlement.take_due(|tenant| accounts.take_settled(tenant), now)
@@ -125,56 +131,58 @@ impl Gate {
         !self.for_settlement.is_empty()
     }
 
-    /// Does anything wait for what a pool says?
+    /// True if requests wait for a pool's answer, or passed in shadow mode without one.
     pub fn is_answer_awaited(&self) -> bool {
         !self.waiting.is_empty() || !self.undecided_in_shadow.is_empty()
     }
 
-    /// Has nothing been heard of the pools for so long that those who wait should not wait for them any more?
+    /// True if the pools have not answered for longer than a lease, so that requests should not wait for them
+    /// any more.
     pub fn is_alone(&self, now: Timestamp) -> bool {
         self.accounts.is_alone(now)
     }
 
-    /// What the pools of quotas said.
+    /// Applies the grants of the pools of quotas.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Timestamp) {
         self.accounts.handle_grants(grants, now);
     }
 
-    /// New quotas.
+    /// Applies new quotas. What was spent stays spent.
     pub fn handle_quotas(&mut self, before: &Quotas, after: &Quotas, now: Timestamp) {
-        // Tenants have other ids now, so those that wait try again.
+        // Tenants have new ids now, so the waiting requests are tried again.
         self.for_settlement.release();
         self.accounts.handle_quotas(before, after, now);
     }
 
-    /// The end of a turn.
+    /// Handles the end of a turn: reports to the pools of quotas what is due.
     pub fn handle_turn_end(&mut self, now: Timestamp) {
         self.accounts.handle_turn_end(now);
     }
 
-    /// Something that is to be told to the pools, if there is anything.
+    /// Takes the next report to the pools of quotas, if there is one.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.accounts.poll_report()
     }
 
-    /// When `handle_turn_end` should be called at the latest.
+    /// Returns the time at which [`Self::handle_turn_end`] should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let patience = if self.is_answer_awaited() { self.accounts.patience_ends() } else { None };
         let settlement = self.for_settlement.poll_deadline();
         [self.accounts.poll_deadline(), patience, settlement].into_iter().flatten().min()
     }
 
-    /// What was spent here and not told yet goes to the pools now.
+    /// Reports to the pools at once what was spent on this core since the last report.
     pub fn flush(&mut self, now: Timestamp) {
         self.accounts.flush(now);
     }
 
-    /// The bucket of a scope and its size, if it is bounded.
+    /// Returns the bucket of a scope and its size, or None if the scope has no limit.
     pub fn bucket(&self, scope: Scope) -> Option<(BucketId, Capacity)> {
         self.accounts.bucket(scope).zip(self.accounts.capacity(scope))
     }
 
-    /// What would be decided of a scope alone, its size, and what is left of it, if it has a bound. Nothing is taken.
+    /// Returns what one scope alone would decide about a cost, the size of its bucket, and how much is left
+    /// in it. None if the scope has no limit. Takes nothing.
     pub fn peek(
         &mut self,
         scope: Scope,

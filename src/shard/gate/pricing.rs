@@ -1,4 +1,4 @@
-//! What a request is asked to cost, from its command and its arguments alone.
+//! The estimated cost of a request, from its command and its arguments alone.
 
 use super::effort::looks_at;
 use crate::policy::price::Asked;
@@ -9,13 +9,14 @@ use crate::values::{MicroUnits, UNIT};
 
 const _: () = assert!(Class::COUNT == COMMAND_CLASSES);
 
-/// Work whose size neither the request nor the reply shows: code of the client's, and collections that are combined,
-/// searched or copied inside the store.
+/// The least price of requests whose work neither the request nor the reply shows (5 request units): scripts,
+/// and collections that are combined, searched or copied inside the store.
 const HIDDEN_WORK_FLOOR: MicroUnits = 5 * UNIT;
-/// A walk over all keys.
+/// The least price of a command that looks at all keys (100 request units).
 const ALL_KEYS_FLOOR: MicroUnits = 100 * UNIT;
 
-/// What is known of a request's cost now. Commands that weir does not know may do anything.
+/// Returns the facts about a request's cost that are known before it is carried out. A command that weir does
+/// not know gets the least price of hidden work, as it may do anything.
 #[inline]
 pub fn asked(command: Option<&Command>, arguments: &Arguments<'_>) -> Asked {
     let bytes_in = arguments.frame().len() as u64;
@@ -29,7 +30,8 @@ pub fn asked(command: Option<&Command>, arguments: &Arguments<'_>) -> Asked {
     asked_of_more(command, arguments, one)
 }
 
-/// The same where the command alone does not say all of it.
+/// Slow path of [`asked`]: for commands whose cost depends on their arguments, or that do work which does not
+/// show.
 #[inline(never)]
 fn asked_of_more(command: &Command, arguments: &Arguments<'_>, one: Asked) -> Asked {
     let hides_work = command.class == Class::Script || command.flags.contains(Flags::HIDDEN_WORK);
@@ -38,7 +40,7 @@ fn asked_of_more(command: &Command, arguments: &Arguments<'_>, one: Asked) -> As
         _ if hides_work => HIDDEN_WORK_FLOOR,
         _ => 0,
     };
-    // A key that is read is as good as a row, whether the reply shows it or not.
+    // A key that is read counts like a row, whether or not the reply shows it.
     let (written, read) = match (keys_of(command, arguments), command.effect) {
         (keys, Effect::Read) => (0, keys),
         (keys, Effect::Write | Effect::None) => (keys, 0),
@@ -46,13 +48,14 @@ fn asked_of_more(command: &Command, arguments: &Arguments<'_>, one: Asked) -> As
     Asked { keys: written, looks_at: looks_at(command, arguments).saturating_add(read), floor, ..one }
 }
 
-/// Keys of a request that names several; one alone is part of the base.
+/// Returns the number of keys of a request that names several; 0 for at most one, which the base price
+/// covers.
 fn keys_of(command: &Command, arguments: &Arguments<'_>) -> u64 {
     let count = if let Keys::Range { first, last: -1, step } = command.keys {
         arguments.len().saturating_sub(usize::from(first)).div_ceil(usize::from(step).max(1)) as u64
     } else {
         let mut count = 0;
-        // What is wrong with the keys is said where the request is routed.
+        // Errors in the keys are reported where the request is routed.
         let _ = command.for_each_key(arguments, &mut |_| count += 1);
         count
     };

@@ -1,4 +1,4 @@
-//! What a request really cost, once its reply has come.
+//! The actual cost of a request, once its reply has come.
 
 use super::accounts::{Accounts, Bill, Charge};
 use crate::policy::price::Measured;
@@ -6,21 +6,22 @@ use crate::shard::outcome::Outcome;
 use crate::values::Weights;
 use crate::values::time::Now;
 
-/// What the parts of a reply came to.
+/// The measurements of a reply, summed up over the parts of the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
     measured: Measured,
-    /// Parts that a backend answered.
+    /// The number of parts that a backend answered.
     served: u16,
-    /// Parts that were sent and never answered.
+    /// The number of parts that were sent and never answered; [`CACHED`] if no part was lost and weir knew
+    /// the reply to at least one itself.
     lost: u16,
 }
 
-/// In the place of a number of lost parts: there are none, and weir had the reply to a part already.
+/// The value of [`Settlement::lost`] that means: no part was lost, and weir knew the reply to a part itself.
 const CACHED: u16 = u16::MAX;
 
 impl Settlement {
-    /// Of a reply in one piece.
+    /// Returns the measurements of a reply in one piece.
     #[inline]
     pub fn of(outcome: Outcome) -> Self {
         let mut settlement = Self::default();
@@ -28,7 +29,7 @@ impl Settlement {
         settlement
     }
 
-    /// One part more.
+    /// Adds the outcome of one part of the request.
     #[inline]
     pub fn add(&mut self, outcome: Outcome) {
         match outcome {
@@ -51,12 +52,13 @@ impl Settlement {
         }
     }
 
-    /// What that comes to, where not all of it came: what was taken for the whole at least, if a part was lost.
+    /// Returns the bill where some parts were lost, refused or known to weir. If a part was lost, it comes to
+    /// at least the price that was taken for the whole.
     fn bill(&self, charge: &Charge, weights: &Weights) -> Bill {
         match (self.served, self.lost) {
             (0, 0) => Bill::Nothing,
             (0, CACHED) => Bill::Cached(weights.cached(self.measured.bytes_out)),
-            // Some of the work was done elsewhere, and that costs what such work costs.
+            // A backend did some of the work, so the request costs what such work costs.
             (_, CACHED) => Bill::Cost(weights.actual(&charge.quote, &self.measured)),
             (0, _) => Bill::AsTaken,
             _ => Bill::Cost(weights.actual(&charge.quote, &self.measured).max(charge.taken)),
@@ -65,10 +67,11 @@ impl Settlement {
 }
 
 impl Accounts {
-    /// The reply to a request is there, or will never be: what was taken for it becomes what it cost.
+    /// Settles a request whose reply has come or never will: its actual cost replaces the price that was
+    /// taken for it.
     #[inline]
     pub fn settle_reply(&mut self, charge: &Charge, reply: &Settlement, weights: &Weights, now: Now) {
-        // Nearly every reply: all of it came.
+        // The fast path of nearly every reply: all of it came from backends.
         if reply.served > 0 && reply.lost == 0 {
             let cost = weights.actual(&charge.quote, &reply.measured);
             return match self.tab_of(charge.payer) {

@@ -1,15 +1,15 @@
-//! Clients whose next request waits until a request of its tenant is settled, in the order in which they came.
+//! Clients whose next request waits until a request of its tenant is settled, in order of arrival.
 
 use std::collections::VecDeque;
 
 use super::admission::SETTLEMENT_PATIENCE;
 use crate::values::{ClientId, TenantId, Timestamp};
 
-/// The waiting clients of all tenants of a core. Tenants without any are not in it, so an entry costs nothing later.
+/// The waiting clients of all tenants of a core. Only tenants with waiting clients have an entry.
 #[derive(Debug, Default)]
 pub struct Waiting {
     tenants: Vec<(TenantId, VecDeque<Waiter>)>,
-    /// Clients that go on in this turn, whatever is settled.
+    /// Clients that go on in this turn, whether or not requests were settled.
     released: Vec<ClientId>,
 }
 
@@ -20,7 +20,7 @@ struct Waiter {
 }
 
 impl Waiting {
-    /// A client's next request waits for its tenant.
+    /// Adds a client whose next request waits for a request of its tenant to be settled.
     pub fn push(&mut self, tenant: TenantId, client: ClientId, now: Timestamp) {
         let waiter = Waiter { client, since: now };
         match self.tenants.iter_mut().find(|(known, _)| *known == tenant) {
@@ -35,13 +35,14 @@ impl Waiting {
         self.tenants.is_empty() && self.released.is_empty()
     }
 
-    /// The number of clients that wait for a tenant.
+    /// Returns the number of clients that wait for requests of a tenant to be settled.
     pub fn waiting(&self, tenant: TenantId) -> usize {
         self.tenants.iter().find(|(known, _)| *known == tenant).map_or(0, |(_, queue)| queue.len())
     }
 
-    /// The clients that go on: as many of each tenant as requests of it were settled, and all that have waited for as long as
-    /// any may.
+    /// Takes the clients that go on: as many of each tenant as requests of it were settled, and all that have
+    /// waited for [`SETTLEMENT_PATIENCE`]. `take_settled` returns how many requests of a tenant were settled
+    /// since its last call.
     pub fn take_due(
         &mut self,
         mut take_settled: impl FnMut(TenantId) -> u32,
@@ -58,14 +59,15 @@ impl Waiting {
         due
     }
 
-    /// All go on.
+    /// Lets all waiting clients go on in this turn.
     pub fn release(&mut self) {
         for (_, queue) in self.tenants.drain(..) {
             self.released.extend(queue.into_iter().map(|waiter| waiter.client));
         }
     }
 
-    /// When a client has waited for as long as any may.
+    /// Returns the earliest time at which a client will have waited for [`SETTLEMENT_PATIENCE`]. Time zero if
+    /// clients were released.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let released = (!self.released.is_empty()).then_some(Timestamp::ZERO);
         self.tenants.iter().filter_map(|(_, queue)| queue.front()).map(Waiter::ends).chain(released).min()

@@ -1,59 +1,61 @@
-//! What was spent in the end: differences to what was taken, what such requests cost lately, and what tenants used.
+//! The bookings after a request is settled: the difference to the price that was taken, the cost that is
+//! learnt for its class, and the tenant's usage.
 
 use super::{Accounts, METERED_REPORT, Payer, Scope};
 use crate::policy::price::Quote;
 use crate::protocol::command::Class;
 use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage};
 
-/// What was taken for a request, until its reply tells what it cost.
+/// The price that was taken for a request, with what is needed to settle it once its reply has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// What was taken.
+    /// The price that was taken.
     pub taken: Price,
-    /// What was known of its price then.
+    /// The facts about the cost that were known when the price was taken.
     pub quote: Quote,
-    /// From whose buckets.
+    /// The account from whose buckets the price was taken.
     pub payer: Payer,
-    /// The class by which the cost of such requests is learnt.
+    /// The class of commands under which the cost is learnt.
     pub class: Class,
 }
 
-/// What a request comes to in the end.
+/// The final cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bill {
-    /// It cost this, more or less than was taken for it.
+    /// The request cost this, which may be more or less than was taken for it.
     Cost(Price),
-    /// No store was asked: it cost this, and says nothing of others.
+    /// Weir answered without a backend. The request costs this, which says nothing of what others will cost.
     Cached(Price),
-    /// It was sent, and nobody knows what it cost: what was taken is kept.
+    /// The request was sent, and its cost is unknown: the price that was taken is kept.
     AsTaken,
-    /// It was sent to no backend: what was taken is given back.
+    /// The request was sent to no backend: the price that was taken is given back.
     Nothing,
 }
 
 impl Charge {
-    /// What was taken, in about thousandths of a request unit.
+    /// Returns the price that was taken, in about thousandths of a request unit (1,024 millionths).
     #[inline]
     pub fn weight(&self) -> u32 {
         (self.taken.micro() >> 10).min(u64::from(u32::MAX)) as u32
     }
 }
 
-// One stands beside each request that waits for its reply.
+// The size matters because each request in flight stores a charge.
 const _: () = assert!(size_of::<Option<Charge>>() <= 56);
 
 impl Accounts {
-    /// What the next request of a payer and class will cost beyond its fixed part.
+    /// Returns the expected cost of the next request of a payer and class beyond its fixed part.
     pub fn expected(&mut self, payer: Payer, class: Class) -> MicroUnits {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.of(class as usize)
     }
 
-    /// True once a request of the payer's tenant and of a class has been paid for.
+    /// True once a request of this class of the payer's tenant has been settled.
     pub fn is_seen(&mut self, payer: Payer, class: Class) -> bool {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.is_seen(class as usize)
     }
 
-    /// What was taken for a request becomes what it cost.
+    /// Settles a request: books the difference between its cost and the price that was taken, learns the cost
+    /// for its class, and counts the usage.
     pub fn settle(&mut self, charge: &Charge, bill: Bill, now: Timestamp) {
         self.end(charge);
         let tenant = self.tenant_now(charge.payer);
@@ -80,7 +82,7 @@ impl Accounts {
         self.handle_booked(charge.payer, now);
     }
 
-    /// Counts what became of a tenant's requests.
+    /// Adds to the usage of a tenant, which is reported within `METERED_REPORT`.
     #[inline]
     pub fn meter(&mut self, tenant: TenantId, usage: Usage, now: Timestamp) {
         let metered = &mut self.ledger.buckets().tenants[usize::from(tenant.0)].metered;
@@ -105,7 +107,8 @@ impl Accounts {
         }
     }
 
-    /// The tenant of a request that may have been admitted under the quotas before.
+    /// Returns the tenant's current id for a payer of the current quotas or those before. None if the tenant
+    /// is gone or the payer is older.
     pub(super) fn tenant_now(&self, payer: Payer) -> Option<TenantId> {
         match payer.versions_before(self.version) {
             0 => Some(payer.tenant()),

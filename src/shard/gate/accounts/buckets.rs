@@ -1,4 +1,5 @@
-//! Whose bucket is which: everybody's, each tenant's, each active user's, with this core's slice of it.
+//! The buckets that this core knows, with its slice of each: the global one, each tenant's, each active
+//! user's.
 
 use std::collections::HashMap;
 use std::hash::Hasher as _;
@@ -14,45 +15,46 @@ use crate::policy::slice::{Rules, Slice};
 use crate::values::limits::USERS_MAX;
 use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage};
 
-/// One bucket, as far as this core has to do with it.
+/// A bucket, global or a tenant's, as far as this core knows it.
 #[derive(Debug)]
 pub(super) struct Account {
     bucket: BucketId,
     /// The whole quota.
     quota: Capacity,
-    /// What this process has of it, as the pool said last.
+    /// The part of the quota that this process has, as the pool told last.
     capacity: Capacity,
     pub slice: Slice,
     pub listed: bool,
 }
 
-/// One tenant: its bucket, if it has a bound, and what its requests cost lately.
+/// The account of a tenant: its bucket, if it has a limit, and the recent cost of its requests.
 #[derive(Debug)]
 pub(super) struct TenantAccount {
     pub account: Option<Account>,
     pub expected: Expected,
-    /// Requests that are admitted and not settled, of these quotas and of the version before.
+    /// Requests admitted under the current quotas and not settled.
     pub under_way: UnderWay,
+    /// Requests admitted under the quotas before and not settled.
     pub under_way_before: UnderWay,
-    /// Requests settled since those that wait for it were last let go on.
+    /// The number of requests settled since it was last taken to let waiting requests go on.
     pub settled: u32,
-    /// What was not reported yet.
+    /// The usage that has not been reported yet.
     pub metered: Usage,
 }
 
-/// One active user. There may be a million.
+/// The account of one active user. Kept small, as there may be a million of them.
 #[derive(Debug)]
 pub(super) struct UserEntry {
     pub slice: Slice,
     pub size: SizeId,
     pub listed: bool,
-    /// What this process has of that size, as the pool said last.
+    /// The part of the quota that this process has, as the pool told last.
     part: Sliver,
 }
 
 const _: () = assert!(size_of::<UserEntry>() <= 64);
 
-/// One of the sizes, by its place from one on: no place is no user, which takes no room then.
+/// The number of a size of user buckets, counted from one so that an `Option` of it takes no more room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeId(NonZeroU32);
 
@@ -61,14 +63,14 @@ impl SizeId {
         self.0.get()
     }
 
-    /// None for no size.
+    /// Converts the number of a size back. None for zero, which stands for no size.
     pub(super) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)
     }
 }
 
-/// A part of a quota where there is no room for all its digits. Not more than it is: for whoever only estimates when there will
-/// be enough.
+/// A part of a quota in 16 bits, rounded down but never to zero: enough to estimate when a bucket will have
+/// enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sliver(u16);
 
@@ -85,7 +87,7 @@ impl Sliver {
     }
 }
 
-/// The sizes that buckets of users have. None is ever forgotten: the quota file has few.
+/// The distinct sizes of users' buckets. None is ever dropped, as the quota file has few.
 #[derive(Debug)]
 struct Sizes(Vec<Capacity>);
 
@@ -100,26 +102,27 @@ impl Sizes {
     }
 }
 
-/// The account of a scope, whatever it is kept in.
+/// The account of a scope, in the same form for global, tenant's and user's buckets.
 pub(super) struct Entry<'a> {
     pub bucket: BucketId,
     /// The whole quota.
     pub quota: Capacity,
-    /// What this process has of it.
+    /// The part of the quota that this process has.
     pub capacity: Capacity,
     pub slice: &'a mut Slice,
     pub listed: &'a mut bool,
 }
 
-/// The slice of a scope, and whether it is on the agenda.
+/// The slice of a scope, and whether the scope is on the agenda of reports.
 type Piece<'a> = (&'a mut Slice, &'a mut bool);
 
-/// All of them.
+/// The buckets of all scopes that this core knows.
 #[derive(Debug)]
 pub(super) struct Buckets {
     secret: [u64; 2],
     pub global: Option<Account>,
-    /// What requests cost beyond what was taken for them, since that was reported: not everybody is to pay for it.
+    /// The cost beyond the prices that were taken, since it was last reported. The pool bounds how much of it
+    /// the global bucket owes, as not all tenants are to pay for it.
     pub surprise: MicroUnits,
     pub tenants: Vec<TenantAccount>,
     tenant_by_bucket: HashMap<BucketId, TenantId>,
@@ -144,8 +147,8 @@ impl Buckets {
         buckets
     }
 
-    /// Sets up the accounts of all tenants, with what is known of those that were there before. `moved` says for each of
-    /// those where it is now.
+    /// Sets up the accounts of all tenants for new quotas, keeping what is known of tenants that existed
+    /// before. `moved` gives the new id of each of those, by its old id.
     pub fn take_over(&mut self, quotas: &Quotas, moved: &[Option<TenantId>]) {
         let global = quotas.global().map(capacity_of);
         self.global = global.map(|capacity| match self.global.take() {
@@ -176,7 +179,7 @@ impl Buckets {
             let Some(new) = place else { continue };
             let tenant = &mut self.tenants[usize::from(new.0)];
             tenant.expected = old.expected;
-            // Requests of the version before that one are settled with nobody.
+            // Requests of still older quotas are settled without an account.
             tenant.under_way_before.add(&old.under_way);
             if let (Some(account), Some(known)) = (&mut tenant.account, old.account.take()) {
                 (account.slice, account.listed) = (known.slice, known.listed);
@@ -184,14 +187,15 @@ impl Buckets {
         }
     }
 
-    /// The account of a user, if the quotas bound what that user may spend.
+    /// Returns the account of a user, or None if the quotas set no limit for the user.
     pub fn user(&mut self, tenant: &Tenant, name: &str) -> Option<UserAccount> {
         let capacity = capacity_of(tenant.limit_of(name)?);
         let size = *self.size_of.entry(capacity).or_insert_with(|| self.sizes.add(capacity));
         Some(UserAccount { bucket: self.bucket_of(tenant, Some(name)), size })
     }
 
-    /// The account of a scope. None if nothing bounds it, or if there is no room for one more user.
+    /// Returns the account of a scope, and creates that of a user. None if the scope has no limit, or if
+    /// there is no room for one more user.
     pub fn entry(&mut self, scope: Scope, now: Timestamp) -> Option<Entry<'_>> {
         let account = match scope {
             Scope::Global => self.global.as_mut(),
@@ -225,7 +229,8 @@ impl Buckets {
         })
     }
 
-    /// The slices of all buckets of a payer, with whether they are listed. None if one of them is not known here.
+    /// Returns the slices of all buckets of a payer, each with whether it is on the agenda. None if the user
+    /// has no account on this core.
     pub fn parts_of(&mut self, payer: Payer) -> Option<[Option<Piece<'_>>; 3]> {
         let Self { global, tenants, users, .. } = self;
         let tenant = &mut tenants[usize::from(payer.tenant().0)];
@@ -238,21 +243,23 @@ impl Buckets {
         Some([global.as_mut().map(Account::part), tenant.account.as_mut().map(Account::part), user])
     }
 
-    /// Counts requests of a payer's user that are admitted, or, below zero, settled. A user's bucket is known by its name, so
-    /// it is the same in all versions of the quotas.
+    /// Counts requests of a payer's user that are admitted or, with a negative number, settled. A user's
+    /// bucket is known by its name, so it is the same in all versions of the quotas.
     pub fn count_of_user(&mut self, payer: Payer, change: i32) {
         if let Some(entry) = payer.user().and_then(|user| self.users.get_mut(user.bucket)) {
             entry.slice.count_under_way(change);
         }
     }
 
-    /// The least that this core can count on of any bucket of a payer; `i64::MAX` if none has a bound.
+    /// Returns the least amount that this core can count on from any bucket of a payer; `i64::MAX` if none
+    /// has a limit.
     pub fn in_sight(&self, payer: Payer, rules: Rules, now: Timestamp) -> i64 {
         let each = payer.scopes().filter_map(|scope| self.known(scope, now));
         each.map(|(slice, capacity)| slice.in_sight(capacity, now, rules).0).min().unwrap_or(i64::MAX)
     }
 
-    /// What this core knows of a scope's bucket, without making an account of it, and this process's part of its size.
+    /// Returns a copy of the slice of a scope's bucket and the part of its size that this process has,
+    /// without creating an account. None if the scope has no limit.
     pub fn known(&self, scope: Scope, now: Timestamp) -> Option<(Slice, Capacity)> {
         if let Scope::User(user) = scope {
             let quota = self.sizes.get(user.size);
@@ -262,7 +269,7 @@ impl Buckets {
         self.account(scope).map(|account| (account.slice, account.capacity))
     }
 
-    /// The size of a scope's bucket, if it has one: the whole quota.
+    /// Returns the size of a scope's bucket (the whole quota), or None if the scope has no limit.
     pub fn capacity(&self, scope: Scope) -> Option<Capacity> {
         match scope {
             Scope::User(user) => Some(self.sizes.get(user.size)),
@@ -270,7 +277,7 @@ impl Buckets {
         }
     }
 
-    /// This process has so much of a scope's quota.
+    /// Sets the part of a scope's quota that this process has.
     pub fn set_part(&mut self, scope: Scope, part: Part) {
         let account = match scope {
             Scope::Global => self.global.as_mut(),
@@ -287,7 +294,7 @@ impl Buckets {
         }
     }
 
-    /// The bucket of a scope, if it has one.
+    /// Returns the bucket of a scope, or None if the scope has no limit.
     pub fn bucket(&self, scope: Scope) -> Option<BucketId> {
         match scope {
             Scope::User(user) => Some(user.bucket),
@@ -295,7 +302,7 @@ impl Buckets {
         }
     }
 
-    /// Whose bucket it is, if this core has an account of it.
+    /// Returns the scope of a bucket, if this core has an account of it.
     pub fn scope_of(&self, bucket: BucketId) -> Option<Scope> {
         if bucket == BucketId::GLOBAL {
             return self.global.is_some().then_some(Scope::Global);
@@ -306,7 +313,7 @@ impl Buckets {
         self.tenant_by_bucket.get(&bucket).copied().map(Scope::Tenant)
     }
 
-    /// All scopes but users whose accounts say that they are listed.
+    /// Iterates over the scopes on the agenda of reports, except users.
     pub fn listed(&self) -> impl Iterator<Item = Scope> {
         let tenants = (0..).map(TenantId).zip(&self.tenants);
         std::iter::once((Scope::Global, self.global.as_ref()))
@@ -315,7 +322,7 @@ impl Buckets {
             .map(|(scope, _)| scope)
     }
 
-    /// Looks at a few users, and forgets those whose buckets are full and idle.
+    /// Checks at most `looked_at_max` users, and drops those whose buckets are full and idle.
     pub fn sweep_users(&mut self, looked_at_max: usize, now: Timestamp) {
         let sizes = &self.sizes;
         self.users.sweep(looked_at_max, |entry| entry.is_idle(sizes, now));
@@ -329,15 +336,17 @@ impl Buckets {
         }
     }
 
-    /// The same on every core and in every version of the quota file, and nobody outside can find two alike.
+    /// Returns the bucket of a tenant or of its user. The number is the same on every core and in every
+    /// version of the quota file; the secret key keeps outsiders from finding two names with the same.
     fn bucket_of(&self, tenant: &Tenant, user: Option<&str>) -> BucketId {
         bucket_of(self.secret, &tenant.name, user)
     }
 }
 
-/// The bucket of a tenant, or of one of its users, for all who have this secret: in a fleet, hosts of other versions too.
+/// Returns the bucket of a tenant, or of one of its users: a keyed hash of the names, so all processes with
+/// the same secret agree, even hosts of a fleet with other versions of weir.
 pub fn bucket_of([one, two]: [u64; 2], tenant: &str, user: Option<&str>) -> BucketId {
-    // No name has this byte in it.
+    // No name contains this byte.
     const END: [u8; 1] = [0xff];
     let mut hasher = SipHasher13::new_with_keys(one, two);
     hasher.write(tenant.as_bytes());
@@ -364,7 +373,7 @@ impl UserEntry {
         Self { slice: Slice::untouched(now), size, listed: false, part: Sliver::WHOLE }
     }
 
-    /// What this process has of a quota.
+    /// Returns the part of a quota that this process has.
     fn here(&self, quota: Capacity) -> Capacity {
         if self.part == Sliver::WHOLE { quota } else { quota.scaled(self.part.part()) }
     }
@@ -403,7 +412,8 @@ mod tests {
         }
     }
 
-    /// Hosts of a fleet count users by it: it is the same in all versions of weir.
+    /// Checks that a bucket's number is the same in all versions of weir, since hosts of a fleet count users
+    /// by it.
     #[test]
     fn a_bucket_is_the_same_for_ever() {
         assert_eq!(bucket_of([1, 2], "acme", None), BucketId(0x336a_4635_cc02_4433));

@@ -1,15 +1,17 @@
-//! Who may spend how much on this core: slices of the global bucket, of each tenant's and of each active user's.
+//! The accounts of one core: how much each payer may spend, from slices (this core's parts) of the global
+//! bucket, of each tenant's and of each active user's.
 //!
-//! Asked by `gate/admission.rs`; told by the control executor what the pools can give. Knows no clients and no requests.
+//! The caller is `gate/admission.rs`; the control executor tells what the pools can give. Clients and
+//! requests are unknown here.
 //!
 //! | question | file |
 //! |---|---|
-//! | may this be spent | here |
-//! | could it be paid if all that is under way turns out dear | `under_way.rs` |
-//! | is it one more of the same payer | `tab.rs` |
-//! | whose bucket is which | `buckets.rs` |
-//! | what was it in the end | `books.rs` |
-//! | what do the pools have to know | `reports.rs` |
+//! | whether a cost may be spent | here |
+//! | whether it could be paid if all requests in flight turn out expensive | `under_way.rs` |
+//! | whether the payer is the same as before | `tab.rs` |
+//! | which bucket belongs to which scope | `buckets.rs` |
+//! | what a request cost in the end | `books.rs` |
+//! | what the pools have to be told | `reports.rs` |
 
 mod books;
 mod buckets;
@@ -36,130 +38,134 @@ use crate::shard::settings::AdmissionSettings;
 use crate::values::allowance::{Report, lease_of};
 use crate::values::{BucketId, Capacity, MicroUnits, Price, ShardId, TenantId, Timestamp};
 
-/// Usage is reported with whatever else is, and after so long at the latest.
+/// The longest time until usage is reported (1 s). With any other report it goes along earlier.
 const METERED_REPORT: Duration = Duration::from_secs(1);
-/// When a user for whom there is no room may come back: until then some of the others will be idle.
+/// The time after which a user may come back for whom the table had no room (1 s): by then some other users
+/// will be idle.
 const RETRY_WHEN_FULL: Duration = Duration::from_secs(1);
 
-/// A user as the buckets know them: a hash of the name, and which size of bucket.
+/// The account of a user: its bucket, which is a hash of the names of tenant and user, and the size of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserAccount {
     /// The user's bucket.
     pub bucket: BucketId,
-    /// Which of the sizes that are known it has.
+    /// The number of the bucket's size among all known sizes.
     size: SizeId,
 }
 
-/// Who pays for a request. Two words, because it stands beside each request that waits for its reply, and is compared
-/// with who came before.
+/// The account that a request is charged to. 16 bytes, as one is stored per request in flight and compared
+/// with the payer before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payer {
-    /// The user's bucket, if a quota bounds what that user may spend.
+    /// The user's bucket; 0 if no quota limits the user.
     bucket: BucketId,
-    /// The size of that bucket in 32 bits, none being zero; in 16 the tenant, counted from one; in 16 the last digits of
-    /// the version of the quotas that the tenant's id is of, because only the one before still matters.
+    /// The size of the user's bucket in the upper 32 bits, 0 without a user; the tenant, counted from one, in
+    /// 16 bits; the last 16 bits of the version of the quotas that the tenant's id belongs to. Those suffice,
+    /// because only the current version and the one before matter.
     size_tenant_version: NonZeroU64,
 }
 
 impl Payer {
-    /// A tenant of that version of the quotas, and the user within it if a quota bounds what that user may spend.
+    /// Creates the payer for a tenant in a version of the quotas, with the user if a quota limits that user.
     pub fn new(tenant: TenantId, user: Option<UserAccount>, version: u64) -> Self {
         let (bucket, size) = user.map_or((BucketId(0), 0), |user| (user.bucket, user.size.bits()));
         let packed = u64::from(size) << 32 | (u64::from(tenant.0) + 1) << 16 | u64::from(version as u16);
         Self { bucket, size_tenant_version: NonZeroU64::new(packed).expect("tenants count from one") }
     }
 
-    /// The tenant.
+    /// Returns the payer's tenant.
     pub const fn tenant(self) -> TenantId {
         TenantId((self.size_tenant_version.get() >> 16) as u16 - 1)
     }
 
-    /// The user within it, if a quota bounds what that user may spend.
+    /// Returns the user's account, if a quota limits the user.
     pub fn user(self) -> Option<UserAccount> {
         let size = SizeId::from_bits((self.size_tenant_version.get() >> 32) as u32)?;
         Some(UserAccount { bucket: self.bucket, size })
     }
 
-    /// Who asks, as far as others than the buckets want to know.
+    /// Returns the tenant and the version of the quotas, for those who do not need the buckets.
     #[inline]
     pub const fn asker(self) -> Asker {
         Asker { tenant: self.tenant(), version: self.size_tenant_version.get() as u16 }
     }
 
-    /// How many versions of the quotas ago that was.
+    /// Returns how many versions of the quotas, from the given one back, the payer's version is.
     pub(super) const fn versions_before(self, version: u64) -> u16 {
         (version as u16).wrapping_sub(self.size_tenant_version.get() as u16)
     }
 
-    /// Whose buckets are asked.
+    /// Returns the scopes whose buckets the payer's requests are taken from.
     fn scopes(self) -> impl Iterator<Item = Scope> + use<> {
         let user = self.user().map(Scope::User);
         [Some(Scope::Global), Some(Scope::Tenant(self.tenant())), user].into_iter().flatten()
     }
 }
 
-/// Whose bucket it is.
+/// The owner of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Everybody's.
+    /// The bucket of all tenants together.
     Global,
-    /// One tenant's.
+    /// The bucket of one tenant.
     Tenant(TenantId),
-    /// One user's within a tenant.
+    /// The bucket of one user within a tenant.
     User(UserAccount),
 }
 
-/// What the buckets say about a request. If it is admitted, its cost was taken from all of them, else from none.
+/// The decision of the buckets on a request. If it is admitted, its cost was taken from all of them, else
+/// from none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Its cost was taken.
+    /// The cost was taken from all buckets.
     Admitted,
-    /// A pool is being asked; try again when it has answered.
+    /// The request waits for the answer of a pool, and is tried again then.
     Wait,
-    /// The most restrictive bucket has not enough before so much later.
+    /// The request is refused: a bucket does not have enough.
     Refused {
-        /// Whose bucket that is.
+        /// The scope whose bucket takes the longest to have enough.
         scope: Scope,
-        /// When there is enough, if nobody else takes any.
+        /// The time until that bucket has enough, if nobody else takes any.
         retry_after: Duration,
     },
 }
 
-/// Users of a shard whose buckets are not full.
+/// The numbers of users with an account on a shard, which are those whose buckets may not be full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserFigures {
-    /// Those that are remembered.
+    /// The number of users with an account.
     pub active: usize,
-    /// Idle ones that had to make room, so far.
+    /// The number of idle users so far whose accounts were dropped to make room for others.
     pub evicted: u64,
-    /// Requests of those that found none, so far.
+    /// The number of requests so far of users for whom there was no room.
     pub refused: u64,
 }
 
-/// All of them.
+/// The accounts of one core: the buckets of all scopes, and the reports to their pools.
 #[derive(Debug)]
 pub struct Accounts {
     shard: ShardId,
     lease: Duration,
     even_share: u32,
     version: u64,
-    /// Where tenants of the version before went.
+    /// The new ids of the tenants of the version before, by their old ids; None for tenants that are gone.
     moved: Vec<Option<TenantId>>,
     ledger: Ledger,
     last_booked: Option<Payer>,
     agenda: Agenda,
-    /// Tenants whose usage is to be reported, and when at the latest.
+    /// The tenants whose usage is still to be reported.
     metered: Vec<TenantId>,
+    /// The time at which usage is reported at the latest; None if there is none to report.
     metered_report_at: Option<Timestamp>,
-    /// Buckets whose pools must be asked, and for how much.
+    /// The buckets whose pools must be asked, each with the amount that a request waits for.
     asking: Vec<(Scope, MicroUnits)>,
     reports: VecDeque<Report>,
-    /// When those were sent that were not answered, the oldest first.
+    /// The times at which the unanswered reports with demands were sent, the oldest first.
     unanswered: VecDeque<Timestamp>,
 }
 
 impl Accounts {
-    /// Those of one shard of so many. All buckets are full, as far as it knows.
+    /// Creates the accounts of one shard out of `shards`, with full buckets as far as it knows.
     pub fn new(shard: ShardId, shards: u16, settings: &AdmissionSettings, quotas: &Quotas) -> Self {
         Self {
             shard,
@@ -178,9 +184,9 @@ impl Accounts {
         }
     }
 
-    /// New quotas. What was spent stays spent: a bucket is known by the names of its owners.
+    /// Applies new quotas. What was spent stays spent, since buckets are known by the names of their owners.
     pub fn handle_quotas(&mut self, before: &Quotas, after: &Quotas, now: Timestamp) {
-        // What was asked for and counted so far is of tenants by the ids of the version before.
+        // Demands and usage so far carry tenant ids of the version before, so they are reported first.
         self.ask_pools(now);
         self.send(Vec::new(), now);
         self.moved = before.tenants().map(|(_, tenant)| after.find(&tenant.name)).collect();
@@ -191,18 +197,19 @@ impl Accounts {
         self.agenda.listed.extend(buckets.listed());
     }
 
-    /// The account of a user, if the quotas bound what that user may spend.
+    /// Returns the account of a user, or None if the quotas set no limit for the user.
     pub fn user(&mut self, tenant: &Tenant, name: &str) -> Option<UserAccount> {
         self.ledger.buckets().user(tenant, name)
     }
 
-    /// The tab of a payer, if it is open. Who has none is booked by `admit` and `settle`.
+    /// Returns the payer's tab, if it is open. Without one, the caller uses [`Self::admit`] and
+    /// [`Self::settle`].
     #[inline]
     pub fn tab_of(&mut self, payer: Payer) -> Option<&mut Tab> {
         self.ledger.tab_of(payer)
     }
 
-    /// Checks all buckets of a request, then takes its cost from all of them.
+    /// Checks all buckets of a request's payer, then takes the cost from all of them, or from none.
     #[inline]
     pub fn admit(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         if !self.take_if_allowed(payer, cost, now) {
@@ -212,7 +219,7 @@ impl Accounts {
         Decision::Admitted
     }
 
-    /// Something was booked alone. Who is not the first in a row gets a tab.
+    /// Notes that a payer's request was booked by itself. The second in a row of the same payer opens a tab.
     #[inline]
     fn handle_booked(&mut self, payer: Payer, now: Timestamp) {
         if self.last_booked != Some(payer) {
@@ -223,7 +230,7 @@ impl Accounts {
         }
     }
 
-    /// In a function of its own, so that the usual case needs few registers.
+    /// Slow path of [`Self::admit`], in a function of its own so that the fast path needs few registers.
     #[inline(never)]
     fn admit_otherwise(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let decision = self.decide(payer, cost, now);
@@ -235,7 +242,8 @@ impl Accounts {
         decision
     }
 
-    /// A request was refused for want of its cost in a scope's bucket.
+    /// Notes that a request was refused because a scope's bucket does not hold its cost, so that the pool
+    /// learns of the demand.
     pub fn handle_denied(&mut self, scope: Scope, cost: Price, now: Timestamp) {
         if let Some(entry) = self.ledger.buckets().entry(scope, now) {
             entry.slice.handle_denied(cost);
@@ -243,7 +251,8 @@ impl Accounts {
         }
     }
 
-    /// Nearly every such request: its cost is within the allowances that all its buckets have here, and is taken from them.
+    /// Takes a request's cost from the allowances of all its buckets on this core, if they cover it. The fast
+    /// path of nearly every request.
     #[expect(clippy::inline_always, reason = "one caller, and every request: a call would be a tenth of it")]
     #[inline(always)]
     fn take_if_allowed(&mut self, payer: Payer, cost: Price, now: Timestamp) -> bool {
@@ -285,7 +294,8 @@ impl Accounts {
         true
     }
 
-    /// The same in general: on credit, from a silent pool's share, or not at all. Nothing is taken yet.
+    /// Decides on a request that the allowances do not cover: on credit, from a silent pool's share, or not
+    /// at all. Takes nothing yet.
     fn decide(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let rules = self.rules(now);
         payer.scopes().fold(Decision::Admitted, |decision, scope| {
@@ -298,7 +308,7 @@ impl Accounts {
         })
     }
 
-    /// Takes a cost from all buckets, whatever is in them.
+    /// Takes a cost from all buckets of a payer, whatever is left in them.
     fn take(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         for scope in payer.scopes() {
             if let Some(entry) = self.ledger.buckets().entry(scope, now) {
@@ -308,7 +318,8 @@ impl Accounts {
         }
     }
 
-    /// Notes which pools must be asked before this can be decided.
+    /// Lists the pools that must be asked before a request can be decided on, unless their answer is already
+    /// under way.
     fn ask_for(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         let rules = self.rules(now);
         for scope in payer.scopes() {
@@ -320,29 +331,31 @@ impl Accounts {
         }
     }
 
-    /// What would be decided of this scope alone, without taking or asking.
+    /// Returns what this scope alone would decide about a cost, without taking or asking. None if the scope
+    /// has no limit.
     pub fn peek(&mut self, scope: Scope, cost: Price, now: Timestamp) -> Option<Verdict> {
         let (mut slice, capacity) = self.ledger.buckets().known(scope, now)?;
         Some(slice.check(cost, capacity, now, self.rules(now)))
     }
 
-    /// The size of the scope's bucket, and what of it is left as far as this core knows.
+    /// Returns the size of the scope's bucket, and how much is left in it as far as this core knows. None if
+    /// the scope has no limit.
     pub fn remaining(&mut self, scope: Scope, now: Timestamp) -> Option<(Capacity, MicroUnits)> {
         let (slice, here) = self.ledger.buckets().known(scope, now)?;
         Some((self.capacity(scope)?, slice.remaining(here, now)))
     }
 
-    /// The size of a scope's bucket: the whole quota.
+    /// Returns the size of a scope's bucket: the whole quota. None if the scope has no limit.
     pub fn capacity(&self, scope: Scope) -> Option<Capacity> {
         self.ledger.names().capacity(scope)
     }
 
-    /// The bucket of a scope.
+    /// Returns the bucket of a scope, or None if the scope has no limit.
     pub fn bucket(&self, scope: Scope) -> Option<BucketId> {
         self.ledger.names().bucket(scope)
     }
 
-    /// How many users are remembered.
+    /// Returns how many users have accounts on this core, and how many were evicted or refused.
     pub fn users(&self) -> UserFigures {
         let users = &self.ledger.names().users;
         UserFigures { active: users.len(), evicted: users.evicted(), refused: users.refused() }
@@ -350,7 +363,8 @@ impl Accounts {
 }
 
 impl Decision {
-    /// The same with one more bucket's verdict: what refuses for the longest time decides, then what must be asked.
+    /// Returns the decision with one more bucket's verdict included: the refusal with the longest wait wins,
+    /// then a question to a pool.
     fn and(self, scope: Scope, verdict: Verdict) -> Self {
         match (self, verdict) {
             (Self::Refused { retry_after: longest, .. }, Verdict::Refused(retry_after))
@@ -365,9 +379,9 @@ impl Decision {
     }
 }
 
-/// A quota as a bucket.
+/// Converts a quota into the size of its bucket.
 pub fn capacity_of(limit: Limit) -> Capacity {
     let burst = u128::from(limit.ru_per_second) * limit.burst.as_micros();
-    // A burst of nothing would let nothing pass.
+    // A burst of zero would let no request pass.
     Capacity { ru_per_second: limit.ru_per_second, burst: (burst as u64).max(1) }
 }

@@ -1,4 +1,5 @@
-//! What this core tells the pools, and when: once per period what changed, at once what a request waits for.
+//! The reports of this core to the pools of quotas: changes once per period, and at once what a request waits
+//! for.
 
 use std::time::Duration;
 
@@ -7,13 +8,15 @@ use crate::policy::slice::Rules;
 use crate::values::allowance::Report;
 use crate::values::{Demand, Grant, MicroUnits, TenantId, Timestamp, Usage};
 
-/// Reports that control has not answered; no more are sent, so that a stopped control executor is not drowned.
+/// The number of reports that control has not answered at which no more periodic ones are sent, so that a
+/// stopped control executor is not flooded.
 const REPORTS_UNANSWERED_MAX: usize = 16;
-/// Idle users are looked for with every tick, at least this many at a time; without traffic, after so many periods.
+/// The least number of users that each tick checks for idleness (else one in 64).
 const USERS_SWEPT: usize = 256;
+/// The number of periods after which users are checked for idleness even without traffic.
 const PERIODS_BETWEEN_SWEEPS: u32 = 50;
 
-/// Buckets with something to report, or with an allowance to give back.
+/// The list of buckets that have something to report or an allowance to give back, and when that is due.
 #[derive(Debug)]
 pub(super) struct Agenda {
     pub period: Duration,
@@ -21,17 +24,17 @@ pub(super) struct Agenda {
     pub next_tick: Option<Timestamp>,
 }
 
-/// When pools are told something.
+/// The occasions on which the pools get a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// A period is over, and the next one begins.
+    /// The end of a period, when the next one begins.
     PeriodEnds,
-    /// It goes on.
+    /// Some time within a period.
     Between,
 }
 
 impl Agenda {
-    /// Puts a bucket on it, unless it is there already.
+    /// Adds a bucket to the agenda, unless `listed` says that it is there already.
     pub fn list(&mut self, scope: Scope, listed: &mut bool, now: Timestamp) {
         if !*listed {
             *listed = true;
@@ -52,11 +55,11 @@ impl Agenda {
 }
 
 impl Accounts {
-    /// What the pools said. Requests that waited may be tried again.
+    /// Applies the grants of the pools. Requests that waited for them may be tried again.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Timestamp) {
         self.unanswered.pop_front();
         for grant in grants {
-            // A tenant that has no bound any more needs no grant, nor a user that is forgotten.
+            // A tenant without a limit any more needs no grant, nor does a user whose account was dropped.
             let Some(scope) = self.ledger.buckets().scope_of(grant.bucket) else { continue };
             self.ledger.buckets().set_part(scope, grant.part);
             if let Some(entry) = self.ledger.buckets().entry(scope, now) {
@@ -66,7 +69,7 @@ impl Accounts {
         }
     }
 
-    /// Reports what is due.
+    /// Sends the reports that are due.
     pub fn handle_turn_end(&mut self, now: Timestamp) {
         if self.agenda.next_tick.is_some_and(|at| at <= now) {
             self.tick(now);
@@ -79,7 +82,7 @@ impl Accounts {
         }
     }
 
-    /// Reports all there is to report, before its time.
+    /// Reports at once everything that there is to report, without waiting for the end of the period.
     pub fn flush(&mut self, now: Timestamp) {
         let listed = std::mem::take(&mut self.agenda.listed);
         let demands = self.demands(listed.iter().map(|scope| (*scope, 0)), Moment::Between, now);
@@ -87,22 +90,24 @@ impl Accounts {
         self.agenda.listed = listed;
     }
 
-    /// What is to be told to the pools, if anything.
+    /// Takes the next report to the pools, if there is one.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.reports.pop_front()
     }
 
-    /// When `handle_turn_end` should be called at the latest.
+    /// Returns the time at which [`Self::handle_turn_end`] should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         [self.agenda.next_tick, self.metered_report_at].into_iter().flatten().min()
     }
 
-    /// When requests that wait will wait no longer.
+    /// Returns the time at which requests stop waiting for a pool's answer: a lease after the oldest
+    /// unanswered report. None if all reports are answered.
     pub fn patience_ends(&self) -> Option<Timestamp> {
         self.unanswered.front().map(|sent| sent.after(self.lease))
     }
 
-    /// The control executor has not answered for longer than its grants are good for.
+    /// True if the control executor has not answered a report for at least a lease, the time for which its
+    /// grants are good.
     pub fn is_alone(&self, now: Timestamp) -> bool {
         self.patience_ends().is_some_and(|at| at <= now)
     }
@@ -144,7 +149,7 @@ impl Accounts {
         let buckets = self.ledger.buckets();
         buckets.sweep_users(USERS_SWEPT.max(buckets.users.len() / 64), now);
         if !buckets.users.is_empty() {
-            // Users that are idle now are forgotten when their buckets are full.
+            // Users that are idle now are dropped once their buckets are full again.
             self.agenda.tick_after(self.agenda.period * PERIODS_BETWEEN_SWEEPS, now);
         }
     }
@@ -169,7 +174,7 @@ impl Accounts {
         demands
     }
 
-    /// Sends demands, and what tenants used since it was last told.
+    /// Sends a report with demands, and with the usage of tenants since the last report.
     pub(super) fn send(&mut self, demands: Vec<Demand>, now: Timestamp) {
         let tenants = &mut self.ledger.buckets().tenants;
         let usage: Vec<(TenantId, Usage)> = self
@@ -195,13 +200,14 @@ mod tests {
     use crate::shard::gate::accounts::{Decision, Payer};
     use crate::values::{BucketId, Part, Price, ShardId, UNIT};
 
-    /// A core that a user asks for one unit each millisecond, with control beside it that gives some of that.
+    /// A core on which a user asks for one request unit each millisecond, with a control executor that grants
+    /// some of that.
     struct Rig {
         accounts: Accounts,
         payer: Payer,
         user: BucketId,
         part: Part,
-        /// What the pool gives in a period.
+        /// The request units that the pool grants in a period.
         given: u64,
         millis: u64,
         asked_of_it: u64,
@@ -224,7 +230,7 @@ mod tests {
             Timestamp::from_millis(self.millis)
         }
 
-        /// Answers reports, and counts what they say was asked for.
+        /// Answers the core's reports, and counts the cost that they say was asked for.
         fn turn(&mut self) {
             let now = self.now();
             self.accounts.handle_turn_end(now);
@@ -284,7 +290,7 @@ mod tests {
         }
         rig.turn();
         let Decision::Refused { retry_after, .. } = rig.ask() else { panic!("nothing was given") };
-        // One unit of a hundred a second, of which a quarter comes in here.
+        // The bucket gets 100 units a second, of which a quarter belongs to this process.
         assert!((35..=41).contains(&retry_after.as_millis()), "{retry_after:?}");
     }
 }

@@ -1,12 +1,12 @@
-//! What one payer takes in a row, until it is booked.
+//! The tab: a running sum of what one payer takes in a row, booked in its buckets later.
 //!
-//! Requests come in runs: a pipeline is of one payer, and so are all connections of one user. The first of a run are
-//! booked one by one, each in up to three buckets. Then a tab is opened, and from there on to take and to settle are a
-//! comparison and a few sums, however many buckets there are.
+//! Requests come in runs: a pipeline has one payer, and so have all connections of one user. The first
+//! requests of a run are booked one by one, each in up to three buckets. Then a tab is opened; from there on,
+//! taking and settling are one comparison and a few sums, however many buckets there are.
 //!
-//! Nobody can tell the difference. Who wants to see the buckets comes through [`Ledger::buckets`], which books the tab
-//! first. And a tab is open only while all that booking would cause has happened already: its buckets are on the
-//! agenda, and its tenant is among those whose usage will be reported.
+//! The result is the same as without a tab. Any access to the buckets goes through [`Ledger::buckets`], which
+//! books the tab first. And a tab is opened only if booking it will cause no new report: its buckets are on
+//! the agenda already, and its tenant's usage is due to be reported.
 
 use std::time::Duration;
 
@@ -17,53 +17,56 @@ use crate::policy::slice::{Rules, Wanted};
 use crate::protocol::command::Class;
 use crate::values::{MicroUnits, Price, Timestamp, Usage};
 
-/// What somebody has left whom nothing bounds: more than all costs together, and far from where numbers end.
+/// The amount left to a payer without any limit: more than all costs together, and far from overflow.
 const NO_BOUND: i64 = i64::MAX / 2;
 
-/// The run of one payer.
+/// The running sum of one payer's requests in a row.
 #[derive(Debug)]
 pub struct Tab {
-    /// What the scarcest of the payer's buckets has.
+    /// The amount left in the payer's scarcest bucket.
     left: i64,
-    /// The same when the tab was opened.
+    /// The amount that was left in the payer's scarcest bucket when the tab was opened.
     opened_with: i64,
-    /// The part of the scarcest that this core could count on then: [`NO_BOUND`] where nothing is bounded, and nothing at all
-    /// where all requests of the tenant cost alike, because it is not looked at then.
+    /// The least amount that this core could count on from any of the payer's buckets when the tab was
+    /// opened. [`NO_BOUND`] without any limit; `i64::MIN` where all requests of the tenant cost alike, as the
+    /// amount is not needed then.
     in_sight: i64,
-    /// All of them have been heard of recently enough until then.
+    /// The time at which the oldest grant of the payer's buckets expires; later requests cannot use the tab.
     good_until: Timestamp,
-    /// The sum of what was taken, and the largest part of it.
+    /// The sum of the prices taken on this tab.
     wanted: MicroUnits,
+    /// The largest price taken on this tab.
     lump: Price,
-    /// What was settled came to this.
+    /// The cost of the requests that were settled.
     used: MicroUnits,
-    /// And what was answered without a store came to that.
+    /// The cost of the requests that weir answered without a backend.
     cached: MicroUnits,
-    /// The part of it that was more than had been taken.
+    /// The cost beyond the prices that were taken for requests that cost more.
     surprise: MicroUnits,
-    /// What the requests of the payer's tenant cost lately.
+    /// The recent cost of requests of the payer's tenant, by class.
     expected: Expected,
     /// Requests of the payer's tenant that are admitted and not settled.
     under_way: UnderWay,
-    /// Requests settled since the tab was opened.
+    /// The number of requests settled since the tab was opened.
     settled: u32,
 }
 
 impl Tab {
-    /// What the next request of a class will cost beyond its fixed part.
+    /// Returns the expected cost of the next request of a class beyond its fixed part.
     #[inline]
     pub fn expected(&self, class: Class) -> MicroUnits {
         self.expected.of(class as usize)
     }
 
-    /// True once a request of a class has been paid for.
+    /// True once a request of this class has been settled.
     #[inline]
     pub const fn is_seen(&self, class: Class) -> bool {
         self.expected.is_seen(class as usize)
     }
 
-    /// True if the payer can surely pay for one more request of a class beside all that are under way. What is false here may
-    /// still be true for `Accounts::outlook`, which looks at each bucket.
+    /// True if the payer can surely pay for one more request of a class along with all that are under way. If
+    /// false, [`Accounts::outlook`](super::Accounts::outlook) may still allow it, since it looks at each
+    /// bucket.
     #[inline]
     pub fn could_pay(&self, cost: Price, class: Class) -> bool {
         (self.expected.is_even() && self.expected.is_known(class as usize)) || self.could_pay_all(cost, class)
@@ -95,7 +98,8 @@ impl Tab {
         self.settled += 1;
     }
 
-    /// Takes the cost of a request of a class, if all buckets have that much.
+    /// Takes the price of a request if all buckets have that much and have heard of their pools recently
+    /// enough. False, and nothing taken, if not.
     #[inline]
     pub fn take(&mut self, cost: Price, class: Class, now: Timestamp) -> bool {
         let allowed = cost.signed() <= self.left && now <= self.good_until;
@@ -108,7 +112,7 @@ impl Tab {
         allowed
     }
 
-    /// What a request cost in the end.
+    /// Settles a request at its actual cost, and learns that cost for its class.
     #[inline]
     pub fn settle(&mut self, charge: &Charge, cost: Price) {
         self.end(charge.class);
@@ -121,7 +125,8 @@ impl Tab {
         }
     }
 
-    /// The same for one that was answered without a store, which says nothing of what others will cost.
+    /// Settles a request that was answered without a backend, whose cost says nothing of what others will
+    /// cost.
     #[inline]
     pub fn settle_cached(&mut self, charge: &Charge, cost: Price) {
         self.end(charge.class);
@@ -130,10 +135,10 @@ impl Tab {
     }
 }
 
-/// The buckets, and the tab that is booked before anybody sees them.
+/// The buckets, with the tab that is booked before anything else sees them.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// Whose tab is open.
+    /// The payer whose tab is open.
     open_for: Option<Payer>,
     tab: Tab,
     buckets: Buckets,
@@ -158,7 +163,7 @@ impl Ledger {
         Self { open_for: None, tab, buckets }
     }
 
-    /// The only way to what they hold.
+    /// Returns the buckets after booking the open tab, so that what they hold is up to date.
     #[inline]
     pub fn buckets(&mut self) -> &mut Buckets {
         if self.open_for.is_some() {
@@ -167,7 +172,8 @@ impl Ledger {
         &mut self.buckets
     }
 
-    /// The same where only names, sizes and numbers of buckets matter, which no tab changes.
+    /// Returns the buckets without booking the tab: only for their names, sizes and counts, which no tab
+    /// changes.
     pub fn names(&self) -> &Buckets {
         &self.buckets
     }
@@ -177,12 +183,12 @@ impl Ledger {
         (self.open_for == Some(payer)).then_some(&mut self.tab)
     }
 
-    /// Opens a tab, if all that booking it will cause has happened.
+    /// Opens a tab for a payer, if booking it later will cause no new report, and if no other tab is open.
     #[inline(never)]
     pub fn open(&mut self, payer: Payer, lease: Duration, rules: Rules, now: Timestamp) {
         let Self { open_for, tab, buckets, .. } = self;
         let tenant = &buckets.tenants[usize::from(payer.tenant().0)];
-        // What came to nothing was booked nowhere, so that another tab may still be open.
+        // A settled request of zero cost was booked in no bucket, so another tab may still be open.
         if open_for.is_some() || tenant.metered.is_empty() {
             return;
         }
@@ -252,7 +258,7 @@ mod tests {
         "[global]\nru_per_second = 1_000\n\
          [tenants.acme]\npassword = 'a'\nru_per_second = 300\nuser_ru_per_second = 100\n\
          [tenants.brick]\npassword = 'b'\n",
-        // The next version: tenants are in other places, and one has other limits.
+        // In the next version, tenants are in other places, and one has other limits.
         "[global]\nru_per_second = 500\n\
          [tenants.aaa]\npassword = 'x'\n\
          [tenants.acme]\npassword = 'a'\nuser_ru_per_second = 50\n",
@@ -290,14 +296,14 @@ mod tests {
         proptest::collection::vec(step, 1..400)
     }
 
-    /// The accounts of a core with what the stages around them would keep.
+    /// The accounts of a core, with what the code around them would keep.
     struct Core {
         accounts: Accounts,
         quotas: Quotas,
         now: Timestamp,
         charges: std::collections::VecDeque<Charge>,
         grants: Vec<Grant>,
-        /// The slow and obvious way: nothing stays on a tab.
+        /// True for the slow and obvious way, in which nothing stays on a tab.
         books_at_once: bool,
         tabbed: usize,
     }
@@ -316,7 +322,7 @@ mod tests {
             }
         }
 
-        /// What the world sees of it.
+        /// Carries out a step. Returns everything about it that can be seen from outside.
         fn step(&mut self, step: &Step) -> String {
             let seen = self.take_step(step);
             self.accounts.handle_turn_end(self.now);
@@ -469,7 +475,7 @@ mod tests {
         let one = Step::Admit { payer: 3, times: 1, milli: 1 };
         let sixteen = Step::Admit { payer: 3, times: 16, milli: 1 };
         for _ in 0..20 {
-            // A period ends, and the first reply after that is what tells that there is usage to be reported.
+            // A period ends, and the first reply after that is what makes usage due to be reported.
             let period = [Step::Wait { micros: 10_000 }, Step::Grant { share: 10_000_000, dry: false }];
             let settle = |times| Step::Settle { times, milli: Some(1) };
             let steps = [one.clone(), settle(1), sixteen.clone(), settle(16)];

@@ -1,9 +1,11 @@
-//! Requests that are admitted and not settled: their prices are estimates, and what their replies add is owed when they come.
+//! Requests that are admitted and not settled. Their prices are estimates; what they cost beyond that is owed
+//! once their replies come.
 //!
-//! A request joins those under way only if its tenant could pay for all of them, though they turn out as dear as such
-//! requests do: else a tenant sends dear requests while they still count as cheap, and is served many times its quota before
-//! its debt is known. It is let in without that if nothing is under way. A class of commands whose cost nobody knows yet
-//! starts slowly: each request that is settled lets two more in.
+//! A request joins those under way only if its tenant could pay for all of them even if they turn out as
+//! expensive as such requests sometimes are. Otherwise a tenant could send expensive requests while they
+//! still count as cheap, and be served many times its quota before its debt is known. If nothing is under
+//! way, a request passes without that check. A class of commands whose cost is not known yet starts slowly:
+//! each settled request lets two more in.
 
 use std::time::Duration;
 
@@ -12,28 +14,30 @@ use crate::policy::estimate::UnderWay;
 use crate::protocol::command::Class;
 use crate::values::{Price, TenantId, Timestamp};
 
-/// A request that is refused because of those under way is told to come back after this long at most: they are settled by
-/// then, and may have cost less.
+/// The longest time after which a request that is refused because of those under way is told to come back (1
+/// s): by then those are settled, and may have cost less.
 const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 
-/// Whether a request may join those of its tenant that are under way on this core.
+/// The answer to whether a request may join those of its tenant that are under way on this core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// It may.
+    /// The request may join: all could be paid for.
     Covered,
-    /// Too little is known yet of the cost of its class: first one of those under way is settled.
+    /// The cost of the request's class is not known well enough: one of those under way must be settled
+    /// first.
     Unknown,
-    /// A bucket has too little for all of them at their worst.
+    /// A bucket could not pay for all of them at their most expensive.
     Risky {
-        /// Whose bucket that is.
+        /// The scope of that bucket.
         scope: Scope,
-        /// When the bucket has enough, if nothing is settled before.
+        /// The time until the bucket has enough if nothing is settled before, at most `RETRY_AT_LATEST`.
         retry_after: Duration,
     },
 }
 
 impl Accounts {
-    /// Whether one more request of a class may join those under way, where `cost` is to be taken for it.
+    /// Determines whether one more request of a class may join those under way. `cost` is the price to be
+    /// taken for it.
     pub fn outlook(&mut self, payer: Payer, class: Class, cost: Price, now: Timestamp) -> Outlook {
         let rules = self.rules(now);
         let buckets = &*self.ledger.buckets();
@@ -80,7 +84,7 @@ impl Accounts {
         buckets.count_of_user(payer, 1);
     }
 
-    /// Counts a request that is settled, of whichever version of the quotas.
+    /// Counts a request that is settled, which may have been admitted under the quotas before.
     pub(super) fn end(&mut self, charge: &Charge) {
         let Some(tenant) = self.tenant_now(charge.payer) else { return };
         let is_of_now = charge.payer.versions_before(self.version) == 0;
@@ -92,13 +96,14 @@ impl Accounts {
         buckets.count_of_user(charge.payer, -1);
     }
 
-    /// Requests of a tenant that are admitted and not settled, of these quotas and of the version before.
+    /// Returns the number of a tenant's requests that are admitted and not settled, under the current quotas
+    /// and under those before.
     pub fn under_way(&mut self, tenant: TenantId) -> u32 {
         let tenant = &self.ledger.buckets().tenants[usize::from(tenant.0)];
         tenant.under_way.total() + tenant.under_way_before.total()
     }
 
-    /// How many requests of a tenant were settled since this was last asked.
+    /// Returns the number of a tenant's requests settled since the last call.
     pub fn take_settled(&mut self, tenant: TenantId) -> u32 {
         std::mem::take(&mut self.ledger.buckets().tenants[usize::from(tenant.0)].settled)
     }
