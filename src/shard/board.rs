@@ -1,5 +1,7 @@
-//! What cores tell each other of their bulkheads: a record each, which one core writes now and then and all may read. No lock, and
-//! nothing waits: a reader that comes while it is written sees some of it old and some of it new, which nobody minds.
+//! Noticeboard between cores: a record of each core's bulkhead (the window and the queue before one backend),
+//! written by that core and read by all. Readers and writers use relaxed atomics and no lock: a reader that
+//! comes during a write may see old and new fields together, which does no harm to the decisions made on
+//! them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,61 +10,69 @@ use crate::policy::latency_ratio::{Level, Told};
 use crate::policy::window::{Board, Record};
 use crate::values::{ShardId, Timestamp};
 
-/// One core's record of one bulkhead, in a line of the cache of its own.
+/// Record that one core writes of one bulkhead. It fills a cache line of its own, so that writes of other
+/// cores do not slow its readers.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Place {
     at: AtomicU64,
-    /// Median and base, in seconds, as floating point numbers of 32 bits.
+    /// Median latency in the upper 32 bits and base latency in the lower, in seconds, as 32-bit floating
+    /// point numbers.
     seconds: AtomicU64,
-    /// The window, as such a number; how many replies, and whether it is short of room in the lowest bit.
+    /// Window size in the upper 32 bits, as a 32-bit floating point number; in the lower, twice the number of
+    /// replies, plus 1 if requests waited for room in the window.
     window: AtomicU64,
-    /// The median at a quarter of the window, in seconds, as a floating point number of 32 bits; and when a probe is asked for.
+    /// Median latency at a quarter of the window, in seconds, as a 32-bit floating point number.
     quarter: AtomicU64,
+    /// Time at which the core asks all cores to probe, in nanoseconds.
     probe_at: AtomicU64,
-    /// What waits, and what is in flight.
+    /// Requests in flight in the lower 32 bits; above them the requests that wait (30 bits) and the flags at
+    /// [`FULL`] and [`STALLED`].
     load: AtomicU64,
-    /// The level that the core would choose for the backend, from how many replies, and when it said so.
+    /// The level that the core would choose for the backend, in the lower 8 bits, and above it the number of
+    /// replies that it is based on.
     level: AtomicU64,
+    /// Time at which the core wrote `level`, in nanoseconds.
     level_at: AtomicU64,
 }
 
-/// What waits at a bulkhead of a core, and what it has in flight, as of when it last said so.
+/// Requests that wait and that are in flight at one bulkhead of one core, as that core last wrote them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Requests that wait.
+    /// Number of requests that wait in the queue.
     pub waiting: u32,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub in_flight: u32,
-    /// No more may wait.
+    /// True if the queue is full: no more requests may wait.
     pub is_full: bool,
-    /// The backend gives no sign.
+    /// True if the backend has stalled: it gives no sign while requests are in flight.
     pub is_stalled: bool,
 }
 
-/// The records of all cores.
+/// The records that all cores write of their bulkheads.
 #[derive(Debug)]
 pub struct Noticeboard {
     places: Box<[Place]>,
     shards: usize,
-    /// Until when what cores say of levels is worth a look.
+    /// Time until which readers look at the levels that cores proposed, in nanoseconds; 3 s after the last
+    /// level above steady.
     alarmed_until: AtomicU64,
 }
 
 impl Noticeboard {
-    /// For so many cores, each with so many bulkheads. Nobody has told anything.
+    /// Creates a board for `shards` cores with `bulkheads` bulkheads each. All records are empty.
     pub fn new(shards: u16, bulkheads: usize) -> Self {
         let shards = usize::from(shards);
         let places = std::iter::repeat_with(Place::default).take(shards * bulkheads).collect();
         Self { places, shards, alarmed_until: AtomicU64::new(0) }
     }
 
-    /// Has any core chosen a level of late?
+    /// True if any core proposed a level above steady in the last 3 s.
     pub fn is_alarmed(&self, now: Timestamp) -> bool {
         self.alarmed_until.load(Ordering::Relaxed) > now.as_nanos()
     }
 
-    /// The part of it that one core writes of one bulkhead, and reads of all.
+    /// Returns the records of one bulkhead: the given core may write its own, and read those of all cores.
     pub fn of(&self, shard: ShardId, bulkhead: usize) -> Section<'_> {
         let first = bulkhead * self.shards;
         let places = &self.places[first..first + self.shards];
@@ -70,7 +80,7 @@ impl Noticeboard {
     }
 }
 
-/// What cores told of one bulkhead.
+/// The records of all cores about one bulkhead, as seen by one core.
 #[derive(Clone, Copy, Debug)]
 pub struct Section<'a> {
     places: &'a [Place],
@@ -78,26 +88,28 @@ pub struct Section<'a> {
     alarmed_until: &'a AtomicU64,
 }
 
-/// Where in a load what waits ends, and what is said with one bit stands.
+/// The largest number of waiting requests that fits in the 30 bits of a load; more are written as this many.
 const WAITING_MAX: u32 = (1 << 30) - 1;
+/// Bit of a load that says that no more requests may wait.
 const FULL: u32 = 62;
+/// Bit of a load that says that the backend has stalled.
 const STALLED: u32 = 63;
-/// For how long a level that was told is worth a look.
+/// Time for which readers look at levels after a core proposed one above steady.
 const ALARM: Duration = Duration::from_secs(3);
 
 impl Section<'_> {
-    /// This core's own load, from now on.
+    /// Writes this core's own load for the other cores and for reports.
     pub fn tell_load(&self, load: Load) {
         let waiting = u64::from(load.waiting.min(WAITING_MAX));
         let flags = u64::from(load.is_full) << FULL | u64::from(load.is_stalled) << STALLED;
         let (own, word) = (&self.places[self.own].load, flags | waiting << 32 | u64::from(load.in_flight));
-        // What is written is taken from whoever reads it.
+        // Skips the store when nothing changed: a write takes the cache line from its readers.
         if own.load(Ordering::Relaxed) != word {
             own.store(word, Ordering::Relaxed);
         }
     }
 
-    /// That of this core, as it said last.
+    /// Returns the load that this core wrote last.
     pub fn load(&self) -> Load {
         let word = self.places[self.own].load.load(Ordering::Relaxed);
         Load {
@@ -108,12 +120,13 @@ impl Section<'_> {
         }
     }
 
-    /// What this core said last.
+    /// Returns the record that this core wrote last.
     pub fn record(&self) -> Record {
         self.places[self.own].read()
     }
 
-    /// The level that this core would choose, from now on.
+    /// Writes the level that this core proposes for the backend. A level above steady makes all cores look at
+    /// levels for 3 s.
     pub fn tell_level(&self, told: Told) {
         let place = &self.places[self.own];
         let word = u64::from(told.replies) << 8 | told.level as u64;
@@ -124,7 +137,7 @@ impl Section<'_> {
         }
     }
 
-    /// What all cores told of levels.
+    /// Returns the levels that all cores proposed, in the order of the cores.
     pub fn told(&self) -> impl Iterator<Item = Told> {
         self.places.iter().map(|place| {
             let word = place.level.load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! A reply that the home of a hot key lends to another core, which answers from it without asking.
+//! Copy of a reply that the home core of a hot key lends to another core, which then answers from it without
+//! asking the home.
 
 use bytes::Bytes;
 
@@ -7,41 +8,42 @@ use crate::policy::hot_keys::HotId;
 use crate::protocol::Protocol;
 use crate::values::{ShardId, Timestamp};
 
-/// A reply to one request for a hot key.
+/// A reply to one request for a hot key, lent by the key's home core to another core.
 #[derive(Clone, Debug)]
 pub struct Copy {
-    /// Where the key is at home, and what it is called there.
+    /// The core that the key is at home on, which lent the copy.
     pub home: ShardId,
-    /// See there.
+    /// Number of the hot key at its home core.
     pub id: HotId,
-    /// The key's slot.
+    /// Hash slot of the key.
     pub slot: u16,
-    /// The request.
+    /// Bytes of the request that the reply answers.
     pub frame: Bytes,
-    /// The dialect of the reply.
+    /// RESP version of the reply.
     pub protocol: Protocol,
-    /// The reply.
+    /// Bytes of the reply.
     pub reply: Bytes,
-    /// It is good as long as nothing was written since,
+    /// State of the key's write counters when the reply was read: the copy is good only as long as they have
+    /// not changed.
     pub snapshot: Snapshot,
-    /// and until then.
+    /// Time at which the copy expires even if nothing was written.
     pub good_until: Timestamp,
 }
 
 impl Copy {
-    /// What it takes.
+    /// Returns the memory that the copy holds: bytes of the request and of the reply.
     pub fn bytes(&self) -> usize {
         self.frame.len() + self.reply.len()
     }
 }
 
-/// How often a core has answered from copies of a key, since it said so last.
+/// Number of answers that a core gave from copies of a key since its last report to the key's home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyHits {
-    /// Which core.
+    /// The core that answered.
     pub from: ShardId,
-    /// What the key is called at its home.
+    /// Number of the hot key at its home core.
     pub id: HotId,
-    /// How often.
+    /// Answers given from copies since the last report.
     pub hits: u32,
 }

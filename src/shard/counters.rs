@@ -1,8 +1,8 @@
-//! What a shard counts. One place: the name here is the name that is shown.
+//! Counters of a shard. This file is the only place that names them: the name here is the metric's name.
 
 use crate::values::Tier;
 
-/// The things counted, all of them ever growing.
+/// The events that a shard counts. Every counter only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "the help texts below say what each is")]
@@ -51,7 +51,7 @@ pub enum Counter {
     RepliesOversized,
     LinksOpened,
     LinksLost,
-    /// Names of stores led elsewhere.
+    /// Times that a store's name resolved to another address, so that the core connected to it there.
     StoresMoved,
     BatchesSent,
     BatchesReceived,
@@ -86,7 +86,8 @@ pub enum Counter {
     HotDemoted,
 }
 
-/// How each counter is shown: metric name, label (empty, or `name="value"`), what it means.
+/// Rows of the metrics page, one for each counter: counter, metric name, label (empty, or `name="value"`),
+/// help text.
 pub const COUNTERS: [(Counter, &str, &str, &str); 76] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
@@ -320,7 +321,7 @@ const HOT_KEYS: &str = "Keys that became hot, and that are not any more.";
 const SENDS: &str = "Sends completed, by receiver.";
 const REFUSALS: &str = "Requests that weir refused, by reason.";
 
-/// The counters of one shard.
+/// The counters of one shard, or the sum of several shards' ([`Counters::merge`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters([u64; COUNTERS.len()]);
 
@@ -331,24 +332,24 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Counts.
+    /// Adds an amount to a counter.
     pub fn add(&mut self, counter: Counter, amount: u64) {
         self.0[counter as usize] += amount;
     }
 
-    /// How many so far.
+    /// Returns the value of a counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize]
     }
 
-    /// Adds another shard's.
+    /// Adds another shard's counters to these.
     pub fn merge(&mut self, other: &Self) {
         for (sum, value) in self.0.iter_mut().zip(other.0) {
             *sum += value;
         }
     }
 
-    /// What was counted after the same shard's counters were these.
+    /// Returns what was counted after an earlier copy of the same counters.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
@@ -359,26 +360,27 @@ impl Counters {
     }
 }
 
-/// Why a request was refused that its backend could not have answered in time, or at all.
+/// Reason why a request was refused that its backend could not have answered in time, or at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pressure {
-    /// The window was full, and nothing may wait.
+    /// The window was full, and no queue is in force in which the request could wait.
     Window,
-    /// Too much waited, or it waited for too long.
+    /// The queue before the backend was full, or the request waited in it for too long.
     Queue,
-    /// The backend stood still.
+    /// The backend had stalled.
     Stalled,
-    /// Its deadline.
+    /// The request's deadline had passed, or the backend could not answer before it.
     Deadline,
-    /// The backend had become slow, and others matter more.
+    /// The backend had become slow, and the request's tier is shed so that more important requests are
+    /// answered.
     Latency,
 }
 
 impl Pressure {
-    /// All of them.
+    /// All reasons, in the order of the metrics page.
     pub const ALL: [Self; 5] = [Self::Window, Self::Queue, Self::Stalled, Self::Deadline, Self::Latency];
 
-    /// The word for it.
+    /// Returns the reason's name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Window => "window",
@@ -390,22 +392,22 @@ impl Pressure {
     }
 }
 
-/// Requests refused under pressure, by reason and by how much they mattered.
+/// Numbers of requests refused under pressure, by reason and by tier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pressures([[u64; Tier::ALL.len()]; Pressure::ALL.len()]);
 
 impl Pressures {
-    /// Counts one.
+    /// Counts one refused request.
     pub fn add(&mut self, pressure: Pressure, tier: Tier) {
         self.0[pressure as usize][tier as usize] += 1;
     }
 
-    /// How many so far.
+    /// Returns the number of requests of a tier that were refused for a reason.
     pub fn get(&self, pressure: Pressure, tier: Tier) -> u64 {
         self.0[pressure as usize][tier as usize]
     }
 
-    /// What was counted after these.
+    /// Returns what was counted after an earlier copy of the same numbers.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
@@ -428,7 +430,7 @@ mod tests {
         }
     }
 
-    /// The metrics page begins a family once.
+    /// Checks that counters of one metric family are neighbours: the metrics page begins a family only once.
     #[test]
     fn counters_of_one_family_stand_side_by_side() {
         let mut families: Vec<&str> =

@@ -1,4 +1,5 @@
-//! What all stages of one core work with, lent to each for as long as a call.
+//! Environment of a core's stages: settings, quotas, buffers and counters, lent to a stage for the duration
+//! of a call.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,44 +17,47 @@ use crate::values::{Action, BackendId, Tier, Timestamp};
 /// The largest number of spare buffers that a shard keeps.
 const SPARE_BUFFERS_MAX: usize = 1024;
 
-/// Settings, quotas, buffers, counters: none of it is a stage's own.
+/// State that all stages of one core share: settings, quotas, buffers, counters, pending actions.
 #[derive(Debug)]
 pub struct Env {
-    /// What the shard was told when it started.
+    /// Settings that the shard received when it started.
     pub settings: ShardSettings,
-    /// The quotas in force.
+    /// Quotas in force.
     pub quotas: Arc<Quotas>,
-    /// Buffers that go round.
+    /// Spare buffers for reuse.
     pub pool: BufferPool,
-    /// What was counted so far.
+    /// Counters of this core.
     pub counters: Counters,
-    /// What was refused under pressure, and how much of it for which backend.
+    /// Requests refused under pressure, by reason and tier.
     pub pressures: Pressures,
+    /// Requests refused under pressure, by the place of their backend.
     refused_for: Vec<u64>,
-    /// What is to be done in the world.
+    /// Actions that the runtime has yet to carry out for this core.
     pub actions: VecDeque<Action>,
-    /// Which node owns which slot, before a cluster.
+    /// Map of the cluster's slots to their nodes; none where weir stands before plain stores.
     pub slots: Option<Arc<Map>>,
-    /// When the newest round began after which that was right: it is what primaries said.
+    /// Start of the newest round of questions in which all primaries of the cluster confirmed the map in
+    /// force.
     pub slots_confirmed: Option<Timestamp>,
-    /// What cursors of walks over its nodes mean.
+    /// Meanings of the cursors that clients got from walks (`SCAN`) over all nodes of the cluster.
     pub walks: Walks,
-    /// Requests that were taken apart because their slot is half moved.
+    /// Requests that were taken apart into one request per key, because their slot is half moved.
     pub pieces: Pieces,
-    /// How its nodes are called, by their places.
+    /// Addresses of the cluster's nodes, by the place of each node.
     node_names: Vec<String>,
-    /// How strained backends are.
+    /// Strain of the backends: the level at which less important work for each is held back.
     pub strain: Strain,
-    /// Lines for those who look after weir.
+    /// Log lines that wait to be written.
     pub lines: VecDeque<String>,
     random: Random,
 }
 
-/// Lines that wait to be written. There are more only if nobody writes them.
+/// The largest number of log lines that may wait to be written. A line beyond is dropped, so that memory
+/// stays bounded when nothing writes them.
 const LINES_MAX: usize = 64;
 
 impl Env {
-    /// Nothing has happened yet.
+    /// Creates the environment of a core that starts: no cluster map, nothing counted.
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
         let pool = BufferPool::new(SPARE_BUFFERS_MAX);
         let random = Random::new(settings.seed);
@@ -78,14 +82,14 @@ impl Env {
         }
     }
 
-    /// Something that whoever looks after weir should read.
+    /// Queues a line for the log. Drops it if [`LINES_MAX`] lines already wait.
     pub fn say(&mut self, line: String) {
         if self.lines.len() < LINES_MAX {
             self.lines.push_back(line);
         }
     }
 
-    /// A request was refused because this backend could not have answered it in time.
+    /// Counts a request that was refused because this backend could not have answered it in time.
     pub fn count_refused(&mut self, pressure: Pressure, tier: Tier, backend: BackendId) {
         self.pressures.add(pressure, tier);
         if let Some(count) = self.refused_for.get_mut(usize::from(backend.0)) {
@@ -93,12 +97,13 @@ impl Env {
         }
     }
 
-    /// How often that happened.
+    /// Returns the number of requests refused under pressure whose backend has this place.
     pub fn refused_for(&self, place: usize) -> u64 {
         self.refused_for.get(place).copied().unwrap_or_default()
     }
 
-    /// A backend's address, as refusals and metrics name it.
+    /// Returns a backend's address, as refusals and metrics name it; "none" for a cluster node that the map
+    /// does not have.
     pub fn backend_name(&self, backend: BackendId) -> &str {
         match &self.slots {
             None => &self.settings.backends[usize::from(backend.0)].name,
@@ -106,12 +111,13 @@ impl Env {
         }
     }
 
-    /// Was the map of the cluster right after this?
+    /// True if all primaries of the cluster confirmed the map in a round of questions that began after this
+    /// time.
     pub fn is_sure(&self, after: Timestamp) -> bool {
         self.slots_confirmed.is_some_and(|confirmed| confirmed > after)
     }
 
-    /// Another map of the cluster is in force.
+    /// Puts a new map of the cluster in force, and takes the nodes' addresses from it.
     pub fn handle_slots(&mut self, slots: Arc<Map>) {
         let place = |place| slots.node(BackendId(place as u16)).and_then(|node| node.addresses.first());
         let name = |at| place(at).map_or_else(|| "none".to_owned(), ToString::to_string);
@@ -120,7 +126,7 @@ impl Env {
         self.slots = Some(slots);
     }
 
-    /// The backend of a slot; any, where a cluster has nobody for it.
+    /// Returns the backend of a slot. A slot of a cluster that no node owns gets the first backend.
     #[inline]
     pub fn backend_of(&self, slot: u16) -> BackendId {
         match &self.slots {
@@ -129,7 +135,7 @@ impl Env {
         }
     }
 
-    /// Backends that have keys of their own.
+    /// Returns the backends that have keys of their own: replicas of a cluster do not.
     pub fn stores(&self) -> Vec<BackendId> {
         match &self.slots {
             None => self.settings.topology.all_backends().collect(),
@@ -137,7 +143,7 @@ impl Env {
         }
     }
 
-    /// For what need not be unguessable: jitter.
+    /// Returns a random byte for jitter. An attacker can predict it.
     pub fn random_byte(&mut self) -> u8 {
         (self.random.bits() >> 56) as u8
     }

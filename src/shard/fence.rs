@@ -1,9 +1,11 @@
-//! Fences: nothing that weir sends may be overtaken by what is left of a connection that it gave up.
+//! Fences: protection of requests from being overtaken by what is left of a backend connection that weir gave
+//! up.
 //!
-//! What had been sent over such a connection lies in the store's receive buffer, and is carried out whenever the store gets to
-//! it, even if the connection is closed or reset meanwhile. So its number at the store is remembered, and every connection that
-//! may carry a later request of the same clients asks the store to drop it (`CLIENT KILL ID`) before that request. A store does
-//! what one connection asks in order.
+//! Requests that were sent over such a connection lie in the store's receive buffer, and the store carries
+//! them out whenever it gets to them, even if the connection is closed or reset meanwhile. Therefore weir
+//! remembers the connection's id at the store, and every connection that may carry a later request of the
+//! same clients sends `CLIENT KILL ID` for it before that request. A store carries out the requests of one
+//! connection in order.
 //!
 //! ```text
 //!   shard i gives a connection up ── fence ──> its own links: before the next request of each
@@ -15,63 +17,68 @@ use std::collections::VecDeque;
 
 use crate::values::{BackendId, ShardId};
 
-/// Fences that are kept. There is one for each connection that was given up and not replaced yet, so there are fewer.
+/// The largest number of fences that a shard keeps; a new one then pushes the oldest out. A fence stands only
+/// until the lost connection is replaced, so there are fewer.
 const FENCES_MAX: usize = 4096;
 
-/// A connection as its store names it.
+/// A connection of weir's to a store, as the store identifies it (`CLIENT INFO`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreClient {
-    /// Ids grow, until the store is started anew.
+    /// The connection's id. Ids of a store grow until it restarts.
     pub id: u64,
-    /// From where it came, as the store saw it: so that an id is not taken for that of somebody else in a store that was started
-    /// anew.
+    /// Address that the connection came from, as the store saw it. After a restart of the store the id may
+    /// belong to another client; the address tells the two apart.
     pub address: Box<str>,
 }
 
-/// A connection that was given up with requests on it.
+/// A backend connection that was given up with requests on it, and that later connections ask the store to
+/// drop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// The shard that gave it up, and the how manieth it was there.
+    /// The shard that gave the connection up.
     pub origin: ShardId,
-    /// Grows by one with each of that shard.
+    /// Number of the fence among those of its origin, counted from 1.
     pub sequence: u64,
-    /// Where it led.
+    /// The backend that the connection led to.
     pub backend: BackendId,
-    /// What to drop.
+    /// The connection that the store is to drop.
     pub target: StoreClient,
 }
 
-/// The fences that one shard knows of.
+/// The fences that one shard knows of, and how much of them each other shard was told.
 #[derive(Debug)]
 pub struct Fences {
     own: ShardId,
-    /// With the number that each has here.
+    /// Fences that the stores have not answered yet, oldest first, each with its number at this shard.
     standing: VecDeque<(u64, Fence)>,
-    /// How many there have been here.
+    /// Number of fences that this shard has learnt of so far, its own included.
     count: u64,
-    /// The newest that was heard of, by origin. Each shard tells in order, so all older ones were heard of as well.
+    /// The highest sequence number learnt so far, by origin. Each shard tells its fences in order, so all
+    /// earlier ones are known as well.
     heard: Vec<u64>,
-    /// How many of those here each shard was told.
+    /// Number of the fences known to this shard that each other shard was told, by shard.
     told: Vec<u64>,
 }
 
 impl Fences {
+    /// Creates the state of a shard among `shards` shards that has no fences yet.
     pub fn new(own: ShardId, shards: usize) -> Self {
         Self { own, standing: VecDeque::new(), count: 0, heard: vec![0; shards], told: vec![0; shards] }
     }
 
-    /// How many there have been: whoever has seen to as many need not look further.
+    /// Returns the number of fences that this shard has learnt of so far. A connection that has handled as
+    /// many has nothing left to fence.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Raises one of this shard's own.
+    /// Adds a fence for a connection that this shard gave up.
     pub fn raise(&mut self, backend: BackendId, target: StoreClient) {
         let sequence = self.heard[usize::from(self.own.0)] + 1;
         self.hear(Fence { origin: self.own, sequence, backend, target });
     }
 
-    /// Another shard, or this one, tells of one.
+    /// Adds a fence that a shard tells of. A fence that is already known is ignored.
     pub fn hear(&mut self, fence: Fence) {
         let heard = &mut self.heard[usize::from(fence.origin.0)];
         if fence.sequence <= *heard {
@@ -85,23 +92,24 @@ impl Fences {
         self.standing.push_back((self.count, fence));
     }
 
-    /// What a shard has not been told yet. It is told now.
+    /// Returns the fences that a shard was not told yet, and records that it is told now.
     pub fn tell(&mut self, shard: ShardId) -> impl Iterator<Item = &Fence> {
         let told = std::mem::replace(&mut self.told[usize::from(shard.0)], self.count);
         self.since(told)
     }
 
-    /// Does a shard know all that this one knows?
+    /// True if a shard was told all fences that this one knows.
     pub fn is_told(&self, shard: ShardId) -> bool {
         self.told[usize::from(shard.0)] == self.count
     }
 
-    /// Those at a backend that came after so many.
+    /// Returns the standing fences of a backend that were learnt after the first `seen` ones.
     pub fn at(&self, backend: BackendId, seen: u64) -> impl Iterator<Item = &Fence> {
         self.since(seen).filter(move |fence| fence.backend == backend)
     }
 
-    /// The store has dropped the connection, or never knew it: is that one of this shard's own, so that the others should hear?
+    /// Removes a fence because the store has dropped the connection, or does not know it. True if the fence
+    /// is this shard's own, so that the other shards have to be told.
     pub fn lift(&mut self, origin: ShardId, sequence: u64) -> bool {
         let heard = &mut self.heard[usize::from(origin.0)];
         *heard = (*heard).max(sequence);
@@ -109,7 +117,8 @@ impl Fences {
         origin == self.own
     }
 
-    /// The store was started anew, and knows none of the connections it had. Those of this shard's own that stood.
+    /// Removes all fences of a backend whose connection matches, because the store restarted and knows none
+    /// of them. Returns the sequence numbers of those that are this shard's own.
     pub fn lift_all(&mut self, backend: BackendId, matching: impl Fn(&StoreClient) -> bool) -> Vec<u64> {
         let mut own = Vec::new();
         self.standing.retain(|(_, fence)| {
@@ -128,26 +137,28 @@ impl Fences {
     }
 }
 
-/// What `CLIENT INFO` says of the connection that asks, if it is understood.
+/// Parses the reply to `CLIENT INFO`: the id and the address of the connection that asked. None if the reply
+/// has another form.
 pub fn store_client(reply: &[u8]) -> Option<StoreClient> {
     let address = field_of(reply, "addr=")?;
     let is_address = !address.is_empty() && address.len() <= ADDRESS_BYTES_MAX;
     is_address.then_some(StoreClient { id: field_of(reply, "id=")?.parse().ok()?, address: address.into() })
 }
 
-/// What it says behind a name such as `id=`.
+/// Returns the value of a field of a `CLIENT INFO` reply, by a name such as `id=`.
 pub fn field_of<'a>(reply: &'a [u8], name: &str) -> Option<&'a str> {
     if !matches!(reply.first(), Some(b'$' | b'=')) {
         return None;
     }
     let start = reply.iter().position(|byte| *byte == b'\n')? + 1;
     let text = std::str::from_utf8(&reply[start..]).ok()?;
-    // A verbatim string begins with its format.
+    // A verbatim string of RESP3 begins with its format.
     let text = text.strip_prefix("txt:").unwrap_or(text);
     text.split([' ', '\r', '\n']).find_map(|word| word.strip_prefix(name))
 }
 
-/// An address is a host and a port, or a path of a socket.
+/// The longest address of a connection that is accepted, in bytes: a host and a port, or the path of a
+/// socket.
 const ADDRESS_BYTES_MAX: usize = 256;
 
 #[cfg(test)]
@@ -167,7 +178,7 @@ mod tests {
         let mut shards: Vec<Fences> = (0..3).map(|own| Fences::new(ShardId(own), 3)).collect();
         shards[0].raise(BackendId(0), target(1));
         shards[0].raise(BackendId(0), target(2));
-        // Everybody tells everybody, again and again.
+        // Every shard tells every other one, three times over.
         for _ in 0..3 {
             for from in 0..3 {
                 for to in 0..3 {

@@ -1,5 +1,6 @@
-//! What cores tell each other of the health of stores: what each has counted, and what is done with a store's requests, which is one
-//! word that any core may change. No lock, as in `board.rs`.
+//! Health board of the stores: the replies and failures that each core has counted of each store, and the
+//! state of each store's breaker, one word that any core may change. Cores share it without a lock, as in
+//! `board.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,26 +9,28 @@ use crate::policy::breaker::{Standing, Tally};
 use crate::values::limits::COMMAND_CLASSES;
 use crate::values::{ShardId, Timestamp};
 
-/// What one core has seen of one store, in a line of the cache of its own.
+/// Counts that one core keeps of one store. They fill cache lines of their own, so that cores do not slow
+/// each other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Seen {
     replies: AtomicU64,
     failures: AtomicU64,
-    /// By class of commands: the 95th percentile of late in microseconds, and the second in which that was.
+    /// By class of commands: the 95th percentile of recent latencies, in microseconds, in the upper 32 bits,
+    /// and the second of its report in the lower.
     times: [AtomicU64; COMMAND_CLASSES],
 }
 
-/// What is done with one store's requests.
+/// State of one store's breaker, shared by all cores.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Common {
     standing: AtomicU64,
-    /// Up to how many microseconds the reply to a trial is quick.
+    /// The latency, in microseconds, up to which the reply to a trial request counts as quick.
     fair: AtomicU64,
 }
 
-/// Of all cores and stores.
+/// Counts and breaker states of all stores, as all cores see them.
 #[derive(Debug)]
 pub struct HealthBoard {
     seen: Box<[Seen]>,
@@ -35,11 +38,11 @@ pub struct HealthBoard {
     shards: usize,
 }
 
-/// What a core told of times is believed for so long.
+/// Seconds for which the latency that a core reported is used.
 const FRESH: u64 = 3;
 
 impl HealthBoard {
-    /// Everybody is well.
+    /// Creates a board on which every store is well.
     pub fn new(shards: u16, backends: u16) -> Self {
         let (shards, backends) = (usize::from(shards), usize::from(backends));
         Self {
@@ -53,14 +56,14 @@ impl HealthBoard {
         &self.seen[backend * self.shards..(backend + 1) * self.shards]
     }
 
-    /// What a core has counted so far.
+    /// Publishes the replies and failures that a core has counted of a store so far.
     pub fn tell(&self, shard: ShardId, backend: usize, tally: Tally) {
         let own = &self.of(backend)[usize::from(shard.0)];
         own.replies.store(tally.replies, Ordering::Relaxed);
         own.failures.store(tally.failures, Ordering::Relaxed);
     }
 
-    /// What all have.
+    /// Returns the replies and failures of a store that all cores have counted together.
     pub fn tally(&self, backend: usize) -> Tally {
         self.of(backend).iter().fold(Tally::default(), |sum, seen| Tally {
             replies: sum.replies + seen.replies.load(Ordering::Relaxed),
@@ -68,14 +71,15 @@ impl HealthBoard {
         })
     }
 
-    /// What replies of a class take at a store, as a core sees it.
+    /// Publishes the 95th percentile of a class's latencies at a store, as one core sees it.
     pub fn tell_time(&self, shard: ShardId, (backend, class): (usize, usize), p95: Duration, now: Timestamp) {
         let micros = (p95.as_micros() as u64).min(u64::from(u32::MAX));
         let own = &self.of(backend)[usize::from(shard.0)].times[class];
         own.store(micros << 32 | second(now), Ordering::Relaxed);
     }
 
-    /// The same as this core knows it, or else as the others do: the longest.
+    /// Returns the 95th percentile of a class's latencies at a store, as this core published it in the last 3
+    /// s; else the longest that another core did.
     pub fn time(&self, shard: ShardId, (backend, class): (usize, usize), now: Timestamp) -> Option<Duration> {
         let fresh = |seen: &Seen| {
             let word = seen.times[class].load(Ordering::Relaxed);
@@ -86,35 +90,37 @@ impl HealthBoard {
         fresh(&all[usize::from(shard.0)]).or_else(|| all.iter().filter_map(fresh).max())
     }
 
-    /// What is done with its requests.
+    /// Returns the state of a store's breaker.
     pub fn standing(&self, backend: usize) -> Standing {
         Standing::from_bits(self.common[backend].standing.load(Ordering::Relaxed))
     }
 
-    /// Something else is done with them from now on, unless another core was first.
+    /// Changes the state of a store's breaker. False if another core changed it first, in which case nothing
+    /// happens.
     pub fn change(&self, backend: usize, from: Standing, to: Standing) -> bool {
         let standing = &self.common[backend].standing;
         let (from, to) = (from.to_bits(), to.to_bits());
         standing.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Another store has taken its place.
+    /// Resets a store's breaker, because another store has taken that place.
     pub fn forget(&self, backend: usize) {
         self.common[backend].standing.store(0, Ordering::Relaxed);
     }
 
-    /// Up to how long the reply to a trial is quick.
+    /// Returns the latency up to which the reply to a trial request counts as quick.
     pub fn fair(&self, backend: usize) -> Duration {
         Duration::from_micros(self.common[backend].fair.load(Ordering::Relaxed))
     }
 
-    /// See there.
+    /// Sets the latency up to which the reply to a trial request counts as quick.
     pub fn set_fair(&self, backend: usize, fair: Duration) {
         self.common[backend].fair.store(fair.as_micros() as u64, Ordering::Relaxed);
     }
 }
 
-/// Never zero, so that a word that was told is none either.
+/// Returns the second of a time, counted from 1. Never zero, because a word that is zero means that nothing
+/// was published.
 fn second(now: Timestamp) -> u64 {
     (now.as_nanos() / 1_000_000_000 + 1).min(u64::from(u32::MAX))
 }

@@ -1,35 +1,40 @@
-//! What was told last of keys, as all cores see it: so that a reply which never passes its key's home (a read in a transaction, which
-//! leaves from the core that has its client) is compared with what is kept there.
+//! Digests of the replies that clients were given last, as all cores see them. A reply that never passes its
+//! key's home core (a read in a transaction, which leaves from the core that has its client) is compared
+//! through them with the reply that the home keeps.
 //!
-//! Questions share places by hash. In a place stand a digest of the question and of the reply to it that was kept, or seen in passing, last;
-//! how many were seen in passing; and whether anything was ever kept that belongs there. Three rules follow:
+//! Reads share places by a hash of the request. A place holds a digest of the request and of the reply to it
+//! that was kept, or seen in passing, last; how many replies were seen in passing; and whether a reply was
+//! ever kept for the place. Three rules follow:
 //!
-//! * A reply that is seen in passing and is not the last one makes worthless what is kept of its key, if anything may be: its key's cell
-//!   changes before the reply is given to its client. The same reply over and over changes nothing, so who only reads takes nothing
-//!   from others: each change costs what a write costs.
-//! * What was fetched is kept if no reply was seen in passing since it was sent for, or the last one was the same.
-//! * Nobody joins a fetch that was sent before a reply was seen in passing: that may be newer than what the fetch finds.
+//! * A reply that is seen in passing and is not the last one invalidates the replies kept of its key, if
+//!   there may be any: its key's cell (`versions.rs`) changes before the reply is given to its client. The
+//!   same reply over and over changes nothing, so a client that only reads takes nothing from others: each
+//!   change costs what a write costs.
+//! * A fetched reply is kept only if no reply was seen in passing since the fetch was sent, or the last one
+//!   was the same.
+//! * No read joins a fetch that was sent before a reply was seen in passing: that reply may be newer than
+//!   what the fetch finds.
 //!
-//! Two questions in one place count as a change now and then for nothing, and that is all.
+//! Two requests that share a place invalidate kept replies now and then without need, and do no other harm.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Places that questions share.
+/// Number of places, which all requests share by hash.
 const PLACES: usize = 1 << 16;
-/// The lower bits of a place are the digest.
+/// Mask of the digest in a place: the lower 48 bits.
 const DIGEST: u64 = (1 << 48) - 1;
-/// Something was kept.
+/// Flag of a place for which a reply was kept.
 const KEPT: u64 = 1 << 48;
-/// The others count what was seen in passing, and start again.
+/// Unit of the count of replies seen in passing, which fills the upper 15 bits of a place and wraps around.
 const SEEN: u64 = 1 << 49;
 
-/// The places of a process.
+/// The places of one process, shared by all cores.
 #[derive(Debug)]
 pub struct LastTold {
     places: Box<[AtomicU64]>,
 }
 
-/// A question and a reply to it.
+/// A request and the reply to it, as a place and a digest.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
     place: usize,
@@ -37,13 +42,13 @@ pub struct Told {
 }
 
 impl Told {
-    /// That of a question and a reply with these hashes, which all cores have to know them by.
+    /// Combines the hashes of a request and of its reply. All cores have to hash alike.
     pub const fn new(question: u64, reply: u64) -> Self {
         Self { place: place_of(question), digest: (question.rotate_left(24) ^ reply) & DIGEST }
     }
 }
 
-/// How it stood with a question at a moment.
+/// State of a request's place at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     place: usize,
@@ -61,18 +66,19 @@ impl Default for LastTold {
 }
 
 impl LastTold {
-    /// How it stands with a question: to be called before a fetch of it is sent.
+    /// Returns the state of a request's place, to be taken before a fetch for the request is sent.
     pub fn look(&self, question: u64) -> Look {
         let place = place_of(question);
         Look { place, seen: self.places[place].load(Ordering::SeqCst) }
     }
 
-    /// Was no reply seen in passing since?
+    /// True if no reply was seen in passing in that place since the look.
     pub fn is_latest(&self, look: &Look) -> bool {
         self.places[look.place].load(Ordering::SeqCst) / SEEN == look.seen / SEEN
     }
 
-    /// A fetched reply is about to be kept. False if it must not be: a reply that may be newer was seen in passing since it was sent for.
+    /// Records that a fetched reply is kept. False if it must not be kept: a reply that may be newer was seen
+    /// in passing since the fetch was sent.
     pub fn keep(&self, look: &Look, told: Told) -> bool {
         let kept = self.places[told.place].fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
             let may_be_kept = now / SEEN == look.seen / SEEN || now & DIGEST == told.digest;
@@ -81,7 +87,8 @@ impl LastTold {
         kept.is_ok()
     }
 
-    /// A reply is seen in passing. False if what is kept of its key may be another one.
+    /// Records a reply that is seen in passing. False if another reply may be kept of its key, which the
+    /// caller then has to invalidate.
     pub fn pass(&self, told: Told) -> bool {
         let place = &self.places[told.place];
         let next = |now: u64| (now / SEEN).wrapping_add(1).wrapping_mul(SEEN) | (now & KEPT) | told.digest;
@@ -119,7 +126,7 @@ mod tests {
         let look = last.look(QUESTION);
         assert!(last.is_latest(&look));
         assert!(last.pass(told(1)));
-        // It may have been read before another writer restored what was before.
+        // The reply `told(2)` may have been read before another writer restored the earlier value.
         assert!(!last.is_latest(&look) && !last.keep(&look, told(2)));
         assert!(last.keep(&look, told(1)), "the same reply is as new as what was seen");
         let look = last.look(QUESTION);

@@ -1,20 +1,22 @@
-//! The bytes of a request or of a reply, on their way.
+//! Message: the bytes of a request or of a reply on their way between connections and cores.
 
 use bytes::Bytes;
 
 use crate::values::limits::COPY_BYTES_MAX;
 
-/// A message: copied if small, shared if large.
+/// Bytes of a request or of a reply: copied on each hop if small, shared by reference count if larger than
+/// [`COPY_BYTES_MAX`].
 #[derive(Clone, Copy, Debug)]
 pub enum Message<'a> {
-    /// Copied on every hop.
+    /// A message that is copied on every hop.
     Small(&'a [u8]),
-    /// Handed on without being copied.
+    /// A message that is handed on without being copied.
     Shared(&'a Bytes),
 }
 
 impl<'a> Message<'a> {
-    /// A message that is shared if there is something to share and it is large enough.
+    /// Creates a message that is shared if `shared` is given and larger than [`COPY_BYTES_MAX`], else one
+    /// that is copied.
     pub fn new(bytes: &'a [u8], shared: Option<&'a Bytes>) -> Self {
         match shared {
             Some(shared) if shared.len() > COPY_BYTES_MAX => Self::Shared(shared),
@@ -22,7 +24,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// How many bytes it has if they are shared, not copied.
+    /// Returns the length of a shared message in bytes, and 0 for one that is copied.
     pub const fn shared_bytes(&self) -> usize {
         match self {
             Self::Small(_) => 0,
@@ -30,7 +32,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the message.
     pub fn bytes(&self) -> &'a [u8] {
         match self {
             Self::Small(bytes) => bytes,

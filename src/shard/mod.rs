@@ -1,4 +1,5 @@
-//! One core's share of everything: six stages, each a room with state of its own, and the way of a request through them.
+//! Shard: everything that one core does, in six stages whose state no other stage can name, and the way of a
+//! request through them.
 //!
 //! ```text
 //!                     front                        gate                   hot             back
@@ -9,7 +10,7 @@
 //!   clients <══ answers in the order asked <── settled <────────────────────── post <────┘
 //! ```
 //!
-//! | room | what it has | what it never sees |
+//! | folder | what it has | what it never sees |
 //! |---|---|---|
 //! | `env.rs` | settings, quotas in force, buffers, counters, actions: lent to the others | |
 //! | `front/` | clients, their turns, what they wait for, the order of their answers | stores |
@@ -17,22 +18,22 @@
 //! | `hot/` | which keys are hot, what is kept of them, who waits for a fetch | clients, accounts, connections |
 //! | `back/` | connections to stores, what is in flight on them, fences | clients, accounts |
 //! | `post/` | batches for other cores | clients, accounts, stores |
-//! | `composer/` | nothing but these; the way of a request | |
+//! | `composer/` | only the other stages; the way of a request | |
 //!
-//! | what all of them may know | file |
+//! | what all stages may know | file |
 //! |---|---|
 //! | what a core is told once | `settings.rs` |
 //! | what is counted | `counters.rs` |
-//! | what cores tell each other of what stands before backends, without a lock | `board.rs` |
-//! | the same of their health: what is counted of failures, and whose requests are refused | `health.rs` |
-//! | how strained backends are by that: what is dearer, or refused | `strain.rs` |
+//! | loads, latencies and levels of the bulkheads before backends, shared by cores without a lock | `board.rs` |
+//! | health of the stores, shared likewise: counts of failures, and whose requests are refused | `health.rs` |
+//! | strain of backends, as agreed from the board: whose requests cost more, or are refused | `strain.rs` |
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
 //! | the keys of a message that names several | `reach.rs` |
-//! | a request that goes on key by key, because its slot is half moved | `pieces.rs` |
-//! | what became of it, why it went no further, and what its client's core is told besides | `outcome.rs`, `refusal.rs`, `note.rs` |
-//! | what was written since when, and told last, as all cores see it, and what one lends another of hot keys | `versions.rs`, `last_told.rs`, `copy.rs` |
-//! | what is left of a connection that was given up | `fence.rs` |
-//! | what only the control executor knows | `question.rs` |
+//! | a request that goes on as one per key, because its slot is half moved | `pieces.rs` |
+//! | what became of a request, why it went no further, and what its client's core is told besides | `outcome.rs`, `refusal.rs`, `note.rs` |
+//! | counts of writes and the replies given last, as all cores see them, and replies of hot keys that one core lends another | `versions.rs`, `last_told.rs`, `copy.rs` |
+//! | what is left of a backend connection that was given up | `fence.rs` |
+//! | questions that only the control executor can answer | `question.rs` |
 
 mod back;
 mod board;

@@ -1,37 +1,38 @@
-//! What became of a request.
+//! Outcome: what became of a request, as far as its price depends on that.
 
-/// What became of a request, for whoever pays for it.
+/// Result of a request, from which its final cost is calculated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A backend did the work.
+    /// A backend carried the request out, or weir answered it by itself.
     Served {
-        /// Bytes of its reply, whatever of it goes on to the client.
+        /// Bytes of the reply, including those that were not passed on to the client.
         bytes: u32,
-        /// Elements of the reply, where it has elements.
+        /// Elements of the reply; 0 if it is no collection.
         rows: u32,
-        /// How long it took, in microseconds.
+        /// Time that the backend took, in microseconds.
         took_micros: u32,
-        /// How much longer it took than such requests usually do, in microseconds.
+        /// Time by which the reply took longer than such requests usually do, in microseconds.
         slowness_micros: u32,
     },
-    /// Weir knew the reply, or had asked for it on somebody else's behalf.
+    /// The reply was taken from memory, or from a fetch that another request had caused.
     Cached {
-        /// Bytes of it.
+        /// Bytes of the reply.
         bytes: u32,
     },
-    /// It was sent to a backend, and what became of it nobody knows: it costs what it was estimated at.
+    /// The request was sent to a backend and its fate is unknown: it costs what it was estimated at.
     Lost,
-    /// It was refused after it had been admitted, and was sent to no backend: it costs nothing.
+    /// The request was refused after it had been admitted, and was sent to no backend: it costs nothing.
     Refused,
 }
 
 impl Outcome {
-    /// Weir answered by itself: that costs what its bytes cost.
+    /// Returns the outcome of a request that weir answered by itself: only the bytes of its reply cost
+    /// anything.
     pub const fn answered(reply_bytes: usize) -> Self {
         Self::Served { bytes: in_32_bits(reply_bytes), rows: 0, took_micros: 0, slowness_micros: 0 }
     }
 
-    /// The reply to another request was also the one to this.
+    /// Returns the outcome of a request that was answered with the reply to another request.
     pub const fn cached(reply_bytes: usize) -> Self {
         Self::Cached { bytes: in_32_bits(reply_bytes) }
     }

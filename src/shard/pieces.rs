@@ -1,6 +1,8 @@
-//! Requests for several keys of a slot that is half moved: each key is asked for by itself, and the replies are put together.
+//! Pieces: a request for several keys of a slot that is half moved to another node goes on as one request per
+//! key, and the replies become one.
 //!
-//! A node that has only some of the keys says TRYAGAIN, however long that lasts. Each key alone is here or there.
+//! A cluster node that has only some of the keys answers `-TRYAGAIN` for as long as the move lasts. Each key
+//! alone is on one of the two nodes.
 
 use slab::Slab;
 
@@ -11,21 +13,21 @@ use super::request::ReplyTo;
 use crate::protocol::command::{self, Effect, Gather, Handling};
 use crate::protocol::{BufferPool, Protocol, RequestDecoder, RequestLimits, encode};
 
-/// A request is taken apart into so many at most.
+/// The largest number of keys of a request that may be taken apart.
 const PIECES_MAX: usize = 1_024;
 
-/// A request that was taken apart.
+/// A request that was taken apart, while some of its pieces are unanswered.
 #[derive(Debug)]
 struct Whole {
     to: ReplyTo,
-    /// Its place among the gathers.
+    /// Index of the request's entry among `gathers`, where the replies are put together.
     gather: u32,
     missing: usize,
-    /// What all pieces came to.
+    /// Combined outcome of the pieces answered so far.
     outcome: Outcome,
 }
 
-/// All of one core's.
+/// All requests of one core that are taken apart.
 #[derive(Debug, Default)]
 pub struct Pieces {
     wholes: Slab<Whole>,
@@ -33,34 +35,38 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// A request goes on as so many.
+    /// Registers a request that goes on as this many pieces, and returns its index, which the pieces'
+    /// [`ReplyTo::piece`] takes.
     pub fn insert(&mut self, to: ReplyTo, join: (Join, Effect), protocol: Protocol, pieces: usize) -> u32 {
         let (gather, _) = self.gathers.insert(join, protocol, pieces);
         self.wholes.insert(Whole { to, gather, missing: pieces, outcome: Outcome::Refused }) as u32
     }
 
-    /// Are all of them answered?
+    /// True if every piece of every request is answered.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.wholes.is_empty() && self.gathers.len() == 0
     }
 
-    /// Whose connection a request is of.
+    /// Returns the number of the client connection that a request or a piece belongs to
+    /// ([`ReplyTo::connection`]).
     pub fn connection(&self, to: ReplyTo) -> u64 {
         self.whole(to).connection()
     }
 
-    /// The request that a piece is of, while it has not been answered; any other request itself.
+    /// Returns the address of the whole request, given that of one of its pieces that is unanswered; any
+    /// other address unchanged.
     pub fn whole(&self, to: ReplyTo) -> ReplyTo {
         let mut to = to;
-        // A piece may have been taken apart itself, once.
+        // A piece may have been taken apart once more.
         while let Some(whole) = to.piece_of().and_then(|whole| self.wholes.get(whole as usize)) {
             to = whole.to;
         }
         to
     }
 
-    /// The reply to a piece. That to the whole, if it was the last one.
+    /// Takes the reply to a piece. Returns the reply to the whole request, its address and its outcome if
+    /// this was the last piece.
     pub fn handle_reply(
         &mut self,
         (whole, part): (u32, u16),
@@ -80,7 +86,7 @@ impl Pieces {
     }
 }
 
-/// What two pieces came to. What one of them has cost counts, whatever became of the other.
+/// Combines the outcomes of two pieces: the cost of one counts, whatever became of the other.
 fn together(one: Outcome, other: Outcome) -> Outcome {
     use Outcome::{Cached, Lost, Refused, Served};
     match (one, other) {
@@ -104,8 +110,9 @@ fn together(one: Outcome, other: Outcome) -> Outcome {
     }
 }
 
-/// A request as one for each of its keys, and how their replies become one; nothing if it cannot be taken apart. What writes
-/// several keys at once stays whole: others would see it half done.
+/// Splits a request into one per key, and says how the replies become one. None if the command cannot be
+/// split, has fewer than 2 keys or more than [`PIECES_MAX`], or writes several values (`MSET`): other clients
+/// would see it half done.
 pub fn taken_apart(frame: &[u8]) -> Option<(Vec<Vec<u8>>, Join)> {
     let mut consumed = 0;
     let mut decoder = RequestDecoder::default();

@@ -1,4 +1,4 @@
-//! What a shard cannot know alone, and asks the control executor.
+//! Questions that a shard cannot answer alone, and passes to the control executor.
 
 use std::collections::VecDeque;
 
@@ -8,77 +8,79 @@ use crate::protocol::Protocol;
 use crate::values::limits::QUESTIONS_UNDER_WAY_MAX;
 use crate::values::{BucketId, Capacity};
 
-/// One scope that a client's requests are paid from.
+/// A quota scope that a client's requests are charged to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeLimit {
-    /// `global`, `tenant` or `user`.
+    /// Kind of the scope: `global`, `tenant` or `user`.
     pub scope: &'static str,
-    /// Who that is.
+    /// Name of the tenant or user.
     pub name: String,
-    /// The bucket and its size; none if there is no bound.
+    /// The bucket of the scope and its size; none if the scope is unlimited.
     pub bucket: Option<(BucketId, Capacity)>,
 }
 
-/// What a shard cannot know alone.
+/// A client's request that needs what only the control executor knows of all shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// `QOS LIMITS`.
+    /// The command `QOS LIMITS`.
     Limits {
-        /// What is asked for.
+        /// The scopes of the client whose limits and levels are asked for.
         limits: Vec<ScopeLimit>,
-        /// The dialect of the reply.
+        /// RESP version of the reply.
         protocol: Protocol,
     },
-    /// `INFO`, with the sections that were named, in lower case.
+    /// The command `INFO`, with the sections that were named, in lower case.
     Info {
-        /// Names of sections; none means the usual ones.
+        /// Names of the sections; none means the default ones.
         sections: Vec<String>,
-        /// The dialect of the reply.
+        /// RESP version of the reply.
         protocol: Protocol,
     },
-    /// `CLIENT LIST` and its kin.
+    /// The command `CLIENT LIST`, or another that selects clients of all shards.
     Clients {
-        /// What is asked of the clients of all shards.
+        /// The selection of clients, and what is to be done with them.
         asked: ClientsAsked,
-        /// The dialect of the reply.
+        /// RESP version of the reply.
         protocol: Protocol,
     },
-    /// `QOS HOTKEYS`.
+    /// The command `QOS HOTKEYS`.
     HotKeys {
-        /// The name of the tenant that asks.
+        /// Name of the tenant that asks.
         asker: String,
-        /// So many at most.
+        /// The largest number of keys to return.
         count: usize,
-        /// The dialect of the reply.
+        /// RESP version of the reply.
         protocol: Protocol,
     },
-    /// `QOS TENANTS`.
+    /// The command `QOS TENANTS`.
     Tenants {
-        /// The name of the tenant that asks.
+        /// Name of the tenant that asks.
         asker: String,
-        /// Only tenants whose names come after this one.
+        /// Name after which the list starts, exclusive, in the order of names.
         after: String,
-        /// The dialect of the reply.
+        /// RESP version of the reply.
         protocol: Protocol,
     },
 }
 
-/// Questions of the clients of one shard, the oldest first.
+/// Questions of one shard's clients, the oldest first.
 #[derive(Debug, Default)]
 pub struct Questions {
-    /// One for each client at most: what a client asks behind it waits for the answer.
+    /// Questions that wait for the control executor, with the address of their reply. A client has at most
+    /// one: its later requests wait for the answer.
     waiting: VecDeque<(ReplyTo, Question)>,
-    /// Those that the control executor has yet to answer.
+    /// Number of questions that the control executor has and has not answered yet.
     in_flight: usize,
 }
 
 impl Questions {
-    /// One more.
+    /// Queues a question.
     pub fn ask(&mut self, to: ReplyTo, question: Question) {
         self.waiting.push_back((to, question));
     }
 
-    /// The next one, unless the control executor has enough of them.
+    /// Returns the next question for the control executor, or none if it already has
+    /// [`QUESTIONS_UNDER_WAY_MAX`] of this shard.
     pub fn poll(&mut self) -> Option<(ReplyTo, Question)> {
         if self.in_flight >= QUESTIONS_UNDER_WAY_MAX {
             return None;
@@ -88,7 +90,7 @@ impl Questions {
         Some(question)
     }
 
-    /// One was answered.
+    /// Records that the control executor has answered one question.
     pub fn handle_answer(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }

@@ -1,13 +1,15 @@
-//! The keys of a message. It is taken apart once more where it has several, because they do not travel beside it.
+//! Keys of a message. A message with several keys is parsed once more to find them, because keys do not
+//! travel beside it.
 
 use crate::protocol::command::{self, Class, Effect, Flags};
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
 
-/// A request whose keys cannot be told.
+/// Error for a message whose keys cannot be found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untold;
 
-/// Calls `each` with every key of a message.
+/// Calls `each` with every key of a message. Fails if the message is malformed or has a command whose keys
+/// are unknown.
 pub fn for_each_key(message: &[u8], bytes_max: usize, each: &mut impl FnMut(&[u8])) -> Result<(), Untold> {
     for_each_request(message, bytes_max, &mut |arguments| {
         let command = command::recognise(arguments).map_err(|_| Untold)?;
@@ -16,7 +18,9 @@ pub fn for_each_key(message: &[u8], bytes_max: usize, each: &mut impl FnMut(&[u8
     })
 }
 
-/// Calls `each` with every key that a message may change, as far as its author says so; what scripts change only they know.
+/// Calls `each` with every key that a message may change. With `trusts_scripts` a script changes the keys
+/// that it names; without, a script makes the call fail, as does a command that changes keys without naming
+/// them.
 pub fn for_each_written_key(
     message: &[u8],
     bytes_max: usize,
@@ -27,7 +31,8 @@ pub fn for_each_written_key(
         let command = command::recognise(arguments).map_err(|_| Untold)?;
         match command.effect {
             Effect::Read => return Ok(()),
-            // Settings, and what is there to examine a store.
+            // Commands without an effect on keys are harmless, except those for administrators (settings,
+            // debugging).
             Effect::None => return if command.admin { Err(Untold) } else { Ok(()) },
             Effect::Write => {}
         }
@@ -39,30 +44,33 @@ pub fn for_each_written_key(
             count += 1;
             each(arguments.at(index));
         });
-        // What writes and names no key is about all of them; a script that names none says that it needs none.
+        // A write that names no key (`FLUSHALL`) changes all of them; a script that names none declares that
+        // it needs none.
         let is_told = called.is_ok() && (count > 0 || command.class == Class::Script);
         if is_told { Ok(()) } else { Err(Untold) }
     })
 }
 
-/// A key that is read in a transaction.
+/// A key that is read within a transaction, and where its value stands in the reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner<'a> {
-    /// The place of the request's reply in that of `EXEC`.
+    /// Index of the request's reply among the elements of the reply to `EXEC`.
     pub element: u32,
-    /// The place of the key's value in that reply, if the request asks for the values of keys.
+    /// Index of the key's value within the request's reply, if the request (`MGET`) returns the values of
+    /// several keys.
     pub part: Option<u32>,
-    /// The key.
+    /// The key that is read.
     pub key: &'a [u8],
-    /// The request.
+    /// Bytes of the request that reads the key.
     pub frame: &'a [u8],
 }
 
-/// Calls `each` with every key that a transaction reads by a request for its value, or by one of which replies are kept. Any other
-/// message has none.
+/// Calls `each` with every key of a transaction that is read by `MGET` or by a cacheable command with a
+/// single key. A message that is no transaction has none.
 pub fn for_each_inner_read(message: &[u8], bytes_max: usize, each: &mut impl FnMut(Inner<'_>)) {
     let mut next: Option<u32> = None;
-    // What cannot be told says so as a write: nothing that is kept is good then.
+    // An error needs no handling here: a message whose keys are unknown counts as a write, which makes kept
+    // replies invalid anyway.
     let _: Result<(), Untold> = for_each_request(message, bytes_max, &mut |arguments| {
         let command = command::recognise(arguments).map_err(|_| Untold)?;
         let Some(element) = next.replace(next.map_or(0, |next| next + 1)) else {

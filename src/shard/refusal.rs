@@ -1,113 +1,116 @@
-//! Refusals: outcomes, not errors. One enum, one place that words them.
+//! Refusals of requests, and the only place that words them. A refusal is an outcome, not an error.
 
 use std::time::Duration;
 
 use super::counters::{Counter, Pressure};
 use crate::protocol::encode;
 
-/// Why weir itself did not let a request through.
+/// Reason why weir refused a request, with what its client is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal<'a> {
-    /// The backend cannot be reached, or was lost before it answered.
+    /// The backend could not be reached, or its connection was lost before it answered (`-UNAVAILABLE`).
     Unavailable {
-        /// The backend's address.
+        /// Address of the backend.
         backend: &'a str,
-        /// What happened to it.
+        /// Word for what happened to the backend.
         reason: &'static str,
-        /// When a new attempt makes sense.
+        /// Time after which a retry makes sense.
         retry_after: Duration,
     },
-    /// A quota is used up.
+    /// A quota is used up (`-THROTTLED`).
     Throttled {
-        /// Whose: `global`, `tenant` or `user`; or `key`, for writes of one that is hot.
+        /// Scope of the quota: `global`, `tenant` or `user`; or `key`, for the limit of writes to a hot key.
         scope: &'static str,
-        /// The tenant's name, or the key.
+        /// Name of the tenant, or the key.
         tenant: &'a str,
-        /// The user's within it.
+        /// Name of the user within the tenant, if the quota is the user's.
         user: Option<&'a str>,
-        /// Request units per second; of a key, writes.
+        /// Limit of the quota, in request units per second; for a key, in writes per second.
         limit: u64,
-        /// Whole units that are left.
+        /// Whole request units that are left.
         remaining: u64,
-        /// When there will be enough.
+        /// Time after which the quota covers the request.
         retry_after: Duration,
     },
-    /// Too much waits already.
+    /// Too many requests wait or are in flight already (`-OVERLOADED`).
     Overloaded {
-        /// What is full.
+        /// Word for what is full.
         reason: &'static str,
-        /// The backend it is full before.
+        /// Address of the backend that the request was for.
         backend: &'a str,
-        /// When a new attempt makes sense.
+        /// Time after which a retry makes sense.
         retry_after: Duration,
     },
-    /// The backend stands still with the request in flight. A write may be carried out yet.
+    /// The backend stalled with the request in flight (`-OVERLOADED`). A write may still be carried out.
     Abandoned {
-        /// The backend's address.
+        /// Address of the backend.
         backend: &'a str,
-        /// It was a write.
+        /// True if the request was a write, which may still be carried out.
         may_have_happened: bool,
-        /// When a new attempt makes sense.
+        /// Time after which a retry makes sense.
         retry_after: Duration,
     },
-    /// Nobody has a use for an answer any more.
+    /// The deadline passed, or could not be met, so an answer would be of no use (`-DEADLINE`).
     TooLate {
-        /// Where the request was then.
+        /// Stage that the request had reached when it was refused.
         stage: Stage,
-        /// For how long it had waited there.
+        /// Time that the request had waited in that stage.
         waited: Duration,
-        /// It was a write, and had been sent.
+        /// True if the request was a write and had been sent, so that it may be carried out.
         may_have_happened: bool,
     },
 }
 
-/// What is said of a write that was sent and not answered.
+/// Text appended to the refusal of a write that was sent and not answered.
 const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
 
-/// Why a request was not sent.
+/// Reason why a request was not sent to its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSent {
-    /// The backend could not be reached; the next attempt is this far away.
+    /// The backend could not be reached; the next attempt to connect is after this time.
     Down(Duration),
-    /// The backend is sick, and left alone until then.
+    /// The backend is sick, and its breaker refuses requests for this time.
     Ejected(Duration),
-    /// Too much is in flight on the connection.
+    /// Too many requests are in flight on the backend connection, or too many bytes wait to be sent on it.
     Full,
-    /// Too much waits for the core that the key is at home on.
+    /// Too many bytes wait for the core that the key is at home on.
     CoreFull,
-    /// As much is in flight at the backend as may be, and nothing waits for it.
+    /// The window of the backend is full and requests may not wait for it; a retry makes sense after this
+    /// time.
     Window(Duration),
-    /// Too much waits for the backend, or it would have waited for too long.
+    /// The queue before the backend is full, or the request would have waited in it for too long; a retry
+    /// makes sense after this time.
     Queue(Duration),
-    /// The backend stands still.
+    /// The backend has stalled; a retry makes sense after this time.
     Stalled(Duration),
-    /// The backend is much slower than it used to be, and others matter more.
+    /// The backend is much slower than it used to be, and requests of less important tiers are shed.
     Strained,
-    /// It could not be answered in time; where it was then, and for how long it had waited.
+    /// The request could not be answered by its deadline: the stage it had reached, and how long it had
+    /// waited there.
     TooLate(Stage, Duration),
-    /// No node of the cluster owns its slot.
+    /// The request's slot has no owner among the nodes of the cluster.
     NoOwner,
-    /// A node of the cluster was asked for being a primary, and is none.
+    /// A node of the cluster was asked as a primary, and is none.
     NotPrimary,
-    /// Not all primaries of the cluster could be asked, so nobody knows whether it would miss something.
+    /// The primaries of the cluster could not all be asked, so the request might miss keys.
     Unconfirmed,
-    /// Nodes of the cluster sent it to each other, for too long or though it may have been carried out.
+    /// Cluster nodes redirected the request for too long, or after one of them may have carried it out.
     Redirects,
 }
 
-/// How far a request had come.
+/// Stage that a request had reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It had just come, or waited for earlier ones of its connection.
+    /// The request had just arrived, or waited for earlier ones of its connection.
     Arrival,
-    /// It waited for room at its backend.
+    /// The request waited in the queue before its backend.
     Queue,
-    /// It was with the backend.
+    /// The request was in flight at the backend.
     Backend,
 }
 
 impl Stage {
-    /// The word for it.
+    /// Returns the stage's name in `-DEADLINE` replies.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Arrival => "arrival",
@@ -117,15 +120,16 @@ impl Stage {
     }
 }
 
-/// When to come back to a backend that is too slow for what matters little: levels last for a second at least.
+/// Time after which to retry at a backend that is too slow for requests of a low tier: levels last for at
+/// least a second.
 const RETRY_STRAINED: Duration = Duration::from_secs(1);
-/// When to come back to a slot that is between two nodes.
+/// Time after which to retry a request for a slot that is between two nodes.
 const RETRY_MOVED: Duration = Duration::from_millis(100);
-/// When to come back after something had no room.
+/// Time after which to retry when a buffer was full.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(10);
 
 impl NotSent {
-    /// Under which pressure it was refused, if any.
+    /// Returns the pressure that the request was refused under; none if the reason is no overload.
     pub const fn pressure(self) -> Option<Pressure> {
         match self {
             Self::Down(_)
@@ -143,7 +147,7 @@ impl NotSent {
         }
     }
 
-    /// The same as its client is told, and what counts it.
+    /// Returns the refusal that the client is told, and the counter that counts it.
     pub fn refusal(self, backend: &str) -> (Counter, Refusal<'_>) {
         let overloaded = |reason, retry_after| Refusal::Overloaded { reason, backend, retry_after };
         let full = |reason| overloaded(reason, RETRY_WHEN_FULL);
@@ -180,7 +184,7 @@ impl NotSent {
 }
 
 impl Refusal<'_> {
-    /// Appends the error reply.
+    /// Appends the error reply to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         use std::io::Write as _;
         if let Self::Throttled { scope, tenant, user, limit, remaining, retry_after } = *self {
@@ -216,7 +220,7 @@ impl Refusal<'_> {
     }
 }
 
-/// The same under too much load.
+/// Appends an `-OVERLOADED` reply. Hand-written rather than formatted, as [`throttled`] is.
 fn overloaded(out: &mut Vec<u8>, reason: &str, backend: &str, retry_after: Duration) {
     for text in ["-OVERLOADED reason=", reason, " backend=", backend, " retry_after_ms="] {
         out.extend_from_slice(text.as_bytes());
@@ -225,7 +229,8 @@ fn overloaded(out: &mut Vec<u8>, reason: &str, backend: &str, retry_after: Durat
     out.extend_from_slice(b"\r\n");
 }
 
-/// Under a flood these are most of what weir says, so they are put together without the machinery of formatting.
+/// Appends a `-THROTTLED` reply. During a flood most replies are of this kind, so it avoids the formatting
+/// machinery, which is slower.
 fn throttled(
     out: &mut Vec<u8>,
     [scope, tenant]: [&str; 2],

@@ -1,136 +1,146 @@
-//! What travels with the bytes of a request: from the core that decoded it, to the core that its key is at home on, to the
-//! connection that carries it.
+//! Envelope of a request: everything that travels with its bytes from the core that decoded it, to the home
+//! core of its key, to the backend connection.
 
 use crate::protocol::Argument;
 use crate::protocol::Protocol;
 use crate::protocol::command::{Class, Command, Effect, Flags};
 use crate::values::{BackendId, ClientId, ShardId, TenantId, Tier, Timestamp};
 
-/// Where the reply to a request belongs.
+/// Address of a reply: the request that it belongs to, on which client connection of which shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReplyTo {
     /// The shard that accepted the client.
     pub shard: ShardId,
-    /// Which part of a split request.
+    /// Index of the part of a split request; 0 for a whole one. For a fetch, 1 marks the reply to its prelude
+    /// ([`Self::ahead`]).
     pub part: u16,
-    /// The client's place in that shard's table.
+    /// The client's place in that shard's table. Two high bits mark the addresses of flights and of pieces
+    /// instead.
     pub client: u32,
-    /// Tells the client from later ones in the same place.
+    /// Generation of the place, which tells the client from later ones in the same place.
     pub generation: u32,
-    /// The request's number on its connection.
+    /// Number of the request on its connection.
     pub sequence: u32,
 }
 
 impl ReplyTo {
-    /// To a client of a shard, for a request in one piece.
+    /// Returns the address of a client's request that is in one piece.
     #[inline]
     pub fn new(shard: ShardId, client: ClientId, sequence: u32) -> Self {
         Self { shard, part: 0, client: client.index, generation: client.generation, sequence }
     }
 
-    /// To the requests that wait for what one of them has sent for.
+    /// Returns the address of a flight: one fetch whose reply several requests wait for.
     pub fn flight(shard: ShardId, flight: FlightId) -> Self {
         Self { shard, part: 0, client: FLIGHT | flight.index, generation: flight.generation, sequence: 0 }
     }
 
-    /// Which those are; none if it is a client's.
+    /// Returns the flight that the reply is for; none if it is for a client or for a piece.
     #[inline]
     pub fn flight_id(self) -> Option<FlightId> {
         let is_flight = self.client & FLIGHT != 0;
         is_flight.then_some(FlightId { index: self.client & !FLIGHT, generation: self.generation })
     }
 
-    /// To what puts a request of many pieces together, for one of those. It keeps the number of the whole.
+    /// Returns the address of one piece of a request that was taken apart (by key, because its slot is half
+    /// moved). It keeps the number of the whole request.
     #[must_use]
     pub fn piece(self, shard: ShardId, whole: u32, part: u16) -> Self {
         Self { shard, part, client: PIECE | whole, ..self }
     }
 
-    /// Of which request it is a piece, if it is one.
+    /// Returns the index of the request whose piece this is; none for any other address.
     #[inline]
     pub fn piece_of(self) -> Option<u32> {
         (self.client & (PIECE | FLIGHT) == PIECE).then_some(self.client & !PIECE)
     }
 
-    /// The same reply, for what was asked before the request itself.
+    /// Returns the address of the reply to a prelude: a request that weir sends right before a fetch (for the
+    /// key's expiry).
     #[must_use]
     pub fn ahead(self) -> Self {
         Self { part: 1, ..self }
     }
 
-    /// Is it for that?
+    /// True for the reply to a prelude rather than to the fetch itself. Of meaning only for flights.
     pub fn is_ahead(self) -> bool {
         self.part == 1
     }
 
-    /// Whose it is, on its shard.
+    /// Returns the client's id on its shard.
     #[inline]
     pub fn client_id(self) -> ClientId {
         ClientId { index: self.client, generation: self.generation }
     }
 
-    /// Tells its connection from all others that have requests under way, on whichever shard.
+    /// Returns a number that identifies the client's connection among all that have requests under way, on
+    /// any shard.
     pub fn connection(self) -> u64 {
         u64::from(self.shard.0) << 48 | u64::from(self.client) << 16 | u64::from(self.generation as u16)
     }
 }
 
-/// No table of clients has so many places.
+/// Bit of the client's place that marks a flight. No table of clients has so many places.
 const FLIGHT: u32 = 1 << 31;
+/// Bit of the client's place that marks a piece of a request.
 const PIECE: u32 = 1 << 30;
 
-/// A read that several requests wait for.
+/// Id of a flight: one fetch whose reply several reads wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlightId {
-    /// Its place on its shard.
+    /// Place of the flight on its shard.
     pub index: u32,
-    /// Tells it from others in the same place.
+    /// Generation of the place, which tells the flight from others in the same place.
     pub generation: u32,
 }
 
-/// Which keys a request is about, as far as that matters to whoever keeps what is read of them. Four bytes.
+/// Keys that a request is about, as far as the cache of hot keys needs to know. 4 bytes; [`Touches::of`]
+/// unpacks them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touches {
-    /// Where its key stands in it; or, without a key, which of the others it is.
+    /// Offset of the key in the request; without a key, 0 to 2 for nothing, several keys or unknown ones. The
+    /// highest bit is [`Touches::REPORTED`].
     start: u16,
-    /// How long the key is, and in the highest bit whether the reply may be kept.
+    /// Length of the key in bytes; the highest bit says whether the reply may be kept.
     length: u16,
 }
 
-/// The same, taken apart.
+/// Keys that a request is about, unpacked from [`Touches`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touched<'a> {
-    /// None, or none that is ever hot.
+    /// The request is about no key, or about none that can ever be hot.
     Nothing,
-    /// One, which is at home where the request is sent from.
+    /// A single key, whose home is the core that sends the request.
     Key {
         /// The key.
         key: &'a [u8],
-        /// The reply says what the key holds, and nothing else.
+        /// True if the reply says what the key holds and nothing else, so that it may be kept.
         may_be_kept: bool,
     },
-    /// Several, all at home there.
+    /// Several keys, all with the sending core as their home.
     Keys,
-    /// Keys of any core: only the request says which, and perhaps not even that.
+    /// Keys with any core as their home: they are found only by parsing the request, and perhaps not even so.
     Unknown,
 }
 
 impl Touches {
-    /// No key.
+    /// A request about no key.
     pub const NOTHING: Self = Self { start: 0, length: 0 };
-    /// Several keys of one core.
+    /// A request about several keys with one home.
     pub const KEYS: Self = Self { start: 1, length: 0 };
-    /// Keys of any core.
+    /// A request about keys with any home, or unknown ones.
     pub const UNKNOWN: Self = Self { start: 2, length: 0 };
 
+    /// Bit of `length` that says that the reply may be kept.
     const MAY_BE_KEPT: u16 = 1 << 15;
-    /// In `start`, which needs no more than 15 bits.
+    /// Bit of `start` that marks a request for [`Self::reported`]. An offset needs no more than 15 bits.
     const REPORTED: u16 = 1 << 15;
 
-    /// One key. Those that are too long to be hot count as none, and so does the empty one.
+    /// Packs the only key of a request. A key that is empty, or whose offset or length is 32,768 bytes or
+    /// more, counts as none, because it can never be hot.
     #[inline]
     pub fn key(command: &Command, place: Argument) -> Self {
-        // Each fits, if both together do.
+        // The offset and the length both fit in 15 bits if their bitwise or does.
         if (place.start | place.length) >= u32::from(Self::MAY_BE_KEPT) {
             return Self::NOTHING;
         }
@@ -138,26 +148,27 @@ impl Touches {
         Self { start: place.start as u16, length: place.length as u16 | may_be_kept }
     }
 
-    /// The same keys, of a request whose sender wants to be told when it is on its connection (`Note::Sent`).
+    /// Marks the request of a sender that wants a `Note::Sent` when the request is on its backend connection.
     #[must_use]
     pub const fn reported(self) -> Self {
         Self { start: self.start | Self::REPORTED, ..self }
     }
 
-    /// True if the sender wants to be told.
+    /// True if the sender wants a `Note::Sent`.
     #[inline]
     pub const fn is_reported(self) -> bool {
         self.start & Self::REPORTED != 0
     }
 
-    /// Of a message with this frame.
+    /// Unpacks the keys, given the bytes of the request.
     pub fn of(self, frame: &[u8]) -> Touched<'_> {
         let length = usize::from(self.length & !Self::MAY_BE_KEPT);
         let this = Self { start: self.start & !Self::REPORTED, ..self };
         match (length, this) {
             (_, Self::KEYS) => Touched::Keys,
             (_, Self::UNKNOWN) => Touched::Unknown,
-            // No key of a request stands so far in front that the empty one looks like one of those.
+            // An empty key does not look like several or unknown keys, because no key of a request starts at
+            // offset 1 or 2.
             (0, _) => Touched::Nothing,
             _ => Touched::Key {
                 key: &frame[usize::from(this.start)..][..length],
@@ -166,33 +177,34 @@ impl Touches {
         }
     }
 
-    /// Is it a read of one key whose reply may be kept?
+    /// True for a read of one key whose reply may be kept.
     #[inline]
     pub fn may_be_kept(self) -> bool {
         self.length & Self::MAY_BE_KEPT != 0
     }
 
-    /// Is it about one key?
+    /// True if the request is about exactly one key that can be hot.
     #[inline]
     pub fn is_key(self) -> bool {
         self.length != 0
     }
 }
 
-/// Which of the connections to a backend.
+/// Group of connections to a backend that a request travels over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Track {
-    /// Those for requests that are soon over.
+    /// Connections for requests that take little time.
     #[default]
     Usual,
-    /// Those for requests that cost much.
+    /// Connections for requests that cost much, so that cheap requests do not wait behind them.
     Heavy,
-    /// Those for reads that a replica of a cluster may answer, or the primary: the home of the key decides.
+    /// Connections for reads that a replica of a cluster may answer as well as the primary: the key's home
+    /// core chooses.
     Replica,
 }
 
 impl Track {
-    /// The track of a request, where what does not cost much takes this one.
+    /// Returns this track if it is heavy or for replicas, else `usual`.
     #[inline]
     #[must_use]
     pub fn or(self, usual: Self) -> Self {
@@ -200,43 +212,45 @@ impl Track {
     }
 }
 
-/// Where a request goes.
+/// Destination of a request: slot, backend and kind of connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The key's slot.
+    /// Hash slot of the key.
     pub slot: u16,
     /// The backend that stores the slot.
     pub backend: BackendId,
-    /// The dialect that the client wants its reply in.
+    /// RESP version that the client wants its reply in.
     pub protocol: Protocol,
-    /// Which of the connections there.
+    /// Group of connections to the backend that the request travels over.
     pub track: Track,
 }
 
-/// Who asks. An id of a tenant means something only together with the version of the quotas that it is of.
+/// Tenant that a request comes from. A tenant's id has a meaning only together with the version of the quotas
+/// that it is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
-    /// The tenant.
+    /// Id of the tenant.
     pub tenant: TenantId,
-    /// The last digits of the version.
+    /// Lower 16 bits of the version of the quotas.
     pub version: u16,
 }
 
-/// What a request is, as far as its command says.
+/// Nature of a request, as far as its command tells: class of cost, and whether it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
-    /// What its cost grows with.
+    /// Class of the command, by what its cost grows with.
     pub class: Class,
-    /// Does it read or write?
+    /// Whether the command reads, writes, or does neither.
     pub effect: Effect,
 }
 
 impl Nature {
-    /// A transaction: nobody looks into it.
+    /// The nature of every transaction: its requests are not looked at one by one.
     pub const TRANSACTION: Self = Self { class: Class::Multi, effect: Effect::Write };
 
-    /// Which keys it is about if it goes alone, from the core that has its client: a read passes what is kept of hot keys by, anything
-    /// else may change some of them.
+    /// Returns the keys of a request that leaves from the core that has its client instead of the key's home:
+    /// none for a read, which bypasses the kept replies of hot keys; unknown ones for anything else, which
+    /// may change hot keys.
     pub const fn touches(self) -> Touches {
         match self.effect {
             Effect::Read => Touches::NOTHING,
@@ -244,7 +258,8 @@ impl Nature {
         }
     }
 
-    /// That of a command. One that weir does not know may do anything.
+    /// Returns the nature of a command. A command that weir does not know counts as a script that writes,
+    /// because it may do anything.
     #[inline]
     pub fn of(command: Option<&Command>) -> Self {
         command.map_or(Self { class: Class::Script, effect: Effect::Write }, |command| Self {
@@ -254,57 +269,57 @@ impl Nature {
     }
 }
 
-/// All of it, in one value.
+/// Everything that travels with the bytes of a request. At most 48 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Where the reply belongs.
+    /// Address of the reply.
     pub reply_to: ReplyTo,
-    /// Where the request goes.
+    /// Destination of the request.
     pub route: Route,
-    /// Who asks; nobody where nobody is known.
+    /// Tenant that the request comes from; none if it is unknown.
     pub asker: Option<Asker>,
-    /// What it is.
+    /// Class of cost, and whether the request writes.
     pub nature: Nature,
-    /// Which keys it is about.
+    /// Keys that the request is about.
     pub touches: Touches,
-    /// How much it matters.
+    /// Tier of the request: how important it is.
     pub tier: Tier,
-    /// What was taken for it, in about thousandths of a request unit.
+    /// Amount taken from the buckets for the request, in about thousandths of a request unit.
     pub weight: u32,
-    /// No use in answering later; the end of time where it always is.
+    /// Time after which an answer is of no use; the end of time if the request has no deadline.
     pub deadline: Timestamp,
-    /// What becomes of it if it is in flight by then.
+    /// Treatment of the request if it is in flight at its deadline.
     pub overdue: Overdue,
 }
 
-/// What becomes of a request that is in flight at its deadline.
+/// Treatment of a request that is in flight at its deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overdue {
-    /// It is answered, and what its backend does of it yet nobody hears of.
+    /// The client is answered at the deadline, and the backend's later reply is dropped.
     #[default]
     Answered,
-    /// Its reply is waited for: whoever asks keeps to deadlines itself, as another weir does.
+    /// The backend's reply is awaited: the sender, such as another weir, keeps to deadlines itself.
     Awaited,
 }
 
-/// Who asks where nobody is known.
+/// Tenant id of requests whose tenant is unknown.
 pub const NOBODY: TenantId = TenantId(u16::MAX);
 
-/// Who is told that a request goes no further, which backend it was for, and how much it mattered.
+/// Data for the refusal of a request: the address of its reply, its backend and its tier.
 pub type Addressee = (ReplyTo, BackendId, Tier);
 
 impl Envelope {
-    /// Who is told if it goes no further.
+    /// Returns where to send a refusal of this request, with its backend and tier.
     pub fn addressee(&self) -> Addressee {
         (self.reply_to, self.route.backend, self.tier)
     }
 
-    /// Whose turn it takes among others.
+    /// Returns the tenant whose turn in the queue the request takes; `NOBODY` if it is unknown.
     #[inline]
     pub fn tenant(&self) -> TenantId {
         self.asker.map_or(NOBODY, |asker| asker.tenant)
     }
 }
 
-// Each request in a batch has one beside it.
+// The size matters because a batch has an envelope for each of its requests.
 const _: () = assert!(size_of::<Envelope>() <= 48);

@@ -1,4 +1,4 @@
-//! What a shard is told once, when it starts.
+//! Settings that a shard receives once, when it starts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,87 +16,93 @@ use crate::protocol::http::Rules;
 use crate::routing::Topology;
 use crate::values::{MicroUnits, ShardId, Weights};
 
-/// A store, as this core sees it.
+/// Settings of one backend: its name and weir's credentials there.
 #[derive(Clone, Debug)]
 pub struct BackendSettings {
-    /// Its address, as refusals and metrics name it.
+    /// Address of the backend, as refusals and metrics name it.
     pub name: String,
-    /// Weir's own credentials there: user name (if any) and password.
+    /// Credentials that weir logs in with: user name (if any) and password.
     pub credentials: Option<(Option<String>, String)>,
 }
 
-/// What a shard is told once.
+/// All settings of a shard.
 #[derive(Clone, Debug)]
 pub struct ShardSettings {
-    /// Which shard it is.
+    /// Id of the shard.
     pub id: ShardId,
-    /// How many shards and backends there are.
+    /// Numbers of shards and backends, and the division of slots among them.
     pub topology: Topology,
     /// The backends, in the order of the topology.
     pub backends: Arc<[BackendSettings]>,
-    /// Connections of this shard to each backend in each dialect.
+    /// Number of connections of this shard to each backend for each RESP version.
     pub links_per_backend: u16,
-    /// The same for requests that cost much, on top of those; none of them, and such requests travel among all others.
+    /// Number of further connections to each backend and RESP version for requests that cost much. With 0,
+    /// such requests share the usual connections.
     pub heavy_links: u16,
-    /// What costs much.
+    /// Estimated cost from which a request travels over the connections for what costs much, in millionths of
+    /// a request unit.
     pub heavy_from: MicroUnits,
-    /// The largest value that a client may send.
+    /// The largest request value that a client may send, in bytes.
     pub request_bytes_max: usize,
-    /// The largest reply that is taken from a backend.
+    /// The largest reply that is taken from a backend, in bytes.
     pub reply_bytes_max: usize,
-    /// What may wait for one client that does not read, before it is closed.
+    /// Bytes of replies that may wait for one client that does not read; beyond, it is closed.
     pub output_bytes_max: usize,
-    /// Clients that say nothing for so long are closed.
+    /// Time without a byte received from a client after which it is closed, unless a reply is owed to it;
+    /// none means never.
     pub idle_timeout: Option<Duration>,
-    /// Clients that take nothing for so long, though something waits for them, are closed.
+    /// Time after which a client is closed that takes nothing of what waits for it.
     pub send_timeout: Duration,
-    /// A backend that owes a reply for so long is given up.
+    /// Time without an owed reply after which a backend connection is given up.
     pub reply_timeout: Duration,
-    /// A backend that does not accept for so long is given up.
+    /// Time without success after which an attempt to connect to a backend is given up.
     pub connect_timeout: Duration,
-    /// Where its own randomness starts.
+    /// Seed of the shard's random numbers.
     pub seed: u64,
-    /// How requests are priced and admitted.
+    /// Pricing and admission of requests.
     pub admission: AdmissionSettings,
-    /// What clients may hold.
+    /// Limits on what clients may hold.
     pub clients: ClientLimits,
-    /// What stands before backends.
+    /// Windows, queues, shedding and breakers before backends.
     pub overload: OverloadSettings,
-    /// Which keys are hot, and what is kept of them.
+    /// Detection of hot keys, and the cache of their replies.
     pub hot: HotSettings,
-    /// Whether replicas of a cluster answer reads of those who allow it; without a cluster there are none.
+    /// Whether replicas of a cluster answer reads of the tenants that allow it. Without a cluster there are
+    /// no replicas.
     pub replicas: Mode,
-    /// Whether reads that were lost with a connection to a node of a cluster are asked for again.
+    /// Whether reads that were lost with a connection to a cluster node are retried.
     pub retries: Mode,
 }
 
-/// What a shard is told about hot keys.
+/// Settings for hot keys.
 #[derive(Clone, Debug)]
 pub struct HotSettings {
-    /// Whether replies are kept and shared.
+    /// Whether replies to reads of hot keys are kept and shared.
     pub mode: Mode,
-    /// What makes a key hot.
+    /// Thresholds of requests from which a key is hot.
     pub detection: Detection,
-    /// How long a reply is kept.
+    /// Time for which a reply is kept.
     pub ttl: Duration,
-    /// Replies that a core keeps.
+    /// The largest number of replies that a core keeps.
     pub entries_max: usize,
-    /// Bytes of those.
+    /// The largest number of bytes that the kept replies of a core may have.
     pub bytes_max: usize,
-    /// A key's replies are lent to other cores that ask so often per second: all of them together, and each.
+    /// Requests per second from which other cores get copies of a key's replies: from all other cores
+    /// together, and from the one that gets a copy. Both have to be reached.
     pub copied_from: [u64; 2],
-    /// Writes of one hot key per second, if they are limited.
+    /// Limit of writes to one hot key, per second; none means no limit.
     pub write_rate: Option<u64>,
-    /// What is thought of scripts.
+    /// Whether a script is taken to write any key, or only those that it names.
     pub scripts: HotScripts,
-    /// Makes hashes of keys that nobody outside can foretell; the same for all shards.
+    /// Seed of the hash of keys. Secret, so that clients cannot build colliding keys; the same for all
+    /// shards.
     pub seed: u64,
-    /// How often keys were written, as all cores see it.
+    /// Write counters of the keys, shared by all cores.
     pub versions: Arc<Versions>,
 }
 
 impl HotSettings {
-    /// All of it, for so many backends.
+    /// Creates the default settings, with write counters for this many backends.
     pub fn new(backends: u16) -> Self {
         Self {
             mode: Mode::On,
@@ -113,45 +119,47 @@ impl HotSettings {
     }
 }
 
-/// How far a layer goes.
+/// Mode of a layer of the traffic management.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// It is not there.
+    /// The layer does not run.
     Off,
-    /// It decides and counts, and is not obeyed.
+    /// The layer runs and counts its decisions, but they have no effect.
     Shadow,
-    /// It is obeyed.
+    /// The layer runs and its decisions take effect.
     #[default]
     On,
 }
 
-/// What a shard is told about windows, queues and shedding.
+/// Settings for windows, queues, shedding and breakers.
 #[derive(Clone, Debug)]
 pub struct OverloadSettings {
-    /// How many requests are in flight at once.
+    /// Mode of the windows, which limit the requests in flight at each backend.
     pub window: Mode,
-    /// What waits for that, and for how long.
+    /// Mode of the queues, in which requests wait for room in a window.
     pub queue: Mode,
-    /// Deadlines, and what is refused or dearer by its tier when stores become slow.
+    /// Mode of deadlines, and of refusing less important requests, or pricing them higher, when stores become
+    /// slow.
     pub shed: Mode,
-    /// Between what windows may grow and shrink.
+    /// The smallest and the largest size of a window, in requests.
     pub window_bounds: Bounds,
-    /// Requests that may wait before each backend, and bytes of those before all of them together, for this core.
+    /// Requests of this core that may wait before each backend, and bytes that may wait before all backends
+    /// together.
     pub queue_limit: Held,
-    /// And for how long.
+    /// Time that requests may wait in a queue.
     pub queue_patience: Patience,
-    /// Below which latency ratios less important work is held back, the highest one first.
+    /// Latency ratios below which less important work is held back, one per level, the highest ratio first.
     pub shed_levels: [f64; 3],
-    /// Stores that are left alone while they are sick.
+    /// Mode of the breakers, which refuse the requests of a sick store.
     pub breaker: Mode,
-    /// What cores tell each other.
+    /// Board on which cores share the state of their bulkheads.
     pub board: Arc<Noticeboard>,
-    /// See there.
+    /// Board on which cores share the health of the stores.
     pub health: Arc<HealthBoard>,
 }
 
 impl OverloadSettings {
-    /// All of it, for so many cores and backends.
+    /// Creates the default settings for this many cores and backends, with every layer on.
     pub fn new(shards: u16, backends: u16) -> Self {
         Self {
             window: Mode::On,
@@ -167,7 +175,7 @@ impl OverloadSettings {
         }
     }
 
-    /// None of it.
+    /// Creates settings for this many cores and backends with every layer off.
     pub fn off(shards: u16, backends: u16) -> Self {
         Self {
             window: Mode::Off,
@@ -179,34 +187,36 @@ impl OverloadSettings {
     }
 }
 
-/// Bulkheads before one backend: one for each track.
+/// Number of bulkheads before one backend: one for the usual connections and one for the heavy ones.
 pub const BULKHEADS: usize = 2;
 
-/// How requests are admitted.
+/// Method by which requests are admitted.
 #[derive(Clone, Debug)]
 pub enum Limiter {
-    /// All of them, unpriced.
+    /// Admits all requests, and prices none.
     Off,
-    /// By buckets, but what does not fit passes too, and is only counted.
+    /// Decides by token buckets, but only counts what would be refused.
     Shadow,
-    /// By buckets.
+    /// Admits requests by token buckets.
     Buckets,
-    /// By a count of requests per tenant and second, and nothing else.
+    /// Admits a number of requests per tenant and second, as one server with fixed windows would.
     Static(FixedWindows),
 }
 
-/// What a shard is told about pricing and admission.
+/// Settings for pricing and admission.
 #[derive(Clone, Debug)]
 pub struct AdmissionSettings {
-    /// How requests are admitted.
+    /// Method by which requests are admitted.
     pub limiter: Limiter,
-    /// What the terms of a price weigh.
+    /// Weights of the terms of a price.
     pub weights: Weights,
-    /// How often a core tells the pools what it spent.
+    /// Interval at which a core reports to the pools what it spent.
     pub period: Duration,
-    /// A walk is asked to look at no more than so much in one step, whatever the client wants.
+    /// The largest number of elements that one step of a walk (`SCAN`) may look at, whatever `COUNT` the
+    /// client asks for.
     pub scan_count_max: u32,
-    /// Makes hashes of names that nobody outside can foretell; the same for all shards.
+    /// Key of the hash of names. Secret, so that clients cannot build colliding names; the same for all
+    /// shards.
     pub secret: [u64; 2],
 }
 
@@ -222,16 +232,16 @@ impl Default for AdmissionSettings {
     }
 }
 
-/// What clients may hold, and which of them are served over HTTP.
+/// Limits on what clients may hold, and rules for clients over HTTP.
 #[derive(Clone, Debug)]
 pub struct ClientLimits {
-    /// Whoever has yet to log in is closed after so long.
+    /// Time after which a client that has not logged in is closed; none means never.
     pub login_timeout: Option<Duration>,
-    /// Bytes that all clients of all shards may hold together.
+    /// Bytes that all clients of all shards together may hold.
     pub bytes_max: usize,
-    /// Connections of each tenant, over all shards.
+    /// Counts of each tenant's connections over all shards, with their limits.
     pub seats: Seats,
-    /// Web pages that may ask over HTTP, and names by which they may.
+    /// Origins of web pages that may send requests over HTTP, and host names under which weir may be called.
     pub web: Arc<Rules>,
 }
 
@@ -242,21 +252,23 @@ impl Default for ClientLimits {
 }
 
 impl ShardSettings {
-    /// What clients of this core may hold however much those of others do.
+    /// Returns the bytes that clients of this core may hold even if those of other cores hold more than their
+    /// share.
     pub fn clients_bytes_share(&self) -> usize {
         self.clients.bytes_max / usize::from(self.topology.shards())
     }
 
-    /// Connections to each backend in each dialect for reads that may be answered by a replica.
+    /// Returns the number of connections to each backend and RESP version for reads that a replica may
+    /// answer: 1 if replicas are on, else 0.
     #[inline]
     pub fn replica_links(&self) -> u16 {
         u16::from(self.replicas == Mode::On)
     }
 
-    /// Which of the usual connections to a backend a slot uses.
+    /// Returns the index of the usual connection to a backend that a slot uses.
     #[inline]
     pub fn lane_of(&self, slot: u16) -> u16 {
-        // The low bits of the slot: the high ones have chosen the core and the backend.
+        // The low bits of the slot decide, because the high ones have chosen the core and the backend.
         if self.links_per_backend == 1 { 0 } else { slot % self.links_per_backend }
     }
 }

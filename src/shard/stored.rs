@@ -1,4 +1,4 @@
-//! Messages that wait: replies that came before their turn, requests for which there is no room yet.
+//! Stored messages: replies that came before their turn, and requests for which there is no room yet.
 
 use bytes::Bytes;
 
@@ -6,21 +6,21 @@ use crate::protocol::{BufferPool, Output};
 use crate::shard::message::Message;
 use crate::values::limits::COPY_BYTES_MAX;
 
-/// A message that waits.
+/// A message that waits in memory until it can be sent.
 #[derive(Debug)]
 pub enum Stored {
-    /// Short enough to be kept in place.
+    /// A message of at most 22 bytes, stored in place.
     Short { length: u8, bytes: [u8; Self::SHORT_BYTES_MAX] },
-    /// In a buffer of the pool.
+    /// A message in a buffer of the pool, which [`Stored::release`] gives back.
     Pooled(Vec<u8>),
-    /// Large, and shared.
+    /// A large message, shared by reference count.
     Shared(Bytes),
 }
 
 impl Stored {
     const SHORT_BYTES_MAX: usize = 22;
 
-    /// Keeps a message.
+    /// Stores a message: shared if it is shared already, else copied.
     pub fn new(message: Message<'_>, pool: &mut BufferPool) -> Self {
         match message {
             Message::Shared(bytes) => Self::Shared(bytes.clone()),
@@ -37,7 +37,8 @@ impl Stored {
         }
     }
 
-    /// Keeps a request as it was sent; what is large can be shared from then on.
+    /// Stores a copy of a request's bytes. A request above [`COPY_BYTES_MAX`] is shared from then on, so that
+    /// it is not copied again.
     pub fn of(frame: &[u8], pool: &mut BufferPool) -> Self {
         if frame.len() > COPY_BYTES_MAX {
             Self::Shared(Bytes::copy_from_slice(frame))
@@ -46,12 +47,12 @@ impl Stored {
         }
     }
 
-    /// Bytes that wait.
+    /// Returns the length of the message in bytes.
     pub fn len(&self) -> usize {
         self.bytes().len()
     }
 
-    /// The bytes themselves.
+    /// Returns the bytes of the message.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Short { length, bytes } => &bytes[..usize::from(*length)],
@@ -60,7 +61,7 @@ impl Stored {
         }
     }
 
-    /// The message as it was.
+    /// Returns the message, shared if it is stored so.
     pub fn message(&self) -> Message<'_> {
         match self {
             Self::Shared(bytes) => Message::Shared(bytes),
@@ -68,14 +69,14 @@ impl Stored {
         }
     }
 
-    /// Gives its buffer back.
+    /// Drops the message, and gives its buffer back to the pool.
     pub fn release(self, pool: &mut BufferPool) {
         if let Self::Pooled(buffer) = self {
             pool.give(buffer);
         }
     }
 
-    /// Sends it on.
+    /// Appends the message to an output, and gives its buffer back to the pool.
     pub fn send(self, output: &mut Output, pool: &mut BufferPool) {
         match &self {
             Self::Shared(bytes) => output.append_shared(pool, bytes),

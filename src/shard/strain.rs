@@ -1,4 +1,5 @@
-//! How strained backends are, as this core knows it: what all cores agree on, looked up now and then.
+//! Strain of the backends, as this core knows it: the level at which less important work for each backend is
+//! held back, which the core takes from the board ten times per second at most.
 
 use std::time::Duration;
 
@@ -7,21 +8,21 @@ use super::settings::{BULKHEADS, Mode, ShardSettings};
 use crate::policy::latency_ratio::{Level, agreed};
 use crate::values::{BackendId, Tier, Timestamp};
 
-/// How often it is looked up.
+/// Interval at which the levels are taken from the board.
 const LOOKS_APART: Duration = Duration::from_millis(100);
 
-/// The level of each backend.
+/// The level of each backend, and the highest of them.
 #[derive(Debug)]
 pub struct Strain {
     levels: Vec<Level>,
     highest: Level,
     look_at: Timestamp,
-    /// Those of less important work that were asked about while some of it was refused.
+    /// Number of requests that could have been refused so far; it decides which few of them pass.
     asked: u32,
 }
 
 impl Strain {
-    /// None.
+    /// Creates the strain of this many backends, all steady.
     pub fn new(backends: u16) -> Self {
         Self {
             levels: vec![Level::Steady; usize::from(backends)],
@@ -31,13 +32,14 @@ impl Strain {
         }
     }
 
-    /// Is it time to look again?
+    /// True if the levels are to be taken from the board again.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         now >= self.look_at
     }
 
-    /// Looks what cores agree on.
+    /// Takes the levels that the cores agree on from the board. Does nothing if shedding is off, or if all
+    /// levels are steady and no core proposed a higher one in the last 3 s.
     pub fn look(&mut self, settings: &ShardSettings, now: Timestamp) {
         self.look_at = now.after(LOOKS_APART);
         let overload = &settings.overload;
@@ -50,27 +52,30 @@ impl Strain {
         self.highest = self.levels.iter().copied().max().unwrap_or_default();
     }
 
-    /// Is any backend strained?
+    /// True if any backend is above the steady level.
     #[inline]
     pub fn is_any(&self) -> bool {
         self.highest != Level::Steady
     }
 
-    /// That of a backend; the highest of all where a request goes to several.
+    /// Returns the level of a backend; without a backend, for a request that goes to several, the highest
+    /// level of all.
     pub fn level(&self, backend: Option<BackendId>) -> Level {
         backend.map_or(self.highest, |backend| self.levels[usize::from(backend.0)])
     }
 
-    /// What a request there costs, in percent of what it usually does.
+    /// Returns the price of a request to the backend, in percent of its usual price.
     #[inline]
     pub fn percent(&self, backend: Option<BackendId>, tier: Tier) -> u32 {
         if self.is_any() { self.level(backend).price_percent(tier) } else { 100 }
     }
 
-    /// Is a request refused? A few pass all the same.
+    /// True if a request of this tier is refused because the backend is strained. Every hundredth passes, so
+    /// that the core notices when the backend is quicker again.
     pub fn refuses(&mut self, backend: Option<BackendId>, tier: Tier) -> bool {
         let level = self.level(backend);
-        // Only what could be refused is counted: else those that pass might always be others.
+        // Only requests that could be refused are counted: if others were counted too, the few that pass
+        // might always be those.
         if !level.refuses(tier, 1) {
             return false;
         }
@@ -79,7 +84,7 @@ impl Strain {
     }
 }
 
-/// What cores agree on, whether it is obeyed or not.
+/// Returns the level of a backend that the cores agree on, whether shedding is on or not.
 pub fn agreed_at(board: &Noticeboard, settings: &ShardSettings, backend: usize, now: Timestamp) -> Level {
     agreed(board.of(settings.id, backend * BULKHEADS).told(), now)
 }

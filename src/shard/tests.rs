@@ -1,4 +1,4 @@
-//! The composer without sockets: shards whose links and clients are moved by hand.
+//! Tests of the composer without sockets: shards whose backend connections and clients are moved by hand.
 
 mod admission;
 mod again;
@@ -522,7 +522,7 @@ fn a_client_that_cannot_go_on_is_not_read_from_for_ever() {
 fn a_walk_over_three_stores_meets_every_key() {
     let mut rig = Rig::new(1, 3);
     let client = rig.client(0);
-    // What each store answers, page by page: its own cursor and the key on the page.
+    // Replies of each store, page by page: the store's next cursor and the key on the page.
     let pages = [vec![(17, "a"), (0, "b")], vec![(0, "c")], vec![(3, "d"), (9, "e"), (0, "f")]];
     let (mut cursor, mut met) = ("0".to_owned(), Vec::new());
     for (store, pages) in pages.iter().enumerate() {
@@ -704,7 +704,7 @@ fn new_quotas_keep_a_tenant_by_its_name_and_turn_away_one_that_is_gone() {
     assert_eq!(rig.told(goes), "-NOAUTH Authentication required.\r\n");
 }
 
-/// What happens when a shard wants to connect.
+/// Behaviour of attempts to connect to a store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Connecting {
     Works,
@@ -719,7 +719,7 @@ enum Reading {
     Never,
 }
 
-/// Whether shards have other things to do.
+/// Whether shards have other work to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     None,
@@ -734,16 +734,16 @@ struct Sent {
     generation: u32,
     backend: BackendId,
     frame: String,
-    /// Which segment of the turn it came in.
+    /// Number of the segment in which the request came, within the turn.
     segment: usize,
 }
 
-/// Shards, with links and clients that do what a test says.
+/// A set of shards, with backend connections and clients that do what a test says.
 struct Rig {
     shards: Vec<Shard>,
-    /// What the pools of quotas give on top of what was spent, and whether that was all they had.
+    /// Amount that the quota pools grant on top of what was spent, and whether that was all they had.
     pools: (i64, bool),
-    /// What shards told the pools.
+    /// Reports of the shards to the quota pools.
     reports: Vec<Report>,
     topology: Topology,
     now: Now,
@@ -751,24 +751,25 @@ struct Rig {
     received: BTreeMap<(usize, u32), Vec<u8>>,
     untaken: Vec<(usize, Owner, Segment)>,
     links: BTreeMap<(usize, ConnectionId), BackendId>,
-    /// Requests that stores have yet to answer.
+    /// Requests that the stores have not answered yet.
     at_stores: Vec<Sent>,
-    /// The one answered last, for a reply that goes on.
+    /// The request answered last, for a reply that continues.
     answered: Option<Sent>,
-    /// All but connecting.
+    /// Actions of the shards other than connecting.
     actions: Vec<(usize, Action)>,
     attempts: usize,
     connecting: Connecting,
     reading: Reading,
     work: Work,
-    /// Connections that stores have named, and those they were told to drop.
+    /// Number of connections that stores have given an id.
     named: u64,
+    /// Ids of the connections that stores were told to drop.
     killed: Vec<String>,
-    /// The stores are weirs, and this is how much requests matter there.
+    /// Tier of requests at the stores, if the stores are weirs.
     inner: Option<&'static str>,
-    /// What they answer if they are asked to be told deadlines.
+    /// Reply of such stores to the request to be told deadlines.
     terms: &'static str,
-    /// What nodes of a cluster have told.
+    /// State of the cluster, as its nodes have told it.
     cluster: Cluster,
 }
 
@@ -803,7 +804,7 @@ impl Rig {
                     connect_timeout: Duration::from_secs(1),
                     seed: 1,
                     clients: ClientLimits::default(),
-                    // What comes of that has tests of its own.
+                    // The layers against overload have tests of their own.
                     overload: OverloadSettings::off(topology.shards(), topology.backends()),
                     hot: hot.clone(),
                     admission: AdmissionSettings::default(),
@@ -837,7 +838,7 @@ impl Rig {
         }
     }
 
-    /// A key that lives there.
+    /// Returns a key with this home core and backend.
     fn key(&self, home: u16, backend: u16) -> String {
         let lives_there = |key: &String| {
             let slot = slot_of(key.as_bytes());
@@ -876,7 +877,7 @@ impl Rig {
         self.turns();
     }
 
-    /// What a client has received since this was asked last.
+    /// Returns what a client has received since the last call.
     fn told(&mut self, client: usize) -> String {
         let (shard, id) = self.clients[client];
         let bytes = self.received.remove(&(shard, id.index)).unwrap_or_default();
@@ -887,12 +888,12 @@ impl Rig {
         self.at_stores.iter().filter(|sent| sent.frame.contains(word)).collect()
     }
 
-    /// The names of the commands that stores have yet to answer.
+    /// Returns the names of the commands that the stores have not answered yet.
     fn words_at_stores(&self) -> Vec<&str> {
         self.at_stores.iter().map(|sent| sent.frame.split("\r\n").nth(2).expect("a command")).collect()
     }
 
-    /// Answers the oldest request that contains this. How many are left at stores.
+    /// Answers the oldest request that contains this word. Returns how many requests are left at the stores.
     fn answer_first(&mut self, word: &str, reply: &str) -> usize {
         let at = self.at_stores.iter().position(|sent| sent.frame.contains(word)).expect("it was sent");
         let sent = self.at_stores.remove(at);
@@ -906,7 +907,7 @@ impl Rig {
         self.answer_first("", reply);
     }
 
-    /// More of the reply that was given last.
+    /// Sends more bytes of the reply that was given last.
     fn more(&mut self, bytes: &str) {
         let sent = self.answered.clone().expect("a reply was begun");
         self.bytes(&sent, bytes.as_bytes());
@@ -917,7 +918,7 @@ impl Rig {
         self.turns();
     }
 
-    /// Breaks the link over which the oldest request that contains this was sent.
+    /// Breaks the connection over which the oldest request with this word was sent.
     fn lose(&mut self, word: &str) {
         let Sent { shard, link, generation, .. } = self.frames(word)[0].clone();
         self.at_stores.retain(|sent| (sent.shard, sent.link) != (shard, link));
@@ -925,7 +926,7 @@ impl Rig {
         self.turns();
     }
 
-    /// Lets time pass, with turns only when a shard has asked for them.
+    /// Lets time pass; turns happen only when a shard has asked for them.
     fn wait(&mut self, duration: Duration) {
         let end = self.now.monotonic.after(duration);
         while let Some(next) =
@@ -937,7 +938,7 @@ impl Rig {
         self.now.monotonic = end;
     }
 
-    /// Clients take what they have let wait.
+    /// Lets clients take what waits for them.
     fn take_all(&mut self) {
         self.reading = Reading::Always;
         for (shard, owner, segment) in std::mem::take(&mut self.untaken) {
@@ -946,7 +947,7 @@ impl Rig {
         self.turns();
     }
 
-    /// Turns of all shards until nothing moves any more.
+    /// Runs turns of all shards until nothing moves any more.
     fn turns(&mut self) {
         let mut segments = 0;
         loop {
@@ -1034,7 +1035,8 @@ impl Rig {
         }
     }
 
-    /// A store names the connection that asks, or drops another one.
+    /// Answers the first requests of a connection to a store: `CLIENT INFO`, `CLIENT KILL`, `READONLY` or
+    /// `QOS`.
     fn greeted(&mut self, shard: usize, link: ConnectionId, generation: u32, frame: &str) {
         let reply = if frame.contains("\r\nKILL\r\n") {
             self.killed.push(frame.split("\r\n").nth(8).expect("an id").to_owned());

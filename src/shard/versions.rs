@@ -1,50 +1,54 @@
-//! How often keys were written, as all cores see it: what was read before a write is not good after it.
+//! Versions of keys: counters of writes that all cores share. A reply that was read before a write is not
+//! used after it.
 //!
-//! Keys share cells by hash, and each backend has one of its own for writes of which nobody knows what they touch. A cell counts
-//! the writes under way and all that ever began. Whoever keeps something that was read notes both cells before the read is sent,
-//! while no write is under way; it is good for as long as neither has changed. A write changes them before its bytes leave, and
-//! is under way until its reply has come: so nobody who knows of the reply is told what was before. One that was refused before anybody
-//! carried it out is taken back.
+//! Keys share counter cells by hash, and each backend has one more cell for writes whose keys are unknown. A
+//! cell counts the writes under way and all that ever began. A core that wants to keep a reply notes both
+//! cells before it sends the read, while no write is under way; the reply is good for as long as neither cell
+//! has changed. A write changes its cells before its bytes leave, and is under way until its reply has come:
+//! so no client that knows of the write's reply is given an earlier value. A write that was refused before
+//! any store carried it out is taken back.
 //!
-//! Only requests for keys that are hot look at cells, and writes that leave from another core than their keys' home.
+//! Cells are used only by requests for hot keys, and by writes that leave from another core than their keys'
+//! home.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::last_told::LastTold;
 use crate::values::BackendId;
 
-/// Cells that keys share.
+/// Number of cells that keys share.
 const CELLS: usize = 1 << 16;
-/// The lower bits of a cell count what is under way. There are never as many requests in flight.
+/// Mask of the lower 24 bits of a cell, which count the writes under way. There are never as many requests in
+/// flight.
 const UNDER_WAY: u64 = (1 << 24) - 1;
-/// The others count what began; after 2^40 they start again.
+/// Unit of the upper 40 bits of a cell, which count the writes that began and wrap around.
 const BEGAN: u64 = UNDER_WAY + 1;
 
-/// The cells of a process.
+/// The cells of one process, shared by all cores.
 #[derive(Debug)]
 pub struct Versions {
     cells: Box<[AtomicU64]>,
-    /// What was told last of keys.
+    /// Digests of the replies that clients were given last.
     pub last_told: LastTold,
 }
 
-/// One cell.
+/// Index of a cell: a counter of the writes to some keys, or to all keys of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell(u32);
 
 impl Cell {
-    /// That of keys with this hash, which all cores have to know them by.
+    /// Returns the cell of keys with this hash. All cores have to hash alike.
     pub const fn of_hash(hash: u64) -> Self {
         Self((hash >> 48) as u32)
     }
 
-    /// That of whatever a backend stores.
+    /// Returns the cell of a backend, for writes whose keys are unknown.
     pub const fn of_backend(backend: BackendId) -> Self {
         Self(CELLS as u32 + backend.0 as u32)
     }
 }
 
-/// What the cells of a key were at a moment.
+/// State of a key's two cells (its own and its backend's) at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     key: Cell,
@@ -53,69 +57,70 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Was nothing being written?
+    /// True if no write to the key, or to unknown keys of its backend, was under way.
     pub fn is_quiet(&self) -> bool {
         self.seen.iter().all(|seen| seen & UNDER_WAY == 0)
     }
 }
 
 impl Versions {
-    /// Nothing was written yet.
+    /// Creates cells for the keys of this many backends; no write has begun.
     pub fn new(backends: u16) -> Self {
         let cells = std::iter::repeat_with(AtomicU64::default).take(CELLS + usize::from(backends)).collect();
         Self { cells, last_told: LastTold::default() }
     }
 
-    /// A write begins: to be called before its bytes leave.
+    /// Records that a write begins. The caller must do so before the write's bytes leave.
     pub fn begin(&self, cell: Cell) {
         self.at(cell).fetch_add(BEGAN + 1, Ordering::SeqCst);
     }
 
-    /// A write is over: its reply has come, or it was never sent.
+    /// Records that a write is over: its reply has come, or it was never sent.
     pub fn end(&self, cell: Cell) {
         let before = self.at(cell).fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
     }
 
-    /// Something else has written: as a write that is over.
+    /// Changes a cell as a write that begins and ends at once, so that replies kept of its keys are not used
+    /// any more.
     pub fn pass(&self, cell: Cell) {
         self.begin(cell);
         self.end(cell);
     }
 
-    /// A write that began turns out never to have been carried out, and never will be: it is as if it had not begun. What was read before
-    /// it, while nothing else was being written, is good again, unless another one has begun.
+    /// Undoes [`Self::begin`] for a write that was not carried out and never will be. Replies read before it
+    /// while no other write was under way are good again, unless another write has begun.
     pub fn take_back(&self, cell: Cell) {
         let before = self.at(cell).fetch_sub(BEGAN + 1, Ordering::SeqCst);
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
     }
 
-    /// What the cells of a key are now.
+    /// Returns the present state of a key's cells.
     pub fn look(&self, key: Cell, backend: Cell) -> Snapshot {
         let seen = [key, backend].map(|cell| self.at(cell).load(Ordering::SeqCst));
         Snapshot { key, backend, seen }
     }
 
-    /// The same, unless something is being written.
+    /// Returns the present state of a key's cells; none while a write is under way.
     pub fn snapshot(&self, key: Cell, backend: Cell) -> Option<Snapshot> {
         Some(self.look(key, backend)).filter(Snapshot::is_quiet)
     }
 
-    /// Has no write begun or ended since?
+    /// True if no write has begun or ended since the snapshot.
     #[inline]
     pub fn is_good(&self, snapshot: &Snapshot) -> bool {
         self.at(snapshot.key).load(Ordering::SeqCst) == snapshot.seen[0]
             && self.at(snapshot.backend).load(Ordering::SeqCst) == snapshot.seen[1]
     }
 
-    /// True if a write has begun since: what was read then may be from before it.
+    /// True if a write has begun since the snapshot, so that a reply read then may be from before the write.
     pub fn has_begun_since(&self, snapshot: &Snapshot) -> bool {
         let begun = |cell: u64| cell & !UNDER_WAY;
         let has_begun = |cell: Cell, seen: u64| begun(self.at(cell).load(Ordering::SeqCst)) != begun(seen);
         has_begun(snapshot.key, snapshot.seen[0]) || has_begun(snapshot.backend, snapshot.seen[1])
     }
 
-    /// Writes under way, over all cells.
+    /// Returns the number of writes under way, over all cells.
     pub fn under_way(&self) -> u64 {
         self.cells.iter().map(|cell| cell.load(Ordering::SeqCst) & UNDER_WAY).sum()
     }
@@ -153,7 +158,7 @@ mod tests {
         assert_eq!(versions.under_way(), 0);
     }
 
-    /// Beside a set of entries that only writes which were carried out empty.
+    /// Compares with a set of entries that is emptied only by writes that were carried out.
     #[test]
     fn what_was_read_before_writes_that_were_taken_back_is_good_again_and_nothing_else() {
         use crate::values::random::Random;
@@ -163,7 +168,8 @@ mod tests {
         for seed in 0..200 {
             let (versions, mut random) = (Versions::new(1), Random::new(seed));
             let mut under_way: Vec<Cell> = Vec::new();
-            // How many writes had been carried out when it was read, which nobody knows before they are over.
+            // Each kept entry has the number of writes that had been carried out when it was read, which is
+            // known only once all are over.
             let (mut kept, mut carried_out): (Vec<(Snapshot, u64)>, u64) = (Vec::new(), 0);
             for _ in 0..200 {
                 match random.below(4) {
@@ -194,7 +200,7 @@ mod tests {
         assert!(good_again > 1_000, "{good_again}");
     }
 
-    /// Beside a set of entries that any write of their key, or of everything, empties.
+    /// Compares with a set of entries that is emptied by any write of their key, or of all keys.
     #[test]
     fn nothing_is_good_that_a_cache_without_versions_would_have_dropped() {
         use crate::values::random::Random;
@@ -216,7 +222,8 @@ mod tests {
                 }
                 1 if !under_way.is_empty() => {
                     let (_, cell) = under_way.swap_remove(random.index(under_way.len()));
-                    // Whatever was dropped for it: what is kept from then on is good whether it is over or taken back.
+                    // Entries were dropped when the write began, so what is kept from now on is good whether
+                    // the write ends or is taken back.
                     if random.below(2) == 0 { versions.end(cell) } else { versions.take_back(cell) }
                 }
                 _ => {
@@ -227,7 +234,8 @@ mod tests {
                     kept.extend(snapshot.map(|snapshot| (key, snapshot)));
                 }
             }
-            // With so few keys hardly two share a cell, so nothing is dropped for nothing either.
+            // With 30 keys in 65,536 cells hardly two share one, so entries are not dropped needlessly
+            // either.
             assert!(kept.iter().all(|(_, snapshot)| versions.is_good(snapshot)));
         }
     }

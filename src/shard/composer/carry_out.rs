@@ -1,4 +1,4 @@
-//! A request is admitted, here and nowhere else, and sent where it goes.
+//! Carrying out of a request: admits it, and sends it to its destination. Requests are admitted nowhere else.
 
 use std::time::Duration;
 
@@ -20,15 +20,16 @@ use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Price, ShardId, Timestamp, UNIT};
 
-/// When to come back after something that may be carried out yet.
+/// Time after which to retry while an earlier request that was answered without its store may still be
+/// carried out.
 const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
 
-/// The request goes no further now: it was answered, or it waits.
+/// Result of a request that goes no further for now, because it was answered or has to wait.
 #[derive(Clone, Copy, Debug)]
 struct Stopped;
 
 impl Shard {
-    /// Sends a request where it goes, once it may.
+    /// Admits a request and sends it to its destination, unless it is refused or has to wait.
     #[inline]
     pub(super) fn carry_out(
         &mut self,
@@ -61,7 +62,7 @@ impl Shard {
         let Destination::Home { slot, backend, home, touches } = destination else {
             return self.carry_out_alone(id, command, destination, charge, request, now);
         };
-        // Every request comes by here: its client is looked up once.
+        // Every request takes this path, so the client is looked up only once.
         let client = self.front.client(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
         let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
@@ -70,7 +71,7 @@ impl Shard {
         self.dispatch(home, &envelope, Message::new(request.arguments.frame(), request.shared), now);
     }
 
-    /// The same for what has no home of its own.
+    /// Sends a request that has no single home core. It has been admitted.
     #[inline(never)]
     fn carry_out_alone(
         &mut self,
@@ -117,7 +118,8 @@ impl Shard {
         }
     }
 
-    /// The next step of a walk over the nodes of a cluster.
+    /// Takes the next step of a walk (`SCAN`) over the nodes of a cluster: asks the node, or answers that the
+    /// walk has ended or cannot go on.
     fn walk_on(
         &mut self,
         id: ClientId,
@@ -148,7 +150,8 @@ impl Shard {
         }
     }
 
-    /// A request goes on when the map of the cluster is known to be right, if that is soon.
+    /// Holds a request until the cluster's primaries have confirmed the map. Refuses it if it has waited for
+    /// [`MAP_PATIENCE`].
     fn wait_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         if now.monotonic.since(self.front.client(id).came()) >= MAP_PATIENCE {
             return self.answer_not_sent(id, BackendId(0), NotSent::Unconfirmed);
@@ -157,13 +160,15 @@ impl Shard {
         self.front.hold_for_map(id, arguments);
     }
 
-    /// The map of the cluster is what primaries said that were asked at that time.
+    /// Records that the primaries confirmed the map of the cluster in a round of questions that began at this
+    /// time.
     pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
         self.env.slots_confirmed = self.env.slots_confirmed.max(Some(at));
         self.back.touch_slots();
     }
 
-    /// Requests go on that waited for that, or have waited for too long.
+    /// Resumes requests for which the map of the cluster has been confirmed, or that have waited for too
+    /// long.
     pub(super) fn resume_sure(&mut self, now: Now) {
         for id in self.front.certainty().take_ready(&self.env, now.monotonic) {
             if self.front.end_wait_for_grant(id) {
@@ -172,8 +177,8 @@ impl Shard {
         }
     }
 
-    /// Admits a request and takes its price, if it has one. What does not go further has been seen to. `usual` is the track of
-    /// what does not cost much.
+    /// Admits a request and takes its price from the buckets, if it has one. A request that is refused or has
+    /// to wait is dealt with here. `usual` is the track of a request that does not cost much.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     fn admit(
@@ -207,7 +212,8 @@ impl Shard {
         self.admit_off_tab(id, payer, (&asked, class), (destination.backend(), usual), arguments, now)
     }
 
-    /// The same where nothing has a price, and replicas may answer some.
+    /// Chooses the track of a request where nothing has a price and replicas may answer reads. Holds the
+    /// request if its client has requests in flight on another track.
     #[cold]
     fn take_track(
         &mut self,
@@ -223,7 +229,8 @@ impl Shard {
         Ok(None)
     }
 
-    /// The same for what weir answers itself: little of it has a price.
+    /// Admits a request that weir answers by itself. Few of those have a price; `EXEC` has that of its whole
+    /// transaction.
     #[inline(never)]
     fn admit_local(
         &mut self,
@@ -235,7 +242,7 @@ impl Shard {
     ) -> Result<Option<Charge>, Stopped> {
         let client = self.front.client(id);
         let asked: Option<(Asked, Class)> = match local {
-            // All of it or nothing: a transaction that was throttled half way would be none.
+            // A transaction is charged whole, because one that was throttled half way would not be atomic.
             LocalCommand::Exec => client
                 .transaction()
                 .and_then(|transaction| transaction.asked())
@@ -247,7 +254,8 @@ impl Shard {
         self.admit_off_tab(id, payer, (&asked, class), (None, Track::Usual), arguments, now)
     }
 
-    /// The same for what goes on no tab, such as a whole transaction.
+    /// Admits a request that cannot be charged to the tab (the sum of what one payer takes in a row), such as
+    /// a transaction.
     #[inline(never)]
     fn admit_off_tab(
         &mut self,
@@ -278,7 +286,7 @@ impl Shard {
         Err(Stopped)
     }
 
-    /// A transaction that was refused is over.
+    /// Answers a request with `-THROTTLED`. A transaction that it belongs to is discarded.
     fn throttle(&mut self, id: ClientId, throttled: &Throttled, now: Now) {
         let Throttled { scope: refused, limit, remaining, retry_after } = *throttled;
         let mut text = self.env.pool.take();
@@ -300,13 +308,14 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// The headers of HTTP also say what is left of the other quotas that a request counts against: first that of which the least part is.
+    /// Adds what is left of the other quotas that a request counts against to the headers of an HTTP reply:
+    /// first the quota with the smallest part left.
     #[cold]
     fn tell_other_quotas(&mut self, text: &mut Vec<u8>, id: ClientId, refused: Scope, now: Now) {
         let identity = self.front.client(id).identity().clone();
         let mut others = Vec::new();
         for (scope, _) in self.scopes_of(&identity).into_iter().filter(|(scope, _)| *scope != refused) {
-            // Where this core has nothing at hand, the others may have.
+            // A quota that this core has no allowance of is left out: other cores may have some.
             if let Some((_, capacity, left)) = self.gate.peek(scope, Price::ZERO, now.monotonic)
                 && left >= UNIT
             {
@@ -320,7 +329,8 @@ impl Shard {
         http::note_quotas(text, &others);
     }
 
-    /// Takes the next place in the client's order for a request that is alone: later ones wait until it is answered.
+    /// Makes the envelope of a request that must be alone: takes the next place in the client's order, and
+    /// holds back the client's later requests until it is answered.
     pub(super) fn envelope_alone(
         &mut self,
         id: ClientId,
@@ -335,7 +345,8 @@ impl Shard {
         client.envelope(reply_to, (slot, backend), (nature, nature.touches()), charge.as_ref())
     }
 
-    /// Is a request refused because its backend is strained and others matter more? Then its client is told.
+    /// Decides whether a request is refused because its backend is strained and more important requests go
+    /// first; if so, answers its client.
     #[cold]
     fn is_held_back(&mut self, id: ClientId, destination: Destination) -> bool {
         let tier = self.front.client(id).identity().tier;
@@ -347,7 +358,8 @@ impl Shard {
         is_held_back
     }
 
-    /// Could a request overtake what a store may carry out yet, though its client was answered? Then its client is told.
+    /// Decides whether a request could overtake an earlier one that was answered without its store and may
+    /// still be carried out; if so, refuses it.
     #[cold]
     fn refuses_unsettled(&mut self, id: ClientId, destination: Destination) -> bool {
         let is_refused = self.reaches_stores(id, destination);
@@ -358,7 +370,7 @@ impl Shard {
         is_refused
     }
 
-    /// Is any of it for a store?
+    /// True if any part of the request goes to a store.
     pub(super) fn reaches_stores(&mut self, id: ClientId, destination: Destination) -> bool {
         match destination {
             Destination::Weir(LocalCommand::Exec) => {
@@ -369,7 +381,8 @@ impl Shard {
         }
     }
 
-    /// A request goes no further, before it has taken its place among those that wait for replies. A transaction is over.
+    /// Refuses a request before it has taken its place in the client's order. A transaction that it belongs
+    /// to is discarded.
     fn answer_not_sent(&mut self, id: ClientId, backend: BackendId, why: NotSent) {
         let client = self.front.client(id);
         client.take_transaction();
@@ -385,7 +398,7 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Sends a request from here if this core is the key's home, else hands it over.
+    /// Sends a request to its backend if this core is the key's home, else hands it over to the home.
     #[expect(clippy::inline_always, reason = "every request: two calls would be a tenth of it")]
     #[inline(always)]
     pub(super) fn dispatch(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
@@ -396,6 +409,8 @@ impl Shard {
         }
     }
 
+    /// Hands a request over to its key's home core, unless a copy of a hot key answers it here. Refuses it if
+    /// too much waits for that core.
     #[inline(never)]
     fn hand_over(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
         if self.hot.is_on() && self.is_copied(envelope, message, now) {
@@ -408,7 +423,8 @@ impl Shard {
         }
     }
 
-    /// Sends a request whose key is at home here, or that has no home; or a block of them of which only the last reply counts.
+    /// Sends a request whose key has its home here, or that has no home; or a block of requests of which only
+    /// the last reply counts.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn send_from_here(
@@ -424,7 +440,7 @@ impl Shard {
         self.put_out(envelope, message, requests, now);
     }
 
-    /// Sends it over the connections of this core.
+    /// Sends a request over this core's backend connections, bypassing the kept replies of hot keys.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn put_out(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
@@ -437,13 +453,13 @@ impl Shard {
         }
     }
 
-    /// Who pays for a client's requests.
+    /// Returns the account that a client's requests are charged to.
     pub(super) fn payer_of(&mut self, id: ClientId) -> Option<Payer> {
         self.front.client(id).payer()
     }
 }
 
-/// A walk's request with another cursor.
+/// Writes a request of a walk (`SCAN`) with another cursor.
 fn with_cursor(out: &mut Vec<u8>, arguments: &Arguments<'_>, cursor: u64) {
     encode::array(out, arguments.len());
     encode::bulk(out, arguments.name());

@@ -1,4 +1,5 @@
-//! `CLIENT LIST`, `KILL`, `PAUSE`, `UNPAUSE`: asked of all shards. An administrator means everybody's clients, others their tenant's.
+//! Commands about clients (`CLIENT LIST`, `KILL`, `PAUSE`, `UNPAUSE`), which all shards are asked. An
+//! administrator reaches all clients, others those of their tenant.
 
 use super::Shard;
 use crate::protocol::command::LocalCommand;
@@ -10,7 +11,7 @@ use crate::values::ClientId;
 use crate::values::time::Now;
 
 impl Shard {
-    /// Asks all shards what a client wants of others.
+    /// Passes a client's command about other clients to all shards, through the control executor.
     pub(super) fn ask_about_clients(
         &mut self,
         id: ClientId,

@@ -1,4 +1,4 @@
-//! Bytes to requests, and what becomes of each.
+//! Decoding: takes a client's bytes apart into requests, and starts the work on each.
 
 use super::Shard;
 use crate::protocol::command::{self, Class, Command, Effect, Handling, LocalCommand};
@@ -9,7 +9,7 @@ use crate::values::ClientId;
 use crate::values::time::Now;
 
 impl Shard {
-    /// Takes a connection up again after a barrier, or when it has room again.
+    /// Resumes a client that had to wait: first its held request, then the bytes behind that.
     pub(super) fn resume(&mut self, id: ClientId, now: Now) {
         if let Some(held) = self.front.take_up(id) {
             let arguments = Arguments::new(&held.frame, &held.places);
@@ -20,7 +20,7 @@ impl Shard {
         self.decode(id, &[], now);
     }
 
-    /// Tries requests that waited for a pool again, before anything that came after them.
+    /// Tries requests again that waited for a quota pool, before anything that came after them.
     pub(super) fn resume_waiting(&mut self, now: Now) {
         for id in self.gate.take_waiting() {
             if self.front.end_wait_for_grant(id) {
@@ -30,7 +30,7 @@ impl Shard {
         self.gate.decide_in_shadow(&mut self.env, now);
     }
 
-    /// Tries requests again that waited for others of their tenant to be settled.
+    /// Tries requests again that waited until others of their tenant were settled.
     #[cold]
     pub(super) fn resume_settled(&mut self, now: Now) {
         for id in self.gate.take_settled(now.monotonic) {
@@ -40,7 +40,8 @@ impl Shard {
         }
     }
 
-    /// Takes on what it can. How many bytes are known to be missing of the request that is coming, if they may.
+    /// Takes on as many requests of a client as it may have now. Returns how many bytes are known to be
+    /// missing of the next request, 0 while they should not be read.
     pub(super) fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
         let Some((mut decoder, http)) = self.front.begin_decoding(id) else { return 0 };
         let progress = match http {
@@ -87,7 +88,7 @@ impl Shard {
         }
     }
 
-    /// One request on other terms than the connection's.
+    /// Handles one request under another identity than the connection's (`QOS CALL`, or a held request).
     pub(super) fn handle_request_as(
         &mut self,
         id: ClientId,
@@ -100,7 +101,7 @@ impl Shard {
         self.front.end_acting(id, identity, own);
     }
 
-    /// One whole request: from here it is answered exactly once.
+    /// Handles one whole request. Every request handled here is answered exactly once.
     pub(super) fn handle_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         if let Some(command) = command::recognise_plain(&request.arguments) {
             return self.handle_command(id, command, request, now);
@@ -108,7 +109,8 @@ impl Shard {
         self.handle_unusual(id, request, now);
     }
 
-    /// A subcommand, a command of no table, or one with the wrong number of words.
+    /// Handles a request whose command is not found at first sight: a subcommand, an unknown command, or one
+    /// with the wrong number of words.
     #[inline(never)]
     fn handle_unusual(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         match command::recognise(&request.arguments) {
@@ -145,13 +147,16 @@ impl Shard {
         }
     }
 
-    /// A command that weir does not know goes where its first argument lives: most modules keep to that.
+    /// Sends a command that weir does not know to the backend of its first argument's slot: the first
+    /// argument is the key in most commands of modules.
     fn handle_unknown(&mut self, id: ClientId, request: Request<'_>, now: Now) {
-        // Before anything else, whoever asks: what follows may be the body of somebody's page, and must not be carried out.
+        // HTTP is checked for first, whoever the client is: what follows may be the body of a web page's
+        // request, and must not be carried out.
         if speaks_http(request.arguments.name()) {
             self.env.counters.add(Counter::ProtocolErrors, 1);
             self.answer_error(id, "ERR Protocol error: this is HTTP, and RESP is spoken here");
-            // Where HTTP is spoken that is a word in a body, and what follows it are requests of their own.
+            // In a connection that speaks HTTP, such a word is part of a body, and the requests behind it are
+            // separate ones.
             if !self.front.find(id).is_some_and(|client| client.speaks_http()) {
                 self.front.stop_listening(&mut self.env, id);
             }
@@ -161,7 +166,7 @@ impl Shard {
             self.env.counters.add(Counter::RefusedPermission, 1);
             return self.refuse_in_transaction(id, &refusal);
         }
-        // In a transaction the store would say so only at the end.
+        // The store would report an unknown command in a transaction only at its end.
         if self.front.client(id).transaction().is_some() {
             let text = command::Unrecognised::Command(request.arguments).to_string();
             return self.refuse_in_transaction(id, &text);
@@ -170,7 +175,8 @@ impl Shard {
         self.carry_out(id, None, destination, request, now);
     }
 
-    /// The same walk with a smaller step, if its client asks for too large a one: `COUNT` is a hint.
+    /// Returns the request of a walk (`SCAN`) with its `COUNT` lowered to the largest that is allowed; none
+    /// if it is not above that. The protocol permits this because `COUNT` is a hint.
     #[cold]
     fn with_lower_count(
         &self,
@@ -190,12 +196,13 @@ impl Shard {
         Some(encoded(lowered))
     }
 
-    /// An error reply.
+    /// Answers a client with an error.
     pub(super) fn answer_error(&mut self, id: ClientId, text: &str) {
         self.front.answer_now(&mut self.env, id, |out, _| encode::error(out, text));
     }
 
-    /// The same for what spoils the transaction that it stands in, if any.
+    /// Answers a client with an error, which also spoils the transaction that the client may be in: its
+    /// `EXEC` will fail.
     pub(super) fn refuse_in_transaction(&mut self, id: ClientId, text: &str) {
         if let Some(client) = self.front.find(id) {
             client.poison_transaction();
@@ -204,7 +211,8 @@ impl Shard {
     }
 }
 
-/// Nobody can tell what a script or a transaction does.
+/// True if a command may write. A script or a transaction counts as writing, because weir does not look into
+/// it.
 fn may_write(command: &Command, handling: Handling) -> bool {
     command.effect == Effect::Write || matches!(handling, Handling::Local(LocalCommand::Exec))
 }
@@ -214,12 +222,13 @@ fn ends_transaction(handling: Handling) -> bool {
     matches!(handling, Handling::Local(Discard | Exec | Multi | Quit | Reset))
 }
 
-/// What a browser sends when it is made to talk to a store. Redis cuts such a connection off, and ours to it is everyone's.
+/// True for the first words of an HTTP request, which a browser may be tricked into sending to a store. Such
+/// a client is cut off as by Redis, because the backend connections behind it are shared by all clients.
 fn speaks_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
-/// A request of these words.
+/// Encodes words as a request, and returns it with the place of each word.
 pub(super) fn encoded<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Argument>) {
     let mut frame = Vec::new();
     let mut places = Vec::with_capacity(words.len());

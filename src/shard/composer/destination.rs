@@ -1,4 +1,5 @@
-//! Where a request goes: one key to its home core, several on one backend together, from here, and alone.
+//! Destination of a request: the home core of its key; one backend, straight from here and alone, if its keys
+//! have several homes; several backends; or weir itself.
 
 use super::Shard;
 use crate::protocol::Arguments;
@@ -13,27 +14,29 @@ use crate::shard::request::Touches;
 use crate::values::ClientId;
 use crate::values::{BackendId, ShardId};
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// To the core that its keys are at home on.
+    /// The home core of all its keys.
     Home { slot: u16, backend: BackendId, home: ShardId, touches: Touches },
-    /// To a backend, from here, with nothing else of its client in flight.
+    /// A single backend, straight from the core that has the client, with no other request of the client in
+    /// flight.
     Alone { slot: u16, backend: BackendId },
-    /// Apart by key.
+    /// Several backends or cores: the request is split by key.
     Parts(Gather),
-    /// To every backend.
+    /// All backends.
     Stores(FanOut),
-    /// To the backend that a cursor names, from the cursor that one gave.
+    /// The backend that the cursor of a `SCAN` names, with that backend's own cursor.
     Scan { backend: BackendId, cursor: u64 },
-    /// The next step of a walk over the nodes of a cluster.
+    /// The next step of a walk (`SCAN`) over the nodes of a cluster.
     Walk(WalkStep),
-    /// Nowhere: weir answers.
+    /// Weir itself, which answers the request.
     Weir(LocalCommand),
 }
 
 impl Destination {
-    /// Must all earlier requests of the connection be answered first? It has no one home, or changes the dialect.
+    /// True if all earlier requests of the connection must be answered first, because the request has no
+    /// single home or changes the state of the connection.
     #[inline]
     pub fn is_alone(self) -> bool {
         use LocalCommand::{Exec, Hello, Reset};
@@ -46,7 +49,7 @@ impl Destination {
 }
 
 impl Destination {
-    /// The only backend that it goes to.
+    /// Returns the backend that the request goes to, if it is only one.
     pub fn backend(self) -> Option<BackendId> {
         match self {
             Self::Home { backend, .. } | Self::Alone { backend, .. } | Self::Scan { backend, .. } => {
@@ -58,25 +61,25 @@ impl Destination {
     }
 }
 
-/// Where the keys of a request live.
+/// Location of the keys of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// There are no keys.
+    /// The request has no keys.
     Nowhere,
-    /// All on one core and one backend, over one connection.
+    /// All keys are on one backend, have one home core and use one connection.
     Together { slot: u16, backend: BackendId, home: ShardId },
-    /// On one backend, but at home on several cores, or over several connections.
+    /// All keys are on one backend, but have several home cores or use several connections.
     OneBackend { slot: u16, backend: BackendId },
-    /// On several backends.
+    /// The keys are on several backends; in a cluster, in several slots.
     Apart,
 }
 
-/// The error for keys that no single store has.
+/// Error for a request whose keys are not all in one store.
 pub(super) const CROSS_SLOT: &str =
     "CROSSSLOT Keys in request live on different stores; a common {tag} in their names keeps them together";
 
 impl Shard {
-    /// Where a request goes that its client may send. The error is the reply.
+    /// Returns the destination of a request that its client may send. The error is the reply.
     #[inline]
     pub(super) fn destination(
         &mut self,
@@ -143,7 +146,7 @@ impl Shard {
                 Ok(self.first_backend())
             }
             Handling::FanOut(fan_out) => Ok(Destination::Stores(fan_out)),
-            // Whoever administers asks the stores.
+            // An administrator's `CONFIG GET` goes to the stores; for others weir answers it.
             Handling::Local(LocalCommand::ConfigGet) if self.is_admin(id) => {
                 Ok(Destination::Stores(FanOut::Settings))
             }
@@ -151,35 +154,38 @@ impl Shard {
         }
     }
 
-    /// Where a command goes that is in no table.
+    /// Returns the destination of a command that weir does not know: the backend of its first argument's
+    /// slot, alone.
     pub(super) fn destination_of_unknown(&self, arguments: &Arguments<'_>) -> Destination {
         let slot = arguments.get(1).map_or(0, slot_of);
         Destination::Alone { slot, backend: self.env.backend_of(slot) }
     }
 
-    /// Where goes what names no key.
+    /// Returns the destination of a request that names no key: the first backend, alone.
     fn first_backend(&self) -> Destination {
         let (slot, backend) = self.first_place();
         Destination::Alone { slot, backend }
     }
 
-    /// The same as a slot and a backend.
+    /// Returns the first backend, with a slot for requests that name no key. In a cluster it is the first
+    /// primary.
     pub(super) fn first_place(&self) -> (u16, BackendId) {
         let primary = self.env.slots.as_ref().and_then(|slots| slots.primaries().next());
         (self.no_slot(), primary.map_or(BackendId(0), |node| node.key.backend))
     }
 
-    /// The slot of what goes to a backend for another reason.
+    /// Returns the slot of a request that goes to a backend for another reason than its keys.
     pub(super) fn no_slot(&self) -> u16 {
         if self.env.slots.is_some() { NO_SLOT } else { 0 }
     }
 
-    /// Is there only one store, which has all keys?
+    /// True if there is only one store, which has all keys.
     pub(super) fn has_one_store(&self) -> bool {
         self.env.slots.is_none() && self.env.settings.topology.backends() == 1
     }
 
-    /// Where the key of a request lives that has exactly one.
+    /// Returns the slot, backend and home core of the key of a request that has exactly one; none if its
+    /// command may have more.
     #[inline]
     fn place_of_only_key(
         &self,
@@ -194,8 +200,8 @@ impl Shard {
         Some((slot, self.env.backend_of(slot), self.env.settings.topology.home_of(slot)))
     }
 
-    /// The place where all keys of a request that can be split live. Looks no further than to the first key that lives elsewhere: a
-    /// request may have a million, and each is looked at again where it goes apart.
+    /// Returns the slot, backend and home core that all keys of a request share. Stops at the first key that
+    /// differs: a request may have a million keys, and each is looked at again when the request is split.
     fn common_place(&self, step: usize, arguments: &Arguments<'_>) -> Option<(u16, BackendId, ShardId)> {
         let settings = &self.env.settings;
         let mut keys = (1..arguments.len()).step_by(step).map(|index| slot_of(arguments.at(index)));
@@ -213,7 +219,7 @@ impl Shard {
         is_together.then_some((slot, backend, home))
     }
 
-    /// Where the keys of a request live.
+    /// Returns where the keys of a request are.
     pub(super) fn placement(
         &self,
         command: &Command,
@@ -239,7 +245,8 @@ impl Shard {
     }
 }
 
-/// Which keys a request is about that goes to their home. What a script writes only its author knows.
+/// Returns the keys that a request to its home core is about. A script that writes may write keys that it
+/// does not name.
 #[inline]
 pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
     match command.keys {
@@ -254,7 +261,7 @@ pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touche
     }
 }
 
-/// How many words stand with each key of a command that is split.
+/// Returns the number of words per key of a command that is split: 2 for `MSET`, else 1.
 pub(super) fn step_of(command: &Command) -> usize {
     match command.keys {
         Keys::Range { step, .. } => usize::from(step),
@@ -263,7 +270,7 @@ pub(super) fn step_of(command: &Command) -> usize {
 }
 
 impl Placement {
-    /// The slot of the first key, as long as all are together.
+    /// Returns the slot of the first key, as long as all keys are on one backend.
     fn slot(self) -> Option<u16> {
         match self {
             Self::Together { slot, .. } | Self::OneBackend { slot, .. } => Some(slot),
@@ -271,7 +278,7 @@ impl Placement {
         }
     }
 
-    /// The same with one more key.
+    /// Returns the location after one more key.
     fn and(self, slot: u16, backend: BackendId, home: ShardId, lane_of: impl Fn(u16) -> u16) -> Self {
         match self {
             Self::Nowhere => Self::Together { slot, backend, home },

@@ -1,4 +1,5 @@
-//! `QOS LIMITS` and `QOS EXPLAIN`: what a client may still spend, and why a request is dear or refused.
+//! Answers to `QOS LIMITS` and `QOS EXPLAIN`: what a client may still spend, and why a request is dear or
+//! refused.
 
 mod standing;
 
@@ -24,19 +25,20 @@ use crate::values::usage::Amount;
 use crate::values::{BackendId, ClientId, MicroUnits, Price, ShardId, UNIT};
 use standing::{Standing, Terms, prefixed};
 
-/// Whose request it would be.
+/// The client that an explained request is thought to come from.
 struct Subject {
     identity: Identity,
     protocol: Protocol,
-    /// See `ReplyTo::connection`.
+    /// Number of the client's connection ([`ReplyTo::connection`]).
     connection: u64,
 }
 
-/// No client's.
+/// Connection number of a subject that is no client: an operator asked.
 const NO_CONNECTION: u64 = u64::MAX;
 
 impl Shard {
-    /// All three scopes. What is left of them is asked of the pools, which know what other cores spent.
+    /// Answers `QOS LIMITS` for all three scopes of a client (global, tenant, user). Passes the question on
+    /// to the control executor, because only the quota pools know what other cores spent.
     pub(super) fn qos_limits(
         &mut self,
         id: ClientId,
@@ -48,7 +50,7 @@ impl Shard {
             let text = "ERR wrong number of arguments for 'qos|limits' command";
             return self.answer_error(id, text);
         }
-        // What was spent here and not told yet goes first.
+        // The pools have to count first what was spent here and not reported yet.
         self.gate.flush(now.monotonic);
         let identity = self.front.client(id).identity().clone();
         let limits = self.scopes_of(&identity).into_iter().map(|(scope, name)| ScopeLimit {
@@ -62,7 +64,8 @@ impl Shard {
         self.front.ask(&self.env, id, charge, Question::Limits { limits, protocol });
     }
 
-    /// What a request would cost, where it would go, and what would be decided, without doing any of it.
+    /// Answers `QOS EXPLAIN`: what a request would cost, where it would go and what would be decided. The
+    /// request itself is not carried out.
     pub(super) fn qos_explain(
         &mut self,
         id: ClientId,
@@ -90,7 +93,8 @@ impl Shard {
         self.answer_priced(id, charge, now, |out, protocol| explained.write(out, protocol));
     }
 
-    /// The same for operators: as if a client of this tenant asked that has chosen nothing. The error says what is wrong.
+    /// Explains a request to an operator as if a client of this tenant had sent it, without settings of its
+    /// own. The error says which part of the question is wrong.
     pub fn handle_explain(&mut self, tenant: &str, words: &[Vec<u8>], now: Now) -> Result<Explained, String> {
         let quotas = &self.env.quotas;
         let tenant = quotas.find(tenant).ok_or_else(|| format!("there is no tenant '{tenant}'"))?;
@@ -154,7 +158,8 @@ impl Shard {
         map
     }
 
-    /// What is done about the key if it is hot. Only the core that it is at home on knows.
+    /// Explains what would be done about the request's key if it is hot. Only the key's home core can tell;
+    /// another core names it.
     fn explain_hot(
         &mut self,
         map: &mut Explained,
@@ -180,7 +185,8 @@ impl Shard {
         map.text("hot", prefixed(mode, &text));
     }
 
-    /// What stands before a backend, on the core that would send the request.
+    /// Explains the window, queue, breaker and level before a backend, on the core that would send the
+    /// request.
     fn explain_standing(
         &mut self,
         map: &mut Explained,
@@ -207,7 +213,8 @@ impl Shard {
         standing.explain(map, overload, &terms);
     }
 
-    /// Where it goes. To which backend and from which core, where that is one.
+    /// Explains where the request would go. Returns the backend and the core that would send it, if there is
+    /// only one.
     fn explain_place(
         &self,
         map: &mut Explained,
@@ -280,7 +287,7 @@ impl Shard {
         map.0.push(("scopes", Value::List(scopes)));
     }
 
-    /// The scopes that a client's requests are paid from, and the names of those who pay.
+    /// Returns the scopes that a client's requests are charged to, with the names of the payers.
     pub(super) fn scopes_of(&self, identity: &Identity) -> Vec<(Scope, String)> {
         let mut scopes = vec![(Scope::Global, "global".to_owned())];
         if let Some(tenant) = identity.tenant {
@@ -316,7 +323,8 @@ fn in_ms(duration: Duration) -> i64 {
     (duration.as_micros() as u64).div_ceil(1_000) as i64
 }
 
-/// A reply of named values, in either dialect.
+/// A reply that consists of named values, which may be nested. It is written in either RESP version or as
+/// JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explained(Vec<(&'static str, Value)>);
 
@@ -336,7 +344,8 @@ impl Serialize for Explained {
 }
 
 impl Explained {
-    /// The core that the keys are at home on, if there is one: it knows more than others.
+    /// Returns the home core of the explained request's keys, if there is one. That core can explain more
+    /// than others.
     pub fn home(&self) -> Option<ShardId> {
         self.0.iter().find_map(|(name, value)| match value {
             Value::Number(home) if *name == "shard" => u16::try_from(*home).ok().map(ShardId),
@@ -352,7 +361,7 @@ impl Explained {
         self.0.push((name, Value::Number(number)));
     }
 
-    /// Request units, exactly.
+    /// Adds an amount of request units, with all its decimals.
     fn units(&mut self, name: &'static str, micro: MicroUnits) {
         self.text(name, Amount(u128::from(micro)).to_string());
     }

@@ -1,4 +1,5 @@
-//! Requests for keys that are hot: answered from memory, waiting for somebody else's fetch, or on their way like all others.
+//! Requests for hot keys: answered from memory, made to wait for a fetch that is under way, or sent like all
+//! others.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,16 +20,17 @@ use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::time::Now;
 use crate::values::{BackendId, escaped};
 
-/// A request whose core is told when it is on its connection to the store.
+/// Marks a request so that `Note::Sent` tells when it is on its connection to the store.
 fn reported(envelope: &Envelope) -> Envelope {
     Envelope { touches: envelope.touches.reported(), ..*envelope }
 }
 
-/// When to come back where as many wait for one key as may.
+/// Time after which to retry when as many requests as allowed already wait for one key.
 const RETRY_CROWDED: Duration = Duration::from_millis(10);
 
 impl Shard {
-    /// Sees to a request whose key may be hot: it is answered, waits, or goes on.
+    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch, sends it or
+    /// refuses it.
     #[inline(never)]
     pub(super) fn meet(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
         self.meet_one((envelope, Arrival::First), message, requests, now);
@@ -45,7 +47,7 @@ impl Shard {
         now: Now,
     ) {
         let meeting = self.hot.meet(&mut self.env, (envelope, arrival), message.bytes(), now.monotonic);
-        // Requests that it must not overtake go before it.
+        // Earlier requests, which the one at hand must not overtake, are sent first.
         self.send_detached(now);
         match meeting {
             Meeting::Answered(reply) => {
@@ -63,7 +65,7 @@ impl Shard {
         }
     }
 
-    /// A key is written more often than keys may be: whoever writes it is told which.
+    /// Refuses a write to a key that is written more often than keys may be. The refusal names the key.
     fn refuse_write(
         &mut self,
         envelope: &Envelope,
@@ -73,7 +75,7 @@ impl Shard {
     ) {
         let Touched::Key { key, .. } = envelope.touches.of(message.bytes()) else { return };
         let mut text = self.env.pool.take();
-        // A word of the refusal: without spaces.
+        // The key is one word of the refusal, so it must not contain spaces.
         let shown = escaped(&key[..key.len().min(HOT_NAME_BYTES_SHOWN)]).replace(' ', "\\x20");
         let (scope, user, remaining) = ("key", None, 0);
         Refusal::Throttled { scope, tenant: &shown, user, limit, remaining, retry_after }.encode(&mut text);
@@ -83,7 +85,8 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Sends what several requests wait for, and what waits no more.
+    /// Sends the fetches that several requests wait for, the requests that were held back and may go on, and
+    /// the copies and counts for other cores.
     #[inline(never)]
     pub(super) fn send_what_is_hot(&mut self, now: Now) {
         loop {
@@ -102,7 +105,8 @@ impl Shard {
         }
     }
 
-    /// Sends the next fetch, if there is one: whoever waits for it may go on, or be refused, and so let others go on.
+    /// Sends the next fetch; false if there is none. If it cannot be sent, the requests that wait for it are
+    /// refused.
     fn send_fetch(&mut self, now: Now) -> bool {
         let mut message = self.env.pool.take();
         let fetch = self.hot.poll_fetch(&mut message);
@@ -113,14 +117,16 @@ impl Shard {
         fetch.is_some()
     }
 
-    /// Requests for a key that has become hot leave the queue of its store, and are met as if they came now.
+    /// Takes requests for keys that have just become hot out of the queues before their stores, and handles
+    /// them as if they came now, so that they can share a fetch.
     fn notice_queued(&mut self, now: Now) {
         for (id, slot, backend, key) in self.hot.unnoticed(now.monotonic) {
             if self.back.is_holding(slot) || self.has_queued_beside_others(backend, slot, &key) {
                 continue;
             }
             let Self { env, back, hot, .. } = self;
-            // A connection whose read has left: its later requests for the key follow it.
+            // Connections one of whose reads has left the queue: their later requests for the key have to
+            // follow it.
             let mut left: HashSet<u64> = HashSet::new();
             let taken = back.take_queued((backend, slot), |parked| {
                 let frame = parked.message.message();
@@ -133,7 +139,8 @@ impl Shard {
                 }
                 let connection = env.pieces.connection(parked.envelope.reply_to);
                 let is_fit = may_be_kept && frame.bytes().len() <= HOT_FRAME_BYTES_MAX;
-                // A request about any key may be queued behind it, which must not come before it.
+                // A connection that also has a request about unknown keys keeps its place in the queue: that
+                // request must not be overtaken.
                 let may_leave = parked.requests == 1 && !hot.is_about_any(connection);
                 if may_leave && (is_fit || left.contains(&connection)) {
                     left.insert(connection);
@@ -157,7 +164,8 @@ impl Shard {
         }
     }
 
-    /// True if a request for several keys is queued that names this one: nobody knows yet what must not overtake it.
+    /// True if a request for several keys is queued that names this key: requests for the key must not
+    /// overtake it, and which those are is not known yet.
     fn has_queued_beside_others(&mut self, backend: BackendId, slot: u16, key: &[u8]) -> bool {
         let bytes_max = self.env.settings.request_bytes_max;
         let mut is_named = false;
@@ -173,7 +181,8 @@ impl Shard {
         is_named
     }
 
-    /// What other cores lend, and how often what this one lends was of use.
+    /// Takes the copies of hot replies that other cores lend, and their counts of answers from this core's
+    /// copies.
     pub(super) fn hear_of_copies(&mut self, batch: &Batch, now: Now) {
         for copy in batch.copies() {
             self.hot.take_copy(&self.env, copy, now.monotonic);
@@ -183,8 +192,9 @@ impl Shard {
         }
     }
 
-    /// A request of a client of this core goes to the home of its key. True if it need not, because its reply is lent to this core, and
-    /// nothing of its connection is under way there that it could overtake.
+    /// Answers a request of this core's client from a copy of a hot reply, if this core has one and no
+    /// earlier request of the connection is under way at the key's home that could be overtaken. False if the
+    /// request has to go to the home.
     pub(super) fn is_copied(&mut self, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
         let slot = envelope.route.slot;
         let Some(client) = self.front.find(envelope.reply_to.client_id()) else { return false };
@@ -211,7 +221,7 @@ impl Shard {
         }
     }
 
-    /// The end of a turn, for what is hot.
+    /// Ends a turn for hot keys: refuses requests that waited for too long, and sends what may go on.
     pub(super) fn look_after_hot(&mut self, now: Now) {
         if !self.hot.is_on() {
             return;

@@ -1,4 +1,4 @@
-//! Requests of HTTP: taken on as the commands that they are.
+//! Requests over HTTP: handled as the commands that they contain.
 
 use super::{Shard, no_room};
 use crate::protocol::RequestDecoder;
@@ -9,12 +9,13 @@ use crate::values::ClientId;
 use crate::values::time::Now;
 
 impl Shard {
-    /// A client has connected that speaks HTTP.
+    /// Takes in a client that has connected over HTTP, and returns its id.
     pub fn handle_http_client_opened(&mut self, now: Now) -> ClientId {
         self.front.open_http(&mut self.env, now)
     }
 
-    /// The same if there is no room for it: it is told so, and closed.
+    /// Takes in an HTTP client above the limit of clients only to tell it so: it is answered with an error
+    /// and closed.
     pub fn handle_http_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
         self.env.counters.add(Counter::ClientsRefused, 1);
         let id = self.handle_http_client_opened(now);
@@ -23,7 +24,8 @@ impl Shard {
         id
     }
 
-    /// Tells a client that speaks HTTP, and has asked for nothing, that it is not served. False if it speaks something else.
+    /// Answers an HTTP client that has asked for nothing yet with an error. False if the client does not
+    /// speak HTTP.
     pub(super) fn refuse_http(&mut self, id: ClientId, error: &str, now: Now) -> bool {
         let Some(mut http) = self.front.begin_conversing(id) else { return false };
         http.refuse(error, true);
@@ -32,7 +34,7 @@ impl Shard {
         true
     }
 
-    /// Takes on what it can of what has come.
+    /// Takes on as many requests of an HTTP client as it may have now.
     #[inline(never)]
     pub(super) fn decode_http(
         &mut self,
@@ -74,7 +76,7 @@ impl Shard {
             }
             *turn_left -= 1;
             let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
-            // What was put together here is well formed.
+            // The commands were encoded by weir itself, so they are well formed.
             let Ok(Some(request)) = decoder.next(http.frames(), &mut consumed, &limits) else {
                 debug_assert!(false, "commands of HTTP are whole requests");
                 self.env.counters.add(Counter::ProtocolErrors, 1);
@@ -97,7 +99,8 @@ impl Shard {
         }
     }
 
-    /// A command is not carried out, and no other of its request will be: its transaction is over, too.
+    /// Answers a command that is not carried out because its HTTP request has failed. A transaction of the
+    /// request is discarded.
     fn refuse_void(&mut self, id: ClientId, error: &str) {
         if let Some(client) = self.front.find(id) {
             client.take_transaction();

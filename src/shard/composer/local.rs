@@ -1,4 +1,4 @@
-//! Commands that weir answers itself: they are about the connection, or about weir.
+//! Commands that weir answers itself, because they are about the connection or about weir.
 
 use super::Shard;
 use crate::protocol::command::{Command, LocalCommand, describe, quoted};
@@ -15,6 +15,7 @@ use crate::values::time::Now;
 const OK: &str = "OK";
 
 impl Shard {
+    /// Answers a command that weir carries out itself; some answers come later, from the control executor.
     pub(super) fn answer_locally(
         &mut self,
         id: ClientId,
@@ -26,7 +27,7 @@ impl Shard {
     ) {
         use LocalCommand as C;
         let arguments = &request.arguments;
-        // What leads /multi-exec in and out is weir's own.
+        // The `MULTI` and `EXEC` of HTTP's `/multi-exec` are sent by weir itself, so they are let through.
         let is_shared = local.is_about_connection() && self.front.client(id).speaks_http();
         if is_shared && !matches!(local, C::Multi | C::Exec) {
             self.settle(charge, &Settlement::default(), now);
@@ -60,7 +61,7 @@ impl Shard {
             C::ClientKill | C::ClientList | C::ClientPause | C::ClientUnpause => {
                 self.ask_about_clients(id, local, arguments, charge, now);
             }
-            // Nobody is blocked here.
+            // No client is ever blocked in weir, so there is none to unblock.
             C::ClientUnblock => front.answer_now(env, id, |out, _| encode::integer(out, 0)),
             C::ClientNoEvict => self.set_no_evict(id, arguments.at(2)),
             C::ClientNoTouch => self.answer_on_or_off(id, arguments.at(2)),
@@ -99,7 +100,8 @@ impl Shard {
         }
     }
 
-    /// Over HTTP others may share the connection, so nobody says what becomes of it.
+    /// Refuses a command about the connection over HTTP: a connection there may be shared by several users,
+    /// none of whom may change it for the others.
     pub(super) fn refuse_about_connection(&mut self, id: ClientId) {
         self.refuse_in_transaction(id, &format!("ERR {OF_CONNECTIONS}"));
     }
@@ -123,7 +125,8 @@ impl Shard {
         });
     }
 
-    /// Whether a client may be closed when all hold too much. Only who administers decides that.
+    /// Sets whether a client is spared when clients are closed because all together hold too much. Ignored
+    /// unless the client is an administrator.
     fn set_no_evict(&mut self, id: ClientId, word: &[u8]) {
         if self.is_admin(id) {
             self.front.client(id).set_no_evict(word.eq_ignore_ascii_case(b"on"));
@@ -143,7 +146,7 @@ impl Shard {
         self.front.answer_now(&mut self.env, id, |out, _| encode::bulk(out, name.as_bytes()));
     }
 
-    /// The few parameters that benchmarks and clients read.
+    /// Answers `CONFIG GET` with the few parameters that benchmarks and clients read.
     fn config_get(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         let known = [
             ("save", String::new()),
@@ -178,7 +181,8 @@ impl Shard {
         self.front.ask(&self.env, id, charge, Question::Info { sections, protocol });
     }
 
-    /// Answers what never left and has a price nevertheless.
+    /// Answers a request that weir carries out itself and that has a price: the bytes of its reply are
+    /// charged.
     pub(super) fn answer_priced(
         &mut self,
         id: ClientId,
@@ -195,7 +199,7 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// What was taken for a request becomes what it cost.
+    /// Corrects a charge from what was taken for a request to what it really cost.
     pub(super) fn settle(&mut self, charge: Option<Charge>, reply: &Settlement, now: Now) {
         if let Some(charge) = charge {
             self.gate.settle(&charge, reply, now);

@@ -1,11 +1,11 @@
-//! One core's share of everything: six stages, and the way of a request through them. Pure: bytes, batches and time come in
-//! through `handle_*`, what is to be done comes out through `poll_*`, and nothing else changes it.
+//! Composer: the way of a request through the six stages of one core. Pure: bytes, batches and time come in
+//! through `handle_*`, actions and output go out through `poll_*`, and nothing else changes its state.
 //!
 //! | what happens to a request | file |
 //! |---|---|
 //! | its bytes become a request, the rest of a large one in room made for it | `decode.rs`, `http.rs`, `rooms.rs` |
-//! | may its client do that | `permit.rs` |
-//! | where does it go | `destination.rs` |
+//! | whether its client may do that | `permit.rs` |
+//! | its destination is found | `destination.rs` |
 //! | it is admitted, and sent there | `carry_out.rs`, `split.rs` |
 //! | its key is hot | `heat.rs` |
 //! | it is queued, or a transaction carried out | `transaction.rs` |
@@ -13,7 +13,7 @@
 //! | a replica may answer it | `stale.rs` |
 //! | its reply comes back | `replies.rs` |
 //!
-//! No file here has state of its own, but for when to look after things (`upkeep.rs`).
+//! No file here has state of its own, except `upkeep.rs`: the times at which upkeep is due.
 
 mod carry_out;
 mod clients;
@@ -57,29 +57,30 @@ use crate::values::{
 };
 use upkeep::Upkeep;
 
-/// One core's partition of everything.
+/// The state of one core: clients, prices and accounts, hot keys, connections to stores, and batches for
+/// other cores.
 #[derive(Debug)]
 pub struct Shard {
-    /// Lent to all others: settings, quotas, buffers, counters.
+    /// Settings, quotas, buffers and counters, lent to all other stages.
     env: Env,
-    /// Clients.
+    /// Connections to clients, and the order of their replies.
     front: Front,
-    /// Prices and accounts.
+    /// Prices of requests, and accounts of quotas.
     gate: Gate,
-    /// Hot keys.
+    /// Hot keys and the replies kept of them.
     hot: Hot,
-    /// Connections to stores.
+    /// Connections to stores, and their windows and queues.
     back: Back,
     /// Batches for other cores.
     post: Post,
-    /// What is looked after now and then.
+    /// Times at which timeouts are checked and memory is given back.
     upkeep: Upkeep,
-    /// The turn that is being ended; what is polled is polled then.
+    /// Time of the turn that ended last, which the `poll_*` methods use.
     turn: Now,
 }
 
 impl Shard {
-    /// A shard with no clients and no connections.
+    /// Creates a shard with no clients and no connections.
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
         Self {
             front: Front::new(&settings),
@@ -93,97 +94,101 @@ impl Shard {
         }
     }
 
-    /// Which shard it is.
+    /// Returns the shard's id.
     pub fn id(&self) -> ShardId {
         self.env.settings.id
     }
 
-    /// What it has counted so far.
+    /// Returns what the shard has counted so far.
     pub fn counters(&self) -> &Counters {
         &self.env.counters
     }
 
-    /// What it has refused under pressure.
+    /// Returns the numbers of requests refused under pressure.
     pub fn pressures(&self) -> &Pressures {
         &self.env.pressures
     }
 
-    /// Clients that are connected.
+    /// Returns the number of connected clients.
     pub fn clients_open(&self) -> usize {
         self.front.len()
     }
 
-    /// Bytes that clients of this core hold, as of when they were weighed last.
+    /// Returns the bytes that clients of this core hold, as of when they were last measured.
     pub fn clients_bytes(&self) -> usize {
         self.front.clients_bytes()
     }
 
-    /// What clients of this core may hold however much those of others do.
+    /// Returns the bytes that clients of this core may hold even if those of other cores hold more than their
+    /// share.
     pub fn clients_bytes_share(&self) -> usize {
         self.env.settings.clients_bytes_share()
     }
 
-    /// Users whose quotas it keeps account of.
+    /// Returns figures of the users whose quotas this core keeps accounts of.
     pub fn users(&self) -> UserFigures {
         self.gate.users()
     }
 
-    /// How long backends took.
+    /// Returns the times that backends took for requests.
     pub fn service_times(&self) -> ServiceTimes {
         self.back.service_times()
     }
 
-    /// Replies that backends owe.
+    /// Returns the number of replies that backends owe.
     pub fn replies_in_flight(&self) -> usize {
         self.back.in_flight()
     }
 
-    /// How it stands with the bulkheads of each backend: one for each track.
+    /// Returns figures of the bulkheads (window and queue) of each backend: one for the usual connections,
+    /// one for the heavy ones.
     pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
         self.back.bulkheads(&self.env)
     }
 
-    /// Requests that wait for room at their backends.
+    /// Returns the number of requests that wait for room in the windows of their backends.
     pub fn requests_waiting(&self) -> usize {
         self.back.waiting()
     }
 
-    /// How it stands with hot keys.
+    /// Returns figures of the hot keys and of the replies kept of them.
     pub fn hot_figures(&self) -> HotFigures {
         self.hot.figures()
     }
 
-    /// What is known of keys that are hot, or cost much.
+    /// Returns a description of each key that is hot, or that costs much.
     pub fn hot_keys(&self) -> Vec<HotKey> {
         self.hot.keys(&self.env.quotas)
     }
 
-    /// Requests in flight whose clients have left.
+    /// Returns the number of requests in flight whose clients have disconnected.
     pub fn requests_departed(&self) -> usize {
         self.front.requests_departed()
     }
 
-    /// Requests that wait for the replies to several parts.
+    /// Returns the number of requests that wait for the replies to several parts.
     pub fn gathers_open(&self) -> usize {
         self.front.gathers_open()
     }
 
-    /// Connections to backends that are open.
+    /// Returns the number of open connections to backends.
     pub fn links_open(&self) -> usize {
         self.back.links_open()
     }
 
-    /// A client has connected.
+    /// Takes in a client that has connected, and returns its id.
     pub fn handle_client_opened(&mut self, now: Now) -> ClientId {
         self.front.open(&mut self.env, now)
     }
 
-    /// Where a client is, for those who list clients.
+    /// Records a client's address, for lists of clients.
     pub fn note_client_address(&mut self, id: ClientId, address: Address) {
         self.front.note_address(id, address);
     }
 
-    /// A client that has just come speaks TLS. Where its certificate names a tenant, it is logged in.
+    /// Records that a client that has just connected speaks TLS. If its certificate names a tenant, the
+    /// client is logged in as that; if the tenant has no connection left, it is answered with an error and
+    /// closed.
     pub fn handle_client_secure(&mut self, id: ClientId, name: Option<&str>, now: Now) {
         if let Err(text) = self.front.note_secure(&self.env, id, name, now) {
             self.env.counters.add(Counter::ClientsRefused, 1);
@@ -194,12 +199,13 @@ impl Shard {
         }
     }
 
-    /// The certificate of a client would be refused by now.
+    /// Closes a client whose certificate would be refused by now, after its earlier requests are answered.
     pub fn handle_client_revoked(&mut self, id: ClientId) {
         self.front.revoke(&mut self.env, id);
     }
 
-    /// A client has connected for whom there is no room: it is told so, and closed.
+    /// Takes in a client above the limit of clients only to tell it so: it is answered with an error and
+    /// closed.
     pub fn handle_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
         self.env.counters.add(Counter::ClientsRefused, 1);
         let id = self.handle_client_opened(now);
@@ -208,49 +214,53 @@ impl Shard {
         id
     }
 
-    /// Bytes from a client. How many more are known to be missing of its request, if they may come now.
+    /// Takes bytes from a client. Returns how many more bytes of its request are known to be missing, 0 while
+    /// they should not be read.
     pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
         self.env.counters.add(Counter::ClientBytesReceived, chunk.len() as u64);
         if self.front.hear(id, now) { self.decode(id, chunk, now) } else { 0 }
     }
 
-    /// The client will send no more, but may still read.
+    /// Records that the client will send no more; it may still read its replies.
     pub fn handle_client_end(&mut self, id: ClientId) {
         self.front.handle_end(&mut self.env, id);
     }
 
-    /// The client is gone.
+    /// Removes a client whose connection is gone. Replies to its requests in flight are still charged, and
+    /// dropped.
     pub fn handle_client_lost(&mut self, id: ClientId) {
         self.front.forget(&mut self.env, id);
     }
 
-    /// Closes the client that has been here for longest without logging in. False if all have.
+    /// Closes the client that has been connected for longest without logging in. False if all clients have
+    /// logged in.
     pub fn make_room(&mut self) -> bool {
         self.front.make_room(&mut self.env)
     }
 
-    /// Clients of all cores hold so many bytes too much.
+    /// Closes the largest clients, because the clients of all cores together hold `excess` bytes more than
+    /// they may. Stops once this core holds no more than its share.
     pub fn handle_memory_exceeded(&mut self, excess: usize) {
         self.front.handle_memory_exceeded(&mut self.env, excess);
     }
 
-    /// What a client of any shard wants of those of this one.
+    /// Applies a client's command about clients (such as `CLIENT LIST`) to those of this shard.
     pub fn handle_clients_asked(&mut self, asked: &ClientsAsked, now: Now) -> ClientsTold {
         self.front.handle_clients_asked(&mut self.env, asked, now)
     }
 
-    /// The socket of a link is connected.
+    /// Records that the socket of a backend connection is connected.
     pub fn handle_link_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         self.back.handle_connected(&mut self.env, connection, generation, now);
     }
 
-    /// The socket of a link could not be connected, or is gone.
+    /// Records that the socket of a backend connection could not be connected, or was lost.
     pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, loss: Loss, now: Now) {
         let (env, back, mut replies) = self.towards_clients();
         back.handle_lost(env, (connection, generation), loss, &mut replies, now);
     }
 
-    /// Bytes from a backend. How many more are known to be missing of the reply that is coming.
+    /// Takes bytes from a backend. Returns how many more bytes of the present reply are known to be missing.
     pub fn handle_link_bytes(
         &mut self,
         connection: ConnectionId,
@@ -263,7 +273,8 @@ impl Shard {
         self.back.missing((connection, generation))
     }
 
-    /// A batch from another shard.
+    /// Takes a batch from another shard: fences first, then requests, copies of hot replies, notes and
+    /// replies.
     pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
         self.env.counters.add(Counter::BatchesReceived, 1);
         self.env.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
@@ -282,13 +293,14 @@ impl Shard {
         self.post.recycle(batch);
     }
 
-    /// What the pools of quotas said; requests that waited for it are tried again.
+    /// Takes the answers of the quota pools. Requests that waited for them are tried again.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Now) {
         self.gate.handle_grants(grants, now.monotonic);
         self.resume_waiting(now);
     }
 
-    /// Who owns which slot of a cluster, from now on.
+    /// Puts a new map of the cluster's slots in force. Replies kept of slots with a new owner are dropped,
+    /// because the owner may not have all that the former one had.
     pub fn handle_slots(&mut self, slots: Arc<Map>, now: Now) {
         let (env, back, mut replies) = self.towards_clients();
         back.handle_slots(env, Arc::clone(&slots), &mut replies, now);
@@ -298,36 +310,40 @@ impl Shard {
         self.env.handle_slots(slots);
     }
 
-    /// The name of a store leads elsewhere: what follows goes there, and what is owed was sent to somebody else.
+    /// Closes the connections to a store whose name resolves to another address; later requests connect to
+    /// that. Requests in flight are answered `-UNAVAILABLE`, and replies kept of the store's keys are
+    /// dropped.
     pub fn handle_store_moved(&mut self, backend: BackendId, now: Now) {
         let (env, back, mut replies) = self.towards_clients();
         back.handle_store_moved(env, backend, &mut replies, now);
         self.hot.handle_owners(|slot| self.env.backend_of(slot) == backend);
     }
 
-    /// How far replicas of a cluster are behind.
+    /// Takes news of how far replicas of a cluster are behind their primaries.
     pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
         self.back.handle_replicas(states);
     }
 
-    /// What nodes did of reads that replicas may answer, by their places.
+    /// Returns figures of the reads that each node of a cluster answered or failed in place of a primary, by
+    /// the places of the nodes.
     pub fn reader_figures(&self) -> Vec<ReaderFigures> {
         self.back.reader_figures()
     }
 
-    /// Why the map of the cluster may be old, if it may.
+    /// Returns the reason to ask the cluster for its slots again, if there is one.
     pub fn poll_doubt(&mut self) -> Option<Doubt> {
         let unsure = Doubt { reason: Reason::Unsure, moved: None };
         let turn = self.turn.monotonic;
         self.back.take_doubt().or_else(|| self.front.certainty().take_question(turn).then_some(unsure))
     }
 
-    /// Clients that say HELLO from now on are told this version.
+    /// Sets the store's version, which clients that say `HELLO` from now on are told.
     pub fn handle_store_version(&mut self, version: StoreVersion) {
         self.front.handle_store_version(version);
     }
 
-    /// New quotas. Clients keep their tenant by its name; those whose tenant is gone must authenticate again.
+    /// Puts new quotas in force. Clients keep their tenant by its name; those whose tenant is gone must
+    /// authenticate again.
     pub fn handle_quotas(&mut self, quotas: Arc<Quotas>, now: Now) {
         self.gate.handle_quotas(&self.env.quotas, &quotas, now.monotonic);
         self.front.handle_quotas(&self.env, &mut self.gate, &quotas, now);
@@ -336,39 +352,42 @@ impl Shard {
         self.resume_waiting(now);
     }
 
-    /// Weir is about to end: no client is taken in. Those that are here have an end each (`handle_client_end`).
+    /// Stops taking in clients, because weir is about to end. The caller ends those that are connected with
+    /// `handle_client_end`.
     pub fn refuse_newcomers(&mut self) {
         self.front.refuse_newcomers();
     }
 
-    /// All clients that are connected.
+    /// Returns the ids of all connected clients.
     pub fn client_ids(&self) -> Vec<ClientId> {
         self.front.ids()
     }
 
-    /// Can a client go on in another process now?
+    /// Returns whether a client can be handed to another process now, and if not, why.
     pub fn readiness(&self, id: ClientId) -> Readiness {
         self.front.readiness(id)
     }
 
-    /// Lets go of a client that can: what that process must know of it.
+    /// Removes a client that is ready to be handed to another process, and returns what that process must
+    /// know of it.
     pub fn take_session(&mut self, id: ClientId) -> Session {
         self.front.take_session(&mut self.env, id)
     }
 
-    /// A client that comes from another process.
+    /// Takes in a client that another process handed over, and returns its id.
     pub fn handle_client_moved(&mut self, session: &Session, now: Now) -> ClientId {
         self.front.adopt(&mut self.env, &mut self.gate, session, now)
     }
 
-    /// A socket has taken a part of a segment: whoever reads slowly is not one that does not read.
+    /// Records that a socket has taken a part of a segment. A client that reads slowly is thus told from one
+    /// that does not read, which is closed.
     pub fn handle_sending(&mut self, owner: Owner, now: Now) {
         if let Owner::Client(id) = owner {
             self.front.handle_sending(id, now);
         }
     }
 
-    /// A socket is done with a segment: it was sent whole, or the socket is closed.
+    /// Takes back a segment that a socket has sent whole, or dropped because it was closed.
     pub fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
         self.env.pool.give_segment(segment);
         match owner {
@@ -383,19 +402,20 @@ impl Shard {
         }
     }
 
-    /// Nothing more is coming right now: replies that waited for the rest of their pipeline go out alone.
+    /// Sends replies that waited for the rest of their pipeline, because no more input is coming right now.
     pub fn handle_quiet(&mut self) {
         self.front.handle_quiet();
     }
 
-    /// The end of a turn: what was put off until now is done. Call before the `poll_*`.
+    /// Ends a turn: does what was put off during the turn. To be called before the `poll_*` methods.
     pub fn handle_turn_end(&mut self, now: Now) {
         self.turn = now;
         if self.env.strain.is_due(now.monotonic) {
             let Env { strain, settings, .. } = &mut self.env;
             strain.look(settings, now.monotonic);
         }
-        // Fetches take the places that replies have made, before what is queued does.
+        // Fetches go first: they take the room in the window that replies have made, before queued requests
+        // do.
         if self.hot.has_to_send() {
             self.send_what_is_hot(now);
         }
@@ -438,59 +458,60 @@ impl Shard {
         self.back.plan(next_turn.or(later));
     }
 
-    /// Do clients wait for their next turn, with requests that are here already?
+    /// True if clients wait for their next turn with requests that have been received already.
     pub fn is_busy(&self) -> bool {
         self.front.is_busy()
     }
 
-    /// What should be done in the world, if anything.
+    /// Returns the next action for the runtime to carry out.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.env.actions.pop_front()
     }
 
-    /// A line for those who look after weir, if there is one.
+    /// Returns the next line for the log.
     pub fn poll_line(&mut self) -> Option<String> {
         self.env.lines.pop_front()
     }
 
-    /// What only the control executor knows, if anything is asked; the reply comes back through `handle_answer`.
+    /// Returns the next question that only the control executor can answer; the answer comes back through
+    /// `handle_answer`.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
         loop {
             let (to, question) = self.front.poll_question()?;
             if self.front.find(to.client_id()).is_some() {
                 return Some((to, question));
             }
-            // Whoever asked has left: it is not answered, and costs nothing.
+            // A client that has left is not answered, and its question costs nothing.
             self.front.handle_question_answered();
             self.give_back(to, Outcome::Refused, Message::Small(&[]), self.turn);
         }
     }
 
-    /// Bytes that should go out, if any. The socket gives the segment back through `handle_transmitted`, and there is
-    /// at most one segment per socket on its way.
+    /// Returns the next segment of bytes to send. The socket gives the segment back through
+    /// `handle_transmitted`; each socket has at most one segment at a time.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         if let Some(to_backend) = self.back.poll_transmit() {
             return Some(to_backend);
         }
         let to_client = self.front.poll_transmit(self.turn.monotonic)?;
-        // The turn has ended, but someone must look whether this client takes it.
+        // The turn has ended, but housekeeping must check later whether this client takes the segment.
         self.upkeep.plan_housekeeping(self.turn.monotonic);
         Some(to_client)
     }
 
-    /// A batch for another shard, if there is one.
+    /// Returns the next batch for another shard.
     pub fn poll_batch(&mut self) -> Option<(ShardId, Box<Batch>)> {
         let batch = self.post.poll(self.back.fences())?;
         self.env.counters.add(Counter::BatchesSent, 1);
         Some(batch)
     }
 
-    /// What is to be told to the pools of quotas, if anything; each report is answered through `handle_grants`.
+    /// Returns the next report to the quota pools; each report is answered through `handle_grants`.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.gate.poll_report()
     }
 
-    /// When `handle_turn_end` should be called at the latest.
+    /// Returns the time at which `handle_turn_end` should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let next_turn = self.is_busy().then_some(self.turn.monotonic);
         let upkeep = self.upkeep.poll_deadline();
@@ -499,12 +520,14 @@ impl Shard {
         own.into_iter().chain([upkeep, next_turn]).chain(front).flatten().min()
     }
 
-    /// Was memory given back, so that the system may have it?
+    /// True if memory was given back to the allocator since the last call, so that it may be given back to
+    /// the system.
     pub fn take_tidied(&mut self) -> bool {
         self.upkeep.take_tidied()
     }
 
-    /// Is there anything that housekeeping would look at?
+    /// True if there is anything that housekeeping has to check, such as replies that backends owe or sends
+    /// in flight.
     fn is_to_be_looked_after(&self) -> bool {
         let settings = &self.env.settings;
         let idle_matters = settings.idle_timeout.is_some() && self.front.len() > 0;
@@ -533,7 +556,7 @@ impl Shard {
         }
     }
 
-    /// Gives memory back after a burst: buffers that nobody needed for a while, and lists that were long once.
+    /// Gives memory back after a burst: buffers unused for a while, and lists that were long once.
     fn tidy_if_due(&mut self, now: Now) {
         if let Some(idle_since) = self.upkeep.take_tidying(&self.env.counters, now) {
             let buffers = self.env.pool.tidy();
@@ -546,24 +569,24 @@ impl Shard {
     }
 }
 
-/// What a client is told for whom there is no room.
+/// Returns the error for a client above the limit of clients.
 fn no_room(clients_max: usize) -> String {
     format!("OVERLOADED reason=clients limit={clients_max} (--max-clients) retry_after_ms=1000")
 }
 
 #[cfg(test)]
 impl Shard {
-    /// Its clients, to look at.
+    /// Returns the stage that has the clients, for tests.
     pub fn front(&self) -> &Front {
         &self.front
     }
 
-    /// Is nothing left of requests that were taken apart?
+    /// True if no request that was taken apart by key is left.
     pub fn has_no_pieces(&self) -> bool {
         self.env.pieces.is_empty()
     }
 
-    /// Weighs them now.
+    /// Measures now what the clients hold, and closes the largest if that is too much.
     pub fn weigh_clients(&mut self) {
         self.front.weigh(&mut self.env);
     }

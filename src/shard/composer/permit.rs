@@ -1,4 +1,4 @@
-//! May this client do that?
+//! Permissions: whether a client may run a command.
 
 use super::Shard;
 use crate::config::Tenant;
@@ -11,17 +11,17 @@ use crate::values::limits::PREFIXES_NAMED_MAX;
 const NOAUTH: &str = "NOAUTH Authentication required.";
 
 impl Shard {
-    /// The tenant of a client, if it has one.
+    /// Returns the tenant of a client; none before it has logged in.
     pub(super) fn tenant_of(&mut self, id: ClientId) -> Option<&Tenant> {
         self.front.client(id).identity().tenant(&self.env.quotas)
     }
 
-    /// May a client do what concerns everybody?
+    /// True if the client's tenant is an administrator, who may do what concerns all tenants.
     pub(super) fn is_admin(&mut self, id: ClientId) -> bool {
         self.tenant_of(id).is_some_and(|tenant| tenant.admin)
     }
 
-    /// May this client run this? The error is the reply.
+    /// Checks whether a client may run a command. The error is the reply.
     pub(super) fn permit(
         &mut self,
         id: ClientId,
@@ -44,7 +44,8 @@ impl Shard {
         if tenant.keys.is_empty() { Ok(()) } else { permit_confined(tenant, command, handling, arguments) }
     }
 
-    /// What somebody is told who has yet to log in, or has to because those who need not are too many.
+    /// Returns the error for a client that has not logged in; where a tenant for such clients exists, it says
+    /// that all connections of that tenant are taken.
     fn who_are_you(&self) -> String {
         self.env
             .quotas
@@ -52,7 +53,8 @@ impl Shard {
             .map_or_else(|| NOAUTH.to_owned(), |tenant| no_seat_left(&self.env, tenant))
     }
 
-    /// Nobody can tell what a command does that is in no table, so only those who may do anything may send it.
+    /// Checks whether a client may run a command that weir does not know. Only an administrator without key
+    /// prefixes may, because the command could do anything.
     pub(super) fn permit_unknown(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<(), String> {
         match self.tenant_of(id) {
             None => Err(self.who_are_you()),
@@ -62,7 +64,7 @@ impl Shard {
     }
 }
 
-/// The rules for a tenant that has only keys of certain prefixes.
+/// Checks a command of a tenant that has only keys with certain prefixes.
 fn permit_confined(
     tenant: &Tenant,
     command: &'static Command,
@@ -102,7 +104,7 @@ fn permit_confined(
         }
     });
     match (found, foreign) {
-        // What is wrong with such a request is said where it is routed.
+        // A malformed request is refused later, when its destination is found.
         (Err(_), _) | (Ok(()), None) => Ok(()),
         (Ok(()), Some(key)) => Err(format!("{}, not '{}'", confined(), quoted(key))),
     }
@@ -117,7 +119,7 @@ fn prefixes(tenant: &Tenant) -> String {
     named.join(" or ")
 }
 
-/// The part of a pattern before anything that matches more than itself.
+/// Returns the part of a pattern before its first character that does not stand for itself.
 fn literal_prefix(pattern: &[u8]) -> &[u8] {
     let end =
         pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\')).unwrap_or(pattern.len());

@@ -1,4 +1,4 @@
-//! `QOS`: weir's own command. What a client may say about its requests, and ask about their price.
+//! The command `QOS`: settings that a client may give for its requests, and questions about their price.
 
 use super::Shard;
 use super::decode::encoded;
@@ -146,12 +146,13 @@ impl Shard {
         self.front.ask(&self.env, id, charge, Question::HotKeys { asker, count, protocol });
     }
 
-    /// The name of a client's tenant.
+    /// Returns the name of a client's tenant; empty if it has none.
     fn asker(&mut self, id: ClientId) -> String {
         self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone())
     }
 
-    /// The price of what is answered whether there is enough left or not.
+    /// Returns the charge for a request that is answered even if the quota is used up: nothing is taken
+    /// beforehand, and its cost is charged with the reply.
     pub(super) fn charge_afterwards(
         &mut self,
         id: ClientId,

@@ -1,4 +1,4 @@
-//! What comes back: to a client of this core, or into the batch for the core that has it.
+//! Way of a reply: to a client of this core, or into the batch for the core that has the client.
 
 use bytes::Bytes;
 
@@ -17,13 +17,14 @@ use crate::shard::request::{Envelope, ReplyTo};
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
 
-/// The stages that a reply passes.
+/// The stages that a reply from a store passes: the hot keys, then the clients.
 pub(super) struct TowardsClients<'a> {
     clients: Clients<'a>,
     hot: &'a mut Hot,
 }
 
-/// The last of them.
+/// The stages that a reply passes last: the client's order, the settlement of its price, or the batch for
+/// another core.
 pub(super) struct Clients<'a> {
     front: &'a mut Front,
     gate: &'a mut Gate,
@@ -62,18 +63,19 @@ impl Replies for TowardsClients<'_> {
 }
 
 impl TowardsClients<'_> {
-    /// A piece of a request that was taken apart was answered.
+    /// Takes the reply to one piece of a request that was taken apart. Passes the joined reply on if it was
+    /// the last piece.
     #[inline(never)]
     fn join(&mut self, env: &mut Env, piece: (u32, u16), outcome: Outcome, message: Message<'_>, now: Now) {
         let bytes_max = env.settings.reply_bytes_max;
         let joined = env.pieces.handle_reply(piece, outcome, message, bytes_max, &mut env.pool);
         let Some((to, outcome, reply)) = joined else { return };
         if let Some(whole) = to.piece_of() {
-            // A piece was taken apart itself.
+            // The joined reply is itself that of a piece, which was taken apart once more.
             self.hot.handle_reply(env, to, outcome, &reply, now.monotonic);
             return self.join(env, (whole, to.part), outcome, Message::Shared(&reply.into()), now);
         }
-        // A piece that failed has its error in the reply: there is nothing to be told instead.
+        // A piece that failed has its error in the joined reply, so no kept reply is given instead.
         self.hot.handle_reply(env, to, outcome, &reply, now.monotonic);
         if reply.len() > COPY_BYTES_MAX {
             self.clients.give(env, to, outcome, Message::Shared(&reply.into()), now);
@@ -83,7 +85,7 @@ impl TowardsClients<'_> {
         }
     }
 
-    /// What was fetched for several requests is there, or will not come.
+    /// Takes the reply or the failure of a fetch, and answers all requests that wait for it.
     #[inline(never)]
     fn land(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let bytes = message.bytes();
@@ -96,7 +98,7 @@ impl TowardsClients<'_> {
         }
     }
 
-    /// A reply to a request that was not sent by itself.
+    /// Passes on a reply to a request that was answered without being sent to a store by itself.
     pub(super) fn hand_on(
         &mut self,
         env: &mut Env,
@@ -113,7 +115,7 @@ impl TowardsClients<'_> {
 }
 
 impl Clients<'_> {
-    /// A reply to a client of any core.
+    /// Gives a reply to a client of any core.
     #[inline]
     pub fn give(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         if to.shard == env.settings.id {
@@ -124,7 +126,7 @@ impl Clients<'_> {
         }
     }
 
-    /// One that weir knew.
+    /// Gives a client a reply that was kept in memory.
     #[cold]
     fn give_cached(&mut self, env: &mut Env, to: ReplyTo, reply: &Bytes, now: Now) {
         self.give(env, to, Outcome::cached(reply.len()), Message::new(reply, Some(reply)), now);
@@ -132,31 +134,31 @@ impl Clients<'_> {
 }
 
 impl Shard {
-    /// Where replies go that come from no store.
+    /// Returns the stages for replies that come from no store.
     pub(super) fn clients(&mut self) -> (&mut Env, Clients<'_>) {
         let Self { env, front, gate, post, .. } = self;
         (env, Clients { front, gate, post })
     }
 
-    /// The connections to stores, and where their replies go.
+    /// Returns the connections to stores, and the stages for their replies.
     pub(super) fn towards_clients(&mut self) -> (&mut Env, &mut Back, TowardsClients<'_>) {
         let Self { env, front, gate, back, post, hot, .. } = self;
         (env, back, TowardsClients { clients: Clients { front, gate, post }, hot })
     }
 
-    /// A reply to a request of any core's client.
+    /// Gives a reply to a request of any core's client; replies of keys that are hot are kept on the way.
     pub(super) fn give_back(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let (env, _, mut replies) = self.towards_clients();
         replies.reply(env, to, outcome, message, now);
     }
 
-    /// A request was not sent: its client is told why.
+    /// Answers a request that was not sent with the reason for its refusal.
     pub(super) fn refuse(&mut self, envelope: &Envelope, why: NotSent, now: Now) {
         let (env, _, mut replies) = self.towards_clients();
         turn_away(env, &mut replies, envelope.addressee(), why, now);
     }
 
-    /// An answer of the control executor to a question.
+    /// Takes the control executor's answer to a question, and gives it to the client that asked.
     pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
         self.front.handle_question_answered();
         self.give_back(to, Outcome::answered(reply.len()), Message::Small(reply), now);

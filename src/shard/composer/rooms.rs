@@ -1,4 +1,5 @@
-//! What is missing of large messages is received where it belongs: the shard lends room for it, and takes it back.
+//! Buffers for large messages: what is missing of a request or reply is received right where it belongs,
+//! without a copy. The shard lends the runtime the buffer, and takes it back.
 
 use super::Shard;
 use crate::protocol::Room;
@@ -7,12 +8,14 @@ use crate::values::time::Now;
 use crate::values::{ClientId, ConnectionId};
 
 impl Shard {
-    /// Room for what is missing of a client's request. Bytes that come in any other way must wait until it is taken back.
+    /// Lends a buffer for what is missing of a client's request; none if nothing is missing, or the client
+    /// must not go on. Until it is given back, bytes of the client that arrive in any other way must wait.
     pub fn lend_client_room(&mut self, id: ClientId) -> Option<Room> {
         self.front.lend_room(id)
     }
 
-    /// Takes back what was lent for a client's request, with so many bytes received into it. How many more are missing.
+    /// Takes back the buffer for a client's request, with `received` more bytes in it. Returns how many bytes
+    /// are still missing.
     pub fn handle_client_filled(
         &mut self,
         id: ClientId,
@@ -28,12 +31,14 @@ impl Shard {
         self.handle_client_bytes(id, &[], now)
     }
 
-    /// Room for what is missing of a backend's reply. Bytes that come in any other way must wait until it is taken back.
+    /// Lends a buffer for what is missing of a backend's reply. Until it is given back, bytes of the
+    /// connection that arrive in any other way must wait.
     pub fn lend_link_room(&mut self, connection: ConnectionId, generation: u32) -> Option<Room> {
         self.back.lend_room(&self.env, (connection, generation))
     }
 
-    /// Takes back what was lent for a backend's reply, with so many bytes received into it. How many more are missing.
+    /// Takes back the buffer for a backend's reply, with `received` more bytes in it. Returns how many bytes
+    /// are still missing.
     pub fn handle_link_filled(
         &mut self,
         connection: ConnectionId,

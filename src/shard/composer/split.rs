@@ -1,4 +1,5 @@
-//! One request, many places: `MGET` and its kin go apart by key, `DBSIZE` and its kin go to every backend.
+//! Splitting of requests: commands such as `MGET` are split by key, commands such as `DBSIZE` go to every
+//! backend.
 
 use super::Shard;
 use super::destination::step_of;
@@ -16,26 +17,26 @@ use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, ShardId};
 
-/// Most bytes around one word of a request: `$`, the length of the word and two ends of lines.
+/// The most bytes around one word of a request: `$`, the length of the word and two line ends.
 const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
-/// Most bytes of a request before its first key, its name not counted.
+/// The most bytes of a request before its first key, without its name.
 const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
 
-/// One place that some keys of a request live in, and the connection that leads there.
+/// Part of a split request: the keys that have one home core, backend and connection.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     home: ShardId,
     backend: BackendId,
     slot: u16,
     keys: u32,
-    /// The last of them.
+    /// Length of the part's last key, in bytes.
     key_bytes: u32,
-    /// Length of its request at most.
+    /// The most bytes that the part's request can have.
     frame_bytes: usize,
 }
 
 impl Part {
-    /// Where its only key is in its request, which ends with that.
+    /// Returns the place of the part's only key in its request, which ends with the key.
     const fn place_of_key(&self, frame: &[u8]) -> Argument {
         const END: u32 = 2;
         Argument { start: frame.len() as u32 - END - self.key_bytes, length: self.key_bytes }
@@ -43,7 +44,7 @@ impl Part {
 }
 
 impl Shard {
-    /// Sends each key where it lives.
+    /// Splits a request by key, and sends each part to the home core of its keys.
     pub(super) fn split(
         &mut self,
         id: ClientId,
@@ -66,7 +67,8 @@ impl Shard {
         let whole = self.envelope_of_parts(id, join, parts.len(), charge, terms);
         for (index, (part, frame)) in parts.iter().zip(frames).enumerate() {
             let mut envelope = whole.of_part(index as u16, part.slot, part.backend);
-            // Whoever reads one key gets what is kept of it, however it was asked for.
+            // A read of a single key may be answered with the kept reply of a hot key, whichever command
+            // named it.
             if part.keys == 1 && matches!(gather, Gather::Values) {
                 envelope.touches = Touches::key(command, part.place_of_key(&frame));
             }
@@ -79,12 +81,12 @@ impl Shard {
         }
     }
 
-    /// The places the keys live in, and for each key in order, in which of them.
+    /// Returns the parts of a request, and for each key in order the index of its part.
     fn parts_of(&self, arguments: &Arguments<'_>, step: usize) -> (Vec<Part>, Vec<u16>) {
         let settings = &self.env.settings;
         let topology = settings.topology;
         let (backends, lanes) = (usize::from(topology.backends()), usize::from(settings.links_per_backend));
-        // A cluster takes no request for several slots.
+        // A cluster node refuses a request for keys of several slots.
         let by_slot = self.env.slots.is_some();
         let places =
             if by_slot { usize::from(SLOTS) } else { usize::from(topology.shards()) * backends * lanes };
@@ -95,8 +97,8 @@ impl Shard {
             .map(|index| {
                 let slot = slot_of(arguments.at(index));
                 let (home, backend) = (topology.home_of(slot), self.env.backend_of(slot));
-                // A part goes over one connection, so keys that use different ones are different parts: else a key
-                // could be reached over two, and its requests overtake each other.
+                // All keys of a part use one connection. If keys of different connections were in one part, a
+                // key could be reached over two connections, and its requests overtake each other.
                 let place = if by_slot {
                     usize::from(slot)
                 } else {
@@ -119,7 +121,7 @@ impl Shard {
         (parts, order)
     }
 
-    /// A request for each part.
+    /// Writes the request of each part.
     fn frames_of(
         &mut self,
         arguments: &Arguments<'_>,
@@ -129,7 +131,7 @@ impl Shard {
     ) -> Vec<Vec<u8>> {
         let begin = |part: &Part| {
             let mut frame = self.env.pool.take();
-            // A frame of megabytes would be copied each time that it outgrows its room.
+            // A request of megabytes would be copied each time that it outgrows its buffer.
             frame.reserve(part.frame_bytes);
             encode::array(&mut frame, 1 + part.keys as usize * step);
             encode::bulk(&mut frame, arguments.name());
@@ -144,7 +146,8 @@ impl Shard {
         frames
     }
 
-    /// Sends a request to every backend, from this core, alone on its connection.
+    /// Sends a request to every backend, straight from this core. Later requests of the client wait until it
+    /// is answered. Backends that have carried it out in a first try are not asked again.
     pub(super) fn ask_all(
         &mut self,
         id: ClientId,
@@ -154,7 +157,8 @@ impl Shard {
         now: Now,
     ) {
         let mut stores = self.env.stores();
-        // These say no more than that it was done: who has done it need not say so again.
+        // The replies of these commands say no more than that they were carried out, so a backend that has
+        // done so need not be asked again.
         let is_told_once = matches!(fan_out, FanOut::AllOk | FanOut::Same | FanOut::AnyOk);
         let mut said = None;
         if let Some(slots) = self.env.slots.as_ref().filter(|_| is_told_once) {
@@ -167,7 +171,8 @@ impl Shard {
             FanOut::Concat => Join::Concat,
             FanOut::Sum => Join::Sum,
             FanOut::AllOk => Join::AllOk,
-            // Each store's key is drawn from all of its own, so whose is told is drawn as well.
+            // Each store draws its key from all its own keys, so the store whose key is returned is drawn as
+            // well.
             FanOut::NonNull => Join::NonNull(self.env.random_byte()),
             FanOut::Every => Join::Every,
             FanOut::Same => Join::Same,
@@ -196,8 +201,8 @@ impl Shard {
         }
     }
 
-    /// Takes the next place in the client's order for a request in parts. While those are sent the client may have to leave, so
-    /// it is not asked again.
+    /// Takes the next place in the client's order for a request in parts, and returns the envelope of the
+    /// whole. The client is not looked up again later, because sending the parts may close it.
     fn envelope_of_parts(
         &mut self,
         id: ClientId,

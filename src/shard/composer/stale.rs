@@ -1,4 +1,4 @@
-//! Reads of those who take it that an answer is a little old: replicas of a cluster may answer them.
+//! Reads that replicas of a cluster may answer, for clients that accept slightly old values.
 
 use super::Shard;
 use super::destination::Destination;
@@ -7,7 +7,8 @@ use crate::shard::request::Track;
 use crate::shard::settings::Mode;
 
 impl Shard {
-    /// The track of a request of somebody who takes old answers, if it does not cost much.
+    /// Returns the track of a request whose client accepts old values: that for replicas, if the request
+    /// allows it.
     #[cold]
     pub(super) fn track_of_stale(
         &self,
@@ -20,8 +21,9 @@ impl Shard {
     }
 }
 
-/// Does a request only read one key, or several of which each has a value of its own in the reply? What is put together of several
-/// keys may lack one that has gone elsewhere, and nobody would see that.
+/// True if a request reads only one key, or several keys each of which has its own value in the reply. A
+/// reply combined from several keys is excluded: it may lack a key that has moved to another node, and nobody
+/// would see that.
 fn may_be_old(command: &Command, destination: Destination) -> bool {
     let only_reads =
         command.effect == Effect::Read && matches!(command.class, Class::Point | Class::Multi | Class::Range);

@@ -1,4 +1,5 @@
-//! `MULTI` ... `EXEC`: queued here, and sent to one backend as one block that nothing comes between.
+//! Transactions (`MULTI` ... `EXEC`): queued in weir and sent to one backend as one block, so that no other
+//! request comes between.
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Placement};
@@ -32,7 +33,7 @@ impl Shard {
         });
     }
 
-    /// Carries out what was queued, and admitted as a whole.
+    /// Carries out a transaction at `EXEC`. It has been admitted as a whole.
     pub(super) fn execute_transaction(&mut self, id: ClientId, charge: Option<Charge>, now: Now) {
         let Some(transaction) = self.front.client(id).take_transaction() else {
             return self.answer_error(id, "ERR EXEC without MULTI");
@@ -61,7 +62,8 @@ impl Shard {
         self.send_from_here(&envelope, Message::Shared(&block.into()), replies, now);
     }
 
-    /// Answers what weir answers itself in a transaction, now that it is carried out. None if that is too much.
+    /// Answers those requests of a transaction that weir carries out itself. None if the answers are longer
+    /// than [`DESCRIPTION_BYTES_MAX`] together.
     fn answer_locals(&mut self, id: ClientId, locals: &[LocalRequest], now: Now) -> Option<Splice> {
         let mut splice = Splice::default();
         for queued in locals {
@@ -107,7 +109,7 @@ impl Shard {
             Err(error) => self.refuse_in_transaction(id, &error.to_string()),
             Ok(Placement::Nowhere) => self.queue(id, command, None, arguments),
             Ok(Placement::Together { slot, backend, .. } | Placement::OneBackend { slot, backend }) => {
-                // Only a cluster wants all of it in one slot.
+                // Only a cluster requires all keys of a transaction to be in one slot.
                 let slot = if self.env.slots.is_some() { slot } else { 0 };
                 self.queue(id, command, Some((slot, backend)), arguments);
             }

@@ -1,4 +1,4 @@
-//! When to look after timeouts, and when to give memory back.
+//! Upkeep: the times at which timeouts are checked and memory is given back after a burst.
 
 use std::time::Duration;
 
@@ -6,27 +6,28 @@ use crate::shard::counters::{Counter, Counters};
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// How often slow things (timeouts) are looked at while there is something to look at.
+/// Interval at which timeouts are checked while there is something to check.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
-/// How often memory is given back. A burst leaves nothing behind after some ten times this.
+/// Interval at which memory is given back. About ten intervals after a burst its memory is gone.
 const TIDIED_EVERY: Duration = Duration::from_secs(1);
 
-/// What is due when.
+/// Times at which upkeep is due.
 #[derive(Debug, Default)]
 pub struct Upkeep {
+    /// Time at which timeouts are checked next; none if there is nothing to check.
     housekeeping_at: Option<Timestamp>,
-    /// When memory is given back that was not needed for a while.
+    /// Time at which unused memory is given back next.
     tidy_at: Option<Timestamp>,
-    /// There was more to give back than was given back last.
+    /// True if the last tidying has left something to give back.
     untidy: bool,
-    /// What had been done by then.
+    /// Work that the shard had counted at the last tidying.
     work_tidied: u64,
-    /// Something was given back since it was last asked.
+    /// True if memory was given back since [`Self::take_tidied`] was last called.
     tidied: bool,
 }
 
 impl Upkeep {
-    /// Is it time for housekeeping? Whoever asks does it then.
+    /// True if housekeeping is due. The caller has to do it: the plan is cleared.
     pub fn take_housekeeping(&mut self, now: Now) -> bool {
         let is_due = self.housekeeping_at.is_some_and(|at| at <= now.monotonic);
         if is_due {
@@ -35,24 +36,25 @@ impl Upkeep {
         is_due
     }
 
-    /// Is it known when the next housekeeping is?
+    /// True if a time for the next housekeeping is set.
     pub fn is_housekeeping_planned(&self) -> bool {
         self.housekeeping_at.is_some()
     }
 
-    /// There is something to look at.
+    /// Plans housekeeping in 100 ms, unless it is planned for earlier.
     pub fn plan_housekeeping(&mut self, now: Timestamp) {
         self.housekeeping_at.get_or_insert_with(|| now.after(HOUSEKEEPING));
     }
 
-    /// Something is done: sooner or later there is something to tidy.
+    /// Plans tidying in one second if the shard has done any work since the last one, or that left something.
     pub fn plan_tidying(&mut self, counters: &Counters, now: Now) {
         if self.tidy_at.is_none() && (self.untidy || work_done(counters) != self.work_tidied) {
             self.tidy_at = Some(now.monotonic.after(TIDIED_EVERY));
         }
     }
 
-    /// Is it time to tidy? Whoever asks does it then: what is of clients that have been idle since then may go.
+    /// Returns a time if tidying is due; the caller has to tidy then. Clients idle since that time may give
+    /// up their buffers.
     pub fn take_tidying(&mut self, counters: &Counters, now: Now) -> Option<Timestamp> {
         if self.tidy_at.is_none_or(|at| at > now.monotonic) {
             return None;
@@ -62,17 +64,17 @@ impl Upkeep {
         Some(now.monotonic.before(TIDIED_EVERY))
     }
 
-    /// It is done; there may be more of it next time.
+    /// Ends a tidying. `untidy` says that it has left something for the next.
     pub fn handle_tidied(&mut self, untidy: bool) {
         self.untidy = untidy;
     }
 
-    /// Was memory given back since this was asked last?
+    /// True if memory was given back since the last call.
     pub fn take_tidied(&mut self) -> bool {
         std::mem::take(&mut self.tidied)
     }
 
-    /// What is due next, and when.
+    /// Returns the earliest time at which housekeeping or tidying is due.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         match (self.housekeeping_at, self.tidy_at) {
             (Some(one), Some(other)) => Some(one.min(other)),

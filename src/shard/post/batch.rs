@@ -1,4 +1,4 @@
-//! What one shard hands to another: everything of one turn at once, in buffers that go round.
+//! Batch: everything that one shard hands to another in a turn, in buffers that are reused.
 //!
 //! ```text
 //!   shard i                                    shard j
@@ -17,7 +17,8 @@ use crate::shard::request::{Envelope, ReplyTo};
 use crate::values::ShardId;
 use crate::values::limits::BATCH_BYTES_MAX;
 
-/// Where a message of a batch lies: a length in the common buffer, or one of the shared ones.
+/// Place of a message in a batch: its length in the common buffer, whose messages are read in order, or its
+/// index among the shared ones.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Copied(u32),
@@ -45,24 +46,26 @@ pub struct Batch {
     request_bytes: Vec<u8>,
     reply_bytes: Vec<u8>,
     shared: Vec<Bytes>,
-    /// Bytes of those.
+    /// Bytes of all shared messages and of the copies.
     shared_bytes: usize,
-    /// What is told about connections, besides replies.
+    /// Notes about client connections.
     notes: Vec<(ReplyTo, Note)>,
-    /// What may be overtaken by nothing that comes with or after this batch.
+    /// Fences that the receiver handles first, so that none of its later requests is overtaken by what they
+    /// stand for.
     fences: Vec<Fence>,
-    /// Fences that stand no more, by origin and sequence.
+    /// Fences that are lifted, by origin and sequence number.
     lifted: Vec<(ShardId, u64)>,
-    /// What is lent of hot keys, and how often that was of use.
+    /// Copies of hot replies that are lent to the receiver.
     copies: Vec<Copy>,
+    /// Counts of the answers that the sender gave from copies of the receiver's hot keys.
     hits: Vec<CopyHits>,
 }
 
-/// A recycled batch keeps buffers up to this size.
+/// Size up to which an emptied batch keeps its buffers, in bytes.
 const BYTES_KEPT: usize = 1 << 20;
 
 impl Batch {
-    /// Nothing in it?
+    /// True if the batch contains nothing.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
             && self.replies.is_empty()
@@ -73,12 +76,12 @@ impl Batch {
             && self.hits.is_empty()
     }
 
-    /// Bytes of all its messages.
+    /// Returns the bytes of all messages.
     pub fn bytes(&self) -> usize {
         self.request_bytes.len() + self.reply_bytes.len() + self.shared_bytes
     }
 
-    /// Does so much wait for the other shard that no further request may?
+    /// True if the batch is so large that no further request may be added.
     pub fn is_full(&self) -> bool {
         self.bytes() >= BATCH_BYTES_MAX
     }
@@ -97,48 +100,49 @@ impl Batch {
         self.replies.push(ReplyEntry { to, outcome, place });
     }
 
-    /// Adds a note. It comes before all replies of the batch.
+    /// Adds a note. The receiver handles it before all replies of the batch.
     pub fn push_note(&mut self, to: ReplyTo, note: Note) {
         self.notes.push((to, note));
     }
 
-    /// Adds a fence. It comes before all messages of the batch.
+    /// Adds a fence. The receiver handles it before all messages of the batch.
     pub fn push_fence(&mut self, fence: Fence) {
         self.fences.push(fence);
     }
 
-    /// Adds what is lent of a hot key.
+    /// Adds a copy of a hot reply, which is lent to the receiver.
     pub fn push_copy(&mut self, copy: Copy) {
         self.shared_bytes += copy.bytes();
         self.copies.push(copy);
     }
 
-    /// Adds how often such was of use.
+    /// Adds a count of answers from copies of one of the receiver's hot keys.
     pub fn push_hits(&mut self, hits: CopyHits) {
         self.hits.push(hits);
     }
 
-    /// What is lent.
+    /// Returns the copies of hot replies.
     pub fn copies(&self) -> &[Copy] {
         &self.copies
     }
 
-    /// How often such was of use.
+    /// Returns the counts of answers from copies.
     pub fn hits(&self) -> &[CopyHits] {
         &self.hits
     }
 
-    /// Adds that a fence stands no more.
+    /// Adds that a fence is lifted.
     pub fn push_lifted(&mut self, origin: ShardId, sequence: u64) {
         self.lifted.push((origin, sequence));
     }
 
-    /// Takes the fences, and those that stand no more.
+    /// Takes the fences out of the batch: the raised ones, and the origins and sequence numbers of the lifted
+    /// ones.
     pub fn take_fences(&mut self) -> (Vec<Fence>, Vec<(ShardId, u64)>) {
         (std::mem::take(&mut self.fences), std::mem::take(&mut self.lifted))
     }
 
-    /// The requests in the order they were added.
+    /// Returns the requests in the order in which they were added.
     pub fn requests(&self) -> impl Iterator<Item = (&Envelope, Message<'_>)> {
         let mut at = 0;
         self.requests.iter().map(move |entry| {
@@ -146,7 +150,7 @@ impl Batch {
         })
     }
 
-    /// The replies in the order they were added.
+    /// Returns the replies in the order in which they were added.
     pub fn replies(&self) -> impl Iterator<Item = (ReplyTo, Outcome, Message<'_>)> {
         let mut at = 0;
         self.replies.iter().map(move |entry| {
@@ -154,12 +158,12 @@ impl Batch {
         })
     }
 
-    /// The notes in the order they were added.
+    /// Returns the notes in the order in which they were added.
     pub fn notes(&self) -> impl Iterator<Item = (ReplyTo, Note)> {
         self.notes.iter().copied()
     }
 
-    /// Empties it for its next use.
+    /// Empties the batch for its next use.
     pub fn clear(&mut self) {
         self.requests.clear();
         self.replies.clear();

@@ -1,4 +1,4 @@
-//! What goes to other cores: at most one batch for each in a turn. Knows neither clients nor connections.
+//! Post: batches for other cores, at most one for each per turn. Has no access to clients or connections.
 
 mod batch;
 
@@ -17,17 +17,17 @@ use crate::values::{ShardId, Spares};
 /// The largest number of spare batches that a shard keeps.
 const SPARE_BATCHES_MAX: usize = 256;
 
-/// Batches that are being filled, and those that can be filled again.
+/// The batches that are being filled for other cores, and spare ones for reuse.
 #[derive(Debug)]
 pub struct Post {
     outgoing: Vec<Option<Box<Batch>>>,
-    /// Those among them that have something in them, in the order in which they got it.
+    /// Cores that a batch is being filled for, in the order in which each got its first message.
     touched: VecDeque<ShardId>,
     spare: Spares<Box<Batch>>,
 }
 
 impl Post {
-    /// With nothing for any of so many shards.
+    /// Creates the post of one of `shards` cores, with no messages.
     pub fn new(shards: u16) -> Self {
         let shards = usize::from(shards);
         Self {
@@ -37,7 +37,8 @@ impl Post {
         }
     }
 
-    /// Hands a request over. False if too much waits for that core already.
+    /// Adds a request to the batch for its key's home core. False if the batch is full: the request is then
+    /// not sent.
     #[inline]
     pub fn push_request(&mut self, to: ShardId, envelope: &Envelope, message: Message<'_>) -> bool {
         let batch = self.batch_for(to);
@@ -48,18 +49,18 @@ impl Post {
         has_room
     }
 
-    /// Hands a reply over to the shard that has its client.
+    /// Adds a reply to the batch for the core that has its client.
     #[inline]
     pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
         self.batch_for(to.shard).push_reply(to, outcome, message);
     }
 
-    /// Tells the shard that has a client something about it.
+    /// Adds a note about a client connection to the batch for the core that has it.
     pub fn push_note(&mut self, to: ReplyTo, note: Note) {
         self.batch_for(to.shard).push_note(to, note);
     }
 
-    /// Lends a reply to another shard, unless too much waits for it.
+    /// Adds a copy of a hot reply to the batch for another core. Drops it if that batch is full.
     pub fn push_copy(&mut self, to: ShardId, copy: Copy) {
         let batch = self.batch_for(to);
         if !batch.is_full() {
@@ -67,20 +68,21 @@ impl Post {
         }
     }
 
-    /// Tells another shard how often its copies were of use.
+    /// Tells the home core of a hot key how many answers this core gave from copies of it.
     pub fn push_hits(&mut self, to: ShardId, hits: CopyHits) {
         self.batch_for(to).push_hits(hits);
     }
 
-    /// Tells all others that a fence of this shard's own stands no more.
+    /// Tells all other cores that a fence of this core is lifted.
     pub fn tell_lifted(&mut self, own: ShardId, sequence: u64) {
         for shard in (0..self.outgoing.len() as u16).map(ShardId).filter(|shard| *shard != own) {
             self.batch_for(shard).push_lifted(own, sequence);
         }
     }
 
-    /// A batch for another shard, if there is one. Whatever that one does because of it, or of what a client sends it later,
-    /// comes behind the fences that it was not told of yet.
+    /// Returns the next batch for another core, if there is one. Adds the fences that the core was not told
+    /// of yet; it handles them before anything else, so that nothing it does because of the batch comes
+    /// before them.
     pub fn poll(&mut self, fences: &mut Fences) -> Option<(ShardId, Box<Batch>)> {
         let shard = self.touched.pop_front()?;
         let mut batch = self.outgoing[usize::from(shard.0)].take().expect("a touched peer has a batch");
@@ -90,12 +92,12 @@ impl Post {
         Some((shard, batch))
     }
 
-    /// Takes an empty batch back.
+    /// Takes an emptied batch back for reuse.
     pub fn recycle(&mut self, batch: Box<Batch>) {
         self.spare.push(batch);
     }
 
-    /// Gives back what a burst took. False once nothing is left to give back.
+    /// Frees spare batches that a burst has left. False once there are none to free.
     pub fn tidy(&mut self) -> bool {
         self.spare.tidy(drop)
     }

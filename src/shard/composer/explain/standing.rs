@@ -1,4 +1,5 @@
-//! What windows, queues and shedding would decide of a request now.
+//! Explanation of what the window, the queue, the breaker and the shedding before a backend would decide
+//! about a request now.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::shard::board::Section;
 use crate::shard::settings::{Mode, OverloadSettings};
 use crate::values::{Tier, Timestamp};
 
-/// How it stands before a backend, on the core that would send the request.
+/// State of the bulkhead (window and queue) before a backend, on the core that would send the request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
     in_flight: usize,
@@ -18,21 +19,21 @@ pub struct Standing {
     waiting: usize,
     is_full: bool,
     is_stalled: bool,
-    /// What a reply takes at best. Nothing is known yet at zero.
+    /// Shortest time that a reply takes; zero while it is unknown.
     base: Duration,
 }
 
-/// What is asked for.
+/// Properties of the request that the decisions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     pub tier: Tier,
     pub deadline: Option<Duration>,
-    /// How strained the backend is.
+    /// Level at which less important work for the backend is held back.
     pub level: Level,
 }
 
 impl Standing {
-    /// As this core knows it of itself.
+    /// Takes the state of a bulkhead of this core.
     pub fn of(own: &BulkheadFigures) -> Self {
         Self {
             in_flight: own.in_flight,
@@ -44,7 +45,8 @@ impl Standing {
         }
     }
 
-    /// As another core said last. `first` is the window that it began with.
+    /// Takes the state of a bulkhead as another core published it last. `first` is the size of a window that
+    /// nothing was published of yet.
     pub fn told(section: Section<'_>, first: u16) -> Self {
         let (load, record) = (section.load(), section.record());
         Self {
@@ -57,6 +59,7 @@ impl Standing {
         }
     }
 
+    /// Adds the verdicts on deadline, level, window, queue and stall to an explanation.
     pub fn explain(&self, map: &mut Explained, overload: &OverloadSettings, terms: &Terms) {
         map.text("deadline", self.deadline(overload.shed, terms.deadline));
         map.text("level", level(overload.shed, terms));
@@ -106,7 +109,8 @@ impl Standing {
         self.in_flight < self.places(tier)
     }
 
-    /// What of the window is for requests of a tier.
+    /// Returns how many places of the window requests of a tier may take: a part is reserved for critical
+    /// requests.
     fn places(&self, tier: Tier) -> usize {
         let reserved = self.window / RESERVED as usize;
         if tier == Tier::Critical { self.window } else { self.window - reserved }
@@ -115,7 +119,7 @@ impl Standing {
 
 fn level(shed: Mode, Terms { tier, level, .. }: &Terms) -> String {
     let what = match level.price_percent(*tier) {
-        // The first of a hundred passes.
+        // `refuses` lets every hundredth request pass; the first is refused.
         _ if level.refuses(*tier, 1) => "refused, but for one in a hundred (reason=latency)".to_owned(),
         100 => "at the usual price".to_owned(),
         percent => format!("at {percent} % of the usual price"),
@@ -123,7 +127,7 @@ fn level(shed: Mode, Terms { tier, level, .. }: &Terms) -> String {
     prefixed(shed, &format!("{} ({level:?}): {what}", *level as u8))
 }
 
-/// Whether the backend is sick.
+/// Describes the state of a backend's breaker, and for how long it refuses requests.
 pub(super) fn breaker(mode: Mode, health: Health, now: Timestamp) -> String {
     let what = match health.stage {
         Stage::Well => "closed: the backend is well".to_owned(),
@@ -139,7 +143,7 @@ pub(super) fn breaker(mode: Mode, health: Health, now: Timestamp) -> String {
     prefixed(mode, &what)
 }
 
-/// What a layer would do, if it is there.
+/// Returns the verdict of a layer, marked if the layer is off or in shadow.
 pub(super) fn prefixed(mode: Mode, text: &str) -> String {
     match mode {
         Mode::Off => "off".to_owned(),
@@ -148,7 +152,7 @@ pub(super) fn prefixed(mode: Mode, text: &str) -> String {
     }
 }
 
-/// Milliseconds, for people: `50 ms`, `0.23 ms`.
+/// Formats a duration in milliseconds: `50 ms`, `0.230 ms`.
 fn in_ms(duration: Duration) -> String {
     let micros = duration.as_micros();
     match micros % 1_000 {
