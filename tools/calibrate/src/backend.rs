@@ -1,4 +1,4 @@
-//! One blocking connection to the server.
+//! A blocking connection to the server that is measured.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,15 +8,15 @@ use crate::calibration::shape::encoded;
 use weir::protocol::ReplyScanner;
 use weir::protocol::reply;
 
-/// A server that says nothing for so long ends the run.
+/// The longest time to wait for the server; the run ends after it.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CHUNK_BYTES: usize = 256 * 1024;
-/// Of a reply, enough to quote an error.
+/// The most bytes of a reply that an error quotes.
 const QUOTED_BYTES_MAX: usize = 160;
-/// No answer to a question of ours is longer.
+/// The most bytes of the reply to one question.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// A connection to the server.
+/// A blocking connection to the server that is measured.
 pub struct Backend {
     name: String,
     address: SocketAddr,
@@ -25,7 +25,7 @@ pub struct Backend {
     chunk: Vec<u8>,
 }
 
-/// How large a reply is.
+/// The size of a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplySize {
     pub bytes: usize,
@@ -45,12 +45,12 @@ impl Backend {
         Ok(backend)
     }
 
-    /// A further connection to the same server.
+    /// Opens a further connection to the same server.
     pub fn another(&self) -> Result<Self, String> {
         Self::connect(&self.name, self.address, self.password.as_deref())
     }
 
-    /// A new connection to the same server: whatever was in flight on the old one is forgotten.
+    /// Connects to the same server anew: requests in flight on the old connection are given up.
     pub fn reconnect(&mut self) -> Result<(), String> {
         self.stream = open(&self.name, self.address)?;
         self.log_in()
@@ -61,7 +61,7 @@ impl Backend {
         self.ask(&["AUTH", &password]).map(drop)
     }
 
-    /// The reply to a question; an error reply is an error.
+    /// Sends one command and returns its reply; an error reply is an `Err`.
     pub fn ask(&mut self, words: &[&str]) -> Result<Vec<u8>, String> {
         self.send(&encoded(words))?;
         let mut scanner = ReplyScanner::default();
@@ -80,7 +80,7 @@ impl Backend {
         }
     }
 
-    /// The text that a question is answered with.
+    /// Sends one command and returns the text of its reply.
     pub fn ask_text(&mut self, words: &[&str]) -> Result<String, String> {
         let answer = self.ask(words)?;
         let text = reply::text(&answer)
@@ -88,13 +88,13 @@ impl Backend {
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Sends a request, and tells how large the reply to it is.
+    /// Sends one request and returns the size of its reply.
     pub fn carry_out(&mut self, request: &[u8]) -> Result<ReplySize, String> {
         self.send(request)?;
         self.replies(1)
     }
 
-    /// Reads so many replies, all of which are of the same size.
+    /// Reads `count` replies, which must all have the same size, and returns that size.
     pub fn replies(&mut self, count: usize) -> Result<ReplySize, String> {
         let mut scanner = ReplyScanner::default();
         let (mut replies, mut midway_bytes) = (0, 0);
@@ -127,7 +127,7 @@ impl Backend {
         Ok(size.unwrap_or_default())
     }
 
-    /// Sends requests without waiting for what they are answered with.
+    /// Sends bytes of requests without waiting for replies.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.stream.write_all(bytes).map_err(|error| format!("{} takes nothing more: {error}", self.name))
     }
@@ -137,7 +137,7 @@ impl Backend {
             match self.stream.read(&mut self.chunk) {
                 Ok(0) => return Err(format!("{} has closed the connection", self.name)),
                 Ok(count) => return Ok(count),
-                // A signal: whoever looks for it does so between two shapes.
+                // A signal interrupts the read; its flag is looked at between two shapes.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(format!("{} does not answer: {error}", self.name)),
             }

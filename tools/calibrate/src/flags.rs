@@ -18,7 +18,7 @@ Examples:
   weir-calibrate --target 127.0.0.1:6379 --seconds 60
   weir-calibrate --svg fit.svg --json fit.json --pipeline 1";
 
-/// How the cost of a request is taken.
+/// The source of the cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Cost {
     /// User and system time of the server.
@@ -85,7 +85,7 @@ pub struct CalibrateFlags {
 }
 
 impl CalibrateFlags {
-    /// Everything that can be wrong before anything is sent; else where the target is.
+    /// Checks everything that can be wrong before anything is sent; returns the target's address.
     pub fn check(&self) -> Result<SocketAddr, String> {
         for (flag, path) in [("--svg", &self.svg), ("--html", &self.html), ("--json", &self.json)] {
             let folder =
@@ -100,7 +100,8 @@ impl CalibrateFlags {
         let addresses = target.to_socket_addrs().map_err(|error| {
             format!("--target {target}: HOST:PORT such as 127.0.0.1:6379 is wanted ({error})")
         })?;
-        // A name such as localhost has two addresses, and most servers listen on the older kind.
+        // A name such as localhost has two addresses; most servers listen on the IPv4 one, so it is
+        // preferred.
         let address = addresses.min_by_key(SocketAddr::is_ipv6);
         let address = address.ok_or_else(|| format!("--target {target}: there is no such host"))?;
         if !address.ip().is_loopback() && !self.yes_remote {
@@ -112,7 +113,7 @@ impl CalibrateFlags {
     }
 }
 
-/// Reads a whole number within bounds.
+/// A parser of whole numbers within bounds.
 fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
     move |text| {
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));

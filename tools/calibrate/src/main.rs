@@ -1,5 +1,5 @@
-//! `weir-calibrate`: loads a Redis server with commands of many shapes, one at a time, and fits the weights of request
-//! units to what the server itself says they cost.
+//! `weir-calibrate`: loads a Redis server with commands of many shapes, one at a time, and fits the weights
+//! of request units to the costs that the server itself reports.
 //!
 //! ```text
 //!  flags ─> backend (one connection) <─ measure: set up, rounds over all shapes, remove ─> calibration ─> report
@@ -24,7 +24,7 @@ use calibration::Calibration;
 use flags::CalibrateFlags;
 use measure::Bench;
 
-/// Flags that make no sense.
+/// The exit code for flags that make no sense.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -55,7 +55,8 @@ fn run(flags: &CalibrateFlags, target: std::net::SocketAddr) -> Result<(), Strin
     report::write(flags, &server, &measured, &calibration)
 }
 
-/// Set by a first signal, so that nothing is left behind; a second one ends the process.
+/// A flag that the first SIGINT or SIGTERM sets, so that keys are still removed; a second one ends the
+/// process.
 fn stop_flag() -> Result<Arc<AtomicBool>, String> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

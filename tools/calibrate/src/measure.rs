@@ -1,4 +1,5 @@
-//! Sets up, asks every shape in rounds, reads the server's bill for each, and removes what it has set up.
+//! The measurement: creates keys, sends requests of every shape in rounds, reads the server's own cost for
+//! each, and removes the keys.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,19 +13,19 @@ use weir::values::Random;
 use super::backend::{Backend, ReplySize};
 use super::flags::{CalibrateFlags, Cost};
 
-/// No more than so many bytes of requests, or of replies, are on their way on a connection.
+/// The most bytes of requests, or of replies, that are in flight on a connection.
 const BATCH_BYTES_MAX: usize = 256 * 1024;
 const KEYS_PER_REMOVAL: usize = 500;
-/// The first round finds caches and buffers cold, and is not counted.
+/// Rounds at the beginning that are not counted, since caches and buffers are cold.
 const ROUNDS_OF_WARM_UP: u64 = 1;
 
-/// What is known of the server that was measured.
+/// Facts about the server that was measured.
 #[derive(Clone, Debug)]
 pub struct ServerInfo {
     pub version: String,
 }
 
-/// May it be loaded, and does it tell what is asked of it?
+/// Checks that the target is a Redis server that reports its own cost, and that it may be loaded.
 pub fn look_at(backend: &mut Backend, flags: &CalibrateFlags) -> Result<ServerInfo, String> {
     let target = &flags.target;
     let version = info::field(&backend.ask_text(&["INFO", "server"])?, "redis_version").map(str::to_owned);
@@ -49,8 +50,8 @@ pub struct Bench<'a> {
     flags: &'a CalibrateFlags,
     clock: Clock,
     stop: &'a AtomicBool,
-    /// The connections of the load. There are several so that the server always has something to do: one that is woken
-    /// for each pipeline pays for that, several times what its requests cost.
+    /// The connections of the load. Several keep the server busy all the time: a server that is woken for
+    /// each pipeline pays for that several times what the requests cost.
     lanes: Vec<Backend>,
     prefix: String,
     shapes: Vec<Shape>,
@@ -64,17 +65,17 @@ impl<'a> Bench<'a> {
         stop: &'a AtomicBool,
     ) -> Result<Self, String> {
         let lanes = (0..flags.connections).map(|_| backend.another()).collect::<Result<_, _>>()?;
-        // No two runs, and nobody else, have the same keys.
+        // The prefix keeps this run's keys apart from those of other runs and users.
         let prefix = format!("weir-calibrate:{}:{}:", std::process::id(), clock.now().unix_ms);
         Ok(Self { backend, flags, clock, stop, lanes, shapes: shapes(&prefix, flags.seed), prefix })
     }
 
-    /// Measures, and leaves no key behind, whatever happens while the server can be reached.
+    /// Measures all shapes. Removes all keys of the run at the end, as long as the server can be reached.
     pub fn measure(mut self) -> Result<Vec<Measured>, String> {
         let measured = self.set_up().and_then(|sizes| self.rounds(&sizes));
         let removed = match &measured {
             Ok(_) => self.remove(),
-            // On the old connection, replies that nobody has read may stand before those to come.
+            // On the old connection, unread replies may come before the next ones.
             Err(_) => self.backend.reconnect().and_then(|()| self.remove()),
         };
         let left = |problem| format!("keys that begin with {} may be left: {problem}", self.prefix);
@@ -116,7 +117,7 @@ impl<'a> Bench<'a> {
             if !self.flags.quiet {
                 eprintln!("weir-calibrate: round {} of {rounds}", round + 1);
             }
-            // In a new order each time, so that no shape always comes after the same one.
+            // The order is new each time, so that no shape always comes after the same one.
             let mut order: Vec<usize> = (0..self.shapes.len()).collect();
             (1..order.len()).rev().for_each(|at| order.swap(at, random.below(at as u64 + 1) as usize));
             for at in order {
@@ -130,13 +131,14 @@ impl<'a> Bench<'a> {
         Ok(measured)
     }
 
-    /// Asks one shape for so long. What a request cost, in microseconds.
+    /// Sends requests of one shape for the time `turn`. Returns the cost of a request in microseconds.
     fn turn(&mut self, at: usize, size: ReplySize, turn: Duration) -> Result<f64, String> {
         let shape = &self.shapes[at];
         let fitting = BATCH_BYTES_MAX / shape.request.len().max(size.bytes).max(1);
         let batch = (self.flags.pipeline as usize).min(fitting).max(1);
         let requests = shape.request.repeat(batch);
-        // The longer of the two questions stays outside: what it costs the server is in the bill too.
+        // The longer of the two questions comes first, outside the measured CPU time, since it costs the
+        // server time too.
         let (calls_before, us_before) = command_bill(self.backend, shape.command)?;
         let cpu_before = cpu_seconds(self.backend)?;
         let end = self.clock.now().monotonic.after(turn);
@@ -184,13 +186,13 @@ fn check(stop: &AtomicBool) -> Result<(), String> {
     if stop.load(Ordering::Relaxed) { Err("interrupted".to_owned()) } else { Ok(()) }
 }
 
-/// The server's own account of its time, in seconds.
+/// The CPU time that the server says it has used, in seconds.
 fn cpu_seconds(backend: &mut Backend) -> Result<f64, String> {
     let seconds = info::cpu_seconds(&backend.ask_text(&["INFO", "cpu"])?);
     seconds.ok_or_else(|| missing("used_cpu_user and used_cpu_sys"))
 }
 
-/// How often a command was carried out, and for how many microseconds.
+/// The number of times a command was carried out, and its microseconds in all, by the server's own account.
 fn command_bill(backend: &mut Backend, command: &str) -> Result<(u64, u64), String> {
     let bill = info::command(&backend.ask_text(&["INFO", "commandstats"])?, command);
     bill.ok_or_else(|| missing(&format!("calls and usec of {command}")))

@@ -1,4 +1,4 @@
-//! What a person, a program and a browser are told.
+//! The reports: text for people, JSON for programs, and a picture or page for browsers.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::flags::{CalibrateFlags, Cost};
 use super::measure::ServerInfo;
 
-/// Shapes that were foretold worst, as the summary shows them.
+/// The number of shapes with the worst predictions that the summary shows.
 const WORST_SHOWN: usize = 5;
-/// Below, the weights say little of what a request costs.
+/// The least R2 of good weights; below it they say little about the cost of a request.
 const R_SQUARED_GOOD: f64 = 0.9;
 
-/// The summary; its last line is to be pasted.
+/// The summary; its last line has the flags to paste.
 pub fn text(
     flags: &CalibrateFlags,
     server: &ServerInfo,

@@ -1,5 +1,5 @@
-//! How long to wait before a request is sent again: any time up to a bound that doubles (exponential backoff with full
-//! jitter), so that clients that failed together do not come back together.
+//! The pause before a request is sent again: a random time up to a bound that doubles (exponential backoff
+//! with full jitter), so that clients that failed together do not come back together.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use weir::values::Random;
 /// Bounds of the pause before a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The first pause is shorter than this.
+    /// The upper bound of the first pause.
     pub first: Duration,
-    /// And none is longer than this.
+    /// The largest upper bound: no pause is longer.
     pub most: Duration,
 }
 
@@ -21,14 +21,14 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause after so many attempts; the first is number 1.
+    /// Draws the pause before the next attempt, after `attempts` attempts (at least 1) have failed.
     pub fn pause(&self, attempts: u8, random: &mut Random) -> Duration {
         let bound = doubled(self.first, u32::from(attempts.saturating_sub(1)), self.most);
         Duration::from_nanos(random.between(0, bound.as_nanos() as u64))
     }
 }
 
-/// Twice as long so many times, but no longer than `most`.
+/// Returns `first` doubled `times` times, but at most `most`.
 pub(super) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     first.saturating_mul(factor).min(most)

@@ -1,5 +1,5 @@
-//! A breaker for back pressure: when a target has taken nothing on for a while, it is left alone, and asked from time
-//! to time with one request whether that is over.
+//! A circuit breaker for back pressure: when a target has refused or failed every request for a while,
+//! nothing is sent for a pause, and then a single probe finds out whether the target serves requests again.
 //!
 //! ```text
 //!  closed ── so many failures in a row, over so long ──> open ── pause over ──> half open: one probe
@@ -8,32 +8,33 @@
 //!                                                         └── the probe fails: a longer pause
 //! ```
 //!
-//! weir stands before several backends, and a client does not know which of them a request will go to: one that stands
-//! still must not cost the others their requests. Therefore failures have to come in a row: while one backend of two
-//! answers, a run of twenty comes once in a million requests. What a part of the backends refuses is the throttle's
-//! business.
+//! weir stands before several backends, and a client does not know which of them a request will go to: a
+//! stalled one must not cost the others their requests. Therefore only failures in a row count: while one
+//! backend of two answers, a run of twenty comes once in a million requests. Refusals by a part of the
+//! backends are left to the throttle.
 
 use std::time::Duration;
 
 use super::backoff::doubled;
 use weir::values::{Random, Timestamp};
 
-/// A target that asks for more is asked again all the same.
+/// The longest pause that a target's `retry_after_ms` may cause, before jitter.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// When a breaker opens, and for how long.
+/// The conditions on which a breaker opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerPolicy {
-    /// So many failures in a row, nothing answered between them,
+    /// The least number of failures in a row, without an answer between them, that opens the breaker.
     pub failures: u32,
-    /// and so long from the first to the last: replies come in batches, and a batch is one event.
+    /// The least time from the first to the last of these failures: replies come in batches, and a batch is
+    /// one event.
     pub lasting: Duration,
-    /// How long it is open at first; twice as long after each probe that failed. A longer `retry_after_ms` is honoured,
-    /// and half as much may come on top by chance.
+    /// The first pause; it doubles after each probe that failed. A longer `retry_after_ms` is honoured, and
+    /// up to half of the pause is added at random.
     pub pause: Duration,
-    /// But no longer than this, unless the target said so.
+    /// The longest pause, unless the target asks for a longer one.
     pub pause_most: Duration,
-    /// A probe whose outcome is not told for so long is forgotten.
+    /// The time after which a probe without a reported outcome is given up, and another one may be sent.
     pub probe_timeout: Duration,
 }
 
@@ -49,31 +50,31 @@ impl Default for BreakerPolicy {
     }
 }
 
-/// What a breaker says to a request.
+/// The breaker's answer to a request that is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passage {
     Free,
-    /// It passes alone: what becomes of it decides.
+    /// The request is sent as the only probe; its outcome closes or opens the breaker.
     Probe,
-    /// Not before then.
+    /// The request is refused; none passes before that time.
     Refused(Timestamp),
 }
 
-/// What an answer means to a breaker.
+/// The effect of an answer on a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answered {
     AsUsual,
-    /// It had been open.
+    /// The breaker was open or half open, and is closed now.
     Closes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Requests pass.
+    /// All requests pass.
     Closed,
-    /// None passes before that time; the next one after it is the probe.
+    /// No request passes before that time; the next one after it is the probe.
     Open(Timestamp),
-    /// A probe is under way; another may be sent at that time.
+    /// A probe is in flight; another may be sent at that time.
     HalfOpen(Timestamp),
 }
 
@@ -81,10 +82,10 @@ enum State {
 pub(super) struct Breaker {
     policy: BreakerPolicy,
     state: State,
-    /// Failures since anything was answered, and when the first of them was.
+    /// The number of failures since the last answer. `since` is the time of the first of them.
     failures: u32,
     since: Timestamp,
-    /// How often in a row it was opened.
+    /// The number of times in a row that the breaker was opened without an answer between.
     openings: u32,
 }
 
@@ -93,7 +94,7 @@ impl Breaker {
         Self { policy, state: State::Closed, failures: 0, since: Timestamp::ZERO, openings: 0 }
     }
 
-    /// Until when it refuses everything, if it does.
+    /// The time until which every request is refused; `None` if the next one may pass.
     pub fn open_until(&self, now: Timestamp) -> Option<Timestamp> {
         match self.state {
             State::Open(until) | State::HalfOpen(until) if until > now => Some(until),
@@ -101,7 +102,8 @@ impl Breaker {
         }
     }
 
-    /// May a request pass?
+    /// Decides whether a request may pass. The first one after a pause is the probe and makes the breaker
+    /// half open.
     #[must_use]
     pub fn pass(&mut self, now: Timestamp) -> Passage {
         if self.state == State::Closed {
@@ -114,7 +116,8 @@ impl Breaker {
         Passage::Probe
     }
 
-    /// Something was answered, whenever it was asked: the target takes requests on. Says whether that closes it.
+    /// Closes the breaker: any answer, even to a request sent before it opened, shows that the target serves
+    /// requests.
     pub fn note_answered(&mut self) -> Answered {
         let closes = self.state != State::Closed;
         self.state = State::Closed;
@@ -123,25 +126,28 @@ impl Breaker {
         if closes { Answered::Closes } else { Answered::AsUsual }
     }
 
-    /// The probe's outcome says nothing of the target: the next request takes its place.
+    /// Takes a probe whose outcome says nothing about the target (-THROTTLED): the next request is the probe
+    /// instead.
     pub fn note_probe_undecided(&mut self, now: Timestamp) {
         self.state = State::Open(now);
     }
 
-    /// Back pressure, or no answer at all. `retry_after` is what the target asked for.
+    /// Counts a refusal or a missing reply, and opens the breaker when there were enough. `retry_after` is
+    /// the pause that the target asked for.
     pub fn note_failed(&mut self, retry_after: Option<Duration>, now: Timestamp, random: &mut Random) {
         if self.failures == 0 {
             self.since = now;
         }
         self.failures = self.failures.saturating_add(1);
         let is_enough = self.failures >= self.policy.failures && now.since(self.since) >= self.policy.lasting;
-        // What was under way when it was opened says nothing new.
+        // Failures of requests that were in flight when the breaker opened say nothing new.
         if self.state == State::Closed && is_enough {
             self.open(retry_after, now, random);
         }
     }
 
-    /// The same of a probe.
+    /// Takes the failure of a probe: opens the breaker for a longer pause. Does nothing unless it is half
+    /// open.
     pub fn note_probe_failed(&mut self, retry_after: Option<Duration>, now: Timestamp, random: &mut Random) {
         if matches!(self.state, State::HalfOpen(_)) {
             self.open(retry_after, now, random);
@@ -151,7 +157,7 @@ impl Breaker {
     fn open(&mut self, retry_after: Option<Duration>, now: Timestamp, random: &mut Random) {
         let own = doubled(self.policy.pause, self.openings, self.policy.pause_most);
         let pause = own.max(retry_after.unwrap_or_default().min(PAUSE_MAX));
-        // Never sooner than asked, and not all clients at the same time.
+        // The pause is never shorter than the target asked, and clients do not come back at the same time.
         let jitter = Duration::from_nanos(random.between(0, pause.as_nanos() as u64 / 2));
         self.state = State::Open(now.after(pause).after(jitter));
         self.openings = self.openings.saturating_add(1);
@@ -190,11 +196,13 @@ mod tests {
         ]
     }
 
-    /// It keeps every failure, and of an open breaker the bounds between which it lets a probe pass.
+    /// A model of the breaker that keeps every failure, and the bounds between which an open breaker lets a
+    /// probe pass.
     #[derive(Default)]
     struct Model {
         failures: Vec<u64>,
-        /// Refuses surely until the first, and surely not after the second.
+        /// The open breaker surely refuses before the first time, and surely not after the second, in
+        /// milliseconds.
         open: Option<(u64, u64)>,
         probe_until: Option<u64>,
         openings: u32,
@@ -296,7 +304,7 @@ mod tests {
         assert!(breaker.open_until(at(1_900)).is_some_and(|until| until <= at(1_900 + 90_000)));
     }
 
-    /// One of two backends refuses: requests for the other one must not pay for it.
+    /// Checks that requests for one backend do not pay for another one that refuses.
     #[test]
     fn it_stays_closed_while_half_of_the_requests_are_answered() {
         let (mut breaker, mut random, mut targets) =

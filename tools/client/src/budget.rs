@@ -1,5 +1,5 @@
-//! How much may be sent again: a share of what is sent anyway. Retries help where few requests fail; where most of them
-//! do, they are the load that keeps the target down.
+//! The retry budget: a share of the requests that are sent anyway. Retries help where few requests fail;
+//! where most fail, retries are the load that keeps the target overloaded.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use weir::values::Timestamp;
 
 const STRETCHES: usize = 10;
 
-/// How many retries there may be.
+/// The most retries that a client may send, relative to its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetPolicy {
-    /// Per hundred requests within the window.
+    /// Retries per hundred requests within the window.
     pub percent: u32,
-    /// On top of that, for clients that ask seldom.
+    /// Retries within the window on top of `percent`, for clients that send few requests.
     pub least: u32,
-    /// How long requests and retries count.
+    /// The time for which a request and a retry count.
     pub window: Duration,
 }
 
@@ -37,12 +37,12 @@ impl Budget {
         Self { policy, requests: Window::new(policy.window), retries: Window::new(policy.window) }
     }
 
-    /// A request was sent for the first time.
+    /// Counts a request that was sent for the first time.
     pub fn note_request(&mut self, now: Timestamp) {
         self.requests.add(now);
     }
 
-    /// Takes one retry, if there is one left.
+    /// Takes one retry from the budget; false if none is left.
     #[must_use]
     pub fn take(&mut self, now: Timestamp) -> bool {
         let earned = self.requests.sum(now) * u64::from(self.policy.percent) / 100;
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Beside lists of all requests and retries, by the second.
+        /// Compares the budget with lists of all requests and retries, by the second.
         #[test]
         fn retries_are_a_share_of_the_requests_of_the_same_time(
             percent in 0..50_u32, least in 0..5_u32, steps in prop::collection::vec((0..300_u64, 0..3_u8), 1..400),

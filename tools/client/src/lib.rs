@@ -1,9 +1,9 @@
-//! A client that helps a crowded target instead of burying it: timeouts, retries within a budget, throttling of its
-//! own, a breaker, and deadlines that are sent along. `weir-load --client smart` is made of it.
+//! A client library that spares an overloaded target: it has timeouts, retries within a budget, throttling of
+//! its own, a breaker, and sends deadlines along. `weir-load --client smart` is made of it.
 //!
-//! It only decides. Connections, clock and timers are the caller's, so it fits around any Redis client: ask before a
-//! request is sent, tell how each attempt ended, and do what the answers say. It takes less than a kilobyte, and
-//! allocates nothing.
+//! The library only decides. Connections, clock and timers are the caller's, so it fits around any Redis
+//! client: ask before a request is sent, report how each attempt ended, and do what the answers say. A
+//! [`Client`] takes less than a kilobyte, and allocates nothing.
 //!
 //! ```text
 //!  may_send ──> breaker ──> throttle ──> Send ──> the caller sends, waits for `Policy::timeout` at most
@@ -20,8 +20,9 @@
 //! | `-OVERLOADED` `-UNAVAILABLE` `-DEADLINE` | rejected | a failure | no: the target has said that it has no room |
 //! | timed out, connection lost | rejected | a failure | if it may be, after a pause, within budget and deadline |
 //!
-//! One `Client` is for what shares a fate: the connections of one process to one weir. Who acts for tenants with quotas
-//! of their own keeps one for each, and who can tell which backend a request goes to may keep one for each backend.
+//! A [`Client`] serves connections that share a fate: those of one process to one weir. A caller that acts
+//! for several tenants with quotas of their own keeps one client for each; a caller that can tell which
+//! backend a request goes to may keep one for each backend.
 //!
 //! ```
 //! use std::time::Duration;
@@ -82,17 +83,17 @@ use deadline::REST_LEAST;
 use throttle::Throttle;
 use weir::values::{Random, Timestamp};
 
-/// What it does if a request is carried out twice.
+/// The consequence of a request that is carried out twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeats {
-    /// No harm: it only reads, or its caller knows better. It may be sent again though the first attempt may have been
-    /// carried out.
+    /// Harmless repetition: the request only reads, or its caller knows better. It may be sent again though
+    /// the first attempt may have been carried out.
     Harmless,
-    /// It is never sent again.
+    /// Harmful repetition: the request is never sent again.
     Harmful,
 }
 
-/// A request, from its first attempt on.
+/// A request from its first attempt on: when it began, how often it was sent, and whether it may be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Request {
     since: Timestamp,
@@ -100,7 +101,7 @@ struct Request {
     repeats: Repeats,
 }
 
-/// An attempt that may be sent: give it back with its [`Outcome`].
+/// An attempt that may be sent. The caller gives it back with its [`Outcome`] to [`Client::handle_outcome`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     request: Request,
@@ -109,50 +110,51 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// What is left of the deadline, where that is less than all of it: of a retry, if there is a deadline.
+    /// The rest of the request's deadline, for a retry with a deadline; `None` for a first attempt, which has
+    /// all of it.
     pub const fn rest(&self) -> Option<Duration> {
         self.rest
     }
 
-    /// How often it was sent before.
+    /// The number of earlier attempts of the same request.
     pub const fn retries(&self) -> u8 {
         self.request.attempts - 1
     }
 }
 
-/// Whether a request is sent.
+/// The answer whether an attempt of a request may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It is.
+    /// The attempt is to be sent, and its outcome reported.
     Send(Sent),
-    /// It is not; nothing has to be told of it.
+    /// The attempt is not to be sent, and nothing has to be reported about it.
     Refused(Reason),
 }
 
-/// Why the client itself refuses a request.
+/// The reason for which the client itself refuses to send a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The target takes nothing on; it is not asked before that time.
+    /// The breaker is open since the target serves nothing; no request is sent before that time.
     BreakerOpen(Timestamp),
-    /// The target accepts much less than is offered; that is left to chance, so the next request may pass.
+    /// The target accepts much less than is offered. Refusals are at random, so the next request may pass.
     Throttled,
-    /// There is no time left for a retry.
+    /// The retry comes too late: less than a millisecond of its deadline is left.
     TooLate,
 }
 
-/// What comes after an attempt.
+/// The next step after an attempt has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Its outcome is the request's.
+    /// The attempt was the last: its outcome is the request's.
     Done {
-        /// The target asked that it should not be repeated sooner.
+        /// The time before which the target asked not to get the request again.
         not_before: Option<Timestamp>,
     },
-    /// It should be sent again.
+    /// The request should be sent again at the time of the retry.
     RetryAt(Retry),
 }
 
-/// A retry: at its time, ask [`Client::may_repeat`].
+/// A retry that is planned: at its time, ask [`Client::may_repeat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     at: Timestamp,
@@ -160,13 +162,14 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// When it is due.
+    /// The time at which the retry is due.
     pub const fn at(&self) -> Timestamp {
         self.at
     }
 }
 
-/// Decides for all requests to one target. See the module.
+/// Decides for all requests to one target: whether each is sent, and whether it is sent again. Combines
+/// breaker, throttle and retry budget.
 #[derive(Clone, Debug)]
 pub struct Client {
     policy: Policy,
@@ -177,7 +180,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// `random` keeps clients from acting at the same time: no two of them should begin with the same seed.
+    /// Creates a client with a closed breaker. Each client needs a seed of its own in `random`, or clients
+    /// would retry and probe at the same time.
     pub fn new(policy: Policy, random: Random) -> Self {
         Self {
             breaker: Breaker::new(policy.breaker),
@@ -188,17 +192,18 @@ impl Client {
         }
     }
 
-    /// What it was told to do.
+    /// The settings of this client.
     pub const fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Until when it refuses everything, if it does; asking changes nothing.
+    /// The time until which an open breaker refuses all requests; `None` if requests may pass. Changes
+    /// nothing.
     pub fn open_until(&self, now: Timestamp) -> Option<Timestamp> {
         self.breaker.open_until(now)
     }
 
-    /// May a new request be sent?
+    /// Decides whether a new request may be sent; one that may counts towards the retry budget.
     #[must_use]
     pub fn may_send(&mut self, repeats: Repeats, now: Timestamp) -> Decision {
         let decision = self.decide(Request { since: now, attempts: 0, repeats }, None, now);
@@ -208,7 +213,8 @@ impl Client {
         decision
     }
 
-    /// May it be sent again, now that its time has come?
+    /// Decides whether a retry that is due may be sent: not with less than a millisecond of its deadline
+    /// left, nor if breaker or throttle refuse.
     #[must_use]
     pub fn may_repeat(&mut self, retry: Retry, now: Timestamp) -> Decision {
         let rest =
@@ -232,8 +238,8 @@ impl Client {
         Decision::Send(Sent { request, is_probe, rest })
     }
 
-    /// An attempt has ended; each that was sent does once. If that is never told of a probe, it is forgotten after a
-    /// while.
+    /// Takes the outcome of an attempt, and decides whether to retry. Call it once for each attempt that was
+    /// sent; a probe that is never reported is given up after [`BreakerPolicy::probe_timeout`].
     pub fn handle_outcome(&mut self, sent: Sent, outcome: Outcome, now: Timestamp) -> Next {
         self.learn(sent, outcome, now);
         let not_before = outcome.retry_after().map(|retry_after| now.after(retry_after));
@@ -269,7 +275,7 @@ impl Client {
         }
         let at = now.after(self.policy.backoff.pause(request.attempts, &mut self.random));
         let ends = self.policy.deadline.map_or(Timestamp::MAX, |deadline| request.since.after(deadline));
-        // The budget comes last: what could not be sent takes nothing from it.
+        // The budget comes last: a retry that could not be sent takes nothing from it.
         (at.after(REST_LEAST) <= ends && self.budget.take(now)).then_some(Retry { at, request })
     }
 }

@@ -1,25 +1,25 @@
-//! What became of a request, as far as a client acts on it.
+//! The outcome of an attempt, as far as a client acts on it.
 
 use std::time::Duration;
 
-/// What a reply says is believed up to here: a slip of somebody's must not keep a client away for good.
+/// The longest `retry_after_ms` that is honoured: a mistaken larger one must not keep a client away for good.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
-/// Why weir did not let a request through.
+/// The reason for which weir refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A quota is used up.
+    /// A quota is used up (`-THROTTLED`).
     Throttled,
-    /// There is not enough for all.
+    /// There is not enough capacity for all requests (`-OVERLOADED`).
     Overloaded,
-    /// Its store is out of reach, or was lost before it answered.
+    /// The store is out of reach, or was lost before it answered (`-UNAVAILABLE`).
     Unavailable,
-    /// It could not be answered in time.
+    /// The request could not be answered within its deadline (`-DEADLINE`).
     Deadline,
 }
 
 impl Refusal {
-    /// By the word that an error reply begins with; none if that is no refusal of weir's.
+    /// Finds a refusal by the first word of an error reply; `None` for any other error.
     pub fn named(word: &[u8]) -> Option<Self> {
         match word {
             b"THROTTLED" => Some(Self::Throttled),
@@ -31,22 +31,22 @@ impl Refusal {
     }
 }
 
-/// How an attempt ended.
+/// The way an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The store took it on: a reply, or an error of its own.
+    /// The store answered with a reply or an error of its own.
     Answered,
-    /// weir refused it, and may have said when to come back.
+    /// weir refused the request; the duration is its `retry_after_ms`, if it said one.
     Refused(Refusal, Option<Duration>),
-    /// There was no reply within the timeout.
+    /// The reply did not come within the timeout.
     TimedOut,
-    /// Its connection was lost.
+    /// The connection was lost before the reply.
     Lost,
 }
 
 impl Outcome {
-    /// From the text of an error reply, without the `-` before it:
-    /// `OVERLOADED reason=queue backend=10.0.0.5:6379 retry_after_ms=12`.
+    /// Reads the text of an error reply without its `-`, such as `OVERLOADED reason=queue
+    /// backend=10.0.0.5:6379 retry_after_ms=12`. An error that is no refusal of weir's counts as answered.
     pub fn of_error(text: &[u8]) -> Self {
         let mut words = text.split(u8::is_ascii_whitespace);
         match words.next().and_then(Refusal::named) {
@@ -55,7 +55,7 @@ impl Outcome {
         }
     }
 
-    /// How long to stay away, if that was said.
+    /// The pause before the next attempt that the refusal asked for, if any.
     pub const fn retry_after(self) -> Option<Duration> {
         if let Self::Refused(_, retry_after) = self { retry_after } else { None }
     }

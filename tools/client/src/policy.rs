@@ -1,4 +1,4 @@
-//! What a client is told to do; the defaults suit requests of a few milliseconds.
+//! The settings of a client; the defaults suit requests of a few milliseconds.
 
 use std::time::Duration;
 
@@ -10,20 +10,21 @@ use super::throttle::THROTTLE_WINDOW;
 /// All settings of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// After how long an attempt is given up.
+    /// The time after which an attempt is given up as timed out.
     pub timeout: Duration,
-    /// How long a request may take, all attempts together. Connections tell weir themselves (`QOS SET DEADLINE`); a
-    /// retry, which has less left, tells the rest ([`call_within`](super::call_within)).
+    /// The most time that a request may take, all attempts together; `None` for no limit. Connections tell
+    /// weir themselves (`QOS SET DEADLINE`); a retry, which has less time left, sends the rest along
+    /// ([`call_within`](super::call_within)).
     pub deadline: Option<Duration>,
-    /// How often a request is sent again at most.
+    /// The most times that one request is sent again.
     pub retries: u8,
-    /// How long before that.
+    /// The pause before each retry.
     pub backoff: Backoff,
-    /// How many retries there may be in all.
+    /// The most retries of all requests together, relative to the number of new requests.
     pub budget: BudgetPolicy,
-    /// How long the client remembers what was accepted, to throttle itself by.
+    /// The time for which the throttle remembers which requests were accepted.
     pub throttle_window: Duration,
-    /// When the target is left alone.
+    /// The conditions on which the breaker opens, and for how long.
     pub breaker: BreakerPolicy,
 }
 

@@ -1,5 +1,5 @@
-//! A thousand clients and a store that stands still for ten seconds, in virtual time: clients that repeat at once keep
-//! it down when it is back, and these do not.
+//! Simulates a thousand clients and a store that stalls for ten seconds, in virtual time: clients that retry
+//! at once keep the store overloaded after its return, and clients of this library do not.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use super::*;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 const CLIENTS: usize = 1_000;
-/// Of one client, on the average. All of them offer half of what the store can do.
+/// The mean rate of one client. Together, all clients offer half of what the store can serve.
 const REQUESTS_PER_SECOND: f64 = 10.0;
 const SERVICE_MICROS: u64 = 50;
-/// The store takes so many on, a second's worth; others are refused.
+/// The most requests that the store queues, a second's worth; it refuses further ones with -OVERLOADED.
 const QUEUE: u64 = 20_000;
 const TIMEOUT_MICROS: u64 = 500_000;
 const NAIVE_ATTEMPTS: u8 = 4;
-/// In seconds.
+/// The second in which the store stalls; it is back in second [`RETURNS`].
 const STALLS: u64 = 5;
 const RETURNS: u64 = 15;
 const ENDS: u64 = 20;
@@ -27,11 +27,11 @@ enum Attempt {
 
 #[derive(Clone, Copy)]
 enum Event {
-    /// The client's next request.
+    /// A client's next new request is due.
     Offer(usize),
     Repeat(usize, Retry),
     End(usize, Attempt, Outcome),
-    /// The store has carried a request out, whether its client still waits or not.
+    /// The store has served a request, whether its client still waits or not.
     Served,
 }
 
@@ -40,7 +40,7 @@ enum Kind {
     Smart(Box<Client>),
 }
 
-/// By the second.
+/// The counts of each second: new requests, attempts that reached the store, and replies with an answer.
 #[derive(Default)]
 struct Seen {
     offered: [u64; ENDS as usize],
@@ -55,7 +55,7 @@ struct World {
     kinds: Vec<Kind>,
     arrivals: Random,
     queued: u64,
-    /// When the store will have carried out what it has taken on.
+    /// The time in microseconds when the store will have served its whole queue.
     free_at: u64,
     seen: Seen,
 }
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// The store sees a request, and what will become of it is known.
+    /// Sends an attempt to the store, and plans its outcome: a refusal, an answer, or a timeout.
     fn send(&mut self, client: usize, attempt: Attempt) {
         self.seen.reached[self.second()] += 1;
         if self.queued >= QUEUE {
@@ -176,13 +176,14 @@ impl World {
 }
 
 impl Seen {
-    /// What reached the store while it stood still, as a multiple of what was offered then.
+    /// Attempts that reached the store during its stall, as a multiple of the requests that were offered
+    /// then.
     fn reached_in_stall(&self) -> f64 {
         let sum = |counts: &[u64]| counts[STALLS as usize..RETURNS as usize].iter().sum::<u64>() as f64;
         sum(&self.reached) / sum(&self.offered)
     }
 
-    /// The answered part of what was offered in that second.
+    /// Answered requests in a second, as a fraction of those offered in it.
     fn answered_in(&self, second: u64) -> f64 {
         self.answered[second as usize] as f64 / self.offered[second as usize] as f64
     }

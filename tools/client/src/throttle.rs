@@ -1,13 +1,14 @@
-//! Adaptive throttling (Site Reliability Engineering, chapter 21, "Client-side throttling"): a client that sees most of
-//! its requests refused refuses some itself, because a refusal costs the target something too.
+//! Adaptive throttling (Site Reliability Engineering, chapter 21, "Client-side throttling"): a client that
+//! sees most of its requests refused refuses some itself, because a refusal costs the target something too.
 //!
-//! With requests and accepted ones of the last two minutes, a request is refused here with probability `max(0,
-//! (requests - 2 accepted) / (requests + 1))`. So twice as much is sent as is accepted, and what is offered on top of
-//! that is refused for nothing.
+//! Counts requests and accepted requests of the last two minutes, and refuses a request with probability
+//! `max(0, (requests - 2 accepted) / (requests + 1))`. So twice as much is sent as is accepted, and the rest
+//! of the load is refused without cost to the target.
 //!
-//! Where nothing at all is accepted the formula is a trap: every request that is refused here makes the next refusal
-//! more likely, and after a minute hardly any request is left that could notice that the target is back. That case is
-//! the breaker's. So as many requests pass as it needs to open, and when it closes, the throttle begins anew.
+//! Where nothing at all is accepted the formula is a trap: each request refused here makes the next refusal
+//! more likely, and after a minute hardly any request is left to notice that the target is back. The breaker
+//! handles that case: as many requests pass the throttle as the breaker needs to open, and when it closes,
+//! the throttle starts from zero.
 
 use std::time::Duration;
 
@@ -15,19 +16,20 @@ use super::window::Window;
 use weir::values::{Random, Timestamp};
 
 const STRETCHES: usize = 60;
-/// So many requests are sent for each that is accepted.
+/// Requests that are sent for each one that the target accepts, once it refuses some.
 const SENT_PER_ACCEPTED: u64 = 2;
 
-/// How long is remembered by default.
+/// The default time for which requests and accepted requests are counted.
 pub const THROTTLE_WINDOW: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug)]
 pub(super) struct Throttle {
-    /// Those whose end is known, and those that were refused here. What is under way is not among them: at the start,
-    /// and wherever replies take longer than the next request, it would look as if it were refused.
+    /// Requests whose outcome is known, and requests refused here. Requests in flight are left out: at the
+    /// start, and wherever replies take longer than the pause to the next request, they would look as if they
+    /// were refused.
     requests: Window<STRETCHES>,
     accepted: Window<STRETCHES>,
-    /// With fewer requests than this nothing is refused.
+    /// The least number of counted requests before any is refused.
     requests_least: u64,
 }
 
@@ -40,18 +42,18 @@ impl Throttle {
         }
     }
 
-    /// What it knows is of another time.
+    /// Clears both counts, since they were taken before the breaker closed.
     pub fn forget(&mut self) {
         self.requests.clear();
         self.accepted.clear();
     }
 
-    /// May a request be sent? If not, that is counted.
+    /// Decides whether a request may be sent; a refusal is counted as a request that was not accepted.
     #[must_use]
     pub fn may_pass(&mut self, now: Timestamp, random: &mut Random) -> bool {
         let requests = self.requests.sum(now);
         let excess = requests.saturating_sub(SENT_PER_ACCEPTED * self.accepted.sum(now));
-        // The usual case takes no chance, and so disturbs no sequence.
+        // Where nothing is in excess no random number is drawn, so that the sequence stays the same.
         let refuses = excess > 0 && requests >= self.requests_least && random.below(requests + 1) < excess;
         if refuses {
             self.requests.add(now);
@@ -59,13 +61,13 @@ impl Throttle {
         !refuses
     }
 
-    /// A request was taken on.
+    /// Counts a request that the target accepted.
     pub fn note_accepted(&mut self, now: Timestamp) {
         self.requests.add(now);
         self.accepted.add(now);
     }
 
-    /// A request was refused, or nobody answered.
+    /// Counts a request that was refused, or got no reply.
     pub fn note_rejected(&mut self, now: Timestamp) {
         self.requests.add(now);
     }
@@ -82,7 +84,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside two lists, and the formula as it stands in the book.
+        /// Compares the throttle with two lists of requests and the formula from the book.
         #[test]
         fn it_refuses_as_often_as_the_formula_says(
             ends in prop::collection::vec((0..3_000_u64, any::<bool>()), 0..300),
@@ -105,7 +107,7 @@ mod tests {
             let probability = ((recent(&requests) - 2.0 * recent(&accepted)) / (recent(&requests) + 1.0)).max(0.0);
             let mut random = Random::new(seed);
             let tries = 2_000;
-            // Each time from the same state: what is refused changes the next.
+            // Each try starts from the same state, since a refusal changes the probability of the next.
             let refused = (0..tries).filter(|_| !throttle.clone().may_pass(at(millis), &mut random)).count();
             let expected = f64::from(tries) * probability;
             let deviation = (expected * (1.0 - probability)).sqrt();
@@ -113,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Offered so much, accepted so much, per second: what is sent after a while.
+    /// Simulates 60 seconds at the given rates, and returns the number of requests sent in the last one.
     fn sent_per_second(offered: u64, accepted: u64) -> u64 {
         let (mut throttle, mut random) = (Throttle::new(Duration::from_secs(10), 0), Random::new(1));
         let mut sent = 0;
@@ -160,7 +162,7 @@ mod tests {
             (0..100).filter(|_| throttle.may_pass(at(millis), random)).count()
         };
         assert!(passed(&mut throttle, 1_000, &mut random) < 5);
-        // What was refused here meanwhile counts too.
+        // Requests refused here meanwhile count too.
         assert_eq!(passed(&mut throttle, 1_000 + 2 * 120_000, &mut random), 100);
     }
 }

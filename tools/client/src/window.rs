@@ -1,15 +1,15 @@
-//! How often something happened lately. Time is cut into stretches, each with a counter of its own; the oldest is
-//! forgotten as a whole, so a window takes the same memory however much happens.
+//! A count of recent events. Time is cut into stretches, each with a counter of its own; the oldest is
+//! forgotten as a whole, so a window takes the same memory however many events there are.
 
 use std::time::Duration;
 
 use weir::values::Timestamp;
 
-/// The last so many stretches, the one that is under way included.
+/// Counts events in the last `STRETCHES` stretches of time, including the current one.
 #[derive(Clone, Debug)]
 pub(super) struct Window<const STRETCHES: usize> {
     stretch_nanos: u64,
-    /// The number of the stretch that is under way.
+    /// The number of the current stretch, counted from the clock's zero.
     newest: u64,
     counts: [u32; STRETCHES],
     sum: u64,
@@ -21,7 +21,7 @@ impl<const STRETCHES: usize> Window<STRETCHES> {
         Self { stretch_nanos, newest: 0, counts: [0; STRETCHES], sum: 0 }
     }
 
-    /// It happened once more.
+    /// Counts one event at `now`.
     pub fn add(&mut self, now: Timestamp) {
         self.move_on(now);
         let count = &mut self.counts[self.newest as usize % STRETCHES];
@@ -31,13 +31,13 @@ impl<const STRETCHES: usize> Window<STRETCHES> {
         }
     }
 
-    /// How often it happened.
+    /// The number of events in the window that ends at `now`.
     pub fn sum(&mut self, now: Timestamp) -> u64 {
         self.move_on(now);
         self.sum
     }
 
-    /// As if it had never happened.
+    /// Forgets all events.
     pub fn clear(&mut self) {
         self.counts = [0; STRETCHES];
         self.sum = 0;
@@ -45,7 +45,7 @@ impl<const STRETCHES: usize> Window<STRETCHES> {
 
     fn move_on(&mut self, now: Timestamp) {
         let newest = now.as_nanos() / self.stretch_nanos;
-        // What is told late counts as of now.
+        // An event that is reported late counts in the current stretch.
         let passed = newest.saturating_sub(self.newest);
         for stretch in 1..=passed.min(STRETCHES as u64) {
             let count = &mut self.counts[(self.newest + stretch) as usize % STRETCHES];
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Beside a list of all moments.
+        /// Compares the window with a list of all events.
         #[test]
         fn it_counts_what_lies_in_its_stretches(
             steps in prop::collection::vec((0..400_u64, any::<bool>()), 1..200),

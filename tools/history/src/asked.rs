@@ -1,4 +1,4 @@
-//! What was asked in one command, and what its reply makes of that.
+//! Commands that were sent, and the operations that follow from their replies.
 
 use std::collections::BTreeMap;
 
@@ -9,56 +9,58 @@ use weir_load::classify::{Ending, classify, error_text};
 use super::keys::Run;
 use super::operation::{Act, Fate, Found, Operation, Token, Way};
 
-/// One command on its way.
+/// A command that waits for its reply: its effects on keys, and where the reply has the result.
 #[derive(Debug)]
 pub struct Asked {
     pub command: &'static str,
     pub effects: Vec<Effect>,
     pub expect: Expect,
-    /// Its keys may be on several stores, so an error says nothing of what became of the others.
+    /// True if the keys may be on several stores, so that an error does not say whether the other keys were
+    /// changed.
     pub is_split: bool,
-    /// Counts among the operations: what only prepares them or cleans up does not.
+    /// Whether the command counts as an operation; commands that only prepare or clean up do not.
     pub is_counted: bool,
     pub way: Way,
 }
 
-/// What a command does to one key.
+/// The effect of a command on one key, given by the key's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     Read(u16),
-    /// A read of what the same command takes away.
+    /// A read of the value that the same command removes or replaces.
     Take(u16),
     Write(u16, Token),
-    /// One that expires after so many milliseconds.
+    /// A write whose value expires after this many milliseconds.
     WriteFor(u16, Token, u32),
     Delete(u16),
     Expire(u16, u32),
 }
 
-/// Where in its reply the answer is.
+/// The place of the result in the reply.
 #[derive(Debug)]
 pub enum Expect {
-    /// Whatever is no error: it happened.
+    /// The command took effect if the reply is no error.
     Done,
-    /// Zero: it did not happen.
+    /// The command had no effect if the reply is zero.
     NotZero,
-    /// How many were removed. Zero: there was nothing.
+    /// The reply is the number of removed keys; zero if there was no key.
     Removed,
-    /// The value.
+    /// The reply is the value.
     Value,
-    /// The first element of an array is the value.
+    /// The value is the first element of an array.
     First,
-    /// The second element of a map or an array is.
+    /// The value is the second element of a map or an array.
     Second,
-    /// One value for each effect.
+    /// The reply has one value for each effect.
     Each,
-    /// How much there is: nothing, if zero.
+    /// The reply is a length or count: zero means that there is no value.
     Count,
-    /// One reply for each of these.
+    /// The reply to EXEC, with an element for each of these commands.
     Block(Vec<Asked>),
 }
 
-/// When a command was asked, by whom, and when it was answered.
+/// The times and the place of a command: when it was asked and answered, on which connection, as which of its
+/// commands.
 #[derive(Clone, Copy, Debug)]
 pub struct Occasion {
     pub asked: Timestamp,
@@ -67,18 +69,18 @@ pub struct Occasion {
     pub number: u32,
 }
 
-/// What one thread has written down.
+/// The record of one thread: operations by key number, and counts by command.
 #[derive(Debug, Default)]
 pub struct Log {
     pub operations: Vec<(u16, Operation)>,
     pub tally: BTreeMap<&'static str, Tally>,
 }
 
-/// What became of the commands of a kind.
+/// Counts of the commands of one name by how they ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub done: u64,
-    /// There was nothing to do, or the store said no.
+    /// Commands that found nothing to do, or got an error of the store.
     pub in_vain: u64,
     pub refused: u64,
     pub unknown: u64,
@@ -99,19 +101,19 @@ impl Asked {
         Self { command, effects, expect, is_split: false, is_counted: true, way: Way::Store }
     }
 
-    /// A read that weir may answer by itself.
+    /// A read that weir may answer without the store.
     pub fn plain(command: &'static str, key: u16, expect: Expect) -> Self {
         Self { way: Way::Plain, ..Self::new(command, [Effect::Read(key)], expect) }
     }
 
-    /// A command on no key that matters.
+    /// A command whose keys are not judged, such as a preparation.
     pub fn helper(command: &'static str) -> Self {
         Self { is_counted: false, ..Self::new(command, [], Expect::Done) }
     }
 }
 
 impl Log {
-    /// A command was answered. True if it was refused, so that it is better to wait a little.
+    /// Records a reply. True if it is a refusal, so that the connection should pause before it sends more.
     pub fn answer(&mut self, asked: &Asked, reply: &[u8], run: Run, occasion: Occasion) -> bool {
         let ending = classify(reply);
         if ending == Ending::Served {
@@ -128,7 +130,7 @@ impl Log {
         ending != Ending::Error
     }
 
-    /// A command was never answered.
+    /// Records a command that was never answered.
     pub fn lose(&mut self, asked: &Asked, occasion: Occasion) {
         self.fail(asked, Fate::Unknown, occasion);
         self.count(asked, |tally| tally.unknown += 1);
@@ -162,7 +164,7 @@ impl Log {
                 });
                 true
             }
-            // How large a value is does not tell which it is.
+            // The size of a value does not tell which value it is.
             Expect::Count if reply::integer(reply) != Some(0) => true,
             Expect::Count => self.apply(asked, Some(Found::Nil), occasion),
             Expect::Block(block) => {
@@ -199,7 +201,7 @@ impl Log {
         let (key, act) = match effect {
             Effect::Write(key, token) => (key, Act::Write { token, lives_ms: 0 }),
             Effect::WriteFor(key, token, lives_ms) => (key, Act::Write { token, lives_ms }),
-            // There was nothing to delete, and that is noted already.
+            // There was nothing to delete, and the read of nothing is recorded already.
             Effect::Delete(_) if found == Some(Found::Nil) => return,
             Effect::Delete(key) => (key, Act::Delete),
             Effect::Expire(key, lives_ms) => match found {
@@ -226,11 +228,11 @@ impl Log {
     }
 }
 
-/// What an error reply says of what it answers.
+/// Reads from an error reply whether its command may have taken effect.
 fn fate(error: &[u8], is_split: bool) -> Fate {
     let says = |text: &str| error.windows(text.len()).any(|part| part == text.as_bytes());
     let was_sent = error.starts_with(b"UNAVAILABLE") && !says("reason=connect-failed");
-    // A block whose MULTI was refused was carried out one by one.
+    // If MULTI was refused, the commands of the block were carried out one by one.
     if is_split || was_sent || says("may have happened") || says("EXEC without MULTI") {
         Fate::Unknown
     } else {
@@ -238,7 +240,7 @@ fn fate(error: &[u8], is_split: bool) -> Fate {
     }
 }
 
-/// What a reply, or an element of one, says of a value; nothing if it is an error.
+/// Reads the value in a reply or an element of one; `None` if it is an error.
 fn found(reply: &[u8], run: Run) -> Option<Found> {
     if is_nothing(reply) {
         return Some(Found::Nil);
@@ -259,7 +261,7 @@ fn element(reply: &[u8], place: usize, run: Run) -> Option<Found> {
     }
 }
 
-/// A null or an empty reply, in either dialect.
+/// True for a null or an empty reply, in RESP2 or RESP3.
 fn is_nothing(reply: &[u8]) -> bool {
     matches!(reply, b"$-1\r\n" | b"_\r\n" | b"*-1\r\n" | b"*0\r\n" | b"%0\r\n" | b"$0\r\n\r\n")
 }

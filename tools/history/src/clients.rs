@@ -1,4 +1,5 @@
-//! The connections: each has a thread, sends batches of random size, and writes down what became of them.
+//! The connections of a run: each has a thread, sends batches of random size, and records how each command
+//! ended.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,32 +18,33 @@ use super::flags::HistoryFlags;
 use super::line::Line;
 use super::workload::{Batch, Workload};
 
-/// A batch ends here, however many were wanted: it has to fit into the buffers of a socket, because nobody reads while it is sent.
+/// The size in bytes at which a batch ends, however many commands were wanted: it must fit into the buffers
+/// of a socket, because nothing is read while it is sent.
 const BATCH_BYTES: usize = 48 * 1024;
-/// Who was refused something waits for up to so long.
+/// The longest pause after a refusal, in milliseconds.
 const REFUSED_PAUSE_MS: u64 = 10;
 const AROUND_PAUSE_MS: u64 = 4;
-/// A server that cannot be reached for so long ends the run.
+/// The time after which a server that cannot be reached ends the run.
 const UNREACHABLE: Duration = Duration::from_secs(30);
 
-/// What the threads of a run share.
+/// State that all threads of a run share.
 pub struct Shared {
     pub workload: Workload,
     pub flags: HistoryFlags,
     pub clock: Clock,
-    /// Operations that nobody has taken yet.
+    /// The number of operations that no thread has taken yet.
     pub left: AtomicU64,
-    /// Set when the run cannot go on, or has been told to end.
+    /// Set when the run cannot go on, or is told to end.
     pub stop: Arc<AtomicBool>,
     sessions: AtomicU32,
 }
 
-/// Where a thread's operations go.
+/// The server that a thread's operations go to.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// Through weir, as the connection with this number.
+    /// Operations go to weir, over the connection with this number.
     Client(u64),
-    /// Directly to this store.
+    /// Operations go directly to the store with this number, past weir.
     Around(usize),
 }
 
@@ -52,12 +54,12 @@ impl Shared {
         Self { workload, flags, clock, left, stop, sessions: AtomicU32::new(0) }
     }
 
-    /// How many operations were asked for.
+    /// The number of operations that have been taken so far.
     pub fn asked(&self) -> u64 {
         self.flags.operations - self.left.load(Ordering::Relaxed)
     }
 
-    /// Takes up to so many operations of those that are left.
+    /// Takes up to `wanted` of the operations that are left; returns how many.
     fn take(&self, wanted: u64) -> u64 {
         let taken = self
             .left
@@ -70,7 +72,7 @@ impl Shared {
     }
 }
 
-/// Runs until no operations are left, and tells what happened, or why it could not.
+/// Runs one thread until no operations are left; sends its log, or why the run cannot go on.
 pub fn run(shared: &Arc<Shared>, role: Role, address: SocketAddr, told: &Sender<Result<Log, String>>) {
     let mut client = Client::new(shared, role, address);
     let mut unreachable_since: Option<Timestamp> = None;
@@ -91,9 +93,9 @@ pub fn run(shared: &Arc<Shared>, role: Role, address: SocketAddr, told: &Sender<
     let _ = told.send(Ok(client.log));
 }
 
-/// How a connection ended before its time.
+/// The way in which a connection ended too early.
 enum Broken {
-    /// Nothing was asked on it.
+    /// The connection ended before anything was sent on it.
     Unused(io::Error),
     Used,
 }
@@ -116,7 +118,7 @@ impl<'a> Client<'a> {
             Role::Client(number) => number,
             Role::Around(store) => u64::MAX - store as u64,
         };
-        // Half of them only read, as far as the others can write enough for all.
+        // Half of the connections only read, if the other half can write enough for all.
         let average = shared.flags.writes_per_mille;
         let only_reads = number & 2 != 0 && average <= 500;
         let writes_per_mille = match only_reads {
@@ -145,13 +147,13 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// One connection, until it is over or lost.
+    /// Runs one connection until no operations are left or the connection is lost.
     fn session(&mut self) -> Result<(), Broken> {
         let mut line = self.open().map_err(Broken::Unused)?;
         let session = self.shared.sessions.fetch_add(1, Ordering::Relaxed);
         let mut number = 0;
         let ended = self.converse(&mut line, session, &mut number);
-        // Before anything else, the connection is closed: what is sent on the next one comes later.
+        // The connection is closed first, so that commands on the next one come later.
         drop(line);
         for (asked, at, number) in self.waiting.drain(..) {
             let occasion = Occasion { asked: at, answered: Timestamp::MAX, session, number };
@@ -178,7 +180,7 @@ impl<'a> Client<'a> {
             if is_over && self.waiting.is_empty() {
                 return Ok(());
             }
-            // Often the next batch leaves before all of the last one is answered.
+            // The next batch often leaves before all of the last one is answered.
             if !is_over && self.waiting.len() as u64 <= self.random.below(self.shared.flags.pipeline) / 2 {
                 self.fill();
                 let at = self.shared.clock.now().monotonic;
@@ -215,7 +217,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The next batch.
+    /// Fills the next batch with random commands.
     fn fill(&mut self) {
         self.batch.bytes.clear();
         let wanted = match self.role {
@@ -235,7 +237,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Nobody wakes it up: there is nothing else to do.
+    /// Pauses for a random time; no other thread wakes this one.
     fn pause(&mut self, ms_max: u64) {
         thread::park_timeout(Duration::from_micros(self.random.below(ms_max * 1_000)));
     }

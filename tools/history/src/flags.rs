@@ -18,7 +18,7 @@ Examples:
   weir-history --reads mixed --undeclared --flushes --writes-per-mille 50
   weir-history --around 127.0.0.1:6379,127.0.0.1:6380 --ttl 1s";
 
-/// How values are read.
+/// The commands with which values are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Reads {
     /// GET only; all keys are strings
@@ -76,7 +76,7 @@ pub struct HistoryFlags {
 }
 
 impl HistoryFlags {
-    /// The addresses of the server, and of those that are written to directly.
+    /// Resolves the address of the server, and those of stores that are written to directly.
     pub fn check(&self) -> Result<(SocketAddr, Vec<SocketAddr>), String> {
         let around = self.around.iter().map(|name| resolve("--around", name)).collect::<Result<_, _>>()?;
         Ok((resolve("--address", &self.address)?, around))
@@ -87,12 +87,12 @@ fn resolve(flag: &str, name: &str) -> Result<SocketAddr, String> {
     let addresses = name
         .to_socket_addrs()
         .map_err(|error| format!("{flag} {name}: HOST:PORT such as 127.0.0.1:7379 is wanted ({error})"))?;
-    // A name such as localhost has two addresses, and most servers listen on the older kind.
+    // A name such as localhost has two addresses; most servers listen on the IPv4 one, so it is preferred.
     let address = addresses.min_by_key(SocketAddr::is_ipv6);
     address.ok_or_else(|| format!("{flag} {name}: there is no such host"))
 }
 
-/// Reads a whole number within bounds.
+/// A parser of whole numbers within bounds.
 fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
     move |text| {
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));
@@ -100,7 +100,7 @@ fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone
     }
 }
 
-/// `1s`, `250ms`.
+/// Parses a duration such as `1s` or `250ms`.
 fn duration(text: &str) -> Result<Duration, String> {
     let wanted = || format!("'{text}': a duration such as 250ms or 1s is wanted");
     let (digits, unit_ms) = match text.strip_suffix("ms") {

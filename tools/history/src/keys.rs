@@ -1,4 +1,4 @@
-//! The keys that are fought over, and the values that are written to them.
+//! The keys that all connections use, and the values that are written to them.
 
 use weir::protocol::encode;
 use weir::routing::slot_of;
@@ -7,7 +7,7 @@ use weir::values::Random;
 use super::flags::Reads;
 use super::operation::{Found, Token};
 
-/// What lives at a key. Each holds one value: the string, one field, or the head of the list.
+/// The type of a key. Each holds one value: the string, one field of the hash, or the head of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Text,
@@ -15,23 +15,23 @@ pub enum Kind {
     List,
 }
 
-/// One key.
+/// A key that all connections use.
 #[derive(Debug)]
 pub struct Key {
     pub name: String,
     pub kind: Kind,
-    /// Names with this tag are on the same store, but in another slot, if that can be had.
+    /// A tag whose names are on the same store, but in another slot, if there is such a tag.
     pub near_tag: String,
-    /// Which of the stores that are written to directly holds it.
+    /// The store that holds the key, among those that are written to directly.
     pub store: Option<usize>,
 }
 
-/// The field of hashes.
+/// The field of hashes that holds the value.
 pub const FIELD: &str = "f";
 const HASH_PLACE: u64 = 6;
 const LIST_PLACE: u64 = 7;
 const KINDS_ROUND: u64 = 8;
-/// Two keys have each tag.
+/// The number of keys with the same tag.
 const KEYS_PER_TAG: u64 = 2;
 
 impl Key {
@@ -53,17 +53,17 @@ impl Key {
         slot_of(self.name.as_bytes())
     }
 
-    /// The same tag, and so the same slot.
+    /// True if both keys are in the same slot.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.slot() == other.slot()
     }
 
-    /// A name that nobody else uses, on the same store.
+    /// A name on the same store that no other command uses.
     pub fn scratch(&self, token: Token) -> String {
         format!("{{{}}}:scratch:{token}", self.near_tag)
     }
 
-    /// A command that gives a name a value of this kind.
+    /// Appends a command that gives `name` a value of this key's type.
     pub fn create(&self, out: &mut Vec<u8>, name: &str, value: &[u8]) {
         match self.kind {
             Kind::Text => words(out, &[b"SET", name.as_bytes(), value]),
@@ -85,16 +85,17 @@ pub fn words(out: &mut Vec<u8>, words: &[&[u8]]) {
     encode::request(out, words.iter().copied());
 }
 
-/// Tells this run's values from those that an earlier one left.
+/// The number of this run, which tells its values from those that an earlier run left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run(pub u64);
 
-/// Lengths of the padding: mostly none, now and then too much to be sent with others, or to be kept by a cache.
+/// The longest padding of values of middle size. Most values have nearly none; a few are too large to be sent
+/// with others, or to be kept by a cache.
 const MIDDLE_BYTES_MAX: u64 = 2 * 1024;
 const LARGE_BYTES_MAX: u64 = 40 * 1024;
 
 impl Run {
-    /// The value of a token, which says how long it is.
+    /// Makes the value for a token, with random padding whose length is part of the value.
     pub fn value(self, token: Token, random: &mut Random) -> Vec<u8> {
         let padding = match random.below(1_000) {
             0..2 => random.below(LARGE_BYTES_MAX),
@@ -106,7 +107,7 @@ impl Run {
         value
     }
 
-    /// Which of the values of this run these bytes are.
+    /// Finds the token of a value that was read, if it is of this run.
     pub fn read(self, value: &[u8]) -> Found {
         self.token(value).map_or(Found::Strange, Found::Value)
     }

@@ -1,4 +1,4 @@
-//! One blocking connection.
+//! A blocking connection.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,16 +8,16 @@ use weir::protocol::{ReplyScanner, reply};
 
 use super::keys::words;
 
-/// A server that owes a reply and says nothing for so long is left.
+/// The longest wait for bytes of a reply, or to connect or send; the connection is given up after it.
 const PATIENCE: Duration = Duration::from_secs(20);
 const CHUNK_BYTES: usize = 64 * 1024;
 
 pub struct Line {
     stream: TcpStream,
     scanner: ReplyScanner,
-    /// What was received of replies that were not taken yet.
+    /// Received bytes, from the first reply that was not taken.
     bytes: Vec<u8>,
-    /// Where the next reply begins, and how far it was looked at.
+    /// The place in `bytes` where the next reply begins. `scanned` is how far it was looked at.
     begin: usize,
     scanned: usize,
 }
@@ -35,7 +35,7 @@ impl Line {
         self.stream.write_all(bytes)
     }
 
-    /// Waits for more bytes.
+    /// Waits for more bytes, at most 20 s.
     pub fn receive(&mut self) -> io::Result<()> {
         self.bytes.drain(..self.begin);
         self.scanned -= self.begin;
@@ -66,7 +66,7 @@ impl Line {
         Ok(Some(&self.bytes[begin..self.scanned]))
     }
 
-    /// Asks one thing.
+    /// Sends a command and waits for its reply.
     pub fn ask(&mut self, command: &[&str]) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let command: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();
@@ -80,7 +80,7 @@ impl Line {
         }
     }
 
-    /// Asks one thing that must not be refused.
+    /// Sends a command and waits for its reply; an error reply is an `Err`.
     pub fn ask_firmly(&mut self, command: &[&str]) -> io::Result<Vec<u8>> {
         let reply = self.ask(command)?;
         if matches!(reply.first(), Some(b'-' | b'!')) {

@@ -1,5 +1,5 @@
-//! `weir-history`: drives a running weir with readers and writers that fight over a few keys, and checks afterwards that nothing was read
-//! that could not have been.
+//! `weir-history`: drives a running weir with readers and writers of a few keys, and checks afterwards that
+//! no read found a value that it cannot have found.
 //!
 //! ```text
 //!  flags ─> set_up ─> clients (a thread each) <══> weir ══> stores <══ writers around weir
@@ -38,12 +38,13 @@ use keys::{Key, Run};
 use operation::Operation;
 use workload::Workload;
 
-/// Something was read that could not have been.
+/// The exit code if a read found a value that it cannot have found.
 const EXIT_VIOLATIONS: u8 = 1;
-/// The run was not possible.
+/// The exit code if the run was not possible.
 const EXIT_NO_RUN: u8 = 2;
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-/// Stores count in milliseconds, and look at the clock when they begin with a command.
+/// The tolerance of expiry times: stores count in milliseconds, and look at the clock when they begin a
+/// command.
 const EXPIRY_SLACK: Duration = Duration::from_millis(10);
 
 fn main() -> ExitCode {
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How many violations there were.
+/// Carries out a run and judges it; returns the number of violations.
 fn run(flags: &HistoryFlags) -> Result<u64, String> {
     let (address, around) = flags.check()?;
     let clock = Clock::start();
@@ -87,7 +88,7 @@ fn run(flags: &HistoryFlags) -> Result<u64, String> {
     Ok(judge_all(&shared.workload.keys, operations, &rules))
 }
 
-/// What all threads have written down: operations by key, and what became of commands.
+/// The records of all threads: operations by key, and counts by command.
 type Written = (Vec<Vec<Operation>>, BTreeMap<&'static str, Tally>);
 
 fn gather(shared: &Shared, logs: &Receiver<Result<Log, String>>) -> Result<Written, String> {
@@ -112,7 +113,8 @@ fn tell_progress(shared: &Shared, asked: u64) {
     eprintln!("{asked} of {} operations were asked for", shared.flags.operations);
 }
 
-/// Set by a first signal: what was asked until then is judged. A second one ends the process.
+/// A flag that the first SIGINT or SIGTERM sets: operations until then are judged. A second one ends the
+/// process.
 fn stop_flag() -> Result<Arc<AtomicBool>, String> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -123,7 +125,7 @@ fn stop_flag() -> Result<Arc<AtomicBool>, String> {
     Ok(flag)
 }
 
-/// Says what was found, and how many violations that are.
+/// Judges the operations of each key, prints the results, and returns the number of violations.
 fn judge_all(keys: &[Key], operations: Vec<Vec<Operation>>, rules: &Rules) -> u64 {
     let mut verdicts: Vec<(String, Verdict)> = Vec::new();
     for (key, operations) in keys.iter().zip(operations) {

@@ -1,16 +1,19 @@
-//! What is written down of a run: for each key, what was asked of it, when, and what came of it.
+//! The record of a run: for each key, the operations on it, when they were asked and answered, and how they
+//! ended.
 
 use weir::values::Timestamp;
 
-/// What one command did to one key, as its connection saw it. A command that reads and writes is two of these.
+/// The effect of one command on one key, as its connection saw it. A command that reads and writes makes two
+/// operations.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
     pub asked: Timestamp,
-    /// `Timestamp::MAX` if it never was: then it may take effect at any time.
+    /// The time of the reply; `Timestamp::MAX` if none came, so that the operation may take effect at any
+    /// time.
     pub answered: Timestamp,
-    /// Which connection. A connection that was lost and opened again is another one.
+    /// The number of the connection. A connection that was lost and opened again has another number.
     pub session: u32,
-    /// Its place among the commands of that connection, which take effect in this order.
+    /// The place among the commands of the connection, which take effect in this order.
     pub number: u32,
     pub command: &'static str,
     pub act: Act,
@@ -18,63 +21,63 @@ pub struct Operation {
     pub way: Way,
 }
 
-/// What it did.
+/// The effect of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Read(Found),
-    /// A read of what the same command replaced or removed: nobody can find that afterwards.
+    /// A read of the value that the same command replaced or removed, so that no later read may find it.
     Take(Found),
     Write {
         token: Token,
-        /// When it expires, in milliseconds; 0 if never.
+        /// The life of the value in milliseconds; 0 without expiry.
         lives_ms: u32,
     },
     Delete,
-    /// What is there now gets a new expiry. What that was is not known if the reply never came.
+    /// Gives the present value a new expiry. `token` is `None` if the reply that tells the value never came.
     Expire {
         token: Option<Token>,
         lives_ms: u32,
     },
 }
 
-/// What a read found.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Value(Token),
     Nil,
-    /// Bytes that no write of this run consists of.
+    /// Bytes that are no value of this run.
     Strange,
 }
 
-/// Tells values apart: no two writes have the same.
+/// The number of a write, which is in its value: no two writes have the same.
 pub type Token = u64;
 
-/// Whether it happened.
+/// Whether an operation took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Done,
-    /// Its reply is not known, or says that it may have happened.
+    /// The reply is missing, or says that the operation may have happened.
     Unknown,
-    /// It was refused before it could take effect.
+    /// The operation was refused before it could take effect.
     Never,
 }
 
-/// How it reached the store.
+/// The way of an operation to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Through weir, which may answer a read without its store.
+    /// Through weir, which may answer a read without the store.
     Plain,
-    /// Through weir, with something that only the store can do.
+    /// Through weir, with a command that only the store can carry out.
     Store,
-    /// The same, but the command does not name the key: nobody promises its place among what else its connection sent
-    /// in the same pipeline.
+    /// Through weir, with a command that does not name the key: its order relative to other commands of the
+    /// same pipeline is not promised.
     Unnamed,
-    /// Past weir.
+    /// Directly to the store, past weir.
     Around,
 }
 
 impl Operation {
-    /// What it found, if it looked.
+    /// The result of the read, if the operation is one.
     pub const fn reads(&self) -> Option<Found> {
         match self.act {
             Act::Read(found) | Act::Take(found) => Some(found),

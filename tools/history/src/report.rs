@@ -1,4 +1,4 @@
-//! What the run was, and what is wrong with it.
+//! The report: counts of the run, and the violations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use super::asked::Tally;
 use super::judge::Verdict;
 use super::operation::{Fate, Found, Operation};
 
-/// So many violations are explained.
+/// The most violations that are explained.
 const EXPLAINED_MAX: usize = 20;
 
-/// A table by command.
+/// A table of counts by command.
 pub fn commands(tally: &BTreeMap<&'static str, Tally>) -> String {
     let line = |name: &str, cells: [String; 4]| {
         let [done, in_vain, refused, unknown] = cells;
@@ -26,7 +26,7 @@ pub fn commands(tally: &BTreeMap<&'static str, Tally>) -> String {
     text + &line("all", sum.map(|count| count.to_string()))
 }
 
-/// What is known of one key.
+/// A line with the counts and violations of one key.
 pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
     let reads = operations.iter().filter(|operation| operation.reads().is_some()).count();
     let nils = operations.iter().filter(|operation| operation.reads() == Some(Found::Nil)).count();
@@ -39,7 +39,7 @@ pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
     )
 }
 
-/// The first violations, and how many there are.
+/// The first violations in words, and the number of all.
 pub fn violations(verdicts: &[(String, Verdict)]) -> String {
     let explained =
         verdicts.iter().flat_map(|(name, verdict)| verdict.explained.iter().map(move |told| (name, told)));

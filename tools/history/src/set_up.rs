@@ -1,4 +1,4 @@
-//! Before the run: where keys are, and that nothing is there.
+//! Preparation of a run: empties the keys, and finds out on which stores they are.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,9 +9,11 @@ use weir::routing::slot_of;
 use super::keys::Key;
 use super::line::Line;
 
-/// Names are tried until one is on the same store as a key, but in another slot: on few stores that does not take long.
+/// The most tags that are tried to find one on the same store as a key, but in another slot; with few stores
+/// that does not take long.
 const TAGS_TRIED: usize = 64;
-/// Cores have ranges of slots: what is so far apart has another home, if there are that many cores.
+/// The least distance between such slots: cores have ranges of slots, so slots that are so far apart have
+/// different home cores, if there are enough.
 const SLOTS_APART: u16 = 2_048;
 
 pub fn set_up(keys: &mut [Key], address: SocketAddr, around: &[SocketAddr]) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! What is asked for: a random operation of a random kind, as the commands that it consists of.
+//! The workload: random operations of random kinds, as the commands that they consist of.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use super::flags::{HistoryFlags, Reads};
 use super::keys::{FIELD, Key, Kind, Run, words};
 use super::operation::{Token, Way};
 
-/// What all connections share.
+/// The settings and keys that all connections share.
 #[derive(Debug)]
 pub struct Workload {
     pub keys: Vec<Key>,
@@ -20,18 +20,18 @@ pub struct Workload {
     tokens: AtomicU64,
 }
 
-/// The commands of a batch, as bytes and as what was meant by them.
+/// Commands to send together: their bytes, and what each is expected to do.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub bytes: Vec<u8>,
     pub asked: Vec<Asked>,
 }
 
-/// A write that some values get expires after so many milliseconds at most.
+/// The longest life of a value that is written with an expiry, in milliseconds.
 const LIVES_MS_MAX: u64 = 40;
-/// One write of so many is a FLUSHALL, where those are wanted.
+/// The number of writes of which one is a FLUSHALL, where those are wanted.
 const FLUSH_ONE_IN: u64 = 2_000;
-/// Of lists, so much is kept.
+/// The last index that LTRIM keeps of a list.
 const LIST_LAST: &[u8] = b"3";
 
 const SCRIPT_DECLARED: [&str; 3] = [
@@ -39,7 +39,7 @@ const SCRIPT_DECLARED: [&str; 3] = [
     "return redis.call('HSET', KEYS[1], 'f', ARGV[1])",
     "return redis.call('LPUSH', KEYS[1], ARGV[1])",
 ];
-/// It declares another key of the same store.
+/// Scripts that write `ARGV[2]`, while they declare another key of the same store.
 const SCRIPT_UNDECLARED: [&str; 3] = [
     "return redis.call('SET', ARGV[2], ARGV[1])",
     "return redis.call('HSET', ARGV[2], 'f', ARGV[1])",
@@ -73,7 +73,7 @@ enum Write {
     SetHead,
 }
 
-/// How often each comes.
+/// Kinds of writes to strings, with the weights by which they are chosen at random.
 const TEXT_WRITES: &[(Write, u64)] = &[
     (Write::Create, 30),
     (Write::CreateFor, 8),
@@ -132,12 +132,12 @@ impl Workload {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A key; the first ones come more often.
+    /// Chooses a key; the first ones come more often.
     fn key(&self, random: &mut Random) -> usize {
         random.index(self.keys.len()).min(random.index(self.keys.len()))
     }
 
-    /// Another key that holds a string, and is or is not in the same slot.
+    /// Chooses another key that holds a string, in the same slot if `beside`, else in another one.
     fn partner(&self, key: usize, beside: bool, random: &mut Random) -> Option<usize> {
         let first = random.index(self.keys.len());
         let others = (0..self.keys.len()).map(|step| (first + step) % self.keys.len());
@@ -304,7 +304,7 @@ impl Workload {
         }
     }
 
-    /// MSET of two keys, in one slot or in two.
+    /// Adds an MSET of two keys, in one slot or in two.
     fn write_two(&self, first: usize, beside: bool, batch: &mut Batch, random: &mut Random) {
         let Some(second) = self.partner(first, beside, random) else { return };
         let (effects, values) = self.two(first, second, random);
@@ -320,7 +320,7 @@ impl Workload {
         ([Effect::Write(first as u16, tokens[0]), Effect::Write(second as u16, tokens[1])], values)
     }
 
-    /// MULTI, a read sometimes, a write or a delete, a read, EXEC.
+    /// Adds a transaction: MULTI, sometimes a read, a write or a delete, a read, EXEC.
     fn block(&self, index: usize, token: Token, value: &[u8], batch: &mut Batch, random: &mut Random) {
         let (key, at) = (&self.keys[index], index as u16);
         let name = key.name.as_bytes();
@@ -374,7 +374,7 @@ impl Workload {
         batch.ask(&[b"EVAL", SCRIPT_TWO.as_bytes(), b"2", names[0], names[1], &values[0], &values[1]], asked);
     }
 
-    /// What somebody does who knows nothing of weir, to a key of that store.
+    /// Adds a command of a client that writes past weir, on a random key of this store.
     pub fn around(&self, store: usize, batch: &mut Batch, random: &mut Random) {
         let here = self.keys.iter().enumerate().filter(|(_, key)| key.store == Some(store));
         let here: Vec<(usize, &Key)> = here.collect();

@@ -1,4 +1,4 @@
-//! Requests that are to be sent again, each at its time.
+//! Retries that wait for their time.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,22 @@ use super::connection::Request;
 use weir::values::Timestamp;
 use weir_client::Retry;
 
-/// A request, and what its last attempt came to.
+/// A request that is to be sent again, and how its last attempt ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repeat {
     pub request: Request,
     pub ending: Ending,
-    /// As a smart client knows it.
+    /// The retry as the smart client knows it; `None` for naive clients.
     pub retry: Option<Retry>,
 }
 
-/// Naive clients put in no more than was under way, and the budget of a smart client bounds its retries.
+/// Retries that wait, by time. Their number is bounded: naive clients add at most the requests in flight, and
+/// the budget of a smart client bounds its retries.
 #[derive(Debug, Default)]
 pub(super) struct Again {
     waiting: BTreeMap<(Timestamp, u64), Repeat>,
-    /// Those of one moment leave in the order in which they came.
+    /// The number of the next retry, so that retries due at the same moment leave in the order in which they
+    /// came.
     number: u64,
 }
 
@@ -30,18 +32,18 @@ impl Again {
         self.number += 1;
     }
 
-    /// When the next one is due.
+    /// The time at which the next retry is due.
     pub fn next_at(&self) -> Option<Timestamp> {
         self.waiting.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// The next one, if its time has come.
+    /// Takes the next retry if it is due.
     pub fn pop_due(&mut self, now: Timestamp) -> Option<Repeat> {
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= now)?;
         Some(first.remove())
     }
 
-    /// All of them, whenever they are due.
+    /// Takes all retries, due or not.
     pub fn drain(&mut self) -> impl Iterator<Item = Repeat> + use<> {
         std::mem::take(&mut self.waiting).into_values()
     }

@@ -1,31 +1,31 @@
-//! What became of a request, told from the first bytes of its reply.
+//! Classification of replies by their first bytes.
 
 use weir_client::Refusal;
 
-/// How a request ended.
+/// The way a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It was answered.
+    /// The reply was no error.
     Served,
-    /// Its budget was used up.
+    /// The request was refused since a quota was used up (`-THROTTLED`).
     Throttled,
-    /// There was not enough for all.
+    /// The request was refused since there was not enough capacity for all (`-OVERLOADED`).
     Overloaded,
-    /// It could not be answered in time.
+    /// The request could not be answered within its deadline (`-DEADLINE`).
     Deadline,
-    /// Its store is out of reach.
+    /// The store of the request is out of reach (`-UNAVAILABLE`).
     Unavailable,
-    /// Any other error reply.
+    /// The reply was any other error.
     Error,
-    /// Its connection was lost: an error without a reply.
+    /// The connection was lost before the reply.
     Lost,
-    /// It waited too long, or was never sent.
+    /// The request waited too long for its reply, or was never sent.
     Timeout,
-    /// Its client did not send it, so as to spare the target.
+    /// The smart client did not send the request, so as to spare the target.
     RefusedByClient,
 }
 
-/// From the bytes a reply starts with; as many as make its first word.
+/// Classifies a reply by its first bytes, which must include its first word.
 pub fn classify(head: &[u8]) -> Ending {
     if head.first() != Some(&b'-') && head.first() != Some(&b'!') {
         return Ending::Served;
@@ -39,11 +39,11 @@ pub fn classify(head: &[u8]) -> Ending {
     }
 }
 
-/// What an error reply says.
+/// The text of an error reply, without its marker and, for a long error of RESP3, its length.
 pub fn error_text(head: &[u8]) -> &[u8] {
     match head {
         [b'-', text @ ..] => text,
-        // A long error of RESP3: its length stands on a line of its own.
+        // A long error of RESP3 has its length on a line of its own.
         [b'!', rest @ ..] => {
             rest.iter().position(|byte| *byte == b'\n').map_or(&[][..], |newline| &rest[newline + 1..])
         }
@@ -51,7 +51,7 @@ pub fn error_text(head: &[u8]) -> &[u8] {
     }
 }
 
-/// The word that says what kind of error an error reply is.
+/// The first word of an error reply, which tells its kind.
 pub fn first_word(head: &[u8]) -> &[u8] {
     error_text(head).split(u8::is_ascii_whitespace).next().unwrap_or_default()
 }

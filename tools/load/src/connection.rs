@@ -1,4 +1,4 @@
-//! One connection to the target: what was asked on it and not yet answered, and what it has to say.
+//! A connection to the target: the requests in flight on it, and the bytes that it is to send.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use weir::protocol::{BufferPool, Output, ReplyScanner, Segment};
 use weir::values::Timestamp;
 use weir_client::Sent;
 
-/// The first bytes of a reply are kept when it comes in pieces: enough to tell what it is.
+/// The most bytes of a reply that are kept when it comes in pieces: enough to tell what it is.
 const HEAD_BYTES: usize = 512;
-/// So much of it stands in a complaint.
+/// The most bytes of an error reply that a complaint shows.
 const SHOWN_BYTES: usize = 128;
-/// Requests that were given up may still be answered. No more are sent when so many wait.
+/// The most requests that may lack a reply, those that were given up included; no more are sent then.
 const PENDING_MAX: usize = 65_536;
 const REST_MIN: Duration = Duration::from_millis(50);
 const REST_MAX: Duration = Duration::from_secs(1);
 
-/// A request on its way.
+/// A request of a group or of the set-up, as it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// When it should have been sent; latency counts from here.
+    /// The time at which the request was due; its latency counts from here.
     pub intended: Timestamp,
     pub draw: Draw,
     pub phase: u16,
-    /// How often it was sent before.
+    /// The number of earlier attempts.
     pub attempt: u8,
-    /// Its attempt, as a smart client knows it.
+    /// The attempt as the smart client knows it; `None` for naive clients and the set-up.
     pub sent: Option<Sent>,
-    /// Belongs to the set-up command with this number.
+    /// The number of the set-up command that the request belongs to; `None` once the load has started.
     pub setup: Option<u16>,
 }
 
@@ -42,44 +42,44 @@ struct Pending {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Tried again at that time.
+    /// Waiting for that time to connect again.
     Resting(Timestamp),
     Opening(Timestamp),
-    /// So many replies to its greeting are to come.
+    /// Connected; the number of replies to greeting commands still to come.
     Greeting(usize),
     Ready,
 }
 
-/// What a reply turned out to answer.
+/// The thing that a reply answers.
 pub(super) enum Answered {
     Greeting,
-    /// A request that is still waited for.
+    /// The reply answers a request that is still waited for.
     Request(Request),
-    /// A request that was given up before.
+    /// The reply answers a request that was given up before.
     GivenUp,
-    /// Nothing was asked.
+    /// The reply answers nothing: the target sent it without a request.
     Nothing,
 }
 
 pub(super) struct Connection {
     pub group: u16,
-    /// Its number within the group, over all threads.
+    /// The number of the connection within its group, over all threads.
     pub number: usize,
     pub state: State,
-    /// Tells its sockets apart.
+    /// Counts the sockets this connection has lost, so that late events of an earlier one are ignored.
     pub generation: u32,
     pub output: Output,
     pub sending: bool,
-    /// Is it in the list of those that want to send?
+    /// True while the connection is in the list of those with bytes to send.
     pub listed: bool,
-    /// Is it in its group's list of those with room?
+    /// True while the connection is in its group's list of those with room.
     pub offered: bool,
-    /// Its greeting was refused.
+    /// True if the target refused a greeting command.
     pub turned_away: bool,
     scanner: ReplyScanner,
     head: Vec<u8>,
     pending: VecDeque<Pending>,
-    /// The first so many of them were given up.
+    /// The number of requests at the front of `pending` that were given up.
     given_up: usize,
     rest: Duration,
 }
@@ -108,7 +108,7 @@ impl Connection {
         self.state == State::Ready
     }
 
-    /// How many more requests may be sent now.
+    /// The number of requests that may be sent now, with at most `pipeline` in flight.
     pub fn room(&self, pipeline: usize) -> usize {
         if self.is_ready() && self.pending.len() < PENDING_MAX {
             pipeline.saturating_sub(self.pending.len() - self.given_up)
@@ -117,12 +117,12 @@ impl Connection {
         }
     }
 
-    /// Requests that are waited for.
+    /// The number of requests in flight that have not been given up.
     pub fn waiting(&self) -> usize {
         self.pending.len() - self.given_up
     }
 
-    /// It greets, or is ready at once if it has nothing to say.
+    /// Waits for the replies to `commands` greeting commands; with none, the connection is ready at once.
     pub fn greet(&mut self, commands: usize) {
         self.state = if commands == 0 { State::Ready } else { State::Greeting(commands) };
         self.note_ready();
@@ -134,12 +134,13 @@ impl Connection {
         }
     }
 
-    /// A request was written to its output.
+    /// Records a request that was written to the output.
     pub fn push(&mut self, request: Request, now: Timestamp) {
         self.pending.push_back(Pending { request, sent: now });
     }
 
-    /// Scans on. When a reply ends within `bytes`: how many of them belong to it, and what it says.
+    /// Scans on in the current reply. If it ends within `bytes`, returns how many of them belong to it, and
+    /// what it means.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<(usize, Ending)>, MalformedReply> {
         let midway = self.scanner.is_midway();
         if !midway {
@@ -162,18 +163,18 @@ impl Connection {
         Ok(Some((scanned.end, ending)))
     }
 
-    /// What the error reply that was scanned last says.
+    /// The text of the error reply that was scanned last.
     pub fn error(&self) -> &[u8] {
         error_text(&self.head)
     }
 
-    /// The same for people, cut short.
+    /// The text of the last error reply for people: at most 128 bytes.
     pub fn error_text(&self) -> String {
         let shown = &self.error()[..self.error().len().min(SHOWN_BYTES)];
         String::from_utf8_lossy(shown).trim_end().to_owned()
     }
 
-    /// The word that says what kind of error that was.
+    /// The first word of the last error reply, which tells its kind.
     pub fn error_kind(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(first_word(&self.head))
     }
@@ -183,7 +184,7 @@ impl Connection {
         self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// A reply has come: to what?
+    /// Takes a complete reply; returns what it answers.
     pub fn answered(&mut self) -> Answered {
         if let State::Greeting(left) = self.state {
             self.state = if left == 1 { State::Ready } else { State::Greeting(left - 1) };
@@ -200,14 +201,15 @@ impl Connection {
         }
     }
 
-    /// Gives the oldest request up if it was sent before that time.
+    /// Gives up the oldest request that is waited for, if it was sent before `sent_before`.
     pub fn give_up(&mut self, sent_before: Timestamp) -> Option<Request> {
         let pending = self.pending.get(self.given_up).filter(|pending| pending.sent < sent_before)?;
         self.given_up += 1;
         Some(pending.request)
     }
 
-    /// The socket is gone. What was waited for on it.
+    /// Resets the connection after its socket was lost, and plans to connect again after a pause that doubles
+    /// from 50 ms up to 1 s. Returns the requests that were waited for.
     pub fn lose(&mut self, now: Timestamp, pool: &mut BufferPool) -> impl Iterator<Item = Request> + use<> {
         self.generation = self.generation.wrapping_add(1);
         self.state = State::Resting(now.after(self.rest));
@@ -220,14 +222,14 @@ impl Connection {
         std::mem::take(&mut self.pending).into_iter().skip(given_up).map(|pending| pending.request)
     }
 
-    /// The next segment to send, if none is under way.
+    /// The next segment to send; `None` while one is being sent.
     pub fn segment(&mut self) -> Option<Segment> {
         let segment = if self.sending { None } else { self.output.take() };
         self.sending |= segment.is_some();
         segment
     }
 
-    /// What is still waited for, at the end of the run.
+    /// Takes the requests that are still waited for at the end of the run.
     pub fn drain(&mut self) -> impl Iterator<Item = Request> + use<> {
         let given_up = std::mem::take(&mut self.given_up);
         std::mem::take(&mut self.pending).into_iter().skip(given_up).map(|pending| pending.request)

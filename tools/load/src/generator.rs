@@ -1,4 +1,5 @@
-//! A run of the load generator: starts its threads together, adds up what they tell, and notices when it is to end.
+//! A run of the load generator: starts its threads together, adds up their reports, and ends them on a
+//! signal.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,44 +16,44 @@ use super::statistics::{Interval, Joiner};
 use super::thread::{Gate, Told, generate};
 
 const SIGNALS_EVERY: Duration = Duration::from_millis(20);
-/// Between the decision to start and the start: no thread comes late, and who hears of it can look at the target as it
-/// was before.
+/// The time between the decision to start and the start: no thread starts late, and the watcher can look at
+/// the target as it was before the load.
 const RUN_UP: Duration = Duration::from_millis(200);
 const FILES_SPARE: u64 = 128;
 
-/// What happens while a run goes on.
+/// An event that the caller of [`run_load`] is told while a run goes on.
 #[derive(Debug)]
 pub enum LoadEvent {
-    /// The load has started, on so many connections.
+    /// All threads are ready; the load starts 200 ms later.
     Started {
-        /// Connections ready for requests.
+        /// The number of connections ready for requests.
         connections: usize,
     },
-    /// A second is over.
+    /// A second is over, and all threads have reported it.
     Second(Interval),
 }
 
-/// How a run went, beside what was counted.
+/// The circumstances of a run, beside its counts.
 #[derive(Clone, Debug)]
 pub struct LoadSummary {
-    /// Connections that were ready at the start.
+    /// The number of connections that were ready at the start.
     pub connections: usize,
-    /// Was anything sent? Not if a group had no connection at all.
+    /// Whether the load started; it does not if a group has no ready connection.
     pub started: bool,
-    /// When the load started, by the wall clock, in milliseconds since 1970; 0 if it did not.
+    /// The start of the load by the wall clock, in milliseconds since 1970; 0 if it did not start.
     pub start_unix_ms: u64,
-    /// From the start to the end of the last reply waited for.
+    /// The time from the start of the load to the end of the last thread.
     pub took: Duration,
-    /// User and system time that the process took from start to end.
+    /// User and system CPU time of the process from start to end.
     pub cpu: Duration,
-    /// Was it told to end early?
+    /// Whether SIGINT or SIGTERM ended the run early.
     pub interrupted: bool,
-    /// What went wrong, in words.
+    /// Problems of the run, in words for people, without repetition.
     pub complaints: Vec<String>,
 }
 
-/// Carries a plan out against targets that connections take turns over. Ends by itself; SIGINT and SIGTERM end it early,
-/// a second one at once.
+/// Carries out a plan against `targets`, over which the connections are spread evenly. Ends by itself; SIGINT
+/// or SIGTERM ends it early, and a second signal ends the process at once.
 pub fn run_load(
     plan: Plan,
     targets: &[SocketAddr],
@@ -138,7 +139,7 @@ pub fn run_load(
     Ok(summary)
 }
 
-/// What to say about connections that could not be used.
+/// A complaint for each group with fewer ready connections than planned.
 fn missing(plan: &Plan, ready: &[usize]) -> Vec<String> {
     let short = plan.groups.iter().zip(ready).filter(|(group, ready)| **ready < group.connections);
     short
@@ -156,7 +157,7 @@ fn note(complaints: &mut Vec<String>, told: Vec<String>) {
     }
 }
 
-/// Set by the first signal; the second one ends the process.
+/// A flag that the first SIGINT or SIGTERM sets; the second one ends the process.
 fn signal_flag() -> Result<Arc<AtomicBool>, String> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -167,7 +168,7 @@ fn signal_flag() -> Result<Arc<AtomicBool>, String> {
     Ok(flag)
 }
 
-/// User and system time of the process so far.
+/// User and system CPU time of the process so far.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)

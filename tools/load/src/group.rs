@@ -1,4 +1,4 @@
-//! Clients that behave alike: what they are due to send, what they repeat, and what came of it.
+//! A group of clients that behave alike: decides what they send and retry, and tallies how requests end.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,28 +19,28 @@ use weir_client::{Decision, call_within};
 
 pub(super) struct Group {
     plan: GroupPlan,
-    /// What is still to be sent.
+    /// Arrivals whose requests are still to be sent.
     schedule: Schedule,
-    /// The same, for counting what is offered at its time, sent or not.
+    /// Arrivals that are still to be counted as offered: each counts at its time, sent or not.
     offered: Schedule,
     again: Again,
-    /// Unless the clients are naive.
+    /// The smart client of the group on this thread; `None` if its clients are naive.
     smart: Option<Smart>,
-    /// Connections that may have room.
+    /// Connections that may have room for another request, by number.
     free: VecDeque<u32>,
-    /// Due requests found no room.
+    /// True if due requests found no connection with room.
     blocked: bool,
-    /// Nothing is sent again any more.
+    /// True if no request is retried any more, since the run is ending.
     closing: bool,
     next_pump: Timestamp,
-    /// By phase.
+    /// Counts and latencies since they were last taken, by phase.
     tallies: Vec<Tally>,
     phase_ends: Vec<Timestamp>,
     sequence: u64,
     sequence_step: u64,
     random: Random,
     scratch: Vec<u8>,
-    /// A request that something is put before.
+    /// Buffer for a request that is wrapped into `QOS CALL DEADLINE`.
     inner: Vec<u8>,
 }
 
@@ -82,7 +82,7 @@ impl Group {
         &self.plan
     }
 
-    /// A connection may have room for requests.
+    /// Lists a connection as free if it has room for requests.
     pub fn offer(&mut self, index: u32, connection: &mut Connection) {
         if !connection.offered && connection.room(self.plan.pipeline) > 0 {
             connection.offered = true;
@@ -90,7 +90,7 @@ impl Group {
         }
     }
 
-    /// A connection with room, and how much.
+    /// Finds the next connection with room; returns its number and how many more requests it takes.
     pub fn find_room(&mut self, connections: &mut [Connection]) -> Option<(u32, usize)> {
         while let Some(index) = self.free.front().copied() {
             let connection = &mut connections[index as usize];
@@ -103,18 +103,18 @@ impl Group {
         None
     }
 
-    /// The first connection with room has none any more.
+    /// Removes the first connection from the free list: it has no room left.
     pub fn retire(&mut self, connection: &mut Connection) {
         connection.offered = false;
         self.free.pop_front();
     }
 
-    /// The next connection takes its turn.
+    /// Moves the first free connection to the end of the list, so that connections take turns.
     pub fn rotate(&mut self) {
         self.free.rotate_left(usize::from(!self.free.is_empty()));
     }
 
-    /// Writes everything that is due to connections with room; `written` hears which.
+    /// Writes all due requests to connections with room; calls `written` for each connection that got some.
     pub fn pump(
         &mut self,
         connections: &mut [Connection],
@@ -164,7 +164,8 @@ impl Group {
         }
     }
 
-    /// What smart clients do not send needs no room.
+    /// Ends due requests that a smart client will not send: while its breaker is open, or after its patience.
+    /// So they need no free connection.
     fn drop_due(&mut self, start: Timestamp, now: Timestamp) {
         let Some(smart) = &self.smart else { return };
         let is_open = smart.client.open_until(now).is_some();
@@ -172,13 +173,13 @@ impl Group {
         let ending = if is_open { Ending::RefusedByClient } else { Ending::Timeout };
         let Some(until) = now.since(start).checked_sub(patience) else { return };
         while let Some(due) = self.schedule.take_due(Timestamp::ZERO.after(until)) {
-            // The same requests are drawn, whatever becomes of them.
+            // Draws the same requests as if they were sent, so that a seed always gives the same ones.
             self.draw();
             self.finish_due(start.after(offset(due.at)), due.phase, ending, now);
         }
     }
 
-    /// A request that was due and never sent has ended.
+    /// Records the end of a request that was due and never sent.
     fn finish_due(&mut self, intended: Timestamp, phase: u16, ending: Ending, now: Timestamp) {
         self.tallies[usize::from(phase)].record(ending, now.since(intended));
     }
@@ -189,7 +190,7 @@ impl Group {
         repeated || self.plan.arrivals == Arrivals::Closed || scheduled()
     }
 
-    /// The next request that is due, and that its client sends.
+    /// Takes the next due retry or request that its client agrees to send.
     fn next_request(&mut self, start: Timestamp, now: Timestamp) -> Option<Request> {
         loop {
             let request = if let Some(repeat) = self.again.pop_due(now) {
@@ -217,7 +218,7 @@ impl Group {
         Some(Request { intended, draw: self.draw(), phase, attempt: 0, sent: None, setup: None })
     }
 
-    /// A new request, if its client sends it.
+    /// Asks the smart client about a new request; `None` if it refuses, which ends the request.
     fn begin(&mut self, request: Request, now: Timestamp) -> Option<Request> {
         let mut sent = None;
         if let Some(smart) = &mut self.smart {
@@ -234,7 +235,8 @@ impl Group {
         Some(Request { sent, ..request })
     }
 
-    /// A request that was sent before, if its client sends it again. If not, its last attempt was its end.
+    /// Asks the smart client about a retry that is due; `None` if it refuses, and then the last attempt's end
+    /// is the request's.
     fn repeat(&mut self, repeat: Repeat, now: Timestamp) -> Option<Request> {
         let mut sent = None;
         if let (Some(smart), Some(retry)) = (&mut self.smart, repeat.retry) {
@@ -256,15 +258,15 @@ impl Group {
         draw
     }
 
-    /// An attempt was answered, failed or given up: that is the end of its request, or it is repeated. `text` is what an
-    /// error reply says.
+    /// Takes the end of an attempt: plans a retry, or records the end of the request. `text` is that of an
+    /// error reply.
     pub fn settle(&mut self, request: Request, ending: Ending, text: &[u8], now: Timestamp) {
         if ending == Ending::Lost {
             self.note_kind(request.phase, "connection lost");
         }
         let repeat = |retry| Repeat { request, ending, retry };
         let again = match &mut self.smart {
-            // Naive clients do not wait.
+            // Naive clients retry at once.
             None => {
                 let repeats = ending != Ending::Served && request.attempt < self.plan.retries;
                 repeats.then(|| (Timestamp::ZERO, repeat(None)))
@@ -287,17 +289,17 @@ impl Group {
         self.tallies[usize::from(request.phase)].record(ending, now.since(request.intended));
     }
 
-    /// No more requests will be due.
+    /// Stops retries: an attempt that fails from now on ends its request.
     pub fn handle_closing(&mut self) {
         self.closing = true;
     }
 
-    /// What kind of error a request met.
+    /// Counts an error of the kind that a request met.
     pub fn note_kind(&mut self, phase: u16, kind: &str) {
         self.tallies[usize::from(phase)].note_kind(kind);
     }
 
-    /// When it next has something to do of its own accord.
+    /// The next time at which the group has something to send, unless it waits for a free connection.
     pub fn poll_deadline(&self, start: Timestamp) -> Option<Timestamp> {
         if self.blocked {
             return None;
@@ -307,19 +309,20 @@ impl Group {
         next.map(|at| at.max(self.next_pump))
     }
 
-    /// Is there nothing left to send?
+    /// True if no request and no retry is left to send.
     pub fn is_spent(&self) -> bool {
         self.schedule.peek().is_none() && self.again.next_at().is_none()
     }
 
-    /// Counts what has been due up to that time since the start.
+    /// Counts the requests that were due until `until` (time since the start) as offered.
     pub fn count_offered(&mut self, until: Timestamp) {
         while let Some(due) = self.offered.take_due(until) {
             self.tallies[usize::from(due.phase)].counts.offered += 1;
         }
     }
 
-    /// The end: what was due up to then and not sent has been waiting in vain.
+    /// Ends the run: records due requests that were never sent as timed out, and waiting retries with the end
+    /// of their last attempt.
     pub fn end(&mut self, start: Timestamp, until: Timestamp, now: Timestamp) {
         self.count_offered(until);
         while let Some(due) = self.schedule.take_due(until) {
@@ -330,12 +333,12 @@ impl Group {
         }
     }
 
-    /// A sent request will not be answered any more.
+    /// Records a request that was sent as timed out, since the run has ended.
     pub fn end_request(&mut self, request: Request, now: Timestamp) {
         self.finish(&request, Ending::Timeout, now);
     }
 
-    /// What was tallied since the last time.
+    /// Takes the non-empty tallies since the last call, each with the number of its phase.
     pub fn take_tallies(&mut self) -> Vec<(u16, Tally)> {
         let mut taken = Vec::new();
         for (phase, tally) in self.tallies.iter_mut().enumerate() {

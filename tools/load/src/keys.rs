@@ -1,4 +1,4 @@
-//! What stands between braces in a command: numbers and texts that differ from request to request.
+//! Sources of the keys and values between braces in a command, which differ from request to request.
 
 use super::zipf::Zipf;
 use weir::protocol::encode;
@@ -7,26 +7,28 @@ use weir::values::Random;
 /// A source of key numbers or values.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// `{uniform:N}`: any number below N.
+    /// `{uniform:N}`: a random number below N, all equally likely.
     Uniform(u64),
-    /// `{zipf:N}`, `{zipf:N:s}`: below N, 0 the most wanted.
+    /// `{zipf:N}`, `{zipf:N:s}`: a random number below N by Zipf's law with exponent s; 0 is the most
+    /// frequent.
     Zipf(Zipf),
-    /// `{hot:N:share%:K}`: in so many per cent of the cases one of the first K numbers below N, else another.
+    /// `{hot:N:share%:K}`: with probability `share` one of the first K numbers below N, else one of the
+    /// others.
     Hot {
-        /// Numbers in all.
+        /// The number of keys in all.
         keys: u64,
-        /// How often it is a hot one, from 0 to 1.
+        /// The probability of a hot key, from 0 to 1.
         share: f64,
-        /// How many are hot.
+        /// The number of hot keys.
         hot: u64,
     },
-    /// `{seq}`: 0, 1, 2, ... from request to request, the same number wherever it stands in one request.
+    /// `{seq}`: 0, 1, 2, ... from request to request; several in one request are the same number.
     Sequence,
-    /// `{viral}`: always the same.
+    /// `{viral}`: always the text `viral`.
     Viral,
-    /// `{value:BYTES}`: so many bytes, always the same ones.
+    /// `{value:BYTES}`: a constant text of BYTES bytes.
     Value(usize),
-    /// `{rand:BYTES}`: so many letters and digits, always different ones.
+    /// `{rand:BYTES}`: BYTES random letters, digits, `-` and `_`, different each time.
     Letters(usize),
 }
 
@@ -39,7 +41,7 @@ const WANTED: &str =
     "{uniform:N}, {zipf:N[:s]}, {hot:N:share%:K}, {viral}, {seq}, {value:BYTES} or {rand:BYTES} is wanted";
 
 impl Source {
-    /// From what stands between the braces.
+    /// Parses the text between the braces.
     pub fn parse(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split(':').collect();
         let wrong = || format!("{{{text}}} is not known: {WANTED}");
@@ -68,7 +70,7 @@ impl Source {
         }
     }
 
-    /// Is it the same for every request? Then this is it.
+    /// The bytes of a source that is the same for every request; `None` for other sources.
     pub fn constant(&self) -> Option<Vec<u8>> {
         match self {
             Self::Viral => Some(VIRAL.to_vec()),
@@ -77,7 +79,7 @@ impl Source {
         }
     }
 
-    /// Appends what it is for the request with this number.
+    /// Appends the number or text for the request with this sequence number.
     pub fn write(&self, out: &mut Vec<u8>, sequence: u64, random: &mut Random) {
         let number = match self {
             Self::Uniform(keys) => random.below(*keys),

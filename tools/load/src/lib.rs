@@ -1,4 +1,4 @@
-//! The load generator: when to send what, what a reply means, and what to count.
+//! The load generator: when to send which request, what a reply means, and what to count.
 //!
 //! ```text
 //!  plan ─> schedule ── due ──> group ── template ──> connection ══> target
@@ -6,11 +6,11 @@
 //!                                └── classify, repeat ────┘──> statistics ─> reports (bin/weir-load)
 //! ```
 //!
-//! The loop is open: the schedule knows nothing of replies, and a latency counts from the moment when the request was
-//! due, so a target that stalls is charged for everything that had to wait.
+//! The loop is open: the schedule knows nothing of replies, and a latency counts from the moment when the
+//! request was due, so a target that stalls is charged for every request that had to wait.
 //!
-//! `generator.rs` and `thread.rs` carry a plan out, with threads and sockets. All other files are pure: they only decide, and time is an
-//! argument.
+//! `generator.rs` and `thread.rs` carry a plan out, with threads and sockets. All other files are pure: they
+//! only decide, and time is an argument.
 
 mod again;
 pub mod classify;

@@ -1,4 +1,4 @@
-//! What is to be done, checked: the scenario as the generator sees it.
+//! The plan of a run: the scenario as the generator sees it, already checked.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,57 +9,58 @@ use super::template::{Mix, Template};
 use weir::values::Tier;
 use weir_client::Policy;
 
-/// A whole run.
+/// The plan of a whole run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Carried out one after the other before the load starts.
+    /// Set-up commands, carried out one after the other before the load starts.
     pub setup: Vec<SetupPlan>,
-    /// All at once.
+    /// Groups of clients, which run at the same time.
     pub groups: Vec<GroupPlan>,
-    /// Threads that share the connections and rates.
+    /// The number of threads, which share connections and rates evenly.
     pub threads: usize,
-    /// Requests that are due are sent this often; a longer pause makes larger batches.
+    /// The interval at which due requests are sent; a longer one makes larger batches.
     pub tick: Duration,
-    /// How long replies are waited for after the last request was due.
+    /// The longest time to wait for replies after the last request was due.
     pub drain: Duration,
-    /// How long a target may take to accept connections before a run without any is given up.
+    /// The longest time that a connection attempt may take, and that the run waits for connections before it
+    /// starts.
     pub connect_timeout: Duration,
-    /// How long the set-up commands may take.
+    /// The longest time that the set-up commands may take.
     pub setup_timeout: Duration,
-    /// The same seed gives the same requests.
+    /// The seed of all random choices; the same seed gives the same requests.
     pub seed: u64,
 }
 
 impl Plan {
-    /// How long requests come.
+    /// The time over which requests are due: the duration of the longest group.
     pub fn duration(&self) -> Duration {
         self.groups.iter().map(GroupPlan::duration).max().unwrap_or_default()
     }
 }
 
-/// Commands that fill the store.
+/// A command that fills the store before the load.
 #[derive(Clone, Debug)]
 pub struct SetupPlan {
-    /// What is sent.
+    /// The command that is sent.
     pub command: Template,
-    /// How many times; `{seq}` counts from 0.
+    /// The number of times that the command is sent; `{seq}` counts from 0.
     pub count: u64,
-    /// On whose connections: an index into the groups.
+    /// The group whose connections are used, as an index.
     pub group: usize,
 }
 
-/// What clients do when they are refused, or not answered.
+/// The clients' behaviour when a request is refused or not answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientKind {
-    /// They repeat at once, whatever was said.
+    /// Clients that retry at once, whatever the reply said.
     #[default]
     Naive,
-    /// Those of [`weir_client`].
+    /// Clients with the behaviour of [`weir_client`].
     Smart,
 }
 
 impl ClientKind {
-    /// How often a request is repeated unless the plan says otherwise.
+    /// The default number of retries of a request.
     pub fn retries(self) -> u8 {
         match self {
             Self::Naive => 0,
@@ -67,7 +68,7 @@ impl ClientKind {
         }
     }
 
-    /// After how long it is given up unless the plan says otherwise.
+    /// The default time after which an attempt is given up; `None` for never.
     pub fn timeout(self) -> Option<Duration> {
         match self {
             Self::Naive => None,
@@ -88,64 +89,64 @@ impl FromStr for ClientKind {
     }
 }
 
-/// Clients that behave alike.
+/// A group of clients that behave alike.
 #[derive(Clone, Debug)]
 pub struct GroupPlan {
-    /// Its name in reports.
+    /// The name of the group in reports.
     pub name: String,
-    /// Who they say they are.
+    /// The tenant, user and other settings that each connection announces at its start.
     pub identity: Identity,
-    /// Connections over all threads.
+    /// The number of connections over all threads.
     pub connections: usize,
-    /// Unanswered requests on each.
+    /// The most requests in flight on each connection.
     pub pipeline: usize,
-    /// How arrivals are spread.
+    /// The way in which arrivals are spread over time.
     pub arrivals: Arrivals,
-    /// One after the other.
+    /// Phases, which follow each other.
     pub phases: Vec<PhasePlan>,
-    /// What they do about refusals and silence.
+    /// The clients' behaviour on refusals and missing replies.
     pub client: ClientKind,
-    /// How often a request is repeated at most: by naive clients one that was refused, failed or timed out, by smart ones
-    /// one that only reads and was not answered.
+    /// The most retries of a request: naive clients repeat requests that were refused, failed or timed out,
+    /// smart ones only reads without a reply.
     pub retries: u8,
-    /// After how long an unanswered request is given up.
+    /// The time after which an unanswered attempt is given up; `None` for the default of the client kind.
     pub timeout: Option<Duration>,
 }
 
 impl GroupPlan {
-    /// How long its requests come.
+    /// The time over which requests of the group are due: the sum of its phases.
     pub fn duration(&self) -> Duration {
         self.phases.iter().map(|phase| phase.duration).sum()
     }
 }
 
-/// A part of a group's time.
+/// A phase: a part of a group's time with a rate and commands of its own.
 #[derive(Clone, Debug)]
 pub struct PhasePlan {
-    /// Its name in reports.
+    /// The name of the phase in reports.
     pub name: String,
-    /// How long it lasts.
+    /// The length of the phase.
     pub duration: Duration,
-    /// How many requests come.
+    /// The rate of requests.
     pub rate: Rate,
-    /// Which ones.
+    /// The commands that are sent.
     pub mix: Mix,
 }
 
-/// What a connection says first.
+/// The greeting of a connection: what it tells the target before its first request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// For AUTH.
+    /// The tenant's name for AUTH.
     pub tenant: Option<String>,
-    /// For AUTH.
+    /// The password for AUTH.
     pub password: Option<String>,
-    /// It speaks RESP3: for HELLO.
+    /// Whether the connection switches to RESP3 with HELLO.
     pub resp3: bool,
-    /// For QOS SET; connections take turns.
+    /// Users for `QOS SET USER`; connections take turns over them.
     pub users: Vec<String>,
-    /// For QOS SET.
+    /// The tier for `QOS SET TIER`.
     pub tier: Option<Tier>,
-    /// For QOS SET.
+    /// The deadline of each request, for `QOS SET DEADLINE`.
     pub deadline: Option<Duration>,
 }
 

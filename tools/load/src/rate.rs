@@ -1,27 +1,27 @@
-//! How many requests per second are wanted, and how that changes: `50000`, `1000..50000`, `1000,2000,4000`.
+//! Rates in requests per second, and how they change: `50000`, `1000..50000`, `1000,2000,4000`.
 
 use std::str::FromStr;
 
-/// A rate over the length of a phase.
+/// A rate of requests over the length of a phase.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rate {
-    /// From one rate evenly to another; a constant one if both are the same.
+    /// A rate that changes evenly from the first to the second value; both are the same for a constant rate.
     Ramp(f64, f64),
-    /// Equally long steps.
+    /// Steps of equal length.
     Steps(Vec<f64>),
 }
 
-/// The most that is taken for a rate rather than a slip of the pen.
+/// The largest rate that is accepted; a larger one is taken for a mistake.
 const PER_SECOND_MAX: f64 = 1e8;
 const STEPS_MAX: usize = 1_000;
 
 impl Rate {
-    /// Always the same.
+    /// Creates a rate that never changes.
     pub const fn constant(per_second: f64) -> Self {
         Self::Ramp(per_second, per_second)
     }
 
-    /// The stretches it consists of: share of the length, rate at its start, rate at its end.
+    /// Splits the rate into stretches: the share of the length, the rate at its start, the rate at its end.
     pub fn stretches(&self) -> Vec<(f64, f64, f64)> {
         match self {
             Self::Ramp(from, to) => vec![(1.0, *from, *to)],

@@ -1,4 +1,5 @@
-//! One thread's part of a run: connections, groups, stages. Pure: sockets and clocks are the caller's.
+//! The part of a run that one thread carries out: connections, groups and stages. Pure: sockets and clocks
+//! are the caller's.
 //!
 //! ```text
 //!  opening ── all connected, or patience over ──> setting up (thread 0) ──> waiting for the other threads
@@ -20,7 +21,7 @@ use weir::values::Random;
 use weir::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
 
 const BUFFERS_KEPT: usize = 1_024;
-/// Timeouts and reconnections are looked for this often.
+/// The interval at which timeouts and connections that are to be made again are looked for.
 const ROUNDS_EVERY: Duration = Duration::from_millis(5);
 const COMPLAINTS_MAX: usize = 8;
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,7 +36,7 @@ enum Stage {
     Done,
 }
 
-/// One thread's part.
+/// The part of a load generator's run that one thread carries out.
 pub struct Run {
     plan: Arc<Plan>,
     targets: Vec<String>,
@@ -48,7 +49,7 @@ pub struct Run {
     intervals: VecDeque<Interval>,
     complaints: Vec<String>,
     stage: Stage,
-    /// When the stage began.
+    /// The time when the stage began.
     since: Timestamp,
     start: Timestamp,
     second: u32,
@@ -57,7 +58,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// For the thread with this number. Connections take turns over the targets of these names.
+    /// Creates the part of thread number `thread`. Connections are spread evenly over the targets, whose
+    /// names are for complaints.
     pub fn new(plan: Arc<Plan>, thread: usize, targets: Vec<String>, now: Timestamp) -> Self {
         debug_assert!(!targets.is_empty());
         let threads = plan.threads;
@@ -91,33 +93,33 @@ impl Run {
         }
     }
 
-    /// Is it ready to start?
+    /// True if connections and set-up are done, and the part waits for its start.
     pub fn is_waiting(&self) -> bool {
         self.stage == Stage::Waiting
     }
 
-    /// Is it over?
+    /// True if the part has ended.
     pub fn is_done(&self) -> bool {
         self.stage == Stage::Done
     }
 
-    /// By group, how many connections were ready for requests at the start.
+    /// The number of connections of each group that were ready for requests at the start.
     pub fn ready(&self) -> &[usize] {
         &self.ready
     }
 
-    /// What went wrong, in words; bounded.
+    /// Problems in words for people, at most eight and without repetition.
     pub fn complaints(&self) -> &[String] {
         &self.complaints
     }
 
-    /// The load starts at that time.
+    /// Sets the time at which the load starts.
     pub fn handle_start(&mut self, at: Timestamp) {
         self.start = at;
         self.enter(Stage::Running, at);
     }
 
-    /// Ends at once.
+    /// Ends the part at once; requests in flight count as timed out.
     pub fn handle_stop(&mut self, now: Timestamp) {
         match self.stage {
             Stage::Running | Stage::Draining => self.finish(now),
@@ -125,7 +127,7 @@ impl Run {
         }
     }
 
-    /// A connection was made.
+    /// Takes a new connection, and writes its greeting.
     pub fn handle_connected(&mut self, id: ConnectionId, generation: u32) {
         let connection = &mut self.connections[id.0 as usize];
         if connection.generation != generation {
@@ -141,7 +143,7 @@ impl Run {
         self.offer(id.0);
     }
 
-    /// Bytes have come from the target.
+    /// Takes bytes from the target. Closes the connection if they are not RESP.
     pub fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp) {
         let mut at = 0;
         while at < bytes.len() {
@@ -165,14 +167,14 @@ impl Run {
         self.offer(id.0);
     }
 
-    /// The target ends a connection: that is a loss too, and ours must be closed.
+    /// Takes the end of a connection by the target: counts it as lost, and closes this side too.
     pub fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
         if self.connections[id.0 as usize].generation == generation {
             self.close(id.0, now);
         }
     }
 
-    /// Why a connection could not be made, in the operating system's words.
+    /// Notes why a connection could not be made, in the operating system's words.
     pub fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str) {
         let connection = &self.connections[id.0 as usize];
         if connection.generation == generation {
@@ -180,14 +182,14 @@ impl Run {
         }
     }
 
-    /// A connection failed, or could not be made.
+    /// Takes the loss of a connection, or that it could not be made.
     pub fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
         if self.connections[id.0 as usize].generation == generation {
             self.lose(id.0, now);
         }
     }
 
-    /// A segment was sent, or its socket is closed.
+    /// Takes back a segment that was sent, or whose socket is closed.
     pub fn handle_transmitted(&mut self, id: ConnectionId, generation: u32, segment: Segment) {
         self.pool.give_segment(segment);
         let connection = &mut self.connections[id.0 as usize];
@@ -197,7 +199,8 @@ impl Run {
         }
     }
 
-    /// Time has passed: sends what is due, gives up what took too long, tells of seconds that are over.
+    /// Acts on the time that has passed: sends due requests, gives up those that took too long, reports
+    /// seconds that are over.
     pub fn handle_turn(&mut self, now: Timestamp) {
         if now >= self.next_round {
             self.next_round = now.after(ROUNDS_EVERY);
@@ -212,7 +215,7 @@ impl Run {
         }
     }
 
-    /// When `handle_turn` should be called at the latest.
+    /// The latest time at which [`Run::handle_turn`] should be called.
     pub fn poll_deadline(&self) -> Timestamp {
         let mut at = self.next_round;
         if self.stage == Stage::Running {
@@ -225,12 +228,12 @@ impl Run {
         at
     }
 
-    /// What should be done in the world, if anything.
+    /// The next connection to make or to close, if any.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Bytes that should go out, if any.
+    /// The next bytes to send, with their connection, if any.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(index) = self.to_send.pop_front() {
             let connection = &mut self.connections[index as usize];
@@ -243,7 +246,7 @@ impl Run {
         None
     }
 
-    /// A second that is over.
+    /// The next second that is over, if any.
     pub fn poll_interval(&mut self) -> Option<Interval> {
         self.intervals.pop_front()
     }
@@ -333,7 +336,7 @@ impl Run {
         }
     }
 
-    /// Connects what rested long enough, and gives up what took too long.
+    /// Connects after rest pauses, gives up connection attempts that take too long, and times out requests.
     fn make_rounds(&mut self, now: Timestamp) {
         let connecting_since = now.as_nanos().saturating_sub(self.plan.connect_timeout.as_nanos() as u64);
         for index in 0..self.connections.len() {
@@ -380,7 +383,7 @@ impl Run {
         for connection in self.connections.iter().filter(|connection| connection.is_ready()) {
             self.ready[usize::from(connection.group)] += 1;
         }
-        // Without one of its groups a run shows nothing: the caller ends it.
+        // A run without one of its groups shows nothing: the caller ends it.
         let complete = self.ready.iter().all(|ready| *ready > 0);
         self.enter(if complete { Stage::SettingUp } else { Stage::Waiting }, now);
     }
@@ -433,12 +436,12 @@ impl Run {
         }
     }
 
-    /// Tells of every second that is over.
+    /// Reports every second that is over.
     fn close_seconds(&mut self, now: Timestamp) {
         while now >= self.start.after(SECOND * (self.second + 1)) {
             let until = (SECOND * (self.second + 1)).min(self.plan.duration());
             for group in &mut self.groups {
-                // A moment that lies exactly on the border belongs to the next second.
+                // A request that is due exactly at the border belongs to the next second.
                 group.count_offered(Timestamp::from_nanos(until.as_nanos() as u64 - 1));
             }
             self.tell();
@@ -517,16 +520,16 @@ mod tests {
         }
     }
 
-    /// A target that answers at once, except when it stalls, and may end connections or refuse.
+    /// A simulated target that answers at once, except when it stalls, and may end connections or refuse.
     struct World {
         run: Run,
         now: Timestamp,
-        /// Requests that wait for an answer, by connection.
+        /// The number of requests that wait for an answer, by connection and generation.
         asked: BTreeMap<(u32, u32), u64>,
         decoders: BTreeMap<(u32, u32), RequestDecoder>,
         reply: &'static [u8],
         requests: u64,
-        /// Of those, the ones that come with a deadline of their own.
+        /// The number of requests that came with a deadline of their own.
         calls: u64,
         total: Tally,
         seconds: u32,
@@ -678,7 +681,7 @@ mod tests {
         plan.groups[0].timeout = Some(Duration::from_millis(100));
         plan.groups[0].identity.deadline = Some(Duration::from_millis(500));
         plan.groups[0].pipeline = 16;
-        // A few requests stay unanswered: too few for the breaker.
+        // A few requests stay unanswered: too few for the breaker to open.
         let is_stalled = |millisecond| (3_000..3_150).contains(&millisecond);
         let mut world = World::new(plan.clone());
         let counts = world.run_to_end(is_stalled);
@@ -697,7 +700,8 @@ mod tests {
         plan.groups[0].pipeline = 100;
         let mut world = World::new(plan);
         let counts = world.run_to_end(|millisecond| (2_000..4_000).contains(&millisecond));
-        // What is due until the breaker opens, probes, and at most one pause and a half after the end.
+        // Timeouts: requests due until the breaker opens, probes, and at most one and a half pauses after the
+        // end.
         assert!(counts.timeouts < 500, "{counts:?}");
         assert!(counts.served > 3_200, "{counts:?}");
         assert!(counts.sent + counts.retries < counts.served + 600, "{counts:?}");
@@ -721,7 +725,8 @@ mod tests {
         assert_eq!(world.requests, before);
         world.refuses_connections = false;
         let counts = world.run_to_end(|_| false);
-        // Of that second and what it takes to connect again, those that came last are sent late.
+        // Of the requests due in that second and until connections are made again, only the last are sent,
+        // late.
         assert!((70..=200).contains(&counts.timeouts), "{counts:?}");
         assert_eq!(counts.served + counts.timeouts + counts.errors, 300);
     }
@@ -810,7 +815,7 @@ mod tests {
                 }
             }
         }
-        // What the other target never accepted is given up after the patience of a second.
+        // A connection that the other target never accepted is given up after the patience of a second.
         run.handle_turn(Timestamp::from_millis(1_500));
         assert_eq!(
             run.complaints(),

@@ -1,4 +1,5 @@
-//! When requests are to be sent. Nothing here knows of replies: that is what makes the loop open.
+//! The schedule of a group: when its requests are due. It knows nothing of replies, which makes the loop
+//! open.
 
 use std::time::Duration;
 
@@ -6,24 +7,24 @@ use super::rate::Rate;
 use weir::values::Random;
 use weir::values::Timestamp;
 
-/// How arrivals are spread.
+/// The way in which arrivals are spread over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arrivals {
-    /// At equal distances.
+    /// Requests are due at equal distances.
     #[default]
     Even,
-    /// Independently of each other, as those of many users are.
+    /// Requests are due independently of each other, as those of many users are.
     Poisson,
     /// A request is sent when an earlier one was answered, and no rate is kept.
     Closed,
 }
 
-/// A moment when a request is to be sent.
+/// The moment at which a request is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// Since the start of the run.
+    /// The time since the start of the run.
     pub at: Timestamp,
-    /// In which phase that lies.
+    /// The number of the phase that contains this time.
     pub phase: u16,
 }
 
@@ -37,12 +38,12 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// Requests in all of it.
+    /// The number of requests due in the whole stretch.
     fn requests(&self) -> f64 {
         self.seconds * f64::midpoint(self.from, self.to)
     }
 
-    /// When so many requests of it have come.
+    /// The time in seconds since the stretch's start when `requests` of its requests have come.
     fn time_of(&self, requests: f64) -> f64 {
         if requests <= 0.0 {
             return 0.0;
@@ -53,20 +54,21 @@ impl Stretch {
     }
 }
 
-/// The arrivals of one group, one after the other.
+/// The arrivals of one group on one thread, in order.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     stretches: std::rc::Rc<[Stretch]>,
     arrivals: Arrivals,
     random: Random,
     at: usize,
-    /// Requests of the current stretch that have come.
+    /// The number of requests of the current stretch that have come so far.
     come: f64,
     next: Option<Due>,
 }
 
 impl Schedule {
-    /// `phases` follow each other. Of `threads` that share the rates evenly this is number `thread`.
+    /// Creates the schedule of thread number `thread` of `threads`, which share the rates evenly. `phases`
+    /// follow each other.
     pub fn new(
         phases: &[(Rate, Duration)],
         arrivals: Arrivals,
@@ -94,12 +96,12 @@ impl Schedule {
         schedule
     }
 
-    /// The next request to send.
+    /// The next request that will be due; `None` after the last.
     pub fn peek(&self) -> Option<Due> {
         self.next
     }
 
-    /// Takes it, if its time has come.
+    /// Takes the next request if it is due by `until`.
     pub fn take_due(&mut self, until: Timestamp) -> Option<Due> {
         let due = self.next.filter(|due| due.at <= until)?;
         let more = match self.arrivals {

@@ -1,4 +1,4 @@
-//! Commands that fill the store before the load starts: as fast as the connections take them.
+//! Set-up commands, which fill the store before the load starts: as fast as the connections take them.
 
 use super::connection::{Connection, Request};
 use super::group::Group;
@@ -11,7 +11,7 @@ use weir::values::Timestamp;
 pub(super) struct Setup {
     mixes: Vec<Mix>,
     counts: Vec<u64>,
-    /// Which one is under way.
+    /// The number of the command that is being sent.
     at: usize,
     sent: u64,
     waiting: u64,
@@ -56,7 +56,8 @@ impl Setup {
         })
     }
 
-    /// Writes what there is room for; the next command starts when all of this one were answered.
+    /// Writes as many requests as the connections take; the next command starts when all requests of the
+    /// current one are answered.
     pub fn pump(
         &mut self,
         plans: &[SetupPlan],

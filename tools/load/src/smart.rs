@@ -1,5 +1,5 @@
-//! Groups whose clients are smart: `weir_client`, set up as their plan says. The connections of a group on one thread
-//! are those of one client.
+//! Clients of kind `smart`: a `weir_client` for each group and thread, set up as the group's plan says. All
+//! connections of a group on one thread share it.
 
 use std::time::Duration;
 
@@ -11,12 +11,13 @@ use weir_client::{BreakerPolicy, Client, Next, Outcome, Policy, Retry};
 
 pub(super) struct Smart {
     pub client: Client,
-    /// What was due and could not be sent for so long has timed out: it is not sent any more.
+    /// The time after which a due request that could not be sent counts as timed out and is not sent any
+    /// more.
     pub patience: Duration,
 }
 
 impl Smart {
-    /// None for a group of naive clients.
+    /// Creates the smart client of a group; `None` if its clients are naive.
     pub fn new(plan: &GroupPlan, random: &mut Random) -> Option<Self> {
         if plan.client == ClientKind::Naive {
             return None;
@@ -34,7 +35,7 @@ impl Smart {
         Some(Self { client: Client::new(policy, random.fork()), patience })
     }
 
-    /// An attempt has ended: is it repeated, and when?
+    /// Reports the outcome of an attempt to the client; returns the retry if there is to be one.
     pub fn handle(&mut self, request: &Request, outcome: Outcome, now: Timestamp) -> Option<Retry> {
         match self.client.handle_outcome(request.sent?, outcome, now) {
             Next::RetryAt(retry) => Some(retry),
@@ -43,7 +44,7 @@ impl Smart {
     }
 }
 
-/// What a smart client hears of an attempt; `text` is that of an error reply.
+/// Translates the end of an attempt into the smart client's terms; `text` is that of an error reply.
 pub(super) fn outcome(ending: Ending, text: &[u8]) -> Outcome {
     match ending {
         Ending::Served => Outcome::Answered,

@@ -1,4 +1,4 @@
-//! Counts and latencies: tallied by each thread for a second, then added up.
+//! Counts and latencies: each thread tallies them for a second, and the main thread adds them up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,46 +7,47 @@ use hdrhistogram::Histogram;
 
 use super::classify::Ending;
 
-/// Latencies are kept in nanoseconds, to three digits, from a tenth of a microsecond to an hour.
+/// The smallest latency that is told apart, in nanoseconds. Latencies are kept to three digits, up to an
+/// hour.
 const LATENCY_NANOS_MIN: u64 = 100;
 const LATENCY_NANOS_MAX: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
-/// Kinds of errors that are told apart.
+/// The most kinds of errors that are counted apart; further ones count as `other`.
 const KINDS_MAX: usize = 16;
 const OTHER_KINDS: &str = "other";
 
-/// How many requests came to what. Every offered request ends as exactly one of the others, `sent`, `retries` and
-/// `lost` aside.
+/// Counts of requests by how they ended. Every offered request ends in exactly one count, `sent`, `retries`
+/// and `lost` aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Due by the schedule.
+    /// Requests that were due by the schedule.
     pub offered: u64,
-    /// Of those, sent at least once.
+    /// Offered requests that were sent at least once.
     pub sent: u64,
-    /// Answered.
+    /// Requests whose reply was no error.
     pub served: u64,
-    /// `-THROTTLED`.
+    /// Requests refused with `-THROTTLED`.
     pub throttled: u64,
-    /// `-OVERLOADED`.
+    /// Requests refused with `-OVERLOADED`.
     pub overloaded: u64,
-    /// `-DEADLINE`.
+    /// Requests refused with `-DEADLINE`.
     pub deadline: u64,
-    /// `-UNAVAILABLE`.
+    /// Requests refused with `-UNAVAILABLE`.
     pub unavailable: u64,
-    /// Other error replies, and requests whose connection was lost.
+    /// Requests that ended with another error reply, or whose connection was lost.
     pub errors: u64,
-    /// Not answered in time, or never sent.
+    /// Requests that were not answered in time, or never sent.
     pub timeouts: u64,
-    /// Not sent by a smart client, so as to spare the target.
+    /// Requests that a smart client did not send, so as to spare the target.
     pub refused_by_client: u64,
-    /// Sent again.
+    /// Attempts that sent a request again.
     pub retries: u64,
-    /// Of the errors, those for which there was no reply.
+    /// The part of `errors` without a reply, since the connection was lost.
     pub lost: u64,
 }
 
 impl Counts {
-    /// Names and values, in the order of the reports: `offered`, and what all of it came to.
+    /// Names and values in the order of the reports: `offered`, `sent`, and the counts by how requests ended.
     pub fn entries(&self) -> [(&'static str, u64); 10] {
         [
             ("offered", self.offered),
@@ -62,22 +63,22 @@ impl Counts {
         ]
     }
 
-    /// What there is to know of sends beside that.
+    /// Names and values of the counts that are no ends of requests of their own: `retries` and `lost`.
     pub fn sends(&self) -> [(&'static str, u64); 2] {
         [("retries", self.retries), ("lost", self.lost)]
     }
 
-    /// Refusals of weir, of all kinds.
+    /// Requests that weir refused, for any reason.
     pub const fn refused(&self) -> u64 {
         self.throttled + self.overloaded + self.deadline + self.unavailable
     }
 
-    /// Requests whose end is known.
+    /// Requests that have ended in some way.
     pub const fn ended(&self) -> u64 {
         self.served + self.refused() + self.errors + self.timeouts + self.refused_by_client
     }
 
-    /// Adds the other's.
+    /// Adds the counts of `other`.
     pub const fn add(&mut self, other: &Self) {
         self.offered += other.offered;
         self.sent += other.sent;
@@ -94,21 +95,21 @@ impl Counts {
     }
 }
 
-/// An empty histogram of latencies in nanoseconds.
+/// Creates an empty histogram of latencies in nanoseconds.
 pub fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(LATENCY_NANOS_MIN, LATENCY_NANOS_MAX, DIGITS).expect("the bounds are constant")
 }
 
-/// What happened to some requests.
+/// Counts and latencies of some requests, usually of a group and phase in one second.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// How many came to what.
+    /// Numbers of requests by how they ended.
     pub counts: Counts,
-    /// How long those that were served took, from when they were due.
+    /// Latencies in nanoseconds of the served requests, from the time when they were due.
     pub served: Histogram<u64>,
-    /// How long all others took.
+    /// Latencies in nanoseconds of all requests that ended otherwise.
     pub others: Histogram<u64>,
-    /// Error replies by their first word.
+    /// Numbers of error replies by their first word.
     pub kinds: BTreeMap<String, u64>,
 }
 
@@ -119,7 +120,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// A request has ended.
+    /// Counts a request that has ended, and its latency.
     pub fn record(&mut self, ending: Ending, took: Duration) {
         let counts = &mut self.counts;
         counts.lost += u64::from(ending == Ending::Lost);
@@ -138,7 +139,7 @@ impl Tally {
         histogram.saturating_record(took.as_nanos() as u64);
     }
 
-    /// An error of this kind was seen; it may be repeated, or the end of its request.
+    /// Counts an error of a kind; its request may be retried or end with it.
     pub fn note_kind(&mut self, kind: &str) {
         if let Some(count) = self.kinds.get_mut(kind) {
             *count += 1;
@@ -148,7 +149,7 @@ impl Tally {
         }
     }
 
-    /// Adds the other's.
+    /// Adds the counts and latencies of `other`.
     pub fn add(&mut self, other: &Self) {
         self.counts.add(&other.counts);
         self.served.add(&other.served).expect("the bounds are the same");
@@ -158,12 +159,12 @@ impl Tally {
         }
     }
 
-    /// Is there nothing in it?
+    /// True if nothing was counted.
     pub fn is_empty(&self) -> bool {
         self.counts == Counts::default() && self.kinds.is_empty()
     }
 
-    /// Empties it.
+    /// Sets all counts to zero and empties the histograms.
     pub fn clear(&mut self) {
         self.counts = Counts::default();
         self.served.reset();
@@ -171,7 +172,7 @@ impl Tally {
         self.kinds.clear();
     }
 
-    /// Served and all others in one histogram.
+    /// The latencies of all requests, served or not, in one histogram.
     pub fn all(&self) -> Histogram<u64> {
         let mut all = self.served.clone();
         all.add(&self.others).expect("the bounds are the same");
@@ -179,42 +180,42 @@ impl Tally {
     }
 }
 
-/// Percentiles as the reports name them, and what they are.
+/// Percentiles in the reports, as a name and a percentage.
 pub const PERCENTILES: [(&str, f64); 5] =
     [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99_9", 99.9), ("p99_99", 99.99)];
 
-/// A latency in milliseconds; nothing if there is none.
+/// A latency percentile in milliseconds; `None` if the histogram is empty.
 pub fn percentile_ms(histogram: &Histogram<u64>, percentile: f64) -> Option<f64> {
     (!histogram.is_empty()).then(|| histogram.value_at_percentile(percentile) as f64 / 1e6)
 }
 
-/// What one thread, or all of them, saw in one second.
+/// Counts and latencies of one thread, or of all, in one second of the run.
 #[derive(Clone, Debug)]
 pub struct Interval {
-    /// Which second of the run; the first is 0.
+    /// The number of the second since the start of the run, from 0.
     pub second: u32,
-    /// By group and phase. Only phases in which something happened.
+    /// Tallies by group, each with the number of its phase; phases without any event are left out.
     pub groups: Vec<Vec<(u16, Tally)>>,
 }
 
-/// Seconds of all threads, put together again.
+/// Adds up the intervals of all threads, second by second.
 #[derive(Debug)]
 pub struct Joiner {
     threads: usize,
     groups: usize,
-    /// The seconds that some thread has yet to tell of.
+    /// Seconds that some thread has not reported yet.
     open: BTreeMap<u32, Interval>,
-    /// How many seconds each thread has told of.
+    /// The number of seconds that each thread has reported.
     told: Vec<u32>,
 }
 
 impl Joiner {
-    /// For so many threads, each of which has so many groups.
+    /// Creates a joiner for `threads` threads, each of which reports the same `groups` groups.
     pub fn new(threads: usize, groups: usize) -> Self {
         Self { threads, groups, open: BTreeMap::new(), told: vec![0; threads] }
     }
 
-    /// A thread tells of a second; its seconds come in order.
+    /// Adds a thread's interval; each thread's seconds come in order.
     pub fn handle(&mut self, thread: usize, interval: &Interval) {
         self.told[thread] = interval.second + 1;
         let groups = self.groups;
@@ -232,12 +233,12 @@ impl Joiner {
         }
     }
 
-    /// A thread has ended.
+    /// Notes that a thread has ended, so that no second waits for it any more.
     pub fn handle_end(&mut self, thread: usize) {
         self.told[thread] = u32::MAX;
     }
 
-    /// A second that all threads have told of.
+    /// Takes the earliest second that all threads have reported, if there is one.
     pub fn poll(&mut self) -> Option<Interval> {
         debug_assert_eq!(self.told.len(), self.threads);
         let complete = *self.told.iter().min()?;

@@ -1,4 +1,4 @@
-//! Commands with holes: `SET key:{zipf:100000} {value:64}`. What does not change is encoded once.
+//! Commands with holes: `SET key:{zipf:100000} {value:64}`. The constant parts are encoded once.
 
 use super::keys::Source;
 use weir::protocol::command::{self, Effect};
@@ -6,12 +6,13 @@ use weir::protocol::encode;
 use weir::values::Random;
 use weir_client::Repeats;
 
-/// What makes one request out of a template: the same draw gives the same bytes, so a retry repeats the request.
+/// The random choice that makes one request out of a template: the same draw gives the same bytes, so a retry
+/// repeats the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Draw {
-    /// Where its randomness starts.
+    /// The seed of the request's random numbers.
     pub seed: u64,
-    /// Its number within its group.
+    /// The number of the request within its group.
     pub sequence: u64,
 }
 
@@ -23,13 +24,13 @@ enum Part {
 
 #[derive(Clone, Debug)]
 enum Piece {
-    /// Encoded already.
+    /// Bytes that are encoded already.
     Fixed(Vec<u8>),
-    /// A word with holes.
+    /// A word with holes, which is encoded for each request.
     Word(Vec<Part>),
 }
 
-/// One command.
+/// A command whose words may have holes.
 #[derive(Clone, Debug)]
 pub struct Template {
     text: String,
@@ -38,13 +39,15 @@ pub struct Template {
 }
 
 impl Template {
-    /// Words are separated by spaces; one with spaces in it stands in single or double quotes.
+    /// Parses a command. Words are separated by spaces; a word that contains spaces stands in single or
+    /// double quotes.
     pub fn parse(text: &str) -> Result<Self, String> {
         let words = words(text)?;
         if words.is_empty() {
             return Err("a command such as GET key:{zipf:100000} is wanted, and there is none".to_owned());
         }
-        // A container (`OBJECT ENCODING`) has no effect by its first word, so it counts as one that may write.
+        // A container (`OBJECT ENCODING`) has no effect by its first word, so it counts as a command that may
+        // write.
         let only_reads = command::find(words[0].as_bytes()).is_some_and(|found| found.effect == Effect::Read);
         let repeats = if only_reads { Repeats::Harmless } else { Repeats::Harmful };
         let mut fixed = Vec::new();
@@ -67,7 +70,7 @@ impl Template {
         Ok(Self { text: text.to_owned(), pieces, repeats })
     }
 
-    /// As it was written.
+    /// The command as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -99,7 +102,7 @@ impl std::str::FromStr for Template {
     }
 }
 
-/// Splits at spaces outside quotes and braces.
+/// Splits a command into words at spaces outside quotes.
 fn words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -122,7 +125,7 @@ fn words(text: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// Splits a word at its holes. `{{` is a brace of its own (a hash tag, say).
+/// Splits a word at its holes. `{{` and `}}` stand for a plain brace (of a hash tag, say).
 fn parts(word: &str) -> Result<Vec<Part>, String> {
     let mut parts: Vec<Part> = Vec::new();
     let mut rest = word;
@@ -155,21 +158,21 @@ fn parts(word: &str) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-/// Several commands, each as often as its weight says.
+/// Several commands, chosen at random by their weights.
 #[derive(Clone, Debug)]
 pub struct Mix {
     templates: Vec<Template>,
-    /// Up to where each one's share of the weights reaches.
+    /// The sum of the weights up to and including each command.
     reaches: Vec<u64>,
 }
 
 impl Mix {
-    /// One command only.
+    /// Creates a mix of one command only.
     pub fn single(template: Template) -> Self {
         Self { templates: vec![template], reaches: vec![1] }
     }
 
-    /// Weights are at least one, and there is at least one command.
+    /// Creates a mix of at least one command; weights are at least 1.
     pub fn weighted(commands: Vec<(u32, Template)>) -> Self {
         debug_assert!(!commands.is_empty());
         let mut reach = 0;
@@ -188,18 +191,18 @@ impl Mix {
         self.templates.iter().map(Template::text)
     }
 
-    /// Appends the request that this draw means.
+    /// Appends the request that a draw stands for.
     pub fn write(&self, out: &mut Vec<u8>, scratch: &mut Vec<u8>, draw: Draw) {
         let (template, mut random) = self.choose(draw);
         template.write(out, scratch, draw.sequence, &mut random);
     }
 
-    /// What it does if that request is carried out twice.
+    /// Whether the request of a draw does harm if it is carried out twice.
     pub fn repeats(&self, draw: Draw) -> Repeats {
         self.choose(draw).0.repeats
     }
 
-    /// The command of a draw, and the randomness that is left for its holes.
+    /// Finds the command of a draw, and the random numbers that are left for its holes.
     fn choose(&self, draw: Draw) -> (&Template, Random) {
         let mut random = Random::new(draw.seed);
         let template = if self.templates.len() == 1 {

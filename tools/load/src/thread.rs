@@ -1,4 +1,4 @@
-//! One thread of the load generator: a ring of its own, around one part of a run.
+//! A thread of the load generator: carries out one part of a run with an io_uring of its own.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,20 +14,20 @@ use weir::values::{Action, ConnectionId, Owner, Timestamp};
 use super::statistics::Interval;
 use super::{Plan, Run};
 
-/// How long a thread may fail to notice that the others have started or that all is over.
+/// The longest time that a thread waits before it looks whether the run has started or is to stop.
 const NOTICE_EVERY: Duration = Duration::from_millis(5);
 
-/// What the threads of one run share.
+/// The start time and the stop flag that all threads of a run share.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// When the load starts, on the common clock; 0 before that is known.
+    /// The time when the load starts, in nanoseconds of the common clock; 0 before it is known.
     pub start_nanos: AtomicU64,
     pub stop: AtomicBool,
 }
 
-/// What a thread tells.
+/// A message of a generating thread to the main thread.
 pub(super) enum Told {
-    /// Its connections are ready, or will not be: how many are, by group.
+    /// The connections are set up or given up; `connections` counts the ready ones of each group.
     Ready {
         connections: Vec<usize>,
         complaints: Vec<String>,
@@ -72,7 +72,7 @@ impl Dials for Run {
     }
 }
 
-/// Carries one thread's part out.
+/// Carries out one thread's part of a run, until it is done or stopped.
 pub(super) fn generate(
     plan: Arc<Plan>,
     thread: usize,

@@ -1,10 +1,10 @@
-//! Zipf's law: the k-th most wanted key is wanted `k^-s` times as often as the first.
+//! Zipf's law: the k-th most frequent key is requested `k^-s` times as often as the first.
 //!
-//! Rejection inversion (Hörmann and Derflinger, 1996): constant time and memory for any number of keys.
+//! Uses rejection inversion (Hörmann and Derflinger, 1996): constant time and memory for any number of keys.
 
 use weir::values::Random;
 
-/// Draws ranks from 1 to `keys`.
+/// Draws ranks from 1 to `keys` by Zipf's law.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     keys: f64,
@@ -15,7 +15,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Over `keys` keys, at least one, with a positive exponent.
+    /// Creates a distribution over `keys` keys, at least one, with a positive exponent.
     pub fn new(keys: u64, exponent: f64) -> Self {
         debug_assert!(keys > 0 && exponent > 0.0);
         let keys = keys as f64;
@@ -26,7 +26,7 @@ impl Zipf {
         zipf
     }
 
-    /// A rank, 1 for the most wanted.
+    /// Draws a rank; 1 is the most frequent.
     pub fn rank(&self, random: &mut Random) -> u64 {
         // Each try succeeds with a probability well above one half, whatever the exponent.
         loop {
@@ -43,7 +43,7 @@ impl Zipf {
         (-self.exponent * place.ln()).exp()
     }
 
-    /// The integral of the density, up to a constant.
+    /// The integral of the density up to `place`, plus a constant.
     fn area(&self, place: f64) -> f64 {
         let logarithm = place.ln();
         exp_m1_over((1.0 - self.exponent) * logarithm) * logarithm
@@ -55,12 +55,12 @@ impl Zipf {
     }
 }
 
-/// `ln(1 + x) / x`, also near zero.
+/// Computes `ln(1 + x) / x`, also near zero.
 fn ln_1p_over(x: f64) -> f64 {
     if x.abs() > 1e-8 { x.ln_1p() / x } else { 1.0 - x * (0.5 - x / 3.0) }
 }
 
-/// `(exp(x) - 1) / x`, also near zero.
+/// Computes `(exp(x) - 1) / x`, also near zero.
 fn exp_m1_over(x: f64) -> f64 {
     if x.abs() > 1e-8 { x.exp_m1() / x } else { 1.0 + x * 0.5 * (1.0 + x / 3.0) }
 }

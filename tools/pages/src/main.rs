@@ -1,4 +1,5 @@
-//! Writes the man page of weir and its completions, as its flags are now: `weir-pages FOLDER`. For those who make packages.
+//! Writes the man pages of weir and its shell completions, made from its flags: `weir-pages FOLDER`. For
+//! those who make packages.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A flag that says which environment variable means the same.
+/// Adds the flag's environment variable to its help text.
 fn with_twin(flag: Arg) -> Arg {
     let Some(twin) = flag.get_env().map(|name| name.to_string_lossy().into_owned()) else { return flag };
     let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
@@ -38,7 +39,7 @@ fn with_twin(flag: Arg) -> Arg {
 fn write(folder: &PathBuf) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let mut weir = Flags::command();
-    // A page each for weir and what it can be told to do besides serving.
+    // One page each for weir and its subcommands.
     clap_mangen::generate_to(weir.clone().mut_args(with_twin), folder)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut weir, "weir", folder)?;

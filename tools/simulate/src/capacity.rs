@@ -1,8 +1,10 @@
-//! What stores could do while more is asked than that, and what of it can be asked of them: nobody could have them do more.
+//! The capacity of the stores under overload, and the part of it that running cores could use: an upper bound
+//! for any proxy.
 //!
-//! A request passes through two cores, its client's and its key's home. While either does not run, the request does not get to its
-//! store, which has to do with the rest of what is asked, and with what it was sent before. A dispatcher that had as much in flight as
-//! keeps a store busy for as long as cores may be away would make every reply late; so no more is expected of it than [`AHEAD`].
+//! A request passes through two cores, its client's and its key's home. While either does not run, the
+//! request does not reach its store, which has only the other requests and those sent before. A proxy that
+//! keeps as much in flight as fills the time in which cores may be away would make every reply late; so no
+//! more than [`AHEAD`] is expected.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,42 +12,46 @@ use std::time::Duration;
 use super::store::Work;
 use weir::values::Timestamp;
 
-/// For so long a store is busy with what is in flight when no more comes: by so much a window lets replies be late at most.
+/// The time for which a store is kept busy by requests in flight when no more come: a window lets replies be
+/// late by at most this time.
 const AHEAD: Duration = Duration::from_millis(40);
 
-/// What there is to know of it.
+/// The data from which the possible number of served requests is computed.
 #[derive(Debug)]
 pub(super) struct Ability {
-    /// The time that counts.
+    /// The time span that counts.
     pub counted: Range<Timestamp>,
-    /// What is asked, in parts of what stores can do.
+    /// The requested load, relative to the stores' capacity.
     pub asked: f64,
-    /// How much each store can do at once.
+    /// The number of servers of each store.
     pub servers: usize,
-    /// Of each core, when it did not run, and what part of the clients are its.
+    /// The times in which each core did not run. `clients` is each core's fraction of the clients.
     pub slept: Vec<Vec<Range<Timestamp>>>,
     pub clients: Vec<f64>,
-    /// Of each store, what it did, when it did nothing, and what part of its keys is at home on which core.
+    /// The work of each store. `stalled` is the time in which it stalled, and `homes` the fraction of its
+    /// keys at home on each core.
     pub works: Vec<Work>,
     pub stalled: Vec<Option<Range<Timestamp>>>,
     pub homes: Vec<Vec<f64>>,
 }
 
 impl Ability {
-    /// What stores could have carried out; and that of it which could be asked of them. Both are of what requests really took: by
-    /// chance that is a few percent more or less than what was drawn for all of them.
+    /// The number of requests that the stores could have carried out, and the part of it that cores could
+    /// have sent. Both use the service times that requests really took, which differ by chance a few percent
+    /// from the mean.
     pub fn requests(&self) -> (f64, f64) {
         (0..self.homes.len()).fold((0.0, 0.0), |sum, store| {
             let Work { requests, took, in_vain } = self.works[store];
             let rate = self.servers as f64 * requests as f64 / took.as_secs_f64().max(1e-9);
             let (all, busy) = self.busy(store);
-            // That a connection breaks with requests on it is not to be helped.
+            // Requests that are lost with a breaking connection cannot be avoided.
             let lost = in_vain as f64;
             (sum.0 + all * rate - lost, sum.1 + busy * rate - lost)
         })
     }
 
-    /// For how many seconds a store could have been busy.
+    /// The seconds in which a store could have served in all, and those in which requests could have kept it
+    /// busy.
     fn busy(&self, store: usize) -> (f64, f64) {
         let stalled = self.stalled[store].as_ref();
         let mut moments: Vec<Timestamp> =
@@ -61,7 +67,7 @@ impl Ability {
             }
             let comes = seconds * self.reaches(store, from).min(1.0);
             let from_ahead = ahead.min(seconds - comes);
-            // Whatever waited for a core fills it up again.
+            // Requests that waited for a core fill the store's queue again.
             ahead = if comes < seconds { ahead - from_ahead } else { AHEAD.as_secs_f64() };
             all += seconds;
             busy += comes + from_ahead;
@@ -69,7 +75,7 @@ impl Ability {
         (all, busy)
     }
 
-    /// What gets to a store, in parts of what it can do.
+    /// The load that reaches a store at a time, relative to its capacity.
     fn reaches(&self, store: usize, at: Timestamp) -> f64 {
         let runs = |core: &usize| !self.slept[*core].iter().any(|range| range.contains(&at));
         let running = |parts: &[f64]| (0..parts.len()).filter(runs).map(|core| parts[core]).sum::<f64>();
@@ -100,9 +106,10 @@ mod tests {
         let close = |(all, asked): (f64, f64), expected: (f64, f64)| {
             assert!((all - expected.0).abs() < 1e-6 && (asked - expected.1).abs() < 1e-6, "{all}, {asked}");
         };
-        // 40 ms of each absence are bridged; for the second store one of them does not matter, because it stalls.
+        // 40 ms of each absence are bridged; for the second store one of them does not matter, because it
+        // stalls.
         close(ability.requests(), (1_500.0, 1_500.0 - 60.0 - 60.0 - 60.0));
-        // With half of the clients elsewhere, three quarters of what it can do come.
+        // With half of the clients on another core, three quarters of the store's capacity are requested.
         ability.clients = vec![0.5, 0.5];
         close(ability.requests(), (1_500.0, 1_500.0 - 60.0 - 60.0));
         ability.works[0].in_vain = 7;

@@ -1,4 +1,4 @@
-//! A client: sends bursts of requests, checks every reply, and leaves in one way or another.
+//! A simulated client: sends bursts of requests, checks every reply, and leaves in one of several ways.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -13,32 +13,32 @@ use weir::protocol::{Protocol, ReplyScanner};
 use weir::routing::Topology;
 use weir::values::{Random, Tier, Timestamp};
 
-/// How a client leaves.
+/// The way in which a client leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// It closes its sending side and waits for what it is owed.
+    /// The client closes its sending side and waits for the outstanding replies.
     HalfClose,
-    /// `QUIT`, and something behind it that nobody may answer.
+    /// The client sends `QUIT`, and a request after it that must not be answered.
     Quit,
-    /// Bytes that are no request.
+    /// The client sends bytes that are no request.
     Malformed,
-    /// Without a word.
+    /// The client's connection is lost without notice.
     Lost,
-    /// It stops reading.
+    /// The client stops reading.
     Stuck,
-    /// It says nothing more, and is closed for that.
+    /// The client sends nothing more, and is closed as idle.
     Idle,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Talking,
-    /// It has sent its last.
+    /// The client has sent its last bytes.
     Leaving,
     Gone,
 }
 
-/// What a client does next.
+/// The next action of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Move {
     Send(Vec<u8>),
@@ -53,14 +53,14 @@ pub(super) struct Client {
     pub socket: SocketId,
     pub stage: Stage,
     pub leaving: Leaving,
-    /// Every reply that is still to come, in order.
+    /// Requests whose replies are still to come, in order.
     asked: VecDeque<Asked>,
     /// The dialect of the last reply.
     spoken: Protocol,
     writer: Writer,
     bursts_left: u64,
     burst_most: u64,
-    /// It waits for all replies before it sends more.
+    /// True if the client waits for all replies before it sends more.
     patient: bool,
     scanner: ReplyScanner,
     partial: Vec<u8>,
@@ -68,23 +68,24 @@ pub(super) struct Client {
     work: Option<Work>,
     pub replies: u64,
     pub refusals: u64,
-    /// So many at least before it is closed, because all of that was there when its shard began to drain.
+    /// The least number of replies before the client is closed, because their requests were there when its
+    /// shard began to drain.
     replies_least: u64,
-    /// It was refused something because a node was away.
+    /// True if one of the client's requests was refused because a node was away.
     was_in_trouble: bool,
 }
 
-/// A client that sends all the time, whatever it is answered.
+/// The state of a client under load, which sends all the time, whatever the replies are.
 #[derive(Debug)]
 struct Work {
     load: Load,
     tier: Tier,
-    /// When that was sent which is not answered.
+    /// The times when the unanswered requests were sent.
     sent_at: VecDeque<Timestamp>,
     tally: Tally,
 }
 
-/// A walk over all keys: what must be found, and what was.
+/// A SCAN over all keys: the step in which it started, and the keys found so far.
 #[derive(Debug, Default)]
 struct Walk {
     started: u64,
@@ -92,7 +93,7 @@ struct Walk {
 }
 
 impl Work {
-    /// A reply has come.
+    /// Counts a reply, unless its request was sent outside the counted time.
     fn count(&mut self, is_refused: bool, now: Timestamp) {
         let Some(sent_at) = self.sent_at.pop_front() else { return };
         if sent_at < self.load.counted_from || sent_at >= self.load.until {
@@ -157,7 +158,7 @@ impl Client {
         }
     }
 
-    /// It is time to do something.
+    /// Decides on the client's next action.
     pub fn act(&mut self, step: u64, now: Timestamp, over: bool, history: &mut History) -> Move {
         if self.work.is_some() && self.stage == Stage::Talking && !over {
             return Move::Send(self.send_one(step, now, history));
@@ -174,7 +175,7 @@ impl Client {
         self.leave(step, over, history)
     }
 
-    /// What a client under load sends.
+    /// The next request of a client under load.
     fn send_one(&mut self, step: u64, now: Timestamp, history: &mut History) -> Vec<u8> {
         let mut burst = Burst::default();
         if let Some(Work { load, tier, sent_at, .. }) = &mut self.work {
@@ -192,12 +193,12 @@ impl Client {
             self.walk = Some(Walk { started: step, found: BTreeSet::new() });
             self.writer.cursor = Some(0);
         }
-        // What everybody reads is read in both dialects, over connections of which none waits for the other.
+        // The favourite keys are read in both dialects, over connections that do not wait for each other.
         if self.writer.has_favourites && self.writer.sequence == 0 && self.writer.random.per_mille(500) {
             self.writer.modernise(burst, step);
         }
         let requests = self.writer.random.between(1, self.burst_most);
-        // Rarely, more than weir takes on at once.
+        // Rarely, a burst has more requests than weir takes at once.
         let many = self.writer.random.per_mille(5);
         for _ in 0..if many { 1_500 } else { requests } {
             if many { self.writer.echo(burst, step) } else { self.writer.add(burst, step, history) }
@@ -240,7 +241,7 @@ impl Client {
         burst.bytes
     }
 
-    /// How long it thinks.
+    /// A random time until the client's next action.
     pub fn pause(&mut self, now: Timestamp) -> Duration {
         if let Some(work) = &self.work {
             return Duration::from_secs_f64(self.writer.random.exponential() / work.load.rate(now));
@@ -248,17 +249,17 @@ impl Client {
         Duration::from_micros(*self.writer.random.pick(&[1, 30, 300, 3_000, 20_000]))
     }
 
-    /// The same after a reply, if that makes it think.
+    /// The pause after a reply; `None` for a client under load, which does not wait for replies.
     pub fn pause_after_reply(&mut self, now: Timestamp) -> Option<Duration> {
         self.work.is_none().then(|| self.pause(now))
     }
 
-    /// What became of the requests that count, and their tier.
+    /// The tier and the counts of a client under load; `None` for others.
     pub fn tally(&self) -> Option<(Tier, Tally)> {
         self.work.as_ref().map(|work| (work.tier, work.tally))
     }
 
-    /// Bytes of replies.
+    /// Takes bytes from weir, and checks each complete reply.
     pub fn receive(
         &mut self,
         mut bytes: &[u8],
@@ -293,9 +294,9 @@ impl Client {
             return Err(self.told(&format!("was answered without having asked: {shown}")));
         };
         self.replies += 1;
-        // What is unsettled stands in the way of requests for other nodes.
+        // A slot with an unsettled request delays requests of the same connection for other nodes.
         let refusals = allowed.refusals || self.was_in_trouble;
-        // What was refused is not sent again behind a script that may have been carried out.
+        // A refused request is not sent again after a script that may have been carried out.
         let is_before_script =
             self.asked.iter().any(|later| later.reach.is_script && later.reach.meets(&asked.reach));
         let overtaken = self.asked.iter().any(|later| later.reach.meets(&asked.reach));
@@ -331,7 +332,8 @@ impl Client {
         Ok(())
     }
 
-    /// What was to change the dialect was refused: replies are in the old one until another request changes it.
+    /// Corrects the expected dialect after a refused HELLO or RESET: replies stay in the old one until
+    /// another request changes it.
     fn keep_dialect(&mut self) {
         let later = self.asked.iter().position(Asked::chooses_dialect);
         self.asked
@@ -343,7 +345,7 @@ impl Client {
         }
     }
 
-    /// Keys that are never deleted, and were there when the walk began, must have been met.
+    /// Checks that a SCAN has met all keys that are never deleted and were there when it began.
     fn check_walk(&self, walk: &Walk, history: &History) -> Result<(), String> {
         let missed = history
             .keys()
@@ -355,13 +357,13 @@ impl Client {
         }
     }
 
-    /// All that it has asked by now is answered before it is closed.
+    /// Requires that all requests sent so far are answered before the client is closed.
     pub fn must_be_served(&mut self) {
         let is_heard = self.stage == Stage::Talking || self.leaving == Leaving::HalfClose;
         self.replies_least = if is_heard { self.replies + self.asked.len() as u64 } else { 0 };
     }
 
-    /// Weir has closed the connection.
+    /// Takes the end of the connection by weir. An error if weir had to answer more first.
     pub fn closed(
         &mut self,
         may_be_early: bool,
@@ -392,7 +394,7 @@ impl Client {
         }
     }
 
-    /// What it is still waiting for, if it is not gone.
+    /// The replies that the client is still waiting for, in words; `None` if it is gone.
     pub fn unserved(&self) -> Option<String> {
         (self.stage != Stage::Gone).then(|| {
             self.told(&format!(

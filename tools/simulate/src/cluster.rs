@@ -1,10 +1,11 @@
-//! A cluster: which of the stores owns each slot, slots that move between them key by key, and what each store therefore refuses.
+//! A cluster of simulated stores: which store owns each slot, slots that move between stores key by key, and
+//! the requests that each store therefore refuses.
 //!
-//! Nodes lie as well: they send a request around, or to who is no node, and tell of others what was true once. And a script may end
-//! with the words of a refusal though it was carried out.
+//! Nodes lie as well: they redirect a request to a wrong node or to an address without a node, and give
+//! outdated views of others. And a script may end with the words of a refusal though it was carried out.
 //!
-//! Keys move for good: a store holds only what it was sent or given, so a request that reaches the wrong one is noticed by what is
-//! read later.
+//! Keys move for good: a store holds only keys that it was sent or given, so a request that reaches the wrong
+//! store is noticed by later reads.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,34 +23,34 @@ use weir::values::limits::SLOTS;
 use weir::values::time::Now;
 use weir::values::{Random, ServerAddress, Timestamp};
 
-/// A slot that moves.
+/// A slot that is being moved.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     source: u16,
     target: u16,
-    /// The target says that it owns it, and the source has not heard of that.
+    /// True once the target says that it owns the slot, while the source has not heard of that.
     claimed: bool,
 }
 
-/// What becomes of a request, at a store that is a node of a cluster.
+/// The decision of a node on a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     CarryOut,
-    /// The store says this, and has nothing to do.
+    /// The node replies with this and does nothing else.
     Answered(String),
-    /// It is not carried out, for that reason.
+    /// The node does not carry the request out and replies with this error.
     Refused(String),
 }
 
-/// What has become of a slot.
+/// A change of a slot that is being moved.
 #[derive(Debug)]
 pub(super) struct News {
     pub told: String,
-    /// It has left this node for good.
+    /// The old and the new owner, if the slot has left the old one for good.
     pub moved: Option<(u16, u16)>,
 }
 
-/// What the nodes agree on, and what they do not.
+/// The state of the cluster: what the nodes agree on, and what some of them do not know yet.
 #[derive(Debug)]
 pub(super) struct Cluster {
     moves: Moves,
@@ -57,30 +58,30 @@ pub(super) struct Cluster {
     owners: Vec<u16>,
     epochs: Vec<u64>,
     open: BTreeMap<u16, Open>,
-    /// When slots moved last.
+    /// The time when each slot last moved.
     settled: BTreeMap<u16, Timestamp>,
-    /// When scripts of a slot last said that it had moved, though they were carried out.
+    /// The time when a script of each slot last replied that the slot had moved, though it was carried out.
     forged: RefCell<BTreeMap<u16, Timestamp>>,
-    /// Owners and epochs, as nodes may tell them that hear late: the newest last.
+    /// Former owners and epochs, as late nodes may still report them: the newest last.
     past: VecDeque<(Vec<u16>, Vec<u64>)>,
-    /// Slots that have moved.
+    /// The number of slots that have moved.
     pub moved: u64,
-    /// Which nodes copy which, and which are away, where they go away.
+    /// The roles of nodes (primary or replica, well or away); `None` if no node goes away in this world.
     pub roles: Option<Roles>,
 }
 
-/// Old views that nodes may have of each other.
+/// The most old views that nodes may report.
 const PAST_MOST: usize = 4;
 
 const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
 pub(super) const CLUSTER_DOWN: &str = "-CLUSTERDOWN The cluster is down\r\n";
 const ROLE_OF_PRIMARY: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 
-/// Where there is no node.
+/// An address without a node.
 const NOBODY: &str = "10.0.0.99:7099";
-/// For so long it may be believed that a slot has moved of which a script said so.
+/// The time for which weir may believe that a slot has moved because a script said so.
 const FORGED_FELT: Duration = Duration::from_secs(2);
-/// Slots that move at the same time.
+/// The most slots that move at the same time.
 const OPEN_MOST: usize = 3;
 
 impl Cluster {
@@ -106,31 +107,32 @@ impl Cluster {
         self.moves
     }
 
-    /// Does any slot move?
+    /// True if no slot is being moved.
     pub fn is_at_rest(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// May a slot move from or to it?
+    /// Whether a slot may move from or to this node.
     fn is_settled(&self, node: u16) -> bool {
         self.roles.as_ref().is_none_or(|roles| roles.is_settled(node))
     }
 
-    /// Who owns a slot, as far as a node has heard.
+    /// The owner of a slot, as far as this node has heard.
     fn owner_as_known(&self, node: u16, slot: u16, now: Timestamp) -> u16 {
         let owner = self.owners[usize::from(slot)];
         let late = self.roles.as_ref().and_then(|roles| roles.is_late(node, now));
         late.filter(|(_, taken)| taken[usize::from(slot)]).map_or(owner, |(old, _)| old)
     }
 
-    /// Does a node take itself for the owner of a slot that another has?
+    /// True if a node takes itself for the owner of a slot that another node owns now.
     pub fn is_deluded(&self, node: usize, slot: u16, now: Timestamp) -> bool {
         let node = node as u16;
         self.owners[usize::from(slot)] != node && self.owner_as_known(node, slot, now) == node
     }
 
-    /// A script of this slot is to say that it has moved, though it is carried out. Not while that may come true: nobody could
-    /// tell it from a refusal then.
+    /// Decides whether a script of this slot may reply falsely that the slot has moved, though it is carried
+    /// out. Not while a move or takeover may make it true, since the reply could not be told from a refusal
+    /// then.
     pub fn forge(&self, slot: u16, now: Timestamp) -> bool {
         let falls = self.roles.as_ref().is_some_and(|roles| roles.fall.is_some());
         let may_be = falls || self.open.contains_key(&slot);
@@ -140,12 +142,12 @@ impl Cluster {
         !may_be
     }
 
-    /// Did one say so a while ago, so that the slot has to stay?
+    /// True if a script said falsely a short while ago that the slot had moved, so that the slot has to stay.
     fn is_forged(&self, slot: u16, now: Timestamp) -> bool {
         self.forged.borrow().get(&slot).is_some_and(|at| now.since(*at) < FORGED_FELT)
     }
 
-    /// A primary that has no slot on its way is to go away.
+    /// Chooses a primary that is to go away, among those without a slot that moves.
     pub fn begin_fall(&mut self, now: Timestamp, random: &mut Random) {
         let is_free = |node: &u16| {
             let is_end = |open: &Open| open.source == *node || open.target == *node;
@@ -160,7 +162,8 @@ impl Cluster {
         }
     }
 
-    /// The next thing happens to the primary that goes away: what it was, and after how long the next one does.
+    /// Carries out the next step of the primary that goes away: returns that step, and the time until the
+    /// next one.
     pub fn fall_goes_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
         let (fall, after) = self.roles.as_mut()?.go_on(now, random)?;
         if fall.next == Step::TakenOver {
@@ -179,12 +182,12 @@ impl Cluster {
         Some((fall, after))
     }
 
-    /// Which slots a node has.
+    /// Tells for each slot whether the node owns it.
     pub fn slots_of(&self, node: u16) -> Vec<bool> {
         self.owners.iter().map(|owner| *owner == node).collect()
     }
 
-    /// Which slots it has, or had in one of the last maps.
+    /// Tells for each slot whether the node owns it, or owned it in one of the last maps.
     pub fn slots_had_lately(&self, node: u16) -> Vec<bool> {
         let maps = self.past.iter().map(|(owners, _)| owners).chain([&self.owners]);
         let mut had = vec![false; self.owners.len()];
@@ -194,7 +197,7 @@ impl Cluster {
         had
     }
 
-    /// Does it copy another?
+    /// True if the node is a replica.
     pub fn is_replica(&self, node: usize) -> bool {
         self.roles.as_ref().is_some_and(|roles| roles.copies[node].is_some())
     }
@@ -203,7 +206,7 @@ impl Cluster {
         self.owners[usize::from(slot)]
     }
 
-    /// What a node says that it does.
+    /// The node's reply to ROLE.
     fn role_of(&self, node: u16) -> String {
         let copied = self.roles.as_ref().and_then(|roles| roles.copies[usize::from(node)]);
         match copied {
@@ -218,13 +221,13 @@ impl Cluster {
         }
     }
 
-    /// What a replica says of its primary, if it is there to say so.
+    /// The answer of a replica about its primary; `None` if the replica itself is away.
     pub fn heir_says(&self, node: u16) -> Option<Said> {
         let roles = self.roles.as_ref()?;
         let is_well = |node: u16| roles.life(node) == Life::Well;
         is_well(node).then(|| match roles.copies[usize::from(node)] {
             None => Said::IsPrimary,
-            // Of a process that stands still the connection is there.
+            // The connection to a stopped process still exists.
             Some(primary) if is_well(primary) || roles.life(primary) == Life::Away(Way::Stopped) => {
                 Said::HasPrimary
             }
@@ -232,14 +235,14 @@ impl Cluster {
         })
     }
 
-    /// The stores that may hold a key, the first one first.
+    /// The stores that may hold a key of the slot: the owner first, then the target of a move.
     pub fn holders_of(&self, slot: u16) -> Vec<usize> {
         let open = self.open.get(&slot).map(|open| usize::from(open.target));
         std::iter::once(usize::from(self.owners[usize::from(slot)])).chain(open).collect()
     }
 
-    /// What a node does with a request. `asking` is what was said before it, `queued` what an `EXEC` would carry out, and `holds`
-    /// whether the node has a key.
+    /// Decides what a node does with a request. `asking` is whether ASKING came before it, `queued` the
+    /// requests that an `EXEC` would carry out, and `holds` whether the node has a key.
     pub fn judge<'a>(
         &self,
         (node, now): (usize, Timestamp),
@@ -289,7 +292,7 @@ impl Cluster {
         }
     }
 
-    /// Something about a slot that moves goes on, or one of `wanted` begins to.
+    /// Carries on with a slot that moves, or begins to move `wanted`.
     pub fn go_on(
         &mut self,
         stores: &mut [Store],
@@ -303,7 +306,7 @@ impl Cluster {
         let slots: Vec<u16> = self.open.keys().copied().collect();
         let slot = *random.pick(&slots);
         let Open { source, target, claimed } = self.open[&slot];
-        // Who stands still gives nothing and takes nothing.
+        // A stalled node neither gives nor takes keys.
         if [source, target].iter().any(|node| stores[usize::from(*node)].stands_still(now.monotonic)) {
             return None;
         }
@@ -315,7 +318,7 @@ impl Cluster {
                 let copy_of = |node| self.roles.as_ref().and_then(|roles| roles.replica_of(node));
                 if let Some((value, until)) = stores[usize::from(source)].take(key, now) {
                     stores[usize::from(target)].put(key, &value, until, now);
-                    // Nothing that has moved is lost, whichever of them goes away.
+                    // The key is copied to the replicas too, so that it is not lost if either node goes away.
                     if let Some(copy) = copy_of(source) {
                         catch_up(stores, source, copy);
                         stores[usize::from(copy)].take(key, now);
@@ -346,8 +349,8 @@ impl Cluster {
         None
     }
 
-    /// Not if a request may come that was sent there because of an earlier move, or because a script said so: nobody could tell
-    /// it from those of this one.
+    /// Begins to move a slot. Not if a request may still come to the target because of an earlier move, or
+    /// because a script said so: its refusals could not be told from those of this move.
     fn begin(&mut self, stores: &[Store], slot: u16, now: Now, random: &mut Random) -> Option<News> {
         let source = self.owners[usize::from(slot)];
         let others: Vec<u16> =
@@ -367,11 +370,12 @@ impl Cluster {
         Some(News { told: format!("slot {slot} moves from {source} to {target}"), moved: None })
     }
 
-    /// What a node says instead, where it would refuse a request for a slot or not.
+    /// A false redirect of a node for the request, whether it would refuse the request or not.
     pub fn lie(&self, node: usize, arguments: &Arguments<'_>, random: &mut Random) -> Option<String> {
         let first = command::recognise(arguments).ok()?.first_key(arguments).ok()??;
         let slot = slot_of(arguments.at(first));
-        // Whoever asks a node to take over what has not left yet makes it twice: nobody can guard against that lie.
+        // A lying ASK to the real target would make the request take effect twice; weir cannot guard against
+        // that, so ASK names no node.
         let word = if random.per_mille(900) { "MOVED" } else { "ASK" };
         let target = match random.below(8) {
             _ if word == "ASK" => NOBODY.to_owned(),
@@ -383,7 +387,8 @@ impl Cluster {
         Some(format!("-{word} {slot} {target}\r\n"))
     }
 
-    /// What a node tells of the cluster; of others what was true once, if it hears late.
+    /// The view of the cluster that a node reports; for other nodes it may be outdated, if this one hears
+    /// late.
     pub fn view(&self, teller: u16, now: Timestamp, random: &mut Random) -> View {
         let past = self.past.get(random.index(self.past.len().max(1)));
         let past = past.filter(|_| random.per_mille(20 * self.moves.lies));
@@ -404,7 +409,7 @@ impl Cluster {
         let roles = self.roles.as_ref();
         let primary_of = |node: u16| {
             let copied = roles?.copies[usize::from(node)];
-            // Who has not heard of a takeover knows both as they were.
+            // A node that has not heard of a takeover reports both nodes as they were.
             match roles?.is_late(teller, now) {
                 Some((old, _)) if node == old => None,
                 Some((old, _)) if self.is_heir_of(node, old) => Some(old),
@@ -456,7 +461,7 @@ impl Cluster {
     }
 }
 
-/// A replica does all that its primary has done.
+/// Makes a replica carry out all that its primary has done.
 pub(super) fn catch_up(stores: &mut [Store], primary: u16, copy: u16) {
     while let Some(done) = stores[usize::from(primary)].poll_done(Timestamp::MAX) {
         stores[usize::from(copy)].replay(&done);

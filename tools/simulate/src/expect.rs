@@ -1,4 +1,4 @@
-//! Is this reply possible for its request?
+//! Checks whether a reply is possible for its request.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,54 +11,55 @@ use weir::protocol::reply;
 use weir::routing::slot_of;
 use weir::values::limits::SLOT_HELD_MAX;
 
-/// What a client may be answered.
+/// The replies that a request may get.
 #[derive(Debug)]
 pub(super) enum Expected {
-    /// These bytes: weir answers by itself, so nothing can go wrong.
+    /// Exactly these bytes: weir answers by itself, so the request cannot fail.
     Exactly(Vec<u8>),
-    /// These bytes, which weir asks a price for.
+    /// Exactly these bytes, for a request that weir charges to the quota, so that it may be throttled.
     Told(Vec<u8>),
-    /// Weir's own error that begins so.
+    /// An error of weir's own that begins with this text.
     OwnError(&'static str),
-    /// The reply to an `EXEC` with nothing to carry out, or of a block that is spoilt: it begins so. Weir needs no store for that, but says
-    /// nothing of the kind while earlier requests of the connection may be carried out yet.
+    /// The reply to an `EXEC` with nothing to carry out, or of a block with an error, which begins with this
+    /// text. Weir needs no store for it, but may refuse it while earlier requests of the connection may still
+    /// be carried out.
     NoBlock(&'static str),
     /// `OK` to these writes.
     Ok(Vec<usize>),
-    /// `OK` to this write, by a script: it may have ended with the words of a refusal.
+    /// `OK` to this write by a script, or the words of a refusal, though it was carried out.
     Scripted(usize),
     /// The length after an append.
     Appended(usize),
     /// 1 if these writes were made, 0 if not; `certain` where it must be 1.
     IfNone { writes: Vec<usize>, keys: Vec<String>, certain: bool },
-    /// How many were deleted.
+    /// The number of keys that were deleted.
     Deleted(Vec<usize>),
-    /// The key's value, which is deleted by this.
+    /// The value of the key, which the request deletes.
     Taken { key: String, write: usize },
-    /// The counter's value.
+    /// The value of the counter.
     Counted(String),
-    /// The key's value.
+    /// The value of the key.
     Value(String),
     /// The values of these keys.
     Values(Vec<String>),
-    /// All that was appended.
+    /// All values that were appended to the key.
     Log(String),
-    /// A value that was written to a key of this group.
+    /// A value that was written to any key of this group.
     OneOf(String),
-    /// Not more than this.
+    /// A number that is at most this.
     Number(i64),
-    /// `OK`, or that there is no such key.
+    /// `OK`, or an error that there is no such key.
     Renamed,
-    /// The dialect is told. What comes later is in that one, unless weir refuses, because an earlier request of the connection may be
-    /// carried out yet in the other.
+    /// The reply to HELLO, which names the dialect. Later replies are in that dialect, unless weir refuses
+    /// HELLO because an earlier request of the connection may still be carried out in the old one.
     Hello,
-    /// The same for the first dialect, to which `RESET` goes back.
+    /// The reply to RESET, which goes back to RESP2; may be refused like HELLO.
     Reset,
     /// A cursor and keys.
     Scanned,
-    /// An error of the store that begins so.
+    /// An error of the store that begins with this text.
     StoreError(&'static str),
-    /// One reply for each request of the block.
+    /// An array with one reply for each request of the block.
     Block(Vec<Asked>),
 }
 
@@ -71,17 +72,17 @@ pub(super) struct Asked {
     pub reach: Reach,
 }
 
-/// What a request names.
+/// The keys that a request names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
-    /// The slots of its keys.
+    /// The slots of the request's keys.
     pub slots: Vec<u16>,
     pub keys: usize,
     pub is_script: bool,
 }
 
 impl Reach {
-    /// Clients' keys can be told from all else that they say.
+    /// Finds the keys among a request's words: clients' keys have prefixes that no other words have.
     pub fn of(words: &[&[u8]]) -> Self {
         let is_key = |word: &&&[u8]| {
             [&b"key:"[..], b"own:", b"log:", b"n:", b"{tag"].iter().any(|start| word.starts_with(start))
@@ -93,7 +94,7 @@ impl Reach {
         Self { slots, keys, is_script: words.first() == Some(&&b"EVAL"[..]) }
     }
 
-    /// What several requests name together.
+    /// The keys of several requests together.
     pub fn of_all<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();
         for each in all {
@@ -103,29 +104,29 @@ impl Reach {
         sum
     }
 
-    /// Does any slot have keys of both?
+    /// True if any slot has keys of both requests.
     pub fn meets(&self, other: &Self) -> bool {
         self.slots.iter().any(|slot| other.slots.contains(slot))
     }
 }
 
-/// What the world allows to go wrong.
+/// The failures that the world allows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
     pub refusals: bool,
-    /// Nodes of a cluster may send a request to each other for too long, and nobody may know who has what.
+    /// True if nodes may redirect a request too often, and no node may own its slot.
     pub redirections: bool,
-    /// And so may every request.
+    /// True if the request itself may be redirected until weir gives up.
     pub going_around: bool,
-    /// Nodes may say that the cluster is down.
+    /// True if nodes may say that the cluster is down.
     pub down: bool,
-    /// A later request of the same connection for a slot of this one may have been carried out.
+    /// True if a later request of the same connection for a slot of this one may have been carried out.
     pub overtaken: bool,
-    /// Too late: nothing else was wrong than that cores did not run, or that it was held for so long.
+    /// True if a request may be too late only because cores did not run, or because it was held for long.
     pub lateness: bool,
     pub throttling: bool,
     pub oversized: bool,
-    /// How long the reply of a store may be on its way until a core takes it.
+    /// The longest time that the reply of a store may be on its way until a core takes it.
     pub under_way: Duration,
 }
 
@@ -142,14 +143,15 @@ impl Allowed {
         under_way: Duration::ZERO,
     };
 
-    /// What may go wrong with a request besides, because of what happened since it was sent.
+    /// Adds the failures that are allowed because of what happened since the request was sent.
     fn widened(self, asked: &Asked, history: &History) -> Self {
         if !self.redirections {
             return self;
         }
         let Reach { slots, keys, is_script } = &asked.reach;
         let trouble = history.was_in_trouble(slots, asked.sent);
-        // Behind a request of several keys, or a script, a slot may be held for all the time that a request has.
+        // After a request of several keys, or a script, a slot may be held for the whole time that a request
+        // has.
         let was_held = history.age(asked.sent) >= HELD_FOR_MOST;
         Self {
             refusals: self.refusals || trouble,
@@ -160,8 +162,9 @@ impl Allowed {
         }
     }
 
-    /// May a request be told that the cluster is down? A node has to have said so, and weir asks it again for a second, unless something
-    /// later was carried out meanwhile, or it is a script. A fetch that a read joins may have been held for long by then.
+    /// True if the reply may say that the cluster is down. A node must have said so, and weir retries for
+    /// a second, unless a later request was carried out meanwhile, or the request is a script. A fetch that a
+    /// read joins may have been held for long by then.
     fn may_be_told_down(self, asked: &Asked, history: &History) -> bool {
         let is_fetched = asked.may_be_fetched();
         let since = if is_fetched { self.under_way + SLOT_HELD_MAX } else { Duration::ZERO };
@@ -171,12 +174,12 @@ impl Allowed {
     }
 }
 
-/// What a reply that is possible turned out to be.
+/// The kind of a reply that is possible for its request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Judged {
     Answer,
     Refusal,
-    /// The next cursor, and the keys so far.
+    /// The next cursor of a SCAN, and the keys on this page.
     Page(u64, BTreeSet<String>),
 }
 
@@ -252,7 +255,7 @@ impl Asked {
                 0 if *certain && keys.iter().all(|key| history.is_certain(key, self.sent.client)) => {
                     return Err("the keys had just been deleted".into());
                 }
-                // The store was asked, so it was carried out, in that nothing was written.
+                // The request was carried out, though it wrote nothing.
                 0 => {}
                 _ => return Err("neither 0 nor 1".into()),
             },
@@ -299,7 +302,7 @@ impl Asked {
         Ok(Judged::Answer)
     }
 
-    /// True for a read that may be answered by a fetch which was sent for somebody else.
+    /// True for a read that may be answered by a fetch which was sent for another client.
     fn may_be_fetched(&self) -> bool {
         matches!(
             self.expected,
@@ -307,12 +310,12 @@ impl Asked {
         )
     }
 
-    /// Are later replies in the dialect that it asks for?
+    /// True for a request that changes the dialect of later replies.
     pub fn chooses_dialect(&self) -> bool {
         matches!(self.expected, Expected::Hello | Expected::Reset)
     }
 
-    /// The dialect stays as it was, because what should have changed it was refused.
+    /// Expects the reply in the old dialect, because the request that should have changed it was refused.
     pub fn keep_dialect(&mut self, protocol: Protocol) {
         self.protocol = protocol;
         if let Expected::Block(inner) = &mut self.expected {
@@ -320,7 +323,7 @@ impl Asked {
         }
     }
 
-    /// The client is told that it was not done, or it has left and is told nothing.
+    /// Records a refusal, or that the client is gone before its reply: the request's writes get this fate.
     pub fn refused(&self, fate: Fate, history: &mut History) -> Result<(), String> {
         match &self.expected {
             Expected::Ok(writes) | Expected::Deleted(writes) | Expected::IfNone { writes, .. } => {
@@ -375,7 +378,7 @@ impl Asked {
         history.check_value(self.sent, key, self.found(reply)?)
     }
 
-    /// The write that a value is of, if there is a value.
+    /// The write whose value is in the reply, if there is a value.
     fn found(&self, reply: &[u8]) -> Result<Option<usize>, String> {
         let Some(value) = self.text(reply)? else { return Ok(None) };
         match tokens(value).as_deref() {
@@ -401,7 +404,8 @@ impl Asked {
                 values.push((key, self.found(element)?));
             }
         }
-        // One that names a key twice may be taken apart: the first of both may be lost with a node, and read again later.
+        // A request that names a key twice may be split: the first value may be lost with a node, and read
+        // again later.
         values.sort_by_key(|(_, found)| found.and_then(|found| history.executed(found)));
         values.into_iter().try_for_each(|(key, found)| history.check_value(self.sent, key, found))
     }
@@ -415,7 +419,7 @@ impl Asked {
         if told { Ok(()) } else { Err("not the dialect that was asked for".into()) }
     }
 
-    /// The text of a bulk string, or nothing for the null of the client's dialect.
+    /// The text of a bulk string; `None` for the null of the client's dialect.
     fn text<'a>(&self, reply: &'a [u8]) -> Result<Option<&'a [u8]>, String> {
         let null: &[u8] = match self.protocol {
             Protocol::Resp2 => b"$-1\r\n",
@@ -429,23 +433,23 @@ impl Asked {
     }
 }
 
-/// What is said of a write that was sent, and is answered before its store has.
+/// The end of a refusal of a write that was sent, when the store had not answered it.
 const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
-/// And of one of which a part failed, where others may not have.
+/// The end of a refusal of a split write of which a part failed, while others may have happened.
 const REST_MAY_HAVE_HAPPENED: &str = " (the rest may have happened)";
 const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
-/// A request that has a deadline is told less than this before it that there is no time left.
+/// The least age at which a request may be refused as late: weir stops less than 500 ms before its deadline.
 const LATE_AFTER: Duration = DEADLINE.saturating_sub(Duration::from_millis(500));
-/// Less than a slot is held.
+/// A time below the longest for which a slot is held.
 const HELD_FOR_MOST: Duration = Duration::from_millis(900);
 const REDIRECTS: &str = "reason=redirects ";
-/// Why a cluster may have no use for a request. None was carried out.
+/// Reasons for refusals by a cluster. None of these requests was carried out.
 const OF_CLUSTERS: [&str; 4] = [REDIRECTS, "reason=no-owner ", "reason=not-primary ", "reason=topology "];
 
-/// If the reply is a refusal, what it means for the request's effect.
+/// The fate of the request's effect if the reply is a refusal; `None` if it is none.
 fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
     if reply.starts_with(OVERSIZED) && allowed.oversized {
         return Ok(Some(Fate::Unknown));

@@ -1,4 +1,5 @@
-//! Primaries of a cluster that go away, and replicas that take over: who is what, what each node has heard of it, and what happens next.
+//! Primaries of a cluster that go away, and replicas that take over: the role of each node, what each has
+//! heard, and the next step.
 //!
 //! ```text
 //!   goes away ── missed ──> all say that the cluster is down ──> its replica takes over ── news ──> it is back, as the replica
@@ -10,40 +11,40 @@ use std::time::Duration;
 use super::plan::Falls;
 use weir::values::{Random, Timestamp};
 
-/// How a primary goes away.
+/// The way in which a primary goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Its process ends: connections are reset, and no others can be made.
+    /// The process ends: connections are reset, and no others can be made.
     Killed,
-    /// Its host is gone: nobody answers any more.
+    /// The host is gone: connections get no answer any more.
     Vanished,
-    /// Its process stands still, and what is sent to it waits.
+    /// The process is stopped, and bytes that are sent to it wait.
     Stopped,
-    /// It is asked to hand over: nothing is lost.
+    /// The primary hands over to its replica: no write is lost.
     HandsOver,
 }
 
-/// What a node does.
+/// The state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Well,
-    /// The way in which it is away.
+    /// The node is away, in this way.
     Away(Way),
 }
 
-/// What happens next to the primary that goes away.
+/// The next step of a primary that goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Goes,
     Down,
     TakenOver,
     Back,
-    /// It finds out that it is no primary.
+    /// The old primary finds out that it is no primary any more.
     Wiser,
     Over,
 }
 
-/// One primary that goes away.
+/// A primary that goes away: the node, its replica that takes over, the way, and the next step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fall {
     pub old: u16,
@@ -52,27 +53,27 @@ pub(super) struct Fall {
     pub next: Step,
 }
 
-/// Who is what.
+/// The roles of all nodes.
 #[derive(Debug)]
 pub(super) struct Roles {
     pub falls: Falls,
-    /// The primary that a node copies.
+    /// The primary that each node is a replica of; `None` for a primary.
     pub copies: Vec<Option<u16>>,
     pub lives: Vec<Life>,
     pub fall: Option<Fall>,
-    /// One is to go away as soon as no slot of it is on its way.
+    /// True if a primary is to go away as soon as none of its slots moves.
     pub is_awaited: bool,
-    /// From when on each node says that the cluster is down.
+    /// The time from which each node says that the cluster is down.
     down_from: Option<Vec<Timestamp>>,
-    /// When each node hears of the last takeover, of these slots.
+    /// The time when each node hears of the last takeover. `taken` are its slots.
     hears_at: Vec<Timestamp>,
     taken: Vec<bool>,
-    /// How often others have taken over.
+    /// The number of takeovers.
     pub takeovers: u64,
 }
 
 impl Roles {
-    /// The second half of the nodes copies the first.
+    /// Makes the second half of the nodes replicas of the first.
     pub fn new(falls: Falls, nodes: u16) -> Self {
         let primaries = nodes / 2;
         Self {
@@ -92,29 +93,29 @@ impl Roles {
         self.lives[usize::from(node)]
     }
 
-    /// Its replica.
+    /// The replica of a primary, if it has one.
     pub fn replica_of(&self, primary: u16) -> Option<u16> {
         self.copies.iter().position(|copies| *copies == Some(primary)).map(|node| node as u16)
     }
 
-    /// Is it there, and a primary, with nothing about to happen to it?
+    /// True if the node is a primary that is well and not about to go away or take over.
     pub fn is_settled(&self, node: u16) -> bool {
         let falls = self.fall.is_some_and(|fall| [fall.old, fall.heir].contains(&node));
         !falls && self.copies[usize::from(node)].is_none() && self.life(node) == Life::Well
     }
 
-    /// Has a node not heard yet that others have these slots?
+    /// The former owner and the slots of the last takeover, if the node has not heard of it yet.
     pub fn is_late(&self, node: u16, now: Timestamp) -> Option<(u16, &[bool])> {
         let fall = self.fall.filter(|fall| matches!(fall.next, Step::Back | Step::Wiser | Step::Over))?;
         (self.hears_at[usize::from(node)] > now).then_some((fall.old, &self.taken[..]))
     }
 
-    /// Does a node say that the cluster is down?
+    /// True if a node says that the cluster is down.
     pub fn says_down(&self, node: u16, now: Timestamp) -> bool {
         self.down_from.as_ref().is_some_and(|from| from[usize::from(node)] <= now)
     }
 
-    /// Do the others say that a node has failed?
+    /// True if the other nodes say that this one has failed.
     pub fn has_failed(&self, node: u16) -> bool {
         let Some(fall) = self.fall.filter(|fall| fall.old == node && fall.way != Way::HandsOver) else {
             return false;
@@ -122,14 +123,14 @@ impl Roles {
         matches!(fall.next, Step::TakenOver | Step::Back | Step::Wiser)
     }
 
-    /// A primary is chosen that goes away.
+    /// Begins the fall of a primary, in a random way.
     pub fn begin(&mut self, old: u16, random: &mut Random) {
         let Some(heir) = self.replica_of(old) else { return };
         let way = *random.pick(&[Way::Killed, Way::Vanished, Way::Stopped, Way::Stopped, Way::HandsOver]);
         self.fall = Some(Fall { old, heir, way, next: Step::Goes });
     }
 
-    /// What happens now, and after how long the next of it does.
+    /// Carries out the current step of the fall; returns it, and the time until the next one.
     pub fn go_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
         let fall = self.fall?;
         let Falls { missed_for, down_for, news, away_for, deluded_for, .. } = self.falls;
@@ -185,7 +186,7 @@ impl Roles {
         Some((fall, after))
     }
 
-    /// These slots have another owner from now on.
+    /// Sets the slots that the last takeover gave to another owner.
     pub fn note_taken(&mut self, slots: Vec<bool>) {
         self.taken = slots;
     }

@@ -1,4 +1,4 @@
-//! What was written, in which order, and what a read may therefore see.
+//! The history of writes: their order, and which values a read may therefore find.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,25 +7,25 @@ use super::token::Token;
 use weir::routing::slot_of;
 use weir::values::Timestamp;
 
-/// When a request was sent, and by whom. Steps are the time here: no two things happen in one.
+/// The client and the step of a request. Steps serve as time here: no two events happen in one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub client: u32,
-    /// The client's own count of its requests.
+    /// The number of the request among those of its client.
     pub sequence: u64,
     pub step: u64,
 }
 
-/// What is known of a write's effect.
+/// The known effect of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It has not been answered.
+    /// The write has not been answered.
     Open,
-    /// It was answered at this step: it took effect.
+    /// The write was answered at this step, so it took effect.
     Done(u64),
-    /// Its connection broke: it may have taken effect, or may yet, or never will.
+    /// The connection broke: the write may have taken effect, or may yet, or never will.
     Unknown,
-    /// It was refused before it could take effect.
+    /// The write was refused before it could take effect.
     Never,
 }
 
@@ -34,15 +34,16 @@ struct Write {
     sent: Sent,
     key: String,
     deletes: bool,
-    /// The store forgets it by itself; and from which step on it surely has.
+    /// True for a write whose value expires; `ended_at` is the step from which it surely has.
     ends: bool,
     ended_at: Option<u64>,
     fate: Fate,
-    /// The place among all that stores carried out.
+    /// The place among all writes that stores carried out.
     executed: Option<usize>,
-    /// The step in which a store carried it out that owned its key.
+    /// The step in which a store that owned the key carried the write out.
     executed_at: Option<u64>,
-    /// It is gone with the node that carried it out: others had taken over from that then, or did so without having it.
+    /// The takeover by which the write was lost: the node that carried it out had been replaced, or was
+    /// replaced by a node without it.
     lost_with: Option<usize>,
 }
 
@@ -61,46 +62,48 @@ pub(super) struct History {
     counts_sent: BTreeMap<String, i64>,
     /// The newest write that a store has carried out, by client and key.
     executed: BTreeMap<(u32, String), usize>,
-    /// How many writes stores have carried out.
+    /// The number of writes that stores have carried out.
     executions: usize,
-    /// The newest write that a client has seen of a key.
+    /// The newest write that a client has read, by client and key.
     seen: BTreeMap<(u32, String), usize>,
-    /// When stores forget writes by themselves.
+    /// The times at which written values expire.
     ends: BTreeSet<(Timestamp, usize)>,
     step: u64,
-    /// When each step was.
+    /// The time of each step.
     times: Vec<Timestamp>,
-    /// Slots that got another owner without all that the former one had.
+    /// Takeovers: slots got another owner, which may lack writes of the former one.
     takeovers: Vec<Takeover>,
-    /// When nodes carried out that of keys which is lost and has no number.
+    /// The steps in which lost deletes and increases were carried out, by key; they have no numbers of their
+    /// own.
     lost_unnamed: BTreeMap<String, Vec<u64>>,
-    /// When a node last said that the cluster is down: the step, and the time.
+    /// The step and the time when a node last said that the cluster is down.
     down: Option<(u64, Timestamp)>,
 }
 
-/// A node goes away, and another has its slots.
+/// A node that goes away, and whose slots another node takes over.
 #[derive(Debug)]
 struct Takeover {
-    /// By slot.
+    /// The slots of the node: for each slot, whether it had it.
     slots: Vec<bool>,
-    /// Since when another has them, and since when every core knows.
+    /// The step since which another node has the slots. `known` is the step since which every core knows
+    /// that.
     since: Option<u64>,
     known: Option<u64>,
-    /// The former owner may not have found out yet.
+    /// True if the former owner may not have heard that it was replaced.
     is_doubtful: bool,
-    /// Nobody refuses anything any more for what that was.
+    /// The step since which no request is refused because of the takeover any more.
     over: Option<u64>,
 }
 
 type Checked = Result<(), String>;
 
 impl History {
-    /// A write is about to be sent; its number goes into the value.
+    /// Records a write that is about to be sent; returns its number, which goes into the value.
     pub fn write(&mut self, sent: Sent, key: &str) -> usize {
         self.note(sent, key, false)
     }
 
-    /// The same for one that removes the key.
+    /// Records a delete that is about to be sent; returns its number.
     pub fn delete(&mut self, sent: Sent, key: &str) -> usize {
         self.note(sent, key, true)
     }
@@ -122,17 +125,17 @@ impl History {
         number
     }
 
-    /// A write will be forgotten by its store, some time after that has carried it out.
+    /// Records that the value of a write will expire some time after a store carries it out.
     pub fn will_end(&mut self, write: usize) {
         self.writes[write].ends = true;
     }
 
-    /// A store that has carried out a write will have forgotten it by then.
+    /// Records the time by which the value of a write has surely expired.
     pub fn ends_by(&mut self, write: usize, at: Timestamp) {
         self.ends.insert((at, write));
     }
 
-    /// Now it is that late, in this step.
+    /// Sets the current time and step; ends values that have expired.
     pub fn handle_time(&mut self, now: Timestamp, step: u64) {
         self.step = step;
         self.times.resize(step as usize + 1, now);
@@ -142,12 +145,12 @@ impl History {
         }
     }
 
-    /// A counter is about to be increased.
+    /// Records an increase of a counter that is about to be sent.
     pub fn count(&mut self, key: &str) {
         *self.counts_sent.entry(key.to_owned()).or_default() += 1;
     }
 
-    /// The client was told.
+    /// Records how a write ended. An error if the write was refused but had been carried out.
     pub fn settle(&mut self, write: usize, fate: Fate) -> Checked {
         let settled = &mut self.writes[write];
         settled.fate = fate;
@@ -166,69 +169,72 @@ impl History {
         Ok(())
     }
 
-    /// How long ago was something sent?
+    /// The time since a request was sent.
     pub fn age(&self, sent: Sent) -> Duration {
         let now = self.times.last().copied().unwrap_or_default();
         self.times.get(sent.step as usize).map_or(Duration::ZERO, |at| now.since(*at))
     }
 
-    /// Now.
+    /// The current step.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// A node goes away that has these slots.
+    /// Records that a node with these slots goes away.
     pub fn begin_fall(&mut self, slots: Vec<bool>) {
         self.takeovers.push(Takeover { slots, since: None, known: None, is_doubtful: false, over: None });
     }
 
-    /// The last that went away.
+    /// The number of the latest takeover.
     pub fn takeover(&self) -> usize {
         self.takeovers.len() - 1
     }
 
-    /// Another node has its slots. The old one may not have found out.
+    /// Records that another node has the slots of the latest node that went away; `is_doubtful` if the old
+    /// one may not have heard of it.
     pub fn take_over(&mut self, is_doubtful: bool) {
         let (since, last) = (self.step, self.takeovers.len() - 1);
         let takeover = &mut self.takeovers[last];
         (takeover.since, takeover.is_doubtful) = (Some(since), is_doubtful);
     }
 
-    /// Every core knows of that.
+    /// Records that every core knows of a takeover.
     pub fn know(&mut self, takeover: usize) {
         self.takeovers[takeover].known = Some(self.step);
     }
 
-    /// And nobody has to be refused for it.
+    /// Records that no request has to be refused because of a takeover any more.
     pub fn settle_down(&mut self, takeover: usize) {
         self.takeovers[takeover].over = Some(self.step);
     }
 
-    /// A write is gone.
+    /// Records that a write was lost by a takeover.
     pub fn lose(&mut self, write: usize, takeover: usize) {
         if let Some(write) = self.writes.get_mut(write) {
             write.lost_with = Some(takeover);
         }
     }
 
-    /// A write of a key that has no number is gone: a delete, an increase.
+    /// Records that a delete or an increase of this key was lost, which has no number; `step` is when it was
+    /// carried out.
     pub fn lose_unnamed(&mut self, key: &str, step: u64) {
         self.lost_unnamed.entry(key.to_owned()).or_default().push(step);
     }
 
-    /// A node says that the cluster is down.
+    /// Records that a node says that the cluster is down.
     pub fn note_down(&mut self) {
         self.down = Some((self.step, self.times.last().copied().unwrap_or_default()));
     }
 
-    /// True if a node has said so since a request was sent, or so shortly before that its reply may have been `under_way` to weir then:
-    /// a read joins a fetch whose reply weir has not got, and is told what that says.
+    /// True if a node has said that the cluster is down since the request was sent, or at most `under_way`
+    /// before: a read may join a fetch whose reply weir has not got yet, and gets that reply.
     pub fn was_down(&self, sent: Sent, under_way: Duration) -> bool {
         let sent_at = self.times.get(sent.step as usize).copied().unwrap_or_default();
         self.down.is_some_and(|(step, at)| step > sent.step || at.after(under_way) >= sent_at)
     }
 
-    /// May a request of these slots have come to grief because a node was away? If it has none, it is for all nodes.
+    /// True if a request of these slots may have been refused because a node was away. Without slots, the
+    /// request is for all nodes.
     pub fn was_in_trouble(&self, slots: &[u16], sent: Sent) -> bool {
         self.takeovers.iter().any(|takeover| {
             let is_touched = slots.is_empty() || slots.iter().any(|slot| takeover.slots[usize::from(*slot)]);
@@ -236,15 +242,16 @@ impl History {
         })
     }
 
-    /// May what a node carries out that was replaced be lost?
+    /// True if a delete or increase of this key within these steps was lost, so that its effect need not be
+    /// seen.
     fn may_have_been_lost(&self, key: &str, sent: Sent, answered: u64) -> bool {
         let lost = self.lost_unnamed.get(key);
         lost.is_some_and(|lost| lost.iter().any(|step| (sent.step..=answered).contains(step)))
     }
 
-    /// True if a read may have been answered by a node that does not know yet that it was replaced, and that never had this write,
-    /// because the node that replaced it carried the write out. Who sent the write may still be waiting for its reply, or may have
-    /// written without weir: the node that stood still misses it either way.
+    /// True if a read may have been answered by a node that was replaced and does not know it, and that never
+    /// had this write, because its successor carried the write out. The write need not be acknowledged, and
+    /// may have been sent past weir: the replaced node misses it either way.
     fn may_be_missed(&self, number: usize, read: Sent) -> bool {
         let write = &self.writes[number];
         let acknowledged = if let Fate::Done(step) = write.fate { Some(step) } else { None };
@@ -259,7 +266,8 @@ impl History {
         }
     }
 
-    /// A node carries a write out that has been replaced and does not know it. That may happen until all cores know.
+    /// Records that a node which was replaced and does not know it has carried out a write. An error once all
+    /// cores know of the takeover.
     pub fn carried_out_in_vain(&mut self, token: Token<'_>) -> Checked {
         let Token { write, key, .. } = token;
         self.executions += 1;
@@ -281,7 +289,8 @@ impl History {
         Ok(())
     }
 
-    /// A store carries a write out.
+    /// Records that a store has carried out a write. An error if it was carried out twice, after a refusal,
+    /// or out of order.
     pub fn carried_out(&mut self, token: Token<'_>) -> Checked {
         let Token { write, client, key } = token;
         let Some(known) =
@@ -300,7 +309,8 @@ impl History {
             Fate::Never => {
                 return Err(format!("write {write} on {key} was carried out after it was refused"));
             }
-            // Also what was on a connection that was given up comes before whatever its client sent later, or never.
+            // A write on a connection that was given up also comes before later writes of its client, or
+            // never takes effect.
             Fate::Unknown | Fate::Open | Fate::Done(_) => {}
         }
         let newest = self.executed.entry((client, key.to_owned())).or_default();
@@ -313,12 +323,12 @@ impl History {
         Ok(())
     }
 
-    /// Which one it was of all that were carried out, if it was.
+    /// The place of a write among all that were carried out, if it was.
     pub fn executed(&self, write: usize) -> Option<usize> {
         self.writes.get(write)?.executed
     }
 
-    /// A read of a key that is set and deleted as a whole.
+    /// Checks the value that a read found, for a key that is set and deleted as a whole.
     pub fn check_value(&mut self, read: Sent, key: &str, found: Option<usize>) -> Checked {
         if let Some(found) = found.filter(|found| *found < self.writes.len()) {
             let newest = *self.seen.entry((read.client, key.to_owned())).or_insert(found);
@@ -358,7 +368,7 @@ impl History {
         ))
     }
 
-    /// A read of a key that is only ever appended to.
+    /// Checks the values that a read found, for a key that is only appended to.
     pub fn check_log(&self, read: Sent, key: &str, found: &[Token<'_>]) -> Checked {
         let mut newest_of: BTreeMap<u32, usize> = BTreeMap::new();
         let mut seen = BTreeSet::new();
@@ -389,7 +399,7 @@ impl History {
         }
     }
 
-    /// The reply to an increase: each gets a number of its own, above all that were known before.
+    /// Checks the reply to an increase: each gets a number of its own, above all that were known before.
     pub fn check_count(&mut self, sent: Sent, step: u64, key: &str, value: i64) -> Checked {
         if self.may_have_been_lost(key, sent, step) {
             return Ok(());
@@ -414,12 +424,12 @@ impl History {
         Ok(())
     }
 
-    /// An increase was refused before it could take effect.
+    /// Records that an increase was refused before it could take effect.
     pub fn never_counted(&mut self, key: &str) {
         *self.counts_sent.get_mut(key).expect("it was sent") -= 1;
     }
 
-    /// What a counter must lie between when all is over.
+    /// The least and the largest value that a counter may have at the end.
     pub fn count_bounds(&self, key: &str) -> (i64, i64) {
         let is_left = |count: &&Count| !self.may_have_been_lost(key, count.sent, count.step);
         let counts = self.counts.get(key).map_or(&[][..], Vec::as_slice);
@@ -435,7 +445,7 @@ impl History {
         self.by_key.keys().map(String::as_str)
     }
 
-    /// Was a write on this key acknowledged by then?
+    /// True if a write on this key was acknowledged before this step and is not lost.
     pub fn written_by(&self, key: &str, step: u64) -> bool {
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
         numbers.iter().any(|number| {
@@ -445,7 +455,8 @@ impl History {
         })
     }
 
-    /// No other client writes this key, and every write of this one on it was or will be made.
+    /// True if no other client writes this key, and every write of this client on it was or will be carried
+    /// out.
     pub fn is_certain(&self, key: &str, client: u32) -> bool {
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
         let slot = usize::from(slot_of(key.as_bytes()));
@@ -461,7 +472,7 @@ impl History {
             })
     }
 
-    /// May a read have this write's value at all?
+    /// Checks that a read may find the value of this write at all.
     fn check_source(&self, read: Sent, key: &str, number: usize) -> Checked {
         match self.writes.get(number) {
             None => Err(format!("{key} holds write {number}, which nobody made")),
@@ -491,7 +502,7 @@ impl History {
         }
     }
 
-    /// A write that came surely after `found` (or after the beginning) and surely before the read.
+    /// Finds a write that came surely after `found` (or after the beginning) and surely before the read.
     fn overwritten(&self, read: Sent, numbers: &[usize], found: Option<usize>) -> Option<usize> {
         numbers.iter().copied().find(|number| {
             Some(*number) != found
@@ -501,7 +512,7 @@ impl History {
         })
     }
 
-    /// Did this write surely take effect before something that was sent then?
+    /// True if this write surely took effect before `later` was sent.
     fn done_before(&self, number: usize, later: Sent) -> bool {
         let write = &self.writes[number];
         let Fate::Done(step) = write.fate else { return false };
@@ -547,8 +558,8 @@ mod tests {
         assert!(history.check_value(sent(3, 1, 10), "k", None).is_err());
     }
 
-    /// A node that stood still and was replaced answers reads until it knows: without what its successor carried out, whether or not
-    /// that was acknowledged, and with all that was carried out before.
+    /// Checks a stalled node that was replaced: until it knows, its replies lack the writes of its successor,
+    /// acknowledged or not, and have all earlier ones.
     #[test]
     fn a_node_that_does_not_know_that_it_was_replaced_misses_what_its_successor_has_done() {
         let mut history = History::default();

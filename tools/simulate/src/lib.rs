@@ -1,4 +1,5 @@
-//! A fake world around the real composer: seeded, in virtual time, with everything that goes wrong in a real one.
+//! A simulated world around the real composer: seeded, in virtual time, with everything that goes wrong in a
+//! real one.
 //!
 //! ```text
 //!   Client ──Socket──> Shard ──Socket──> Store          what each promises is checked as it happens:
@@ -8,23 +9,23 @@
 //!   history <───────── Shard ───────────> history
 //! ```
 //!
-//! One seed decides the shape (`plan.rs`), every delay, every split of bytes and every fault, so a run is repeated by
-//! its seed, and the same seed leaves the same trace.
+//! The seed decides the shape (`plan.rs`), every delay, every split of bytes and every fault, so a run is
+//! repeated by its seed, and the same seed leaves the same trace.
 //!
 //! | what | file |
 //! |---|---|
-//! | what the world is like | `plan.rs` |
+//! | the shape of a world, drawn from its seed | `plan.rs` |
 //! | time, events, shards and their mesh | `world.rs` |
 //! | sockets: delays, splits, order | `network.rs` |
-//! | clients: what they send, when, how they leave | `client.rs`, `request.rs` |
+//! | clients: their requests, when they send them, how they leave | `client.rs`, `request.rs` |
 //! | stores: the embedded engine, slow and unreliable | `store.rs` |
-//! | stores that are a cluster: slots that move, what is refused, and lies | `cluster.rs` |
-//! | primaries of it that die or stand still, and replicas that take over | `falls.rs` |
-//! | who finds out where slots are, and when cores hear of it | `topology.rs` |
-//! | more is asked than stores can do: what becomes of it | `overload.rs` |
-//! | and what could have become of it | `capacity.rs` |
-//! | is this reply possible? | `expect.rs`, `history.rs`, `token.rs` |
-//! | did two runs of one seed go the same way? | `trace.rs` |
+//! | stores that form a cluster: slots that move, refusals, and lies | `cluster.rs` |
+//! | primaries that die or stall, and replicas that take over | `falls.rs` |
+//! | the search for the owners of slots, and when cores hear of it | `topology.rs` |
+//! | overload: how requests end when stores cannot serve them all | `overload.rs` |
+//! | the number of requests that could have been served under overload | `capacity.rs` |
+//! | whether a reply is possible | `expect.rs`, `history.rs`, `token.rs` |
+//! | the hash by which two runs of one seed are compared | `trace.rs` |
 
 mod capacity;
 mod client;
@@ -47,41 +48,41 @@ use std::fmt;
 use overload::{Outcome, Trouble};
 use world::World;
 
-/// What a run that broke no promise did.
+/// The figures of a run that broke no promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Events, until nothing was left to happen.
+    /// The number of events until no more were left.
     pub steps: u64,
-    /// Replies that clients received.
+    /// The number of replies that clients received.
     pub replies: u64,
-    /// Those of them that were refusals.
+    /// The number of replies that were refusals.
     pub refusals: u64,
-    /// Connections to stores that broke.
+    /// The number of connections to stores that broke.
     pub links_lost: u64,
-    /// Replies that were kept, or fetched for somebody else.
+    /// The number of replies from a kept value, or from a fetch that was sent for another read.
     pub from_memory: u64,
-    /// Those of them that were answered from another core's copy.
+    /// The part of `from_memory` that was answered from another core's copy.
     pub from_copies: u64,
-    /// Requests that a node of a cluster refused because their slots are elsewhere.
+    /// Requests that a node of a cluster redirected because their slots are elsewhere.
     pub redirections: u64,
-    /// Slots of a cluster that have moved.
+    /// The number of slots of a cluster that have moved.
     pub slots_moved: u64,
-    /// How often a replica took over.
+    /// The number of times that a replica took over.
     pub takeovers: u64,
     /// A hash over everything that happened.
     pub trace: u64,
 }
 
-/// A promise was broken.
+/// A broken promise, and how to repeat the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The world it happened in.
+    /// The seed of the world in which the promise was broken.
     pub seed: u64,
-    /// The event at which it was noticed.
+    /// The event at which the broken promise was noticed.
     pub step: u64,
-    /// The arguments that make it happen again.
+    /// The arguments of `weir-simulate` that repeat the run.
     pub arguments: String,
-    /// What was promised, and what happened.
+    /// The promise, and what happened instead.
     pub what: String,
 }
 
@@ -95,17 +96,18 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Whether a run tells what happens.
+/// Whether a run prints what happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Voice {
-    /// Only its outcome.
+    /// Prints only the outcome.
     #[default]
     Silent,
-    /// Every event, on standard error.
+    /// Prints every event on standard error.
     Narrating,
 }
 
-/// Runs the world of a seed: clients keep coming for `steps` events, then the last ones leave and all must come to rest.
+/// Runs the world of a seed: clients keep coming for `steps` events, then the last ones leave and everything
+/// must come to rest.
 pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     let mut world = World::new(seed, steps, voice);
     world.run().map_err(|what| Failure {
@@ -127,8 +129,8 @@ pub fn run_clustered(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Fai
     })
 }
 
-/// Runs the world of a seed in which clients ask for half as much again as stores can do, with the same promises, and says what
-/// became of their requests.
+/// Runs the world of a seed in which clients send half as much again as stores can serve, with the same
+/// checks. Returns how their requests ended.
 pub fn run_overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Result<Outcome, Failure> {
     let mut world = World::overloaded(seed, trouble, voice);
     let arguments = format!("--overload --trouble {trouble}");

@@ -1,4 +1,4 @@
-//! Runs simulated worlds, many of them, and says which one breaks a promise.
+//! Runs many simulated worlds, and reports the one that breaks a promise.
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -44,7 +44,8 @@ struct Flags {
     narrate: bool,
 }
 
-/// Seeds of an overload, where none are given: each takes as long as hundreds of other worlds.
+/// The number of seeds with `--overload`, where none are given: each takes as long as hundreds of other
+/// worlds.
 const OVERLOADS: u64 = 20;
 
 fn main() -> ExitCode {
@@ -97,8 +98,8 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// One line for each trouble: what the stores did that was of use, in percent of what they could do as far as cores ran that ask
-/// them, and of what they could do at all; and what tiers were served.
+/// Prints one line for each trouble: the requests served in time, in percent of the number that running cores
+/// could have had served, and in percent of the stores' capacity; and the served part of each tier.
 fn overload(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     println!(
         "{:<28} {:>8} {:>8} {:>8} {:>11} {:>7} {:>9} {:>9} {:>9} {:>9}",
@@ -155,7 +156,7 @@ fn overload(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     if missed.is_empty() { Ok(()) } else { Err(missed.join("\n")) }
 }
 
-/// `A..B`.
+/// Parses a range of seeds such as `0..1000`.
 fn seeds(text: &str) -> Result<(u64, u64), String> {
     let wanted = || format!("'{text}': two numbers as in 0..1000 are wanted, the second one larger");
     let (first, end) = text.split_once("..").ok_or_else(wanted)?;

@@ -1,34 +1,35 @@
-//! Sockets: bytes arrive late and in pieces, but in order.
+//! Simulated sockets: bytes arrive late and in pieces, but in order.
 
 use std::time::Duration;
 
 use weir::values::Random;
 use weir::values::{BackendId, Owner, Timestamp};
 
-/// Names a socket for the whole run; never used again.
+/// The number of a socket, unique within the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct SocketId(pub usize);
 
-/// Who is at the other end of a shard's socket.
+/// The other end of a shard's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     Client(usize),
     Store(BackendId),
 }
 
-/// One direction: nothing overtakes.
+/// A direction of a socket: later bytes never arrive before earlier ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lane {
     free_at: Timestamp,
 }
 
 impl Lane {
-    /// When the last of what was sent arrives.
+    /// The time when the last bytes sent so far arrive.
     pub fn last_arrival(self) -> Timestamp {
         self.free_at
     }
 
-    /// When something that is sent now arrives.
+    /// Draws the time when bytes that are sent now arrive: at most `delay_max` later, and not before earlier
+    /// ones.
     pub fn arrival(&mut self, now: Timestamp, delay_max: Duration, random: &mut Random) -> Timestamp {
         let delay = Duration::from_nanos(random.below(delay_max.as_nanos() as u64 + 1));
         self.free_at = self.free_at.max(now.after(delay));
@@ -40,28 +41,29 @@ impl Lane {
 pub(super) struct Socket {
     pub shard: usize,
     pub peer: Peer,
-    /// Whose it is on the shard's side, once the shard knows.
+    /// The shard's name for the socket; `None` until the shard knows it.
     pub owner: Option<Owner>,
     pub to_shard: Lane,
     pub to_peer: Lane,
-    /// The shard's end is closed: nothing is told to the shard any more.
+    /// True once the shard has closed its end: no more events of the socket are passed to the shard.
     pub closed_by_shard: bool,
-    /// The other end is closed: what still comes there is lost.
+    /// True once the other end is closed: bytes that still arrive there are lost.
     pub closed_by_peer: bool,
-    /// The shard has reset the connection: what had not left this end by then is dropped, so it is as if nothing arrived after this.
+    /// The time from which nothing arrives at the other end, since the shard has reset the connection and
+    /// dropped bytes that had not been sent.
     pub cut_at: Option<Timestamp>,
-    /// The shard does not want to read now.
+    /// True while the shard does not want to read.
     pub paused: bool,
-    /// A segment is on its way to the other end.
+    /// True while a segment is on its way to the other end.
     pub sending: bool,
-    /// Its shard drains: what is left to hear.
+    /// The state of a client's socket whose shard drains and still reads it.
     pub last_words: Option<LastWords>,
 }
 
-/// A client's socket, whose shard drains.
+/// The state of a client's socket while its shard drains.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastWords {
-    /// Nothing was in it when it was looked at last.
+    /// True if the socket was found empty the last time; the second time in a row ends it.
     pub was_empty: bool,
 }
 
@@ -83,7 +85,7 @@ impl Socket {
     }
 }
 
-/// Cuts bytes at random places, now and then not at all.
+/// Cuts bytes into pieces at random places; sometimes into large pieces only.
 pub(super) fn pieces(mut bytes: &[u8], piece_bytes: u64, random: &mut Random) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let small = random.per_mille(300);

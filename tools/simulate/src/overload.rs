@@ -1,26 +1,27 @@
-//! More is asked than stores can do: what becomes of it, and how much of what they can do is of use.
+//! Worlds under overload: more is requested than the stores can serve. Tells how requests end, and which part
+//! of the stores' capacity is of use.
 
 use std::fmt;
 use std::str::FromStr;
 
 use weir::values::Tier;
 
-/// What goes wrong besides: nothing, or some of these at once.
+/// The set of troubles that a world under load has besides the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trouble(u8);
 
 impl Trouble {
-    /// Nothing.
+    /// The empty set: no trouble besides the load.
     pub const NONE: Self = Self(0);
-    /// It is so from the first request on.
+    /// The overload begins with the first request, without a calm time before.
     pub const COLD_START: Self = Self(1);
     /// Cores do not run for up to 200 ms, about once a second.
     pub const LATE_CORES: Self = Self(2);
-    /// A store does nothing for one second, three or ten.
+    /// The first store stalls for one second, three or ten.
     pub const STALLS: Self = Self(4);
     /// Connections to stores break, at one request in a thousand.
     pub const LOST_LINKS: Self = Self(8);
-    /// All of that.
+    /// All troubles together.
     pub const ALL: Self = Self(15);
 
     const NAMED: [(Self, &str); 4] = [
@@ -30,14 +31,14 @@ impl Trouble {
         (Self::LOST_LINKS, "lost-links"),
     ];
 
-    /// Each by itself, all but the cold start, and all; the least first.
+    /// The usual sets of troubles: none, each by itself, all but the cold start, and all.
     pub fn usual() -> Vec<Self> {
         let each = Self::NAMED.map(|(trouble, _)| trouble);
         let warm = Self(Self::ALL.0 & !Self::COLD_START.0);
         [Self::NONE].into_iter().chain(each).chain([warm, Self::ALL]).collect()
     }
 
-    /// Does that go wrong?
+    /// True if all troubles of `other` are in this set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -73,14 +74,14 @@ impl FromStr for Trouble {
     }
 }
 
-/// What became of the requests of a tier.
+/// Counts of the requests of a tier by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Served before their deadline.
+    /// Requests that were served before their deadline.
     pub in_time: u64,
-    /// Served, when nobody had a use for it.
+    /// Requests that were served after their deadline, too late to be of use.
     pub late: u64,
-    /// Told that they are not.
+    /// Requests that were refused.
     pub refused: u64,
 }
 
@@ -96,24 +97,24 @@ impl Tally {
     }
 }
 
-/// What a world under load came to.
+/// The result of a world under load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// By tiers, the most important first.
+    /// Counts by tier, the most important first.
     pub tiers: [Tally; Tier::ALL.len()],
-    /// What the stores could have carried out meanwhile.
+    /// The number of requests that the stores could have carried out in the counted time.
     pub capacity: f64,
-    /// That of it which cores that ran could have asked them for (`capacity.rs`).
+    /// The part of `capacity` that running cores could have sent to the stores (`capacity.rs`).
     pub could: f64,
 }
 
 impl Outcome {
-    /// Requests served in time, by what cores that ran could have had the stores do.
+    /// Requests served in time, relative to the number that running cores could have had served.
     pub fn goodput(&self) -> f64 {
         self.in_time() / self.could.max(1.0)
     }
 
-    /// The same, by what the stores could do.
+    /// Requests served in time, relative to the capacity of the stores.
     pub fn goodput_of_capacity(&self) -> f64 {
         self.in_time() / self.capacity.max(1.0)
     }
@@ -122,13 +123,13 @@ impl Outcome {
         self.tiers.iter().map(|tally| tally.in_time).sum::<u64>() as f64
     }
 
-    /// The part of a tier's requests that was served in time.
+    /// The fraction of a tier's requests that was served in time.
     pub fn served(&self, tier: Tier) -> f64 {
         let tally = self.tiers[tier as usize];
         tally.in_time as f64 / tally.all().max(1) as f64
     }
 
-    /// The part of all requests that was served too late.
+    /// The fraction of all requests that was served too late.
     pub fn late(&self) -> f64 {
         let sum = |of: fn(Tally) -> u64| self.tiers.iter().copied().map(of).sum::<u64>() as f64;
         sum(|tally| tally.late) / sum(Tally::all).max(1.0)

@@ -1,4 +1,4 @@
-//! What a world is like: drawn once, from its seed.
+//! The plan of a world, drawn once from its seed.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use weir::shard::{HotSettings, Mode};
 use weir::values::limits::SLOTS;
 use weir::values::{MicroUnits, Random, Timestamp, UNIT};
 
-/// How often what goes wrong, in a thousand.
+/// Probabilities of faults, in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Faults {
     /// A store drops the connection instead of carrying a request out.
     pub lost_before: u64,
     /// A store carries a request out and drops the connection before or within the reply.
     pub lost_after: u64,
-    /// A store does not let weir connect.
+    /// A store refuses a connection.
     pub refused_connect: u64,
-    /// A store says neither yes nor no.
+    /// A store does not answer an attempt to connect.
     pub ignored_connect: u64,
-    /// A store begins to answer that it is loading.
+    /// A store begins to reply that it is loading.
     pub loading: u64,
-    /// A store stops for a while.
+    /// A store stalls for a while.
     pub stall: u64,
-    /// A store sends what is no reply.
+    /// A store sends bytes that are no reply.
     pub garbage: u64,
-    /// A client leaves without a word.
+    /// A client's connection is lost without notice.
     pub client_lost: u64,
 }
 
@@ -43,7 +43,7 @@ impl Faults {
     };
 
     fn drawn(random: &mut Random) -> Self {
-        // Many faults hide what one would show, so each world has few kinds of them.
+        // Many faults hide the effects of each, so each world has few kinds of them.
         let mut often = |most| if random.per_mille(400) { random.between(1, most) } else { 0 };
         Self {
             lost_before: often(15),
@@ -58,18 +58,18 @@ impl Faults {
     }
 }
 
-/// More than stores can do, all the time: clients send without waiting for replies.
+/// A load that rises above the stores' capacity: clients send without waiting for replies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Requests of each client per second, before and from then on.
+    /// Requests per second of each client, before `full_from` and after it.
     pub rates: [f64; 2],
     pub full_from: Timestamp,
-    /// Of no use after this.
+    /// The deadline of a request; a later reply is of no use.
     pub deadline: Duration,
-    /// What was sent from then on until then counts, and until then it lasts.
+    /// The start of the counted time; `until` is its end and that of the load.
     pub counted_from: Timestamp,
     pub until: Timestamp,
-    /// Keys that all share.
+    /// The number of keys that all clients share.
     pub keys: u64,
 }
 
@@ -79,53 +79,55 @@ impl Load {
     }
 }
 
-/// What is asked under load, by what stores can do.
+/// The requested load, relative to the stores' capacity.
 pub(super) const ASKED: f64 = 1.5;
 
-/// A store does nothing for a while.
+/// A time in which a store serves nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
     pub from: Timestamp,
     pub until: Timestamp,
 }
 
-/// How often a core does not run, and for how long: a time between, and the longest one.
+/// Times in which cores do not run: the time between them, and the longest one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sleeps {
     pub apart: Duration,
     pub longest: Duration,
 }
 
-/// Slots of a cluster that move.
+/// Moves of a cluster's slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moves {
-    /// A step of that, and so long until the next one, in the mean.
+    /// The mean time between two steps of moves.
     pub apart: Duration,
-    /// A slot that has moved stays for so long: for longer than weir goes where a node has sent it for once.
+    /// The time that a moved slot stays: longer than weir follows a temporary redirect.
     pub rest: Duration,
-    /// How long news of it takes to a core, at most.
+    /// The longest delay of news about a move to a core.
     pub news_delay: Duration,
-    /// How often, in a thousand, nodes say what is not true.
+    /// The probability that nodes say something false, in thousandths.
     pub lies: u64,
-    /// Reads that are lost with a connection are asked for again.
+    /// Whether weir retries reads that are lost with a connection.
     pub retries: Mode,
-    /// Primaries go away, and their replicas take over.
+    /// The way in which primaries go away and their replicas take over; `None` if they do not.
     pub falls: Option<Falls>,
 }
 
-/// How nodes of a cluster go away, and what the others do about it.
+/// The way in which nodes of a cluster go away, and the reaction of the others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Falls {
-    /// So long from when all is well until the next one goes, in the mean.
+    /// The mean time from when all nodes are well until the next one goes away.
     pub apart: Duration,
-    /// The others have missed it for so long before they say that the cluster is down, and for so long they do.
+    /// The time for which the others miss a node before they say that the cluster is down. `down_for` is how
+    /// long they say so.
     pub missed_for: Duration,
     pub down_for: Duration,
-    /// What a primary has done reaches its replica so much later, at most.
+    /// The longest delay until a replica has what its primary has done.
     pub lag: Duration,
-    /// Nodes hear of a takeover within this time.
+    /// The longest time until nodes hear of a takeover.
     pub news: Duration,
-    /// The old one is back so long after another has taken over; and takes itself for a primary for so long then, if it only stood still.
+    /// The time from a takeover until the old node is back. `deluded_for` is how long it still takes itself
+    /// for a primary then, if it was only stopped.
     pub away_for: Duration,
     pub deluded_for: Duration,
 }
@@ -159,7 +161,7 @@ impl Moves {
     }
 }
 
-/// A window that nothing in a world fills.
+/// A window that no world fills.
 const WIDE: u16 = 4_096;
 
 #[derive(Clone, Debug)]
@@ -168,43 +170,46 @@ pub(super) struct Plan {
     pub backends: u16,
     pub links_per_backend: u16,
     pub heavy_links: u16,
-    /// What costs much: low, so that clients change between the connections often.
+    /// The least price of a request for the heavy connections: low, so that clients change between
+    /// connections often.
     pub heavy_from: MicroUnits,
     pub clients: usize,
     pub faults: Faults,
-    /// The longest way between a socket's ends.
+    /// The longest delay between a socket's ends.
     pub network_delay: Duration,
-    /// How long a store may take for one request; in the mean, if it has so many servers for all its connections.
+    /// The longest time that a store takes for a request; the mean time, if it has `store_servers` servers
+    /// for all its connections.
     pub store_delay: Duration,
     pub store_servers: Option<usize>,
-    /// Requests that a store may be asked at once; the others wait, and some overtake others there.
+    /// The most requests in flight to a store; the others wait, and some overtake others there.
     pub window_most: u16,
     pub stall: Option<Stall>,
     pub sleeps: Option<Sleeps>,
     pub load: Option<Load>,
-    /// How long a shard may be busy before it looks at what came in.
+    /// The longest time that a shard is busy before it handles events that came in.
     pub turn_delay: Duration,
-    /// Bytes in one piece, at most.
+    /// The most bytes in one piece.
     pub piece_bytes: u64,
     pub output_bytes_max: usize,
     pub reply_bytes_max: usize,
     pub idle_timeout: Option<Duration>,
-    /// Large values are this large.
+    /// The size of large values, in bytes.
     pub padding_max: usize,
-    /// Request units per second that all clients share, if they do not have as many as they want.
+    /// Request units per second that all clients share; `None` for no limit.
     pub quota: Option<u64>,
-    /// How long a report to the pools of quotas may be under way, and how often (in a thousand) far too long.
+    /// The longest delay of a report to the pools of quotas. `pool_stall` is the probability, in thousandths,
+    /// of a far longer one.
     pub pool_delay: Duration,
     pub pool_stall: u64,
-    /// Hot keys: of so few requests that most are.
+    /// Settings of hot keys: with so few requests that most keys are hot.
     pub hot: HotSettings,
-    /// Everybody reads the same few keys.
+    /// True if all clients read the same few keys.
     pub has_favourites: bool,
-    /// So many of a thousand reads are scripts, of which weir does not know that they only read.
+    /// Reads that are scripts, in thousandths; weir does not know that these only read.
     pub script_reads: u64,
-    /// The world ends by draining the shards; otherwise the clients leave by themselves.
+    /// True if the world ends by draining the shards; otherwise the clients leave by themselves.
     pub ends_by_draining: bool,
-    /// The stores are a cluster.
+    /// Moves of slots, if the stores are a cluster.
     pub cluster: Option<Moves>,
 }
 
@@ -215,7 +220,8 @@ impl Plan {
         let backends = random.between(1, 3) as u16;
         let has_favourites = random.per_mille(400);
         let window_most = if calm { WIDE } else { *random.pick(&[WIDE, WIDE, WIDE, 1, 4]) };
-        // Who asks for the same large value again and again must be able to have all of them waiting.
+        // A client that asks for the same large value again and again must be able to have all replies
+        // waiting.
         let output_bytes_max = *random.pick(&[150_000, 1_000_000, 64_000_000]);
         let output_bytes_max = if has_favourites { 64_000_000 } else { output_bytes_max };
         Self {
@@ -262,52 +268,53 @@ impl Plan {
                 ..HotSettings::new(backends)
             },
             has_favourites,
-            // Where requests overtake each other.
+            // Scripts are frequent where requests overtake each other.
             script_reads: if window_most < WIDE { 40 } else { 2 },
             ends_by_draining: random.per_mille(300),
             cluster: None,
         }
     }
 
-    /// A fifth of all worlds have a cluster.
+    /// Draws a plan of any kind: a fifth of all worlds have a cluster.
     pub fn drawn_of_any(random: &mut Random) -> Self {
         let plan = Self::drawn(random);
         if random.per_mille(200) { plan.before_cluster(random) } else { plan }
     }
 
-    /// The stores are a cluster.
+    /// Draws a plan in which the stores are a cluster.
     pub fn clustered(random: &mut Random) -> Self {
         let plan = Self::drawn(random);
         plan.before_cluster(random)
     }
 
     fn before_cluster(self, random: &mut Random) -> Self {
-        // What is known of hot keys before a cluster is kept by slots.
+        // Before a cluster, hot keys are tracked by slot.
         let HotSettings { mode, detection, ttl, scripts, copied_from, seed, .. } = self.hot;
         let moves = Moves::drawn(random, self.sleeps);
         Self {
-            // Where they go away, each has a replica.
+            // Where primaries go away, each has a replica.
             backends: if moves.falls.is_some() {
                 2 * random.between(2, 3) as u16
             } else {
                 random.between(2, 4) as u16
             },
             cluster: Some(moves),
-            // What is refused for its price finds out nothing about slots.
+            // A throttled request finds out nothing about slots.
             quota: self.quota.filter(|_| random.per_mille(300)),
             hot: HotSettings { mode, detection, ttl, copied_from, scripts, seed, ..HotSettings::new(SLOTS) },
             ..self
         }
     }
 
-    /// Half as much again is asked as the stores can do.
+    /// Draws a plan in which clients send half as much again as the stores can serve.
     pub fn overloaded(random: &mut Random, trouble: Trouble) -> Self {
         const FACTORS: [f64; 2] = [0.5, ASKED];
         let calm = Self { faults: Faults::NONE, quota: None, idle_timeout: None, ..Self::drawn(random) };
         let clients = random.between(40, 200) as usize;
         let servers = *random.pick(if trouble.has(Trouble::COLD_START) { &[1, 4, 16] } else { &[1, 2, 4] });
         let capacity = random.between(500, 2_000) as f64;
-        // A calm beginning, if any, and then a moment to find out what the stores can do.
+        // The calm beginning, if any, lasts two seconds; the second after it is for weir to find out the
+        // stores' capacity.
         let full_from = Timestamp::from_millis(if trouble.has(Trouble::COLD_START) { 0 } else { 2_000 });
         let counted_from = full_from.after(Duration::from_secs(1));
         let stall = trouble.has(Trouble::STALLS).then(|| {
@@ -319,7 +326,7 @@ impl Plan {
             shards: *random.pick(&[1, 2, 4, 8]),
             // Hardly any key is hot in the usual sense.
             hot: HotSettings::new(calm.backends),
-            // What is asked here costs little.
+            // Requests under load cost little.
             heavy_from: 20 * UNIT,
             clients,
             faults: Faults { lost_after, ..Faults::NONE },
@@ -350,12 +357,12 @@ impl Plan {
         }
     }
 
-    /// When a store does nothing: only the first one stalls.
+    /// The time in which a store stalls: only the first one does.
     pub fn stall_of(&self, store: usize) -> Option<Stall> {
         self.stall.filter(|_| store == 0)
     }
 
-    /// Nothing goes wrong that could make weir refuse a request.
+    /// True if no fault can make weir refuse a request.
     pub fn is_calm(&self) -> bool {
         let falls = self.cluster.is_some_and(|moves| moves.falls.is_some());
         if falls || self.store_servers.is_some() || self.window_most < WIDE {

@@ -1,4 +1,4 @@
-//! What clients send: requests of every kind that weir handles in a way of its own, and what may be answered.
+//! The requests that clients send, of every kind that weir treats differently, and the replies they may get.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use weir::protocol::{Protocol, encode};
 use weir::routing::{Topology, slot_of};
 use weir::values::{Random, Tier};
 
-/// What some requests say that they have.
+/// The deadline that some requests have.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 const SHARED_KEYS: u64 = 12;
@@ -18,7 +18,7 @@ const OWN_KEYS: u64 = 3;
 const LOGS: u64 = 5;
 const COUNTERS: u64 = 5;
 const GROUPS: u64 = 3;
-/// Slots that all those keys are in, before a cluster.
+/// The number of slots that the keys of all clients are in, when the stores are a cluster.
 const SHARED_SLOTS: u64 = 3;
 
 /// Writes the requests of one client.
@@ -26,22 +26,22 @@ const SHARED_SLOTS: u64 = 3;
 pub(super) struct Writer {
     pub client: u32,
     pub random: Random,
-    /// The dialect that the connection speaks after what was sent so far.
+    /// The dialect of the connection after the requests sent so far.
     pub protocol: Protocol,
     pub sequence: u64,
     pub topology: Topology,
-    /// The stores are a cluster: keys go together only if they are of one slot.
+    /// True if the stores are a cluster: then only keys of one slot are in one request.
     pub is_clustered: bool,
     pub padding_max: usize,
-    /// It reads the same few keys as everybody.
+    /// True if the client mostly reads the same few keys as all others.
     pub has_favourites: bool,
-    /// So many of a thousand of its reads are scripts.
+    /// Reads that are scripts, in thousandths.
     pub script_reads: u64,
-    /// A walk over all keys that is under way: its next cursor.
+    /// The next cursor of a SCAN over all keys that is under way.
     pub cursor: Option<u64>,
 }
 
-/// Requests that were written, and what is expected for each.
+/// Requests that were written, and the expected reply of each.
 #[derive(Debug, Default)]
 pub(super) struct Burst {
     pub bytes: Vec<u8>,
@@ -77,7 +77,7 @@ impl Writer {
         }
     }
 
-    /// What a client under load asks: for one key of many.
+    /// Adds a request of a client under load: a GET or SET of one key of many.
     pub fn add_plain(&mut self, burst: &mut Burst, keys: u64, step: u64, history: &mut History) {
         let key = format!("key:{}", self.random.below(keys));
         if self.random.per_mille(750) {
@@ -86,14 +86,14 @@ impl Writer {
         self.set_key(burst, &key, step, history);
     }
 
-    /// Says how much the client's requests matter, and for how long.
+    /// Adds a `QOS SET` with the tier and the deadline of the client's requests.
     pub fn say_quality(&mut self, burst: &mut Burst, tier: Tier, deadline: Duration, step: u64) {
         let millis = deadline.as_millis().to_string();
         let words = [b"QOS", &b"SET"[..], b"TIER", tier.name().as_bytes(), b"DEADLINE", millis.as_bytes()];
         self.ask(burst, step, &words, Expected::Exactly(b"+OK\r\n".to_vec()));
     }
 
-    /// One request that weir answers by itself.
+    /// Adds a request that weir answers by itself.
     pub fn echo(&mut self, burst: &mut Burst, step: u64) {
         let text = format!("e{}.{}", self.client, self.sequence);
         let mut reply = Vec::new();
@@ -107,7 +107,7 @@ impl Writer {
         }
     }
 
-    /// From now on in the newer dialect.
+    /// Adds a HELLO that changes the connection to RESP3.
     pub fn modernise(&mut self, burst: &mut Burst, step: u64) {
         let sent = self.next(step);
         self.protocol = Protocol::Resp3;
@@ -118,7 +118,7 @@ impl Writer {
         self.ask(burst, step, &[b"QUIT"], Expected::Exactly(b"+OK\r\n".to_vec()));
     }
 
-    /// Bytes after which weir says what is wrong and closes.
+    /// Adds bytes that weir answers with an error and closes the connection for.
     pub fn malformed(&mut self, burst: &mut Burst, step: u64) {
         let wrong: [&[u8]; 7] = [
             b"*2147483647\r\n",
@@ -158,7 +158,7 @@ impl Writer {
         self.push(burst, sent, &words, Expected::Ok(vec![write]));
     }
 
-    /// What is deleted is the answer.
+    /// Adds a GETDEL: the reply is the deleted value.
     fn take(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let key = self.register();
         let sent = self.next(step);
@@ -229,7 +229,8 @@ impl Writer {
         self.push(burst, sent, &words, Expected::Deleted(writes));
     }
 
-    /// Keys of this client alone are deleted and at once written again, by one request over all of them.
+    /// Deletes keys that only this client writes, and at once writes them again, by one MSETNX over all of
+    /// them.
     fn replace_own(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let own: Vec<String> = (0..OWN_KEYS).map(|index| self.own(index)).collect();
         let place = self.place_of(&own[0]);
@@ -253,7 +254,7 @@ impl Writer {
         self.ask(burst, step, &words, Expected::Number(keys.len() as i64));
     }
 
-    /// Within a group of keys that a tag keeps on one core.
+    /// Adds a request on a group of keys with the same tag: SET, GET or RENAME.
     fn rename(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let group = format!("{{tag{}}}", self.random.below(GROUPS));
         let [from, to] = [(); 2].map(|()| format!("{group}{}", self.random.below(3)));
@@ -324,7 +325,7 @@ impl Writer {
         self.ask(burst, step, &[b"EXEC"], Expected::Block(inner.asked));
     }
 
-    /// What was queued is never carried out.
+    /// Records that queued requests are never carried out.
     fn abandon(asked: &[Asked], history: &mut History) {
         for asked in asked {
             asked.refused(super::history::Fate::Never, history).expect("it was never sent to a store");
@@ -342,7 +343,7 @@ impl Writer {
         self.push(burst, sent, &[b"HELLO", version], Expected::Hello);
     }
 
-    /// `INFO`, whose answer comes from elsewhere: the world answers with the section's name.
+    /// Adds an `INFO`, which the control thread answers: the simulated world replies with the section's name.
     fn ask_about_weir(&mut self, burst: &mut Burst, step: u64) {
         let section = format!("i{}.{}", self.client, self.sequence);
         let mut reply = Vec::new();
@@ -407,7 +408,7 @@ impl Writer {
     }
 
     fn scan(&mut self, burst: &mut Burst, step: u64) {
-        // One page at a time: the next cursor is in the reply.
+        // One page at a time is requested, since the next cursor is in the reply.
         if let Some(cursor) = self.cursor.take() {
             let cursor = cursor.to_string();
             self.ask(burst, step, &[b"SCAN", cursor.as_bytes(), b"COUNT", b"7"], Expected::Scanned);
@@ -450,7 +451,7 @@ impl Writer {
         keys.iter().map(|key| self.written(sent, key, history)).unzip()
     }
 
-    /// A key that is set and deleted as a whole.
+    /// A random key that is set and deleted as a whole.
     fn register(&mut self) -> String {
         if self.has_favourites && self.random.per_mille(700) {
             let number = self.random.below(FAVOURITES);
@@ -479,7 +480,7 @@ impl Writer {
         keys
     }
 
-    /// A key that is only appended to.
+    /// A random key that is only appended to.
     fn log(&mut self) -> String {
         if self.random.per_mille(500) {
             let tag = if self.is_clustered { "{c" } else { "" };
@@ -491,7 +492,7 @@ impl Writer {
         }
     }
 
-    /// A key that everybody knows. Before a cluster a few of each kind share a slot.
+    /// The name of a key that all clients use. In a cluster, a few keys of each kind share a slot.
     fn named(&self, kind: &str, number: u64) -> String {
         if self.is_clustered {
             return format!("{kind}:{{{}}}:{number}", number % SHARED_SLOTS);
@@ -499,7 +500,7 @@ impl Writer {
         format!("{kind}:{number}")
     }
 
-    /// Keys of the same place may be in one request.
+    /// The place of a key: keys of the same place may be in one request.
     fn place_of(&self, key: &str) -> u16 {
         let slot = slot_of(key.as_bytes());
         if self.is_clustered { slot } else { self.topology.backend_of(slot).0 }

@@ -1,4 +1,4 @@
-//! A store: the embedded engine behind connections that are slow, break, and say strange things.
+//! A simulated store: the embedded engine behind connections that are slow, break, and send garbage.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -17,7 +17,7 @@ use weir::values::Random;
 use weir::values::Timestamp;
 use weir::values::time::Now;
 
-/// What a connection's request led to.
+/// The result of a request at a store.
 #[derive(Debug)]
 pub(super) enum StoreAnswer {
     Reply(Vec<u8>),
@@ -32,7 +32,7 @@ struct Waiting {
     is_script: bool,
 }
 
-/// What a store has done and its replica has yet to do.
+/// Requests that a store has carried out and its replica has not yet.
 #[derive(Debug)]
 pub(super) struct Done {
     requests: Vec<Waiting>,
@@ -46,16 +46,16 @@ impl Done {
         self.requests.iter().map(|done| Arguments::new(&done.frame, &done.places))
     }
 
-    /// It is lost with the store that did it.
+    /// Records that the requests are lost with the store that carried them out.
     pub fn is_lost(&self, history: &mut History, takeover: usize) {
         self.requests().for_each(|arguments| lose(&arguments, self.step, history, takeover));
     }
 }
 
-/// What stands between MULTI and EXEC.
+/// A transaction between MULTI and EXEC.
 #[derive(Debug, Default)]
 struct Block {
-    /// Whose requests they are, once one of them tells.
+    /// The client whose requests are in the block, once a written value tells.
     client: Option<u32>,
 }
 
@@ -63,30 +63,33 @@ struct Connection {
     session: Session,
     decoder: RequestDecoder,
     waiting: VecDeque<Waiting>,
-    /// When the last request that came will have been carried out.
+    /// The time when the last request that came will have been carried out.
     busy_until: Timestamp,
     block: Option<Block>,
-    /// It was said that the next request is for a slot that is taken over; or the block, if it is one.
+    /// True after ASKING: the next request, or the block that it begins, is for a slot that is being
+    /// imported.
     asking: bool,
     /// The requests of the block.
     queued: Vec<Waiting>,
-    /// The other end is gone. What had come is carried out all the same, as a store does that has read it.
+    /// True if the other end is closed. Requests that had come are carried out all the same, as by a real
+    /// store that has read them.
     ended: bool,
 }
 
-/// What its servers were busy with while that was counted.
+/// The work of a store's servers during the counted time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     pub requests: u64,
     pub took: Duration,
-    /// Requests of connections that broke: nothing came of them.
+    /// The number of requests on connections that broke, so that their results were lost.
     pub in_vain: u64,
 }
 
 pub(super) struct Store {
     engine: Engine,
     cursors: Cursors,
-    /// What it has done and its replica has not, if it has one; and how late that may be.
+    /// Requests that the replica has not carried out yet, if there is a replica. `lag` is the longest delay
+    /// of the replica.
     log: VecDeque<Done>,
     lag: Option<Duration>,
     to_replica: Lane,
@@ -94,7 +97,7 @@ pub(super) struct Store {
     killed: Vec<SocketId>,
     loading_until: Timestamp,
     stalled_until: Timestamp,
-    /// When each of its servers is free again, where all connections share them.
+    /// The time when each server is free again, where all connections share the servers.
     servers: Option<Vec<Timestamp>>,
     stall: Option<Stall>,
     work: Work,
@@ -129,13 +132,13 @@ impl Store {
         }
     }
 
-    /// From now on nothing goes wrong any more.
+    /// Ends all faults.
     pub fn calm_down(&mut self) {
         let none = Faults { lost_before: 0, lost_after: 0, loading: 0, stall: 0, garbage: 0, ..self.faults };
         self.faults = Faults { refused_connect: 0, ignored_connect: 0, ..none };
     }
 
-    /// What its servers were busy with.
+    /// The work of the servers during the counted time.
     pub fn work(&self) -> Work {
         self.work
     }
@@ -158,7 +161,7 @@ impl Store {
         self.connections.insert(socket, connection);
     }
 
-    /// The store has dropped the connection.
+    /// Removes a connection that the store has dropped.
     pub fn disconnected(&mut self, socket: SocketId, now: Timestamp) {
         let connection = self.connections.remove(&socket);
         if self.counted.contains(&now) {
@@ -166,30 +169,30 @@ impl Store {
         }
     }
 
-    /// The store is no more, and with it all its connections.
+    /// Removes all connections, since the node is away.
     pub fn forget_connections(&mut self) {
         self.connections.clear();
     }
 
-    /// The next of what it has done that has reached its replica by then.
+    /// The next requests that the replica has received by `by`.
     pub fn poll_done(&mut self, by: Timestamp) -> Option<Done> {
         let is_there = self.log.front().is_some_and(|done| done.arrives <= by);
         if is_there { self.log.pop_front() } else { None }
     }
 
-    /// What never reached its replica.
+    /// Takes the requests that never reached the replica.
     pub fn take_log(&mut self) -> VecDeque<Done> {
         std::mem::take(&mut self.log)
     }
 
-    /// Does what its primary has done.
+    /// Carries out requests that the primary has carried out.
     pub fn replay(&mut self, done: &Done) {
         for arguments in done.requests() {
             self.engine.execute(&mut Session::new(0), arguments, done.at, &mut Vec::new());
         }
     }
 
-    /// It has nothing else than that store any more.
+    /// Replaces all keys with those of the primary.
     pub fn copy_of(&mut self, primary: &mut Self, now: Now) {
         said(&mut self.engine, &[b"FLUSHALL"], now);
         self.log.clear();
@@ -201,7 +204,7 @@ impl Store {
         }
     }
 
-    /// Somebody who knows nothing of weir writes to it.
+    /// Carries out a write of a client that does not know weir.
     pub fn write_beside(&mut self, key: &[u8], value: &[u8], now: Now, step: u64) {
         let mut frame = Vec::new();
         encode::request(&mut frame, [&b"SET"[..], key, value].into_iter());
@@ -227,12 +230,12 @@ impl Store {
         }
     }
 
-    /// The other end has reset the connection while the store stood still: what lies in the socket is dropped.
+    /// Drops a connection that the other end has reset while the store was stopped: unread requests are lost.
     pub fn reset_unread(&mut self, socket: SocketId) {
         self.connections.remove(&socket);
     }
 
-    /// The other end has closed the connection, behind everything that it sent.
+    /// Takes the end of a connection by the other end, after everything that it sent.
     pub fn ended(&mut self, socket: SocketId) {
         if let Some(connection) = self.connections.get_mut(&socket) {
             connection.ended = true;
@@ -242,12 +245,12 @@ impl Store {
         }
     }
 
-    /// A connection that another one had dropped, if any.
+    /// The next connection that another one had closed (CLIENT KILL), if any.
     pub fn poll_killed(&mut self) -> Option<SocketId> {
         self.killed.pop()
     }
 
-    /// Bytes of requests. When each of them will be carried out.
+    /// Takes bytes of requests; returns when each request will be carried out.
     pub fn receive(
         &mut self,
         socket: SocketId,
@@ -293,7 +296,7 @@ impl Store {
         Ok(times)
     }
 
-    /// It is time for the next request of a connection.
+    /// Carries out the next request of a connection.
     pub fn carry_out(
         &mut self,
         socket: SocketId,
@@ -308,7 +311,7 @@ impl Store {
                 self.killed.push(killed);
             }
         }
-        // A store that finds that it cannot reply may leave the rest of what it has read.
+        // A store that finds that it cannot reply may drop the rest of the requests that it has read.
         let leaves = self.random.per_mille(100);
         if self
             .connections
@@ -423,12 +426,12 @@ impl Store {
         Ok(Some(StoreAnswer::Reply(reply)))
     }
 
-    /// What it holds, seen from beside.
+    /// The value of a key, read directly from the engine.
     pub fn value(&mut self, key: &[u8], now: Now) -> Option<Vec<u8>> {
         reply::text(&said(&mut self.engine, &[b"GET", key], now)).map(<[u8]>::to_vec)
     }
 
-    /// All its keys.
+    /// All keys of the store, sorted.
     pub fn keys(&mut self, now: Now) -> Vec<Vec<u8>> {
         let told = said(&mut self.engine, &[b"KEYS", b"*"], now);
         let keys = reply::elements(&told).expect("an array").filter_map(reply::text);
@@ -437,19 +440,19 @@ impl Store {
         keys
     }
 
-    /// Does it do nothing now?
+    /// True if the store is stalled or stopped now.
     pub fn stands_still(&self, now: Timestamp) -> bool {
         self.stalled_until > now
     }
 
-    /// Does it have requests yet to carry out for slots that it takes over?
+    /// True if requests for slots that are being imported are still to be carried out.
     pub fn will_be_asked(&self) -> bool {
         let is_asking =
             |waiting: &Waiting| Arguments::new(&waiting.frame, &waiting.places).name() == b"ASKING";
         self.connections.values().any(|known| known.asking || known.waiting.iter().any(is_asking))
     }
 
-    /// A key leaves: its value, and when it ends if it does.
+    /// Removes a key that moves away; returns its value, and when it expires if it does.
     pub fn take(&mut self, key: &[u8], now: Now) -> Option<(Vec<u8>, Option<i64>)> {
         let found = self.value_and_end(key, now)?;
         said(&mut self.engine, &[b"DEL", key], now);
@@ -462,7 +465,7 @@ impl Store {
         Some((value, until.filter(|until| *until > 0)))
     }
 
-    /// A key comes.
+    /// Stores a key that moves here.
     pub fn put(&mut self, key: &[u8], value: &[u8], until: Option<i64>, now: Now) {
         let until = until.map(|until| until.to_string());
         match &until {
@@ -472,7 +475,8 @@ impl Store {
     }
 }
 
-/// Cursors that the engine gave: it makes them larger than the nodes of a real cluster do, so they are told by their places here.
+/// Cursors that the engine gave: they are larger than those of a real cluster's nodes, so clients get their
+/// places here instead.
 #[derive(Debug, Default)]
 struct Cursors(Vec<Vec<u8>>);
 
@@ -500,7 +504,7 @@ impl Cursors {
     }
 }
 
-/// What an engine says to words from beside.
+/// Carries out a command directly in the engine; returns the reply.
 fn said(engine: &mut Engine, words: &[&[u8]], now: Now) -> Vec<u8> {
     let mut frame = Vec::new();
     encode::request(&mut frame, words.iter().copied());
@@ -513,13 +517,13 @@ fn said(engine: &mut Engine, words: &[&[u8]], now: Now) -> Vec<u8> {
     out
 }
 
-/// As in Redis, the block that a refused request stands in is not carried out.
+/// Makes the block of a refused request fail at EXEC, as in Redis.
 fn spoil(engine: &mut Engine, session: &mut Session, now: Now) {
     let words: [Argument; 1] = [Argument { start: 0, length: 1 }];
     engine.execute(session, Arguments::new(b"?", &words), now, &mut Vec::new());
 }
 
-/// What a node of a cluster says instead of carrying a request out, if it does not.
+/// The reply of a cluster's node that does not carry the request out; `None` if it does.
 fn answer_as_node(
     connection: &mut Connection,
     (engine, random): (&mut Engine, &mut Random),
@@ -567,7 +571,7 @@ fn slot_of_request(frame: &[u8], places: &[Argument]) -> Option<u16> {
     Some(slot_of(arguments.at(first)))
 }
 
-/// What a request did is lost.
+/// Records that the writes of a request are lost.
 fn lose(arguments: &Arguments<'_>, step: u64, history: &mut History, takeover: usize) {
     let written: Vec<_> = arguments.iter().filter_map(token_of_word).collect();
     written.iter().for_each(|token| history.lose(token.write, takeover));
@@ -581,7 +585,7 @@ fn lose(arguments: &Arguments<'_>, step: u64, history: &mut History, takeover: u
     }
 }
 
-/// After how long a store has surely forgotten what is set. It counts whole milliseconds.
+/// The time after which a value that is set has surely expired. Stores count whole milliseconds.
 fn lifetime_of(arguments: &Arguments<'_>) -> Option<Duration> {
     if arguments.len() != 5 || arguments.at(3) != b"PX" {
         return None;
@@ -590,7 +594,8 @@ fn lifetime_of(arguments: &Arguments<'_>) -> Option<Duration> {
     Some(Duration::from_millis(millis + 1))
 }
 
-/// The server that is free first does it. When that is done; what a stall falls into takes as much longer.
+/// Gives a request to the server that is free first, and returns when it is done; a stall within that time is
+/// added.
 fn occupy(servers: &mut [Timestamp], from: Timestamp, takes: Duration, stall: Option<Stall>) -> Timestamp {
     let free = servers.iter_mut().min().expect("a store has a server");
     *free = (*free).max(from).after(takes);
@@ -600,7 +605,7 @@ fn occupy(servers: &mut [Timestamp], from: Timestamp, takes: Duration, stall: Op
     *free
 }
 
-/// Between MULTI and EXEC stand the requests of one client only.
+/// Checks that MULTI and EXEC match, and that the requests between them are of one client only.
 fn check_block(connection: &mut Connection, arguments: &Arguments<'_>) -> Result<(), String> {
     match (arguments.name(), &mut connection.block) {
         (b"MULTI", None) => connection.block = Some(Block::default()),

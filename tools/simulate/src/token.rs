@@ -1,6 +1,6 @@
-//! Values say who wrote them: each holds the number of its write, of its client and its key, and occurs once.
+//! Tokens in values: each value holds the number of its write, its client and its key, and occurs once.
 
-/// What a value says of itself: `w17.3.key:5;` and whatever is put behind it to make it larger.
+/// The token of a value: `w17.3.key:5;`. Padding may follow it in the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token<'a> {
     pub write: usize,
@@ -8,14 +8,14 @@ pub(super) struct Token<'a> {
     pub key: &'a str,
 }
 
-/// The value of a write.
+/// The value of a write: its token and padding.
 pub(super) fn value(write: usize, client: u32, key: &str, padding: usize) -> Vec<u8> {
     let mut value = format!("w{write}.{client}.{key};").into_bytes();
     value.resize(value.len() + padding, b'~');
     value
 }
 
-/// All the tokens in a value, one behind the other. `None` if there is anything else in it.
+/// All tokens in a value, one after the other. `None` if there is anything else in it.
 pub(super) fn tokens(mut value: &[u8]) -> Option<Vec<Token<'_>>> {
     let mut found = Vec::new();
     while !value.is_empty() {
@@ -28,7 +28,7 @@ pub(super) fn tokens(mut value: &[u8]) -> Option<Vec<Token<'_>>> {
     Some(found)
 }
 
-/// The token that a word of a request is, if it is one.
+/// The token in a word of a request, if the word is a value.
 pub(super) fn token_of_word(word: &[u8]) -> Option<Token<'_>> {
     if !word.starts_with(b"w") {
         return None;

@@ -1,5 +1,5 @@
-//! Who asks the nodes of a cluster for their views, as weir's own thread for that does: after doubts and now and then, a few nodes or
-//! all of them. What it finds out reaches each core when it does.
+//! Asks the nodes of a cluster for their views, like weir's control thread: after doubts of cores and at
+//! intervals, a few nodes or all of them. The resulting map reaches each core with a delay.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use weir::routing::cluster::{Ask, Cluster as Known, Map, NodeKey, Outcome, Reaso
 use weir::shard::Doubt;
 use weir::values::{Random, Timestamp};
 
-/// What came of a round.
+/// The result of a round of questions.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub map: Option<Arc<Map>>,
-    /// When the round began, if all primaries were asked, and say just what the map says.
+    /// The time when the round began, if all primaries were asked and all agree with the map.
     pub sure_of: Option<Timestamp>,
 }
 
@@ -26,16 +26,16 @@ pub(super) struct Topology {
     began: Timestamp,
     views: Vec<View>,
     awaited: usize,
-    /// Somebody has asked since the last round.
+    /// True if a core has asked for a round since the last one.
     is_wanted: bool,
-    /// When it will look whether a round is due.
+    /// The time at which the next round may be due.
     pub due: Option<Timestamp>,
     /// Replicas that are asked whether they have taken over.
     heirs: BTreeMap<NodeKey, Watch>,
 }
 
 impl Topology {
-    /// It has asked everybody once.
+    /// Creates the asker of a cluster's nodes, after a first round of questions to at most three of them.
     pub fn new(cluster: &Cluster, nodes: u16, mut random: Random) -> Self {
         let mut known = Known::default();
         let views: Vec<View> =
@@ -60,14 +60,14 @@ impl Topology {
         Arc::clone(self.known.map())
     }
 
-    /// A core has reason to think that the map is old. The next map, if it said what is new.
+    /// Takes a core's doubt about the map. Returns a new map if the doubt tells where slots are.
     pub fn hear(&mut self, doubt: Doubt) -> Option<Arc<Map>> {
         self.is_wanted = true;
         self.refresh.handle_reason(doubt.reason);
         self.known.patch(doubt.moved.as_slice())
     }
 
-    /// The replicas that are asked from now on because a core has lost a connection to a node.
+    /// The replicas to ask from now on, because a core has lost its connection to a node.
     pub fn heirs_of(&mut self, doubt: Doubt, now: Timestamp) -> Vec<NodeKey> {
         let Reason::LinkLost(Some(lost)) = doubt.reason else { return Vec::new() };
         let watched: Vec<NodeKey> = self.heirs.keys().copied().collect();
@@ -76,7 +76,7 @@ impl Topology {
         heirs
     }
 
-    /// What a replica has said, if anything. When it is asked again.
+    /// Takes the answer of a replica, if it gave one. Returns the pause until it is asked again, if it is.
     pub fn heir_told(&mut self, heir: NodeKey, said: Option<Said>, now: Timestamp) -> Option<Duration> {
         let again = self.heirs.get_mut(&heir)?.handle(said, now);
         if again.is_none() {
@@ -89,12 +89,12 @@ impl Topology {
         again
     }
 
-    /// When a round is due. In the end there is none that nobody asked for.
+    /// The time of the next round. At the end of the world, only rounds that a core asked for.
     pub fn next(&self, is_over: bool) -> Option<Timestamp> {
         self.refresh.poll_deadline().filter(|_| self.is_wanted || !is_over)
     }
 
-    /// The nodes that are to be asked, if it is time.
+    /// Begins a round if it is time; returns the nodes to ask.
     pub fn begin(&mut self, now: Timestamp) -> Vec<u16> {
         let map = self.map();
         let asked: Vec<u16> = match self.refresh.poll_round(&map, now) {
@@ -107,7 +107,7 @@ impl Topology {
         asked
     }
 
-    /// A node has told what it knows, or has not. What is known in the end, if it was the last one.
+    /// Takes the view of a node, or that it gave none. After the last node, returns the result of the round.
     pub fn told(&mut self, view: Option<View>, now: Timestamp) -> Option<Found> {
         self.views.extend(view);
         self.awaited -= 1;
@@ -124,7 +124,7 @@ impl Topology {
     }
 }
 
-/// How long news may take from there to a core, and back: mostly not long.
+/// The delay of news to a core or back: mostly at most a twentieth of `longest`.
 pub(super) fn delay_of_news(longest: Duration, random: &mut Random) -> Duration {
     let longest = if random.per_mille(800) { longest / 20 } else { longest };
     Duration::from_nanos(random.below(longest.as_nanos() as u64 + 1))

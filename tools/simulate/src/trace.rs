@@ -1,6 +1,6 @@
-//! A hash over everything that happens: two runs of one seed must agree in it.
+//! A hash over everything that happens in a run: two runs of one seed must have the same.
 
-/// FNV-1a, 64 bits.
+/// An FNV-1a hash of 64 bits.
 #[derive(Debug)]
 pub(super) struct Trace(u64);
 

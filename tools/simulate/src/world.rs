@@ -1,4 +1,4 @@
-//! Time and everything that happens in it: shards, their mesh, clients and stores.
+//! The simulated world: time, events, shards with their mesh, clients and stores.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -37,14 +37,14 @@ use weir::values::limits::SLOTS;
 use weir::values::time::Now;
 use weir::values::{Action, BackendId, Grant, Loss, Owner, ShardId, Timestamp};
 
-/// All must be at rest by then, in virtual time; nothing that weir waits for takes nearly so long.
+/// The virtual time by which everything must be at rest; nothing that weir waits for takes nearly so long.
 const END: Timestamp = Timestamp::from_millis(3_600_000);
 const UNIX_MS_AT_START: u64 = 1_700_000_000_000;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
 const SEND_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What comes in at a shard.
+/// An event that comes in at a shard.
 #[derive(Debug)]
 enum Input {
     Accepted(SocketId),
@@ -59,13 +59,13 @@ enum Input {
     Slots(Arc<Map>),
     SlotsConfirmed(Timestamp),
     Drain,
-    /// All that was in a client's socket when its shard began to drain has been heard.
+    /// The shard has read all that was in a client's socket when it began to drain.
     Parted(SocketId),
 }
 
 #[derive(Debug)]
 enum Event {
-    /// A shard takes what came in.
+    /// A shard handles the events that have come in.
     Turn(usize),
     Input(usize, Input),
     ClientActs(usize),
@@ -75,17 +75,17 @@ enum Event {
     StoreSeesEnd(SocketId),
     StoreActs(SocketId),
     PoolsHear(Report),
-    /// Something about the slots of the cluster that move.
+    /// A step in the move of a cluster's slots.
     SlotsGoOn,
-    /// Something about a node of the cluster that goes away.
+    /// A step of a cluster's node that goes away.
     NodesGoOn,
-    /// A replica is asked whether it has taken over.
+    /// A replica answers whether it has taken over.
     HeirTells(NodeKey),
     Doubted(Doubt),
-    /// It may be time to ask nodes for their views.
+    /// The time at which nodes may have to be asked for their views.
     LookOut,
     NodeTells(u16),
-    /// A shard that drains looks who has been heard.
+    /// A draining shard looks which clients have been read to the end.
     HearLastWords(usize),
     TellBulkheads,
 }
@@ -119,21 +119,22 @@ impl Ord for Entry {
 struct Core {
     shard: Shard,
     inbox: VecDeque<Input>,
-    /// What is not read from a paused socket.
+    /// Events of paused sockets, which the shard does not read.
     unread: BTreeMap<SocketId, Vec<Input>>,
-    /// The turns that are on their way.
+    /// The times of planned turns.
     turns: BTreeSet<Timestamp>,
-    /// It does not run until then, and again from then on for a while.
+    /// The core does not run until `sleeps_until`; it runs then until `sleeps_from`, when it stops again.
     sleeps_until: Timestamp,
     sleeps_from: Timestamp,
-    /// When it did not run.
+    /// The times in which the core did not run.
     slept: Vec<Range<Timestamp>>,
     to_others: Vec<Lane>,
     to_pools: Lane,
     from_pools: Lane,
-    /// News of the cluster.
+    /// The path of cluster news to this core: later news never arrives before earlier news.
     of_slots: Lane,
-    /// What it said that it spent, and what it said that requests had cost, in millionths of a request unit.
+    /// Request units, in millionths, that the core reported as spent; `metered` is what it reported as the
+    /// cost of requests.
     spent: i64,
     metered: u64,
 }
@@ -143,7 +144,7 @@ pub(super) struct World {
     steps: u64,
     step: u64,
     now: Timestamp,
-    /// No new clients and no new faults: the rest must come to an end.
+    /// True at the end: no new clients and no new faults, so that the rest comes to an end.
     over: bool,
     draining: bool,
     events: BinaryHeap<Reverse<Entry>>,
@@ -154,61 +155,64 @@ pub(super) struct World {
     clients: Vec<Client>,
     sockets: Vec<Socket>,
     by_owner: HashMap<(usize, Owner), SocketId>,
-    /// Segments that sockets are busy with, by shard.
+    /// The number of segments that sockets are sending.
     segments: usize,
-    /// Of clients that do not read.
+    /// Segments of clients that do not read.
     stuck_segments: BTreeMap<SocketId, Segment>,
-    /// What shards have lent for what is missing of large messages.
+    /// Buffers that shards have lent for the missing rest of large messages.
     rooms: BTreeMap<SocketId, Room>,
     history: History,
     random: Random,
     trace: Trace,
     voice: Voice,
     topology: Topology,
-    /// The stores are a cluster, of which somebody finds out.
+    /// The cluster that the stores form, and the lookout that asks its nodes for their views; `None` if the
+    /// stores are single ones.
     cluster: Option<(Cluster, Lookout)>,
-    /// Changes of owners that not all cores know of.
+    /// Changes of slots' owners that not all cores know of.
     changes: Vec<Change>,
-    /// Takeovers that all know, but not all of what that node had given away before.
+    /// Takeovers that all cores know, while not all know of the slots that the node had lost before: the
+    /// number of the takeover, and the node.
     unsettled: Vec<(usize, u16)>,
-    /// What waits at a node that stands still.
+    /// Sockets with requests that wait at a stalled node.
     stopped: Vec<SocketId>,
-    /// Who writes without weir, so many times.
+    /// The number of writes so far by a client that writes past weir.
     beside: u64,
 }
 
-/// Slots have another owner.
+/// A change of the owner of some slots.
 #[derive(Debug)]
 struct Change {
     slots: Vec<bool>,
     old: u16,
-    /// What is lost by that.
+    /// The takeover by which the slots changed their owner, if one did; writes may be lost by it.
     takeover: Option<usize>,
-    /// What was written without weir to the new owner.
+    /// Writes past weir to the new owner.
     written: Vec<usize>,
-    /// The first map that says so, and which cores have it.
+    /// The version of the first map that has the change. `heard` tells which cores have such a map.
     version: Option<u64>,
     heard: Vec<bool>,
 }
 
-/// Who writes without weir.
+/// The client number of writes past weir.
 const BESIDE: u32 = u32::MAX - 1;
-/// How long whoever asks waits for a node.
+/// The time after which a question to a node is given up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often cores report to the pools of quotas, and how long a report is under way at most when the pools stall.
+/// The interval at which cores report to the pools of quotas. `POOL_STALL` is the longest delay of a report
+/// when the pools stall.
 const PERIOD: Duration = Duration::from_millis(10);
 const POOL_STALL: Duration = Duration::from_millis(300);
 
-/// How often a shard that drains looks whether its clients have been heard.
+/// The interval at which a draining shard looks whether its clients have been read to the end.
 const LOOKED_AFTER: Duration = Duration::from_millis(5);
 
-/// How often a world under load tells how it stands before the stores.
+/// The interval at which a world under load prints its bulkheads, if it narrates.
 const BETWEEN_TOLD: Duration = Duration::from_millis(100);
 
 fn quotas_of(plan: &Plan) -> Quotas {
     if plan.load.is_some() {
-        // Nobody is more important than the tenant allows.
+        // No request is more important than its tenant allows.
         return Quotas::parse("quotas.toml", "[default]\ntier = \"critical\"\n").expect("a valid file");
     }
     let Some(quota) = plan.quota else { return Quotas::trusting() };
@@ -218,7 +222,7 @@ fn quotas_of(plan: &Plan) -> Quotas {
 
 type Checked = Result<(), String>;
 
-/// A shard gets back what it has lent.
+/// Gives a lent buffer back to a shard, with the number of bytes received into it.
 fn filled(shard: &mut Shard, owner: Owner, buffer: Vec<u8>, received: usize, now: Now) -> usize {
     match owner {
         Owner::Client(id) => shard.handle_client_filled(id, buffer, received, now),
@@ -235,14 +239,14 @@ impl World {
         Self::of(plan, random, steps, voice)
     }
 
-    /// A world with a cluster.
+    /// Creates a world in which the stores are a cluster.
     pub fn clustered(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::clustered(&mut random);
         Self::of(plan, random, steps, voice)
     }
 
-    /// A world in which more is asked than stores can do.
+    /// Creates a world in which more is requested than the stores can serve.
     pub fn overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::overloaded(&mut random, trouble);
@@ -354,7 +358,7 @@ impl World {
         self.step
     }
 
-    /// Until nothing is left to happen.
+    /// Runs until no event is left, and checks that everything is at rest then.
     pub fn run(&mut self) -> Result<Summary, String> {
         while let Some(Reverse(Entry { at, event, .. })) = self.events.pop() {
             self.now = at;
@@ -397,7 +401,7 @@ impl World {
         self.cores.iter().map(|core| core.shard.counters().get(counter)).sum()
     }
 
-    /// How it stands before the stores.
+    /// Prints the bulkheads with requests before the stores.
     fn tell_bulkheads(&self) {
         for core in &self.cores {
             let busy = |figures: &BulkheadFigures| figures.in_flight + figures.held.requests > 0;
@@ -407,7 +411,7 @@ impl World {
         }
     }
 
-    /// What became of what was asked, in a world under load.
+    /// The counts of clients under load, with the capacity that the stores had.
     pub fn outcome(&self) -> Outcome {
         let (capacity, could) = self.plan.load.map_or((0.0, 0.0), |load| self.ability(&load).requests());
         let mut outcome = Outcome { capacity, could, ..Outcome::default() };
@@ -417,7 +421,7 @@ impl World {
         outcome
     }
 
-    /// What the stores could have done under that load.
+    /// The data about stores and cores from which the possible number of served requests is computed.
     fn ability(&self, load: &Load) -> Ability {
         let part_of = |count: usize, all: usize| count as f64 / all.max(1) as f64;
         let cores = || 0..self.cores.len();
@@ -467,7 +471,7 @@ impl World {
         }
     }
 
-    /// New faults end, clients stop talking, and the shards drain if that is how this world ends.
+    /// Ends the world: no new faults, clients stop sending, and the shards drain if the plan says so.
     fn end(&mut self) {
         self.over = true;
         self.stores.iter_mut().for_each(Store::calm_down);
@@ -544,7 +548,7 @@ impl World {
 
     // Shards.
 
-    /// Something reaches a shard, unless its socket is closed or not read from.
+    /// Passes an event to a shard, unless its socket is closed; keeps it back while the socket is paused.
     fn come_in(&mut self, shard: usize, input: Input) {
         if let Input::Bytes(socket, _) | Input::End(socket) | Input::Lost(socket) | Input::Connected(socket) =
             &input
@@ -587,7 +591,7 @@ impl World {
         if quiet {
             self.cores[shard].shard.handle_quiet();
         } else {
-            // As in the real one, a turn with work in it is followed by another.
+            // A turn with work in it is followed by another, as in the real runtime.
             let delay = self.turn_delay();
             self.plan_turn(shard, self.now.after(delay));
         }
@@ -641,7 +645,7 @@ impl World {
         Ok(())
     }
 
-    /// Until when a core does not run, if that is so now: others have its CPU, or the machine does something else.
+    /// The time until which a core does not run, if it does not run now: other processes have its CPU.
     fn sleeps(&mut self, shard: usize) -> Option<Timestamp> {
         let sleeps = self.plan.sleeps?;
         let core = &mut self.cores[shard];
@@ -724,12 +728,13 @@ impl World {
         }
     }
 
-    /// Replies may be more than weir keeps for a client.
+    /// True if a client's replies may be more than weir keeps for it, so that weir closes it.
     fn is_overfull(&self) -> bool {
         self.plan.output_bytes_max < 300_000
     }
 
-    /// As the driver does: nobody is taken in any more, and each client is read until its socket has been found empty twice.
+    /// Drains a shard like the real runtime: no clients are accepted any more, and each is read until its
+    /// socket has been found empty twice.
     fn drain(&mut self, shard: usize) {
         self.cores[shard].shard.refuse_newcomers();
         let is_overfull = self.is_overfull();
@@ -775,7 +780,7 @@ impl World {
         }
     }
 
-    /// Bytes reach a shard: into the room that it has lent, if it has.
+    /// Passes bytes to a shard, first into the buffer that it has lent, if it has.
     fn bytes_come(&mut self, shard: usize, socket: SocketId, mut bytes: &[u8], now: Now) {
         let owner = self.sockets[socket.0].owner.expect("accepting came first");
         while !bytes.is_empty() {
@@ -804,7 +809,7 @@ impl World {
         }
     }
 
-    /// Nothing came into the room that a shard has lent.
+    /// Gives a lent buffer back to the shard without any bytes.
     fn take_room_back(&mut self, shard: usize, socket: SocketId, now: Now) {
         if let Some(room) = self.rooms.remove(&socket)
             && let Some(owner) = self.sockets[socket.0].owner
@@ -823,14 +828,14 @@ impl World {
             }
             Action::Reset(owner) => {
                 if let Some(socket) = self.by_owner.get(&(shard, owner)).copied() {
-                    // Some of what is on its way has left this machine already.
+                    // Some of the bytes on their way have already left this machine.
                     let last = self.sockets[socket.0].to_peer.last_arrival();
                     let left = self.random.below(last.since(self.now).as_nanos() as u64 + 1);
                     self.sockets[socket.0].cut_at = Some(self.now.after(Duration::from_nanos(left)));
                     self.close(shard, socket, now);
                 }
             }
-            // A socket may have been lost between the wish and now.
+            // A socket may have been lost since the shard decided to pause it.
             Action::PauseReading(owner) => {
                 if let Some(socket) = self.by_owner.get(&(shard, owner)).copied()
                     && std::mem::replace(&mut self.sockets[socket.0].paused, true)
@@ -874,7 +879,7 @@ impl World {
         }
     }
 
-    /// The shard's end of a socket is closed; the other end notices after what is on its way.
+    /// Closes the shard's end of a socket; the other end notices after the bytes on their way.
     fn close(&mut self, shard: usize, socket: SocketId, now: Now) {
         let known = &mut self.sockets[socket.0];
         if std::mem::replace(&mut known.closed_by_shard, true) {
@@ -1017,7 +1022,7 @@ impl World {
 
     // A cluster.
 
-    /// All cores know it before the first client comes.
+    /// Gives the first map of the cluster to all cores before the first client connects.
     fn find_cluster(&mut self) {
         let now = self.clocks();
         let Some((cluster, lookout)) = &self.cluster else { return };
@@ -1057,12 +1062,14 @@ impl World {
         }
     }
 
-    /// Slots have another owner. Now and then somebody writes there at once who knows nothing of weir.
+    /// Records that slots have another owner. Sometimes a client that does not know weir writes there at
+    /// once.
     fn change(&mut self, slots: Vec<bool>, old: u16, takeover: Option<usize>) -> Checked {
         let now = self.clocks();
         let Some((cluster, lookout)) = &self.cluster else { return Ok(()) };
         let map = lookout.map();
-        // What is kept is dropped by who hears of a change: here it is one.
+        // Cores drop their copies of a slot's keys only when they hear of a change, so the current map must
+        // still name the old owner.
         let is_news = |key: &&str| {
             let slot = slot_of(key.as_bytes());
             key.starts_with("key:") && slots[usize::from(slot)] && map.owner(slot) == Some(BackendId(old))
@@ -1071,7 +1078,7 @@ impl World {
         let mut written = Vec::new();
         if !keys.is_empty() && !self.over && self.random.per_mille(700) {
             let key = self.random.pick(&keys).clone();
-            // What everybody reads is kept.
+            // The favourite key is cached for sure, so it tests most.
             let key = if self.plan.has_favourites { keys[0].clone() } else { key };
             let owner = usize::from(cluster.owner(slot_of(key.as_bytes())));
             self.beside += 1;
@@ -1089,7 +1096,7 @@ impl World {
         Ok(())
     }
 
-    /// Which changes does the map name that is in force?
+    /// Records for each change whether the current map is the first that has it.
     fn note_map(&mut self) {
         let Some((_, lookout)) = &self.cluster else { return };
         let map = lookout.map();
@@ -1100,7 +1107,7 @@ impl World {
         }
     }
 
-    /// A core has that map.
+    /// Records that a core has a map of this version, and ends changes that all cores know.
     fn note_known(&mut self, core: usize, version: u64) {
         for change in &mut self.changes {
             change.heard[core] |= change.version.is_some_and(|least| version >= least);
@@ -1111,7 +1118,7 @@ impl World {
                 self.history.settle(write, Fate::Done(self.step)).expect("it was carried out");
             }
             if let Some(takeover) = change.takeover {
-                // Where nodes lie, anybody may be sent to the old one again.
+                // Where nodes lie, a request may be sent to the old owner again.
                 if self.plan.cluster.is_some_and(|moves| moves.lies == 0) {
                     self.history.know(takeover);
                 }
@@ -1133,7 +1140,7 @@ impl World {
         roles.map_or(Life::Well, |roles| roles.life(backend.0))
     }
 
-    /// What a primary has done reaches its replica.
+    /// Makes a primary's replica carry out the requests that have reached it.
     fn replicate(&mut self, primary: u16) {
         let roles = self.cluster.as_ref().and_then(|(cluster, _)| cluster.roles.as_ref());
         let Some(roles) = roles.filter(|roles| roles.life(primary) == Life::Well) else { return };
@@ -1160,16 +1167,17 @@ impl World {
                 return Ok(());
             }
         }
-        // What has reached the heir by now stays.
+        // Requests that have reached the replica by now are kept after the takeover.
         if let Some(fall) = cluster.roles.as_ref().and_then(|roles| roles.fall)
             && fall.next == Step::Goes
         {
-            // Whoever has not heard that slots have left it asks it for those, too, and some may have asked before they heard.
+            // A core that has not heard that slots have left the node sends it requests for those too, and
+            // some may be in flight.
             let mut slots = cluster.slots_had_lately(fall.old);
             for change in self.changes.iter().filter(|change| change.old == fall.old) {
                 slots.iter_mut().zip(&change.slots).for_each(|(has, had)| *has |= had);
             }
-            // And whoever has been lied to asks it for any.
+            // A core that was lied to sends it requests for any slot.
             if cluster.moves().lies > 0 {
                 slots.fill(true);
             }
@@ -1191,7 +1199,7 @@ impl World {
         Ok(())
     }
 
-    /// All connections to a node are reset.
+    /// Resets all connections to a node.
     fn cut_off(&mut self, node: u16) {
         self.stores[usize::from(node)].forget_connections();
         for socket in (0..self.sockets.len()).map(SocketId) {
@@ -1216,7 +1224,7 @@ impl World {
         self.change(slots, fall.old, Some(takeover))
     }
 
-    /// A process goes on that stood still.
+    /// Continues a stopped process, which carries out the requests that wait there.
     fn wake(&mut self) {
         let longest = self.plan.cluster.and_then(|moves| moves.falls).map(|falls| falls.deluded_for);
         for socket in std::mem::take(&mut self.stopped) {
@@ -1225,7 +1233,7 @@ impl World {
         }
     }
 
-    /// A node becomes the replica of another.
+    /// Makes a node a copy of its new primary.
     fn copy_all(&mut self, primary: u16, replica: u16) {
         let now = self.clocks();
         let [primary, replica] = [primary, replica].map(usize::from);
@@ -1281,7 +1289,7 @@ impl World {
 
     fn node_tells(&mut self, node: u16) {
         let Some((cluster, lookout)) = &mut self.cluster else { return };
-        // Who stands still tells nobody anything.
+        // A stalled node does not answer.
         let is_silent = self.stores[usize::from(node)].stands_still(self.now)
             || cluster.roles.as_ref().is_some_and(|roles| roles.life(node) != Life::Well);
         let view = (!is_silent).then(|| cluster.view(node, self.now, &mut self.random));
@@ -1291,7 +1299,7 @@ impl World {
         }
     }
 
-    /// Every core hears of it, sooner or later.
+    /// Sends a new map or a confirmation to every core, each with a delay.
     fn tell_slots(&mut self, Found { map, sure_of }: Found) {
         self.note_map();
         let longest = self.plan.cluster.map_or(Duration::ZERO, |moves| moves.news_delay);
@@ -1324,7 +1332,7 @@ impl World {
                 self.stopped.push(socket);
                 return Ok(());
             }
-            // It has no connections.
+            // A node that is away has no connections.
             Life::Away(_) => return Ok(()),
         }
         let store = &mut self.stores[usize::from(backend.0)];
@@ -1393,7 +1401,7 @@ impl World {
         Ok(())
     }
 
-    /// What the stores hold in the end is what was acknowledged.
+    /// Checks that the stores hold the acknowledged writes in the end.
     fn check_stores(&mut self) -> Checked {
         let now = self.clocks();
         let reader = Sent { client: u32::MAX, sequence: u64::MAX, step: u64::MAX };

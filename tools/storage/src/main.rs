@@ -1,5 +1,5 @@
-//! `weir-storage`: the embedded engine as a server of its own, for tests and load runs that need a store behind weir:
-//! one with a known capacity, if that is wanted, that stalls, fails and goes away as it is told.
+//! `weir-storage`: the embedded engine as a server of its own, for tests and load runs that need a store
+//! behind weir: with a known capacity if wanted, and stalls, errors and outages on command.
 
 mod script;
 mod script_file;
@@ -101,7 +101,7 @@ struct ScriptFlags {
 }
 
 impl ScriptFlags {
-    /// The script; nothing when the store just serves.
+    /// Makes the script out of the flags; `None` if the store is to serve plainly.
     fn script(self, listens: SocketAddr) -> Result<Option<Script>, String> {
         let phases = self.script.as_deref().map(script_file::read).transpose()?.unwrap_or_default();
         let mut behaviour = Behaviour::default();
@@ -137,7 +137,7 @@ fn run(flags: StorageFlags) -> Result<(), String> {
     let request_bytes_max = flags.max_request_bytes.bytes();
     match script {
         None => {
-            // Unguessable, so that nobody outside can choose keys that collide.
+            // The seed cannot be guessed, so that nobody outside can choose keys that collide.
             let seed = RandomState::new().hash_one(std::process::id());
             runtime::run_storage(listen, move || Service::new(Engine::new(limits, seed), request_bytes_max))
         }

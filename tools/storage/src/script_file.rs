@@ -1,4 +1,4 @@
-//! The script file: phases in TOML.
+//! The script file: phases of a store's behaviour, in TOML.
 //!
 //! ```toml
 //! [[phases]]
@@ -56,7 +56,7 @@ struct ErrorsTable {
     share: f64,
 }
 
-/// Reads a script; a complaint names the file and the line.
+/// Reads a script file; a complaint names the file and the line.
 pub fn read(path: &Path) -> Result<Phases, String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{name} (--script): {error}"))?;

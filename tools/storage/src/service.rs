@@ -1,4 +1,4 @@
-//! A store told how to behave: every reply is held back until it is due.
+//! A store that follows a script: every reply is held back until it is due.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -10,9 +10,10 @@ use weir::values::{Action, ClientId, Owner, Timestamp};
 
 use crate::script::{ClusterSession, Director, Effect, Pending, Place, Script, Turn, Verdict, Visit};
 
-/// A connection to a scripted store that lets this much wait for it is closed: its requests arrive when the script says.
+/// The most bytes of output and held-back replies on one connection; a connection with more is closed.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// What one connection may send before it is taken notice of.
+/// The most bytes that a connection may send while it is left alone after connecting; one with more is
+/// closed.
 const EARLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 const SPARE_BUFFERS_MAX: usize = 256;
 
@@ -24,17 +25,17 @@ struct Connection {
     output: Output,
     sending: bool,
     listed: bool,
-    /// Closed once everything was sent.
+    /// True if the connection is closed once everything was sent.
     ending: bool,
     /// Replies that the script holds back.
     pending: Pending,
-    /// What it sent while the script leaves it alone.
+    /// Bytes that came while the script leaves the connection alone; `None` once it is heeded.
     early: Option<Early>,
-    /// What it said to a store that plays a node of a cluster.
+    /// State of the connection with a store that plays a node of a cluster (ASKING, READONLY).
     cluster: ClusterSession,
 }
 
-/// One engine that behaves as a script says, and its connections.
+/// A scripted store: an engine that behaves as a script says, and its connections.
 pub(crate) struct ScriptedService {
     engine: Engine,
     director: Director,
@@ -45,12 +46,12 @@ pub(crate) struct ScriptedService {
     to_send: VecDeque<ClientId>,
     actions: VecDeque<Action>,
     sweeper: Sweeper,
-    /// Connections that the script leaves alone, and until when.
+    /// Connections that are left alone after connecting (slow accept), by the time when they are heeded.
     ignored: BTreeSet<(Timestamp, Place)>,
 }
 
 impl ScriptedService {
-    /// A server without connections.
+    /// Creates a server without connections.
     pub(crate) fn new(engine: Engine, request_bytes_max: usize, script: Script) -> Self {
         Self {
             engine,
@@ -66,7 +67,7 @@ impl ScriptedService {
         }
     }
 
-    /// A client has connected: it may be turned away, or have to wait.
+    /// Takes a new connection: closes it if the script refuses connections, or leaves it alone for a while.
     fn receive_opened(&mut self, id: ClientId, now: Now) {
         let director = &mut self.director;
         director.handle_time(now.monotonic);
@@ -83,7 +84,7 @@ impl ScriptedService {
         }
     }
 
-    /// Bytes from a client: every whole request in them arrives at the stations.
+    /// Takes bytes from a client: every whole request in them arrives at the servers' queue.
     fn receive(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         self.advance(now);
         let Some(connection) = find(&mut self.connections, id) else { return };
@@ -99,7 +100,8 @@ impl ScriptedService {
         self.release(id);
     }
 
-    /// Time has passed: what has started is carried out, and what is due leaves.
+    /// Acts on the time that has passed: carries out requests whose service has started, and releases replies
+    /// that are due.
     fn advance(&mut self, now: Now) {
         self.director.handle_time(now.monotonic);
         if self.director.take_outage() {
@@ -131,7 +133,7 @@ impl ScriptedService {
         }
     }
 
-    /// When `advance` should be called at the latest.
+    /// The latest time at which [`ScriptedService::advance`] should be called; `None` if nothing is planned.
     fn next_scripted(&self) -> Option<Timestamp> {
         let event = self.director.next_event();
         [event, self.ignored.first().map(|(at, _)| *at)].into_iter().flatten().min()
@@ -141,7 +143,7 @@ impl ScriptedService {
         let Self { engine, director, connections, limits, pool, .. } = self;
         let Some(connection) = find(connections, id) else { return };
         let mut consumed = 0;
-        // The decoder is taken out, because what it gives borrows from it.
+        // The decoder is taken out, because requests borrow from it.
         let mut decoder = std::mem::take(&mut connection.decoder);
         let mut outage = false;
         while !connection.ending && !outage {
@@ -160,13 +162,13 @@ impl ScriptedService {
         }
         connection.decoder = decoder;
         if outage {
-            // What it asks for happens now, and only its own reply is still sent.
+            // The outage begins now, and only the reply to the command itself is still sent.
             let _ = director.take_outage();
             self.close_all(Some(id));
         }
     }
 
-    /// Connections whose time has come are taken notice of.
+    /// Handles the bytes of connections that have been left alone for long enough.
     fn heed_ignored(&mut self, now: Now) {
         while self.ignored.first().is_some_and(|(at, _)| *at <= now.monotonic) {
             let Some((_, place)) = self.ignored.pop_first() else { return };
@@ -181,7 +183,7 @@ impl ScriptedService {
         }
     }
 
-    /// Moves replies that are due, and have nothing before them, to the output.
+    /// Moves replies to the output that are due and have no earlier reply before them.
     fn release(&mut self, id: ClientId) {
         let Some(connection) = find(&mut self.connections, id) else { return };
         while let Some(reply) = connection.pending.take() {
@@ -210,7 +212,7 @@ impl ScriptedService {
         }
     }
 
-    /// Drops the connections that were named to `CLIENT KILL ID`, with whatever they have not been answered.
+    /// Closes the connections that were named to `CLIENT KILL ID`, without their outstanding replies.
     fn drop_killed(&mut self) {
         while let Some(killed) = self.engine.poll_killed() {
             let mut open = self.connections.iter();
@@ -330,15 +332,15 @@ impl StoreService for ScriptedService {
     }
 }
 
-/// What came from a client before it was taken notice of.
+/// Bytes from a client that came while its connection was left alone.
 #[derive(Debug, Default)]
 struct Early {
     bytes: Vec<u8>,
-    /// It will send no more.
+    /// True if the client will send no more.
     ended: bool,
 }
 
-/// Where requests are taken in and carried out.
+/// The parts of the service that take requests in and carry them out, borrowed apart from the connections.
 struct Desk<'a> {
     engine: &'a mut Engine,
     director: &'a mut Director,
@@ -373,7 +375,7 @@ impl Desk<'_> {
         Effect::None
     }
 
-    /// Carries out a request whose service starts, and takes a server for it.
+    /// Carries out a request whose service starts, and occupies a server for its service time.
     fn start(
         &mut self,
         connection: &mut Connection,
@@ -424,7 +426,7 @@ impl Desk<'_> {
         }
     }
 
-    /// A reply that leaves as soon as those before it have.
+    /// Adds a reply that leaves as soon as the earlier ones have left.
     fn answer(&mut self, connection: &mut Connection, write: impl FnOnce(&mut Vec<u8>)) {
         let mut reply = self.pool.take();
         write(&mut reply);
@@ -451,7 +453,7 @@ mod tests {
 
     use crate::script::{Behaviour, Change, Errors, Phase, Phases, Script};
 
-    /// A scripted service whose clients speak inline, and the milliseconds on its clock.
+    /// A scripted service whose clients speak inline, and its clock.
     struct Bench {
         service: ScriptedService,
         now: Now,
@@ -483,7 +485,7 @@ mod tests {
             self.service.handle_turn_end(self.now);
         }
 
-        /// What has left since the last time, of all clients.
+        /// The replies of all clients that have left since the last call.
         fn sent(&mut self) -> String {
             let mut text = String::new();
             while let Some((Owner::Client(id), segment)) = self.service.poll_transmit() {
@@ -498,7 +500,7 @@ mod tests {
             text
         }
 
-        /// The reply to one command, which is answered at once.
+        /// The reply to one command that is answered at once.
         fn ask(&mut self, id: ClientId, line: &str) -> String {
             self.send(id, &format!("{line}|"));
             self.sent()
@@ -524,7 +526,7 @@ mod tests {
         assert_eq!((bench.figure("concurrency"), bench.figure("queue")), (2, 3));
         bench.wait_ms(1);
         assert_eq!(bench.sent(), "+OK|");
-        // The first GET began with the SET, the second behind it: 10 and 11 ms.
+        // The first GET began with the SET, the second after it: they end after 10 and 11 ms.
         bench.wait_ms(9);
         assert_eq!(bench.sent(), "$1|v|");
         bench.wait_ms(1);
@@ -567,7 +569,7 @@ mod tests {
         let client = bench.open();
         bench.send(client, "EXISTS a b|");
         bench.wait_ms(10);
-        // The first had begun, the second had not.
+        // The first request had begun, the second had not.
         assert_eq!(bench.sent(), ":1|");
         assert_eq!((bench.figure("requests_lost"), bench.figure("connections_refused")), (2, 1));
     }
@@ -689,7 +691,7 @@ mod tests {
                 "*8 $5 reads :{reads} $9 in_flight :{in_flight} $13 in_flight_max :{most} $14 per_second_max :{reads} "
             )
         };
-        // Two are served, the write and two more reads wait.
+        // Two requests are served; the write and two more reads wait.
         assert_eq!(told(&mut bench), wanted(2, 4, 4));
         bench.service.handle_client_lost(leaver);
         bench.wait_ms(10);

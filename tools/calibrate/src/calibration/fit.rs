@@ -1,22 +1,22 @@
-//! Weights from costs: non-negative least squares.
+//! Fits weights to costs by non-negative least squares.
 
-/// Base, KiB in, KiB out, rows, keys.
+/// The number of weights: base, KiB in, KiB out, row, key.
 const TERMS: usize = 5;
-/// Microseconds. A base below is as good as none.
+/// The least base in microseconds; a smaller one counts as none.
 const BASE_MIN: f64 = 1e-6;
-/// Below, a column is as good as a combination of the others.
+/// The least pivot; with a smaller one, a column counts as a combination of the others.
 const PIVOT_MIN: f64 = 1e-9;
 
-/// What a request is made of, as weir counts it.
+/// The parts of a request that weir prices.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Features {
-    /// KiB of the request.
+    /// The size of the request in KiB.
     pub kib_in: f64,
-    /// KiB of the reply.
+    /// The size of the reply in KiB.
     pub kib_out: f64,
-    /// Elements of the reply where it has elements.
+    /// The number of elements in the reply; 0 for a reply without elements.
     pub rows: f64,
-    /// Keys of a write to several.
+    /// The number of keys that a write of several keys writes; else 0.
     pub keys: f64,
 }
 
@@ -26,18 +26,18 @@ impl Features {
     }
 }
 
-/// What each part of a request costs, in microseconds of the store.
+/// The cost of each part of a request, in microseconds of the store's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Weights {
-    /// Any request.
+    /// The cost of any request.
     pub base: f64,
-    /// 1,024 bytes of request.
+    /// The cost of 1,024 bytes of request.
     pub kib_in: f64,
-    /// 1,024 bytes of reply.
+    /// The cost of 1,024 bytes of reply.
     pub kib_out: f64,
-    /// One row.
+    /// The cost of one row.
     pub row: f64,
-    /// One key of several that are written.
+    /// The cost of each key in a write of several keys.
     pub key: f64,
 }
 
@@ -50,32 +50,34 @@ impl Weights {
         [self.base, self.kib_in, self.kib_out, self.row, self.key]
     }
 
-    /// What a request should cost.
+    /// Predicts the cost of a request.
     pub fn cost(&self, features: &Features) -> f64 {
         dot(&self.terms(), &features.terms())
     }
 
-    /// The same with a base of one request unit. Nothing when the base was not told from nothing.
+    /// The weights divided by the base, so that a request costs at least one request unit. `None` if the base
+    /// is not measurably above zero.
     pub fn in_units(&self) -> Option<Self> {
         (self.base > BASE_MIN).then(|| Self::of(self.terms().map(|term| term / self.base)))
     }
 }
 
-/// The weights, none below zero, that foretell the costs with the least relative errors. Nothing when the samples do
-/// not tell the terms apart.
+/// Finds the weights, none below zero, that predict the costs with the least relative errors. `None` when the
+/// samples do not tell the terms apart.
 ///
-/// Each sample is divided by its cost, so errors count in proportion. Costs span three orders of magnitude, and what is
-/// priced is mostly the small end: plain least squares would give up the base, and with it every GET, for a better fit of
-/// a few replies of 64 KiB. The noise of a measured time is in proportion to it too, so this is also the weighting that
-/// the noise asks for.
+/// Each sample is divided by its cost, so errors count in proportion. Costs span three orders of magnitude,
+/// and most priced requests are small: plain least squares would give up the base, and with it every GET, for
+/// a better fit of a few replies of 64 KiB. The noise of a measured time is in proportion to it too, so this
+/// is also the weighting that the noise asks for.
 pub fn fit(samples: &[(Features, f64)]) -> Option<Weights> {
     let rows: Vec<[f64; TERMS]> = samples
         .iter()
         .filter(|(_, cost)| *cost > 0.0)
         .map(|(features, cost)| features.terms().map(|term| term / cost))
         .collect();
-    // The optimum under "none below zero" is the plain optimum over those terms that it leaves above zero. With five terms
-    // there are thirty-one such choices: all are tried, and the best one that is allowed is it, without any iteration.
+    // With weights of at least zero, the optimum is the plain optimum over those terms that it leaves above
+    // zero. With five terms there are thirty-one choices of terms: all are tried, and the best allowed one is
+    // the optimum, without any iteration.
     let allowed = (1_u32..1 << TERMS).filter_map(|chosen| {
         let weights = least_squares(&rows, chosen)?;
         weights.iter().all(|weight| *weight >= 0.0).then_some(weights)
@@ -83,11 +85,12 @@ pub fn fit(samples: &[(Features, f64)]) -> Option<Weights> {
     let error =
         |weights: &[f64; TERMS]| rows.iter().map(|row| (dot(row, weights) - 1.0).powi(2)).sum::<f64>();
     let best = allowed.min_by(|one, other| error(one).total_cmp(&error(other)))?;
-    // Without all of them at a time, nobody knows whether a zero is the truth or the want of samples.
+    // Unless all terms can be told apart together, a zero may only mean that samples are missing.
     least_squares(&rows, (1 << TERMS) - 1).map(|_| Weights::of(best))
 }
 
-/// The share of the differences between costs that the weights foretell: 1 is all, 0 is no better than their mean.
+/// R2: the share of the differences between costs that the weights predict. 1 is all, 0 is no better than the
+/// mean cost.
 pub fn r_squared(weights: &Weights, samples: &[(Features, f64)]) -> Option<f64> {
     let mean = samples.iter().map(|(_, cost)| cost).sum::<f64>() / samples.len() as f64;
     let total: f64 = samples.iter().map(|(_, cost)| (cost - mean).powi(2)).sum();
@@ -95,10 +98,10 @@ pub fn r_squared(weights: &Weights, samples: &[(Features, f64)]) -> Option<f64> 
     (samples.len() > 1 && total > 0.0).then(|| 1.0 - left / total)
 }
 
-/// Solves the normal equations for the chosen terms; those not chosen are 0.
+/// Solves the normal equations for the chosen terms (a bit mask); the others are 0.
 fn least_squares(rows: &[[f64; TERMS]], chosen: u32) -> Option<[f64; TERMS]> {
     let terms: Vec<usize> = (0..TERMS).filter(|term| chosen >> term & 1 == 1).collect();
-    // Columns of a like size, so that one bound on pivots fits all.
+    // Columns are scaled to equal size, so that one bound on pivots fits all.
     let sizes: Vec<f64> =
         terms.iter().map(|term| rows.iter().map(|row| row[*term].powi(2)).sum::<f64>().sqrt()).collect();
     if sizes.iter().any(|size| *size <= 0.0) {
@@ -119,7 +122,8 @@ fn least_squares(rows: &[[f64; TERMS]], chosen: u32) -> Option<[f64; TERMS]> {
     Some(weights)
 }
 
-/// By elimination, the largest pivot first. Each equation ends with its right side.
+/// Solves linear equations by elimination, with the largest pivot first. Each equation ends with its right
+/// side.
 fn solve(system: &mut [Vec<f64>]) -> Option<Vec<f64>> {
     let count = system.len();
     for at in 0..count {
@@ -156,7 +160,7 @@ mod tests {
 
     const TRUE: Weights = Weights { base: 3.0, kib_in: 0.4, kib_out: 0.7, row: 0.05, key: 0.3 };
 
-    /// Requests of all sizes, and what they cost under these weights, with errors of up to so large a share.
+    /// Requests of all sizes with their costs under these weights, with relative errors of up to `noise`.
     fn samples(weights: &Weights, noise: f64, random: &mut Random) -> Vec<(Features, f64)> {
         (0..60)
             .map(|_| {
@@ -198,13 +202,13 @@ mod tests {
         }
     }
 
-    /// The optimum under a constraint: no step in any allowed direction is better.
+    /// Checks the optimum under the constraint: no step in any allowed direction is better.
     #[test]
     fn no_weight_is_below_zero_and_no_small_change_is_better() {
         let error = |weights: &Weights, samples: &[(Features, f64)]| -> f64 {
             samples.iter().map(|(features, cost)| (weights.cost(features) / cost - 1.0).powi(2)).sum()
         };
-        // Requests seem to be cheaper the more they carry: the plain optimum is below zero there.
+        // Requests seem to be cheaper the more bytes they carry, so the plain optimum is below zero.
         let odd = Weights { kib_in: -0.01, ..TRUE };
         for seed in 0..20 {
             let samples = samples(&odd, 0.3, &mut Random::new(seed));
@@ -220,7 +224,7 @@ mod tests {
         }
     }
 
-    /// What is fitted here is what a price is made of there.
+    /// Checks that a fitted cost in units is the price that weir computes for the request.
     #[test]
     fn a_cost_in_units_is_the_price_of_the_request() {
         let units = TRUE.in_units().expect("there is a base");

@@ -1,11 +1,12 @@
-//! What a Redis server says of its own costs in `INFO`.
+//! Costs that a Redis server reports about itself in `INFO`.
 
-/// The user and system time that the server has used, in seconds.
+/// The user and system CPU time that the server has used, in seconds.
 pub fn cpu_seconds(info: &str) -> Option<f64> {
     Some(number(info, "used_cpu_user")? + number(info, "used_cpu_sys")?)
 }
 
-/// How often a command was carried out, and for how many microseconds in all; zeros for one that never was.
+/// The number of times a command was carried out, and its microseconds in all; zeros for a command that never
+/// was.
 pub fn command(info: &str, name: &str) -> Option<(u64, u64)> {
     let Some(figures) = field(info, &format!("cmdstat_{name}")) else { return Some((0, 0)) };
     let figure = |wanted: &str| {
@@ -16,12 +17,12 @@ pub fn command(info: &str, name: &str) -> Option<(u64, u64)> {
     Some((figure("calls")?, figure("usec")?))
 }
 
-/// The value of a field that is a number.
+/// The value of a numeric field.
 pub fn number(info: &str, name: &str) -> Option<f64> {
     field(info, name)?.parse().ok()
 }
 
-/// The value of a field.
+/// The value of a field of `INFO`.
 pub fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim_end)
 }

@@ -1,34 +1,34 @@
-//! What was measured, and what becomes of it.
+//! Measured costs of shapes, and the weights fitted to them.
 
 use super::fit::{self, Features, Weights};
 use super::shape::SIZES;
 use weir::values::Random;
 
-/// Of so many shapes one is held out.
+/// The number of shapes of which one is held out of the fit.
 const HELD_OUT_OF: usize = 3;
 
-/// One shape's cost.
+/// The measured cost of one shape.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// As reports call it.
+    /// The name of the shape in reports.
     pub name: String,
-    /// What weir counts of it.
+    /// The counts that weir prices: kibibytes, rows and keys.
     pub features: Features,
-    /// Microseconds of a request in each round.
+    /// The cost of a request in each round, in microseconds.
     pub rounds_us: Vec<f64>,
-    /// Is it left out of the fit, to see what the fit is worth?
+    /// Whether the shape is left out of the fit, to test how well the weights predict it.
     pub held_out: bool,
 }
 
 impl Measured {
-    /// The median of the rounds: what else the machine does makes some of them dearer.
+    /// The median of the rounds, since other work of the machine makes some of them dearer.
     pub fn cost_us(&self) -> f64 {
         median(&mut self.rounds_us.clone())
     }
 }
 
-/// Which of so many shapes are held out: a random third of the sizes of each command, so that all commands are on both
-/// sides. The same for the same seed.
+/// Chooses the shapes that are held out: a random third of the sizes of each command, so that every command
+/// is both fitted and tested. The same seed gives the same choice.
 pub fn held_out(count: usize, seed: u64) -> Vec<bool> {
     let mut random = Random::new(seed);
     let mut held = vec![false; count];
@@ -43,23 +43,24 @@ pub fn held_out(count: usize, seed: u64) -> Vec<bool> {
     held
 }
 
-/// Weights, and what they are worth.
+/// Fitted weights, and how well they predict costs.
 #[derive(Clone, Copy, Debug)]
 pub struct Calibration {
-    /// In microseconds.
+    /// The weights in microseconds.
     pub weights: Weights,
-    /// The same with a base of 1.
+    /// The weights in request units: divided by the base, which is 1.
     pub units: Weights,
-    /// Of the shapes that were fitted.
+    /// R2 over the fitted shapes.
     pub r_squared_fitted: f64,
-    /// Of those that were held out.
+    /// R2 over the held-out shapes.
     pub r_squared_held_out: f64,
-    /// Half of the held-out shapes cost less than this share more or less than foretold.
+    /// The median relative error of the held-out shapes: half of them cost less than this share more or less
+    /// than predicted.
     pub relative_error_held_out: f64,
 }
 
 impl Calibration {
-    /// Fits weights to what was measured.
+    /// Fits weights to measured costs.
     pub fn of(measured: &[Measured]) -> Result<Self, String> {
         let samples = |held_out| -> Vec<(Features, f64)> {
             let chosen = measured.iter().filter(|shape| shape.held_out == held_out);
@@ -83,7 +84,7 @@ impl Calibration {
         })
     }
 
-    /// The flags of weir that mean these weights.
+    /// The flags of weir that set these weights.
     pub fn flags(&self) -> String {
         let Weights { kib_in, kib_out, row, key, .. } = self.units;
         format!(
@@ -96,7 +97,7 @@ impl Calibration {
     }
 }
 
-/// A number to three significant digits, without an exponent.
+/// Formats a number to three significant digits, without an exponent.
 fn three_digits(value: f64) -> String {
     if value <= 0.0 {
         return "0".to_owned();

@@ -1,5 +1,5 @@
-//! Calibration: how much of a store's time a request takes, as the weights of request units. Pure: sockets and clocks
-//! are the caller's (`tools/calibrate`).
+//! Calibration: finds how much of a store's time a request takes, as the weights of request units. Pure:
+//! sockets and clocks are the caller's (`tools/calibrate`).
 //!
 //! ```text
 //!  shape: many commands in many sizes ─> each asked alone, in rounds ─> info: the store's own bill

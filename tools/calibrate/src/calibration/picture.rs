@@ -1,4 +1,4 @@
-//! A picture of what was foretold against what was measured: one dot for each shape, on logarithmic scales.
+//! A picture of predicted against measured costs: one dot for each shape, on logarithmic scales.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ const RADIUS: f64 = 4.0;
 const FITTED: &str = "#2563eb";
 const HELD_OUT: &str = "#ea580c";
 
-/// The picture, as a file of its own or to stand in a page.
+/// Draws the picture, for a file of its own or to be put into a page.
 pub fn svg(measured: &[Measured], calibration: &Calibration) -> String {
     let frame = Frame::around(measured, calibration);
     let mut svg = String::new();
@@ -51,7 +51,7 @@ pub fn svg(measured: &[Measured], calibration: &Calibration) -> String {
     svg
 }
 
-/// Both axes have the same scale, from one power of ten to another.
+/// The axes, which both have the same logarithmic scale, from one power of ten to another.
 struct Frame {
     low: f64,
     high: f64,
@@ -111,7 +111,7 @@ impl Frame {
     }
 }
 
-/// Text that may stand in SVG and HTML.
+/// Escapes text for SVG and HTML.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,4 +1,4 @@
-//! What is asked of the store: common commands, each in several random sizes.
+//! Shapes of requests to measure: common commands, each in several random sizes.
 //!
 //! Bytes and rows are drawn independently of each other, so that their costs can be told apart.
 
@@ -6,38 +6,38 @@ use super::Features;
 use weir::protocol::encode;
 use weir::values::Random;
 
-/// Sizes of each command; a third of all shapes is held out.
+/// The number of sizes of each command; a third of all shapes is held out.
 pub const SIZES: usize = 6;
-/// Requests whose keys and values were written in one go at set-up.
+/// The most items that one set-up request writes.
 const ITEMS_PER_REQUEST: usize = 500;
 const VALUE_BYTES: (f64, f64) = (8.0, 65_536.0);
 const ITEMS: (f64, f64) = (1.0, 1_000.0);
-/// Of MGET and MSET, what people send.
+/// The range of the number of keys in MGET and MSET, as clients usually send them.
 const KEYS: (f64, f64) = (1.0, 100.0);
 const ITEM_BYTES: (f64, f64) = (8.0, 2_048.0);
-/// No collection holds more.
+/// The most bytes that a collection holds.
 const COLLECTION_BYTES_MAX: usize = 128 * 1024;
 const BYTES_PER_KIB: f64 = 1_024.0;
 
-/// One command of one size, and what it needs.
+/// A shape: one command of one size, with the keys that it needs.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// As reports call it.
+    /// The name of the shape in reports.
     pub name: String,
-    /// As `INFO commandstats` calls it.
+    /// The name of the command in `INFO commandstats`.
     pub command: &'static str,
-    /// What has to be there before, as requests.
+    /// Requests that create the keys the shape reads or changes.
     pub setup: Vec<Vec<u8>>,
-    /// The request.
+    /// The request that is measured.
     pub request: Vec<u8>,
-    /// All keys that it or its set-up writes.
+    /// All keys that the request or its set-up writes.
     pub keys: Vec<String>,
-    /// Keys of a write to several of them; else 0. One that is read counts as a row.
+    /// The number of keys that the request writes; read keys count as rows instead.
     keys_written: usize,
 }
 
 impl Shape {
-    /// What weir counts when the reply has so many bytes, and so many rows if it has any.
+    /// The counts that weir prices, for a reply of this many bytes and rows.
     pub fn features(&self, reply_bytes: usize, reply_rows: u64) -> Features {
         Features {
             kib_in: self.request.len() as f64 / BYTES_PER_KIB,
@@ -75,13 +75,13 @@ const FAMILIES: [Family; 10] = [
     Family::Members,
 ];
 
-/// All shapes. Their keys begin with the prefix; the same seed gives the same ones.
+/// Makes all shapes. Their keys begin with the prefix; the same seed gives the same shapes.
 pub fn shapes(prefix: &str, seed: u64) -> Vec<Shape> {
     let mut random = Random::new(seed);
     let mut shapes = Vec::new();
     for family in FAMILIES {
         for size in 0..SIZES {
-            // One in each part of the range, so that small and large ones are there under every seed.
+            // A size is drawn in each part of the range, so that every seed has small and large ones.
             let drawn =
                 |(least, most): (f64, f64), share: f64| log_between(least, most, share).round() as usize;
             let part = |random: &mut Random| (size as f64 + random.unit()) / SIZES as f64;
@@ -174,14 +174,14 @@ fn collection(family: Family, key: &str, items: usize, bytes: usize) -> Shape {
     }
 }
 
-/// A text of so many bytes that no other number has.
+/// A text of `bytes` bytes that is different for each number.
 fn filler(number: usize, bytes: usize) -> String {
     let mut text = format!("{number}.");
     text.extend(std::iter::repeat_n('v', bytes.saturating_sub(text.len())));
     text
 }
 
-/// A request as it goes over the wire.
+/// Encodes a request as it is sent.
 pub fn encoded(words: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode::request(&mut bytes, words.iter().map(|word| word.as_bytes()));

@@ -1,9 +1,11 @@
-//! Nothing found where something must have been.
+//! Finds reads of nothing where a value must have been.
 //!
-//! A nil needs a *reason*: a delete or the expiry of a value. What it comes after are values that were written or found, with an answer before the
-//! nil was asked, or earlier on its own connection; so the reason must not be over before the newest of them began, and must have begun
-//! before the nil was answered. One reason serves for nils until a value comes between. So of nils with values between, each needs a reason of its own:
-//! their spans of time do not touch, and of the reasons that fit, the one that is over first is used up.
+//! A nil (a read that found nothing) needs a *reason*: a delete or the expiry of a value. The nil comes after
+//! values that were written or found with an answer before the nil was asked, or earlier on its own
+//! connection; so the reason must not be over before the newest of these values began, and must have begun
+//! before the nil was answered. One reason serves for several nils until a value comes between. So each of
+//! the nils with values between them needs a reason of its own: their spans of time do not touch, and of the
+//! reasons that fit, the one that is over first is used up.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,7 +22,7 @@ pub fn find(operations: &[Operation], rules: &Rules, verdict: &mut Verdict) {
     let mut nils: Vec<Nil> = Vec::new();
     let values = Values::of(operations, rules, |_| true);
     let written = Values::of(operations, rules, is_binding);
-    // What the connection itself had or wrote: its newest write, and its reads since then.
+    // Values that the connection itself wrote or read: its newest write, and its reads since then.
     let mut own: Vec<usize> = Vec::new();
     for (index, operation) in operations.iter().enumerate() {
         own.retain(|earlier| operations[*earlier].session == operation.session);
@@ -54,13 +56,13 @@ pub fn find(operations: &[Operation], rules: &Rules, verdict: &mut Verdict) {
     }
 }
 
-/// A read of nothing, and when its reason must have come.
+/// A read that found nothing, and the time span in which its reason must lie.
 #[derive(Clone, Copy)]
 struct Nil {
     from: Timestamp,
     until: Timestamp,
     index: usize,
-    /// The newest value that it comes after.
+    /// The newest value that the nil comes after.
     newest: usize,
 }
 
@@ -80,7 +82,7 @@ fn unexplained(operations: &[Operation], mut nils: Vec<Nil>, slack: Duration) ->
             begun += 1;
         }
         let has_any = begun > 0 && latest[begun - 1] >= nil.from;
-        // One that no value separates from the last that took a reason may have the same.
+        // A nil that no value separates from the last one with a reason may have the same reason.
         let needs_own = nil.from > served;
         while needs_own && fitting.peek().is_some_and(|Reverse(over)| *over < nil.from) {
             fitting.pop();
@@ -94,7 +96,7 @@ fn unexplained(operations: &[Operation], mut nils: Vec<Nil>, slack: Duration) ->
     found
 }
 
-/// How late one of the reasons up to each may have been.
+/// Computes, for each reason, the latest end among the reasons up to it.
 fn latest(reasons: &[(Timestamp, Timestamp)]) -> Vec<Timestamp> {
     let until = reasons.iter().scan(Timestamp::ZERO, |latest, (_, until)| {
         *latest = (*latest).max(*until);
@@ -103,7 +105,7 @@ fn latest(reasons: &[(Timestamp, Timestamp)]) -> Vec<Timestamp> {
     until.collect()
 }
 
-/// A value was surely there.
+/// True if a value was surely there.
 fn is_value(operation: &Operation) -> bool {
     match operation.act {
         Act::Write { .. } => operation.fate == Fate::Done,
@@ -112,7 +114,7 @@ fn is_value(operation: &Operation) -> bool {
     }
 }
 
-/// From when to when it may have removed what was there.
+/// The span in which the operation may have removed a value; `None` if it removes nothing.
 fn reason(operation: &Operation, slack: Duration) -> Option<(Timestamp, Timestamp)> {
     let lives_ms = match operation.act {
         _ if operation.fate == Fate::Never => return None,
@@ -124,7 +126,8 @@ fn reason(operation: &Operation, slack: Duration) -> Option<(Timestamp, Timestam
     Some((operation.asked.after(lives).before(slack), operation.answered.after(lives).after(slack)))
 }
 
-/// Operations with values by their answers, each with that of them all up to it which began last.
+/// Operations with values, in the order of their answers: the time of the answer, and of all operations up to
+/// it, the start and the number of the one that began last.
 struct Values(Vec<(Timestamp, Timestamp, u32)>);
 
 impl Values {
@@ -143,7 +146,7 @@ impl Values {
         Self(values)
     }
 
-    /// Of those that were answered before, the one that began last.
+    /// The operation that began last, among those answered before `before`.
     fn newest(&self, before: Timestamp) -> Option<usize> {
         let answered = self.0.partition_point(|(answered, ..)| *answered < before);
         answered.checked_sub(1).map(|last| self.0[last].2 as usize)

@@ -1,26 +1,28 @@
-//! Which cluster comes before which.
+//! Arrows: rules by which one cluster comes before another.
 //!
-//! Arrows of time are as many as pairs of clusters, so they are not listed. A line of points stands for them, one for each answer, in the order of
-//! time: a cluster leads to the point of its first answer, a point to the next, and the last point before a cluster's last question leads to that cluster.
+//! There are as many arrows of time as pairs of clusters, so they are not listed. A line of points stands for
+//! them, one for each answer, in the order of time: a cluster leads to the point of its first answer, a point
+//! to the next, and the last point before a cluster's last question leads to that cluster.
 
 use super::super::operation::{Act, Operation, Way};
 use super::clusters::Clusters;
 use super::{Rules, Verdict, explain, is_binding};
 use weir::values::Timestamp;
 
-/// All arrows of a key.
+/// All arrows between the clusters of a key.
 pub struct Arrows {
-    /// From and to an operation of the same connection, that belong to different clusters.
+    /// Pairs of operations of the same connection in the order of sending, which belong to different
+    /// clusters.
     pub sent_earlier: Vec<(u32, u32)>,
-    /// What time tells.
+    /// The rules of time.
     pub lines: Vec<Line>,
 }
 
 /// A rule by which time tells that a cluster comes before another.
 pub struct Line {
-    /// By cluster: the operation that was answered first, if there is one that counts here.
+    /// The operation of each cluster that was answered first, if any of them counts for this rule.
     pub answered_first: Vec<Option<u32>>,
-    /// By cluster: the operation that was asked last, and when that is by this rule.
+    /// The operation of each cluster that was asked last, and its time by this rule.
     pub asked_last: Vec<(u32, Timestamp)>,
 }
 
@@ -62,7 +64,7 @@ impl Line {
         line
     }
 
-    /// The two operations by which one cluster comes before another.
+    /// The two operations by which `from` comes before `to`, if this rule says so.
     pub fn arrow(&self, operations: &[Operation], from: usize, to: usize) -> Option<(usize, usize)> {
         let first = self.answered_first[from]? as usize;
         let (last, started) = self.asked_last[to];
@@ -70,7 +72,7 @@ impl Line {
     }
 }
 
-/// Each operation comes after the one that its connection sent before it.
+/// Arrows from each operation to the next that its connection sent.
 fn sent_earlier(
     operations: &[Operation],
     clusters: &Clusters,
@@ -78,7 +80,8 @@ fn sent_earlier(
     verdict: &mut Verdict,
 ) -> Vec<(u32, u32)> {
     let mut found = Vec::new();
-    // What the next operation of the connection comes after: the newest that was not a plain read, and reads since then.
+    // Operations that the next one of the connection comes after: the newest that was not a plain read, and
+    // reads since then.
     let mut before: Vec<usize> = Vec::new();
     for (index, operation) in operations.iter().enumerate() {
         let Some(cluster) = clusters.cluster(index).filter(|_| operation.way != Way::Unnamed) else {
@@ -97,7 +100,7 @@ fn sent_earlier(
             }
         }
         if matches!(operation.act, Act::Read(_)) {
-            // A read that keeps up with another one stands for it from now on.
+            // A read that is at least as new as another one replaces it from now on.
             before.retain(|earlier| {
                 let former = &operations[*earlier];
                 !matches!(former.act, Act::Read(_)) || !rules.keeps_up(former, operation)

@@ -1,14 +1,14 @@
-//! The slow, obvious judge: tries every order.
+//! A slow and simple judge for tests: tries every order.
 
 use super::super::operation::{Act, Fate, Found, Operation, Token};
 
-/// Is there an order of these that a register without expiry could have carried them out in?
+/// True if a register without expiry could have carried out the operations in some order.
 pub fn is_possible(operations: &[Operation]) -> bool {
     assert!(operations.len() <= 16, "every order is tried");
     extend(operations, 0, None)
 }
 
-/// Can those that are not in `done` follow, with this value in the register?
+/// True if the operations that are not in `done` (a bit mask) can follow, with this value in the register.
 fn extend(operations: &[Operation], done: u32, value: Option<Token>) -> bool {
     let left = || (0..operations.len()).filter(move |index| done & (1 << index) == 0);
     if left().next().is_none() {
@@ -16,7 +16,8 @@ fn extend(operations: &[Operation], done: u32, value: Option<Token>) -> bool {
     }
     left().any(|index| {
         let next = &operations[index];
-        // What nobody knows of may not have happened; where it did, whatever its connection sent later came later.
+        // An operation of unknown fate may not have happened; if it did, later commands of its connection
+        // came later.
         if next.fate != Fate::Done && extend(operations, done | 1 << index, value) {
             return true;
         }

@@ -1,4 +1,4 @@
-//! Clusters that come before each other: there is no order for them.
+//! Finds clusters that come before each other, so that there is no order for them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -16,7 +16,7 @@ pub fn find(operations: &[Operation], clusters: &Clusters, arrows: &Arrows, verd
     }
     let mut explained = HashSet::new();
     for circle in circles {
-        // One of them may be right, and the others are not.
+        // One cluster of the circle may be right; the others are counted.
         verdict.violations += circle.len() as u64 - 1;
         for cluster in &circle {
             if verdict.explained.len() >= EXPLAINED_MAX {
@@ -32,12 +32,13 @@ pub fn find(operations: &[Operation], clusters: &Clusters, arrows: &Arrows, verd
     }
 }
 
-/// Nodes are clusters, and behind them the points of all lines. Node `n` leads to `targets[starts[n]..starts[n + 1]]`.
+/// A graph: nodes are clusters, and after them the points of all lines. Node `n` leads to
+/// `targets[starts[n]..starts[n + 1]]`.
 struct Graph<'a> {
     clusters: &'a Clusters,
     starts: Vec<u32>,
     targets: Vec<u32>,
-    /// By two clusters: the operations of one connection that put one before the other.
+    /// The operations of one connection that put a cluster before another, by these two clusters.
     sent_earlier: HashMap<(usize, usize), (usize, usize)>,
 }
 
@@ -86,7 +87,7 @@ impl<'a> Graph<'a> {
         Self { clusters, starts, targets, sent_earlier: HashMap::new() }
     }
 
-    /// Only needed to explain something.
+    /// Fills `sent_earlier`, which only explanations need.
     fn name_arrows(&mut self, arrows: &Arrows) {
         for (earlier, later) in
             arrows.sent_earlier.iter().map(|(one, other)| (*one as usize, *other as usize))
@@ -106,8 +107,8 @@ impl<'a> Graph<'a> {
         &self.targets[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 
-    /// The strongly connected components (Tarjan) with several clusters in them. A cluster that is read after an answer leads to itself over
-    /// points, which is no contradiction.
+    /// The strongly connected components (Tarjan) that contain several clusters. A cluster that is read after
+    /// its own answer leads to itself over points, which is no contradiction.
     fn circles(&self, clusters: usize) -> Vec<Vec<u32>> {
         const NEW: u32 = u32::MAX;
         let mut order = vec![NEW; self.nodes()];
@@ -157,7 +158,7 @@ impl<'a> Graph<'a> {
         found
     }
 
-    /// A short circle through a cluster, as the operations of each arrow.
+    /// A short circle through a cluster, as the two operations of each arrow.
     fn shortest(
         &self,
         operations: &[Operation],
@@ -183,7 +184,7 @@ impl<'a> Graph<'a> {
         around.windows(2).filter_map(|pair| self.arrow(operations, arrows, pair[0], pair[1])).collect()
     }
 
-    /// The clusters on the shortest way to one that is looked for; points cost nothing.
+    /// The clusters on the shortest way from one to any for which `is_goal` holds; points cost nothing.
     fn way(&self, from: usize, is_goal: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let clusters = self.clusters.count();
         let mut came_from = vec![usize::MAX; self.nodes()];
@@ -212,7 +213,7 @@ impl<'a> Graph<'a> {
         None
     }
 
-    /// The two operations by which one cluster comes before another at once.
+    /// The two operations by which `from` comes directly before `to`.
     fn arrow(
         &self,
         operations: &[Operation],

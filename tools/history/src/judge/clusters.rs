@@ -1,15 +1,16 @@
-//! Values with their writes and reads.
+//! Clusters: each is a value with its write and its reads.
 
 use std::collections::HashMap;
 
 use super::super::operation::{Act, Fate, Found, Operation, Token};
 use super::{Verdict, explain};
 
-/// Which cluster each operation belongs to.
+/// The clusters, and which of them each operation belongs to.
 pub struct Clusters {
-    /// By operation; none if it says nothing about the order (an unknown delete, an unknown write that nobody read).
+    /// The cluster of each operation; `None` if it says nothing about the order (an unknown delete, an
+    /// unknown write that no read found).
     of: Vec<Option<u32>>,
-    /// By cluster, its first operation: the write, if it has one.
+    /// The first operation of each cluster: the write, if it has one.
     heads: Vec<u32>,
     /// The write of each value.
     writes: HashMap<Token, u32>,
@@ -57,7 +58,7 @@ impl Clusters {
         self.of[index] = self.of[write];
     }
 
-    /// An operation begins a cluster, if it has not yet.
+    /// Begins a cluster with an operation, unless it has one already.
     fn begin(&mut self, index: usize) {
         if self.of[index].is_none() {
             self.of[index] = Some(self.heads.len() as u32);

@@ -1,4 +1,4 @@
-//! Values that were found after their end.
+//! Finds reads of values after their end.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub fn find(operations: &[Operation], clusters: &Clusters, rules: &Rules, verdic
     }
 }
 
-/// When a value is surely gone, and what says so.
+/// The time at which a value is surely gone, and the operation that ended it.
 #[derive(Clone, Copy)]
 struct End {
     at: Timestamp,
@@ -28,7 +28,7 @@ struct End {
 
 fn ends(operations: &[Operation], clusters: &Clusters, slack: Duration) -> HashMap<Token, End> {
     let mut expiries: HashMap<Token, End> = HashMap::new();
-    // From then on somebody may have put off the end of whatever was there.
+    // The time from which an expiry of unknown success may have put off the end of any value.
     let mut put_off = Timestamp::MAX;
     for (index, operation) in operations.iter().enumerate() {
         let (token, lives_ms) = match operation.act {
@@ -43,7 +43,7 @@ fn ends(operations: &[Operation], clusters: &Clusters, slack: Duration) -> HashM
         let at = operation.answered.after(Duration::from_millis(lives_ms.into())).after(slack);
         let end = End { at, by: index as u32 };
         let known = expiries.entry(token).or_insert(end);
-        // Which of several came last is not known.
+        // Of several expiries of one value, it is not known which came last.
         if known.at < at {
             *known = end;
         }

@@ -1,28 +1,33 @@
-//! Was a key ever read as something that it could not have been? Pure: a list of operations in, contradictions out.
+//! The judge: finds reads of a key that cannot have happened. Pure: takes a list of operations, returns
+//! contradictions.
 //!
-//! Values are unique, so each read names its write. A value with its write and its reads is a *cluster* (Gibbons and Korach,
-//! "Testing shared memories", 1997): a register holds it from its write until something replaces it, and never again. A delete is a cluster
-//! of its own, and so is each read that found nothing. A cluster comes before another if an operation of it does: it was answered before
-//! the other was asked, or the same connection sent it earlier. The history of a key is right if and only if the clusters can be put into
-//! one order (the order of time alone is the rule of forward and backward zones; connections add arrows that zones cannot tell, such
-//! as within a pipeline), and no value is read before it is written.
+//! Values are unique, so each read names its write. A value with its write and its reads is a *cluster*
+//! (Gibbons and Korach, "Testing shared memories", 1997): a register holds it from its write until something
+//! replaces it, and never again. A delete is a cluster of its own, and so is each read that found nothing. A
+//! cluster comes before another if an operation of it does: it was answered before the other was asked, or
+//! the same connection sent it earlier. The history of a key is right if and only if the clusters can be put
+//! into one order (the order of time alone is the rule of forward and backward zones; connections add arrows
+//! that zones cannot tell, such as within a pipeline), and no value is read before it is written.
 //!
 //! | file | what it finds |
 //! |---|---|
-//! | `clusters.rs` | values that nobody wrote, that were refused, or that were read before they were written |
+//! | `clusters.rs` | values that no client wrote, that were refused, or that were read before they were written |
 //! | `arrows.rs`, `circles.rs` | clusters that come before each other: stale reads, reads that go backwards, own writes not seen |
-//! | `absence.rs` | nothing found where no delete, expiry or beginning can be the reason |
+//! | `absence.rs` | reads of nothing where no delete, expiry or beginning can be the reason |
 //! | `lifetimes.rs` | values found after they had expired, or after a command had taken them away and said so |
-//! | `explain.rs` | words for them |
+//! | `explain.rs` | explanations of contradictions in words |
 //! | `brute_force.rs` | in tests: every order is tried, as a model |
 //!
-//! What is found is always wrong. What is not found: a nil has no name, so which delete it saw is left open as far as there are enough of them
-//! at the right times (`absence.rs`); and an unknown delete is a reason for a nil, but proves nothing.
+//! Every contradiction that is found is real. Some are missed: a nil does not name the delete that it saw, so
+//! that is left open as far as there are enough deletes at the right times (`absence.rs`); and an unknown
+//! delete is a reason for a nil, but proves nothing.
 //!
-//! Nobody promises the place of a script that does not declare its key in a pipeline (`Way::Unnamed`), so for it only time counts.
+//! The place of a script that does not declare its key is not promised within a pipeline (`Way::Unnamed`), so
+//! for it only time counts.
 //!
-//! **Stale by permission** (`Rules::ttl`, where somebody writes past weir): a plain read may be as of any instant since `ttl` before it was asked, but
-//! not before a write through weir that was acknowledged by then, nor before what its own connection wrote or had read with the same command.
+//! **Stale by permission** (`Rules::ttl`, where a client writes past weir): a plain read may be as of any
+//! instant since `ttl` before it was asked, but not before a write through weir that was acknowledged by
+//! then, nor before a value that its own connection wrote or had read with the same command.
 
 mod absence;
 mod arrows;
@@ -42,26 +47,26 @@ use arrows::Arrows;
 use clusters::Clusters;
 use weir::values::Timestamp;
 
-/// What is promised.
+/// The promises that a history is judged by.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// By how much plain reads may be stale where somebody writes past weir.
+    /// The time by which plain reads may be stale, where a client writes past weir.
     pub ttl: Duration,
-    /// How exact expiry is: the store counts in milliseconds, on a clock of its own.
+    /// The tolerance of expiry times: the store counts in milliseconds, on a clock of its own.
     pub slack: Duration,
-    /// Stores may come back empty, so that nothing found needs no reason.
+    /// True if stores may lose all keys, so that a read of nothing needs no reason.
     pub stores_forget: bool,
 }
 
-/// What is wrong with a key.
+/// The violations on one key.
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub violations: u64,
-    /// The first of them in words.
+    /// The first violations in words.
     pub explained: Vec<String>,
 }
 
-/// So many are explained of each kind.
+/// The most violations of each kind that are explained.
 const EXPLAINED_MAX: usize = 20;
 
 impl Verdict {
@@ -75,7 +80,7 @@ impl Verdict {
 
 /// Judges all operations on one key.
 pub fn judge(mut operations: Vec<Operation>, rules: &Rules) -> Verdict {
-    // Stable: the read and the write of one command stay in this order.
+    // The sort is stable: the read and the write of one command stay in this order.
     operations.sort_by_key(|operation| (operation.session, operation.number));
     let mut verdict = Verdict::default();
     let clusters = Clusters::of(&operations, &mut verdict);
@@ -87,20 +92,20 @@ pub fn judge(mut operations: Vec<Operation>, rules: &Rules) -> Verdict {
 }
 
 impl Rules {
-    /// The earliest instant that an operation may be as of.
+    /// The earliest instant whose value the operation may have seen.
     fn start(&self, operation: &Operation) -> Timestamp {
         let may_be_stale = operation.way == Way::Plain && matches!(operation.act, Act::Read(_));
         if may_be_stale { operation.asked.before(self.ttl) } else { operation.asked }
     }
 
-    /// Is a later read of the same connection as new as this one?
+    /// True if `later`, on the same connection, must see a state at least as new as `earlier` did.
     fn keeps_up(&self, earlier: &Operation, later: &Operation) -> bool {
         let both_read = matches!((earlier.act, later.act), (Act::Read(_), Act::Read(_)));
         !both_read || self.ttl.is_zero() || earlier.command == later.command
     }
 }
 
-/// A write through weir that was acknowledged: whoever asks afterwards must not miss it.
+/// True for an acknowledged write through weir, which operations asked afterwards must not miss.
 fn is_binding(operation: &Operation) -> bool {
     operation.way != Way::Around
         && operation.fate == Fate::Done

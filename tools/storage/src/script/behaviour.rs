@@ -1,4 +1,4 @@
-//! What is scripted: capacity, service times, errors, how connections are taken.
+//! The scripted behaviour of a store: capacity, service times, errors, and how it accepts connections.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use super::fault::Errors;
 use weir::protocol::Command;
 use weir::protocol::command::{Class, Effect};
 
-/// As many servers are as good as no limit.
+/// The most servers that a store may have: in practice no limit.
 pub const SERVERS_MAX: usize = 65_536;
 
-/// Kinds of work that take different times.
+/// Classes of commands that may have different service times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkClass {
-    /// Reads a bounded part of one key.
+    /// Commands that read a bounded part of one key.
     Point,
-    /// Reads several keys.
+    /// Commands that read several keys.
     Multi,
-    /// Reads a stretch of a collection.
+    /// Commands that read a stretch of a collection.
     Range,
-    /// Walks over a collection or over the keys.
+    /// Commands that walk over a collection or over the keys.
     Scan,
-    /// Changes keys, however many.
+    /// Commands that change keys, however many, and scripts.
     Write,
-    /// Talks about connections and the server: PING, HELLO, INFO.
+    /// Commands about connections and the server: PING, HELLO, INFO.
     Control,
 }
 
@@ -38,7 +38,8 @@ impl WorkClass {
         ("control", Self::Control),
     ];
 
-    /// The class of a command; what the table does not know is answered with an error, and that is control.
+    /// The class of a command. A command that the table does not have (`None`) is answered with an error, and
+    /// counts as control.
     pub(super) fn of(command: Option<&Command>) -> Self {
         match command {
             None => Self::Control,
@@ -55,12 +56,12 @@ impl WorkClass {
     }
 }
 
-/// Changes to the service times of some classes: `point=1ms,range=exp:5ms`.
+/// Service times of some classes: `point=1ms,range=exp:5ms`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServiceTimes(Vec<(WorkClass, Distribution)>);
 
 impl ServiceTimes {
-    /// One class, or `all` of them that touch keys.
+    /// A service time for one class, or for `all` except control.
     pub fn of(class: &str, time: Distribution) -> Result<Self, String> {
         let named: Vec<_> = WorkClass::ALL
             .iter()
@@ -96,10 +97,10 @@ impl FromStr for ServiceTimes {
     }
 }
 
-/// How the store behaves.
+/// The behaviour of the store at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Behaviour {
-    /// Requests that are served at the same time.
+    /// The number of requests that are served at the same time.
     pub(super) servers: usize,
     pub(super) service_time: [Distribution; WorkClass::ALL.len()],
     pub(super) per_kib: Duration,
@@ -109,7 +110,7 @@ pub struct Behaviour {
     pub(super) refuse_connections: bool,
 }
 
-/// One server that takes no time: what a store does that is told nothing.
+/// The behaviour without a script: one server that takes no time.
 impl Default for Behaviour {
     fn default() -> Self {
         Self {
@@ -124,27 +125,27 @@ impl Default for Behaviour {
     }
 }
 
-/// What is to be different; nothing said means as before.
+/// Changes to a behaviour; a field that is `None` leaves it as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
-    /// Requests that are served at the same time.
+    /// The number of requests that are served at the same time.
     pub servers: Option<usize>,
-    /// How long the classes take.
+    /// Service times of some classes.
     pub service_time: Option<ServiceTimes>,
-    /// How much longer for each 1,024 bytes of request and reply.
+    /// The time added for each 1,024 bytes of request and reply.
     pub per_kib: Option<Duration>,
-    /// How much longer for each element of the reply.
+    /// The time added for each element of the reply.
     pub per_row: Option<Duration>,
-    /// Which requests are answered with an error.
+    /// The kind of errors, and the share of requests answered with them; a share of 0 ends errors.
     pub errors: Option<Errors>,
-    /// How long a new connection is left alone.
+    /// The time for which a new connection is left alone: bytes from it are kept, and handled afterwards.
     pub slow_accept: Option<Duration>,
-    /// Are new connections closed at once?
+    /// Whether new connections are closed at once.
     pub refuse_connections: Option<bool>,
 }
 
 impl Change {
-    /// Is everything as it should be?
+    /// Checks that the number of servers is from 1 to 65,536.
     pub fn check(&self) -> Result<(), String> {
         match self.servers {
             Some(servers) if !(1..=SERVERS_MAX).contains(&servers) => {
@@ -156,7 +157,7 @@ impl Change {
 }
 
 impl Behaviour {
-    /// Changes what the change names. The change has been checked.
+    /// Applies a change that has been checked.
     pub fn apply(&mut self, change: &Change) {
         debug_assert_eq!(change.check(), Ok(()), "checked where it came in");
         self.servers = change.servers.unwrap_or(self.servers);

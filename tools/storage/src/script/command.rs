@@ -1,4 +1,4 @@
-//! `STORAGE`: the script, changed and asked while it runs.
+//! The `STORAGE` command, which changes the script and reports figures while the store runs.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use weir::values::Timestamp;
 use weir::values::units::{duration, positive_duration};
 
 const NAME: &[u8] = b"storage";
-/// Keys that `STORAGE TOP` tells unless told otherwise, and at most.
+/// The number of keys that `STORAGE TOP` lists by default; at most 10,000 can be asked for.
 const TOP_DEFAULT: usize = 10;
 const TOP_MAX: usize = 10_000;
-/// How much of what a client sent an error repeats.
+/// The most bytes of a client's word that an error repeats.
 const QUOTED_BYTES_MAX: usize = 64;
 
 const HELP: &[&str] = &[
@@ -56,19 +56,19 @@ const HELP: &[&str] = &[
     "    This.",
 ];
 
-/// What a `STORAGE` command asks of the connections.
+/// The effect of a `STORAGE` command on the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Effect {
     None,
-    /// All are to be closed, this one once it has its reply.
+    /// All connections are to be closed, the asking one after its reply.
     Outage,
 }
 
 type Answer = Result<Effect, String>;
 
 impl Director {
-    /// Is this a request that is answered at once?
+    /// True for a `STORAGE` command, which is answered at once instead of waiting for a server.
     pub(crate) fn answers(arguments: &Arguments<'_>) -> bool {
         arguments.name().eq_ignore_ascii_case(NAME)
     }
@@ -205,7 +205,7 @@ impl Director {
             ("queue", queue as u64),
             ("queue_max", tally.queue_max as u64),
             ("requests", tally.requests),
-            // What is in service has its reply, but it is not due.
+            // Requests in service count as served, but their replies are not due yet.
             ("replies", tally.served.saturating_sub(concurrency as u64)),
             ("errors_injected", tally.errors_injected),
             ("requests_refused", tally.requests_refused),
@@ -268,7 +268,7 @@ fn busiest(word: &str) -> Result<Busiest, String> {
     }
 }
 
-/// What `STORAGE SET what values` asks for.
+/// Parses the words of `STORAGE SET what values`.
 fn change(what: &str, values: &[&str]) -> Result<Change, String> {
     let none = Change::default();
     Ok(match (what.to_ascii_uppercase().as_str(), values) {
@@ -317,7 +317,7 @@ fn number(word: &str, most: usize) -> Result<usize, String> {
     number.ok_or_else(|| format!("'{word}': a whole number from 1 to {most} is wanted"))
 }
 
-/// A word as text, cut to what an error may repeat: no word that has a meaning is longer.
+/// Converts a word to text, cut to the length that an error may repeat; no word with a meaning is longer.
 fn quoted(word: &[u8]) -> String {
     String::from_utf8_lossy(&word[..word.len().min(QUOTED_BYTES_MAX)]).into_owned()
 }

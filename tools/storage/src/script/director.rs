@@ -1,4 +1,5 @@
-//! Says what happens to each request, and when: behaviour, phases, servers and figures of one scripted store.
+//! Decides what happens to each request of a scripted store, and when: by its behaviour, phases, servers and
+//! random faults.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,30 +17,30 @@ use weir::store::Session;
 use weir::values::Random;
 use weir::values::{ClientId, Timestamp};
 
-/// Requests that wait for a server, and the bytes that they hold.
+/// The most requests that wait for a server. `QUEUE_BYTES_MAX` bounds the bytes that they hold.
 const QUEUE_MAX: usize = 1_000_000;
 const QUEUE_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// Who asks how long a key will exist has not read what it holds.
+/// Commands that read only how long a key will exist; they are not counted as reads of its value.
 const ASK_FOR_ITS_END: [&str; 4] = ["ttl", "pttl", "expiretime", "pexpiretime"];
 
-/// What a scripted store starts from.
+/// The settings that a scripted store starts with.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    /// How it behaves outside of phases.
+    /// The behaviour outside of phases.
     pub behaviour: Behaviour,
-    /// What changes in time.
+    /// Changes of the behaviour at set times.
     pub phases: Phases,
-    /// Decides every sample.
+    /// The seed of all random service times and errors.
     pub seed: u64,
-    /// May clients change it by `STORAGE`?
+    /// Whether clients may change the script with `STORAGE` commands.
     pub scriptable: bool,
-    /// The cluster of which it plays a node.
+    /// The cluster of which the store plays a node; `None` for a plain store.
     pub cluster: Option<ClusterNodes>,
-    /// Where clients connect: so it finds itself among the nodes of a cluster.
+    /// The address that clients connect to, by which the store finds itself among the nodes of a cluster.
     pub listens: Option<SocketAddr>,
 }
 
-/// A request that waits.
+/// A request that waits for a server.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) visit: Visit,
@@ -47,7 +48,7 @@ pub(crate) struct Job {
     pub(crate) places: Vec<Argument>,
 }
 
-/// Whose reply it is, and which of its replies.
+/// The connection that a reply belongs to, and the reply's number on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     index: u32,
@@ -65,30 +66,30 @@ impl Place {
     }
 }
 
-/// A request in flight: its place, and the keys that it reads.
+/// A request in flight: the place of its reply, and the keys that it reads.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Visit {
     pub(crate) place: Place,
     keys: Vec<KeyNumber>,
 }
 
-/// What is to be done with a request whose turn has come.
+/// The decision on a request whose service starts.
 pub(crate) enum Turn {
     Execute(WorkClass),
-    /// It is answered with this error line, and that takes no time.
+    /// The request is answered with this error line, which takes no time.
     Fail(&'static str),
 }
 
 pub(crate) struct Director {
     pub(super) script: Script,
-    /// What the flags and `STORAGE SET` say; phases go before it.
+    /// The behaviour set by flags and `STORAGE SET`; phases override it.
     pub(super) base: Behaviour,
     current: Behaviour,
-    /// Up to when phases have been looked at.
+    /// The time up to which beginnings of phases have been handled.
     seen: Option<Timestamp>,
     next_edge: Option<Timestamp>,
     outage_until: Timestamp,
-    /// An outage has begun, and nobody has closed the connections yet.
+    /// True if an outage has begun, and the connections have not been closed yet.
     outage_begun: bool,
     pub(super) stations: Stations<Job, Visit>,
     queued_bytes: usize,
@@ -101,7 +102,7 @@ pub(crate) struct Director {
 impl Director {
     pub(crate) fn new(script: Script) -> Self {
         let mut times = Random::new(script.seed);
-        // Of its own, so that errors do not change which service times follow.
+        // A generator of its own, so that errors do not change which service times follow.
         let faults = times.fork();
         Self {
             base: script.behaviour.clone(),
@@ -120,7 +121,7 @@ impl Director {
         }
     }
 
-    /// Time has passed: phases begin and end.
+    /// Begins and ends phases whose time has come.
     pub(crate) fn handle_time(&mut self, now: Timestamp) {
         if self.next_edge.is_none_or(|edge| edge > now) {
             return;
@@ -139,7 +140,7 @@ impl Director {
         self.refresh(now);
     }
 
-    /// What was said has changed.
+    /// Applies the set behaviour and the current phases anew after a change.
     pub(super) fn refresh(&mut self, now: Timestamp) {
         self.current = self.script.phases.behaviour(&self.base, now);
         self.stations.set_servers(self.current.servers, now);
@@ -155,7 +156,8 @@ impl Director {
         self.outage_begun = false;
     }
 
-    /// Tells once that an outage has begun: all connections are to be closed. All that was in flight is lost.
+    /// True once after an outage has begun: the caller then closes all connections. Drops all requests in
+    /// flight as lost.
     pub(crate) fn take_outage(&mut self) -> bool {
         if self.outage_begun {
             self.tally.requests_lost += self.stations.clear() as u64;
@@ -165,24 +167,25 @@ impl Director {
         std::mem::take(&mut self.outage_begun)
     }
 
-    /// May a new connection stay?
+    /// Whether a new connection may stay: not during an outage, nor while connections are refused. Counts
+    /// refused ones.
     pub(crate) fn accepts(&mut self, now: Timestamp) -> bool {
         let refused = self.current.refuse_connections || now < self.outage_until;
         self.tally.connections_refused += u64::from(refused);
         !refused
     }
 
-    /// How long a new connection is left alone.
+    /// The time for which a new connection is left alone: bytes from it are kept, and handled afterwards.
     pub(crate) fn slow_accept(&self) -> Duration {
         self.current.slow_accept
     }
 
-    /// Would a request that arrives now start at once?
+    /// True if a request that arrives now would start at once.
     pub(crate) fn is_free(&self, now: Timestamp) -> bool {
         self.stations.is_free(now)
     }
 
-    /// A request has come in.
+    /// Counts a request that has come in, and the reads of its keys.
     pub(crate) fn enter(&mut self, place: Place, arguments: &Arguments<'_>) -> Visit {
         self.tally.requests += 1;
         let mut keys = Vec::new();
@@ -191,19 +194,19 @@ impl Director {
             && !ASK_FOR_ITS_END.contains(&command.name)
         {
             let reads = &mut self.tally.reads;
-            // Keys that cannot be told are answered with an error.
+            // A request whose keys cannot be found is answered with an error later.
             let _ =
                 command.for_each_key(arguments, &mut |index| keys.extend(reads.enter(arguments.at(index))));
         }
         Visit { place, keys }
     }
 
-    /// A request is over.
+    /// Ends a request: its reads are no longer in flight.
     fn leave(&mut self, visit: &Visit) {
         visit.keys.iter().for_each(|key| self.tally.reads.leave(*key));
     }
 
-    /// A request that has to wait. Not taken when too many do: then the error line.
+    /// Queues a request. The error line if too many requests or bytes wait already.
     pub(crate) fn arrive(
         &mut self,
         visit: Visit,
@@ -223,15 +226,15 @@ impl Director {
         Ok(())
     }
 
-    /// The next request that has started by now, and when.
+    /// The next request whose service has started by now, and the time of its start.
     pub(crate) fn next_start(&mut self, now: Timestamp) -> Option<(Job, Timestamp)> {
         let (job, start) = self.stations.next_start(now)?;
         self.queued_bytes -= held_bytes(&job.frame, &job.places);
         Some((job, start))
     }
 
-    /// A request whose turn has come: would the node of a cluster that this store plays carry it out? What is
-    /// not for the engine is over, and takes no time.
+    /// Decides for a request whose service starts whether the node of a cluster that this store plays would
+    /// carry it out. A request that the engine is not to execute is over, and takes no time.
     pub(crate) fn judge(
         &mut self,
         visit: &Visit,
@@ -250,7 +253,8 @@ impl Director {
         verdict
     }
 
-    /// A request whose turn has come: what is to be done with it.
+    /// Decides whether a request whose service starts is executed or answered with a scripted error; counts
+    /// it as served.
     pub(crate) fn turn_of(&mut self, visit: &Visit, arguments: &Arguments<'_>, start: Timestamp) -> Turn {
         let command = command::recognise(arguments).ok();
         let class = WorkClass::of(command);
@@ -272,7 +276,7 @@ impl Director {
         Turn::Execute(class)
     }
 
-    /// How long a request takes that got this reply.
+    /// Draws the service time of a request, plus the time for its bytes and for the elements of its reply.
     pub(crate) fn service_time(&mut self, class: WorkClass, request_bytes: usize, reply: &[u8]) -> Duration {
         let time = self.current.service_time[class as usize].sample(&mut self.times);
         if class == WorkClass::Control {
@@ -287,7 +291,7 @@ impl Director {
         time
     }
 
-    /// Takes a server for so long. What takes no time is over at once: then true.
+    /// Occupies a server for the service time. True if that is zero: the request is over at once.
     pub(crate) fn serve(&mut self, visit: Visit, start: Timestamp, service: Duration) -> bool {
         let busy = self.stations.in_service() + 1;
         self.tally.concurrency_max = self.tally.concurrency_max.max(busy);
@@ -305,18 +309,18 @@ impl Director {
         Some(visit.place)
     }
 
-    /// A request whose client is gone.
+    /// Counts a request as lost, since its client is gone.
     pub(crate) fn note_lost(&mut self, visit: &Visit) {
         self.leave(visit);
         self.tally.requests_lost += 1;
     }
 
-    /// Is anything in flight?
+    /// True if any request waits or is in service.
     pub(crate) fn is_busy(&self) -> bool {
         self.stations.waiting() + self.stations.in_service() > 0
     }
 
-    /// When something happens next.
+    /// The next time at which a request starts or ends, or a phase begins or ends.
     pub(crate) fn next_event(&self) -> Option<Timestamp> {
         [self.stations.next_event(), self.next_edge].into_iter().flatten().min()
     }
@@ -325,7 +329,8 @@ impl Director {
         if self.current.per_row.is_zero() {
             return 0;
         }
-        // An array says it in its first line: all of a long one would take the store's only thread a millisecond.
+        // An array has its length in its first line: scanning all of a long one would take the store's only
+        // thread a millisecond.
         if let Some(elements) = reply::elements(reply) {
             return elements.left() as u128;
         }

@@ -1,4 +1,4 @@
-//! How long something takes: seeded samples.
+//! Distributions of service times, with seeded samples.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use weir::values::Random;
 use weir::values::units::duration;
 
-/// No service takes longer, whatever a tail may say.
+/// The longest service time: one hour, however long the tail of a distribution is.
 const SERVICE_TIME_MAX: Duration = Duration::from_secs(60 * 60);
-/// Beyond, the tail is all that is left.
+/// The largest sigma of a log-normal distribution; with more, nearly all of the time would be in its tail.
 const SIGMA_MAX: f64 = 5.0;
 
-/// How service times are spread.
+/// The distribution of a service time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// Always the same.
+    /// The same time always.
     Fixed(Duration),
-    /// Memoryless, with this mean.
+    /// An exponential distribution with this mean.
     Exponential(Duration),
-    /// With a long tail.
+    /// A log-normal distribution, which has a long tail.
     LogNormal {
-        /// Half of the samples are below.
+        /// The time below which half of the samples are.
         median: Duration,
         /// The standard deviation of the logarithm. The mean is `median * exp(sigma * sigma / 2)`.
         sigma: f64,
@@ -28,10 +28,10 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// Nothing takes any time.
+    /// The distribution of a service time that is always zero.
     pub const NONE: Self = Self::Fixed(Duration::ZERO);
 
-    /// One sample. Only distributions that are spread ask the generator.
+    /// Draws a sample. A fixed time takes no random number.
     pub(super) fn sample(&self, random: &mut Random) -> Duration {
         match self {
             Self::Fixed(time) => *time,
@@ -68,12 +68,12 @@ impl FromStr for Distribution {
     }
 }
 
-/// A number above 0 and up to 1.
+/// A random number above 0 and up to 1.
 pub(super) fn fraction(random: &mut Random) -> f64 {
     ((random.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
-/// By Box and Muller.
+/// A sample of the standard normal distribution, by Box and Muller.
 fn normal(random: &mut Random) -> f64 {
     let radius = (-2.0 * fraction(random).ln()).sqrt();
     radius * (std::f64::consts::TAU * fraction(random)).cos()

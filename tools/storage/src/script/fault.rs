@@ -2,14 +2,14 @@
 
 use std::str::FromStr;
 
-/// What kind of error.
+/// A kind of error reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultKind {
     code: &'static str,
     line: &'static str,
 }
 
-/// The words of Redis for each.
+/// The kinds with Redis's own error lines.
 const KINDS: &[FaultKind] = &[
     FaultKind { code: "LOADING", line: "LOADING Redis is loading the dataset in memory" },
     FaultKind {
@@ -45,7 +45,7 @@ impl FromStr for FaultKind {
     }
 }
 
-/// Which share of the requests is answered with an error.
+/// The kind of errors, and the share of requests that are answered with them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Errors {
     kind: FaultKind,
@@ -53,7 +53,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// That share, from 0 to 1.
+    /// Creates errors for a share of the requests, from 0 to 1.
     pub fn new(kind: FaultKind, share: f64) -> Result<Self, String> {
         if (0.0..=1.0).contains(&share) {
             Ok(Self { kind, share })
@@ -62,12 +62,12 @@ impl Errors {
         }
     }
 
-    /// The kind.
+    /// The kind of the errors.
     pub fn kind(self) -> FaultKind {
         self.kind
     }
 
-    /// The share.
+    /// The share of requests answered with an error, from 0 to 1.
     pub fn share(self) -> f64 {
         self.share
     }

@@ -1,4 +1,4 @@
-//! A store that behaves as it is told: slow, full, stalled, faulty or away, in time and by command.
+//! A scripted store: slow, full, stalled, faulty or away, at set times and by command.
 //!
 //! ```text
 //!     request ─> Director ── STORAGE ...: answered at once
@@ -11,13 +11,15 @@
 //!     Behaviour (flags, STORAGE SET) + Phases (a file) = what holds now                               Output
 //! ```
 //!
-//! * The engine executes a request when its service **starts**. How long it takes depends on what it finds, so it has
-//!   to be looked up first; and a request that still waits when its client leaves, or when an outage begins, has
-//!   changed nothing, as one that a real store never read.
-//! * Requests start in the order of arrival, whoever sent them, so what they do to keys is in that order too.
-//! * Starts and ends are computed, not observed: a server that is free at 5.0 ms takes the next request at 5.0 ms,
-//!   though the process wakes at 5.1 ms. So late wake-ups cost no capacity.
-//! * It may play a node of a cluster (`cluster/`): then it refuses what that node would, when service starts.
+//! * The engine executes a request when its service **starts**. The service time depends on the reply, so the
+//!   request is executed first; and a request that still waits when its client leaves, or when an outage
+//!   begins, has changed nothing, like a request that a real store never read.
+//! * Requests start in the order of arrival, whichever connection sent them, so they change keys in that
+//!   order.
+//! * Starts and ends are computed, not observed: a server that is free at 5.0 ms takes the next request at
+//!   5.0 ms, though the process wakes at 5.1 ms. So late wake-ups cost no capacity.
+//! * The store may play a node of a cluster (`cluster/`): it refuses what that node would, when service
+//!   starts.
 //! * The same seed and the same arrivals give the same service times and the same errors.
 
 mod behaviour;

@@ -1,10 +1,10 @@
-//! The replies of one connection that are held back: they leave when they are due, in the order asked.
+//! Replies of one connection that are held back: they leave when they are due, in the order of the requests.
 
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The number of the oldest.
+    /// The number of the oldest reply that is held back.
     first: u64,
     slots: VecDeque<Slot>,
     bytes: usize,
@@ -21,23 +21,23 @@ impl Pending {
         self.slots.is_empty()
     }
 
-    /// Bytes of the replies that are held back.
+    /// The number of bytes in the replies that are held back.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// A place behind all others: its number.
+    /// Reserves the last place in the order of replies; returns its number.
     pub(crate) fn promise(&mut self) -> u64 {
         self.slots.push_back(Slot::default());
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// Is it still wanted?
+    /// True if the place with this number is still held, so its reply is wanted.
     pub(crate) fn holds(&self, number: u64) -> bool {
         self.position(number).is_some()
     }
 
-    /// What the reply will be.
+    /// Stores the reply for a place. It is not due yet.
     pub(crate) fn fill(&mut self, number: u64, reply: Vec<u8>) {
         if let Some(position) = self.position(number) {
             self.bytes += reply.len();
@@ -45,14 +45,14 @@ impl Pending {
         }
     }
 
-    /// The reply is due.
+    /// Marks the reply of a place as due.
     pub(crate) fn finish(&mut self, number: u64) {
         if let Some(position) = self.position(number) {
             self.slots[position].finished = true;
         }
     }
 
-    /// The next reply that may leave.
+    /// Takes the oldest reply if it is due.
     pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
         if !self.slots.front()?.finished {
             return None;
@@ -63,7 +63,7 @@ impl Pending {
         Some(slot.reply)
     }
 
-    /// Forgets all behind that one.
+    /// Drops all replies behind the place with this number.
     pub(crate) fn cut_behind(&mut self, number: u64) {
         if let Some(position) = self.position(number) {
             let dropped = self.slots.drain(position + 1..);
@@ -71,7 +71,7 @@ impl Pending {
         }
     }
 
-    /// Forgets all.
+    /// Drops all replies that are held back.
     pub(crate) fn clear(&mut self) {
         self.first += self.slots.len() as u64;
         self.slots.clear();

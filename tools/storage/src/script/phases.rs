@@ -1,30 +1,30 @@
-//! What changes in time: phases, counted from the start of the process.
+//! Phases: changes of the store's behaviour at times counted from the start of the process.
 
 use std::time::Duration;
 
 use super::behaviour::{Behaviour, Change};
 use weir::values::Timestamp;
 
-/// Phases of one script.
+/// The most phases of one script.
 const PHASES_MAX: usize = 10_000;
 
-/// One stretch of time in which something is different.
+/// A stretch of time in which the store behaves differently.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Phase {
-    /// When it begins.
+    /// The time at which the phase begins, from the start of the process.
     pub at: Duration,
-    /// How long it lasts; for ever, unless it is said.
+    /// The length of the phase; `None` for one that never ends.
     pub duration: Option<Duration>,
-    /// What is different.
+    /// The changes of the behaviour during the phase.
     pub change: Change,
-    /// Nothing is served for so long from its beginning on.
+    /// The time from the beginning of the phase for which nothing is served.
     pub stall: Option<Duration>,
-    /// Nobody is served and nobody is connected while it lasts.
+    /// True if all connections are closed and none is accepted during the phase.
     pub outage: bool,
 }
 
 impl Phase {
-    /// Does it make sense?
+    /// Checks that an outage has a duration, that the phase changes something, and that the change is valid.
     pub fn check(&self) -> Result<(), String> {
         if self.outage && self.duration.is_none() {
             return Err("an outage ends: duration is wanted, such as duration = \"2s\"".to_owned());
@@ -52,12 +52,12 @@ impl Phase {
     }
 }
 
-/// All phases, in the order in which they begin. Where two say something different, the later one holds.
+/// All phases, in the order in which they begin. Where two overlap and differ, the later one wins.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Phases(Vec<Phase>);
 
 impl Phases {
-    /// Puts them in order. Each has been checked.
+    /// Sorts phases that have been checked; an error if there are too many.
     pub fn new(mut phases: Vec<Phase>) -> Result<Self, String> {
         if phases.len() > PHASES_MAX {
             return Err(format!("{} phases: {PHASES_MAX} are the most", phases.len()));
@@ -66,20 +66,20 @@ impl Phases {
         Ok(Self(phases))
     }
 
-    /// What holds now.
+    /// The behaviour at `now`: `base`, changed by the phases that are under way.
     pub(super) fn behaviour(&self, base: &Behaviour, now: Timestamp) -> Behaviour {
         let mut behaviour = base.clone();
         self.0.iter().filter(|phase| phase.holds(now)).for_each(|phase| behaviour.apply(&phase.change));
         behaviour
     }
 
-    /// The next beginning or end.
+    /// The next time at which a phase begins or ends.
     pub(super) fn next_edge(&self, after: Timestamp) -> Option<Timestamp> {
         let edges = self.0.iter().flat_map(|phase| [Some(phase.begin()), phase.end()]).flatten();
         edges.filter(|edge| *edge > after).min()
     }
 
-    /// Those that have begun since.
+    /// Phases that have begun after `since`, or at all if that is `None`, until `now`.
     pub(super) fn begun(&self, since: Option<Timestamp>, now: Timestamp) -> impl Iterator<Item = &Phase> {
         self.0
             .iter()

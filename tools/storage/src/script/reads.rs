@@ -1,7 +1,7 @@
-//! What each key was read: how often, how many reads of it at the same time, and how many in one second.
+//! Counts of reads by key: how many in all, how many at the same time, and how many in one second.
 //!
-//! A read is in flight from its arrival, waiting or served, until its service is over or it is given up: what a store
-//! sees of a key that everybody wants.
+//! A read is in flight from its arrival, waiting or served, until its service is over or it is given up. This
+//! shows what a store sees of a hot key.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,22 @@ use slab::Slab;
 
 use weir::values::Timestamp;
 
-/// Keys that are told apart; reads of others are counted together.
+/// The most keys that are counted apart; reads of further keys are counted together.
 const KEYS_MAX: usize = 1_000_000;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// What is known of one key.
+/// Counts of the reads of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyReads {
-    /// Carried out.
+    /// Reads that were carried out.
     pub(super) reads: u64,
     pub(super) in_flight: u32,
     pub(super) in_flight_max: u32,
-    /// The second in which it was read last, on the store's own clock, and how often it was in that one.
+    /// The second of the store's clock in which the key was last read; `in_second` counts its reads in that
+    /// second.
     second: u64,
     in_second: u64,
-    /// The most in one second.
+    /// The most reads in one second.
     pub(super) per_second_max: u64,
 }
 
@@ -37,14 +38,14 @@ impl KeyReads {
     }
 }
 
-/// By what the busiest keys are found.
+/// The order in which the busiest keys are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Busiest {
     Reads,
     InFlight,
 }
 
-/// A key that is told apart, while any read of it is in flight.
+/// The number of a key whose reads are counted apart; valid while a read of it is in flight.
 pub(crate) type KeyNumber = u32;
 
 #[derive(Debug, Default)]
@@ -55,7 +56,7 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// A read of this key has arrived. Nothing when too many keys are known.
+    /// Counts a read of `key` that has arrived. `None` when too many keys are known already.
     pub(super) fn enter(&mut self, key: &[u8]) -> Option<KeyNumber> {
         let number = match self.numbers.get(key) {
             Some(number) => *number,
@@ -75,19 +76,19 @@ impl Reads {
         Some(number)
     }
 
-    /// A read that has arrived is carried out.
+    /// Counts a read as carried out.
     pub(super) fn note_read(&mut self, number: KeyNumber, at: Timestamp) {
         self.figures[number as usize].note_read(at);
     }
 
-    /// A read that has arrived is over.
+    /// Ends a read that has arrived: it is no longer in flight.
     pub(super) fn leave(&mut self, number: KeyNumber) {
         let key = &mut self.figures[number as usize];
         debug_assert!(key.in_flight > 0, "it has arrived");
         key.in_flight = key.in_flight.saturating_sub(1);
     }
 
-    /// All reads that have arrived are lost.
+    /// Ends all reads in flight, since they are lost.
     pub(super) fn leave_all(&mut self) {
         self.figures.iter_mut().for_each(|(_, key)| key.in_flight = 0);
     }
@@ -96,7 +97,7 @@ impl Reads {
         self.numbers.get(key).map(|number| self.figures[*number as usize]).unwrap_or_default()
     }
 
-    /// The busiest keys, the first in order of bytes where they are equal.
+    /// The `count` busiest keys with their counts; equal ones in the order of their bytes.
     pub(super) fn top(&self, count: usize, by: Busiest) -> Vec<(&[u8], u64)> {
         let value = |number: &KeyNumber| {
             let key = &self.figures[*number as usize];
@@ -109,7 +110,7 @@ impl Reads {
         busy
     }
 
-    /// Starts anew. What is in flight stays in flight.
+    /// Sets the counts to zero. Reads in flight stay counted as in flight.
     pub(super) fn reset(&mut self) {
         let Self { numbers, figures, untracked } = self;
         *untracked = 0;

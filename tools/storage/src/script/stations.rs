@@ -1,7 +1,7 @@
 //! N servers in parallel behind one queue, in virtual time.
 //!
-//! A request that arrives starts as soon as a server is free, in the order of arrival, and is due when its service time
-//! is over. What happened between two calls is computed as it would have happened, to the nanosecond.
+//! A request starts as soon as a server is free, in the order of arrival, and is due when its service time is
+//! over. Starts and ends between two calls are computed as they would have happened, to the nanosecond.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use weir::values::Timestamp;
 
-/// `J` is what waits, `P` what is known of it once it is served.
+/// Servers and their queue. `J` is a request that waits, `P` what is kept of it while it is served.
 #[derive(Debug)]
 pub(super) struct Stations<J, P> {
     servers: usize,
     waiting: VecDeque<(Timestamp, J)>,
     in_service: BinaryHeap<Reverse<Served<P>>>,
-    /// Starts so far: what is due at the same moment ends in the order of starting.
+    /// The number of starts so far: requests due at the same moment end in the order of starting.
     started: u64,
     /// The last moment at which a server became free.
     freed_at: Timestamp,
@@ -42,7 +42,7 @@ impl<J, P: Ord> Stations<J, P> {
         }
     }
 
-    /// Would a request that arrives now start at once?
+    /// True if a request that arrives now would start at once.
     pub(super) fn is_free(&self, now: Timestamp) -> bool {
         self.waiting.is_empty() && self.in_service.len() < self.servers && self.stalled_until <= now
     }
@@ -51,7 +51,8 @@ impl<J, P: Ord> Stations<J, P> {
         self.waiting.push_back((now, job));
     }
 
-    /// The next request that has started by now, and when. It is to be served before the next call.
+    /// The next request whose service has started by now, and the time of its start. The caller calls
+    /// [`Stations::serve`] for it before the next call.
     pub(super) fn next_start(&mut self, now: Timestamp) -> Option<(J, Timestamp)> {
         if self.in_service.len() >= self.servers {
             return None;
@@ -63,7 +64,7 @@ impl<J, P: Ord> Stations<J, P> {
         self.waiting.pop_front().map(|(_, job)| (job, start))
     }
 
-    /// Takes a server for so long.
+    /// Occupies a server for the service time.
     pub(super) fn serve(&mut self, place: P, start: Timestamp, service: Duration) {
         debug_assert!(self.in_service.len() < self.servers, "it started because a server was free");
         self.started += 1;
@@ -80,7 +81,8 @@ impl<J, P: Ord> Stations<J, P> {
         Some(served.place)
     }
 
-    /// Nothing goes on for so long: what is being served ends that much later, what waits starts after it.
+    /// Stalls all servers for `pause`: requests in service end that much later, and waiting ones start after
+    /// it. A stall within another one adds nothing.
     pub(super) fn stall(&mut self, now: Timestamp, pause: Duration) {
         let until = now.after(pause);
         let longer = until.since(self.stalled_until.max(now));
@@ -92,7 +94,7 @@ impl<J, P: Ord> Stations<J, P> {
             .collect();
     }
 
-    /// Ends a stall for what waits. What was being served keeps the delay that it got.
+    /// Ends a stall for waiting requests. Requests in service keep the delay that they got.
     pub(super) fn end_stall(&mut self, now: Timestamp) {
         self.stalled_until = self.stalled_until.min(now);
     }
@@ -101,12 +103,12 @@ impl<J, P: Ord> Stations<J, P> {
         debug_assert!(servers > 0);
         if servers != self.servers {
             self.servers = servers;
-            // New ones were not there before.
+            // Servers that are added were not there before now.
             self.freed_at = self.freed_at.max(now);
         }
     }
 
-    /// Forgets all requests; how many there were.
+    /// Drops all requests; returns how many there were.
     pub(super) fn clear(&mut self) -> usize {
         let lost = self.waiting.len() + self.in_service.len();
         self.waiting.clear();
@@ -122,7 +124,7 @@ impl<J, P: Ord> Stations<J, P> {
         self.waiting.len()
     }
 
-    /// When the next request ends, or starts without one ending before.
+    /// The next time at which a request ends, or starts without another one ending before.
     pub(super) fn next_event(&self) -> Option<Timestamp> {
         let end = self.in_service.peek().map(|Reverse(served)| served.due);
         let free = self.in_service.len() < self.servers && !self.waiting.is_empty();
@@ -139,7 +141,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Serves `count` requests that are all there from the start, looked after every `turn`: when each was done.
+    /// Serves `count` requests that all arrive at the start, called every `turn`. Returns when each was done.
     fn run(servers: usize, time: &str, count: usize, turn: Duration, seed: u64) -> Vec<(usize, Timestamp)> {
         let time: Distribution = time.parse().expect("well formed");
         let mut random = Random::new(seed);
@@ -161,7 +163,7 @@ mod tests {
         done
     }
 
-    /// Requests per second.
+    /// The number of requests served per second.
     fn capacity(done: &[(usize, Timestamp)]) -> f64 {
         let (_, end) = done.last().expect("something was served");
         done.len() as f64 / end.since(Timestamp::ZERO).as_secs_f64()
@@ -175,7 +177,7 @@ mod tests {
             (4, "exp:2ms", 2_000.0, 0.03),
             (16, "exp:10ms", 1_600.0, 0.03),
         ] {
-            // Late and uneven wake-ups cost nothing.
+            // Late and uneven wake-ups cost no capacity.
             for turn in [Duration::from_micros(50), Duration::from_micros(3_700)] {
                 let measured = capacity(&run(servers, time, 40_000, turn, 5));
                 assert!((measured / wanted - 1.0).abs() < tolerance, "{servers} x {time}: {measured}");
@@ -205,7 +207,7 @@ mod tests {
         let (job, start) = stations.next_start(at(0)).expect("it is free");
         stations.serve(job, start, MS * 10);
         stations.stall(at(4), MS * 100);
-        // One that lies within the other adds nothing.
+        // A stall that lies within another one adds nothing.
         stations.stall(at(5), MS * 20);
         assert_eq!(stations.next_event(), Some(at(110)));
         assert_eq!(stations.next_finished(at(109)), None);

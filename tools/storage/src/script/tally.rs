@@ -1,4 +1,4 @@
-//! What really reached the store.
+//! Figures about the requests that reached the store.
 
 use std::time::Duration;
 
@@ -7,12 +7,13 @@ use hdrhistogram::Histogram;
 use super::reads::Reads;
 use weir::protocol::command::{self, COMMANDS, CommandId};
 
-/// Service times are kept in nanoseconds, to three digits, from a tenth of a microsecond to an hour.
+/// The shortest service time that is told apart, in nanoseconds. Service times are kept to three digits, up
+/// to an hour.
 const SERVICE_NANOS_MIN: u64 = 100;
 const SERVICE_NANOS_MAX: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
-/// Figures since the start, or since they were reset.
+/// Figures since the start, or since they were last reset.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) requests: u64,
@@ -21,14 +22,15 @@ pub(super) struct Tally {
     pub(super) errors_injected: u64,
     /// Requests refused because too many waited.
     pub(super) requests_refused: u64,
-    /// Requests without a reply: their connection was gone, or an outage began.
+    /// Requests without a reply, since their connection was gone or an outage began.
     pub(super) requests_lost: u64,
     pub(super) connections_refused: u64,
     pub(super) concurrency_max: usize,
     pub(super) queue_max: usize,
     pub(super) reads: Reads,
     commands: Vec<u64>,
-    /// Of what touches keys, as they were drawn: without stalls, and without what waiting or a late wake-up add.
+    /// Service times of requests that touch keys, as they were drawn: without stalls, waiting and late
+    /// wake-ups.
     service_nanos: Histogram<u64>,
 }
 
@@ -60,7 +62,7 @@ impl Tally {
         self.service_nanos.saturating_record(time.as_nanos() as u64);
     }
 
-    /// How the service times were spread, in nanoseconds.
+    /// The distribution of the service times, in nanoseconds.
     pub(super) fn service_times(&self) -> [(&'static str, u64); 8] {
         let times = &self.service_nanos;
         let at = |percentile| if times.is_empty() { 0 } else { times.value_at_percentile(percentile) };
@@ -76,14 +78,14 @@ impl Tally {
         ]
     }
 
-    /// Starts anew. Reads in flight stay in flight.
+    /// Sets all figures to zero. Reads in flight stay counted as in flight.
     pub(super) fn reset(&mut self) {
         let mut reads = std::mem::take(&mut self.reads);
         reads.reset();
         *self = Self { reads, ..Self::default() };
     }
 
-    /// How often each command was served, by name, those that never were left out.
+    /// The number of times each command was served, by name; commands never served are left out.
     pub(super) fn commands(&self) -> Vec<(&'static str, u64)> {
         let all =
             command::all().iter().map(|command| (command.name, self.commands[usize::from(command.id().0)]));

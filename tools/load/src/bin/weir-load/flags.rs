@@ -1,4 +1,4 @@
-//! The command line, and the plan that it or its scenario file means.
+//! The command line, and the plan made of it or of its scenario file.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
@@ -135,7 +135,7 @@ pub struct LoadFlags {
     pub quiet: bool,
 }
 
-/// What was asked, checked.
+/// The checked plan, with the targets and their names.
 #[derive(Debug)]
 pub struct Prepared {
     pub plan: Plan,
@@ -144,7 +144,7 @@ pub struct Prepared {
 }
 
 impl LoadFlags {
-    /// The plan and the targets that the flags mean.
+    /// Makes the plan out of flags or scenario file, and resolves the targets.
     pub fn prepare(&self) -> Result<Prepared, String> {
         let (mut groups, setup) = match &self.scenario {
             Some(path) => scenario::read(path, self.duration)?,
@@ -231,7 +231,7 @@ fn resolve(name: &str) -> Result<SocketAddr, String> {
     let found = addresses
         .map_err(|error| format!("--target {name}: HOST:PORT such as 127.0.0.1:7379 is wanted ({error})"))?;
     let mut found: Vec<SocketAddr> = found.collect();
-    // A name such as localhost has two addresses, and most servers listen on the older kind.
+    // A name such as localhost has two addresses; most servers listen on the IPv4 one, so it is preferred.
     found.sort_by_key(SocketAddr::is_ipv6);
     found.first().copied().ok_or_else(|| format!("--target {name}: there is no such host"))
 }
@@ -243,7 +243,7 @@ fn setup(text: &str) -> Result<(u64, Template), String> {
     Ok((count, Template::parse(command)?))
 }
 
-/// Reads a whole number within bounds.
+/// A parser of whole numbers within bounds.
 fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
     move |text| {
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));

@@ -25,7 +25,7 @@ use scrape::Scraper;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Flags or scenario that make no sense.
+/// The exit code for flags or a scenario that make no sense.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Everything that can be wrong with what was asked, before anything is sent.
+/// Checks flags, scenario, the report to compare with, and the places for reports, before anything is sent.
 fn prepare(flags: &LoadFlags) -> Result<(flags::Prepared, Option<serde_json::Value>), String> {
     let prepared = flags.prepare()?;
     let compared = flags.compare.as_deref().map(report::json::read).transpose()?;

@@ -1,4 +1,4 @@
-//! What a run has shown, added up for the reports.
+//! Results of a run, added up for the reports.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::flags::Prepared;
 use super::report::hlog;
 use super::scrape::Reading;
 
-/// What was asked for.
+/// The description of a run: targets, seed, duration and groups.
 pub struct Description {
     pub targets: Vec<String>,
     pub seed: u64,
     pub duration: Duration,
-    /// By group: its name, and its phases with their lengths.
+    /// The groups: name, and phases with their lengths.
     pub groups: Vec<(String, Vec<(String, Duration)>)>,
     pub closed: bool,
 }
@@ -37,10 +37,10 @@ impl Description {
     }
 }
 
-/// Latencies of one second, in milliseconds.
+/// Latencies of the requests served in one second, in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
-    /// In the order of `PERCENTILES`.
+    /// Percentiles in the order of `PERCENTILES`; `None` if no request was served.
     pub percentiles: [Option<f64>; PERCENTILES.len()],
     pub max: Option<f64>,
 }
@@ -52,7 +52,7 @@ impl Latencies {
     }
 }
 
-/// One second of one group, or of all.
+/// Counts and latencies of one second, of one group or of all.
 #[derive(Clone, Debug)]
 pub struct Moment {
     pub counts: Counts,
@@ -65,23 +65,23 @@ impl Moment {
     }
 }
 
-/// One second.
+/// Results of one second.
 #[derive(Clone, Debug)]
 pub struct Second {
-    /// Its number; the first is 0.
+    /// The number of the second since the start, from 0.
     pub number: u32,
     pub all: Moment,
     pub groups: Vec<Moment>,
-    /// Requests that were due and have not ended.
+    /// Requests that were due and have not ended by the end of the second.
     pub open: u64,
 }
 
-/// A group's phases, and what came of them.
+/// Results of a group and its phases.
 pub struct GroupResult {
     pub name: String,
     pub phases: Vec<PhaseResult>,
     pub total: Tally,
-    /// Served within the time in which requests came.
+    /// Requests served within the time in which requests were due, so not while draining.
     pub served_in_time: u64,
 }
 
@@ -91,13 +91,13 @@ pub struct PhaseResult {
     pub tally: Tally,
 }
 
-/// Everything.
+/// Results of a whole run.
 pub struct Results {
     pub description: Description,
     pub groups: Vec<GroupResult>,
     pub total: Tally,
     pub seconds: Vec<Second>,
-    /// Lines of the interval log.
+    /// Lines of the `HdrHistogram` interval log.
     pub log: Vec<String>,
     pub readings: Vec<Reading>,
     pub summary: Option<LoadSummary>,
@@ -127,7 +127,7 @@ impl Results {
         }
     }
 
-    /// Adds a second up.
+    /// Adds one second's interval to the results, and returns that second.
     pub fn take(&mut self, interval: &Interval) -> Second {
         let in_time = Duration::from_secs(u64::from(interval.second)) < self.description.duration;
         let mut all = Tally::default();
@@ -159,13 +159,13 @@ impl Results {
         self.readings = readings;
     }
 
-    /// How long requests came: all of it, or until the interruption.
+    /// The time over which requests were due: the planned one, or until the run ended early.
     pub fn duration(&self) -> Duration {
         let took = self.summary.as_ref().map_or(Duration::ZERO, |summary| summary.took);
         self.description.duration.min(took)
     }
 
-    /// Served requests per second, of those served while requests came.
+    /// Served requests per second, given the number served while requests were due.
     pub fn goodput(&self, served_in_time: u64) -> f64 {
         per_second(served_in_time, self.duration())
     }
@@ -174,7 +174,7 @@ impl Results {
         self.groups.iter().map(|group| group.served_in_time).sum()
     }
 
-    /// The generator's own time for a request, in microseconds.
+    /// CPU time of the generator per sent request or retry, in microseconds; `None` if nothing was sent.
     pub fn cpu_us_per_request(&self) -> Option<f64> {
         let counts = &self.total.counts;
         let sent = counts.sent + counts.retries;

@@ -1,4 +1,4 @@
-//! Scenario files: groups of clients, their phases, and what fills the store first.
+//! Scenario files: groups of clients, their phases, and the commands that fill the store first.
 
 use std::fmt;
 use std::path::Path;
@@ -82,7 +82,7 @@ struct CommandEntry {
     command: Text<Template>,
 }
 
-/// Something that stands in the file as text and is checked when it is read, so that a complaint has its line.
+/// A value that is text in the file and is parsed while the file is read, so that a complaint names its line.
 #[derive(Clone)]
 struct Text<T>(T);
 
@@ -135,7 +135,7 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Bounded<LEAST,
     }
 }
 
-/// A number or a text.
+/// A rate, written as a number or as text.
 #[derive(Clone)]
 struct RateEntry(Rate);
 
@@ -165,7 +165,7 @@ impl<'de> Deserialize<'de> for RateEntry {
     }
 }
 
-/// Reads a scenario; `cut` is where it ends even if it goes on.
+/// Reads a scenario file. `cut` is the time at which it ends even if its phases go on.
 pub fn read(path: &Path, cut: Option<Duration>) -> Result<(Vec<GroupPlan>, Vec<SetupPlan>), String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
@@ -301,7 +301,7 @@ fn mix(one: Option<Text<Template>>, several: Option<Vec<CommandEntry>>) -> Resul
     }
 }
 
-/// Leaves out what comes after the cut.
+/// Shortens or removes the phases after the cut.
 fn shorten(phases: &mut Vec<PhasePlan>, cut: Option<Duration>) {
     let Some(mut left) = cut else { return };
     phases.retain_mut(|phase| {

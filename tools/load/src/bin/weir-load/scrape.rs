@@ -1,4 +1,4 @@
-//! Reads a metrics page every second, beside the load.
+//! Reads a metrics page every second during the load.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const PAGE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const FAMILIES_MAX: usize = 200;
 
-/// Where a metrics page is: `http://HOST:PORT/PATH`.
+/// The address of a metrics page: `http://HOST:PORT/PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     host: String,
@@ -35,7 +35,7 @@ impl FromStr for Page {
     }
 }
 
-/// What a page said at one time: the sum of each family over its labels.
+/// Metrics read from a page at one time: the sum of each family over its labels.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
     pub second: u32,
@@ -43,7 +43,7 @@ pub struct Reading {
     pub counters: BTreeMap<String, f64>,
 }
 
-/// A thread that reads a page until told to stop.
+/// A thread that reads a metrics page every second until it is told to stop.
 pub struct Scraper {
     page: Page,
     running: Option<(Sender<()>, JoinHandle<Vec<Reading>>)>,
@@ -58,7 +58,7 @@ impl Scraper {
         let (stop, stopped) = bounded(1);
         let page = self.page.clone();
         let thread = std::thread::Builder::new().name("weir-load-scrape".to_owned());
-        // Without a thread there are no gauges in the report, and the load goes on.
+        // Without a thread the report has no metrics, and the load goes on.
         self.running = thread.spawn(move || scrape(&page, &stopped)).ok().map(|handle| (stop, handle));
     }
 
@@ -89,14 +89,14 @@ fn fetch(page: &Page) -> Option<String> {
     stream.set_write_timeout(Some(PATIENCE)).ok()?;
     write!(stream, "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", page.path, page.host).ok()?;
     let mut bytes = Vec::new();
-    // A server that keeps the connection open in spite of all runs into the timeout: what has come by then counts.
+    // A server that keeps the connection open runs into the timeout; the bytes that have come by then count.
     let _ = stream.take(PAGE_BYTES_MAX).read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);
     let (head, body) = text.split_once("\r\n\r\n")?;
     head.lines().next()?.contains(" 200 ").then(|| body.to_owned())
 }
 
-/// Adds a page up by family. Histograms are left out but for their counts.
+/// Sums a page up by family. Of histograms, only the counts are kept.
 fn read(text: &str, second: u32) -> Reading {
     let mut reading = Reading { second, ..Reading::default() };
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Bounds, defaults and words that flags and scenario files share.
+//! Bounds, defaults and names of values that flags and scenario files share.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub const THREADS_MAX: u64 = 64;
 pub const CONNECTIONS_DEFAULT: usize = 50;
 pub const PIPELINE_DEFAULT: usize = 16;
 
-/// How an open loop spreads its requests, by name.
+/// Parses the name of a way to spread the arrivals of an open loop: `even` or `poisson`.
 pub fn arrivals(word: &str) -> Result<Arrivals, String> {
     match word {
         "even" => Ok(Arrivals::Even),

@@ -1,5 +1,6 @@
-//! A store that plays a node of a Redis Cluster: it has one node's view of a made-up cluster, and refuses what that node would.
-//! Nobody gossips: each process believes what it was told, so several may be told different things.
+//! A store that plays a node of a Redis Cluster: it has one node's view of a made-up cluster, and refuses
+//! what that node would refuse. There is no gossip: each process believes the view it was given, so several
+//! may be given different ones.
 //!
 //! | what | file |
 //! |---|---|
@@ -24,41 +25,41 @@ use weir::protocol::{Arguments, Protocol, encode};
 use weir::routing::slot_of;
 use weir::store::Session;
 
-/// How nodes are named to clients, as by `cluster-preferred-endpoint-type`.
+/// The way nodes are named to clients, as by `cluster-preferred-endpoint-type`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Endpoints {
     #[default]
     Address,
     Name,
-    /// The host that answered.
+    /// An empty host, which stands for the host that answered.
     Unknown,
 }
 
-/// What a client of a cluster may have said of its next request, or of all.
+/// The cluster state of a client's connection: ASKING for its next request, READONLY for all.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ClusterSession {
     asking: bool,
     readonly: bool,
 }
 
-/// What becomes of a request.
+/// The decision of the played node on a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The engine's.
+    /// The engine executes the request.
     Execute,
-    /// It is answered: the reply is written.
+    /// The request is answered, and the reply is written.
     Answered,
-    /// Refused with this error line.
+    /// The request is refused with this error line.
     Refused(String),
 }
 
-/// The node that this store plays.
+/// The cluster node that this store plays.
 #[derive(Clone, Debug)]
 pub(super) struct Cluster {
     pub(super) nodes: ClusterNodes,
     pub(super) endpoints: Endpoints,
     pub(super) refusals: Refusals,
-    /// Requests that were refused.
+    /// The number of requests that were refused.
     pub(super) refused: u64,
 }
 
@@ -67,7 +68,7 @@ impl Cluster {
         Self { nodes, endpoints: Endpoints::default(), refusals: Refusals::default(), refused: 0 }
     }
 
-    /// Looks at a request whose service starts; an EXEC is about what it carries out.
+    /// Decides on a request whose service starts; an EXEC is judged by the requests that it carries out.
     pub(super) fn judge(
         &mut self,
         said: &mut ClusterSession,
@@ -78,7 +79,7 @@ impl Cluster {
     ) -> Verdict {
         let name = arguments.name().to_ascii_lowercase();
         let (asking, transaction) = (said.asking, session.queued());
-        // It is for the next request, and for a whole transaction if that is a MULTI.
+        // ASKING holds for the next request, and for a whole transaction if that is a MULTI.
         let goes_on = transaction.is_some() && !matches!(&*name, b"exec" | b"discard") || name == b"multi";
         said.asking &= goes_on;
         if transaction.is_none() && self.answers(said, &name, arguments, session.protocol(), out) {
@@ -121,7 +122,7 @@ impl Cluster {
                 self.reply(arguments, protocol, out);
                 return true;
             }
-            // Clients of clusters read from it where keys stand.
+            // Clients of clusters read from COMMAND where the keys of a request are.
             _ => {
                 describe::answer(out, protocol, arguments);
                 return true;
@@ -131,7 +132,7 @@ impl Cluster {
         true
     }
 
-    /// Why this node would not carry it out, if so.
+    /// The error line with which this node refuses the request; `None` if it would carry it out.
     fn refusal(
         &mut self,
         wanted: &Wanted,
@@ -174,7 +175,7 @@ impl Cluster {
         Some(format!("MOVED {slot} {}", self.named(owner)))
     }
 
-    /// `host:port`, as clients are to reach a node.
+    /// The node's `host:port` as named to clients.
     fn named(&self, node: usize) -> String {
         let node = self.nodes.node(node);
         match self.endpoints {
@@ -185,18 +186,18 @@ impl Cluster {
     }
 }
 
-/// The keys of a request, or of a transaction.
+/// The keys of a request or a transaction.
 #[derive(Debug, Default)]
 struct Wanted {
     keys: BTreeSet<Vec<u8>>,
     slot: Option<u16>,
-    /// They are in several slots.
+    /// True if the keys are in several slots.
     is_spread: bool,
     writes: bool,
 }
 
 impl Wanted {
-    /// What makes no sense has no keys: the engine says what is wrong with it.
+    /// Adds the keys of a request. A malformed request has none: the engine replies with its error.
     fn add(&mut self, arguments: &Arguments<'_>) {
         let Ok(command) = command::recognise(arguments) else { return };
         self.writes |= writes(command);

@@ -1,16 +1,16 @@
-//! A made-up view, written as a node writes it in its reply to `CLUSTER NODES`.
+//! A node's view of a made-up cluster, read from and written as a reply to `CLUSTER NODES`.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use weir::values::limits::SLOTS;
 
-/// Nodes of one view.
+/// The most nodes of one view.
 const NODES_MAX: usize = 1024;
 const NOBODY: u16 = u16::MAX;
 const LINE: &str = "ID HOST:PORT[@PORT][,NAME] FLAGS PRIMARY|- PING PONG EPOCH LINK [SLOT|FROM-TO|[SLOT->-ID]|[SLOT-<-ID]]...";
 
-/// What one node says of all.
+/// The view that one node has of all nodes and slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterNodes {
     nodes: Vec<Node>,
@@ -26,7 +26,7 @@ pub(super) struct Node {
     pub(super) port: u16,
     bus: Option<u16>,
     pub(super) name: Option<String>,
-    /// Without `myself`.
+    /// The node's flags, `myself` left out.
     flags: Vec<String>,
     primary: String,
     pub(super) epoch: u64,
@@ -39,7 +39,7 @@ impl Node {
     }
 }
 
-/// An open slot of the node itself.
+/// A slot that the node itself is giving away or taking over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Open {
     slot: u16,
@@ -48,12 +48,13 @@ struct Open {
 }
 
 impl ClusterNodes {
-    /// Reads a view. Whose it is says the flag `myself`; where no node has it, the one that listens there.
+    /// Reads a view. Its node is the one with the flag `myself`, or else the one with the address `listens`.
     pub fn parse(text: &str, listens: Option<SocketAddr>) -> Result<Self, String> {
         Self::parse_of(text, None, listens)
     }
 
-    /// The same; where nothing else is said, it is the view of the node with this id.
+    /// Reads a view like [`ClusterNodes::parse`]; where neither tells whose it is, it is that of the node
+    /// with this id.
     pub(crate) fn parse_of(
         text: &str,
         id: Option<&str>,
@@ -113,7 +114,7 @@ impl ClusterNodes {
         self.find(&self.nodes[place].primary)
     }
 
-    /// Where a slot of this node goes.
+    /// The node that a slot of this node is being moved to.
     pub(super) fn migrates_to(&self, slot: u16) -> Option<usize> {
         let open = self.open.iter().find(|open| open.slot == slot && open.leaves)?;
         self.find(&open.peer)
@@ -123,7 +124,7 @@ impl ClusterNodes {
         self.open.iter().any(|open| open.slot == slot && !open.leaves)
     }
 
-    /// Contiguous ranges of slots, and who owns them.
+    /// Contiguous ranges of slots with their owner: first slot, last slot, index of the node.
     pub(super) fn ranges(&self) -> Vec<(u16, u16, usize)> {
         let mut ranges: Vec<(u16, u16, usize)> = Vec::new();
         for (slot, owner) in (0..SLOTS).filter_map(|slot| Some((slot, self.owner(slot)?))) {
@@ -135,7 +136,7 @@ impl ClusterNodes {
         ranges
     }
 
-    /// `CLUSTER SETSLOT`, at this node.
+    /// Carries out `CLUSTER SETSLOT` on this node's view.
     pub(super) fn set_slot(&mut self, slot: u16, words: &[&str]) -> Result<(), String> {
         let known = |id: &str| self.find(id).ok_or_else(|| format!("ERR Unknown node {id}"));
         match words {
@@ -234,7 +235,7 @@ impl ClusterNodes {
         Ok(open)
     }
 
-    /// As `CLUSTER NODES` has it.
+    /// The view in the format of `CLUSTER NODES`.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         let mut slots: Vec<String> = vec![String::new(); self.nodes.len()];
@@ -262,7 +263,7 @@ impl ClusterNodes {
     }
 }
 
-/// A slot, as a number without a sign.
+/// Parses a slot number from 0 to 16,383.
 pub(super) fn slot_number(text: &str) -> Option<u16> {
     text.parse().ok().filter(|slot| *slot < SLOTS)
 }

@@ -1,4 +1,4 @@
-//! Errors for chosen slots, whatever the view says.
+//! Scripted errors for chosen slots, whatever the node's view says.
 
 use std::ops::RangeInclusive;
 
@@ -6,17 +6,18 @@ use super::super::fault::FaultKind;
 use super::nodes::slot_number;
 use weir::values::limits::SLOTS;
 
-/// Refusals that are scripted at once.
+/// The most refusals that are scripted at the same time.
 const REFUSALS_MAX: usize = 64;
 pub(crate) const WANTED: &str =
     "MOVED|ASK HOST:PORT, or a kind of error, then [SLOTS FROM[-TO]] [SKIP N] [TIMES N]";
 
-/// One of them.
+/// A scripted error for requests about some slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     what: What,
     slots: RangeInclusive<u16>,
-    /// So many requests are left alone, and so many then refused.
+    /// The number of requests still let through before the refusal begins; `times` is how many are then
+    /// refused.
     skip: u64,
     times: u64,
 }
@@ -27,7 +28,7 @@ enum What {
     Error(FaultKind),
 }
 
-/// All of them, the oldest first.
+/// All scripted refusals, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals(Vec<Refusal>);
 
@@ -44,7 +45,8 @@ impl Refusals {
         self.0.clear();
     }
 
-    /// The error line for a request about this slot. The first that applies; those behind it do not see the request.
+    /// The error line for a request about this slot, from the first refusal that applies; later refusals do
+    /// not count the request.
     pub(super) fn of(&mut self, slot: u16, writes: bool) -> Option<String> {
         let line = self.0.iter_mut().find_map(|refusal| refusal.of(slot, writes));
         self.0.retain(|refusal| refusal.times > 0);
@@ -76,7 +78,7 @@ impl What {
     }
 }
 
-/// What `STORAGE CLUSTER REFUSE words` asks for.
+/// Parses the words of `STORAGE CLUSTER REFUSE`.
 pub(crate) fn refusal(words: &[&str]) -> Result<Refusal, String> {
     let wanted = || format!("'{}': {WANTED} is wanted", words.join(" "));
     let (what, mut rest) = match words {

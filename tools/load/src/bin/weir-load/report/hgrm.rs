@@ -1,4 +1,4 @@
-//! The percentile distribution as `HdrHistogram`'s plotter reads it. Values are in milliseconds.
+//! The percentile distribution in the format of `HdrHistogram`'s plotter. Values are in milliseconds.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 const TICKS_PER_HALF: u32 = 5;
 const NANOS_PER_MS: f64 = 1e6;
 
-/// The whole file.
+/// Builds the whole file from a histogram in nanoseconds.
 pub fn distribution(histogram: &Histogram<u64>) -> String {
     let mut text = String::from("       Value     Percentile TotalCount 1/(1-Percentile)\n\n");
     for step in histogram.iter_quantiles(TICKS_PER_HALF) {

@@ -6,14 +6,15 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWriterBuilder, Tag};
 
-/// The counts are of nanoseconds; the log's own maximum is in milliseconds.
+/// The divisor for a line's maximum, which the log has in milliseconds; the histograms count nanoseconds.
 const NANOS_PER_MS: f64 = 1e6;
-/// What Java's writer puts before the lines; its reader looks for neither.
+/// The version comment and column heads that Java's writer puts before the lines; its reader looks for
+/// neither.
 const VERSION: &str = "[Histogram log format version 1.3]";
 const COLUMNS: &str =
     "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n";
 
-/// The whole file. Lines count their seconds from the start of the run.
+/// Builds the whole file. Lines count their seconds from the start of the run.
 pub fn log(lines: &[String], start_unix_ms: u64) -> String {
     let mut head = IntervalLogWriterBuilder::new();
     head.add_comment("[Latencies from the intended send time, in nanoseconds]").add_comment(VERSION);
@@ -24,7 +25,7 @@ pub fn log(lines: &[String], start_unix_ms: u64) -> String {
     text
 }
 
-/// One second of one group.
+/// Builds the line for one second of one group.
 pub fn line(group: &str, second: u32, histogram: &Histogram<u64>) -> String {
     let tag: String = group
         .chars()
@@ -35,7 +36,7 @@ pub fn line(group: &str, second: u32, histogram: &Histogram<u64>) -> String {
         let written = log.write_histogram(histogram, start, Duration::from_secs(1), Tag::new(&tag));
         written.expect("memory takes what is written to it");
     });
-    // Before it, every writer repeats in a comment what unit the maximum is in.
+    // The writer repeats the unit of the maximum in a comment before each line; only the last line is kept.
     text.trim_end().rsplit('\n').next().expect("a line was written").to_owned()
 }
 

@@ -1,4 +1,4 @@
-//! One page with everything in it: tables, and plots over time. It needs nothing from anywhere else.
+//! The HTML report: one page with tables and plots over time, which loads nothing from elsewhere.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ path.grid{stroke:#8884}path.mark{stroke:#8888;stroke-dasharray:2 3}
 .legend span{margin-right:12px;font-size:12px}.legend i{display:inline-block;width:18px;margin-right:4px;vertical-align:middle}
 ";
 
-/// The whole page; the other run's lines are dashed.
+/// Builds the whole page; lines of the other run are dashed.
 pub fn page(results: &Results, own: &Value, compared: Option<&Value>) -> String {
     let mut html = String::from("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
     let _ = write!(html, "<title>weir-load</title><style>{STYLE}</style></head><body><h1>weir-load</h1>");
@@ -127,7 +127,8 @@ fn row(html: &mut String, class: &str, tally: &Value) {
     html.push_str("</tr>");
 }
 
-/// Where the phases of the first group begin, if it has several.
+/// The starts of the phases, in seconds with their names, of the group that has the most phases; none if that
+/// is a single one.
 fn marks(results: &Results) -> Vec<(f64, String)> {
     let Some((_, phases)) = results.description.groups.iter().max_by_key(|(_, phases)| phases.len()) else {
         return Vec::new();
@@ -201,7 +202,7 @@ fn group_plots(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String
     html.push_str(&plot("refused by group, per second", Scale::Linear, &of(refused), marks));
 }
 
-/// weir's own state. Counters are drawn as what they grew by in a second.
+/// Draws plots of weir's own metrics. Counters are drawn as their growth per second.
 fn gauges(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String)]) {
     let readings = |run: &Value| run["metrics"].as_array().cloned().unwrap_or_default();
     let mut families: Vec<(&str, String)> = Vec::new();
@@ -232,7 +233,7 @@ fn gauges(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String)]) {
             })
             .collect();
         let values = || lines.iter().flat_map(|line| line.points.iter().filter_map(|(_, value)| *value));
-        // What never moved from nothing is not worth a plot.
+        // A metric that is always zero is not worth a plot.
         if drawn == FAMILIES_DRAWN || values().all(|value| value == 0.0) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The report for programs. Names of counts and percentiles are contracts.
+//! The report as JSON, for programs. Names of counts and percentiles are contracts.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use weir_load::statistics::{PERCENTILES, Tally};
 
 use crate::results::{GroupResult, Latencies, Moment, Results, per_second};
 
-/// The whole run.
+/// Builds the report of the whole run.
 pub fn report(results: &Results) -> Value {
     let summary = results.summary.as_ref();
     let description = &results.description;
@@ -67,10 +67,10 @@ fn tally(tally: &Tally, goodput_per_s: f64) -> Map<String, Value> {
     report
 }
 
-/// Bounds of `slow`, in milliseconds.
+/// Bounds of the latencies under `slow`, in milliseconds.
 const SLOW_MILLIS: [u64; 10] = [10, 20, 50, 100, 200, 250, 500, 1_000, 2_000, 5_000];
 
-/// How many of the served took longer than so many milliseconds.
+/// The number of served requests that took longer than each bound of [`SLOW_MILLIS`].
 fn slow(tally: &Tally) -> Value {
     let over = |millis: u64| tally.served.len() - tally.served.count_between(0, millis * 1_000_000);
     SLOW_MILLIS.iter().map(|millis| (format!("over_{millis}ms"), json!(over(*millis)))).collect()
@@ -95,7 +95,7 @@ fn latencies(latencies: &Latencies) -> Value {
     Value::from(report)
 }
 
-/// An earlier run's report.
+/// Reads the report of an earlier run, for `--compare`.
 pub fn read(path: &Path) -> Result<Value, String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("--compare {name}: {error}"))?;
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::results::Description;
 
-    /// Names in the order in which `serde_json` keeps them.
+    /// The names in an object, in the order in which `serde_json` keeps them.
     fn names(object: &Value) -> Vec<&str> {
         object.as_object().expect("an object").keys().map(String::as_str).collect()
     }
@@ -168,7 +168,7 @@ mod tests {
             (&group["phases"][0]["name"], &group["phases"][1]["name"]),
             (&json!("calm"), &json!("busy"))
         );
-        // Of served requests only, and nothing where none was served.
+        // Latencies are of served requests only, and null where none was served.
         let p50 = group["phases"][0]["latency_ms"]["p50"].as_f64().expect("one was served");
         assert!((2.99..3.01).contains(&p50), "{p50}");
         assert_eq!(group["phases"][1]["latency_ms"]["p50"], Value::Null);

@@ -13,7 +13,8 @@ use std::path::Path;
 use super::flags::LoadFlags;
 use super::results::Results;
 
-/// Are the places there that reports are to be written to? It would be a pity to notice after the run.
+/// Checks that the folders of `--json`, `--html` and `--hlog` exist, so that a mistake shows before the run
+/// rather than after it.
 pub fn check_writable(flags: &LoadFlags) -> Result<(), String> {
     for (flag, path) in [("--json", &flags.json), ("--html", &flags.html), ("--hlog", &flags.hlog)] {
         let folder = path.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());

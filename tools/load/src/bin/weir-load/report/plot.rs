@@ -9,7 +9,7 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 26.0;
 const TICKS: f64 = 5.0;
-/// Points of one line; of more, the largest of neighbours is drawn, so that no peak is lost.
+/// The most points of a line; of more, the largest of neighbours is drawn, so that no peak is lost.
 const POINTS_MAX: usize = 600;
 const LOG_RANGE_MAX: f64 = 1e6;
 
@@ -18,24 +18,24 @@ pub const COLOURS: [&str; 10] = [
     "#65a30d",
 ];
 
-/// One line of a plot.
+/// A line of a plot.
 pub struct Line {
     pub name: String,
     pub colour: usize,
-    /// Of the run that this one is compared with.
+    /// True for a line of the run that this one is compared with.
     pub dashed: bool,
-    /// Seconds, and values; a gap where there is none.
+    /// Points: the second, and the value; `None` leaves a gap in the line.
     pub points: Vec<(f64, Option<f64>)>,
 }
 
-/// How the values are spread over the height.
+/// The way in which values are spread over the height of a plot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     Linear,
     Logarithmic,
 }
 
-/// A plot with its title; vertical lines at `marks`.
+/// Draws a plot with its title; `marks` are vertical lines, each with its second and name.
 pub fn plot(title: &str, scale: Scale, lines: &[Line], marks: &[(f64, String)]) -> String {
     let frame = Frame::around(scale, lines);
     let mut svg = String::new();
@@ -168,7 +168,7 @@ impl Frame {
                     let command = if pen_down { 'L' } else { 'M' };
                     let _ = write!(path, "{command}{:.1} {:.1}", self.x(group[0].0), self.y(value));
                     if !pen_down {
-                        // A point without neighbours is seen too.
+                        // A point without neighbours is visible too.
                         path.push_str("h0.1");
                     }
                     pen_down = true;
@@ -179,7 +179,7 @@ impl Frame {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, not below.
+/// The smallest number of the form 1, 2, 5 or 10 times a power of ten that is not below `step`.
 fn round_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.log10().floor());
     let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= step * 0.999);
@@ -190,7 +190,7 @@ fn power_of_ten_above(value: f64) -> f64 {
     10_f64.powf((value.log10() - 1e-9).ceil())
 }
 
-/// A number as short as an axis wants it.
+/// Formats a number for an axis: short, with k, M or G.
 pub fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),
@@ -202,7 +202,7 @@ pub fn short(value: f64) -> String {
     format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Text that may stand in HTML.
+/// Escapes text for HTML.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

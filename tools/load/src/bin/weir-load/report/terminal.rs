@@ -1,4 +1,4 @@
-//! What a person sees: a line per second while it runs, and a summary that fits a screen.
+//! The report on the terminal: a line per second while the load runs, and a summary that fits a screen.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use crate::results::{Latencies, Results, Second, per_second};
 
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
-/// More rows than this do not fit a screen: then only groups are shown, without their phases.
+/// The most rows of the summary; with more, it shows only groups, without their phases.
 const ROWS_MAX: usize = 24;
 const NAME_WIDTH: usize = 22;
 const KINDS_SHOWN: usize = 4;
 
-/// One second.
+/// The line about one second; red if there were errors or timeouts.
 pub fn progress(second: &Second, colour: bool) -> String {
     let counts = &second.all.counts;
     let failed = counts.errors + counts.timeouts;
@@ -32,7 +32,7 @@ pub fn progress(second: &Second, colour: bool) -> String {
     )
 }
 
-/// The whole run.
+/// The summary of the whole run.
 pub fn summary(results: &Results) -> String {
     let mut text = String::new();
     let heads = [
