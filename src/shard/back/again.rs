@@ -1,7 +1,8 @@
-//! Reads that were lost with the connection to a node of a cluster: they are asked for once more, within a budget.
+//! Retries of reads that were lost with the connection to a node of a cluster, within a budget.
 //!
-//! Only what changes nothing, and only if its client has sent nothing behind it on the same slot that is not asked for again itself:
-//! else a read might see what was written after it. Before plain stores nothing of this exists, because there requests are not kept.
+//! A read is retried only if its client has sent nothing behind it for the same slot that is not retried too:
+//! otherwise it might see a later write. There are no retries before plain stores, because sent requests are
+//! not kept there.
 
 use std::collections::HashSet;
 
@@ -19,21 +20,22 @@ use crate::values::ConnectionId;
 use crate::values::limits::SLOTS;
 use crate::values::time::Now;
 
-/// Ways to lose a connection that say nothing of how its node is, or after which another has its slots.
+/// Reasons for losing a connection after which reads are retried: they do not show that the node is slow, or
+/// another node has its slots by then.
 const WAYS: [&str; 3] = ["connection-lost", "node-gone", "node-failed"];
 
-/// What a connection owes, as it was sent, and which of it is asked for again.
+/// The unanswered requests of a lost connection, and which of them are retried.
 #[derive(Debug, Default)]
 pub(super) struct Again {
     unanswered: Unanswered,
-    /// From the last to the first.
+    /// Whether each request is retried, from the last to the first.
     chosen: Vec<bool>,
-    /// Its node may have done it.
+    /// True if the requests were sent, so that the node may have carried them out.
     was_sent: bool,
 }
 
 impl Back {
-    /// Of what a connection owes that is lost now, what may be asked for again.
+    /// Chooses which requests of a lost connection may be retried.
     #[inline(never)]
     pub(super) fn choose_again(
         &mut self,
@@ -56,7 +58,7 @@ impl Back {
         if env.settings.retries == Mode::Off || !WAYS.contains(&reason) || !was_sent {
             return Again { chosen: vec![false; unanswered.len()], unanswered, was_sent };
         }
-        // Connections that have something behind, on a slot, that is not asked for again.
+        // Client connections, by slot, that have a request which is not retried behind this point.
         let mut barred: HashSet<(u64, u16)> = HashSet::new();
         let sent: Vec<Sent> = unanswered.all().collect();
         let backwards = owed.rev().zip(sent.iter().rev());
@@ -85,7 +87,8 @@ impl Back {
         Again { unanswered, chosen, was_sent }
     }
 
-    /// The next one of what is lost: true if it is asked for again, and so is not answered yet.
+    /// Handles the next lost request. True if it is retried and so not answered yet; false also if the retry
+    /// budget is used up.
     pub(super) fn is_asked_again(
         &mut self,
         env: &mut Env,
@@ -100,7 +103,7 @@ impl Back {
         let Some((sent, frame)) = again.unanswered.pop(is_chosen || is_held) else { return false };
         let (Purpose::Answer(to) | Purpose::Abandoned(to)) = pending.purpose else { return false };
         if again.was_sent && pending.effect != Effect::Read {
-            // Nor does anybody know that it was not.
+            // Nobody can rule out that the request was carried out.
             slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
         }
         if !is_chosen || !slots.has_room_for(frame.len()) {
@@ -126,7 +129,8 @@ impl Back {
     }
 }
 
-/// Does it change nothing, whoever else asks? A script may do what it likes, and what several wait for is seen to by those.
+/// True for a read that a client sent as a whole: no script, which may write, no piece of a split request,
+/// and no fetch, whose waiters are handled elsewhere.
 fn is_mere_read(pending: &Pending, to: ReplyTo) -> bool {
     let is_own = to.piece_of().is_none() && to.flight_id().is_none();
     is_own && pending.effect == Effect::Read && pending.class != Class::Script

@@ -1,5 +1,5 @@
-//! What stands before one backend for requests of one kind: a window of those in flight, and a queue before it. One slow backend
-//! fills its own, and nothing else.
+//! The bulkhead before one backend, for one core and track: a window that limits the requests in flight, and
+//! a queue for requests that find no room. A slow backend fills its own bulkhead and no other.
 //!
 //! ```text
 //!   request ── room in the window, and nobody waits? ──────────────────────────────> link
@@ -7,11 +7,11 @@
 //!                                                            └─ too old, too late: told at once
 //! ```
 //!
-//! A fetch of a hot key stands for all requests that wait for it, so it takes the next place that becomes free, before anything that
-//! is queued. Those are few: two in flight for a question at most, and one that waits.
+//! A fetch of a hot key answers all reads that wait for it, so it takes the next free place, before all
+//! queued requests. There are few: of one question at most two in flight and one that waits.
 //!
-//! A bulkhead that has nothing waiting costs a comparison and a count. One that has is looked after at the end of every turn, at
-//! least every few milliseconds.
+//! A bulkhead without waiting requests costs a comparison and a count per request. One with waiting requests
+//! is handled at the end of every turn, at least every 5 ms.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -27,32 +27,34 @@ use crate::shard::settings::{Mode, OverloadSettings};
 use crate::shard::stored::Stored;
 use crate::values::{TenantId, Tier, Timestamp, UNIT};
 
-/// A backend that is silent for so long, or for as many medians, has stalled.
+/// The silence after which a backend with requests in flight counts as stalled: 250 ms, or four times the
+/// median response time if that is longer.
 const STALLED: Duration = Duration::from_millis(250);
 const STALLED_MEDIANS: u32 = 4;
-/// The same where it is not known what replies take.
+/// The silence after which a backend counts as stalled while no response time is known.
 const STALLED_UNKNOWN: Duration = Duration::from_secs(1);
-/// When to come back to a backend that has stalled.
+/// The least and the largest retry delay named to clients of a stalled backend.
 const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// And to one that is asked too much: later where more is asked than it can do for some time.
+/// The least and the largest retry delay named to clients of a full queue; the least is `RETRY_OVER` while
+/// more is asked for than the backend can do.
 const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 const RETRY_OVER: Duration = Duration::from_millis(100);
-/// Room for so many requests that wait is kept while none does.
+/// The number of waiting requests for which memory is kept while none waits.
 const PARKED_KEPT: usize = 64;
-/// One in so many of a window's places is for what is critical.
+/// The reserve for requests of the critical tier: one part in this many of the window.
 pub const RESERVED: u32 = 10;
 
-/// A request that waits.
+/// A request that waits for room in the window.
 #[derive(Debug)]
 pub struct Parked {
     pub envelope: Envelope,
     pub message: Stored,
-    /// Of how many requests its message is made.
+    /// The number of requests in the message: more than one for a transaction, or a fetch with `PTTL`.
     pub requests: usize,
     pub came: Timestamp,
 }
 
-/// One backend's, for requests of one kind.
+/// The window and queue before one backend, for one core and track.
 #[derive(Debug)]
 pub struct Bulkhead {
     window: Window,
@@ -60,25 +62,25 @@ pub struct Bulkhead {
     queue: Queue<u32>,
     is_queue_obeyed: bool,
     parked: Slab<Parked>,
-    /// Fetches of hot keys, which go before all that is queued.
+    /// Waiting fetches of hot keys, which are sent before all queued requests.
     fetches: VecDeque<Parked>,
     in_flight: u32,
-    /// With as many in flight, whoever comes is looked at more closely.
+    /// The number of requests in flight from which each further one is checked more closely; 0 if all are.
     limit: u32,
-    /// What a reply takes with the window full, in nanoseconds.
+    /// The expected time for a reply while the window is full, in nanoseconds.
     full_nanos: u64,
-    /// It is what costs much: it may take long, and that is no stall.
+    /// True for the heavy track: its requests may take long, so that silence is no stall.
     is_patient: bool,
     is_stalled: bool,
-    /// The backend is sick: its requests are looked at one by one, and none waits.
+    /// True while the backend is ejected: each request is checked by itself, and none waits.
     is_gated: bool,
-    /// What a reply took of late, if one has come.
+    /// The time that the last sampled reply took; `None` before the first one.
     took: Option<Duration>,
-    /// Nothing waited at some time since this was asked last.
+    /// True if no request waited at some moment since the last call of [`Bulkhead::take_waits`].
     was_empty: bool,
-    /// It is looked after at the end of each turn.
+    /// True while the bulkhead is handled at the end of each turn.
     is_listed: bool,
-    /// How many each tenant has in flight, while requests wait.
+    /// Requests in flight by tenant. Counted only while requests wait.
     tenants: HashMap<TenantId, u32>,
 }
 
@@ -106,13 +108,15 @@ impl Bulkhead {
         bulkhead
     }
 
-    /// May a request go on as it comes? Surely, if there is room, and time even with the window full; else it is looked at.
+    /// True if a request may be sent without a closer check: the window has room, and the deadline can be met
+    /// even with the window full.
     #[inline]
     pub fn has_room(&self, deadline: Timestamp, now: Timestamp) -> bool {
         self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
-    /// Whether a request is turned away because it could not be answered in time.
+    /// True if a request cannot be answered by its deadline. Such a miss also counts towards the window's
+    /// size.
     pub fn misses(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
         let is_hopeless = self.is_hopeless(deadline, now);
         if is_hopeless {
@@ -121,13 +125,14 @@ impl Bulkhead {
         is_hopeless
     }
 
-    /// Could it not be answered in time?
+    /// True if a reply is not expected before the deadline.
     pub fn is_hopeless(&self, deadline: Timestamp, now: Timestamp) -> bool {
-        // With nothing in flight one is tried all the same: else nobody would find out that replies have become quicker.
+        // Without requests in flight one is tried unless its deadline has passed: otherwise nobody would
+        // notice that replies have become faster.
         now.after(self.expected()) > deadline && (self.in_flight > 0 || now > deadline)
     }
 
-    /// A request was not answered in time.
+    /// Tells the window that a request missed its deadline.
     pub fn handle_missed(&mut self) {
         self.window.handle_missed();
     }
@@ -136,7 +141,7 @@ impl Bulkhead {
         self.window.expected(self.in_flight as usize)
     }
 
-    /// One more is in flight. How many that are.
+    /// Counts a request as in flight and returns how many are.
     #[inline]
     pub fn handle_sent(&mut self, tenant: TenantId, now: Timestamp) -> u32 {
         if self.in_flight == 0 {
@@ -161,7 +166,7 @@ impl Bulkhead {
         }
     }
 
-    /// One that was in flight is not any more. How many were, with it.
+    /// Counts a request as no longer in flight and returns how many were, with it.
     #[inline]
     pub fn handle_over(&mut self, tenant: TenantId) -> usize {
         let before = self.in_flight as usize;
@@ -172,25 +177,25 @@ impl Bulkhead {
         before
     }
 
-    /// How many are in flight.
+    /// The number of requests in flight.
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// The connections were lost: nothing is in flight that a stalled backend could answer.
+    /// Ends a stall if no request is in flight any more, because the connections were lost.
     pub fn handle_none_in_flight(&mut self, now: Timestamp) {
         if self.in_flight == 0 && self.is_stalled {
             self.end_stall(now);
         }
     }
 
-    /// Should the reply to what was sent then be looked at more closely?
+    /// True if the reply to a request sent at `sent_at` is selected as a sample for the window.
     #[inline]
     pub fn wants(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
         self.mode != Mode::Off && self.window.wants(sent_at, now)
     }
 
-    /// A reply that is looked at.
+    /// Adjusts the window and its limit by a sampled reply.
     #[inline(never)]
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
         self.took = Some(now.since(sample.sent_at));
@@ -199,7 +204,7 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// The backend gives a sign.
+    /// Handles bytes that came from the backend: they end a stall.
     #[inline]
     pub fn handle_progress(&mut self, late: Duration, now: Timestamp) {
         if self.is_listed {
@@ -218,14 +223,16 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// This core did not run for so long.
+    /// Tells the queue that this core did not run for `late`, so that waiting requests do not age by that
+    /// time.
     pub fn handle_late(&mut self, late: Duration) {
         self.queue.handle_late(late);
     }
 
-    /// Whether the backend has just been found to stand still.
+    /// True if the backend is found stalled by this call: requests are in flight and it has been silent for
+    /// too long.
     pub fn handle_look(&mut self, now: Timestamp) -> bool {
-        // Where no reply has come yet, it may be far away.
+        // Before the first reply the backend may be far away, so more time is granted.
         let patience = self.took.map_or(STALLED_UNKNOWN, |took| {
             let median = self.window.median();
             STALLED.max(STALLED_MEDIANS * if median.is_zero() { took } else { median })
@@ -242,12 +249,12 @@ impl Bulkhead {
         has_stalled
     }
 
-    /// Is the backend silent?
+    /// True while the backend counts as stalled.
     pub fn is_stalled(&self) -> bool {
         self.is_stalled
     }
 
-    /// The clock of what waits goes on. Nothing if that was done in this turn.
+    /// Advances the queue's clock and ages what waits. Does nothing the second time in a turn.
     pub fn begin_turn(&mut self, late: Duration, now: Timestamp) {
         let circumstances = Circumstances {
             late,
@@ -258,7 +265,7 @@ impl Bulkhead {
         self.queue.handle_turn(now, &circumstances);
     }
 
-    /// A request for which there is no room as it comes: why it goes no further, or nothing if it goes on at once.
+    /// Decides about a request that did not pass [`Bulkhead::has_room`].
     pub fn judge(&mut self, envelope: &Envelope, now: Timestamp) -> Verdict {
         if self.misses(envelope.deadline, now) {
             Verdict::TooLate
@@ -279,12 +286,13 @@ impl Bulkhead {
         }
     }
 
-    /// When it makes sense to ask a backend again that has stalled.
+    /// The retry delay for clients of a stalled backend, 100 ms to 1 s.
     pub fn retry_stalled(&self, now: Timestamp) -> Duration {
         self.queue.silence(now).clamp(RETRY_STALLED.0, RETRY_STALLED.1)
     }
 
-    /// When what waits now will have been served.
+    /// The retry delay for clients of a full queue: the time in which it is expected to empty, 10 ms (100 ms
+    /// under lasting overload) to 1 s.
     pub fn retry_full(&self) -> Duration {
         let places = self.window.size().max(1) as f64;
         let wait =
@@ -293,23 +301,25 @@ impl Bulkhead {
         wait.clamp(least, RETRY_FULL.1)
     }
 
-    /// A fetch of a hot key waits for the next place in the window.
+    /// Queues a fetch of a hot key for the next place in the window.
     pub fn park_fetch(&mut self, parked: Parked) {
         self.fetches.push_back(parked);
         self.set_limit();
     }
 
-    /// Is there no room for one more to wait?
+    /// True if the queue is full.
     pub fn is_full(&mut self) -> bool {
         self.queue.is_full()
     }
 
-    /// Takes the place of something that matters less, if anything does.
+    /// Takes a request of lower importance than `tier` out of the full queue, if there is one. The flag says
+    /// whether its connection may send requests again.
     pub fn displace(&mut self, tier: Tier) -> Option<(Parked, bool)> {
         self.queue.displace(tier).map(|taken| self.unpark(taken))
     }
 
-    /// It waits, in the order of its connection. Whether no more of that should be taken on; or it is given back, where there is no room.
+    /// Queues a request behind the earlier ones of its connection. `Ok(true)` if no more of that connection
+    /// should be read for now; `Err` gives the request back if there is no room.
     pub fn park(
         &mut self,
         (connection, parked): (u64, Parked),
@@ -335,25 +345,26 @@ impl Bulkhead {
         pushed.map_err(|_| self.parked.remove(index))
     }
 
-    /// Has something waited all along since this was asked last?
+    /// True if at least one request waited at every moment since the last call.
     pub fn take_waits(&mut self) -> bool {
         let is_empty = self.is_empty();
         let was_empty = std::mem::replace(&mut self.was_empty, is_empty);
         !was_empty && !is_empty
     }
 
-    /// Is it looked after at the end of each turn?
+    /// True while the bulkhead is handled at the end of each turn.
     pub fn is_listed(&self) -> bool {
         self.is_listed
     }
 
-    /// All that waits.
+    /// All waiting requests and fetches.
     pub fn parked(&self) -> impl Iterator<Item = &Parked> {
         self.parked.iter().map(|(_, parked)| parked).chain(&self.fetches)
     }
 
-    /// Takes chosen requests out of the queue, each connection's in their order; `choose` sees all that is queued and may change it.
-    /// With each comes whether that eases its connection.
+    /// Takes the requests that `choose` selects out of the queue, each connection's in their order. `choose`
+    /// sees every queued request and may change it. Each comes with whether its connection may send requests
+    /// again.
     pub fn take_chosen(&mut self, mut choose: impl FnMut(&mut Parked) -> Choice) -> Vec<(Parked, bool)> {
         let Self { queue, parked, .. } = self;
         let taken = queue.take_chosen(|item| choose(&mut parked[item as usize]));
@@ -362,21 +373,23 @@ impl Bulkhead {
         taken
     }
 
-    /// Does nothing wait?
+    /// True if no request and no fetch waits.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.fetches.is_empty()
     }
 
-    /// It is looked after from now on, and what is in flight is counted by tenants.
+    /// Starts handling the bulkhead at the end of each turn, and counts its requests in flight by tenant.
     pub fn begin_list(&mut self, in_flight: impl Iterator<Item = TenantId>) {
         self.is_listed = true;
         self.tenants.clear();
         in_flight.for_each(|tenant| *self.tenants.entry(tenant).or_default() += 1);
     }
 
-    /// What waits for too long, or too late, is told so.
+    /// Refuses requests that have waited too long or can no longer meet their deadline, and fetches that wait
+    /// while the backend is stalled.
     pub fn expire(&mut self, now: Timestamp, mut refuse: impl FnMut((Parked, bool), Refused)) {
-        // With nothing in flight the next one is tried, as in `is_hopeless`: replies may have become quicker.
+        // Without requests in flight the next one is tried, as in [`Bulkhead::is_hopeless`]: replies may have
+        // become faster.
         let expected = if self.in_flight == 0 { Duration::ZERO } else { self.expected() };
         let Self { queue, parked, is_stalled, is_queue_obeyed, .. } = self;
         let mut has_missed = false;
@@ -395,7 +408,9 @@ impl Bulkhead {
         }
     }
 
-    /// The next one that is sent, if there is room for it, whether that eases its connection, and whether it waited for too long.
+    /// Takes the next request to send, if the window has room: fetches first. Returns it with whether its
+    /// connection may send requests again, and whether it waited for too long. While several tenants wait,
+    /// none gets more than half of the window.
     pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
         let size = self.window.size() as u32;
         let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
@@ -414,23 +429,23 @@ impl Bulkhead {
         Some((self.unpark(taken), taken.is_old))
     }
 
-    /// Whether the backend is sick, from now on.
+    /// Sets whether the backend is ejected: no request is then sent without a check.
     pub fn set_gated(&mut self, is_gated: bool) {
         self.is_gated = is_gated;
         self.set_limit();
     }
 
-    /// Is it?
+    /// True while the backend is ejected.
     pub fn is_gated(&self) -> bool {
         self.is_gated
     }
 
-    /// Is there room in the window, whatever waits?
+    /// True if the window has room, whether or not requests wait.
     pub fn has_place(&self) -> bool {
         self.mode != Mode::On || (self.in_flight as usize) < self.window.size()
     }
 
-    /// The next one that waited for a backend that has been set aside.
+    /// Takes the next waiting request although the backend is ejected, to decide about it by itself.
     pub fn take_gated(&mut self) -> Option<(Parked, bool)> {
         if let Some(fetch) = self.fetches.pop_front() {
             return Some((fetch, false));
@@ -443,7 +458,8 @@ impl Bulkhead {
         (self.parked.remove(taken.item as usize), taken.is_eased)
     }
 
-    /// The end of a turn. Whether it need not be looked after any more.
+    /// Ends a turn and tells other cores the bulkhead's load. True if it need not be handled in the next
+    /// turn.
     pub fn end_turn(&mut self, board: Section<'_>) -> bool {
         if !self.is_empty() && !self.is_stalled && self.in_flight as usize >= self.window.size() * 9 / 10 {
             self.window.handle_limited();
@@ -460,7 +476,7 @@ impl Bulkhead {
         is_calm
     }
 
-    /// Others are told how it stands.
+    /// Tells other cores, over the board, how loaded this bulkhead is.
     pub fn tell(&self, board: Section<'_>) {
         board.tell_load(Load {
             waiting: self.queue.len() as u32,
@@ -481,7 +497,7 @@ impl Bulkhead {
         };
     }
 
-    /// Gives back what a burst took, once nothing waits.
+    /// Frees memory of a burst once no request waits.
     pub fn tidy(&mut self) {
         if self.parked.is_empty() && self.parked.capacity() > PARKED_KEPT {
             self.parked = Slab::new();
@@ -489,7 +505,7 @@ impl Bulkhead {
         self.queue.tidy();
     }
 
-    /// In flight, the window, what waits and for how long, and what replies take at best and in the mean.
+    /// The bulkhead's figures for reports; the fields about the backend as a whole are left empty.
     pub fn figures(&self) -> Figures {
         Figures {
             in_flight: self.in_flight as usize,
@@ -509,49 +525,50 @@ impl Bulkhead {
     }
 }
 
-/// What becomes of a request for which there is no room as it comes.
+/// The decision about a request that found no room at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on.
+    /// The request is sent.
     Passes,
-    /// The same, though it should have waited.
+    /// The request is sent, although it would wait if windows were not in shadow mode.
     PassesInShadow,
-    /// It waits, if it may.
+    /// The request waits in the queue, if there is one.
     Waits,
-    /// It could not be answered in time.
+    /// The request is refused: it could not be answered by its deadline.
     TooLate,
-    /// The backend stands still; when to come back.
+    /// The request is refused because the backend is stalled; the time is the retry delay.
     Stalled(Duration),
 }
 
-/// How it stands with one bulkhead.
+/// Figures of one bulkhead for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     /// Requests in flight.
     pub in_flight: usize,
-    /// How many there may be.
+    /// The window: the most requests that may be in flight.
     pub window: usize,
-    /// What waits.
+    /// The number, cost and bytes of waiting requests.
     pub held: Held,
-    /// For how long the oldest has.
+    /// The time for which the oldest request has waited.
     pub age: Duration,
-    /// What a reply takes when little waits at the backend, and in the mean of late.
+    /// The response time when little waits at the backend.
     pub base: Duration,
-    /// The median of what replies took in the last round.
+    /// The median response time of the last round.
     pub median: Duration,
-    /// No more may wait.
+    /// True if the queue accepts no more requests.
     pub is_full: bool,
-    /// The backend gives no sign.
+    /// True while the backend counts as stalled.
     pub is_stalled: bool,
-    /// How much this core would hold back of what matters little: of the backend as a whole.
+    /// The level, 0 to 3, at which this core sheds less important requests for the backend as a whole.
     pub level: u8,
-    /// The latency ratio that was seen last.
+    /// The last latency ratio seen (usual by recent response time: 1 is steady); `None` if there were too few
+    /// replies.
     pub latency_ratio: Option<f64>,
-    /// What is done with the requests of the backend as a whole.
+    /// The stage of the backend's circuit breaker, for the backend as a whole.
     pub breaker: BreakerStage,
-    /// How often this core set the backend as a whole aside.
+    /// The number of times that this core ejected the backend as a whole.
     pub ejections: u64,
-    /// What this core refused because the backend as a whole could not have answered in time.
+    /// Requests that this core refused because the backend as a whole could not answer them in time.
     pub refused: u64,
 }
 
@@ -565,7 +582,7 @@ mod tests {
 
     const TENANT: TenantId = TenantId(0);
 
-    /// A bulkhead that has seen replies which each took so long, with nothing in flight any more.
+    /// Returns a bulkhead that has seen 20 replies of the same duration, with no request in flight.
     fn after_replies(took: Duration) -> (Bulkhead, Timestamp) {
         let settings = OverloadSettings::new(1, 1);
         let mut bulkhead = Bulkhead::new(1, &settings, false);
@@ -583,7 +600,7 @@ mod tests {
         (bulkhead, now)
     }
 
-    /// A request with this deadline.
+    /// Returns a waiting request with this deadline.
     fn parked(deadline: Timestamp, now: Timestamp) -> Parked {
         let client = ClientId { index: 0, generation: 1 };
         let envelope = Envelope {
@@ -609,14 +626,14 @@ mod tests {
         bulkhead.expire(now, |_, why| panic!("refused for {why:?}"));
         assert!(!bulkhead.is_hopeless(deadline, now));
         assert!(bulkhead.take().is_some(), "it is sent");
-        // Behind another one replies take what they took.
+        // With another request in flight, replies are expected to take what they took.
         bulkhead.handle_sent(TENANT, now);
         assert!(bulkhead.is_hopeless(deadline, now));
         bulkhead.park((2, parked(deadline, now)), Duration::ZERO, now).expect("there is room");
         let mut refused = Vec::new();
         bulkhead.expire(now, |_, why| refused.push(why));
         assert_eq!(refused, [Refused::Deadline]);
-        // Whatever is in flight, what is late already is not sent.
+        // A request whose deadline has passed is not sent, whatever is in flight.
         bulkhead.handle_over(TENANT);
         let late = deadline.after(Duration::from_millis(1));
         bulkhead.park((3, parked(deadline, now)), Duration::ZERO, now).expect("there is room");

@@ -1,5 +1,5 @@
-//! Requests in flight that are answered before their backend has: at their deadline, or when it has stood still for a while. The
-//! backend may carry them out yet, so their entries stay, and swallow the replies.
+//! Answers requests in flight before their backend does: at their deadline, or when the backend has been
+//! stalled for a while. The backend may still carry them out, so their entries stay and swallow the replies.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{ConnectionId, Tier, Timestamp};
 
-/// What is in flight at a backend that stands still is answered after so long.
+/// The time after which a request in flight at a stalled backend is answered.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// All that is in flight is looked at no more often than this.
+/// The least time between two searches of the requests in flight.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Back {
     pub(super) fn answer_early(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
-        // What is asked of somebody else meanwhile comes to be looked at in time, too.
+        // Requests that are sent during the search set this time again.
         self.early_at = Timestamp::MAX;
         let mut next = Timestamp::MAX;
         let mut given_up: Vec<(ReplyTo, Given)> = Vec::new();
@@ -38,7 +38,7 @@ impl Back {
             given_up.clear();
             for pending in &mut link.pending {
                 let Purpose::Answer(to) = pending.purpose else { continue };
-                // What it is a piece of is answered when all of them are.
+                // A piece of a split request is answered with the other pieces.
                 if to.piece_of().is_some() {
                     continue;
                 }
@@ -74,7 +74,7 @@ impl Back {
                 env.counters.add(counter, 1);
                 env.count_refused(given.pressure(), given.tier, backend);
                 env.counters.add(Counter::RequestsAbandoned, 1);
-                // It costs what it was estimated at, like one whose connection was lost.
+                // The request is charged its estimated cost, like one whose connection was lost.
                 if !link.only_reads {
                     replies.note(env, to, Note::Unsettled);
                 }
@@ -86,7 +86,7 @@ impl Back {
     }
 }
 
-/// A request that nobody waits for any more.
+/// The data of a request that is answered early, for its refusal.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     is_late: bool,

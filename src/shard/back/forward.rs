@@ -1,4 +1,4 @@
-//! Requests to a backend, pipelined over its connections, and their replies.
+//! Sends requests to backends, pipelined over connections, and takes their replies.
 
 use std::time::Duration;
 
@@ -24,11 +24,13 @@ use crate::values::limits::{COMMAND_CLASSES, COPY_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ConnectionId, Loss, Owner, Timestamp};
 
-/// When to come back after a connection was lost with requests on it.
+/// The least retry delay named to clients whose requests were lost with a connection.
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
 impl Back {
-    /// Sends a request, or a block of them of which only the last one's reply counts; or has it wait for its turn.
+    /// Sends a request, or a block of `requests` requests of which only the last one's reply counts; queues
+    /// it if there is no room. Before a cluster, sends it to the slot's owner, or holds it while the owner is
+    /// unknown.
     #[inline]
     pub fn send(
         &mut self,
@@ -55,7 +57,7 @@ impl Back {
         let bulkhead = &self.bulkheads[bulkhead_for(envelope.route)];
         if bulkhead.has_room(envelope.deadline, now.monotonic) {
             match self.put_on_link(env, envelope, message, requests, now) {
-                // As many bytes as may be have yet to leave.
+                // The connection has its limit of unsent bytes; the request waits if it may.
                 Err(NotSent::Full) if self.may_wait => {}
                 sent_or_not => return sent_or_not,
             }
@@ -63,7 +65,7 @@ impl Back {
         self.send_later(env, envelope, message, requests, now)
     }
 
-    /// Sends a request over its link.
+    /// Appends a request to the output of its connection, and opens that if need be.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub(super) fn put_on_link(
@@ -77,7 +79,8 @@ impl Back {
         self.put_on_link_again(env, envelope, message, (requests, Tries::default()), now)
     }
 
-    /// The same for what may have been sent before.
+    /// Appends a request to the output of its connection; it may have been sent before. Returns an error if
+    /// the backend is not reachable or the connection is full.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub(super) fn put_on_link_again(
@@ -101,7 +104,7 @@ impl Back {
         }
         let has_deadline = envelope.deadline != Timestamp::MAX;
         match message {
-            // A block of requests is one transaction, of which nothing is to be said for one of them.
+            // A block of requests is one transaction, so none of them gets a deadline of its own.
             _ if has_deadline && requests == 1 && link.takes_deadlines() => {
                 link.append_within((&mut env.pool, &mut env.counters), envelope, message, now.monotonic);
             }
@@ -117,7 +120,7 @@ impl Back {
             link.pending.push_back(Pending::uncounted(ahead, now.monotonic));
         }
         let depth = self.bulkheads[link.bulkhead].handle_sent(envelope.tenant(), now.monotonic);
-        // What always costs much has a bulkhead of its own, and is what is usual there.
+        // Requests of the heavy track have a bulkhead of their own, in which high cost is usual.
         let is_costly =
             is_costly(nature.class) && route.track == Track::Usual || link.state != LinkState::Open;
         let odd = if is_costly {
@@ -148,7 +151,8 @@ impl Back {
         Ok(())
     }
 
-    /// Sees to it that the link takes requests.
+    /// Makes a connection ready for requests: opens it if it is closed, and sends it the fences that it
+    /// lacks. Returns an error if it may not be retried yet or is full.
     #[cold]
     pub(super) fn make_ready(
         &mut self,
@@ -174,7 +178,8 @@ impl Back {
         Ok(())
     }
 
-    /// The socket of a link could not be connected, or is gone.
+    /// Handles a connection that could not be opened, or was lost: its requests are answered `-UNAVAILABLE`,
+    /// or retried where that is safe.
     pub fn handle_lost(
         &mut self,
         env: &mut Env,
@@ -192,7 +197,7 @@ impl Back {
         self.lose_link(env, connection, reason, replies, now);
     }
 
-    /// Bytes from a backend.
+    /// Handles bytes received from a backend. Closes the connection if they are no valid reply.
     pub fn handle_bytes(
         &mut self,
         env: &mut Env,
@@ -226,7 +231,8 @@ impl Back {
         }
     }
 
-    /// A reply is whole: this is the end of it, behind what was kept.
+    /// Handles one whole reply, of which `end` is the last part, and gives it to the request that was sent
+    /// first of those unanswered.
     #[inline]
     pub(super) fn take_whole(
         &mut self,
@@ -283,7 +289,8 @@ impl Back {
         }
     }
 
-    /// A reply makes room in the window, and tells how it stands with the backend.
+    /// Removes an answered request from the window and, if the reply is selected as a sample, adjusts the
+    /// window.
     #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
     #[inline(always)]
     fn leave_window(&mut self, env: &Env, connection: ConnectionId, pending: &Pending, now: Now) {
@@ -322,7 +329,7 @@ impl Back {
         self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
     }
 
-    /// One whole reply that somebody waits for.
+    /// Passes on one whole reply for which a request waits, with its size and service time.
     #[expect(
         clippy::too_many_arguments,
         reason = "one step of `handle_bytes`, in a function of its own to be readable"
@@ -369,7 +376,8 @@ impl Back {
         }
     }
 
-    /// A reply of which some came before.
+    /// Passes on a reply that came in several parts. A reply beyond `--max-reply-bytes` was dropped, and an
+    /// error takes its place.
     #[inline(never)]
     fn give_kept(
         &mut self,
@@ -397,7 +405,7 @@ impl Back {
         }
     }
 
-    /// What was asked right before a request: short, unless it is an error.
+    /// Passes on the reply to the prelude of a fetch (`PTTL` or `ASKING`), which was sent right before it.
     fn take_ahead(
         &mut self,
         env: &mut Env,
@@ -414,7 +422,8 @@ impl Back {
         self.take_no_reply(env, connection, pending);
     }
 
-    /// One whole reply that was asked for by weir itself.
+    /// Handles one whole reply that no client gets: to a step of a block, to a fence, or to a request that
+    /// was answered early or sent elsewhere.
     fn take_no_reply(&mut self, env: &mut Env, connection: ConnectionId, pending: Pending) {
         let link = &mut self.links[connection.0 as usize];
         link.let_go = 0;
@@ -431,7 +440,8 @@ impl Back {
         }
     }
 
-    /// Keeps the beginning of a reply, unless it is too large already.
+    /// Keeps the beginning of a reply. A reply that exceeds the limit is dropped, and its bytes are only
+    /// counted.
     pub(super) fn keep_partial(&mut self, env: &mut Env, connection: ConnectionId, chunk: &[u8]) {
         let link = &mut self.links[connection.0 as usize];
         if link.let_go > 0 {
@@ -444,7 +454,7 @@ impl Back {
             return;
         }
         let missing = usize::try_from(link.scanner.missing()).unwrap_or(usize::MAX);
-        // What is large is handed on as it is, so it takes no buffer that is wanted back.
+        // A large reply is passed on in its buffer, so it takes none from the pool.
         if link.partial.capacity() == 0 && missing <= COPY_BYTES_MAX {
             link.partial = env.pool.take();
         }
@@ -452,7 +462,8 @@ impl Back {
         link.partial.extend_from_slice(chunk);
     }
 
-    /// Gives a link up and answers for it. What it has not sent yet is dropped; what the store has not read yet is fenced off.
+    /// Gives up a connection and answers for its requests. Unsent bytes are dropped; a fence keeps what the
+    /// store has not read yet from taking effect later.
     pub(super) fn drop_link(
         &mut self,
         env: &mut Env,
@@ -466,12 +477,13 @@ impl Back {
         let fenced = self.raise_fence(connection);
         self.lose_link(env, connection, reason, replies, now);
         if fenced && self.links[connection.0 as usize].state == LinkState::Closed {
-            // The sooner the store hears of it, the less it does of what nobody waits for.
+            // An early connection lets the store kill the old one soon, so that it does less work that nobody
+            // waits for.
             self.open_link(env, connection, now);
         }
     }
 
-    /// Gives all those links up.
+    /// Gives up all connections that `is_over` selects.
     pub(super) fn drop_links(
         &mut self,
         env: &mut Env,
@@ -487,7 +499,8 @@ impl Back {
         }
     }
 
-    /// The name of a store leads elsewhere. How the one before was says nothing of the one there now.
+    /// Handles a store whose name has a new address: closes all connections to the old one and forgets its
+    /// health.
     pub fn handle_store_moved(
         &mut self,
         env: &mut Env,
@@ -502,7 +515,7 @@ impl Back {
         self.forget_failures(backend);
     }
 
-    /// A backend is not what it was when it could not be reached: it is connected to at once.
+    /// Forgets failures to connect to a backend, so that it is tried at once.
     pub(super) fn forget_failures(&mut self, backend: BackendId) {
         self.links.iter_mut().filter(|link| link.backend == backend).for_each(Link::forget_failures);
     }
@@ -525,7 +538,8 @@ impl Back {
         }
         let mut again = self.choose_again(env, connection, reason, now);
         let link = &mut self.links[connection.0 as usize];
-        // What waited for the connection to be greeted was not sent. Of the others nobody knows how far they came.
+        // Requests on a connection that was not open yet were not sent. Of the others it is unknown whether
+        // they were carried out.
         let outcome = if link.state == LinkState::Open { Outcome::Lost } else { Outcome::Refused };
         self.in_flight -= link.clear(&mut env.pool);
         link.lost(now.monotonic, spread);
@@ -558,7 +572,8 @@ impl Back {
         self.links[connection.0 as usize].pending = pending;
     }
 
-    /// Gives up on backends that have owed something for too long.
+    /// Gives up connections whose backend has owed a reply for longer than `--backend-timeout`, or that could
+    /// not be opened in time.
     pub fn give_up_on_silent(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         for index in 0..self.links.len() {
             let connection = ConnectionId(index as u32);
@@ -569,7 +584,7 @@ impl Back {
     }
 }
 
-/// What a link has waited for too long for, if anything.
+/// Returns the reason to give up a connection, if it has waited for too long.
 fn overdue(link: &Link, settings: &ShardSettings, late: Duration, now: Now) -> Option<&'static str> {
     let has_passed = |since, timeout| now.monotonic.since(since) >= timeout;
     match link.state {
@@ -585,7 +600,8 @@ fn overdue(link: &Link, settings: &ShardSettings, late: Duration, now: Now) -> O
     }
 }
 
-/// The connection of a request: the same for the same slot and track, so that requests on one key keep their order.
+/// The connection for a request: always the same for one slot and track, so that requests for a key keep
+/// their order.
 #[inline]
 pub(super) fn link_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
@@ -593,7 +609,7 @@ pub(super) fn link_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     let lane = settings.lane_of(route.slot);
     let lane = match route.track {
         Track::Usual => lane,
-        // What goes together on the usual track goes together here too.
+        // Slots that share a usual connection also share a heavy one.
         Track::Heavy => usual + lane % heavy,
         Track::Replica => usual + heavy,
     };
@@ -604,10 +620,10 @@ pub(super) fn link_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     ConnectionId((u32::from(route.backend.0) * 2 + dialect) * per_backend + u32::from(lane))
 }
 
-/// Through which bulkhead a request passes.
+/// The index of the bulkhead that a request passes through.
 #[inline]
 pub(super) const fn bulkhead_for(route: Route) -> usize {
-    // What replicas answer passes through the usual one of their node: nothing else does.
+    // Reads for replicas pass through their node's usual bulkhead, which nothing else uses.
     route.backend.0 as usize * BULKHEADS + route.track as usize % BULKHEADS
 }
 
@@ -619,7 +635,8 @@ pub(super) const fn track_of(bulkhead: usize) -> Track {
 const _: () = assert!(Track::Replica as usize % BULKHEADS == Track::Usual as usize);
 const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind");
 
-/// Such requests take as long as what they look at is large: how long says nothing of the backend.
+/// True for commands whose time depends on how much data they look at, so that it does not tell how fast the
+/// backend is.
 const fn is_costly(class: Class) -> bool {
     matches!(class, Class::Range | Class::Scan | Class::Script)
 }

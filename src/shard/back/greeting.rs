@@ -1,4 +1,5 @@
-//! What weir says first on a connection to a backend, before requests flow; and the fences, there and between requests.
+//! The requests that weir sends of its own accord: those that open a connection to a backend, and the fences
+//! there and between clients' requests.
 
 use super::link::{Greeting, Inner, LinkState, Pending, Purpose};
 use super::{Back, Replies};
@@ -33,7 +34,7 @@ impl Back {
         env.actions.push_back(Action::Connect { owner, backend: link.backend });
     }
 
-    /// The socket of a link is connected.
+    /// Handles a connected socket: the greeting is sent.
     pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
         let Some(link) = self.current_link(connection, generation) else { return };
         link.connected(now.monotonic);
@@ -41,7 +42,8 @@ impl Back {
         self.list_to_send(connection);
     }
 
-    /// Replies to the greeting. What is left of the bytes when it is answered.
+    /// Handles replies to the greeting. Returns the bytes that are left when the greeting is answered. Closes
+    /// the connection if the login is refused, or `READONLY` by a node for replica reads.
     pub(super) fn take_greetings<'a>(
         &mut self,
         env: &mut Env,
@@ -104,24 +106,24 @@ impl Back {
                 self.raise_standing(connection);
             }
             Greeting::Terms => link.handle_terms(reply),
-            // An error as well: then the store does not know how, and nothing more can be done.
+            // An error also lifts the fence: the store lacks the command, and nothing more can be done.
             Greeting::Fence(origin, sequence) => self.lift_fence(origin, sequence),
         }
         let link = &mut self.links[connection.0 as usize];
         if link.greetings.is_empty() {
             link.opened();
-            // What waited for that is only sent now.
+            // Requests that waited for the connection leave only now.
             let bulkhead = link.bulkhead;
             self.bulkheads[bulkhead].handle_progress(self.late, now.monotonic);
         }
         self.list_to_send(connection);
     }
 
-    /// Has the store drop everything that stands, before the first request.
+    /// Adds to the greeting a `CLIENT KILL` for every connection of this store that weir gave up.
     fn raise_standing(&mut self, connection: ConnectionId) {
         let link = &mut self.links[connection.0 as usize];
         if let Some(name) = &link.name {
-            // Ids grow: what is above our own is of another life of the store.
+            // Ids grow, so an id above our own is from before the store was restarted.
             let lifted = self.fences.lift_all(link.backend, |target| target.id >= name.id);
             self.lifted.extend(lifted);
         }
@@ -134,7 +136,8 @@ impl Back {
         }
     }
 
-    /// Has the store drop what has come to stand since this was done last on the link, before the next request.
+    /// Sends a `CLIENT KILL` for every connection that weir gave up since this was last done on this
+    /// connection, before the next request.
     pub(super) fn fence_off(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let link = &mut self.links[connection.0 as usize];
         let seen = std::mem::replace(&mut link.fenced, self.fences.count());
@@ -146,8 +149,8 @@ impl Back {
         }
     }
 
-    /// A link is about to be given up: what the store has not done yet of it must not be done later than what follows. False if
-    /// there is nothing to fence off, or the store does not know how.
+    /// Raises a fence for a connection that is about to be given up, so that the store carries out none of
+    /// its requests after later ones. False if no request was sent, or the store did not name the connection.
     pub(super) fn raise_fence(&mut self, connection: ConnectionId) -> bool {
         let link = &mut self.links[connection.0 as usize];
         let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.only_reads;
@@ -156,7 +159,7 @@ impl Back {
         true
     }
 
-    /// A store has answered to a fence.
+    /// Lifts a fence because a store has answered its `CLIENT KILL`.
     pub(super) fn lift_fence(&mut self, origin: ShardId, sequence: u64) {
         if self.fences.lift(origin, sequence) {
             self.lifted.push(sequence);
@@ -170,7 +173,7 @@ fn encode_fence(out: &mut Vec<u8>, fence: &Fence) {
     encode::request(out, words.into_iter());
 }
 
-/// How weir logs in to a backend, if it has to.
+/// The words by which weir logs in to a backend and chooses the RESP version; `None` if neither is needed.
 fn login_words(protocol: Protocol, credentials: Option<&(Option<String>, String)>) -> Option<Vec<&str>> {
     match (protocol, credentials) {
         (Protocol::Resp2, None) => None,

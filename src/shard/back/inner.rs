@@ -1,14 +1,16 @@
-//! A store that is itself a weir: it is told the rest of deadlines, so that it begins nothing that cannot be answered in time, and
-//! what it refuses says nothing of how quick stores are.
+//! Backends that are themselves weirs. Such a backend gets the time left until each request's deadline, so
+//! that it begins nothing that cannot be answered in time; its refusals do not count as response times of a
+//! store.
 //!
 //! ```text
 //!   CLIENT INFO ── tier=? a weir ── QOS SET INFLIGHT WAIT ── +OK: requests with a deadline go as QOS CALL DEADLINE rest ...
 //!            └── else: a plain store, which never hears of QOS
 //! ```
 //!
-//! Each connection asks anew, so what stands behind an address may change whenever connections are lost. Deadlines of what is in
-//! flight are kept to here, where it is known whose requests they are: the inner weir would have to hold up the whole connection
-//! for what it answered early (`INFLIGHT WAIT`).
+//! Each connection asks anew whether a weir answers, so a different server may take the address whenever
+//! connections are lost. The outer weir itself answers requests in flight at their deadlines, because it
+//! knows whose they are: the inner weir would have to hold up the whole connection for a request that it
+//! answered early (`INFLIGHT WAIT`).
 
 use super::Back;
 use super::link::{Greeting, Inner, Link, Odd};
@@ -21,48 +23,48 @@ use crate::shard::request::Envelope;
 use crate::values::limits::{COPY_BYTES_MAX, DEADLINE_MS_MAX};
 use crate::values::{ConnectionId, Tier, Timestamp};
 
-/// The least that is passed on: what is refused for less is refused here.
+/// The least time that is passed on, in milliseconds. A request with less is refused before it is sent.
 const REST_MS_LEAST: u64 = 1;
-/// How refusals of a weir begin.
+/// Beginnings of the errors by which a weir refuses requests.
 const REFUSALS: [&[u8]; 4] = [b"-DEADLINE ", b"-OVERLOADED ", b"-THROTTLED ", b"-UNAVAILABLE "];
-/// How a weir answers that does not take such a tier: the longest of all of these.
+/// The beginning of a weir's error for a tier that it does not grant; the longest of all these beginnings.
 const TIER_REFUSED: &[u8] = b"-ERR QOS TIER ";
 
 impl Inner {
-    /// What the reply to `CLIENT INFO` tells, if it is a weir's: no other store knows tiers.
+    /// Recognises a weir by its reply to `CLIENT INFO`, which has a tier: no other store's has.
     pub fn told_by(reply: &[u8]) -> Option<Self> {
         let tier = field_of(reply, "tier=")?.parse().ok()?;
         Some(Self { tier, takes_deadlines: false })
     }
 
-    /// The tier of a request, if it has to be told.
+    /// The tier to pass on with a request: `None` unless it is less important than the connection's own.
     fn tier_to_tell(self, tier: Tier) -> Option<Tier> {
         (tier > self.tier).then_some(tier)
     }
 }
 
 impl Link {
-    /// Asks a weir to be told deadlines, before requests flow.
+    /// Asks a weir, before requests are sent, to accept deadlines.
     pub fn ask_for_terms(&mut self) {
         encode::request(&mut self.greeting, [&b"QOS"[..], b"SET", b"INFLIGHT", b"WAIT"].into_iter());
         self.greetings.push_back(Greeting::Terms);
     }
 
-    /// A weir has answered to that.
+    /// Handles the weir's reply to that: it accepts deadlines if the reply is `+OK`.
     pub fn handle_terms(&mut self, reply: &[u8]) {
         if let Some(inner) = &mut self.inner {
             inner.takes_deadlines = reply.starts_with(b"+");
         }
     }
 
-    /// Is there a weir that is told deadlines?
+    /// True if the backend is a weir that accepts deadlines.
     #[inline]
     pub fn takes_deadlines(&self) -> bool {
         self.inner.is_some_and(|inner| inner.takes_deadlines)
     }
 
-    /// Puts a request out with the rest of its deadline. What is large goes as it is: the words before it would have the inner weir
-    /// copy it.
+    /// Appends a request with the time left until its deadline. Messages larger than `COPY_BYTES_MAX` go
+    /// without it, because the inner weir would have to copy them.
     #[cold]
     pub fn append_within(
         &mut self,
@@ -87,7 +89,8 @@ impl Link {
 }
 
 impl Back {
-    /// An error from a weir, of which this is the end: what it refused took no store's time.
+    /// Looks at an error from a weir. A refusal is marked, so that its time does not count as the store's; a
+    /// tier that is not granted is not passed on again.
     #[cold]
     pub(super) fn hear_error(&mut self, connection: ConnectionId, end: &[u8]) {
         let link = &mut self.links[connection.0 as usize];
@@ -101,7 +104,7 @@ impl Back {
             }
             pending.odd = Odd::Refused;
         } else if start.starts_with(TIER_REFUSED) {
-            // Its quotas have changed meanwhile. It is not told any more.
+            // The inner weir's quotas have changed.
             inner.tier = Tier::Sheddable;
         }
     }

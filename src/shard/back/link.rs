@@ -1,4 +1,5 @@
-//! One connection to a backend, shared by all requests of this shard that go there in one dialect.
+//! A connection to a backend. All requests of this shard to the backend in one RESP version and on one track
+//! share it; if there are several, those of one part of the slots.
 //!
 //! ```text
 //!   Closed ──first request──> Opening ──connected──> Greeting ──answered──> Open
@@ -6,11 +7,13 @@
 //!     └──── time is over ── BackingOff <───────────────┴─────────────────────┘ (a lost one is tried again at once)
 //! ```
 //!
-//! The greeting logs in, asks how the store calls the connection, and raises the fences that stand (`fence.rs`). Requests are sent
-//! when all of it is answered, so no connection carries requests that could not be named to the store later.
+//! The greeting logs in, asks for the store's name of the connection, and kills connections that weir gave up
+//! (`fence.rs`). Requests are sent when all of it is answered, so every connection that carries requests can
+//! be named to the store later.
 //!
-//! Replies come in the order of requests, so the oldest unanswered request owns the next reply. When the connection
-//! is lost, all of them are answered `-UNAVAILABLE`: weir cannot know which were carried out, so it repeats none.
+//! Replies come in the order of requests, so the oldest unanswered request owns the next reply. When the
+//! connection is lost, all of them are answered `-UNAVAILABLE`, because weir cannot know which were carried
+//! out; only reads before a cluster may be retried (`again.rs`).
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -24,86 +27,88 @@ use crate::shard::request::{Envelope, Overdue, ReplyTo};
 use crate::values::limits::{LINK_OUTPUT_BYTES_MAX, LINK_PENDING_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::{BackendId, ShardId, TenantId, Tier, Timestamp};
 
-/// Where the connection stands.
+/// The state of a connection to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// Not connected, and nothing speaks against it.
+    /// Not connected; the next request opens it.
     Closed,
     /// The socket is being connected; requests wait in the output.
     Opening { since: Timestamp },
-    /// Weir's own greeting is being answered; requests wait in the output.
+    /// The greeting is being answered; requests wait in the output.
     Greeting { since: Timestamp },
-    /// Requests flow.
+    /// Open: requests are sent.
     Open,
-    /// The last attempt failed; requests are refused until then.
+    /// The last attempt failed; requests are refused until the given time.
     BackingOff { until: Timestamp },
 }
 
-/// What a reply is for.
+/// The purpose of an expected reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A client's.
+    /// The reply to a client's request or a fetch.
     Answer(ReplyTo),
-    /// A client's that was answered without it.
+    /// The reply to a client's request that weir has answered already. It is swallowed.
     Abandoned(ReplyTo),
-    /// Nobody's: as many replies to a block of which only the one behind them counts.
+    /// Replies that no client gets, as many as given: to the steps of a block, of which only the last counts.
     Steps(u32),
-    /// What is asked right before a request whose reply depends on it.
+    /// The reply to the prelude of a fetch (`PTTL`, or `ASKING` if it was redirected), which is sent right
+    /// before it.
     Ahead(ReplyTo),
-    /// Nobody's: a fence, the oldest of those in the stream.
+    /// The reply to a fence (`CLIENT KILL`), the oldest one sent between requests.
     Fence,
 }
 
-/// What a reply is for before requests flow.
+/// The purpose of an expected reply to the greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Greeting {
-    /// An error ends the connection.
+    /// The login, and the RESP version. An error closes the connection.
     Login,
-    /// That what follows only reads: else replicas send everybody to their primaries. An error ends the connection.
+    /// `READONLY`, without which a replica redirects every read to its primary. An error closes the
+    /// connection.
     ReadOnly,
-    /// How the store calls the connection.
+    /// `CLIENT INFO`: the store's id and address for the connection.
     Identity,
-    /// What a weir is told of deadlines.
+    /// Agrees with a backend that is a weir on passing deadlines.
     Terms,
-    /// A fence, by origin and sequence.
+    /// A fence (`CLIENT KILL`), by origin and sequence number.
     Fence(ShardId, u64),
 }
 
-/// A reply that is to come. One stands for each request in flight, so it is small.
+/// An expected reply. Small, because there is one for each request in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Pending {
     pub purpose: Purpose,
-    /// Of the command.
+    /// The class of the request's command.
     pub class: Class,
     pub effect: Effect,
     pub tier: Tier,
-    /// How long it takes says nothing of what others take.
+    /// Whether the response time is unusual, so that it does not count as a sample of what others take.
     pub odd: Odd,
     pub tenant: TenantId,
-    /// What was in flight at the bulkhead once it was sent, as far as this holds that many.
+    /// The number of requests in flight at the bulkhead when this one was sent, at most 65,535.
     pub depth: u16,
-    /// How many milliseconds after it was sent nobody has a use for an answer any more, if ever.
+    /// The milliseconds after sending within which a reply is of use; `u32::MAX` without deadline.
     pub useful_ms: u32,
     pub sent_at: Timestamp,
 }
 
 const _: () = assert!(size_of::<Pending>() <= 40);
 
-/// Why a reply is not like others.
+/// The reason why the time of a reply is not like that of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Odd {
-    /// It is.
+    /// A usual reply.
     No,
-    /// Its request costs much, or was sent before the connection was there.
+    /// The request costs much, or was sent before the connection was open.
     Costly,
-    /// One of those stood before it.
+    /// A costly request was ahead of it on the connection.
     Behind,
-    /// A weir behind refused it.
+    /// A weir behind the connection refused the request.
     Refused,
 }
 
 impl Pending {
-    /// One that no client waits for.
+    /// An expected reply that the window does not count.
     pub const fn uncounted(purpose: Purpose, sent_at: Timestamp) -> Self {
         Self {
             purpose,
@@ -118,7 +123,7 @@ impl Pending {
         }
     }
 
-    /// The reply to a client's request.
+    /// The expected reply to a client's request or a fetch.
     #[inline]
     pub fn answer(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
         let useful_ms = if envelope.deadline == Timestamp::MAX || envelope.overdue == Overdue::Awaited {
@@ -139,7 +144,7 @@ impl Pending {
         }
     }
 
-    /// When nobody has a use for an answer any more.
+    /// The time after which a reply is of no use; `Timestamp::MAX` without deadline.
     pub fn deadline(&self) -> Timestamp {
         if self.useful_ms == u32::MAX {
             Timestamp::MAX
@@ -148,7 +153,7 @@ impl Pending {
         }
     }
 
-    /// How many replies it stands for.
+    /// The number of replies that are expected for the entry.
     pub const fn replies(&self) -> usize {
         match self.purpose {
             Purpose::Steps(left) => left as usize,
@@ -156,19 +161,19 @@ impl Pending {
         }
     }
 
-    /// Is it one of those that the window counts: a client's, whether it still waits or not?
+    /// True if the window counts the request: it is a client's or a fetch, whether or not it still waits.
     #[inline]
     pub const fn is_counted(&self) -> bool {
         matches!(self.purpose, Purpose::Answer(_) | Purpose::Abandoned(_))
     }
 }
 
-/// What is known of a weir behind a connection.
+/// The facts known about a weir behind a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inner {
-    /// How much requests over the connection matter there. No tier above it may be asked for.
+    /// The tier that the other weir gives to this connection. No more important tier may be asked for.
     pub tier: Tier,
-    /// It has agreed to be told deadlines.
+    /// True if the other weir has agreed to accept deadlines.
     pub takes_deadlines: bool,
 }
 
@@ -176,45 +181,48 @@ pub struct Inner {
 pub struct Link {
     pub backend: BackendId,
     pub protocol: Protocol,
-    /// Through which of them its requests pass.
+    /// The index of the bulkhead that the connection's requests pass through.
     pub bulkhead: usize,
-    /// It leads to a replica, and carries nothing but reads that it may answer.
+    /// True for a connection to a replica, which carries only reads that replicas may answer.
     pub only_reads: bool,
     pub state: LinkState,
-    /// Counts sockets, so that an event of an old one is not taken for the new one's.
+    /// Counts the sockets of this connection, so that an event of an old one is not taken for the new one's.
     pub generation: u32,
     attempts: u32,
-    /// What weir says first, until it is sent, and what is to be answered before requests flow.
+    /// The greeting's bytes, until they are sent, and the expected replies to it.
     pub greeting: Vec<u8>,
     pub greetings: VecDeque<Greeting>,
-    /// How the store calls the connection, if it says.
+    /// The store's id and address for this connection; `None` if unknown.
     pub name: Option<StoreClient>,
-    /// What is known of the store, if it is a weir.
+    /// The facts known about the backend if it is a weir.
     pub inner: Option<Inner>,
-    /// How many fences were seen to on this connection; all that there may ever be before the greeting has asked for some.
+    /// The number of fences that were handled on this connection; `u64::MAX` until the greeting has sent
+    /// some.
     pub fenced: u64,
-    /// Those between requests, by origin and sequence.
+    /// Fences sent between requests and not answered yet, by origin and sequence number.
     pub fences: VecDeque<(ShardId, u64)>,
     pub output: Output,
     pub sending: bool,
     pub listed_to_send: bool,
     pub pending: VecDeque<Pending>,
-    /// How many of those are costly.
+    /// The number of costly requests among the pending ones.
     pub costly_ahead: u32,
     pub scanner: ReplyScanner,
-    /// When bytes came last.
+    /// The time at which bytes last came.
     pub heard_at: Timestamp,
-    /// What was sent and has yet to be answered, before a cluster.
+    /// Requests that are sent and unanswered, kept in case they must be sent again. Only before a cluster.
     pub unanswered: Unanswered,
-    /// The first error among the steps of the transaction that is being answered: EXEC itself only says that there was one.
+    /// The first error among the steps of the transaction that is being answered. `EXEC` itself only says
+    /// that there was one.
     pub step_error: Option<Box<[u8]>>,
-    /// The beginning of a reply that is not whole yet.
+    /// The bytes of an incomplete reply.
     pub partial: Vec<u8>,
-    /// Of the reply that is coming, if it is larger than allowed: so many bytes were let go, and an error takes its place.
+    /// The bytes dropped so far of a reply that is larger than permitted; an error takes its place. Zero
+    /// otherwise.
     pub let_go: u64,
 }
 
-/// The first pause after a failed attempt, and the longest.
+/// The first and the longest pause after a failed attempt to connect.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
@@ -248,18 +256,18 @@ impl Link {
         }
     }
 
-    /// The socket is connected: the greeting goes out.
+    /// Marks the socket as connected, so that the greeting is sent.
     pub fn connected(&mut self, now: Timestamp) {
         self.state = LinkState::Greeting { since: now };
     }
 
-    /// The greeting was answered.
+    /// Marks the connection as open, because the greeting is answered.
     pub fn opened(&mut self) {
         debug_assert!(self.greetings.is_empty(), "requests flow when all of it is answered");
         self.state = LinkState::Open;
     }
 
-    /// Is there something that may be sent?
+    /// True if there are bytes that may be sent in this state.
     pub fn has_output(&self) -> bool {
         match self.state {
             LinkState::Greeting { .. } => !self.greeting.is_empty(),
@@ -268,7 +276,7 @@ impl Link {
         }
     }
 
-    /// Should it be listed, from now on, as one that has something to send?
+    /// True if the connection is to be added to the list of those with bytes to send. Marks it as listed.
     #[inline]
     pub fn begin_list(&mut self) -> bool {
         let is_new = !self.sending && !self.listed_to_send && self.has_output();
@@ -276,26 +284,29 @@ impl Link {
         is_new
     }
 
-    /// May a request go out over it as it is, with so many fences raised so far?
+    /// True if a request may be sent without further ado: the connection is open, has handled all `fences`
+    /// raised so far, and has room.
     #[inline]
     pub fn is_ready(&self, fences: u64) -> bool {
         self.state == LinkState::Open && self.fenced >= fences && self.has_room()
     }
 
-    /// May more go out, as far as what has yet to leave goes?
+    /// True if the connection may take more requests: neither unanswered requests, unsent bytes nor kept
+    /// bytes are at their limit.
     pub fn has_room(&self) -> bool {
         self.pending.len() < LINK_PENDING_MAX
             && self.output.len() < LINK_OUTPUT_BYTES_MAX
             && self.unanswered.has_room()
     }
 
-    /// Bytes that are known to be missing of the reply that is coming.
+    /// The number of bytes known to be missing of the reply that is being received.
     pub fn missing(&self) -> usize {
         let wanted = !self.partial.is_empty() && self.let_go == 0 && self.greetings.is_empty();
         if wanted { usize::try_from(self.scanner.missing()).unwrap_or(usize::MAX) } else { 0 }
     }
 
-    /// Notes the reply to a step of a transaction: the first error is kept until the next `MULTI` is answered.
+    /// Notes the reply to a step of a transaction. The first error is kept until the next `MULTI` is
+    /// answered.
     pub fn hear_step(&mut self, kind: u8, end: &[u8]) {
         let whole = whole(&self.partial, end);
         if kind == b'+' && *whole == *b"+OK\r\n" {
@@ -307,8 +318,8 @@ impl Link {
         }
     }
 
-    /// Returns the error that `EXEC` is answered with in the place of `end`: one that names the step's error. None where the store
-    /// names one itself, or the reply is another.
+    /// Returns the error for a client in place of `EXEC`'s reply `end`: one that names the step's error.
+    /// `None` if the store names one itself, or the reply is no such error.
     pub fn reasoned_abort(&mut self, end: &[u8]) -> Option<Vec<u8>> {
         let step_error = self.step_error.as_deref()?;
         let whole = whole(&self.partial, end);
@@ -319,8 +330,8 @@ impl Link {
         is_vague.then_some(text)
     }
 
-    /// Since when the store owes something, if it does. What stands behind much else is not owed from when it was sent, but from the
-    /// reply before it.
+    /// The time since which the store owes a reply, if it does: from when the request was sent, or from the
+    /// last bytes received if that is later.
     pub fn owes_since(&self) -> Option<Timestamp> {
         let owed = match self.state {
             LinkState::Greeting { since } => Some(since),
@@ -329,12 +340,13 @@ impl Link {
         owed.map(|since| since.max(self.heard_at))
     }
 
-    /// A greeting was answered: the backend works, so the next loss is tried again at once.
+    /// Notes that the backend works, so that a connection lost after this is opened again at once.
     pub fn proved(&mut self) {
         self.attempts = 0;
     }
 
-    /// Forgets what was on its way out or to be answered, but for the requests. How many answers to the greeting were owed.
+    /// Drops unsent bytes and all that is known of the socket, but not the pending requests. Returns how many
+    /// replies to the greeting were owed.
     pub fn clear(&mut self, pool: &mut BufferPool) -> usize {
         self.output.clear(pool);
         self.unanswered.clear();
@@ -349,7 +361,9 @@ impl Link {
         owed
     }
 
-    /// Forgets the socket. `spread` (0 to 255) keeps many links from coming back in step.
+    /// Handles the loss of the socket and sets the pause before the next attempt: none after a connection
+    /// that worked, else 50 ms to 2 s with jitter. `spread` (0 to 255) varies it, so that many connections do
+    /// not return in step.
     pub fn lost(&mut self, now: Timestamp, spread: u8) {
         let worked = matches!(self.state, LinkState::Open | LinkState::Greeting { .. });
         let pause = if self.attempts == 0 && worked {
@@ -370,7 +384,8 @@ impl Link {
         self.let_go = 0;
     }
 
-    /// What it is connected to is another, or does something else: how often it failed says nothing of that.
+    /// Forgets failed attempts, because the address now leads to another server or the server has another
+    /// role.
     pub fn forget_failures(&mut self) {
         self.attempts = 0;
         if let LinkState::BackingOff { .. } = self.state {
@@ -378,7 +393,7 @@ impl Link {
         }
     }
 
-    /// How long until an attempt to connect is allowed.
+    /// The time until an attempt to connect is allowed.
     pub fn pause_left(&self, now: Timestamp) -> Duration {
         match self.state {
             LinkState::BackingOff { until } => until.since(now),
@@ -387,7 +402,7 @@ impl Link {
     }
 }
 
-/// A reply of which some came before.
+/// Joins the kept beginning of a reply and its end.
 pub fn whole<'a>(kept: &[u8], end: &'a [u8]) -> Cow<'a, [u8]> {
     if kept.is_empty() { Cow::Borrowed(end) } else { Cow::Owned([kept, end].concat()) }
 }

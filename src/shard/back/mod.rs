@@ -1,4 +1,5 @@
-//! Towards the stores: connections, what is in flight on them, how long stores take. Knows neither clients nor accounts.
+//! Connections of one core to the backends: requests in flight, windows, queues and service times. Knows
+//! neither clients nor accounts.
 //!
 //! | what | file |
 //! |---|---|
@@ -63,62 +64,66 @@ use readers::Readers;
 use sick::Health;
 use slots::Slots;
 
-/// However many backends there are, so many bytes of requests may wait before each.
+/// The least number of bytes of requests that may wait in each queue, however many backends share this core's
+/// limit.
 const QUEUE_BYTES_LEAST: usize = 1 << 20;
 
-/// Where replies go.
+/// The receiver of replies and of notes about connections.
 pub trait Replies {
-    /// One reply, to a request of whichever core.
+    /// Passes on one reply, to a request of this core or another.
     fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now);
-    /// Something about the connection of a request.
+    /// Passes on a note about a request, such as that its bytes are on the connection.
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);
 }
 
-/// Connections of one core to all backends.
+/// All connections of one core to all backends, with their windows and queues.
 #[derive(Debug)]
 pub struct Back {
     links: Vec<Link>,
-    /// Connections that were given up, of which a store may have something left.
+    /// Connections that weir gave up while the store may still carry out requests from them. Later
+    /// connections begin by killing those.
     fences: Fences,
-    /// Fences of this shard's own that stand no more, which the others have yet to hear.
+    /// Numbers of this shard's fences that are no longer needed, yet to be told to other shards.
     lifted: Vec<u64>,
-    /// Replies that backends owe, over all links.
+    /// Replies that backends owe, over all connections.
     in_flight: usize,
     to_send: VecDeque<ConnectionId>,
-    /// By backend, and by track.
+    /// Windows and queues by backend and track: `backend * BULKHEADS + track`.
     bulkheads: Vec<Bulkhead>,
-    /// Those that are looked after at the end of each turn.
+    /// Indices of bulkheads with waiting requests or a stalled backend. They are handled at the end of each
+    /// turn.
     listed: Vec<usize>,
-    /// What had to make way, and has yet to be told; and what is to be told about connections.
+    /// Requests pushed out of a full queue that are yet to be refused; and notes yet to be delivered.
     turned_away: Vec<(Addressee, NotSent)>,
     notes: Vec<(ReplyTo, Note)>,
-    /// What there is no room for may wait.
+    /// True if requests that find no room wait in a queue rather than being refused.
     may_wait: bool,
-    /// What nobody would have a use for is not sent, and not waited for.
+    /// Whether requests that cannot be answered by their deadline are refused: on, off, or only counted.
     deadlines: Mode,
-    /// When this turn was to be, and how much later it is.
+    /// The time for which this turn was planned, the time at which it began, and the delay between them. The
+    /// delay is this core's own and no backend is blamed for it.
     planned: Timestamp,
     turned_at: Timestamp,
     late: Duration,
-    /// How much later than planned turns were, since stores were compared last.
+    /// The sum of delays of turns since the backends' health was last compared.
     late_lately: Duration,
-    /// When to look for requests in flight that nobody has a use for any more.
+    /// The time by which the requests in flight are searched for passed deadlines and stalled backends.
     early_at: Timestamp,
     service_times: ServiceTimes,
-    /// Whether backends are slower than they used to be.
+    /// The latency ratio of each backend: recent response times against usual ones.
     ratios: Vec<LatencyRatio>,
-    /// What is usual, per backend.
+    /// The usual response times of each backend.
     baselines: Vec<Baseline>,
-    /// Whether they are sick.
+    /// The health of each backend: whether it is ejected (not sent to for a while).
     health: Vec<Health>,
-    /// Who owns which slot, before a cluster.
+    /// The owners of slots; `None` unless the backends are nodes of a cluster.
     slots: Option<Box<Slots>>,
-    /// Who answers reads that replicas may answer.
+    /// The choice of replicas for reads that replicas may answer; `None` unless that is switched on.
     readers: Option<Box<Readers>>,
 }
 
 impl Back {
-    /// No connection is open yet.
+    /// Creates the state of a core whose connections are all closed.
     pub fn new(settings: &ShardSettings) -> Self {
         let topology = settings.topology;
         let links = topology
@@ -137,7 +142,7 @@ impl Back {
             })
             .collect();
         let mut overload = settings.overload.clone();
-        // They share what there is for this core.
+        // Each queue gets an equal part of this core's limit.
         let parts = usize::from(topology.backends()) * BULKHEADS;
         overload.queue_limit.bytes = (overload.queue_limit.bytes / parts.max(1)).max(QUEUE_BYTES_LEAST);
         let bulkheads = topology.all_backends().flat_map(|_| [Track::Usual, Track::Heavy]);
@@ -173,22 +178,23 @@ impl Back {
         }
     }
 
-    /// How long backends took.
+    /// The service times of all backends together.
     pub fn service_times(&self) -> ServiceTimes {
         self.service_times.told()
     }
 
-    /// Replies that backends owe.
+    /// The number of replies that backends owe.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// True while requests of a slot are held back because it changes its owner.
+    /// True while requests of a slot are held back because the slot changes its owner.
     pub fn is_holding(&self, slot: u16) -> bool {
         self.slots.as_ref().is_some_and(|slots| slots.is_holding(slot))
     }
 
-    /// Is something owed that was put on a connection to a backend at that time, or before it; or was, for a slot, and has been sent again?
+    /// True if a request that was sent to a backend by `until` is unanswered. Before a cluster, any node
+    /// counts, as do requests of the slot that are held back or were sent again.
     pub fn has_in_flight(&self, (backend, slot): (BackendId, u16), until: Timestamp) -> bool {
         let is_early = |link: &Link| link.pending.front().is_some_and(|oldest| oldest.sent_at <= until);
         let mut links = self.links.iter();
@@ -200,17 +206,17 @@ impl Back {
         }
     }
 
-    /// Connections that are open.
+    /// The number of open connections.
     pub fn links_open(&self) -> usize {
         self.links.iter().filter(|link| link.state == LinkState::Open).count()
     }
 
-    /// What stands between connections that were given up and those that follow.
+    /// The fences: what keeps requests of connections that weir gave up from taking effect behind later ones.
     pub fn fences(&mut self) -> &mut Fences {
         &mut self.fences
     }
 
-    /// What another shard tells of fences, before anything else of its batch is done.
+    /// Takes the fences that another shard raised and lifted, before anything else of its batch is handled.
     pub fn hear_fences(&mut self, (raised, lifted): (Vec<Fence>, Vec<(ShardId, u64)>)) {
         raised.into_iter().for_each(|fence| self.fences.hear(fence));
         lifted.into_iter().for_each(|(origin, sequence)| {
@@ -218,12 +224,12 @@ impl Back {
         });
     }
 
-    /// Fences of this shard's own that have come to stand no more since this was asked last.
+    /// Takes the numbers of this shard's fences that were lifted since the last call.
     pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
         std::mem::take(&mut self.lifted).into_iter()
     }
 
-    /// Bytes that should go out, if any.
+    /// Returns the next bytes to send, and the connection for them.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(connection) = self.to_send.pop_front() {
             let link = &mut self.links[connection.0 as usize];
@@ -243,7 +249,7 @@ impl Back {
         None
     }
 
-    /// A socket is done with a segment.
+    /// Handles a finished send on a connection: the next one may begin.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         if let Some(link) = self.current_link(connection, generation) {
             link.sending = false;
@@ -251,7 +257,7 @@ impl Back {
         }
     }
 
-    /// Gives back what long pipelines took.
+    /// Frees memory that long pipelines and full queues took.
     pub fn tidy(&mut self) {
         for link in &mut self.links {
             shorten(&mut link.pending);

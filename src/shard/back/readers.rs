@@ -1,4 +1,5 @@
-//! Reads that replicas of a cluster may answer: who gets them, and what becomes of them if that one has no good answer.
+//! Reads that replicas of a cluster may answer: chooses the replica, and asks the slot's owner if the replica
+//! gives no good answer.
 //!
 //! ```text
 //!   read ── slot at rest? a replica that is well and not far behind? ── no ──────────────────> owner
@@ -6,8 +7,8 @@
 //!                                        nil, 0, empty, an error, silence, a lost connection ──┘──┘
 //! ```
 //!
-//! A replica's connections carry nothing but such reads, and are opened while owners still answer: so no read waits for one, and
-//! what is lost with one can be asked for again.
+//! Connections to replicas carry only such reads, and are opened while owners still answer. So no read waits
+//! for a connection, and reads lost with one can be sent again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,46 +28,48 @@ use crate::values::limits::REPLICA_LAG_MAX;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Random, Timestamp};
 
-/// A replica that owes something and says nothing for so long, or for half the time in which an answer is of use, is not waited for.
+/// The silence after which weir stops waiting for a replica: half of the time left until the read's deadline,
+/// between `PATIENCE_LEAST` and `PATIENCE`.
 const PATIENCE: Duration = Duration::from_millis(100);
 const PATIENCE_LEAST: Duration = Duration::from_millis(10);
-/// What owners take is only looked at while somebody asks for reads of this kind.
+/// The time after the last replica read during which response times of owners are still sampled.
 const USED: Duration = Duration::from_secs(60);
 
-/// What became of reads that replicas may answer, at one node.
+/// Figures on the reads that replicas may answer, at one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderFigures {
-    /// Answered by it, as a replica.
+    /// Reads that the node answered as a replica.
     pub answered: u64,
-    /// Times it was left alone: for failures, and for being slow.
+    /// The number of times that the node was ejected: for failures, and for being slow.
     pub out: [u64; 2],
-    /// It is, by this core.
+    /// True while this core sends the node no such reads.
     pub is_out: bool,
 }
 
-/// One core's.
+/// The state of one core for reads that replicas may answer.
 #[derive(Debug)]
 pub struct Readers {
     policy: StandIns,
-    /// By place: which replica it is, whose, and what it has.
+    /// By node: the replica's key, its primary's key, and the time up to which it is known to have the
+    /// primary's writes.
     fresh: Vec<Option<(NodeKey, NodeKey, Timestamp)>>,
     candidates: Vec<(Candidate, Route)>,
     random: Random,
     figures: Vec<ReaderFigures>,
-    /// Somebody asked for such a read then.
+    /// The time of the last read that a replica might have answered.
     pub(super) used_at: Option<Timestamp>,
-    /// Why each node failed last.
+    /// The reason for each node's last failure.
     reasons: Vec<&'static str>,
 }
 
-/// Why a reply of a replica is not good enough.
+/// The reason why a replica's reply is not good enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
-    /// The key may have gone elsewhere.
+    /// The reply is empty: the key may have moved to another node.
     Empty,
-    /// It cannot answer.
+    /// The replica cannot answer now (loading, busy, without its primary).
     Sick,
-    /// It says something else.
+    /// The reply is another error, such as a redirect.
     Error,
 }
 
@@ -94,7 +97,7 @@ impl Readers {
         }
     }
 
-    /// Is a replica known to have what its primary had a short while ago?
+    /// True if a replica had all its primary's writes at most `REPLICA_LAG_MAX` ago.
     fn is_fresh(&self, node: NodeKey, primary: NodeKey, now: Timestamp) -> bool {
         let known = self.fresh.get(usize::from(node.backend.0)).copied().flatten();
         known.is_some_and(|(of, whose, as_of)| {
@@ -123,7 +126,7 @@ impl Readers {
         self.used_at.is_some_and(|used_at| now.since(used_at) <= USED)
     }
 
-    /// What happened, in words.
+    /// Logs which replicas were ejected or taken back.
     fn take_lines(&mut self, env: &mut Env, now: Timestamp) {
         if self.policy.is_due(now) {
             self.policy.handle_window(now);
@@ -161,18 +164,19 @@ impl Readers {
     }
 }
 
-/// How long a replica may be silent where answers are of use for so long.
+/// The time for which a replica may be silent, given the time until the read's deadline.
 fn patience(useful: Duration) -> Duration {
     (useful / 2).clamp(PATIENCE_LEAST, PATIENCE)
 }
 
-/// When a replica that is asked now is to be looked at.
+/// The time at which a replica that is asked now is checked for silence.
 pub(super) fn patient_until(deadline: Timestamp, now: Timestamp) -> Timestamp {
     now.after(patience(deadline.since(now)))
 }
 
 impl Link {
-    /// When what it owes has been owed in silence for too long, if it owes anything.
+    /// The earliest time at which an unanswered read has waited in silence for too long; `None` if there is
+    /// none.
     fn silent_at(&self) -> Option<Timestamp> {
         let due = |pending: &Pending| {
             let useful = pending.deadline().since(pending.sent_at);
@@ -181,21 +185,22 @@ impl Link {
         self.pending.iter().map(due).min()
     }
 
-    /// Is it? This core did not look for so long.
+    /// True if an unanswered read has waited in silence for too long. `late` is the time by which this core
+    /// was late itself.
     pub(super) fn is_silent(&self, late: Duration, now: Timestamp) -> bool {
         self.silent_at().is_some_and(|at| at.after(late) <= now)
     }
 }
 
 impl Back {
-    /// How far replicas are behind.
+    /// Handles a report on how far replicas are behind their primaries.
     pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
         if let Some(readers) = &mut self.readers {
             readers.handle_states(states);
         }
     }
 
-    /// A node is another one by now, or does something else: it is not what it was.
+    /// Forgets what is known of a node's health, because it is another node now or has another role.
     pub(super) fn meet_anew(&mut self, env: &Env, backend: BackendId) {
         let Some(readers) = &mut self.readers else { return };
         readers.policy.forget(usize::from(backend.0));
@@ -203,19 +208,20 @@ impl Back {
         self.forget_health(env, backend);
     }
 
-    /// What nodes did of reads that replicas may answer, by their places.
+    /// The figures of all nodes, by index.
     pub fn reader_figures(&self) -> Vec<ReaderFigures> {
         self.readers.as_ref().map(|readers| readers.figures.clone()).unwrap_or_default()
     }
 
-    /// The end of a turn.
+    /// Ends a turn: logs ejected and returning replicas.
     pub(super) fn look_after_readers(&mut self, env: &mut Env, now: Now) {
         if let Some(readers) = &mut self.readers {
             readers.take_lines(env, now.monotonic);
         }
     }
 
-    /// Where a read goes that a replica may answer, whose owner is known.
+    /// Chooses where to send a read that a replica may answer. The slot's owner is known, and chosen if no
+    /// replica is fit.
     #[inline(never)]
     pub(super) fn choose_reader(
         &mut self,
@@ -268,7 +274,7 @@ impl Back {
         Some(candidates[chosen].1)
     }
 
-    /// A node that has room for one more.
+    /// Returns a node as a candidate if its window has room for one more request.
     fn candidate(
         &self,
         route: Route,
@@ -281,15 +287,15 @@ impl Back {
         bulkhead.has_room(deadline, now.monotonic).then_some((Candidate { place, role, in_flight }, route))
     }
 
-    /// May a read go out to a replica at once? If there is no connection yet, one is opened meanwhile.
+    /// True if a read can be sent to a replica at once. Opens the connection if there is none.
     fn is_reader_ready(&mut self, env: &mut Env, route: Route, now: Now) -> bool {
         let connection = link_for(&env.settings, route);
         let is_ready = |back: &Self| back.links[connection.0 as usize].is_ready(back.fences.count());
-        // Who cannot be reached is not asked.
+        // An unreachable replica is not asked.
         is_ready(self) || self.make_ready(env, connection, now).is_ok() && is_ready(self)
     }
 
-    /// An owner has answered: who is asked next goes by how long that took.
+    /// Samples the response time of an owner, which later choices compare with replicas.
     pub(super) fn hear_owner(&mut self, connection: ConnectionId, pending: &Pending, now: Now) {
         let late = self.late;
         let Some(readers) = &mut self.readers else { return };
@@ -300,7 +306,7 @@ impl Back {
         }
     }
 
-    /// A replica has answered. True if that is not good enough, and the owner is asked.
+    /// Handles a replica's reply. True if it is not good enough and the owner is asked instead.
     #[inline(never)]
     pub(super) fn is_asked_of_owner(
         &mut self,
@@ -316,7 +322,7 @@ impl Back {
         link.proved();
         let doubt = match link.let_go {
             0 => doubt_of(pending.class, scanned.kind, &link.partial, end),
-            // It is too large to be kept, so it is not empty.
+            // A reply too large to be kept is not empty.
             _ => None,
         };
         let Some((sent, frame)) = link.unanswered.pop(doubt.is_some()) else { return false };
@@ -346,7 +352,7 @@ impl Back {
         true
     }
 
-    /// The owner is asked instead of a replica.
+    /// Sends a read to its slot's owner after a replica gave no good answer.
     fn ask_owner(
         &mut self,
         env: &mut Env,
@@ -366,7 +372,8 @@ impl Back {
         message.release(&mut env.pool);
     }
 
-    /// Looks whether a replica is silent. When to look again, if it goes on being waited for.
+    /// Closes a replica's connection if it has been silent for too long. Returns when to check it again;
+    /// `Timestamp::MAX` if nothing is unanswered.
     pub(super) fn give_up_reads(
         &mut self,
         env: &mut Env,
@@ -381,7 +388,7 @@ impl Back {
         self.links[connection.0 as usize].silent_at().unwrap_or(Timestamp::MAX)
     }
 
-    /// A connection to a replica is lost: owners are asked for what it owes.
+    /// Handles a lost connection to a replica: sends its unanswered reads to their owners.
     pub(super) fn lose_reads(
         &mut self,
         env: &mut Env,
@@ -421,7 +428,8 @@ impl Back {
     }
 }
 
-/// What speaks against a reply of a replica. Replicas do not know that a slot has left, or a key: they say that there is none.
+/// Returns why a replica's reply is not good enough. A replica does not know that a slot or a key has moved
+/// away; it answers as if the key did not exist.
 fn doubt_of(class: Class, kind: u8, kept: &[u8], end: &[u8]) -> Option<Doubt> {
     let mut start = [0; 16];
     start.iter_mut().zip(kept.iter().chain(end)).for_each(|(place, byte)| *place = *byte);
@@ -436,7 +444,7 @@ fn doubt_of(class: Class, kind: u8, kept: &[u8], end: &[u8]) -> Option<Doubt> {
         b':' => begins(":0\r") || begins(":-"),
         b'+' => begins("+none\r"),
         _ if begins("*0\r") || begins("*-1") || begins("~0\r") || begins("%0\r") => true,
-        // One value for each key or field.
+        // The reply has one value for each key or field.
         b'*' if class != Class::Range => {
             let whole = whole(kept, end);
             let mut elements = reply::elements(&whole)?;

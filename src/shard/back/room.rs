@@ -1,4 +1,4 @@
-//! Room for what is missing of a backend's reply.
+//! Receives the rest of a large reply directly into the buffer that has its beginning.
 
 use super::{Back, Replies};
 use crate::protocol::Room;
@@ -8,12 +8,13 @@ use crate::values::ConnectionId;
 use crate::values::time::Now;
 
 impl Back {
-    /// Bytes that are known to be missing of the reply that is coming.
+    /// The number of bytes known to be missing of the reply that is being received.
     pub fn missing(&mut self, (connection, generation): (ConnectionId, u32)) -> usize {
         self.current_link(connection, generation).map_or(0, |link| link.missing())
     }
 
-    /// Lends what has come of a reply, with room behind it, but not beyond the largest reply.
+    /// Lends out the buffer with the beginning of a reply and room for the rest, at most up to the largest
+    /// permitted reply.
     pub fn lend_room(&mut self, env: &Env, (connection, generation): (ConnectionId, u32)) -> Option<Room> {
         let bytes_max = env.settings.reply_bytes_max;
         let link = self.current_link(connection, generation)?;
@@ -21,7 +22,7 @@ impl Back {
         Room::in_buffer(&mut link.partial, missing)
     }
 
-    /// Takes the buffer back that was lent, with so many bytes received into it.
+    /// Takes a lent buffer back, with `received` bytes more in it. The reply is handled if it is whole now.
     pub fn handle_filled(
         &mut self,
         env: &mut Env,

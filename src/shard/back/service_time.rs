@@ -1,20 +1,22 @@
-//! How long backends take, as one core sees it: from handing a request to a connection to its whole reply.
+//! The service times of backends as one core measures them: from appending a request to a connection's output
+//! to its whole reply.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Two digits are enough for a percentile, and keep the histogram in the cache.
+/// The precision of the histogram: two digits are enough for percentiles, and keep it in the CPU cache.
 const SIGNIFICANT_DIGITS: u8 = 2;
-/// Longer times count as this.
+/// The largest time that is counted, 60 s in microseconds. Longer times count as this.
 const MICROS_MAX: u64 = 60_000_000;
 
-/// A histogram of microseconds.
+/// A histogram of service times in microseconds, with their exact sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceTimes {
     micros: Histogram<u64>,
     sum_nanos: u64,
-    /// Requests that are sent together are often answered together: so many took so many nanoseconds, and are not in the histogram yet.
+    /// A run of equal times, in nanoseconds, and its number of replies, which are not in the histogram yet.
+    /// Requests sent together are often answered together.
     run: (u64, u64),
 }
 
@@ -26,7 +28,7 @@ impl Default for ServiceTimes {
 }
 
 impl ServiceTimes {
-    /// Counts one reply that took so many nanoseconds.
+    /// Counts one reply that took `nanos` nanoseconds.
     #[inline]
     pub fn record(&mut self, nanos: u64) {
         if nanos != self.run.0 {
@@ -45,7 +47,7 @@ impl ServiceTimes {
         self.micros.saturating_record_n((nanos / 1_000).clamp(1, MICROS_MAX), replies);
     }
 
-    /// Adds another core's.
+    /// Adds the counts of another core.
     pub fn merge(&mut self, other: &Self) {
         self.sum_nanos = self.sum_nanos.saturating_add(other.sum_nanos);
         self.micros.add(&other.micros).expect("all have the same bounds");
@@ -53,11 +55,12 @@ impl ServiceTimes {
         self.add_run(other.run.0, other.run.1);
     }
 
-    /// What was counted after these, of the same cores; both as they are told.
+    /// Returns the counts since an earlier state of the same cores. Both must come from
+    /// [`ServiceTimes::told`] or [`ServiceTimes::merge`].
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
-        // Where there was more before, these are not the same cores; then all is new.
+        // If the earlier state has more counts, it is of other cores, and all counts are new.
         if since.micros.subtract(&before.micros).is_err() {
             return self.clone();
         }
@@ -65,7 +68,7 @@ impl ServiceTimes {
         since
     }
 
-    /// As it stands, to be read.
+    /// Returns a copy with all counts in the histogram, ready to be read.
     #[must_use]
     pub fn told(&self) -> Self {
         let mut told = self.clone();
@@ -73,17 +76,17 @@ impl ServiceTimes {
         told
     }
 
-    /// Replies counted.
+    /// The number of replies counted.
     pub fn count(&self) -> u64 {
         self.micros.len()
     }
 
-    /// All their times together.
+    /// The sum of all times.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_nanos)
     }
 
-    /// The time that this share of replies did not exceed; nothing where there are none.
+    /// The time that a share (0 to 1) of the replies did not exceed; zero without replies.
     pub fn quantile(&self, share: f64) -> Duration {
         Duration::from_micros(self.micros.value_at_quantile(share))
     }

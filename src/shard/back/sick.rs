@@ -1,5 +1,6 @@
-//! Stores that are sick: found out by what their replies are and how long they take, left alone, tried, and taken back. What is to be
-//! done is decided in `policy/breaker.rs`, and is the same on all cores (`health.rs`).
+//! Ejects backends that are unhealthy: watches their replies and response times, stops sending to them, tries
+//! them, and takes them back. `policy/breaker.rs` decides, and the decision holds for all cores
+//! (`health.rs`).
 
 use std::time::Duration;
 
@@ -21,50 +22,54 @@ use crate::values::limits::COMMAND_CLASSES;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Tier, Timestamp};
 
-/// Others are compared with from so many stores on.
+/// The least number of backends for which response times are compared.
 const COMPARED_FROM: usize = 3;
-/// What only decides in shadow says so no more often than this.
+/// The least time between two log lines about ejections in shadow mode.
 const SHADOWS_APART: Duration = Duration::from_secs(10);
-/// What costs much is no trial, unless nothing else has come for so long.
+/// The time for which costly requests are not used as a trial of an ejected backend. Afterwards they are, if
+/// no others come.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A core that was this part of the time late, since it looked last, is no witness of how slow stores are: of the time that a reply lay
-/// in its socket it knows only what passed since its next turn was planned.
+/// The part of the time, one in this many, that a core may be late before it no longer judges backends slow:
+/// of the time that a reply lay in its socket it only knows what passed since its next turn was planned.
 const LATE_PART: u32 = 10;
 
-/// Connections are given up for these reasons because others do a store's work now: they say nothing of its health.
+/// Reasons for closing connections that say nothing about a backend's health, because another one does its
+/// work by now.
 const ELSEWHERE: [&str; 3] = ["node-gone", "node-failed", "store-moved"];
 
-/// What this core knows of one store's health.
+/// The knowledge that one core has of one backend's health.
 #[derive(Debug, Default)]
 pub struct Health {
     watch: Watch,
     tally: Tally,
     looked_at: Timestamp,
-    /// The 95th percentiles of what its replies took then, by class of commands, where they are compared.
+    /// The 95th percentiles of response times at the last check, by class of commands; only where backends
+    /// are compared.
     recent: [Option<Duration>; COMMAND_CLASSES],
-    /// Some of its requests are refused, or all.
+    /// True while some or all requests to the backend are refused.
     is_gated: bool,
-    /// The request that this core let through was sent then.
+    /// The time at which this core sent a trial request; `None` without one.
     trial: Option<Timestamp>,
-    /// How many more may pass while it returns, in parts of one.
+    /// The number of requests that may pass while the backend returns, with fractions; at most 2.
     credit: f64,
-    /// What failed last.
+    /// The last failure, in words.
     failure: &'static str,
-    /// How often this core set it aside.
+    /// The number of times that this core ejected the backend.
     pub ejections: u64,
     shadowed_at: Option<Timestamp>,
 }
 
 impl Health {
-    /// Is there nothing that a reply would change?
+    /// True if a good reply would change nothing: no failure was seen lately and no trial is in flight.
     fn is_quiet(&self) -> bool {
         self.watch.is_calm() && self.trial.is_none()
     }
 }
 
 impl Back {
-    /// A reply to a client's request: what does it say of its store?
+    /// Counts a reply to a client's request and, unless it is good and nothing is suspected, checks what it
+    /// says about the backend's health.
     #[inline]
     pub(super) fn note_health(
         &mut self,
@@ -94,13 +99,13 @@ impl Back {
             return;
         }
         let link = &self.links[connection.0 as usize];
-        // What stands in for others is judged by itself (`readers.rs`).
+        // Replicas that answer reads are judged separately (`readers.rs`).
         if link.only_reads {
             return;
         }
         let backend = link.backend;
         let is_error = scanned.kind == b'-';
-        // A script says whatever its client likes: that speaks neither for the store nor against it.
+        // A script's error may be any text, so it says nothing about the backend.
         if is_error && pending.class == Class::Script {
             return;
         }
@@ -137,7 +142,8 @@ impl Back {
         }
     }
 
-    /// A connection was lost, or not made, with these on it.
+    /// Handles a connection that was lost, or could not be opened, with requests on it: counts it as a
+    /// failure of the backend.
     pub(super) fn hear_of_loss(
         &mut self,
         env: &mut Env,
@@ -197,7 +203,7 @@ impl Back {
         self.gate(backend);
     }
 
-    /// Its requests are looked at one by one.
+    /// Starts to check each request to a backend by itself.
     fn gate(&mut self, backend: BackendId) {
         let health = &mut self.health[usize::from(backend.0)];
         health.watch.begin_anew();
@@ -213,7 +219,7 @@ impl Back {
         }
     }
 
-    /// All of them pass.
+    /// Lets all requests to a backend pass again, and opens its connections without a pause.
     fn ungate(&mut self, backend: BackendId) {
         let health = &mut self.health[usize::from(backend.0)];
         if !std::mem::replace(&mut health.is_gated, false) {
@@ -223,14 +229,16 @@ impl Back {
         health.watch.begin_anew();
         bulkheads_of(backend).for_each(|index| self.bulkheads[index].set_gated(false));
         for link in self.links.iter_mut().filter(|link| link.backend == backend) {
-            // It is known to be there.
+            // The backend is known to be reachable.
             if matches!(link.state, LinkState::BackingOff { .. }) {
                 link.state = LinkState::Closed;
             }
         }
     }
 
-    /// May a request pass to a store that is looked at so? Nothing if all may; or it is sent, or refused.
+    /// Decides about a request to an ejected or returning backend. `None` if all requests pass again, else
+    /// the result of sending or refusing it. While the backend is ejected, requests of class `Control` pass
+    /// all the same.
     #[cold]
     pub(super) fn pass_gate(
         &mut self,
@@ -268,7 +276,7 @@ impl Back {
                 }
                 return Some(self.put_on_link(env, envelope, message, requests, now));
             }
-            // What is to end a script that keeps the store busy, say.
+            // A control command may end the script that keeps the store busy.
             Stage::Out | Stage::Trying if envelope.nature.class == Class::Control => {
                 return Some(self.put_on_link(env, envelope, message, requests, now));
             }
@@ -296,7 +304,8 @@ impl Back {
         Some(Err(refused))
     }
 
-    /// The request that was let through was answered after so long, or failed.
+    /// Ends a trial: the request was answered after `took`, or failed (`None`). Returns the backend to
+    /// service, gradually or at once, or ejects it again.
     fn end_trial(&mut self, env: &mut Env, backend: BackendId, took: Option<Duration>, now: Now) {
         let place = usize::from(backend.0);
         self.health[place].trial = None;
@@ -320,7 +329,7 @@ impl Back {
         }
     }
 
-    /// What waited for a store that was set aside is told so.
+    /// Refuses all requests that wait for an ejected backend.
     pub(super) fn clear_gated(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) {
         let backend = BackendId((index / BULKHEADS) as u16);
         let standing = env.settings.overload.health.standing(usize::from(backend.0));
@@ -336,7 +345,7 @@ impl Back {
         }
     }
 
-    /// Another store has the place of this one.
+    /// Forgets a backend's health, because another server has its place.
     pub(super) fn forget_health(&mut self, env: &Env, backend: BackendId) {
         env.settings.overload.health.forget(usize::from(backend.0));
         self.ungate(backend);
@@ -344,7 +353,8 @@ impl Back {
         health.watch = Watch::default();
     }
 
-    /// Tells what this core has seen of stores, and looks at what all have, where there is traffic.
+    /// Reports what this core has seen of backends, and checks what all cores have seen, at most once per
+    /// `LOOKS_APART`. Ejects backends that fail or are slow.
     pub fn look_for_sickness(&mut self, env: &mut Env, now: Now) {
         if env.settings.overload.breaker == Mode::Off {
             return;
@@ -379,7 +389,7 @@ impl Back {
             }
             match standing.stage {
                 Stage::Well => self.ungate(backend),
-                // Another core has set it aside.
+                // Another core has ejected the backend.
                 _ if env.settings.overload.breaker == Mode::On && !self.health[place].is_gated => {
                     self.gate(backend);
                 }
@@ -396,7 +406,8 @@ impl Back {
         }
     }
 
-    /// Sets stores aside that are slow, as stores go. Nothing is held against them by a core that is no witness.
+    /// Ejects backends that are slow compared with the others. A core that was late itself (`is_witness` is
+    /// false) ejects none.
     fn compare(&mut self, env: &mut Env, is_witness: bool, now: Now) {
         let rates: Vec<(f64, Option<f64>)> = self.health.iter().map(|health| health.watch.rates()).collect();
         for place in 0..self.health.len() {

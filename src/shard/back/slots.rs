@@ -1,4 +1,5 @@
-//! Slots of a cluster, which change their owners while requests for them are under way. Nothing of this exists before plain stores.
+//! Slots of a cluster, which may move to another node while requests for them are in flight. Unused before
+//! plain stores.
 //!
 //! ```text
 //!   request ── slot held? ── no ──> its owner ── refused unexecuted: MOVED, ASK, TRYAGAIN, CLUSTERDOWN ──┐
@@ -6,15 +7,18 @@
 //!                                                         └─ nothing of the slot in flight any more ──> in order, to where they belong
 //! ```
 //!
-//! A slot is held from its first refusal on, or from when another owner is known while the old one still owes replies. Held requests
-//! leave together, each connection's in its order, when all that was sent for the slot has been answered. So no request overtakes
-//! another of its connection, though some were refused and others not. While what was sent again is under way the slot stays held.
+//! A slot is held (its requests wait) from its first redirect on, or from when a new owner is known while the
+//! old one still owes replies. Held requests leave together, each connection's in its order, when everything
+//! sent for the slot is answered. So no request overtakes another of its connection, though some were refused
+//! and others not. While requests that were sent again are in flight, the slot stays held.
 //!
-//! Only what a node has refused is sent again, at most so often, and not behind a later request of its connection that was carried out.
+//! Only requests that a node refused, or reads that were lost with a connection, are sent again, and never
+//! behind a later request of their connection for the same key that was carried out.
 //!
-//! TRYAGAIN and CLUSTERDOWN say that a node does not do it yet: such a request is asked again after a pause, for as long as its deadline
-//! leaves, and for a second at most. Where a node says CLUSTERDOWN, one request asks for all that wait for it: a node that is down for long
-//! is not flooded by what is held. When the time is over, the client is told what the node said.
+//! TRYAGAIN and CLUSTERDOWN say that a node cannot carry out a request yet: it is sent again after a pause,
+//! until its deadline and for at most a second. After CLUSTERDOWN, one request is tried for all that wait, so
+//! that a node which is down for long is not flooded. When the time is over, the client gets the node's
+//! error.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -44,38 +48,40 @@ use crate::values::limits::{REFUSAL_KEPT_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
-/// What goes to a backend that was chosen for another reason than a slot.
+/// The slot number of requests that go to a backend chosen for another reason than a slot.
 pub const NO_SLOT: u16 = u16::MAX;
-/// What goes to a node for being a primary: a replica would answer it too, so it is asked first.
+/// The slot number of requests that must go to a primary. A replica would answer them too, so `ROLE` is asked
+/// first.
 pub const PRIMARY: u16 = NO_SLOT - 1;
 const _: () = assert!(SLOTS < PRIMARY);
 
-/// Redirections that one request follows at most, unless a node makes it wait between two of them.
+/// The most redirects that one request follows, unless a node makes it wait between two of them.
 const HOPS_MAX: u8 = 6;
-/// A node that has owed something for so long may be gone.
+/// The silence after which a node that owes a reply is suspected to be gone.
 const SILENT: Duration = Duration::from_millis(500);
-/// The pause before a request goes where its second redirection leads. It doubles with each further one.
+/// The pause before a request follows its second redirect. Doubles with each further one, up to `PAUSE_MAX`.
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// The pause before a node is asked again that has said TRYAGAIN or CLUSTERDOWN once. It doubles with each further time.
+/// The pause before a node that said TRYAGAIN or CLUSTERDOWN is asked again. Doubles each time, up to
+/// `PAUSE_NOT_YET_MAX`.
 const PAUSE_NOT_YET_FIRST: Duration = Duration::from_millis(5);
 const PAUSE_NOT_YET_MAX: Duration = Duration::from_millis(50);
-/// Requests that one core holds, and bytes of those.
+/// The most requests that one core holds, and the most bytes.
 const HELD_MAX: usize = 16_384;
 const HELD_BYTES_MAX: usize = 64 << 20;
-/// Held slots are looked at this often.
+/// The least time between two checks of the held slots, unless something happens that may release one.
 pub const LOOKS_APART: Duration = Duration::from_millis(1);
-/// An owner that a refusal named counts for so long against maps that know of none.
+/// The time for which an owner that a redirect named overrides the map.
 const PATCH_HOLDS: Duration = Duration::from_secs(2);
-/// A node that an owner sends a request to for once counts for so long. Later the slot may have gone there, come back and be on its
-/// way again: a key that has yet to leave would be made a second time there.
+/// The time for which an ASK redirect counts. Later the slot may have moved there, come back and be moving
+/// again: a key that is yet to move would be created a second time there.
 const ASK_HOLDS: Duration = Duration::from_millis(250);
 const _: () = assert!(ASK_HOLDS.as_millis() > PAUSE_MAX.as_millis(), "it outlasts what it may have to wait");
-/// A slot whose scripts said MOVED though it was not does not wait for what they say for so long.
+/// The time for which a slot is not held because of a script's MOVED, after a script named a false one there.
 const FORGED_HOLDS: Duration = Duration::from_secs(5);
-/// What is said before a request that a node was asked to take over.
+/// The prelude to a request that is sent to the node importing its slot.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
-/// What is asked before a request for a primary.
+/// The prelude to a request for a primary.
 const ROLE: &[u8] = b"*1\r\n$4\r\nROLE\r\n";
 
 /// A request that is held.
@@ -85,36 +91,36 @@ pub(super) struct Held {
     message: Stored,
     requests: usize,
     tries: Tries,
-    /// A node that takes it over, key by key, and when its owner said so.
+    /// The node that is importing the slot, and when the owner said so (ASK).
     ask: Option<(BackendId, Timestamp)>,
-    /// It is not known yet whether who refused it was right.
+    /// The state of knowledge when a refusal came that may be untrue; `None` if there is no doubt.
     doubted: Option<Doubted>,
-    /// The error by which a node that is down refused it: its client is told that when the time is over.
+    /// The error of a node that is down (CLUSTERDOWN), which the client gets when the time is over.
     words: Option<Arc<[u8]>>,
 }
 
-/// What the reply to a request came to.
+/// The result of a reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// The reply is its answer.
+    /// The reply is the request's answer.
     Answered,
-    /// It was not carried out, and is seen to: it is held, goes elsewhere, or its client was told why it goes no further.
+    /// The request was refused and is taken care of: it is held, or refused to its client with the reason.
     Redirected,
 }
 
 /// A request that a node has refused.
 #[derive(Debug)]
 struct Refused {
-    /// What travels with it from now on.
+    /// The reply address, route, tier and account for sending it again.
     envelope: Envelope,
     frame: Vec<u8>,
-    /// As it was sent.
+    /// The request as it was sent.
     sent: Sent,
-    /// The node.
+    /// The node that refused it.
     sender: BackendId,
 }
 
-/// What is known of a refused request, besides when it was tried: see [`Held`].
+/// The conditions under which a refused request is sent again: see the fields of [`Held`].
 #[derive(Debug, Default)]
 struct Until {
     ask: Option<(BackendId, Timestamp)>,
@@ -122,39 +128,41 @@ struct Until {
     words: Option<Arc<[u8]>>,
 }
 
-/// What was known when a refusal came that may not be true, and when that was.
+/// The map version and the time at which a refusal came that may be untrue.
 #[derive(Clone, Copy, Debug)]
 struct Doubted {
     version: u64,
     at: Timestamp,
-    /// Who refused it was known as the owner. If not, a map on which another is may be as old as that one.
+    /// True if the refusing node was the slot's owner on the map. If not, a map with another owner may be
+    /// just as old.
     by_owner: bool,
 }
 
-/// A slot of which requests are held.
+/// The held requests of one slot.
 #[derive(Debug, Default)]
 struct Hold {
     list: Vec<Held>,
     not_before: Timestamp,
     carried_out: CarriedOut,
-    /// The last answer to a request for the slot was CLUSTERDOWN.
+    /// Set if the last answer to a request for the slot was CLUSTERDOWN.
     down: Option<Down>,
 }
 
 /// A node's CLUSTERDOWN to a request for a slot.
 #[derive(Debug)]
 struct Down {
-    /// The error.
+    /// The text of the error.
     words: Arc<[u8]>,
-    /// When the request was sent that was answered so.
+    /// The time at which the request with this answer was sent.
     sent_at: Timestamp,
-    /// Times in a row that it was said, not counting what was on its way when it was said first.
+    /// The number of times in a row that the node said CLUSTERDOWN, without those for requests that were in
+    /// flight at the first one.
     times: u8,
-    /// Before that time the node is not asked again.
+    /// The time before which the node is not asked again.
     again_at: Timestamp,
 }
 
-/// The newest request of each connection for each key that was carried out since a slot is held.
+/// The newest request of each connection for each key that was carried out since the slot is held.
 #[derive(Debug, Default)]
 struct CarriedOut(HashMap<(u64, Box<[u8]>), u32>);
 
@@ -170,15 +178,17 @@ impl CarriedOut {
 }
 
 impl Hold {
-    /// What leaves next, in the order of each connection; and what must not, because something later was carried out.
+    /// Takes the requests that leave next, in the order of each connection, and those that may not be sent
+    /// again because a later one was carried out.
     fn take_next(&mut self, pieces: &Pieces) -> (Vec<Held>, Vec<Held>) {
-        // What was refused goes first, alone: what came later must not be carried out before it, should it be refused again.
+        // Refused requests go first, alone: later ones must not be carried out before them if they are
+        // refused again.
         let mut list: Vec<Held> = self.list.extract_if(.., |held| held.tries.were_refused()).collect();
         if list.is_empty() {
             list = std::mem::take(&mut self.list);
         }
         let carried_out = std::mem::take(&mut self.carried_out);
-        // Also where the numbers of a connection begin again.
+        // Sequence numbers may wrap, so they are compared with one of the same connection.
         let mut some: HashMap<u64, u32> = HashMap::new();
         for Held { envelope: Envelope { reply_to: to, .. }, .. } in &list {
             some.entry(pieces.connection(*to)).or_insert(to.sequence);
@@ -198,7 +208,8 @@ impl Hold {
         };
         let overtaken = list.extract_if(.., was_overtaken).collect();
         if list.iter().any(Held::is_piece) {
-            // Each goes its own way: what comes behind it must not be there first.
+            // Pieces of a split request go to several nodes, so what comes behind them must wait until they
+            // are answered.
             let mut until: HashMap<u64, (bool, u32)> = HashMap::new();
             let is_later = |held: &mut Held| {
                 let (to, is_piece) = (held.envelope.reply_to, held.is_piece());
@@ -209,7 +220,7 @@ impl Hold {
             self.list.extend(later);
         }
         if self.down.is_some() && list.len() > 1 {
-            // The first one asks for the others, too. What was carried out behind those is still to be known.
+            // The first request is tried for all; what was carried out must be remembered for the others.
             self.list.extend(list.drain(1..));
             self.carried_out = carried_out;
         }
@@ -217,35 +228,37 @@ impl Hold {
     }
 }
 
-/// Why the map may be old.
+/// A reason to suspect that the cluster map is old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubt {
-    /// What speaks for it.
+    /// The event that suggests it.
     pub reason: Reason,
-    /// A slot's new owner, if one was named.
+    /// The slot and its new owner, if a redirect named one.
     pub moved: Option<(u16, NodeKey)>,
 }
 
-/// One core's.
+/// The state that one core keeps of the cluster's slots.
 #[derive(Debug)]
 pub struct Slots {
     pub(super) map: Arc<Map>,
-    /// Owners that refusals named, and until when that counts.
+    /// Owners that redirects named, each with the time until which it overrides the map.
     patches: BTreeMap<u16, (BackendId, Timestamp)>,
-    /// Slots whose scripts said MOVED though it was not so, and until when they are not believed.
+    /// Slots for which a script named a false MOVED, each with the time until which scripts are not believed.
     forged: BTreeMap<u16, Timestamp>,
     holds: BTreeMap<u16, Hold>,
     held: usize,
     held_bytes: usize,
     doubt: Option<Doubt>,
-    /// Held slots were looked at then; and something has happened since that may let one go.
+    /// The time at which held slots were last checked; and whether something has happened since that may
+    /// release one.
     looked_at: Timestamp,
     is_touched: bool,
-    /// Nodes that have said CLUSTERDOWN, and nothing better since; and when another slot may ask them.
+    /// Nodes that said CLUSTERDOWN and nothing better since, each with the time at which another slot may ask
+    /// them.
     down: BTreeMap<BackendId, Timestamp>,
-    /// From where on links are looked at for being silent.
+    /// The index of the connection from which the search for silent nodes goes on.
     silent_next: usize,
-    /// How much of what is lost may be asked for again.
+    /// The budget for retries of lost reads.
     pub(super) retries: RetryBudget,
 }
 
@@ -274,14 +287,14 @@ impl Slots {
         }
     }
 
-    /// Does it own the slot, as far as the map says, and nobody says otherwise?
+    /// True if the backend owns the slot on the map and no redirect named another owner for any slot.
     #[inline]
     fn is_owner(&self, slot: u16, backend: BackendId) -> bool {
         self.patches.is_empty() && slot < SLOTS && self.map.owner(slot) == Some(backend)
     }
 
     fn doubt(&mut self, reason: Reason, moved: Option<(u16, NodeKey)>) {
-        // What names an owner is worth more.
+        // A doubt that names an owner is worth more than one that does not.
         if self.doubt.is_none_or(|doubt| doubt.moved.is_none()) {
             self.doubt = Some(Doubt { reason, moved });
         }
@@ -291,26 +304,28 @@ impl Slots {
         self.map.node(backend).map(|node| node.key)
     }
 
-    /// Is a slot on its way to another owner, or has it just come from one?
+    /// True if the slot is moving to another owner on the map, a redirect named its owner lately, or its
+    /// requests are held.
     pub(super) fn is_moving(&self, slot: u16) -> bool {
         self.map.open_slot(slot).is_some()
             || self.patches.contains_key(&slot)
             || self.holds.contains_key(&slot)
     }
 
-    /// Is a slot held?
+    /// True if the slot is held, even if no request waits.
     pub(super) fn is_held(&self, slot: u16) -> bool {
         self.holds.contains_key(&slot)
     }
 
-    /// A request of a connection was carried out, as far as anybody knows: what came before it must not be, any more.
+    /// Notes that a request was carried out, or may have been. An earlier one of its connection for the same
+    /// key must not be sent again then.
     pub(super) fn note_carried_out(&mut self, connection: u64, to: ReplyTo, slot: u16, frame: &[u8]) {
         if let Some(hold) = self.holds.get_mut(&slot) {
             hold.carried_out.note(connection, to, frame);
         }
     }
 
-    /// Do requests of a slot wait?
+    /// True if requests of the slot wait.
     pub(super) fn is_holding(&self, slot: u16) -> bool {
         self.holds.get(&slot).is_some_and(|hold| !hold.list.is_empty())
     }
@@ -328,7 +343,7 @@ impl Slots {
 }
 
 impl Back {
-    /// A map of the cluster; the first one says that there is a cluster.
+    /// Takes a new map of the cluster. The first one switches this core's cluster handling on.
     pub fn handle_slots(&mut self, env: &mut Env, map: Arc<Map>, replies: &mut impl Replies, now: Now) {
         let Some(slots) = &mut self.slots else {
             self.slots = Some(Box::new(Slots::new(map, env.settings.topology.shards())));
@@ -347,7 +362,8 @@ impl Back {
         self.give_up_on_fallen(env, replies, now);
         let Some(slots) = &mut self.slots else { return };
         slots.is_touched = true;
-        // What is owed by former owners comes before what new ones are sent; what replicas owe only reads.
+        // Requests that former owners owe come before those that new owners get. What replicas owe does not
+        // matter, because they are reads.
         let owners = self.links.iter().filter(|link| !link.only_reads);
         let former = owners.flat_map(|link| link.unanswered.slots().map(|slot| (slot, link.backend)));
         let waiting = self.bulkheads.iter().flat_map(|bulkhead| {
@@ -360,14 +376,15 @@ impl Back {
         }
     }
 
-    /// These nodes are no members any more: others may take their places.
+    /// Closes all connections to nodes that left the cluster: others may take their places.
     fn leave(&mut self, env: &mut Env, gone: &[BackendId], replies: &mut impl Replies, now: Now) {
         gone.iter().for_each(|backend| self.forget_health(env, *backend));
         let is_left = |link: &Link| gone.contains(&link.backend) && link.state != LinkState::Closed;
         self.drop_links(env, is_left, "node-gone", replies, now);
     }
 
-    /// What is owed by nodes that others have taken over from nobody waits for: it would keep new owners waiting.
+    /// Closes connections to nodes that others have taken over from, because their unanswered requests would
+    /// keep the new owners waiting.
     fn give_up_on_fallen(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Some(slots) = &self.slots else { return };
         let fallen: Vec<BackendId> = slots.map.fallen().map(|node| node.key.backend).collect();
@@ -375,14 +392,15 @@ impl Back {
         self.drop_links(env, owes, "node-failed", replies, now);
     }
 
-    /// Who owes something and says nothing may be gone, long before that is certain: whoever asks around knows more.
+    /// Suspects a node that has owed a reply for `SILENT`: other nodes may know that it is gone, long before
+    /// that is certain here.
     pub fn doubt_silent(&mut self, now: Now) {
         let Some(slots) = &mut self.slots else { return };
         let is_silent = |link: &Link| {
             let owes_since = link.owes_since().filter(|_| !link.only_reads);
             owes_since.is_some_and(|since| now.monotonic.since(since) >= SILENT)
         };
-        // Of several each has its turn.
+        // The search goes round, so that each silent node has its turn.
         let (before, after) = self.links.split_at(slots.silent_next.min(self.links.len()));
         let places = (before.len()..).zip(after).chain((0..).zip(before));
         let found = places.into_iter().find(|(_, link)| is_silent(link));
@@ -392,19 +410,19 @@ impl Back {
         }
     }
 
-    /// Something has happened that may let a held slot go: the map was confirmed, or a connection was lost.
+    /// Makes this turn check held slots: the map was confirmed, or a connection was lost.
     pub fn touch_slots(&mut self) {
         if let Some(slots) = &mut self.slots {
             slots.is_touched = true;
         }
     }
 
-    /// Why the map may be old, if it may.
+    /// Takes the reason to suspect that the map is old, if there is one.
     pub fn take_doubt(&mut self) -> Option<Doubt> {
         self.slots.as_mut()?.doubt.take()
     }
 
-    /// A connection to a node was lost, or could not be made.
+    /// Handles a lost or failed connection to a node: suspects the map and has held slots checked.
     pub(super) fn doubt_slots(&mut self, backend: BackendId) {
         self.touch_slots();
         if let Some(slots) = &mut self.slots {
@@ -412,20 +430,22 @@ impl Back {
         }
     }
 
-    /// When held slots are looked at again.
+    /// The time by which held slots are checked again; `None` if none is held.
     pub(super) fn slots_due(&self) -> Option<Timestamp> {
         let slots = self.slots.as_ref()?;
         (!slots.holds.is_empty()).then(|| slots.looked_at.after(LOOKS_APART))
     }
 
-    /// Does a request go where it says? Nothing is held, and it goes to the owner of its slot.
+    /// True if a request may go straight to the backend of its route: no slot is held, and the backend is the
+    /// slot's owner. Always true before plain stores.
     #[inline]
     pub(super) fn is_at_owner(&self, route: Route) -> bool {
         let Some(slots) = &self.slots else { return true };
         slots.holds.is_empty() && route.track != Track::Replica && slots.is_owner(route.slot, route.backend)
     }
 
-    /// A request as it goes to the owner of its slot. Nothing, if it is held.
+    /// Returns the request addressed to its slot's owner or a chosen replica; `None` if it is held. An error
+    /// if the slot has no owner or too much is held.
     #[inline(never)]
     pub(super) fn resolve_owner(
         &mut self,
@@ -458,7 +478,8 @@ impl Back {
         Ok(Some(Envelope { route, ..*envelope }))
     }
 
-    /// What waited for room goes on. True if it is held instead, because its slot has another owner by now.
+    /// Holds a request that waited for room, if its slot is held or has another owner by now. True if it
+    /// does.
     pub(super) fn is_held_back(
         &mut self,
         env: &mut Env,
@@ -476,7 +497,7 @@ impl Back {
         is_held
     }
 
-    /// A step of a block was answered.
+    /// Notes the reply to a step of a block, if it is a redirect or says that a node is no primary.
     pub(super) fn hear_step(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) {
         let link = &mut self.links[connection.0 as usize];
         let is_role = link.unanswered.next_slot() == Some(PRIMARY);
@@ -490,13 +511,14 @@ impl Back {
         }
     }
 
-    /// The reply to a request has come, and whatever it is, it was carried out and no slot waits for that.
+    /// True if a reply needs no further look: it is no error and no slot waits for it. Then removes its
+    /// request from the unanswered ones.
     #[inline]
     pub(super) fn is_done(&mut self, connection: ConnectionId, scanned: &Scanned) -> bool {
         let Some(slots) = &self.slots else { return true };
         let is_heard = self.readers.as_ref().is_some_and(|readers| readers.used_at.is_some());
         let unanswered = &mut self.links[connection.0 as usize].unanswered;
-        // Most replies are about other slots than those that are held.
+        // Most replies are for slots that are not held.
         let is_of_rest = slots.holds.is_empty()
             || slots.down.is_empty() && unanswered.next_slot().is_some_and(|slot| !slots.is_held(slot));
         let is_done = scanned.kind != b'-' && is_of_rest && unanswered.step.is_none() && !is_heard;
@@ -506,7 +528,8 @@ impl Back {
         is_done
     }
 
-    /// The reply to a request has come. If that says that it was not carried out, it goes on, later or elsewhere, or is turned away.
+    /// Handles a reply that may be a refusal. If the request was not carried out, it is held for later, sent
+    /// elsewhere, or refused to its client.
     #[inline(never)]
     pub(super) fn redirect_if_refused(
         &mut self,
@@ -538,7 +561,8 @@ impl Back {
             _ if is_error => NodeRefusal::parse(&error),
             _ => None,
         };
-        // Errors that say nothing of where the slot is are handed on; so is a script's CLUSTERDOWN, since the script may have been carried out.
+        // Errors that do not name another node are passed on. So is a script's CLUSTERDOWN, since the script
+        // may have been carried out.
         let is_down = refused == Some(NodeRefusal::ClusterDown);
         let is_sick = refused.is_some_and(|refused| refused.sickness().is_some());
         let is_handed_on = is_sick || is_down && pending.class == Class::Script;
@@ -606,11 +630,12 @@ impl Back {
         Heard::Redirected
     }
 
-    /// The end of a turn: slots of which nothing is in flight any more are let go.
+    /// Ends a turn: sends held requests of slots that have nothing in flight any more, and refuses those that
+    /// are too late.
     #[inline(never)]
     pub(super) fn look_after_slots(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Some(slots) = self.slots.as_mut().filter(|slots| !slots.holds.is_empty()) else { return };
-        // All that is in flight is looked through, over all connections: not in every turn, for the sake of all other slots.
+        // A check looks at everything in flight on all connections, so it is not made in every turn.
         if !slots.is_touched && now.monotonic.since(slots.looked_at) < LOOKS_APART {
             return;
         }
@@ -627,7 +652,7 @@ impl Back {
             let is_over = |held: &&Held| held.is_late(now.monotonic) || !held.is_doubted(env, map);
             for held in hold.list.iter().filter(|held| held.is_unproven(env, map)).filter(is_over) {
                 forged.insert(*slot, now.monotonic.after(FORGED_HOLDS));
-                // It may have been carried out.
+                // The script may have been carried out.
                 let (to, frame) = (held.envelope.reply_to, held.message.message().bytes());
                 hold.carried_out.note(env.pieces.connection(to), to, frame);
             }
@@ -648,7 +673,8 @@ impl Back {
             }
             hold.let_go(env, &mut late, &mut ready)
         });
-        // Of slots that wait for a node that is down, the one that has waited longest asks, and the next one a little later.
+        // Of slots that wait for one node that is down, the one that has waited longest asks it, and the next
+        // one `LOOKS_APART` later.
         asking.sort_unstable();
         for (_, slot) in asking {
             let owner = patches.get(&slot).map(|(owner, _)| *owner).or_else(|| map.owner(slot));
@@ -688,13 +714,13 @@ impl Back {
 
     fn send_held(&mut self, env: &mut Env, held: Held, replies: &mut impl Replies, now: Now) {
         let Some(slots) = &mut self.slots else { return };
-        // A script that was carried out may say what it likes: only if the slot is gone from its node was that true, and only nodes
-        // say where it is.
+        // A script that was carried out may return any text. Its redirect was true only if the slot has left
+        // its node, and only nodes say where the slot is.
         let (is_untrue, is_scripts_word) = (held.is_unproven(env, &slots.map), held.is_scripts_word());
         let Held { envelope, message, requests, tries, ask, .. } = held;
         let Route { slot, backend: sender, .. } = envelope.route;
         let current = if is_scripts_word { slots.map.owner(slot) } else { slots.owner(slot) };
-        // Who sent it elsewhere for once may have the slot no more, or may have it again: then that says nothing.
+        // An ASK does not count if the node that gave it no longer owns the slot.
         let is_fresh = |(_, said_at): &(_, Timestamp)| now.monotonic.since(*said_at) < ASK_HOLDS;
         let ask = ask.filter(is_fresh).filter(|_| current == Some(sender));
         let owner = ask.map(|(target, _)| target).or(current);
@@ -719,14 +745,15 @@ impl Back {
 
 /// The answer to a held request that is not sent again.
 enum Told {
-    /// Why weir did not send it.
+    /// Weir's own reason.
     Why(NotSent),
-    /// The error of a node.
+    /// A node's error.
     Words(Arc<[u8]>),
 }
 
 impl Hold {
-    /// Takes from the slot what leaves now, and what is not sent again. True if the slot stays held.
+    /// Takes the slot's requests that leave now into `ready`, and those that may not be sent again into
+    /// `late`. True if the slot stays held.
     fn let_go(&mut self, env: &Env, late: &mut Vec<(Held, Told)>, ready: &mut Vec<Held>) -> bool {
         let (list, overtaken) = self.take_next(&env.pieces);
         let is_asking = self.down.is_some() && !list.is_empty();
@@ -740,37 +767,37 @@ impl Hold {
     }
 }
 
-/// The pause before a node is asked again that has made requests wait so often in a row.
+/// The pause before a node is asked again that has said TRYAGAIN or CLUSTERDOWN `times` times in a row.
 fn pause_not_yet(times: u8) -> Duration {
     doubled(PAUSE_NOT_YET_FIRST, times).min(PAUSE_NOT_YET_MAX)
 }
 
-/// The first of a row of pauses for the first time, and twice as long for each further one. Nothing for none.
+/// Doubles `first` for each time after the first; zero for no time.
 fn doubled(first: Duration, times: u8) -> Duration {
     if times == 0 { Duration::ZERO } else { first * (1 << (times - 1).min(10)) }
 }
 
-/// Does a node say that it copies another?
+/// True if a reply to `ROLE` comes from a replica.
 fn is_replica(role: &[u8]) -> bool {
     let first = reply::elements(role).and_then(|mut parts| parts.next()).and_then(reply::text);
     first.is_some_and(|role| matches!(role, b"slave" | b"replica"))
 }
 
-/// A request for a primary, behind the question whether it is one.
+/// Puts `ROLE` before a request that must go to a primary.
 pub(super) fn behind_role(frame: &[u8]) -> Vec<u8> {
     [ROLE, frame].concat()
 }
 
-/// The keys of a request, or of a block of them.
+/// The keys of a request, or of a block of requests.
 fn keys_of(frame: &[u8]) -> Vec<Box<[u8]>> {
     let mut keys: Vec<Box<[u8]>> = Vec::new();
     let frame = frame.strip_prefix(ASKING).unwrap_or(frame);
-    // Of what cannot be told apart nothing is known: what weir has sent can.
+    // The keys of an unreadable frame are unknown, but weir sends none.
     let _ = reach::for_each_key(frame, frame.len(), &mut |key| keys.push(key.into()));
     keys
 }
 
-/// Where what was refused goes.
+/// The destination of a refused request.
 enum Way {
     Owner,
     Ask(BackendId),
@@ -778,7 +805,7 @@ enum Way {
 }
 
 impl Slots {
-    /// What follows from a refusal. Nothing, if it cannot be true.
+    /// Decides what follows from a refusal, and notes a new owner. `None` if the refusal cannot be true.
     fn judge(
         &mut self,
         refused: NodeRefusal<'_>,
@@ -791,15 +818,17 @@ impl Slots {
             NodeRefusal::Moved { slot: named, target } if named == slot => {
                 let owner = self.find(target, sender);
                 if is_script {
-                    // What it says is no news of its own: nodes say so, or it is not true. Its slot waits for them.
+                    // A script's redirect is no news by itself: the slot waits until nodes confirm it.
                     self.doubt(Reason::Unsure, None);
-                    // Nor does it wait time and again for what was not so: others wait with it.
+                    // The slot does not wait again for a redirect that was just untrue, because others wait
+                    // with it.
                     let is_forger = self.forged.get(&slot).is_some_and(|until| *until > now);
                     return (!is_forger).then_some(Way::AfterRefresh);
                 }
                 self.doubt(Reason::Moved(owner), owner.map(|owner| (slot, owner)));
                 let Some(owner) = owner else { return Some(Way::AfterRefresh) };
-                // Who says so may not have heard yet who has taken over, and nobody is left there to correct it.
+                // The node may not have heard yet that another one has taken over from the owner that it
+                // names.
                 if !self.map.has_lost(owner.backend, slot) {
                     self.patches.insert(slot, (owner.backend, now.after(PATCH_HOLDS)));
                 }
@@ -822,20 +851,22 @@ impl Slots {
         }
     }
 
-    /// A node that is down has refused a request. May that wait for it, as far as its time and what is held go?
+    /// True if a request refused with CLUSTERDOWN may wait for the node: it has time left and there is room.
+    /// A read of a hot key may not if a kept, expired reply may answer it at once.
     fn may_wait(&self, env: &Env, request: &Refused, pending: &Pending, now: Timestamp) -> bool {
         let (envelope, slot) = (&request.envelope, request.sent.slot());
         let tries = request.sent.tries.once_more(now);
         let again_at = self.down_until(slot, pending.sent_at, now).1;
         let has_time = again_at < envelope.deadline && now.since(tries.held_since) < SLOT_HELD_MAX;
-        // A reply that is kept of a hot key may be told at once instead.
+        // A kept reply of a hot key may be sent at once instead.
         let is_spared = pending.effect == Effect::Read
             && (envelope.reply_to.flight_id().is_some() || envelope.touches.is_reported())
             && !env.quotas.stale_on_error_max().is_zero();
         has_time && !is_spared && self.has_room_for(request.frame.len())
     }
 
-    /// A node has refused a request because its keys are elsewhere, or not all there: it goes on when it may, or is turned away.
+    /// Handles a redirect (MOVED, ASK, READONLY) or TRYAGAIN: holds the request to send it again, or refuses
+    /// it to its client.
     fn redirect(
         &mut self,
         env: &mut Env,
@@ -879,7 +910,7 @@ impl Slots {
         }
         let pause = match refused {
             NodeRefusal::TryAgain => pause_not_yet(tries.waits),
-            // Each of many may be sent on.
+            // Many pieces of a request may be redirected one after another, so they do not pause.
             NodeRefusal::Ask { .. } if to.piece_of().is_some() => Duration::ZERO,
             _ => doubled(PAUSE_FIRST, tries.hops.saturating_sub(1)).min(PAUSE_MAX),
         };
@@ -887,7 +918,7 @@ impl Slots {
         self.hold_refused(env, request, tries, until);
     }
 
-    /// A request that a node has refused is held.
+    /// Holds a request that a node has refused, to send it again.
     fn hold_refused(&mut self, env: &mut Env, request: &Refused, tries: Tries, until: Until) {
         let Refused { envelope, frame, sent, .. } = request;
         let (frame, requests) = as_asked(frame, usize::from(sent.requests), envelope.reply_to);
@@ -896,14 +927,14 @@ impl Slots {
         self.hold(Held { envelope: *envelope, message, requests, tries, ask, doubted, words });
     }
 
-    /// Nothing of a slot is sent before that time.
+    /// Keeps all requests of a slot from being sent before `until`.
     fn pause(&mut self, slot: u16, until: Timestamp) {
         let hold = self.holds.entry(slot).or_default();
         hold.not_before = hold.not_before.max(until);
     }
 
-    /// How often in a row a node has said CLUSTERDOWN for a slot, with the answer to what was sent at that time, and when it is asked
-    /// again.
+    /// The number of times in a row that a node has said CLUSTERDOWN for a slot, counting the answer to a
+    /// request sent at `sent_at`, and the time at which it may be asked again.
     fn down_until(&self, slot: u16, sent_at: Timestamp, now: Timestamp) -> (u8, Timestamp) {
         match self.holds.get(&slot).and_then(|hold| hold.down.as_ref()) {
             Some(down) if sent_at < down.again_at => (down.times, down.again_at),
@@ -914,7 +945,8 @@ impl Slots {
         }
     }
 
-    /// A node says CLUSTERDOWN to a request for a slot that was sent at that time. Returns the error, to be kept.
+    /// Notes a node's CLUSTERDOWN to a request for a slot. Returns the error's text, shared with earlier
+    /// equal ones.
     fn hear_down(
         &mut self,
         (slot, sender): (u16, BackendId),
@@ -926,14 +958,14 @@ impl Slots {
         self.down.entry(sender).or_insert(now);
         self.pause(slot, again_at);
         let hold = self.holds.entry(slot).or_default();
-        // Many are told the same.
+        // Equal texts share their memory.
         let known = hold.down.take().map(|down| down.words).filter(|known| **known == *words);
         let words = known.unwrap_or_else(|| words.into());
         hold.down = Some(Down { words: Arc::clone(&words), sent_at, times, again_at });
         words
     }
 
-    /// A node says something else to a request for a slot than that it is down.
+    /// Notes that a node answered a request for a slot with something other than CLUSTERDOWN.
     fn hear_not_down(&mut self, slot: u16, sender: BackendId) {
         self.down.remove(&sender);
         if let Some(hold) = self.holds.get_mut(&slot) {
@@ -941,7 +973,8 @@ impl Slots {
         }
     }
 
-    /// A request for keys that are not all where its slot is goes on key by key, if it may.
+    /// Splits a request whose keys are not all on one node (TRYAGAIN) and holds the pieces, one per key.
+    /// False if it cannot be split or there is no room.
     fn hold_apart(&mut self, env: &mut Env, whole: &Envelope, frame: &[u8], tries: Tries) -> bool {
         let apart = taken_apart(frame.strip_prefix(ASKING).unwrap_or(frame));
         let Some((pieces, join)) = apart.filter(|(pieces, _)| self.held + pieces.len() <= HELD_MAX) else {
@@ -965,7 +998,8 @@ impl Slots {
 }
 
 impl Held {
-    /// It has not been sent yet. What is held goes to owners, whoever might have answered it.
+    /// Creates a held request that was not sent yet. It goes to the slot's owner, even if a replica might
+    /// have answered it.
     fn new(env: &mut Env, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) -> Self {
         let track = track_at_owner(envelope.route.track);
         Self {
@@ -979,23 +1013,24 @@ impl Held {
         }
     }
 
-    /// It was lost with a connection, and goes to whoever owns its slot.
+    /// Creates a held request that was lost with a connection, to be sent to its slot's owner.
     pub(super) fn again(envelope: Envelope, message: Stored, tries: Tries, now: Timestamp) -> Self {
         let tries = Tries { is_again: true, ..tries.elsewhere(now) };
         Self { envelope, message, requests: 1, tries, ask: None, doubted: None, words: None }
     }
 
-    /// Is it for one of the keys of a request that was taken apart?
+    /// True for a piece, with one key, of a request that was split.
     fn is_piece(&self) -> bool {
         self.envelope.reply_to.piece_of().is_some()
     }
 
-    /// Was it refused by a script, for all anybody knows? That may have been carried out.
+    /// True if the redirect came from a script, which may have been carried out.
     fn is_scripts_word(&self) -> bool {
         self.doubted.is_some() && self.envelope.nature.class == Class::Script
     }
 
-    /// Is that so, and is the slot not known to have gone from the node that carried it out?
+    /// True if a script's redirect is not confirmed: the slot is not known to have left the node that ran the
+    /// script.
     fn is_unproven(&self, env: &Env, map: &Map) -> bool {
         let Some(Doubted { at, by_owner, .. }) = self.doubted.filter(|_| self.is_scripts_word()) else {
             return false;
@@ -1005,8 +1040,8 @@ impl Held {
         !(is_elsewhere && (by_owner || env.is_sure(at)))
     }
 
-    /// Is it still to be found out whether it was refused in truth? A newer map tells; of a script's word only one that says that the
-    /// slot is gone, or all primaries.
+    /// True until a newer map shows whether the refusal was true. A script's redirect needs a map on which
+    /// the slot has left the node, or one confirmed by all primaries.
     fn is_doubted(&self, env: &Env, map: &Map) -> bool {
         let Some(Doubted { version, at, .. }) = self.doubted else { return false };
         let is_told = map.version() > version && !self.is_unproven(env, map);
@@ -1017,7 +1052,8 @@ impl Held {
         now >= self.envelope.deadline || now.since(self.tries.held_since) >= SLOT_HELD_MAX
     }
 
-    /// The answer if this request is not sent again: the error of the node that was down, if the request waited for one.
+    /// The answer if the request is not sent again: the error of the node that was down, if the request
+    /// waited for it, else `why`.
     fn told(&self, down: Option<&Down>, why: NotSent) -> Told {
         let has_waited = |down: &&Down| !self.tries.were_refused() && self.tries.held_since <= down.sent_at;
         let words = self.words.as_ref().or_else(|| down.filter(has_waited).map(|down| &down.words));
@@ -1025,12 +1061,13 @@ impl Held {
     }
 }
 
-/// The track of what goes to an owner, whoever might have answered it.
+/// The track of a request that goes to the slot's owner: the usual one in place of that for replicas.
 fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
 }
 
-/// A request without what was said before it: that another node is asked, or when its key ends.
+/// Strips the prelude (`ASKING`, and `PTTL` before a fetch) from a request that was sent. Returns the rest
+/// and its number of requests.
 fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
     let (frame, requests) = match frame.strip_prefix(ASKING) {
         Some(rest) => (rest, requests - 1),

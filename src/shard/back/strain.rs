@@ -1,4 +1,4 @@
-//! Whether backends are slower than they used to be: what this core saw, told to all others.
+//! Compares each backend's response times with its usual ones, and tells other cores the resulting level.
 
 use super::Back;
 use crate::policy::latency_ratio::{Change, Company, Seen};
@@ -10,7 +10,8 @@ use crate::values::BackendId;
 use crate::values::time::Now;
 
 impl Back {
-    /// Compares what replies take with what they used to, where there is traffic.
+    /// Compares recent response times with usual ones, for each backend with traffic, and reports the level
+    /// to other cores. Changes of the level are logged.
     pub fn look_for_strain(&mut self, env: &mut Env, now: Now) {
         if env.settings.overload.shed == Mode::Off {
             return;
@@ -36,7 +37,7 @@ impl Back {
     }
 }
 
-/// A change of level, with what caused it.
+/// The log line for a change of level, with its cause.
 fn described(shard: usize, backend: &str, change: &Change) -> String {
     let Change { from, to, seen } = *change;
     let why = seen.map_or_else(

@@ -1,5 +1,6 @@
-//! What nodes of a cluster have yet to answer, as it was sent: it may have to be sent again, to another one. So all that travels with
-//! a request is kept here, as it was: what is sent again has the deadline, the payer, the tier and the dialect of the first time.
+//! The requests that nodes of a cluster have yet to answer, with all that travelled with them, because a
+//! request may have to be sent again to another node. It keeps its deadline, account, tier and RESP version
+//! then.
 
 use std::collections::VecDeque;
 
@@ -10,20 +11,20 @@ use crate::shard::request::Envelope;
 use crate::values::limits::LINK_UNANSWERED_BYTES_MAX;
 use crate::values::{Timestamp, shorten};
 
-/// Room there is from the first request on, for bytes and for requests.
+/// The least capacity for bytes and for requests, from the first request on.
 const BYTES_MIN: usize = 4 * 1024;
 const REQUESTS_MIN: usize = 128;
 
-/// How often a request was refused without being carried out, and since when it has been held.
+/// The history of a request that nodes refused without carrying it out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tries {
-    /// Redirections, since a node made it wait.
+    /// Redirects (MOVED, ASK) since a node last made the request wait.
     pub hops: u8,
-    /// Times that a node made it wait.
+    /// The number of times that a node made the request wait (TRYAGAIN, CLUSTERDOWN).
     pub waits: u8,
-    /// When it was held first, if it was.
+    /// The time at which the request was first held; zero if it never was.
     pub held_since: Timestamp,
-    /// It was lost with a connection.
+    /// True if the request was lost with a connection and is sent a second time.
     pub is_again: bool,
 }
 
@@ -32,54 +33,56 @@ impl Tries {
         !self.were_refused() && !self.is_again && self.held_since == Timestamp::ZERO
     }
 
-    /// True if it was sent before, and refused.
+    /// True if a node has refused the request before.
     pub fn were_refused(self) -> bool {
         self.hops > 0 || self.waits > 0
     }
 
-    /// Counts a refusal that sends the request elsewhere (MOVED, ASK). Time that it waited behind others before does not count.
+    /// Counts a redirect (MOVED, ASK). Time for which the request waited behind others before that does not
+    /// count.
     pub fn elsewhere(self, now: Timestamp) -> Self {
         let held_since = if self.were_refused() { self.held_since } else { now };
         Self { hops: self.hops.saturating_add(1), held_since, ..self }
     }
 
-    /// Counts a refusal by a node that may carry the request out later (TRYAGAIN, CLUSTERDOWN). All the time that it has waited counts.
+    /// Counts a refusal by a node that may carry the request out later (TRYAGAIN, CLUSTERDOWN). All time that
+    /// the request has waited counts.
     pub fn once_more(self, now: Timestamp) -> Self {
         let held_since = if self.held_since == Timestamp::ZERO { now } else { self.held_since };
         Self { hops: 0, waits: self.waits.saturating_add(1), held_since, ..self }
     }
 }
 
-/// A request that was sent, as it was: it may have to be sent again.
+/// A request that was sent and may have to be sent again.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// What travelled with it.
+    /// The request's reply address, route, tier, deadline and account.
     pub envelope: Envelope,
-    /// Of how many requests it is made.
+    /// The number of requests in the message: more than one for a transaction, or a fetch with `PTTL`.
     pub requests: u16,
     pub tries: Tries,
 }
 
 impl Sent {
-    /// The slot that it was sent for.
+    /// The slot that the request was sent for.
     pub fn slot(&self) -> u16 {
         self.envelope.route.slot
     }
 }
 
-/// What stands for it in the list: little, since there is one for every request.
+/// The entry of one request in the list. Small, because there is one for every request in flight.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     envelope: Envelope,
-    /// Where in all that was ever kept its frame begins; only differences count.
+    /// The position of the request's bytes, counted from the first byte ever kept, modulo 2^32.
     start: u32,
-    /// There is more of it in a list of its own.
+    /// True if the request has an entry in the list of odd ones, too.
     is_odd: bool,
 }
 
 const _: () = assert!(size_of::<Entry>() <= 56 && LINK_UNANSWERED_BYTES_MAX < u32::MAX as usize / 2);
 
-/// What few have: several requests are one, it was sent before, or its bytes are shared.
+/// Further data of the few requests that consist of several, were sent before, or have shared bytes.
 #[derive(Debug)]
 struct Odd {
     requests: u16,
@@ -87,24 +90,25 @@ struct Odd {
     shared: Option<Bytes>,
 }
 
-/// What was sent over one connection and has yet to be answered, in its order. What is answered makes room when room is wanted, so that
-/// an answer costs next to nothing.
+/// The requests that were sent over one connection and are unanswered, in their order. Answered ones are only
+/// removed when room is needed, so that an answer costs next to nothing.
 #[derive(Debug, Default)]
 pub struct Unanswered {
-    /// From `first` on they are unanswered.
+    /// The requests: those from index `first` on are unanswered.
     sent: Vec<Entry>,
     first: usize,
     odd: VecDeque<Odd>,
-    /// Frames one behind the other, but for those that are shared; and where in all that was ever kept they begin.
+    /// The requests' bytes, one behind the other, except shared ones; and the position of the first byte,
+    /// counted from the first byte ever kept.
     bytes: Vec<u8>,
     base: u32,
     shared_length: usize,
-    /// A step of the block that is being answered was refused so.
+    /// The refusal of a step of the block that is being answered.
     pub step: Option<Vec<u8>>,
 }
 
 impl Unanswered {
-    /// One more was sent.
+    /// Adds a request that was sent.
     #[inline]
     pub fn push(&mut self, (envelope, requests): (&Envelope, usize), tries: Tries, message: Message<'_>) {
         match message {
@@ -136,7 +140,7 @@ impl Unanswered {
         self.sent.push(Entry { envelope: *envelope, start, is_odd });
     }
 
-    /// Where much is answered it goes; else there is more room from now on.
+    /// Makes room by removing answered requests, or by growing.
     #[cold]
     fn make_room(&mut self, wanted: usize) {
         self.close_up();
@@ -148,7 +152,8 @@ impl Unanswered {
         self.bytes.reserve(wanted);
     }
 
-    /// What is answered goes, where it is no less than what stays: never more is moved than was answered.
+    /// Removes answered requests if they are at least half of the list, so that no more is moved than was
+    /// answered.
     fn close_up(&mut self) {
         let begin = self.offset(self.first);
         if begin >= self.bytes.len() / 2 {
@@ -161,13 +166,14 @@ impl Unanswered {
         }
     }
 
-    /// Where the frame of one begins.
+    /// The index of the first byte of a request.
     fn offset(&self, place: usize) -> usize {
         let entry = self.sent.get(place);
         entry.map_or(self.bytes.len(), |entry| entry.start.wrapping_sub(self.base) as usize)
     }
 
-    /// The oldest is answered. It, with its bytes if they are wanted.
+    /// Removes the oldest request because it is answered, and returns it. Its bytes come along if
+    /// `is_wanted`.
     pub fn pop(&mut self, is_wanted: bool) -> Option<(Sent, Vec<u8>)> {
         let oldest = *self.sent.get(self.first)?;
         let odd = if oldest.is_odd { self.odd.front() } else { None };
@@ -181,7 +187,7 @@ impl Unanswered {
         Some((sent, bytes))
     }
 
-    /// The oldest is answered.
+    /// Removes the oldest request because it is answered.
     #[inline]
     pub fn forget(&mut self) {
         if !self.odd.is_empty() {
@@ -198,17 +204,17 @@ impl Unanswered {
         }
     }
 
-    /// The slot of the oldest.
+    /// The slot of the oldest unanswered request.
     pub fn next_slot(&self) -> Option<u16> {
         self.sent.get(self.first).map(|sent| sent.envelope.route.slot)
     }
 
-    /// Is there something of a slot that was sent before?
+    /// True if an unanswered request of the slot was sent before and refused.
     pub fn has_again(&self, slot: u16) -> bool {
         !self.odd.is_empty() && self.all().any(|sent| sent.slot() == slot && sent.tries.were_refused())
     }
 
-    /// May more be kept?
+    /// True if the kept bytes are below `LINK_UNANSWERED_BYTES_MAX`, so that more requests may be sent.
     pub fn has_room(&self) -> bool {
         let at_most = self.bytes.len() + self.shared_length;
         at_most < LINK_UNANSWERED_BYTES_MAX || self.length() < LINK_UNANSWERED_BYTES_MAX
@@ -219,7 +225,7 @@ impl Unanswered {
         self.bytes.len() - self.offset(self.first) + self.shared_length
     }
 
-    /// Gives back what a burst took.
+    /// Frees memory that a burst took.
     pub fn tidy(&mut self) {
         self.close_up();
         shorten(&mut self.odd);
@@ -227,23 +233,23 @@ impl Unanswered {
         shrink(&mut self.bytes, BYTES_MIN);
     }
 
-    /// The connection is lost.
+    /// Forgets everything because the connection is lost.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// All of it, in its order.
+    /// All unanswered requests, in their order.
     pub fn all(&self) -> impl Iterator<Item = Sent> {
         let mut odd = self.odd.iter();
         self.entries().iter().map(move |entry| entry.as_sent(if entry.is_odd { odd.next() } else { None }))
     }
 
-    /// How many requests that are.
+    /// The number of unanswered requests.
     pub fn len(&self) -> usize {
         self.entries().len()
     }
 
-    /// The slots of all of it.
+    /// The slots of all unanswered requests.
     pub fn slots(&self) -> impl Iterator<Item = u16> {
         self.entries().iter().map(|entry| entry.envelope.route.slot)
     }
@@ -253,7 +259,7 @@ impl Unanswered {
     }
 }
 
-/// Gives back most of the room that is not needed, but for the least that there is.
+/// Shrinks a list that is less than a quarter full, but not below `least`.
 fn shrink<T>(list: &mut Vec<T>, least: usize) {
     if list.capacity() > least && list.len() < list.capacity() / 4 {
         list.shrink_to((list.len() * 2).max(least));
@@ -276,10 +282,10 @@ mod tests {
     use crate::shard::request::{Nature, Overdue, ReplyTo, Route, Touches, Track};
     use crate::values::{BackendId, ClientId, ShardId, Tier};
 
-    /// Slot, requests, hops.
+    /// The slot, the number of requests and the number of redirects.
     type Told = (u16, u16, u8);
 
-    /// What travels with a request for a slot.
+    /// Returns an envelope for a request of the slot.
     fn envelope_for(slot: u16) -> Envelope {
         let client = ClientId { index: u32::from(slot), generation: 1 };
         let route = Route { slot, backend: BackendId(0), protocol: Protocol::Resp2, track: Track::Usual };
@@ -315,7 +321,7 @@ mod tests {
                     0..=2 => {
                         let shared = Bytes::copy_from_slice(&frame);
                         let message = if step == 0 { Message::Shared(&shared) } else { Message::Small(&frame) };
-                        // Some are sent for the second time, some are several.
+                        // Some requests are sent for the second time, and some consist of two.
                         let tries = Tries { hops: u8::from(fill % 7 == 0), ..Tries::default() };
                         let requests = 1 + u16::from(fill % 5 == 0);
                         unanswered.push((&envelope_for(slot), usize::from(requests)), tries, message);

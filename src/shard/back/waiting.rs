@@ -1,5 +1,5 @@
-//! Requests for which there is no room: they wait, or are told at once why not. At the end of every turn those that waited go on as
-//! far as there is room again.
+//! Queues or refuses requests that find no room in their window, and at the end of every turn sends queued
+//! ones as far as there is room again.
 
 use std::time::Duration;
 
@@ -20,11 +20,12 @@ use crate::shard::stored::Stored;
 use crate::values::time::Now;
 use crate::values::{BackendId, Timestamp};
 
-/// While something waits, it is looked after this often at least.
+/// The longest time between two turns that handle waiting requests.
 const HEARTBEAT: Duration = Duration::from_millis(5);
 
 impl Back {
-    /// A request for which there is no room as it comes.
+    /// Handles a request that found no room at once: sends, queues or refuses it. In shadow mode of deadlines
+    /// it only counts those that would be too late.
     #[cold]
     pub(super) fn send_later(
         &mut self,
@@ -54,7 +55,7 @@ impl Back {
             Verdict::TooLate => return Err(NotSent::TooLate(Stage::Arrival, Duration::ZERO)),
             Verdict::Stalled(retry_after) => return Err(NotSent::Stalled(retry_after)),
             Verdict::Passes => match self.send_now(env, envelope, message, requests, now) {
-                // As many bytes as may be have yet to leave.
+                // The connection has its limit of unsent bytes; the request waits if it may.
                 Err(NotSent::Full) if self.may_wait => {}
                 sent_or_not => return sent_or_not,
             },
@@ -71,7 +72,7 @@ impl Back {
         }
         let bulkhead = &mut self.bulkheads[index];
         if bulkhead.is_full() {
-            // Whoever matters less makes way.
+            // A less important request makes way.
             let Some((parked, is_eased)) = bulkhead.displace(envelope.tier) else {
                 return Err(NotSent::Queue(bulkhead.retry_full()));
             };
@@ -101,7 +102,8 @@ impl Back {
         }
     }
 
-    /// A fetch of a hot key waits for the next place in the window: however full the queue is, there is room for it.
+    /// Queues a fetch of a hot key for the next place in the window. There is always room for it, because
+    /// fetches are few.
     fn park_fetch(
         &mut self,
         env: &mut Env,
@@ -118,15 +120,16 @@ impl Back {
         self.bulkheads[index].park_fetch(parked);
     }
 
-    /// Requests about a key that are queued while it becomes hot: those that `choose` wants leave the queue, each connection's in their
-    /// order, and whether that eases their connection comes with them. `choose` sees everything that waits for the slot's store.
+    /// Takes requests about a key that has become hot out of the queues before the slot's backend: those that
+    /// `choose` selects, each connection's in their order, each with whether its connection may send requests
+    /// again. `choose` also sees requests for several keys of any slot.
     pub fn take_queued(
         &mut self,
         (backend, slot): (BackendId, u16),
         mut choose: impl FnMut(&mut Parked) -> Choice,
     ) -> Vec<(Parked, bool)> {
         let own = usize::from(backend.0) * BULKHEADS;
-        // Before a cluster any of them may have it.
+        // In a cluster the requests of a slot may wait before any node.
         let places = if self.slots.is_some() { 0..self.bulkheads.len() } else { own..own + BULKHEADS };
         let mut taken = Vec::new();
         for bulkhead in &mut self.bulkheads[places] {
@@ -141,7 +144,8 @@ impl Back {
         taken
     }
 
-    /// Sends what does not come straight from its client.
+    /// Sends a request that has waited or may skip the queue. Kept out of line, because most requests are
+    /// sent straight away.
     #[cold]
     fn send_now(
         &mut self,
@@ -154,7 +158,7 @@ impl Back {
         self.put_on_link(env, envelope, message, requests, now)
     }
 
-    /// A bulkhead is looked after from now on.
+    /// Starts handling a bulkhead at the end of each turn.
     pub(super) fn list(&mut self, index: usize) {
         let bulkhead = &mut self.bulkheads[index];
         if !bulkhead.is_listed() {
@@ -165,7 +169,7 @@ impl Back {
         }
     }
 
-    /// How much later than planned this turn is: no backend is to blame for that.
+    /// Begins a turn and measures how much later than planned it is. No backend is blamed for that time.
     #[inline]
     pub(super) fn begin_turn(&mut self, now: Now) {
         if now.monotonic <= self.turned_at {
@@ -181,13 +185,14 @@ impl Back {
         }
     }
 
-    /// When the next turn should be at the latest, for this stage or another.
+    /// Notes the time by which the next turn is needed, for this stage or another, so that a delay can be
+    /// measured.
     #[inline]
     pub fn plan(&mut self, next: Option<Timestamp>) {
         self.planned = next.unwrap_or(Timestamp::MAX).min(self.next_look());
     }
 
-    /// When `handle_turn_end` should be called at the latest.
+    /// The time by which [`Back::handle_turn_end`] is to be called; `None` if nothing is due.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let next = self.next_look();
         (next != Timestamp::MAX).then_some(next)
@@ -202,7 +207,7 @@ impl Back {
         }
     }
 
-    /// The end of a turn: what waited goes on, or is told that it will not.
+    /// Ends a turn: answers requests that are out of time, and sends or refuses queued ones.
     #[inline]
     pub fn handle_turn_end(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         self.begin_turn(now);
@@ -239,13 +244,13 @@ impl Back {
         self.deliver_notes(env, replies);
     }
 
-    /// Is there something that is to be told about connections, before more of them is taken on?
+    /// True if there are notes about connections to deliver before more of their requests are read.
     #[inline]
     pub fn has_notes(&self) -> bool {
         !self.notes.is_empty()
     }
 
-    /// Tells it.
+    /// Delivers the notes about requests and their connections.
     pub fn deliver_notes(&mut self, env: &mut Env, replies: &mut impl Replies) {
         let mut notes = std::mem::take(&mut self.notes);
         for (to, note) in notes.drain(..) {
@@ -297,7 +302,7 @@ impl Back {
         self.bulkheads[index].end_turn(settings.overload.board.of(settings.id, index))
     }
 
-    /// What waited is sent, now that there is room for it.
+    /// Sends a request that waited, now that there is room, unless it is too late by now.
     fn go_on(&mut self, env: &mut Env, parked: Parked, is_eased: bool, replies: &mut impl Replies, now: Now) {
         let Parked { envelope, message, requests, came } = parked;
         let to = envelope.addressee();
@@ -306,7 +311,7 @@ impl Back {
             turn_away(env, replies, to, why, now);
         } else if self.slots.is_some() && self.is_held_back(env, &envelope, message.message(), requests, now)
         {
-            // It goes on with the others of its slot.
+            // The request is held, and is sent later with the others of its slot.
         } else if let Err(why) = self.send_now(env, &envelope, message.message(), requests, now) {
             turn_away(env, replies, to, why, now);
         }
@@ -316,12 +321,13 @@ impl Back {
         }
     }
 
-    /// Is there room for more bytes on the connections of a bulkhead?
+    /// True if every connection of a bulkhead has room for more bytes.
     fn has_room_on_links(&self, index: usize) -> bool {
         links_of(&self.links, self.ratios.len(), index).all(Link::has_room)
     }
 
-    /// Looks for backends that stand still with requests in flight, and tells other cores how it stands.
+    /// Looks for backends that are silent with requests in flight, and tells other cores the load of each
+    /// bulkhead.
     pub fn look_for_stalls(&mut self, settings: &ShardSettings, now: Now) {
         self.begin_turn(now);
         for index in 0..self.bulkheads.len() {
@@ -333,7 +339,7 @@ impl Back {
         }
     }
 
-    /// How it stands with the bulkheads of each backend, in the order of backends and tracks.
+    /// The figures of all bulkheads, in the order of backends and tracks.
     pub fn bulkheads(&self, env: &Env) -> impl Iterator<Item = BulkheadFigures> {
         self.bulkheads.iter().enumerate().map(|(index, bulkhead)| {
             let ratio = &self.ratios[index / BULKHEADS];
@@ -346,20 +352,20 @@ impl Back {
         })
     }
 
-    /// Requests that wait for room.
+    /// The number of requests that wait in queues.
     pub fn waiting(&self) -> usize {
         self.listed.iter().map(|index| self.bulkheads[*index].figures().held.requests).sum()
     }
 }
 
-/// The connections behind a bulkhead: those of one backend stand together.
+/// The connections of a bulkhead. The connections of one backend are next to each other.
 fn links_of(links: &[Link], backends: usize, index: usize) -> impl Iterator<Item = &Link> {
     let each = links.len() / backends;
     let first = index / BULKHEADS * each;
     links[first..first + each].iter().filter(move |link| link.bulkhead == index)
 }
 
-/// A request is not sent: its client is told why.
+/// Refuses a request: answers its client with the reason and counts it.
 pub fn turn_away(
     env: &mut Env,
     replies: &mut impl Replies,

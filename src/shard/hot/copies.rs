@@ -1,7 +1,9 @@
-//! Copies of what is kept of hot keys that are at home on other cores: a really hot key would be too much for one core.
+//! Copies of kept replies for hot keys that are at home on other cores: one core could not answer all
+//! requests for a very hot key.
 //!
-//! They need no words to be given up: each says how it stood with writes when it was read, and all cores see at once when that has
-//! changed (`versions.rs`). Nobody renews them but their home, which is told how often they were of use.
+//! No message takes a copy back. Each copy has the versions of its key's cells from when it was read, and a
+//! write changes those for all cores at once (`versions.rs`). Only the key's home renews copies; every 10 ms
+//! it is told how often they were used.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,9 +16,9 @@ use crate::shard::versions::Versions;
 use crate::values::limits::{HOT_COPIES_MAX, SLOTS};
 use crate::values::{ShardId, Timestamp};
 
-/// How often homes are told of hits.
+/// The least time between two reports of copy hits to the home cores.
 const TOLD_APART: Duration = Duration::from_millis(10);
-/// Words of a set of slots.
+/// The number of 64-bit words in a bit set of all hash slots.
 const WORDS: usize = SLOTS as usize / 64;
 
 #[derive(Debug)]
@@ -25,11 +27,11 @@ struct Held {
     hits: u32,
 }
 
-/// Those that one core has.
+/// The copies that one core holds.
 #[derive(Debug)]
 pub struct Copies {
     by_slot: HashMap<u16, Vec<Held>>,
-    /// Slots in which there are some: nearly all requests are for others.
+    /// A bit set of the slots that have copies: it spares nearly all requests the look into the map.
     slots: Box<[u64; WORDS]>,
     count: usize,
     bytes: usize,
@@ -55,13 +57,14 @@ impl Copies {
         self.count
     }
 
-    /// Is there one of a key in this slot?
+    /// True if there is a copy of some key in this slot.
     #[inline]
     pub fn has(&self, slot: u16) -> bool {
         self.slots[usize::from(slot) / 64 % WORDS] & (1 << (slot % 64)) != 0
     }
 
-    /// Takes one, in the place of an older one of the same reply, if there is room.
+    /// Stores a copy in place of an older one of the same reply. Drops it if there are `HOT_COPIES_MAX`
+    /// copies already, or more than `bytes_max` bytes. Calls `tell` with the hits of what it replaces.
     pub fn take(
         &mut self,
         copy: &Copy,
@@ -79,13 +82,14 @@ impl Copies {
         self.count += 1;
         self.bytes += copy.bytes();
         self.slots[usize::from(copy.slot) / 64] |= 1 << (copy.slot % 64);
-        // Cores do not share a count of who uses it.
+        // The bytes are copied because two cores would otherwise change one reference count.
         let (frame, reply) = (Bytes::copy_from_slice(&copy.frame), Bytes::copy_from_slice(&copy.reply));
         let held = Held { copy: Copy { frame, reply, ..*copy }, hits: 0 };
         self.by_slot.entry(held.copy.slot).or_default().push(held);
     }
 
-    /// The reply to a request, if it is there and still good.
+    /// Returns the lent reply to a request, if there is one, its time has not passed and its key was not
+    /// written since.
     pub fn find(
         &mut self,
         slot: u16,
@@ -104,7 +108,8 @@ impl Copies {
         Some(held.copy.reply.clone())
     }
 
-    /// Homes are told of hits, and what is too old goes. `tell` is called with each home.
+    /// Drops copies whose time has passed and reports hits to the home cores through `tell`, at most once in
+    /// 10 ms.
     pub fn handle_turn_end(
         &mut self,
         own: ShardId,
@@ -145,7 +150,7 @@ impl Copies {
         }
     }
 
-    /// When homes should be told, at the latest.
+    /// The time of the next report to the home cores. `None` if there are no copies.
     pub fn due(&self) -> Option<Timestamp> {
         (self.count > 0).then(|| self.told_at.after(TOLD_APART))
     }

@@ -1,4 +1,5 @@
-//! One hot key: replies that are kept, fetches of more of them, and which connections wait for something of it.
+//! The state of one hot key: kept replies, fetches of more of them, and the connections whose requests for
+//! the key are in flight or held back.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,149 +20,160 @@ use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
 use crate::values::random::Random;
 use crate::values::{BackendId, ShardId, TenantId, Timestamp};
 
-/// What did not pay off is tried again after so long.
+/// The time for which a key's replies are not kept after keeping them did not pay off; also the time for
+/// which a reply that was too large is not kept again.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Over how long it is seen whether keeping replies pays off, and from how many reads.
+/// The period over which weir measures whether keeping a key's replies pays off, and the least number of
+/// reads that it must have.
 const TRIAL: Duration = Duration::from_secs(1);
 const TRIAL_READS: u64 = 50;
-/// A reply is fetched anew before it is too old: this much before at least, twice what fetching takes, and no more than a part of how
-/// long it is good.
+/// A kept reply is fetched anew ahead of its expiry: twice the fetch's duration before, at least
+/// `AHEAD_LEAST`, and at most a quarter (`AHEAD_PART`) of its lifetime.
 const AHEAD_LEAST: Duration = Duration::from_millis(2);
 const AHEAD_PART: u32 = 4;
-/// What was not asked for in so long makes room for others.
+/// The time without a request after which a reply's place may be taken by the reply to another request.
 const IDLE: Duration = Duration::from_millis(250);
-/// So much of what may be written in a row may be written at once.
+/// The burst of writes to one key: what its permitted rate allows in this time may come at once.
 const WRITE_BURST: Duration = Duration::from_millis(100);
-/// Over how long it is seen which cores ask how much.
+/// The least time over which requests from other cores are counted before the cores that get copies are
+/// chosen again.
 const COPIED_AFTER: Duration = Duration::from_millis(20);
-/// For so long a key counts as one of which old replies are told, after the last one was.
+/// The time for which a key is shown as `stale` after the last expired reply was sent for it.
 const STALE_SHOWN: Duration = Duration::from_secs(1);
-/// One part in so many of how long replies are good is left to chance, so that many keys are not fetched together.
+/// A random part of a reply's lifetime, at most a tenth, is cut off so that many keys are not fetched at the
+/// same moment.
 const CHANCE_PART: u32 = 10;
 
-/// How much is known of the requests that came before the key was hot.
+/// How much weir knows about requests that came before the key became hot. Unknown writes may be among them,
+/// so it limits what is shared and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmth {
-    /// Requests for the key may be queued that nobody has noticed: its reads go on by themselves.
+    /// Requests for the key may still be queued unnoticed: its reads go to the store by themselves.
     Queued,
-    /// All that is queued is known, but requests that were sent until then may have yet to be answered, writes among them. Reads share
-    /// fetches that are sent after they came; nothing is kept. Before a cluster they go by themselves: what was sent may have to be sent
-    /// to another node, and a fetch, which is of no connection, could be there before it.
+    /// Queued requests are known, but requests that were sent up to `until` may be unanswered, writes among
+    /// them. Reads share fetches that are sent after they came; nothing is kept. Before a cluster, reads go
+    /// by themselves: a node may redirect what was sent earlier, and a fetch, which belongs to no connection,
+    /// could reach the next node first.
     Sent {
-        /// When the last of them may have been sent.
+        /// The latest time at which an unknown request may have been sent.
         until: Timestamp,
     },
-    /// All that has yet to be answered is known: replies are kept, too.
+    /// All requests in flight for the key are known: reads share fetches, and replies are kept.
     Warm,
 }
 
-/// What there is for a read.
+/// The result of looking up a read among a key's kept replies and fetches.
 #[derive(Debug)]
 pub enum Found {
-    /// Its reply. It may be so old that it should be fetched again.
+    /// A valid reply is kept.
     Kept {
-        /// The reply.
+        /// The kept reply.
         reply: Bytes,
-        /// It will soon be too old.
+        /// True if the reply expires soon, so that a new fetch should begin now.
         is_to_be_fetched: bool,
     },
-    /// What it asks for is on its way.
+    /// A fetch of the reply exists and the read may join it.
     Flight(FlightId),
-    /// It may be fetched.
+    /// The read may begin a fetch.
     Fetchable,
-    /// It waits until nothing that its connection asked for before can be overtaken by it.
+    /// The read is held back until it can no longer overtake an earlier request of its connection.
     Behind,
-    /// Nothing, and why.
+    /// The read goes to the store by itself, and the counter names the reason.
     Nothing(Counter),
 }
 
-/// The way that a request for the key takes to its store.
+/// The way in which a request for the key reaches its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It waits for a fetch.
+    /// The request waits for a fetch.
     Fetch(FlightId),
-    /// It is sent by itself.
+    /// The request is sent by itself, as a read or as a write.
     Own(Access),
 }
 
 /// A read that may be answered from memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Read<'a> {
-    /// Who asks.
+    /// The number of the client connection that sent the read.
     pub connection: u64,
-    /// Which way it would go.
+    /// The backend, slot, track and RESP version that the read would be sent with.
     pub route: Route,
-    /// All of it.
+    /// The request's bytes.
     pub frame: &'a [u8],
-    /// Something that its connection asked for before has yet to be answered, and may be about any key.
+    /// True if an unanswered earlier request of the connection may be about any key.
     pub is_behind_any: bool,
-    /// Requests may be sent once more, later than others that were sent after them: a node of a cluster refuses what it no longer owns.
+    /// True before a cluster: a node may redirect a request that was sent, so that it arrives later than
+    /// requests sent after it.
     pub may_move: bool,
 }
 
-/// What became of requests for it.
+/// Counts of the key's reads and writes. The private ones decide whether keeping replies pays off and start
+/// again each second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     since: Timestamp,
     reads: u64,
     useful: u64,
     fenced: u64,
-    /// Since it became hot.
+    /// Reads answered from memory since the key became hot.
     pub hits: u64,
-    /// Likewise.
+    /// All reads since the key became hot.
     pub all_reads: u64,
-    /// Likewise.
+    /// Writes since the key became hot.
     pub writes: u64,
 }
 
-/// One connection's requests for the key that have yet to be answered, and those that are held back behind them.
+/// The unanswered requests of one connection for the key, and those that are held back behind them.
 ///
-/// All of them go over one connection to the store, where nothing overtakes what was sent before it. So a request only waits for
-/// earlier ones of its connection that have yet to be sent, and for reads that may have to be asked for again.
+/// These requests go over one connection to the store, which carries them out in the order in which they were
+/// sent. So a request waits only for earlier ones of its connection that are yet to be sent, and for reads
+/// that may have to be sent again.
 #[derive(Debug, Default)]
 struct Wait {
-    /// Requests that have yet to be answered.
+    /// Requests that are not answered yet.
     requests: u32,
-    /// Requests among them that go by themselves.
+    /// Unanswered requests that go to the store by themselves.
     own: u32,
-    /// Requests among those that are not on their way yet.
+    /// Requests that go by themselves and are not on the connection to the store yet.
     unsent: u32,
-    /// A write is among those that go by themselves.
+    /// True if an unanswered request that goes by itself is a write.
     has_written: bool,
-    /// The fetch that the latest request waits for; none if that goes by itself.
+    /// The fetch that the connection's latest request waits for; `None` if that goes by itself.
     latest: Option<FlightId>,
-    /// A fetch that nothing of this connection but further reads of it may pass, and how many of its reads wait for that: it has yet
-    /// to be sent, or they came after it was.
+    /// The fetch behind which later requests of the connection, other than reads that join it, are held back,
+    /// and the number of its waiting reads: the fetch is yet to be sent, or the reads joined after it was.
     bound: Option<(FlightId, u32)>,
-    /// Requests that are looked at again, in their order, when nothing is unsent or bound any more, or is answered.
+    /// Requests held back, in their order. They are looked at again when no earlier request is unsent and no
+    /// fetch is bound.
     held: Vec<Held>,
 }
 
 /// A request that is held back on its key's home core.
 #[derive(Debug)]
 pub struct Held {
-    /// What travels with it.
+    /// The request's reply address, route, tier, deadline and account.
     pub envelope: Envelope,
-    /// All of it.
+    /// The request's bytes.
     pub frame: Vec<u8>,
-    /// Since when it is held back.
+    /// The time from which the request has been held back.
     pub since: Timestamp,
 }
 
 impl Held {
-    /// When it is answered at the latest.
+    /// The time at which the request is answered with an error instead; `Timestamp::MAX` if its deadline is
+    /// not of that kind.
     pub fn answered_by(&self) -> Timestamp {
         if self.envelope.overdue == Overdue::Answered { self.envelope.deadline } else { Timestamp::MAX }
     }
 }
 
 impl Wait {
-    /// True if a request may go its own way without overtaking any.
+    /// True if a request may be sent without overtaking an earlier one of the connection.
     fn is_open(&self) -> bool {
         self.unsent == 0 && self.bound.is_none()
     }
 
-    /// True if requests are held back that may go on now.
+    /// True if requests are held back and may go on now.
     fn is_to_resume(&self) -> bool {
         self.is_open() && !self.held.is_empty()
     }
@@ -173,25 +185,26 @@ struct Kept {
     snapshot: Snapshot,
     good_until: Timestamp,
     fetch_from: Timestamp,
-    /// When the key ends by itself, if it does.
+    /// The time at which the key expires; `Timestamp::MAX` if it has no expiry.
     ends_at: Timestamp,
 }
 
-/// The reply to one frame, in one dialect.
+/// A place for the reply to one request, in one RESP version.
 #[derive(Debug)]
 struct Answer {
     frame: Vec<u8>,
     protocol: Protocol,
     kept: Option<Kept>,
-    /// Fetches of it that have yet to end, the latest one last.
+    /// Unfinished fetches of the reply, the latest one last.
     flights: Vec<FlightId>,
     too_large_until: Timestamp,
     used_at: Timestamp,
-    /// Those of the request that it was fetched for last.
+    /// The tier, route and account of the request that last began a fetch of the reply.
     terms: Envelope,
 }
 
-/// How often other cores asked, or answered from copies.
+/// Requests for the key from other cores, including those answered from copies, since copies were last handed
+/// out; and the cores that hold copies.
 #[derive(Debug, Default)]
 struct Elsewhere {
     since: Timestamp,
@@ -199,7 +212,7 @@ struct Elsewhere {
     holders: Vec<ShardId>,
 }
 
-/// One hot key.
+/// The state of one hot key on its home core.
 #[derive(Debug)]
 pub struct Entry {
     pub id: HotId,
@@ -209,16 +222,16 @@ pub struct Entry {
     pub backend: BackendId,
     pub warmth: Warmth,
     pub tally: Tally,
-    /// Who asked for it last.
+    /// The tenant whose request for the key came last.
     pub last_asker: TenantId,
     cell: Cell,
     answers: Vec<Answer>,
     waits: HashMap<u64, Wait>,
     elsewhere: Elsewhere,
-    /// What was written so far took until then, at the rate that is allowed.
+    /// The time until which the writes so far use up the permitted rate of writes.
     writes_until: Timestamp,
     pauses_until: Timestamp,
-    /// When somebody was told what was too old, because the store was away.
+    /// The last time at which an expired reply was sent because the store was away.
     stale_at: Option<Timestamp>,
     random: Random,
 }
@@ -245,17 +258,18 @@ impl Entry {
         }
     }
 
-    /// How it stands with writes of the key, if none is under way.
+    /// Returns the versions of the key's cells, or `None` while a write is in flight.
     pub fn snapshot(&self, versions: &Versions) -> Option<Snapshot> {
         versions.snapshot(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// How it stands with them, whatever is under way.
+    /// Returns the versions of the key's cells, whether or not a write is in flight.
     pub fn look_at(&self, versions: &Versions) -> Snapshot {
         versions.look(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// What there is for a read.
+    /// Looks up a read and counts the result. Drops the kept reply if it may not be sent any more, not even
+    /// while the store is away.
     pub fn find(
         &mut self,
         read: Read<'_>,
@@ -276,7 +290,7 @@ impl Entry {
         found
     }
 
-    /// The same, without a trace.
+    /// Looks up a read like [`Entry::find`], but counts and changes nothing.
     pub fn foresee(
         &self,
         read: Read<'_>,
@@ -316,7 +330,8 @@ impl Entry {
             let is_to_be_fetched = now >= kept.fetch_from && is_idle && now >= self.pauses_until;
             return Found::Kept { reply: kept.reply.clone(), is_to_be_fetched };
         }
-        // The latest one alone: whoever waits for it may not be told what an earlier one finds.
+        // Only the latest fetch may be joined: a read that waits for it must not get the older reply of an
+        // earlier one.
         let latest = answer.and_then(|answer| flights.latest_of(&answer.flights, route));
         let is_warm = self.warmth == Warmth::Warm;
         let is_joinable =
@@ -334,7 +349,8 @@ impl Entry {
         if !own.is_open() || !own.held.is_empty() {
             return Found::Behind;
         }
-        // Behind reads that nobody shares it is told what is kept as soon as those are answered.
+        // Behind own reads that go by themselves, a read is held back: a kept reply answers it once those are
+        // answered.
         let is_kept_for = is_warm && own.own == own.requests && !own.has_written;
         match latest.filter(|id| is_joinable(*id)) {
             Some(id) if flights.is_gathering(id) || own.latest == Some(id) => Found::Flight(id),
@@ -351,14 +367,16 @@ impl Entry {
         }
     }
 
-    /// Does it pay off?
+    /// Counts a read, and once a second decides whether keeping replies pays off: if fewer than half of at
+    /// least 50 reads were answered from memory or shared a fetch, or more than 30 % found a write in flight,
+    /// no reply is kept for 10 s.
     fn count(&mut self, found: &Found, is_fenced: bool, now: Timestamp) {
         let tally = &mut self.tally;
         if matches!(found, Found::Behind) {
             return;
         }
         tally.all_reads += 1;
-        // What must not overtake earlier requests says nothing of how it goes once those are answered.
+        // Reads that must wait for earlier requests say nothing about whether keeping replies pays off.
         let counts =
             !matches!(found, Found::Nothing(Counter::HotBypassedOrder | Counter::HotBypassedWarming));
         tally.reads += u64::from(counts);
@@ -369,7 +387,7 @@ impl Entry {
                 tally.hits += 1;
             }
             Found::Flight(_) => tally.useful += 1,
-            // What is on its way already was asked for in the same moment: that is nobody's fault.
+            // A fetch, or a read that goes by itself, counts as a read that gained nothing.
             Found::Nothing(_) | Found::Fetchable | Found::Behind => {}
         }
         if now.since(tally.since) >= TRIAL {
@@ -386,13 +404,15 @@ impl Entry {
             || self.answers.iter().any(|answer| answer.is_idle(now) || answer.is_to(frame, protocol))
     }
 
-    /// May the reply that is fetched be kept?
+    /// True if the reply to a fetch may be kept: keeping is not paused, and the last such reply was not too
+    /// large.
     pub fn may_keep(&self, flight: &Flight, now: Timestamp) -> bool {
         let answer = self.answers.iter().find(|answer| answer.is_of(flight));
         now >= self.pauses_until && answer.is_some_and(|answer| now >= answer.too_large_until)
     }
 
-    /// It is being fetched.
+    /// Notes a fetch of a reply. Takes the place of the reply that was idle longest if all `HOT_ANSWERS_MAX`
+    /// places are taken.
     pub fn handle_fetch(&mut self, envelope: &Envelope, frame: &[u8], flight: FlightId, now: Timestamp) {
         let protocol = envelope.route.protocol;
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_to(frame, protocol)) {
@@ -416,13 +436,15 @@ impl Entry {
         });
     }
 
-    /// Another core asked for it so often, or answered from copies. True if it is to be seen anew which of them should have copies.
+    /// Counts requests from another core, or its answers from copies. True if the cores that get copies are
+    /// to be chosen again.
     pub fn handle_elsewhere(&mut self, from: ShardId, count: u32, now: Timestamp) -> bool {
         *self.elsewhere.asked.entry(from).or_default() += count;
         now.since(self.elsewhere.since) >= COPIED_AFTER
     }
 
-    /// Which cores should have copies, from now on: of those that ask much, if all of them ask very much. Those that are new among them.
+    /// Chooses the cores that get copies: those that each ask for the key often enough, provided that all of
+    /// them together do. Returns the cores that had none before.
     pub fn choose_holders(&mut self, settings: &HotSettings, now: Timestamp) -> Vec<ShardId> {
         let Elsewhere { since, asked, holders } = &mut self.elsewhere;
         let seconds = now.since(*since).as_secs_f64().max(COPIED_AFTER.as_secs_f64());
@@ -436,9 +458,9 @@ impl Entry {
         holders.iter().copied().filter(|shard| !before.contains(shard)).collect()
     }
 
-    /// May it be written once more, at so many writes per second? Or when?
+    /// Takes one write from the key's permitted rate. `Err` has the time until the next write may come.
     pub fn take_write(&mut self, rate: u64, now: Timestamp) -> Result<(), Duration> {
-        // One write takes so long; a tenth of a second's may come at once.
+        // Up to a tenth of a second's writes may come at once.
         let each = Duration::from_secs_f64(1.0 / rate as f64);
         let free_at = self.writes_until.max(now.before(WRITE_BURST));
         let wait = free_at.after(each).since(now);
@@ -449,18 +471,18 @@ impl Entry {
         Ok(())
     }
 
-    /// Other cores have answered so often.
+    /// Counts reads that other cores answered from copies.
     pub fn handle_hits(&mut self, hits: u32) {
         self.tally.hits += u64::from(hits);
         self.tally.all_reads += u64::from(hits);
     }
 
-    /// Those that have.
+    /// The cores that hold copies.
     pub fn holders(&self) -> &[ShardId] {
         &self.elsewhere.holders
     }
 
-    /// Copies of what is kept; of one reply only, if one is named.
+    /// Returns copies of all kept replies, or only of the one that `only` fetched.
     pub fn copies(&self, home: ShardId, only: Option<&Flight>) -> impl Iterator<Item = Copy> {
         let meant = self.answers.iter().filter(move |answer| only.is_none_or(|flight| answer.is_of(flight)));
         meant.filter_map(move |answer| {
@@ -478,7 +500,8 @@ impl Entry {
         })
     }
 
-    /// What will soon be too old, and is answered from copies, so that nobody asks for it here: its frame, and on whose terms to fetch it.
+    /// Finds a kept reply that expires soon while other cores answer from copies of it, so that no request
+    /// here would renew it. Returns the request's frame and the terms to fetch it with.
     pub fn aging(&self, versions: &Versions, now: Timestamp) -> Option<(Vec<u8>, Envelope)> {
         let is_aging = |answer: &&Answer| {
             let kept = answer.kept.as_ref();
@@ -490,7 +513,8 @@ impl Entry {
         Some((answer.frame.clone(), answer.terms))
     }
 
-    /// Forgets what is kept of the same and another reply than this one, which was read now. True if it was still told to those who ask.
+    /// Drops kept replies to the same question that differ from `reply`, which was just read. True if any of
+    /// them was still valid, which shows a write around weir.
     pub fn forget_differing(
         &mut self,
         is_asked: impl Fn(&[u8], Protocol) -> bool,
@@ -503,14 +527,14 @@ impl Entry {
             .filter_map(|answer| answer.kept.take_if(|kept| value::differ(&kept.reply, reply)))
             .collect();
         if !differing.is_empty() {
-            // What else would be told only if the store were away is from before that, too.
+            // Expired replies, kept for when the store is away, are older than the new one too.
             self.drop_old(now);
         }
         differing.iter().any(|kept| kept.is_good(versions, now))
     }
 
-    /// What is told instead of a reply that cannot be fetched because the store is away; for whom it depends on how much older than
-    /// usual that may be.
+    /// Returns the kept reply that may be sent in place of a fetch's while the store is away, for `GET` and
+    /// `MGET` also that of the other command. [`Stale::is_for`] decides who may get it.
     pub fn stale(&self, flight: &Flight) -> Option<Stale<'_>> {
         let own = self.answers.iter().find(|answer| answer.is_of(flight));
         let is_value = value::key_of(&flight.frame).is_some();
@@ -518,42 +542,44 @@ impl Entry {
         own.and_then(|answer| answer.kept.as_ref().map(Stale)).or_else(value)
     }
 
-    /// The same for the key's value, by all that is kept of it.
+    /// Returns all kept replies to requests for the key's value (`GET`, `MGET` of one key) in this RESP
+    /// version.
     pub fn stale_values(&self, protocol: Protocol) -> impl Iterator<Item = Stale<'_>> {
         let is_value =
             move |answer: &&Answer| answer.protocol == protocol && value::key_of(&answer.frame).is_some();
         self.answers.iter().filter(is_value).filter_map(|answer| answer.kept.as_ref().map(Stale))
     }
 
-    /// Somebody was told that, beside other values.
+    /// Counts a value that was sent within an `MGET` reply after its expiry, because the store was away.
     pub fn handle_stale_value(&mut self, now: Timestamp) {
         self.stale_at = Some(now);
         self.handle_hits(1);
     }
 
-    /// Somebody was told that, so often.
+    /// Counts `count` reads that got an expired reply because the store was away.
     pub fn handle_stale(&mut self, count: usize, now: Timestamp) {
         self.stale_at = Some(now);
         self.tally.hits += count as u64;
-        // All but the one that had it fetched have been counted as such.
+        // The reads that joined the fetch are in `useful` already; only the one that began it is not.
         self.tally.useful += 1;
     }
 
-    /// What is too old makes room.
+    /// Drops expired replies to make room for others.
     pub fn drop_old(&mut self, now: Timestamp) {
         for answer in &mut self.answers {
             answer.kept.take_if(|kept| now >= kept.good_until);
         }
     }
 
-    /// What was kept gives way to what was fetched.
+    /// Drops the kept reply that a fetch was meant to replace.
     pub fn forget(&mut self, flight: &Flight) {
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) {
             answer.kept = None;
         }
     }
 
-    /// It was fetched. What became of it.
+    /// Handles a fetched reply and keeps it, if it is not too large, its key was not written meanwhile, and
+    /// no later reply may have been seen elsewhere. Returns the counter for the result.
     pub fn handle_fetched(
         &mut self,
         id: FlightId,
@@ -603,25 +629,25 @@ impl Entry {
         Counter::HotFetched
     }
 
-    /// It could not be fetched.
+    /// Forgets a fetch that failed or was never sent.
     pub fn handle_failed(&mut self, flight: FlightId) {
         for answer in &mut self.answers {
             answer.flights.retain(|own| *own != flight);
         }
     }
 
-    /// The fetches of the answer that a fetch is for, itself among them.
+    /// Returns the unfinished fetches of the same reply, including the given one.
     pub fn flights_beside(&self, flight: &Flight) -> &[FlightId] {
         let answer = self.answers.iter().find(|answer| answer.is_of(flight));
         answer.map_or(&[], |answer| &answer.flights)
     }
 
-    /// All fetches for the key that have yet to end.
+    /// Returns all unfinished fetches for the key.
     pub fn flights(&self) -> impl Iterator<Item = FlightId> {
         self.answers.iter().flat_map(|answer| answer.flights.iter().copied())
     }
 
-    /// A request of a connection goes on.
+    /// Counts a connection's request that goes on, by itself or as a waiter of a fetch.
     pub fn handle_request(&mut self, connection: u64, way: Way) {
         let wait = self.waits.entry(connection).or_default();
         wait.requests += 1;
@@ -642,39 +668,44 @@ impl Entry {
         }
     }
 
-    /// A request that goes by itself is on its way. True if requests of its connection may go on that were held back.
+    /// Notes that a request which goes by itself is on its connection to the store. True if requests of its
+    /// client connection that were held back may go on.
     pub fn handle_own_sent(&mut self, connection: u64) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
         wait.unsent = wait.unsent.saturating_sub(1);
         wait.is_to_resume()
     }
 
-    /// True if a connection has more than one read waiting for the fetch that it is bound to.
+    /// True if a connection has more than one read waiting for the fetch behind which its later requests are
+    /// held back.
     pub fn waits_often(&self, connection: u64) -> bool {
         self.waits.get(&connection).and_then(|wait| wait.bound).is_some_and(|(_, reads)| reads > 1)
     }
 
-    /// A fetch is on its way, which a connection waits for. True if requests of it may go on that were held back.
+    /// Notes that a fetch is on its connection to the store: the waiting connection's later requests no
+    /// longer wait for it. True if requests that were held back may go on.
     pub fn handle_fetch_sent(&mut self, connection: u64, flight: FlightId) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
         wait.bound.take_if(|(bound, _)| *bound == flight);
         wait.is_to_resume()
     }
 
-    /// True if nothing of a connection has gone another way since its reads joined a fetch, so that they may still be asked for later.
+    /// True if a connection's latest request waits for this fetch, so that the fetch may be sent again
+    /// without being overtaken.
     pub fn is_latest(&self, connection: u64, flight: FlightId) -> bool {
         self.waits.get(&connection).is_some_and(|wait| wait.latest == Some(flight))
     }
 
-    /// A fetch is to be sent once more, and so many reads of a connection wait for that.
+    /// Holds back a connection's later requests behind a fetch for which `reads` of its reads wait; 0 ends
+    /// that.
     pub fn bind(&mut self, connection: u64, flight: FlightId, reads: u32) {
         if let Some(wait) = self.waits.get_mut(&connection) {
             wait.bound = (reads > 0).then_some((flight, reads));
         }
     }
 
-    /// A request that went by itself has its reply, or never will have one. `was_sent` says whether it is known to have been on its
-    /// way. True if requests of its connection may go on that were held back.
+    /// Handles the end of a request that went by itself, answered or not. `was_sent` says whether it is known
+    /// to have been sent. True if requests of its connection that were held back may go on.
     pub fn handle_answered(&mut self, connection: u64, was_sent: bool) -> bool {
         self.handle_over(connection, |wait| {
             wait.own -= 1;
@@ -683,7 +714,8 @@ impl Entry {
         })
     }
 
-    /// The same for a read that has waited for a fetch. `is_bound` says whether nothing could pass it so far.
+    /// Handles the end of a read that waited for a fetch. `is_bound` says whether later requests of its
+    /// connection were held back behind the fetch. True if they may go on now.
     pub fn handle_landed(&mut self, connection: u64, flight: FlightId, is_bound: bool) -> bool {
         self.handle_over(connection, |wait| {
             if let Some((bound, reads)) = &mut wait.bound
@@ -709,30 +741,30 @@ impl Entry {
         wait.is_to_resume()
     }
 
-    /// True if a connection has a request that must be sent before any other of its requests for the key. While some may be queued that
-    /// nobody has noticed, all go by themselves: the queue keeps their order.
+    /// True if a connection's next request for the key must be held back. Never while requests may be queued
+    /// unnoticed: all go by themselves then, and the queue keeps their order.
     pub fn is_to_wait(&self, connection: u64) -> bool {
         self.warmth != Warmth::Queued
             && self.waits.get(&connection).is_some_and(|wait| !wait.is_open() || !wait.held.is_empty())
     }
 
-    /// True if requests of a connection are held back that may go on.
+    /// True if requests of a connection are held back and may go on now.
     pub fn is_to_resume(&self, connection: u64) -> bool {
         self.waits.get(&connection).is_some_and(Wait::is_to_resume)
     }
 
-    /// A request is held back.
+    /// Appends a request to those that its connection holds back.
     pub fn hold(&mut self, connection: u64, held: Held) {
         self.waits.entry(connection).or_default().held.push(held);
     }
 
-    /// Reads that waited for a fetch in vain are looked at again, before all that is held back behind them.
+    /// Puts reads whose fetch did not help them before all other requests that their connection holds back.
     pub fn hold_first(&mut self, connection: u64, reads: impl Iterator<Item = Held>) {
         let wait = self.waits.entry(connection).or_default();
         wait.held.splice(..0, reads);
     }
 
-    /// What a connection holds back, in its order: it is seen to now.
+    /// Takes all requests that a connection holds back, in their order, for the caller to handle now.
     pub fn take_held(&mut self, connection: u64) -> Vec<Held> {
         let Some(wait) = self.waits.get_mut(&connection) else { return Vec::new() };
         let held = std::mem::take(&mut wait.held);
@@ -742,13 +774,13 @@ impl Entry {
         held
     }
 
-    /// How many requests have been held back since then, or longer.
+    /// The number of requests that have been held back since `since` or longer.
     pub fn held_since(&self, since: Timestamp) -> usize {
         let held = self.waits.values().flat_map(|wait| &wait.held);
         held.filter(|held| held.since <= since).count()
     }
 
-    /// Takes what is held back and of no use any more, because its deadline has passed.
+    /// Takes the held-back requests whose deadline has passed.
     pub fn take_late(&mut self, now: Timestamp) -> Vec<Held> {
         let is_late = |held: &mut Held| held.answered_by() <= now;
         let late = self.waits.values_mut().flat_map(|wait| wait.held.extract_if(.., is_late)).collect();
@@ -756,24 +788,24 @@ impl Entry {
         late
     }
 
-    /// The earliest deadline of what is held back; the end of time if none has any.
+    /// The earliest deadline of the held-back requests; `Timestamp::MAX` if none has one.
     pub fn held_until(&self) -> Timestamp {
         let held = self.waits.values().flat_map(|wait| &wait.held);
         held.map(Held::answered_by).min().unwrap_or(Timestamp::MAX)
     }
 
-    /// Connections that are bound to a fetch, or hold something back.
+    /// The connections that are bound to a fetch or hold requests back.
     pub fn waiting(&self) -> Vec<u64> {
         let waiting = self.waits.iter().filter(|(_, wait)| wait.bound.is_some() || !wait.held.is_empty());
         waiting.map(|(connection, _)| *connection).collect()
     }
 
-    /// The fetch that a connection is bound to, if it is bound to one.
+    /// The fetch behind which a connection's later requests are held back, if there is one.
     pub fn bound(&self, connection: u64) -> Option<FlightId> {
         self.waits.get(&connection).and_then(|wait| wait.bound).map(|(flight, _)| flight)
     }
 
-    /// What is done about it.
+    /// The key's state as reports show it: `warming`, `stale`, `shared` (replies are not kept) or `kept`.
     pub fn state(&self, now: Timestamp) -> &'static str {
         match self.warmth {
             Warmth::Queued | Warmth::Sent { .. } => "warming",
@@ -783,7 +815,7 @@ impl Entry {
         }
     }
 
-    /// Replies that are kept, and bytes of those.
+    /// The number of kept replies, and their bytes.
     pub fn kept(&self) -> (usize, usize) {
         let kept = self.answers.iter().filter_map(|answer| answer.kept.as_ref());
         kept.fold((0, 0), |(count, bytes), kept| (count + 1, bytes + kept.reply.len()))
@@ -791,25 +823,27 @@ impl Entry {
 }
 
 impl Kept {
-    /// It is not too old, and nothing was written since.
+    /// True if the reply has not expired and the key was not written since it was read.
     #[inline]
     fn is_good(&self, versions: &Versions, now: Timestamp) -> bool {
         self.is_good_for(Duration::ZERO, versions, now)
     }
 
-    /// The same, if it may be so much older than usual. Never what was written since, nor what the key held before its own end.
+    /// True if the reply expired at most `longer` ago, the key still exists and was not written since the
+    /// reply was read.
     #[inline]
     fn is_good_for(&self, longer: Duration, versions: &Versions, now: Timestamp) -> bool {
         now < self.good_until.after(longer).min(self.ends_at) && versions.is_good(&self.snapshot)
     }
 }
 
-/// A reply that may be too old.
+/// A kept reply that may have expired.
 #[derive(Debug)]
 pub struct Stale<'a>(&'a Kept);
 
 impl Stale<'_> {
-    /// May it be told to somebody who takes what is so much older than usual?
+    /// True if the reply may be sent to a tenant that accepts replies `longer` after their expiry. False if
+    /// `longer` is zero.
     pub fn is_for(&self, longer: Duration, versions: &Versions, now: Timestamp) -> bool {
         !longer.is_zero() && self.0.is_good_for(longer, versions, now)
     }
@@ -825,7 +859,8 @@ impl Answer {
         self.protocol == protocol && self.frame == frame
     }
 
-    /// May another take its place? Where more are asked for than there are places, those that have one keep it.
+    /// True if another reply may take this place. A place in use is never taken, so that many different
+    /// requests do not push each other out.
     fn is_idle(&self, now: Timestamp) -> bool {
         self.flights.is_empty() && now.since(self.used_at) >= IDLE
     }
@@ -835,12 +870,13 @@ impl Answer {
     }
 }
 
-/// Errors may be over in a moment, and attributes and pushes are for one client alone.
+/// True if a reply may be kept. Errors may be over in a moment, and attributes and pushes are for one client
+/// alone.
 fn is_plain(reply: &[u8]) -> bool {
     !matches!(reply.first(), None | Some(b'-' | b'!' | b'|' | b'>'))
 }
 
-/// Is it what is said of a key that does not exist?
+/// True if a reply is of the kind that a store gives for a key that does not exist.
 fn says_nothing(reply: &[u8]) -> bool {
     const NOTHING: [&[u8]; 9] = [
         b"$-1\r\n",

@@ -1,4 +1,5 @@
-//! Reads that several requests wait for. Each belongs to nobody: whoever asked first may leave, or not wait any longer.
+//! Flights: fetches (reads that weir sends once for all requests that wait for the reply). A fetch belongs to
+//! no client, so the request that began it may leave or time out and the others still get the reply.
 
 use std::time::Duration;
 
@@ -15,101 +16,108 @@ use crate::shard::versions::{Snapshot, Versions};
 use crate::values::limits::{HOT_WAITERS_MAX, HOT_WAITERS_PER_FLIGHT_MAX};
 use crate::values::{ShardId, Tier, Timestamp};
 
-/// What a store says of how long a key will exist.
+/// The time that a key still exists, as the store's reply to `PTTL` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// It was not asked, or said something else.
+    /// Unknown: the store was not asked, or its reply was no number.
     Unknown,
-    /// There is no such key.
+    /// The key does not exist (`PTTL` answered -2).
     NoKey,
-    /// Forever.
+    /// The key has no expiry (`PTTL` answered -1).
     Never,
-    /// So long, from when it was asked.
+    /// The time left until the key expires, counted from when the fetch was sent.
     In(Duration),
 }
 
-/// One read.
+/// A fetch: a read that weir sends once for all requests that wait for its reply.
 #[derive(Debug)]
 pub struct Flight {
     generation: u32,
-    /// On whose terms it is sent.
+    /// The tier, route and account that the fetch is sent with, from the request that began it. It has no
+    /// deadline of its own.
     pub envelope: Envelope,
     pub hot: HotId,
     pub frame: Vec<u8>,
-    /// Who waits, in the order in which they came.
+    /// The reads that wait for the reply, in the order of their arrival.
     pub waiters: Vec<Waiter>,
     pub stage: Stage,
-    /// When it was sent, if it was.
+    /// The time at which the fetch was sent; zero if it was not.
     pub sent_at: Timestamp,
-    /// How it stood with writes then.
+    /// Versions of the key's cells from when the fetch was sent. A change shows that the key was written
+    /// since.
     pub snapshot: Option<Snapshot>,
-    /// What had been told of it then.
+    /// The last reply that any core had seen for this question when the fetch was sent.
     pub look: Option<Look>,
-    /// The reply is kept, unless something speaks against it.
+    /// True if the reply is to be kept, unless a write or its size speaks against it when it comes.
     pub is_kept: bool,
-    /// The store is asked when the key ends, too.
+    /// True if `PTTL` is sent before the read, to learn when the key expires.
     pub asks_expiry: bool,
     pub expiry: Expiry,
-    /// Nothing of its waiters' connections may pass it before it comes back.
+    /// True before a cluster: later requests of the waiting connections are held back until the fetch is
+    /// answered, because a node may refuse it and then carry out what was sent after it.
     pub binds: bool,
-    /// It makes what is kept younger: it is sent though nobody waits for it.
+    /// True for a fetch that renews a kept reply before it expires: it is sent even if no request waits for
+    /// it.
     is_ahead_of_time: bool,
     has_failed: bool,
 }
 
-/// How far a fetch is.
+/// The progress of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It waits for an earlier one to come back.
+    /// Waits for an earlier fetch of the same reply. Reads may still join.
     Gathering,
-    /// It is to be sent, as soon as there is room at its store.
+    /// Waits for room in the window of its store. Reads may still join.
     Leaving,
-    /// It is on its connection to the store.
+    /// The bytes are on the connection to the store.
     Sent,
 }
 
-/// A read that waits for a fetch.
+/// A read that waits for the reply to a fetch.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
     pub envelope: Envelope,
-    /// Nothing of its connection passes the fetch before that comes back: the fetch had been sent when it came, or its connection waits
-    /// for it more than once, and may get only some of the replies at a time.
+    /// True if later requests of the connection are held back until the fetch is answered: the read joined
+    /// after the fetch was sent, or its connection has several reads waiting for it and may get only some of
+    /// the replies at once.
     pub is_bound: bool,
 }
 
 impl Flight {
-    /// It is on its connection to the store.
+    /// Notes that the fetch is on its connection to the store, and the versions that its reply will be held
+    /// against.
     pub fn handle_sent(&mut self, snapshot: Option<Snapshot>, look: Look, is_kept: bool, now: Timestamp) {
         (self.sent_at, self.stage, self.look) = (now, Stage::Sent, Some(look));
         (self.snapshot, self.is_kept, self.expiry) = (snapshot, is_kept, Expiry::Unknown);
     }
 
-    /// True if nothing of a waiter's connection could pass it so far.
+    /// True if later requests of a waiter's connection are held back behind this fetch.
     pub fn is_bound(&self, waiter: &Waiter) -> bool {
         self.stage != Stage::Sent || self.binds || waiter.is_bound
     }
 
-    /// Waiters of whose connections nothing could pass it so far.
+    /// The waiters whose connections have later requests held back behind this fetch.
     pub fn bound(&self) -> impl Iterator<Item = &Waiter> {
         self.waiters.iter().filter(|waiter| self.is_bound(waiter))
     }
 
-    /// True if it need not be sent.
+    /// True if the fetch need not be sent: no request waits for it, and it does not renew a kept reply.
     pub fn is_for_nobody(&self) -> bool {
         self.waiters.is_empty() && !self.is_ahead_of_time
     }
 
-    /// It is sent for whoever waits most urgently.
+    /// The tier that the fetch is sent with: that of its most important waiter.
     pub fn tier(&self) -> Tier {
         self.waiters.iter().map(|waiter| waiter.envelope.tier).min().unwrap_or(self.envelope.tier)
     }
 
-    /// Has the key ended by itself meanwhile? Whoever asked after that must not be told what it held.
+    /// True if the key has expired since the fetch was sent. A read that came after that must not get this
+    /// reply.
     pub fn has_ended(&self, now: Timestamp) -> bool {
         matches!(self.expiry, Expiry::In(left) if now >= self.sent_at.after(left))
     }
 
-    /// What the store says of how long the key will exist.
+    /// Notes the store's reply to `PTTL`: the time that the key still exists. Unknown for any other reply.
     pub fn handle_expiry(&mut self, outcome: Outcome, told: &[u8]) {
         self.expiry = match reply::integer(told) {
             _ if !matches!(outcome, Outcome::Served { .. }) => Expiry::Unknown,
@@ -121,12 +129,13 @@ impl Flight {
     }
 }
 
-/// Who gets what was fetched.
+/// The recipients of a finished fetch's reply.
 #[derive(Debug)]
 pub struct Landed {
     waiters: std::vec::IntoIter<Waiter>,
     outcome: Outcome,
-    /// Who gets what is too old instead, because it could not be fetched, and that.
+    /// Recipients of a kept reply that has expired (`stale_on_error`), because the store is away; and that
+    /// reply.
     spared: std::vec::IntoIter<Envelope>,
     stale: Bytes,
 }
@@ -136,18 +145,19 @@ impl Landed {
         Self { waiters: waiters.into_iter(), outcome, spared: Vec::new().into_iter(), stale: Bytes::new() }
     }
 
-    /// These are told something else than what came.
+    /// Adds recipients that get a kept, expired reply instead of the error.
     pub fn sparing(self, (spared, stale): (Vec<Envelope>, Bytes)) -> Self {
         Self { spared: spared.into_iter(), stale, ..self }
     }
 
-    /// What the next one of those is told, and what became of its request.
+    /// Returns the next recipient of the expired reply, its request's outcome, and the reply.
     pub fn next_spared(&mut self) -> Option<(ReplyTo, Outcome, Bytes)> {
         let to = self.spared.next()?.reply_to;
         Some((to, Outcome::cached(self.stale.len()), self.stale.clone()))
     }
 
-    /// The next one, and what became of its request: who asked first pays for all of it.
+    /// Returns the next recipient of the fetched reply and its request's outcome. The first one is charged
+    /// for the fetch; the others count as answered from memory, or as refused if the fetch failed.
     pub fn next(&mut self, reply_bytes: usize) -> Option<(ReplyTo, Outcome)> {
         let to = self.waiters.next()?.envelope.reply_to;
         let others = match self.outcome {
@@ -164,19 +174,19 @@ pub struct Late {
     pub envelope: Envelope,
     pub hot: HotId,
     pub flight: FlightId,
-    /// Nothing of its connection could pass the fetch so far.
+    /// True if later requests of the connection are held back behind the fetch.
     pub is_bound: bool,
-    /// For how long the fetch has been on its way.
+    /// The time since the fetch was sent; zero if it was not.
     pub waited: Duration,
 }
 
-/// All reads of one core.
+/// The fetches of one core.
 #[derive(Debug, Default)]
 pub struct Flights {
     all: Slab<Flight>,
     generations: u32,
     waiters: usize,
-    /// Nobody's time is over before.
+    /// The earliest deadline of any waiting read, or a time before that; `None` if no read has one.
     late_at: Option<Timestamp>,
 }
 
@@ -185,12 +195,12 @@ impl Flights {
         self.all.len()
     }
 
-    /// Requests that wait, over all of them.
+    /// The number of reads that wait, over all fetches.
     pub fn waiters(&self) -> usize {
         self.waiters
     }
 
-    /// A new one, on the terms of a request.
+    /// Adds a fetch with the tier, route and account of `terms`. Its reply is addressed to the fetch itself.
     pub fn begin(
         &mut self,
         shard: ShardId,
@@ -229,20 +239,20 @@ impl Flights {
         self.all.get(id.index as usize).filter(|flight| flight.generation == id.generation)
     }
 
-    /// The latest of some fetches that take this route.
+    /// Returns the latest of the named fetches that takes this route to the store.
     pub fn latest_of(&self, ids: &[FlightId], route: Route) -> Option<FlightId> {
         let takes = |id: &&FlightId| self.find(**id).is_some_and(|flight| flight.envelope.route == route);
         ids.iter().rev().find(takes).copied()
     }
 
-    /// True for a fetch that has yet to be sent, for the first time: whoever comes before that may wait for it, whatever is written.
+    /// True for a fetch that was never sent: a read may still join it, even while the key is being written.
     pub fn is_gathering(&self, id: FlightId) -> bool {
         self.find(id).is_some_and(|flight| flight.stage != Stage::Sent && !flight.has_failed)
     }
 
-    /// True for a fetch that was sent and may be waited for all the same: what it finds is neither older than what is kept may be, nor
-    /// from before a write that anybody may have seen, because none was under way, and none has begun; and nobody has read it meanwhile
-    /// who might have seen a write that went around weir.
+    /// True for a fetch that was sent and may still be joined: it is younger than `ttl`, no write of its key
+    /// was in flight when it was sent and none has begun since, and no core has seen a later reply that might
+    /// show a write around weir.
     pub fn is_fresh(&self, id: FlightId, versions: &Versions, (ttl, now): (Duration, Timestamp)) -> bool {
         self.find(id).is_some_and(|flight| {
             flight.stage == Stage::Sent
@@ -253,8 +263,8 @@ impl Flights {
         })
     }
 
-    /// True if a fetch may leave while these others for the same answer are not over: none of them was sent, or one, of which a write
-    /// has made whatever it finds too old.
+    /// True if a fetch may be sent: of `beside`, the other fetches for the same reply, none is about to leave
+    /// or in flight; or just one is in flight, and a write has begun since it was sent.
     pub fn may_leave(&self, id: FlightId, beside: &[FlightId], versions: &Versions) -> bool {
         let Some(flight) = self.find(id) else { return false };
         let others = beside.iter().filter(|other| **other != id).filter_map(|other| self.find(*other));
@@ -266,7 +276,8 @@ impl Flights {
         is_outdated && before.next().is_none()
     }
 
-    /// One more waits for it. False if as many do as may.
+    /// Adds a read to a fetch's waiters. False if `HOT_WAITERS_PER_FLIGHT_MAX` wait for it already, or
+    /// `HOT_WAITERS_MAX` on this core.
     pub fn join(&mut self, id: FlightId, envelope: &Envelope, obeys_deadlines: bool) -> bool {
         let has_room = self.waiters < HOT_WAITERS_MAX;
         let Some(flight) = self.get(id) else { return false };
@@ -284,7 +295,8 @@ impl Flights {
         true
     }
 
-    /// Those of a connection that it is bound to wait no more. Each with the frame that it would have sent.
+    /// Removes the waiters that `is_own` selects and whose later requests are held back behind the fetch.
+    /// Returns each with the frame to send for it.
     pub fn leave(&mut self, id: FlightId, is_own: impl Fn(&Envelope) -> bool) -> Vec<(Envelope, Vec<u8>)> {
         let Some(flight) = self.get(id) else { return Vec::new() };
         let binds_all = flight.stage != Stage::Sent || flight.binds;
@@ -295,7 +307,7 @@ impl Flights {
         left
     }
 
-    /// Those that may wait no more: they are told something else.
+    /// Removes and returns the waiters that `may_be` selects: they get a kept reply instead of the fetch's.
     pub fn spare(&mut self, id: FlightId, may_be: impl Fn(&Envelope) -> bool) -> Vec<Waiter> {
         let Some(flight) = self.get(id) else { return Vec::new() };
         let may_be = |waiter: &mut Waiter| may_be(&waiter.envelope);
@@ -304,8 +316,9 @@ impl Flights {
         spared
     }
 
-    /// It has failed. If that is the first time, and others wait for it than who asked first, that one is told so, and it is sent again
-    /// for the others that may still wait, on the terms of the first of them. Who is told so.
+    /// Prepares a failed fetch to be sent a second time, for the waiters that `may_wait` selects, with the
+    /// tier and account of the first of them. Returns the waiters that get the error instead, always with the
+    /// first one. `None` if the fetch has failed before or nobody would be left to wait.
     pub fn begin_again(&mut self, id: FlightId, may_wait: impl Fn(&Envelope) -> bool) -> Option<Vec<Waiter>> {
         let flight = self.get(id).filter(|flight| !flight.has_failed)?;
         let first = flight.waiters.first()?.envelope.reply_to;
@@ -323,7 +336,7 @@ impl Flights {
         Some(told)
     }
 
-    /// It is over.
+    /// Removes a fetch and all its waiters.
     pub fn end(&mut self, id: FlightId) -> Option<Flight> {
         self.get(id)?;
         let flight = self.all.remove(id.index as usize);
@@ -331,19 +344,20 @@ impl Flights {
         Some(flight)
     }
 
-    /// The keys of those that have been under way since before then, and how many wait.
+    /// The keys of fetches that were sent before `before` and are unanswered, each with the number of its
+    /// waiters.
     pub fn slow(&self, before: Timestamp) -> impl Iterator<Item = (HotId, usize)> {
         let is_slow = move |flight: &&Flight| flight.stage == Stage::Sent && flight.sent_at < before;
         let all = self.all.iter().map(|(_, flight)| flight).filter(is_slow);
         all.map(|flight| (flight.hot, flight.waiters.len()))
     }
 
-    /// When somebody's time is over.
+    /// The earliest time at which a waiting read's deadline may pass.
     pub fn late_at(&self) -> Option<Timestamp> {
         self.late_at
     }
 
-    /// Those whose time is over, and for how long each fetch has been under way.
+    /// Removes and returns the waiters whose deadline has passed.
     pub fn take_late(&mut self, now: Timestamp) -> Vec<Late> {
         let mut late = Vec::new();
         if self.late_at.is_none_or(|late_at| late_at > now) {

@@ -1,4 +1,4 @@
-//! What would become of a request, for whoever asks. Nothing is counted, kept or sent.
+//! Tells for `QOS EXPLAIN` what hot keys would do with a request. Counts, keeps and sends nothing.
 
 use super::entry::{Found, Read};
 use super::{Hot, as_fetched};
@@ -8,29 +8,29 @@ use crate::shard::request::{Route, Touched, Touches};
 use crate::values::Timestamp;
 use crate::values::limits::HOT_FRAME_BYTES_MAX;
 
-/// It, in words.
+/// The way that hot keys would handle a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreseen {
-    /// It is about no key, or about none that is ever hot.
+    /// The request names no key, or none that can be hot.
     NoKey,
-    /// It is about several keys: it always goes on.
+    /// The request names several keys, or may be about any: it always goes to the store by itself.
     Keys,
-    /// Its key is not hot.
+    /// The request's key is not hot.
     Cold,
-    /// Its reply is there.
+    /// A reply to the request is kept in memory, and would be its answer.
     Kept,
-    /// Its reply is on its way already.
+    /// A fetch of the reply exists already, and the request would wait for it.
     Joins,
-    /// It would be the first to wait for its reply.
+    /// The request would begin a fetch of its own.
     Fetched,
-    /// It would wait for earlier requests of its connection, and then be looked at again.
+    /// The request would be held back behind earlier ones of its connection, and then be looked at again.
     Held,
-    /// Its key is hot, but it goes on by itself, because of this.
+    /// The request's key is hot, but the request goes to the store by itself, for the reason given.
     GoesOn(&'static str),
 }
 
 impl Foreseen {
-    /// As `QOS EXPLAIN` says it.
+    /// The text that `QOS EXPLAIN` shows.
     pub fn text(self) -> String {
         match self {
             Self::NoKey => "no key".to_owned(),
@@ -46,7 +46,7 @@ impl Foreseen {
 }
 
 impl Hot {
-    /// What would become of a request that is sent from here.
+    /// Returns what would happen to a request that is sent to its store from this core.
     pub fn foresee(
         &self,
         (touches, effect): (Touches, Effect),

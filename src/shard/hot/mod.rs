@@ -1,5 +1,6 @@
-//! Hot keys, on the core that they are at home on: what is known of them is answered from memory, what is being asked for is asked
-//! for once, and a write makes all of it worthless before its bytes leave. Knows neither clients nor connections to stores.
+//! Hot keys, on their home core. Answers reads from kept replies, lets reads of the same reply share one
+//! fetch, and makes everything kept of a key invalid before a write of it is sent. Knows neither clients nor
+//! connections to stores.
 //!
 //! ```text
 //!   request ── slot warm? ── hot? ── write ──────────────────> version + 1, until its reply has come ──> link
@@ -10,13 +11,14 @@
 //!                                      └─ else ──> begins the next fetch: PTTL and itself
 //! ```
 //!
-//! A fetch that is sent after a read came answers it, whoever writes what and where: so reads of a hot key cost its store one fetch in
-//! a round trip. The next one leaves when the one on its way comes back, or at once where a write has begun since that was sent; two of
-//! one question are on their way at most. A fetch takes the next free place in its store's window, and gathers reads until it has one.
+//! A fetch that is sent after a read came answers that read, whatever anybody writes: so reads of a hot key
+//! cost its store one fetch in a round trip. The next fetch leaves when the earlier one is answered, or at
+//! once if a write has begun since that was sent; of one question at most two are in flight. A fetch takes
+//! the next free place in its store's window, and reads join it until then.
 //!
-//! Requests of a connection keep their order: fetches and whatever its connection sends for the key go over one connection to the
-//! store, so a request is held back only while an earlier one of its connection has yet to be sent (`entry.rs`). What waits in the
-//! queue when a key becomes hot is treated as if it came then.
+//! Requests of a connection keep their order: fetches and the connection's own requests for the key go over
+//! one connection to the store, so a request is held back only while an earlier one of its connection is yet
+//! to be sent (`entry.rs`). Requests that are queued when a key becomes hot are treated as if they came then.
 //!
 //! | what | file |
 //! |---|---|
@@ -30,9 +32,10 @@
 //! | a key's value, whichever request asks for it | `value.rs` |
 //! | what would be done, for `QOS EXPLAIN` | `foresee.rs` |
 //!
-//! Why nobody is told what was before a write that has been acknowledged: `../versions.rs`. Why no connection sees its own requests out
-//! of order: what it still waits for is known per key (`entry.rs`), or that it may be about any (`under_way.rs`), and then its reads go
-//! where its earlier requests went.
+//! Why no client gets a reply from before an acknowledged write: `../versions.rs`. Why no connection sees its
+//! own requests out of order: `entry.rs` knows for each key what a connection still waits for, and
+//! `under_way.rs` knows of requests that may be about any key, behind which reads go the way of the earlier
+//! requests.
 
 mod copies;
 mod entry;
@@ -72,94 +75,101 @@ use entry::{Entry, Found, Held, Read, Stale, Warmth, Way};
 use flights::{Flight, Flights, Late, Stage, Waiter};
 use under_way::{InnerRead, Open, UnderWay, Values};
 
-/// How often it is looked whether what was sent before a key became hot has been answered.
+/// The least time between two checks whether the requests that were sent before a key became hot are all
+/// answered.
 const LOOKS_APART: Duration = Duration::from_micros(500);
-/// Who has waited for a fetch for so long has a use for it as if asking again, so often.
+/// The waiting time after which a read counts as another request for its key, so that the key stays hot while
+/// the store stands still; also the time between two such counts.
 const ASKS_AGAIN: Duration = Duration::from_millis(50);
-/// Of what may wait for a client, one part in so many may come from one fetch.
+/// The replies to one fetch may fill at most one part in this many of a client's output limit.
 const OUTPUT_PART: usize = 4;
 
-/// Of what a transaction reads so much is compared with what is kept. What it reads beyond that counts as written.
+/// The most reads of one transaction that are compared with kept replies. The keys of further reads count as
+/// written.
 const INNER_READS_MAX: usize = 1_024;
 
-/// How often a queue is looked through for requests about a key that has become hot, while others stand in the way.
+/// The time between two searches of the queues for requests about a key that has become hot, while a request
+/// for several keys, or a slot that moves, stands in the way.
 const NOTICES_APART: Duration = Duration::from_millis(5);
 
-/// Whether a request is looked at for the first time.
+/// Whether a request is handled for the first time, and so is to be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It has just come.
+    /// The request has just come.
     First,
-    /// It was held back, or queued, and has been counted.
+    /// The request was held back or queued, and was counted before.
     Again,
 }
 
-/// What becomes of a request for a key that may be hot.
+/// The result of handling a request for a key that may be hot.
 #[derive(Debug)]
 pub enum Meeting {
-    /// It goes on, and nobody need know when.
+    /// The request goes to the store, and no report is needed when it is sent.
     Passes,
-    /// It goes on, and is reported when it is on its connection to the store.
+    /// The request goes to the store, and `Note::Sent` reports when it is on the connection.
     PassesReported,
-    /// This is its reply.
+    /// The request is answered with this reply from memory.
     Answered(Bytes),
-    /// It waits for what is being fetched.
+    /// The request waits for a fetch, or is held back behind earlier requests of its connection.
     Waits,
-    /// As many wait as may.
+    /// The request is refused: too many reads wait already, for its fetch or on this core.
     Crowded,
-    /// Its key is written more often than keys may be.
+    /// The write is refused: its key is written more often than permitted.
     WrittenTooOften {
-        /// So many writes per second may be.
+        /// The permitted writes per second of one key.
         limit: u64,
-        /// When a new attempt makes sense.
+        /// The time until the key may be written again.
         retry_after: Duration,
     },
 }
 
-/// One core's.
+/// The hot keys of one core.
 #[derive(Debug)]
 pub struct Hot {
     settings: HotSettings,
     keys: HotKeys,
-    /// By the index of what is hot; there are 512 of those at most, and fewer that are hot at once.
+    /// Hot keys by the index in their [`HotId`]: at most 512.
     entries: Vec<Option<Box<Entry>>>,
-    /// How many there are.
+    /// The number of entries.
     known: usize,
-    /// Those of them that nothing may be fetched for yet.
+    /// Entries that are not warm yet: nothing may be kept for them.
     warming: usize,
     warmed_at: Timestamp,
     flights: Flights,
-    /// Fetches that are to be sent.
+    /// Fetches that may be sent.
     to_send: VecDeque<FlightId>,
-    /// Requests that waited for somebody else's fetch, and go their own way: with their frames.
+    /// Requests with their frames that no longer wait for a fetch or behind earlier requests, and are sent by
+    /// themselves.
     detached: VecDeque<(Envelope, Vec<u8>)>,
-    /// Connections that get at what they hold back, how much all hold back, and what is looked at again.
+    /// Connections whose held-back requests may go on, by key. The next fields: the number and bytes of all
+    /// requests held back.
     resuming: VecDeque<(HotId, u64)>,
     held: usize,
     held_bytes: usize,
-    /// No deadline of what is held back is earlier.
+    /// The earliest deadline of the requests held back, or a time before that.
     held_until: Timestamp,
     resumed: VecDeque<Held>,
-    /// Keys that have become hot, of which nobody has looked through the queues yet.
+    /// Keys that became hot and for which the queues are yet to be searched.
     unnoticed: usize,
     noticed_at: Timestamp,
     under_way: UnderWay,
-    /// The slot of the request that was noticed last is warm.
+    /// True if the slot of the last noticed request has enough traffic that its keys are counted.
     is_warm: bool,
     copies: Copies,
-    /// What is to be told to other cores: copies, and hits.
+    /// Copies to lend to other cores, and reports of copy hits to the keys' home cores.
     to_lend: VecDeque<(ShardId, Copy)>,
     to_tell: VecDeque<(ShardId, CopyHits)>,
-    /// When a turn ended last.
+    /// The time of the last turn's end.
     turned_at: Timestamp,
-    /// When those who wait were counted last.
+    /// The time at which the waiting reads were last counted as requests for their keys.
     counted_at: Timestamp,
-    /// For so long somebody may be told what is too old, while its store is away.
+    /// The longest `stale_on_error` of any tenant: how long after its expiry a kept reply may be sent while
+    /// its store is away.
     stale_max: Duration,
 }
 
 impl Hot {
-    /// Nothing is hot yet.
+    /// Creates the state of a core without hot keys.
     pub fn new(settings: HotSettings, quotas: &Quotas) -> Self {
         Self {
             keys: HotKeys::new(settings.detection, settings.seed, Timestamp::ZERO),
@@ -189,13 +199,14 @@ impl Hot {
         }
     }
 
-    /// Is it switched on?
+    /// True if hot keys are not switched off. Shadow mode counts as on.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.settings.mode != Mode::Off
     }
 
-    /// Is a request that is sent from here one that has to be looked at?
+    /// Counts a request that leaves this core for a store. True if [`Hot::meet`] must handle it before it is
+    /// sent.
     #[inline]
     pub fn notices(&mut self, envelope: &Envelope) -> bool {
         let touches = envelope.touches;
@@ -206,7 +217,7 @@ impl Hot {
         self.is_warm || envelope.nature.class == Class::Range
     }
 
-    /// A request that has to be looked at, before it is sent from here.
+    /// Handles a request that [`Hot::notices`] selected, before it is sent to its store.
     pub fn meet(
         &mut self,
         env: &mut Env,
@@ -325,7 +336,8 @@ impl Hot {
         }
     }
 
-    /// Holds a request back behind earlier ones of its connection. False if as much is held back as may be.
+    /// Holds a request back behind earlier ones of its connection. False if `HOT_WAITERS_MAX` requests or
+    /// `HOT_HELD_BYTES_MAX` bytes are held back already.
     fn hold(
         &mut self,
         connection: u64,
@@ -349,7 +361,8 @@ impl Hot {
         self.held_bytes -= held.iter().map(|held| held.frame.len()).sum::<usize>();
     }
 
-    /// Another core has asked for a hot key, or answered from copies.
+    /// Counts requests from another core for a hot key, or its answers from copies, and lends copies to cores
+    /// that ask often.
     fn handle_elsewhere(&mut self, env: &Env, id: HotId, (from, count): (ShardId, u32), now: Timestamp) {
         let own = env.settings.id;
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
@@ -360,7 +373,8 @@ impl Hot {
         }
     }
 
-    /// A core has answered from copies of a key that is at home here.
+    /// Handles a core's report that it answered from copies of a key at home here. Renews a kept reply that
+    /// expires soon.
     pub fn handle_copy_hits(&mut self, env: &Env, told: CopyHits, now: Timestamp) {
         let CopyHits { from, id, hits } = told;
         self.keys.note_many(id, u64::from(hits));
@@ -373,7 +387,7 @@ impl Hot {
         }
     }
 
-    /// Another core lends a reply.
+    /// Stores a reply that another core lends.
     pub fn take_copy(&mut self, env: &Env, copy: &Copy, now: Timestamp) {
         let Self { copies, to_tell, settings, .. } = self;
         let bytes_max = settings.bytes_max;
@@ -381,31 +395,32 @@ impl Hot {
             .take(copy, (env.settings.id, bytes_max), now, &mut |home, hits| to_tell.push_back((home, hits)));
     }
 
-    /// Are there copies for a slot?
+    /// True if this core has copies for keys in a slot.
     #[inline]
     pub fn has_copies(&self, slot: u16) -> bool {
         self.copies.has(slot)
     }
 
-    /// The reply to a request for a key that is at home elsewhere, if it is lent to this core.
+    /// Returns the lent reply to a request for a key that is at home on another core, if there is a valid
+    /// one.
     pub fn find_copy(&mut self, env: &mut Env, route: Route, frame: &[u8], now: Timestamp) -> Option<Bytes> {
         let reply = self.copies.find(route.slot, frame, route.protocol, &self.settings.versions, now)?;
         env.counters.add(Counter::HotHitsCopied, 1);
         Some(reply)
     }
 
-    /// A copy for another core.
+    /// Returns the next copy to lend, and the core that gets it.
     pub fn poll_copy(&mut self) -> Option<(ShardId, Copy)> {
         self.to_lend.pop_front()
     }
 
-    /// What another core is to be told of its copies.
+    /// Returns the next report of copy hits, and the home core that gets it.
     pub fn poll_hits(&mut self) -> Option<(ShardId, CopyHits)> {
         self.to_tell.pop_front()
     }
 
-    /// A request for a hot key goes on by itself: until it is on its way, later ones of its connection do not overtake it, and neither
-    /// does it overtake earlier ones.
+    /// Lets a request for a hot key go to the store by itself, after all requests of its connection that are
+    /// held back or wait for a fetch that is yet to be sent: these are sent before it.
     fn pass(&mut self, env: &mut Env, envelope: &Envelope, id: HotId, open: Open) -> Meeting {
         let connection = connection_of(env, envelope);
         self.detach(env, id, connection);
@@ -421,12 +436,13 @@ impl Hot {
         self.under_way.open(envelope.reply_to, open);
     }
 
-    /// A read of a hot key that goes on.
+    /// The record to keep of a read that goes to the store by itself.
     fn read(&self, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
         open_read(&self.keys, id, envelope, frame)
     }
 
-    /// Begins to fetch a reply. Nobody waits for it yet, and somebody has to before it leaves, unless it is ahead of time.
+    /// Begins a fetch. No read waits for it yet; a fetch that no read joins is dropped before it is sent,
+    /// unless it renews a kept reply (`is_ahead_of_time`).
     fn fetch(
         &mut self,
         env: &Env,
@@ -450,7 +466,7 @@ impl Hot {
         flight
     }
 
-    /// A fetch leaves, if those before it let it.
+    /// Queues a fetch to be sent, if the other fetches of the same reply permit it.
     fn let_leave(&mut self, id: FlightId) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage == Stage::Gathering) else {
             return;
@@ -476,8 +492,9 @@ impl Hot {
         Meeting::Waits
     }
 
-    /// A connection sends what cannot be held back behind its earlier requests for the key: those that have yet to be sent go their own
-    /// way before it, because a queue keeps the order of connections, and a fetch is none of this one.
+    /// Sends the requests of a connection that wait for a fetch which is yet to be sent, or are held back, by
+    /// themselves: the connection sends something that cannot be held back behind them. A queue keeps the
+    /// order of connections, and a fetch belongs to none.
     fn detach(&mut self, env: &mut Env, id: HotId, connection: u64) {
         let Some(entry) = entry_of(&mut self.entries, id).filter(|entry| entry.is_to_wait(connection)) else {
             return;
@@ -509,8 +526,8 @@ impl Hot {
         }
     }
 
-    /// Keys that have become hot while requests for them may be queued, if it is time to look through the queues: each with its slot,
-    /// its store and its name.
+    /// Returns keys that have become hot and may have requests in the queues, each with its slot, its store
+    /// and its name; at most once in 5 ms.
     pub fn unnoticed(&mut self, now: Timestamp) -> Vec<(HotId, u16, BackendId, Vec<u8>)> {
         if self.unnoticed == 0 || now.since(self.noticed_at) < NOTICES_APART {
             return Vec::new();
@@ -520,7 +537,8 @@ impl Hot {
         unnoticed.map(|entry| (entry.id, entry.slot, entry.backend, entry.key.clone())).collect()
     }
 
-    /// A request for a key that has become hot goes on waiting in its queue. It counts as being under way from now on.
+    /// Notes that a queued request is for a key that has become hot. It stays in the queue and counts as in
+    /// flight from now on.
     pub fn handle_queued(&mut self, env: &Env, id: HotId, envelope: &Envelope, frame: &[u8]) {
         self.handle_unqueued(env, envelope);
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
@@ -535,12 +553,13 @@ impl Hot {
         self.handle_passed(connection_of(env, envelope), envelope, (id, open));
     }
 
-    /// True if a connection has asked for something that has yet to be answered and may be about any key.
+    /// True if a connection has an unanswered request that may be about any key.
     pub fn is_about_any(&self, connection: u64) -> bool {
         self.under_way.is_about_any(connection)
     }
 
-    /// A request for a key that has become hot has left its queue, and is about to be met again.
+    /// Forgets a queued request for a key that has become hot: it has left the queue and [`Hot::meet`] will
+    /// handle it anew.
     pub fn handle_unqueued(&mut self, env: &Env, envelope: &Envelope) {
         let Some((open, was_sent)) = self.under_way.close(envelope.reply_to) else { return };
         let connection = connection_of(env, envelope);
@@ -554,7 +573,7 @@ impl Hot {
         open.for_each_cell(|cell| self.settings.versions.end(cell));
     }
 
-    /// All requests for a key that are queued are known from now on.
+    /// Notes that all queued requests for a key are known: its reads may share fetches from now on.
     pub fn handle_noticed(&mut self, id: HotId, now: Timestamp) {
         if let Some(entry) = entry_of(&mut self.entries, id)
             && entry.warmth == Warmth::Queued
@@ -564,7 +583,8 @@ impl Hot {
         }
     }
 
-    /// Keys that are at home here. Hot ones among them are treated like the key of a request that has one.
+    /// Handles a request for several keys that are at home on this core. Each hot one among them is treated
+    /// like the key of a request that has one.
     fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) -> Meeting {
         if self.known == 0 {
             return Meeting::Passes;
@@ -614,9 +634,12 @@ impl Hot {
         Meeting::PassesReported
     }
 
-    /// Keys of any core. Each that is written is marked for all cores; where they cannot be told, all that the backend stores.
+    /// Handles a request that may be about keys of any core (`EXEC`, a script, an unknown command). Changes
+    /// the version cell of each key that it writes, for all cores; if the keys cannot be read from the
+    /// request, the backend's cell.
     ///
-    /// How a client that reads past what is kept could be told something newer than that, and what is done about it:
+    /// A client that reads past what is kept could see something newer. What prevents that it then gets the
+    /// older reply from memory:
     ///
     /// | request | why nothing older is told after it |
     /// |---|---|
@@ -626,9 +649,10 @@ impl Hot {
     /// | a script (`EVAL`, `FCALL`), an unknown command | the same for all that its store has; only for the keys that it declares, where scripts are trusted |
     /// | a read whose replies are not kept: `SORT_RO`, `EVAL_RO`, `TTL`, a scan, several keys at once | nothing: what it tells is the answer to no question that is answered from memory |
     ///
-    /// So the promise is one for each question: `GET` and `MGET` never tell what is older than what either told before, nor does `STRLEN`
-    /// what is older than `STRLEN` told. Whoever reads a key's value and its length, while somebody writes around weir, may be
-    /// told one that is up to `--hot-ttl` older than the other.
+    /// So the promise holds for each question by itself: `GET` and `MGET` never return what is older than
+    /// what either returned before, nor does `STRLEN` return what is older than an earlier `STRLEN`. A client
+    /// that reads a key's value and its length while somebody writes around weir may get one that is up to
+    /// `--hot-ttl` older than the other.
     fn meet_unknown(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
         let trusts = self.settings.scripts == HotScripts::Declared;
         let mut cells: Vec<Cell> = Vec::new();
@@ -658,11 +682,12 @@ impl Hot {
         }
         cells.sort_unstable();
         cells.dedup();
-        // A key that is written, too, is told to nobody as it was before.
+        // A key that the transaction also writes has its cell changed anyway.
         read.retain(|read| cells.binary_search(&read.cell).is_err());
         cells.iter().for_each(|cell| self.settings.versions.begin(*cell));
         self.detach_all(env, envelope);
-        // What only reads counts too: nothing that its connection asks for later is told what was before.
+        // Requests that only read count too: later reads of the connection must not get a reply from before
+        // them.
         if !cells.is_empty() || !read.is_empty() || self.known > 0 {
             self.under_way
                 .open(envelope.reply_to, Open::Anywhere { written: cells.into(), read: read.into() });
@@ -685,7 +710,7 @@ impl Hot {
         ids.into_iter().for_each(|id| self.detach(env, id, connection));
     }
 
-    /// Is there something to be sent that nobody else sends?
+    /// True if there are fetches, detached or resumed requests, copies or reports to send.
     #[inline]
     pub fn has_to_send(&self) -> bool {
         !self.to_send.is_empty()
@@ -695,16 +720,16 @@ impl Hot {
             || !self.to_tell.is_empty()
     }
 
-    /// A request that goes its own way, with its frame: before anything else is sent.
+    /// Returns the next request with its frame that is to be sent by itself, before anything else is sent.
     pub fn poll_detached(&mut self) -> Option<(Envelope, Vec<u8>)> {
         self.detached.pop_front()
     }
 
-    /// A request that was held back, with its frame: it is to be looked at again.
+    /// Returns the next request with its frame that was held back and is to be handled again.
     pub fn poll_resumed(&mut self) -> Option<(Envelope, Vec<u8>)> {
         while self.resumed.is_empty() {
             let (id, connection) = self.resuming.pop_front()?;
-            // More of the connection may be under way again.
+            // The connection may have unanswered requests again.
             if let Some(entry) =
                 entry_of(&mut self.entries, id).filter(|entry| entry.is_to_resume(connection))
             {
@@ -716,7 +741,8 @@ impl Hot {
         self.resumed.pop_front().map(|held| (held.envelope, held.frame))
     }
 
-    /// A fetch that is to be sent now, and of how many requests it is made; its bytes are appended.
+    /// Returns the next fetch to send and the number of requests that it consists of (two with `PTTL`), and
+    /// appends its bytes to `out`. Drops fetches that no read waits for.
     pub fn poll_fetch(&mut self, out: &mut Vec<u8>) -> Option<(Envelope, usize)> {
         loop {
             let id = self.to_send.pop_front()?;
@@ -729,7 +755,7 @@ impl Hot {
                 self.flights.end(id);
                 continue;
             }
-            // Only where nothing is being written is the reply of use to those who come later, who must know when its key ends.
+            // A reply is kept only if no write is in flight, and then the key's expiry must be known.
             let asked_before = entry.as_ref().filter(|entry| {
                 entry.warmth == Warmth::Warm && entry.snapshot(&self.settings.versions).is_some()
             });
@@ -744,7 +770,8 @@ impl Hot {
         }
     }
 
-    /// A fetch is on its connection to the store: whoever waits for it may send other requests now.
+    /// Notes that a fetch is on its connection to the store. The waiting connections' later requests may go
+    /// on, except before a cluster.
     fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
         let entry = entry_of(&mut self.entries, flight.hot);
@@ -754,7 +781,8 @@ impl Hot {
             is_quiet && flight.asks_expiry && entry.as_ref().is_some_and(|entry| entry.may_keep(flight, at));
         let asked = number_of(&self.keys, &flight.frame, flight.envelope.route.protocol);
         flight.handle_sent(snapshot, self.settings.versions.last_told.look(asked), is_kept, at);
-        // A node of a cluster may refuse a fetch and then do what came after it, when its slot has come back.
+        // A node of a cluster may refuse a fetch and still carry out what came after it, if the slot has come
+        // back.
         flight.binds = env.slots.is_some();
         let Some(entry) = entry.filter(|_| !flight.binds) else { return };
         for waiter in &mut flight.waiters {
@@ -769,7 +797,8 @@ impl Hot {
         }
     }
 
-    /// A reply leaves this core, or has come to the core of its client: what was open is over. What is told instead, if something is.
+    /// Handles a reply that leaves this core, or has come to its client's core: the request counts as in
+    /// flight no more. Returns kept values to send instead, if the store is away and the tenant accepts that.
     #[inline]
     pub fn handle_reply(
         &mut self,
@@ -819,10 +848,11 @@ impl Hot {
             }
         });
         if outcome == Outcome::Lost {
-            // It may be carried out yet: what is read before that is good for no longer than for what is kept anyway.
+            // The write may still be carried out, so its key counts as being written for `ttl` more.
             self.under_way.handle_lost(to, open, now.after(self.settings.ttl));
         } else if let (Open::Write(_, cell), true) = (&open, was_not_carried_out(outcome, reply)) {
-            // Else whoever writes in vain while the store is away would take from readers what they have.
+            // Otherwise writes that fail while the store is away would make the kept replies invalid for no
+            // reason.
             self.settings.versions.take_back(*cell);
         } else {
             open.for_each_cell(|cell| self.settings.versions.end(cell));
@@ -830,7 +860,7 @@ impl Hot {
         instead
     }
 
-    /// What the reply to a request for one key came to.
+    /// Counts what the reply to a request for one key cost, for the key and its slot.
     fn note_cost(&mut self, env: &Env, open: &Open, outcome: Outcome) {
         let Outcome::Served { bytes, rows, .. } = outcome else { return };
         let (slot, hash) = match open {
@@ -846,7 +876,8 @@ impl Hot {
         self.keys.note_key_cost(hash, cost);
     }
 
-    /// What is said of a request besides its reply.
+    /// Handles a note about a request: sent, answered early while the store may still carry it out, or
+    /// settled. Ignores all others.
     pub fn handle_note(&mut self, env: &Env, to: ReplyTo, note: Note) {
         match note {
             Note::Sent(at) => match to.flight_id() {
@@ -863,7 +894,8 @@ impl Hot {
         }
     }
 
-    /// A request for hot keys is on its connection to the store.
+    /// Notes that a request for hot keys is on its connection to the store. Does nothing before a cluster,
+    /// where it may have to be sent again.
     fn handle_own_sent(&mut self, env: &Env, to: ReplyTo) {
         if env.slots.is_some() {
             return;
@@ -880,7 +912,8 @@ impl Hot {
         });
     }
 
-    /// What was fetched is there, or will not come. Who gets it.
+    /// Handles the reply to a fetch, or its failure. Returns the recipients of the reply; `None` for the
+    /// reply to the prelude (`PTTL`) and for unknown fetches.
     pub fn land(
         &mut self,
         env: &mut Env,
@@ -906,7 +939,7 @@ impl Hot {
         if was_served && !is_away {
             self.compare(env, (hot, asked), reply, now);
         }
-        // What is kept may be of use yet, while the store is away.
+        // A kept reply stays while the store is away, if any tenant accepts expired replies.
         if let Some(entry) = entry_of(&mut self.entries, hot)
             && !(is_away && self.stale_max > Duration::ZERO)
         {
@@ -939,13 +972,14 @@ impl Hot {
             } else {
                 entry.handle_failed(id);
             }
-            // Whoever has waited for this one to come back.
+            // The next fetch may wait for this one's end.
             next.into_iter().for_each(|next| self.let_leave(next));
         }
         Some(Landed::new(flight.waiters, outcome).sparing(spared))
     }
 
-    /// A fetch has failed: it is sent once more, if that is of use to anybody. Who is told that it has failed.
+    /// Sends a failed fetch once more, for waiters whose connection has sent nothing for the key since.
+    /// Returns the waiters that get the error instead; `None` if the fetch is not sent again.
     fn fetch_again(&mut self, env: &Env, (id, hot): (FlightId, HotId)) -> Option<Vec<Waiter>> {
         let entry = entry_of(&mut self.entries, hot)?;
         let may_wait = |waiter: &Envelope| entry.is_latest(connection_of(env, waiter), id);
@@ -972,7 +1006,8 @@ impl Hot {
         Some(told)
     }
 
-    /// The store is away. Whose tenant wants that gets what is kept, though it is too old: who that is, and what they get.
+    /// Handles a fetch that failed because the store is away. Returns the waiters whose tenant accepts
+    /// expired replies (`stale_on_error`), and the reply that they get.
     fn spare(
         &mut self,
         env: &mut Env,
@@ -1001,7 +1036,8 @@ impl Hot {
         (spared.into_iter().map(|waiter| waiter.envelope).collect(), reply)
     }
 
-    /// The same for a request for several values, which waits for no fetch: all of them, or nothing.
+    /// Builds the reply to an `MGET` from kept, possibly expired values when the store is away. `None` unless
+    /// every value is kept and may be sent.
     fn spare_values(
         &mut self,
         env: &mut Env,
@@ -1024,7 +1060,7 @@ impl Hot {
             }
         }
         for (id, _) in &values.keys {
-            // While the store is away, nothing else may ask for it.
+            // The keys stay hot although no other request may ask for them while the store is away.
             keys.note_many(*id, 1);
             if let Some(entry) = entry_of(entries, *id) {
                 entry.handle_stale_value(now);
@@ -1034,7 +1070,7 @@ impl Hot {
         Some(reply.into())
     }
 
-    /// Is there room for a reply? What is kept only for when its store is away makes some.
+    /// True if there is room to keep a reply of this size. Drops expired replies if there is none.
     fn fits(&mut self, bytes: usize, now: Timestamp) -> bool {
         let has_room = |(kept, kept_bytes): (usize, usize)| {
             kept < self.settings.entries_max && kept_bytes + bytes <= self.settings.bytes_max
@@ -1046,8 +1082,9 @@ impl Hot {
         has_room(self.kept())
     }
 
-    /// What was read now is not what is kept, though nothing was written since through here: somebody writes past weir. Nobody who is
-    /// told it sees what was before in any other reply, on any core.
+    /// Compares a reply that was just read with what is kept. If they differ though no write went through
+    /// weir, somebody writes around it: the key's cell changes, so that no core sends the older reply to a
+    /// client that has seen this one.
     fn compare(&mut self, env: &mut Env, (id, asked): (HotId, u64), reply: &[u8], now: Timestamp) {
         let Self { entries, keys, settings, .. } = self;
         let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
@@ -1058,14 +1095,14 @@ impl Hot {
         }
     }
 
-    /// The same for each of several values.
+    /// Compares each value of an `MGET` reply with what is kept of its key. Skips elements that are errors.
     fn compare_values(&mut self, env: &mut Env, values: &Values, reply: &[u8], now: Timestamp) {
         let Some(told) = elements(reply).filter(|_| values.is_compared) else { return };
         let mut keys = values.keys.iter().peekable();
         for (place, told) in told.enumerate() {
             let Some((id, _)) = keys.next_if(|(_, own)| *own as usize == place) else { continue };
             let hash = entry_of(&mut self.entries, *id).map(|entry| entry.hash);
-            // A piece of the request may have failed.
+            // A part of the `MGET` may have failed by itself.
             if let Some(hash) = hash.filter(|_| !value::is_error(told)) {
                 self.compare(env, (*id, number_of_value(hash, values.protocol)), told, now);
             }
@@ -1075,8 +1112,8 @@ impl Hot {
         }
     }
 
-    /// The same for what a transaction has read, wherever its keys are at home. One that was aborted, or whose reply did not come, has
-    /// read nothing.
+    /// Compares what a transaction has read with the last replies that any core kept or saw, wherever the
+    /// keys are at home. Does nothing for a transaction that was aborted or whose reply did not come.
     fn compare_inner(&mut self, read: &[InnerRead], reply: &[u8]) {
         let Some(told_all) = elements(reply) else { return };
         let mut read = read.iter().peekable();
@@ -1088,7 +1125,7 @@ impl Hot {
                     (Some(part), Some(parts)) => {
                         parts.find(|(place, _)| *place == part as usize).map(|(_, told)| told)
                     }
-                    // An error.
+                    // The element is an error rather than an array.
                     (Some(_), None) => None,
                 };
                 let Some(told_one) = told_one else { continue };
@@ -1103,13 +1140,14 @@ impl Hot {
         }
     }
 
-    /// Replies that are kept, and bytes of those.
+    /// The number of kept replies on this core, and their bytes.
     fn kept(&self) -> (usize, usize) {
         let entries = self.entries.iter().flatten().map(|entry| entry.kept());
         entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
     }
 
-    /// Those who asked while a fetch was under way may have asked after the end of the key: they are looked at again.
+    /// Holds the reads that joined a fetch after it was sent, to handle them again: the key has expired
+    /// meanwhile, and they may have come after that.
     fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
         let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
@@ -1128,8 +1166,9 @@ impl Hot {
         }
     }
 
-    /// A connection gets so many replies at once: more might be more than it may have waiting. Its other requests go their own way,
-    /// before anything that it has asked for later: all of that is bound to the fetch.
+    /// Limits the replies that one connection gets at once to `replies_max`, at least one, because more might
+    /// exceed its output limit. Its further reads are sent by themselves, before anything that the connection
+    /// asked for later.
     fn send_apart(&mut self, env: &mut Env, (id, flight): (FlightId, &mut Flight), replies_max: usize) {
         if flight.waiters.len() <= replies_max {
             return;
@@ -1151,7 +1190,7 @@ impl Hot {
             }
         }
         for Waiter { envelope, .. } in apart {
-            // What was bound to the fetch has come with it.
+            // The fetch has ended, so nothing is held back behind it any more.
             let connection = connection_of(env, &envelope);
             if let Some(entry) = entry_of(&mut self.entries, hot) {
                 entry.bind(connection, id, 0);
@@ -1163,7 +1202,8 @@ impl Hot {
         }
     }
 
-    /// Requests whose deadline passes while they wait for a fetch, or are held back, and why each goes no further.
+    /// Takes requests whose deadline has passed while they waited for a fetch or were held back. Returns each
+    /// with the reason for its refusal.
     pub fn take_late(&mut self, env: &Env, now: Timestamp) -> Vec<(Envelope, NotSent)> {
         let mut late = Vec::new();
         for Late { envelope, hot, flight, is_bound, waited } in self.flights.take_late(now) {
@@ -1191,7 +1231,8 @@ impl Hot {
         late
     }
 
-    /// The end of a turn. `is_sent` says whether anything that was sent until some time has yet to be answered.
+    /// Ends a turn: reports copy hits, adds and drops hot keys, and lets lost writes expire. `is_sent` says
+    /// whether a request for a backend and slot that was sent up to a time is still unanswered.
     pub fn handle_turn_end(
         &mut self,
         env: &mut Env,
@@ -1212,7 +1253,7 @@ impl Hot {
         keys.tick(now, &mut |event| match event {
             Event::Promoted { id, hash, slot, key } => {
                 env.counters.add(Counter::HotPromoted, 1);
-                // Nobody can tell the names that are not whole.
+                // Keys with a name too long to be stored whole cannot be told apart.
                 if key.is_whole() {
                     let backend = store_of(env, env.settings.topology.backend_of(slot));
                     let index = usize::from(id.index);
@@ -1247,9 +1288,10 @@ impl Hot {
         }
     }
 
-    /// A key is not hot any more. Nobody will know what must not be overtaken: nothing that could be waits any more.
+    /// Drops a key that is not hot any more. Sends all requests that it held back, or that wait for an unsent
+    /// fetch, by themselves.
     fn let_go(&mut self, env: &Env, mut entry: Box<Entry>) {
-        // Nobody will notice writes of the key any more, but other cores may have copies of what was kept of it.
+        // Later writes of the key go unnoticed, so copies on other cores become invalid now.
         self.settings.versions.pass(Cell::of_hash(entry.hash));
         for connection in entry.waiting() {
             if let Some(flight) = entry.bound(connection) {
@@ -1274,8 +1316,8 @@ impl Hot {
         }
     }
 
-    /// Clients that wait for a store that stands still do not ask for anything else: their keys are as hot as before, and what is kept of
-    /// them is about to be needed.
+    /// Counts reads that wait for a store which stands still as further requests, so that their keys stay
+    /// hot: their clients ask for nothing else, and kept replies may be needed soon.
     fn count_waiting(&mut self, now: Timestamp) {
         if now.since(self.counted_at) < ASKS_AGAIN {
             return;
@@ -1289,7 +1331,8 @@ impl Hot {
         }
     }
 
-    /// What was sent before a key became hot was not noticed: nothing is kept until all of it has been answered.
+    /// Marks keys as warm once every request that was sent before they became hot is answered. Nothing is
+    /// kept until then.
     fn warm_up(&mut self, is_sent: impl Fn((BackendId, u16), Timestamp) -> bool) {
         for entry in self.entries.iter_mut().flatten() {
             if let Warmth::Sent { until } = entry.warmth
@@ -1301,7 +1344,7 @@ impl Hot {
         }
     }
 
-    /// When `handle_turn_end` should be called at the latest.
+    /// The time by which [`Hot::handle_turn_end`] is to be called; `None` if nothing is due.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let warming = (self.warming > 0).then(|| self.warmed_at.after(LOOKS_APART));
         if !self.is_on() {
@@ -1313,20 +1356,21 @@ impl Hot {
         own.into_iter().flatten().min()
     }
 
-    /// Slots have other owners from now on. Who takes over may not have all that the former one had: nothing is told that it does not know.
+    /// Handles a change of slot owners in a cluster: makes all that is kept of their keys invalid, because
+    /// the new owner may lack writes that the old one had.
     pub fn handle_owners(&mut self, has_changed: impl Fn(u16) -> bool) {
         for entry in self.entries.iter().flatten().filter(|entry| has_changed(entry.slot)) {
             self.settings.versions.pass(Cell::of_hash(entry.hash));
         }
     }
 
-    /// New quotas: who asked before is called otherwise now.
+    /// Handles new quotas: tenants are numbered anew, so the last asker of each key is forgotten.
     pub fn handle_quotas(&mut self, quotas: &Quotas) {
         self.stale_max = quotas.stale_on_error_max();
         self.entries.iter_mut().flatten().for_each(|entry| entry.last_asker = NOBODY);
     }
 
-    /// What is known of the keys that are hot, or cost much.
+    /// Reports on the keys that are hot or cost much.
     pub fn keys(&self, quotas: &Quotas) -> Vec<HotKey> {
         let hot = self.keys.hot();
         let others = self.keys.expensive().filter(|report| report.id.is_none());
@@ -1336,7 +1380,8 @@ impl Hot {
     fn told(&self, report: &Report<'_>, quotas: &Quotas) -> HotKey {
         let place = report.id.and_then(|id| self.entries.get(usize::from(id.index)));
         let entry = place.and_then(|place| place.as_deref()).filter(|entry| Some(entry.id) == report.id);
-        // A request that was under way when quotas changed says what its tenant was called before.
+        // A request in flight while the quotas changed has its tenant's old number, which may be out of
+        // range.
         let tenant =
             entry.map(|entry| entry.last_asker).filter(|tenant| usize::from(tenant.0) < quotas.len());
         let tally = entry.map(|entry| entry.tally).unwrap_or_default();
@@ -1358,7 +1403,7 @@ impl Hot {
         }
     }
 
-    /// How it stands.
+    /// The numbers of hot keys, kept replies, fetches and waiting requests on this core.
     pub fn figures(&self) -> HotFigures {
         let (kept, kept_bytes) = self.kept();
         HotFigures {
@@ -1373,56 +1418,56 @@ impl Hot {
     }
 }
 
-/// What is known of a key that is hot, or costs much.
+/// A report on a key that is hot or costs much.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HotKey {
-    /// How it begins; all of it, if it has so many bytes.
+    /// The key's first bytes; all of them if `length` is no larger.
     pub key: Vec<u8>,
-    /// How long it is.
+    /// The length of the key, in bytes.
     pub length: usize,
-    /// Where it lives.
+    /// The key's hash slot.
     pub slot: u16,
-    /// Who asked for it last.
+    /// The tenant whose request for the key came last; `None` if unknown.
     pub tenant: Option<String>,
-    /// Per second, over the last one.
+    /// Reads per second, over the last second, including those that other cores answered from copies.
     pub reads: f64,
-    /// Likewise.
+    /// Writes per second, over the last second.
     pub writes: f64,
-    /// Reads of it that other cores answered, likewise.
+    /// Reads per second that other cores answered from copies, over the last second.
     pub elsewhere: f64,
-    /// Request units, likewise.
+    /// Request units per second, over the last second.
     pub request_units: f64,
-    /// Reads and writes may be so many more.
+    /// The most by which reads and writes per second may be underestimated.
     pub error: f64,
-    /// The part of its core's requests that are about it.
+    /// The key's share of its core's requests, 0 to 1.
     pub share: f64,
-    /// For how long it has been hot.
+    /// The time since the key became hot; `None` if it is not hot.
     pub hot_for: Option<Duration>,
-    /// The part of its reads, since then, that were answered from memory.
+    /// The share of its reads since it became hot that were answered from memory, 0 to 1.
     pub hit_ratio: f64,
-    /// What is done about it: `counted`, `warming`, `kept`, `shared` where keeping replies does not pay off, or `stale` where some are
-    /// told though they are too old, because the store is away.
+    /// The key's state: `counted` (not hot), `warming`, `kept`, `shared` (keeping replies does not pay off)
+    /// or `stale` (expired replies are sent because the store is away).
     pub state: &'static str,
-    /// Other cores that have what is kept of it.
+    /// The number of other cores that hold copies of its kept replies.
     pub copies: usize,
 }
 
-/// How it stands with the hot keys of a core.
+/// Figures on the hot keys of one core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HotFigures {
-    /// Keys that are hot.
+    /// Hot keys.
     pub keys: usize,
-    /// Replies that are kept.
+    /// Kept replies.
     pub kept: usize,
-    /// Bytes of those.
+    /// Bytes of kept replies.
     pub kept_bytes: usize,
-    /// Copies of what other cores keep.
+    /// Copies that other cores have lent to this one.
     pub copies: usize,
-    /// Fetches under way.
+    /// Fetches that are not finished.
     pub flights: usize,
-    /// Requests that wait for those.
+    /// Requests that wait for a fetch or are held back.
     pub waiters: usize,
-    /// Requests for hot keys, and writes of which nobody knows what they touch, that have yet to be answered.
+    /// Requests in flight for hot keys, and requests in flight that may write any key.
     pub writes_under_way: usize,
 }
 
@@ -1430,16 +1475,19 @@ fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry>
     entries.get_mut(usize::from(id.index))?.as_deref_mut().filter(|entry| entry.id == id)
 }
 
-/// What is said of a store that is away: by the store itself, and by weir. A store that is too busy is not.
+/// Beginnings of errors that say that the store is away: the store's own, and weir's. Those of a store that
+/// is too busy are not among them.
 const AWAY_TOLD: [&[u8]; 3] = [b"-LOADING ", b"-MASTERDOWN ", b"-CLUSTERDOWN "];
 const AWAY_FOUND: [&[u8]; 2] = [b"-UNAVAILABLE ", b"-OVERLOADED reason=stalled "];
 
-/// Does a reply, or what takes its place, say that the store is away? A store may be a weir itself.
+/// True if a reply, or weir's error in its place, says that the store is away. The store may itself be a
+/// weir, so both kinds are looked for.
 fn says_away(reply: &[u8]) -> bool {
     reply.first() == Some(&b'-') && AWAY_TOLD.iter().chain(&AWAY_FOUND).any(|word| reply.starts_with(word))
 }
 
-/// Is it certain that a write of one key was not carried out?
+/// True if a write of one key was certainly not carried out: it was not sent, or the store refused it because
+/// it is away.
 fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
     match outcome {
         Outcome::Refused => true,
@@ -1448,23 +1496,26 @@ fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
     }
 }
 
-/// The connection that a request is of, though it may be a piece of one.
+/// The number of the client connection that sent a request, also for one piece of a split request.
 fn connection_of(env: &Env, envelope: &Envelope) -> u64 {
     env.pieces.connection(envelope.reply_to)
 }
 
-/// What counts together as one store: before a cluster slots go from one to another, so all of them do.
+/// The backend whose version cell counts unknown writes. Before a cluster it is one for all backends, because
+/// slots move between them.
 fn store_of(env: &Env, backend: BackendId) -> BackendId {
     if env.slots.is_some() { BackendId(0) } else { backend }
 }
 
-/// The way of what is fetched: for all, so from who has the slot, also where a replica might have answered who asked.
+/// The route of a fetch: that of the read, but always to the primary, because reads that no replica may
+/// answer share it.
 fn as_fetched(route: Route) -> Route {
     let track = if route.track == Track::Replica { Track::Usual } else { route.track };
     Route { track, ..route }
 }
 
-/// A read of a hot key that goes on by itself. What a replica says is behind what is kept, rather than ahead of it: it is not compared.
+/// The record to keep of a read that goes to the store by itself. A replica's reply may be older than what is
+/// kept, so it is not compared.
 fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
     if envelope.route.track == Track::Replica {
         Open::Keys([(id, None)].into())
@@ -1473,7 +1524,8 @@ fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Op
     }
 }
 
-/// A number for what asks for a reply, by its frame in its dialect: one for all that asks for the value of a key.
+/// The number (a hash) of the question that a request asks, by its frame and RESP version. `GET` and `MGET`
+/// of one key have the same.
 fn number_of(keys: &HotKeys, frame: &[u8], protocol: Protocol) -> u64 {
     match value::key_of(frame) {
         Some(key) => number_of_value(keys.hash(key), protocol),
@@ -1481,7 +1533,8 @@ fn number_of(keys: &HotKeys, frame: &[u8], protocol: Protocol) -> u64 {
     }
 }
 
-/// What was told of it. Of what is too large to be kept it is enough that it is something else.
+/// The digest of a question and its reply. For a reply too large to be kept, the length takes the place of
+/// the content.
 fn told(keys: &HotKeys, asked: u64, reply: &[u8]) -> Told {
     let reply = value::told(reply);
     let is_large = reply.len() > HOT_REPLY_BYTES_MAX;
@@ -1492,7 +1545,8 @@ fn number_of_value(key: u64, protocol: Protocol) -> u64 {
     key ^ protocol as u64
 }
 
-/// For how much longer than usual somebody takes what is kept, while its store is away.
+/// The time after its expiry for which the asker's tenant accepts a kept reply while the store is away; zero
+/// if the quotas have changed since.
 fn longer(asker: Option<Asker>, quotas: &Quotas) -> Duration {
     let own = asker.filter(|asker| asker.version == quotas.version() as u16);
     own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant).stale_on_error)

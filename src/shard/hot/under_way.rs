@@ -1,4 +1,4 @@
-//! Requests that have yet to be answered, of which hot keys must know: each at the core that sends it.
+//! Requests in flight that hot keys must know about. Each core lists those that it has sent itself.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
@@ -11,50 +11,55 @@ use crate::shard::request::{Asker, Envelope, ReplyTo, Track};
 use crate::shard::versions::{Cell, Snapshot, Versions};
 use crate::values::Timestamp;
 
-/// What one of them touches.
+/// The keys and version cells that a request in flight touches.
 #[derive(Debug)]
 pub enum Open {
-    /// A hot key that is read, and a number for what asks for it.
+    /// A read of one hot key, and the number (a hash) of the question that it asks.
     Read(HotId, u64),
-    /// One that is written.
+    /// A write of one hot key, and the key's version cell.
     Write(HotId, Cell),
-    /// Several; which cells, of those that are written.
+    /// A request for several keys: the hot ones, each with its version cell if it is written.
     Keys(Box<[(HotId, Option<Cell>)]>),
-    /// Several that are read, each with its value in the reply.
+    /// An `MGET`: the hot keys among its keys, whose values are compared with what is kept when the reply
+    /// comes.
     Values(Values),
-    /// Keys that are at home anywhere.
+    /// A request that may be about keys of any core, such as `EXEC`, or a script that declares its keys.
     Anywhere {
-        /// Those that are written.
+        /// Version cells of the keys that the request writes.
         written: Box<[Cell]>,
-        /// What is read of others, in the order in which it stands in the reply.
+        /// Reads of keys that the request does not write, in the order of their replies.
         read: Box<[InnerRead]>,
     },
-    /// All that a backend stores.
+    /// A write that may touch any key of a backend, and the backend's version cell.
     Cell(Cell),
-    /// A key that is not hot, in this slot and with this hash, of which the reply may cost much.
+    /// A request for a key (its slot and hash) that is not hot, whose reply may cost much: the cost is
+    /// counted for the key.
     Costly(u16, u64),
 }
 
-/// What a transaction reads of a key.
+/// A read of one key within a transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct InnerRead {
-    /// Which element of the reply says it; and which of that one's.
+    /// The position of the reply: the index of the element in `EXEC`'s reply, and, for `MGET`, the index
+    /// within that element.
     pub place: (u32, Option<u32>),
-    /// A number for what asks for it.
+    /// The number (a hash) of the question that the read asks.
     pub asked: u64,
     pub cell: Cell,
 }
 
-/// A request for the values of keys, some of which are hot.
+/// An `MGET` that names at least one hot key.
 #[derive(Debug)]
 pub struct Values {
-    /// Those, each once, and where its value stands first in the reply.
+    /// The hot keys, each once, and the index of each one's first value in the reply.
     pub keys: Box<[(HotId, u32)]>,
-    /// They are all that is asked for, and each is asked for once.
+    /// True if every key of the request is hot and named once, so that kept values can make up the whole
+    /// reply.
     pub are_all: bool,
     pub asker: Option<Asker>,
     pub protocol: Protocol,
-    /// The reply is ahead of what is kept, if they differ: it is not that of a replica.
+    /// True unless a replica answers: the reply is then at least as new as what is kept, and replaces it
+    /// where they differ.
     pub is_compared: bool,
 }
 
@@ -71,12 +76,12 @@ impl Values {
 }
 
 impl Open {
-    /// Is it about keys that need not be at home here?
+    /// True if a request may be about keys that are at home on other cores.
     fn is_about_any(&self) -> bool {
         matches!(self, Self::Anywhere { .. } | Self::Cell(_))
     }
 
-    /// Calls `each` with every hot key.
+    /// Calls `each` with every hot key that a request names.
     pub fn for_each_key(&self, mut each: impl FnMut(HotId)) {
         match self {
             Self::Read(id, _) | Self::Write(id, _) => each(*id),
@@ -86,7 +91,7 @@ impl Open {
         }
     }
 
-    /// Calls `each` with every cell that is written.
+    /// Calls `each` with the version cell of every key that a request writes, or with the backend's cell.
     pub fn for_each_cell(&self, mut each: impl FnMut(Cell)) {
         match self {
             Self::Write(_, cell) | Self::Cell(cell) => each(*cell),
@@ -97,29 +102,34 @@ impl Open {
     }
 }
 
-/// A request that goes on by itself.
+/// A request that goes to the store by itself, rather than waiting for a fetch that several reads share.
 #[derive(Debug)]
 struct Passed {
     open: Open,
-    /// It is on its connection to the store.
+    /// True once the request's bytes are on the connection to the store.
     is_sent: bool,
 }
 
-/// All of them.
+/// The requests in flight on one core that hot keys must know about.
 #[derive(Debug)]
 pub struct UnderWay {
     open: HashMap<ReplyTo, Passed>,
-    /// How many of those there are, by some bits of where their reply belongs: nearly all replies are to none.
+    /// Counts of open requests by a hash of where their reply goes: a filter that tells without a look into
+    /// the map that a reply belongs to none, as nearly all do.
     marks: Box<[u32; MARKS]>,
-    /// By connection, those that are about keys that need not be at home here.
+    /// The number of requests in flight that may be about any key, by client connection.
     about_any: HashMap<u64, u32>,
-    /// What is answered next is answered without its store.
+    /// The request whose next reply is weir's own (its deadline passed, or the store stands still), while the
+    /// store may still carry it out.
     abandoned: Option<ReplyTo>,
-    /// Those that were, until their store has answered too, or their connection is lost.
+    /// Requests that weir answered itself, until the store has answered them too, or their connection is
+    /// lost.
     unsettled: HashMap<ReplyTo, Open>,
-    /// Writes whose connection was lost, and until when they count as being under way.
+    /// Writes that may still be carried out though their connection is lost, each with the time until which
+    /// it counts as in flight.
     lost: VecDeque<(Timestamp, Open)>,
-    /// What would have been answered from memory, were that not only watched.
+    /// Replies that would have been sent from memory if hot keys were not in shadow mode. The store's reply
+    /// is compared with them.
     compared: HashMap<ReplyTo, (Snapshot, Bytes)>,
 }
 
@@ -144,7 +154,7 @@ fn mark_of(to: ReplyTo) -> usize {
 }
 
 impl UnderWay {
-    /// May a reply be to one of them?
+    /// False if a reply certainly belongs to no open request; true if it may.
     #[inline]
     pub fn may_have(&self, to: ReplyTo) -> bool {
         self.marks[mark_of(to)] > 0
@@ -154,7 +164,7 @@ impl UnderWay {
         self.open.len() + self.unsettled.len() + self.lost.len()
     }
 
-    /// Has a connection asked for something that may be about any key?
+    /// True if a connection has a request in flight that may be about any key.
     pub fn is_about_any(&self, connection: u64) -> bool {
         !self.about_any.is_empty() && self.about_any.contains_key(&connection)
     }
@@ -168,13 +178,15 @@ impl UnderWay {
         debug_assert!(before.is_none(), "a reply has one request: {to:?}");
     }
 
-    /// A request is on its connection to the store. What it touches, the first time that this is said.
+    /// Marks a request as being on its connection to the store. Returns what it touches the first time, then
+    /// `None`.
     pub fn handle_sent(&mut self, to: ReplyTo) -> Option<&Open> {
         let passed = self.open.get_mut(&to)?;
         (!std::mem::replace(&mut passed.is_sent, true)).then_some(&passed.open)
     }
 
-    /// A request is answered: what it touched, and whether it was known to be on its connection to the store.
+    /// Removes a request that is answered. Returns what it touches, and whether it is known to have been
+    /// sent.
     pub fn close(&mut self, to: ReplyTo) -> Option<(Open, bool)> {
         let Passed { open, is_sent } = self.open.remove(&to)?;
         self.marks[mark_of(to)] -= 1;
@@ -189,17 +201,19 @@ impl UnderWay {
         Some((open, is_sent))
     }
 
-    /// A request is about to be answered without its store, which may carry it out yet.
+    /// Notes that weir is about to answer a request itself, while the store may still carry it out.
     pub fn abandon(&mut self, to: ReplyTo) {
         self.abandoned = Some(to);
     }
 
-    /// Its store has answered, or lost its connection.
+    /// Removes a request that weir answered itself, when its store has answered too or has lost its
+    /// connection.
     pub fn settle(&mut self, to: ReplyTo) -> Option<Open> {
         self.unsettled.remove(&to)
     }
 
-    /// It may be carried out yet.
+    /// Handles a request that is answered with an error and may still be carried out by its store. It stays
+    /// unsettled if weir answered it itself, else it counts as in flight until `until`.
     pub fn handle_lost(&mut self, to: ReplyTo, open: Open, until: Timestamp) {
         if self.abandoned.take() == Some(to) {
             self.unsettled.insert(to, open);
@@ -208,30 +222,33 @@ impl UnderWay {
         }
     }
 
-    /// It counts as being under way for some time.
+    /// Counts a write as in flight until `until`: its connection is lost, and the store may still carry it
+    /// out.
     pub fn put_off(&mut self, open: Open, until: Timestamp) {
         self.lost.push_back((until, open));
     }
 
-    /// When the first of those counts no more.
+    /// The time at which the first lost write stops counting as in flight.
     pub fn due(&self) -> Option<Timestamp> {
         self.lost.front().map(|(until, _)| *until)
     }
 
-    /// The next one that counts no more.
+    /// Removes the next lost write whose time has passed, and returns what it touches.
     pub fn take_due(&mut self, now: Timestamp) -> Option<Open> {
         self.due().filter(|due| *due <= now)?;
         self.lost.pop_front().map(|(_, open)| open)
     }
 
-    /// The reply to a request is to be compared with this one.
+    /// Keeps a reply for comparison with the store's reply to the same request (shadow mode). Does nothing
+    /// without a snapshot, because a write is then in flight.
     pub fn compare(&mut self, to: ReplyTo, snapshot: Option<Snapshot>, reply: Bytes) {
         if let Some(snapshot) = snapshot {
             self.compared.insert(to, (snapshot, reply));
         }
     }
 
-    /// Is it the same? Nothing is to be said if it was not to be compared, or the key was written since.
+    /// Compares the store's reply with the one that was kept for comparison. `None` if none was kept, or the
+    /// key was written since.
     pub fn compared(&mut self, to: ReplyTo, versions: &Versions, reply: &[u8]) -> Option<bool> {
         let (snapshot, kept) = self.compared.remove(&to)?;
         versions.is_good(&snapshot).then(|| kept == reply)

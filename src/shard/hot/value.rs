@@ -1,31 +1,34 @@
-//! The value of a key, which `GET` tells, and `MGET` of one key or of several: what is kept of one is of use to the others.
+//! Recognises requests for a key's value (`GET`, `MGET` of one key or of several), so that the value kept
+//! from one of them also answers the others.
 
 use bytes::Bytes;
 
-/// What stands before the key in requests for the value of one alone, in whichever case.
+/// The bytes before the key in a request for one key's value: `GET key` or `MGET key`, compared without
+/// regard to case.
 const ASKED_BY: [&[u8]; 2] = [b"*2\r\n$3\r\nGET\r\n", b"*2\r\n$4\r\nMGET\r\n"];
 const ASKED_OF_SEVERAL_BY: &[u8] = b"$4\r\nMGET\r\n";
-/// What stands before the value in a reply to the second.
+/// The array header before the value in the reply to `MGET` of one key.
 const ALONE: &[u8] = b"*1\r\n";
 const NULLS: [&[u8]; 2] = [b"$-1\r\n", b"_\r\n"];
 
-/// The key of a request for its value and nothing else.
+/// Returns the key if a request asks for one key's value and nothing else (`GET key`, `MGET key`).
 pub fn key_of(frame: &[u8]) -> Option<&[u8]> {
     let key = ASKED_BY.iter().find_map(|before| after(frame, before))?;
     after_line(key)?.strip_suffix(b"\r\n")
 }
 
-/// Is it asked for the values of keys?
+/// True for `MGET`, of one key or of several.
 pub fn is_asked_of_several(frame: &[u8]) -> bool {
     after_line(frame).is_some_and(|name| after(name, ASKED_OF_SEVERAL_BY).is_some())
 }
 
-/// The value that a reply to a request for one tells.
+/// Returns the value within a reply to `GET` or to `MGET` of one key, without the array header.
 pub fn told(reply: &[u8]) -> &[u8] {
     reply.strip_prefix(ALONE).unwrap_or(reply)
 }
 
-/// What was told somebody who asked for the same, as this request would have been told.
+/// Converts a kept reply into the form that a request asks for: with the array header for `MGET` of one key,
+/// without it for `GET`.
 pub fn as_asked(frame: &[u8], reply: Bytes) -> Bytes {
     let is_alone = reply.starts_with(ALONE);
     match (key_of(frame), is_asked_of_several(frame)) {
@@ -35,9 +38,10 @@ pub fn as_asked(frame: &[u8], reply: Bytes) -> Bytes {
     }
 }
 
-/// Did a key hold something else when this was told than when that was?
+/// True if two replies to requests for one key's value show different values. `MGET` answers nil where `GET`
+/// answers an error because the key holds no string, so a kept nil of `MGET` does not differ from an error.
 pub fn differ(kept: &[u8], reply: &[u8]) -> bool {
-    // Of what is no string, `MGET` tells as little as of what is not there.
+    // `MGET` answers nil for a key that holds no string, as for a missing one.
     let says_as_little = kept.starts_with(ALONE) && NULLS.contains(&told(kept)) && is_error(reply);
     told(kept) != told(reply) && !says_as_little
 }
