@@ -1,4 +1,4 @@
-//! Tests of the composer without sockets: shards whose backend connections and clients are moved by hand.
+//! Tests of the composer without sockets: shards whose links and clients are moved by hand.
 
 mod admission;
 mod again;
@@ -522,7 +522,7 @@ fn a_client_that_cannot_go_on_is_not_read_from_for_ever() {
 fn a_walk_over_three_stores_meets_every_key() {
     let mut rig = Rig::new(1, 3);
     let client = rig.client(0);
-    // Replies of each store, page by page: the store's next cursor and the key on the page.
+    // The pages that each store answers: its own cursor and the key on the page.
     let pages = [vec![(17, "a"), (0, "b")], vec![(0, "c")], vec![(3, "d"), (9, "e"), (0, "f")]];
     let (mut cursor, mut met) = ("0".to_owned(), Vec::new());
     for (store, pages) in pages.iter().enumerate() {
@@ -704,7 +704,7 @@ fn new_quotas_keep_a_tenant_by_its_name_and_turn_away_one_that_is_gone() {
     assert_eq!(rig.told(goes), "-NOAUTH Authentication required.\r\n");
 }
 
-/// Behaviour of attempts to connect to a store.
+/// The result of an attempt of a shard to connect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Connecting {
     Works,
@@ -719,7 +719,7 @@ enum Reading {
     Never,
 }
 
-/// Whether shards have other work to do.
+/// Whether shards have other things to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     None,
@@ -734,16 +734,16 @@ struct Sent {
     generation: u32,
     backend: BackendId,
     frame: String,
-    /// Number of the segment in which the request came, within the turn.
+    /// The segment of the turn in which the request came.
     segment: usize,
 }
 
-/// A set of shards, with backend connections and clients that do what a test says.
+/// Shards, with links and clients that do what a test says.
 struct Rig {
     shards: Vec<Shard>,
-    /// Amount that the quota pools grant on top of what was spent, and whether that was all they had.
+    /// The amount that quota pools grant on top of what was spent, and whether that was all they had.
     pools: (i64, bool),
-    /// Reports of the shards to the quota pools.
+    /// The reports of shards to the pools.
     reports: Vec<Report>,
     topology: Topology,
     now: Now,
@@ -751,25 +751,24 @@ struct Rig {
     received: BTreeMap<(usize, u32), Vec<u8>>,
     untaken: Vec<(usize, Owner, Segment)>,
     links: BTreeMap<(usize, ConnectionId), BackendId>,
-    /// Requests that the stores have not answered yet.
+    /// The requests that stores have yet to answer.
     at_stores: Vec<Sent>,
-    /// The request answered last, for a reply that continues.
+    /// The request that was answered last, for a reply that comes in parts.
     answered: Option<Sent>,
-    /// Actions of the shards other than connecting.
+    /// The actions of shards, except for connecting.
     actions: Vec<(usize, Action)>,
     attempts: usize,
     connecting: Connecting,
     reading: Reading,
     work: Work,
-    /// Number of connections that stores have given an id.
+    /// The number of connections that stores have named, and the connections that they were told to kill.
     named: u64,
-    /// Ids of the connections that stores were told to drop.
     killed: Vec<String>,
-    /// Tier of requests at the stores, if the stores are weirs.
+    /// The tier that the stores give requests, if the stores are weirs.
     inner: Option<&'static str>,
-    /// Reply of such stores to the request to be told deadlines.
+    /// The answer of such stores when asked to accept deadlines.
     terms: &'static str,
-    /// State of the cluster, as its nodes have told it.
+    /// The reports of cluster nodes so far.
     cluster: Cluster,
 }
 
@@ -804,7 +803,7 @@ impl Rig {
                     connect_timeout: Duration::from_secs(1),
                     seed: 1,
                     clients: ClientLimits::default(),
-                    // The layers against overload have tests of their own.
+                    // Overload protection has tests of its own.
                     overload: OverloadSettings::off(topology.shards(), topology.backends()),
                     hot: hot.clone(),
                     admission: AdmissionSettings::default(),
@@ -838,7 +837,7 @@ impl Rig {
         }
     }
 
-    /// Returns a key with this home core and backend.
+    /// Returns a key that is at home on a core and stored on a backend.
     fn key(&self, home: u16, backend: u16) -> String {
         let lives_there = |key: &String| {
             let slot = slot_of(key.as_bytes());
@@ -888,12 +887,12 @@ impl Rig {
         self.at_stores.iter().filter(|sent| sent.frame.contains(word)).collect()
     }
 
-    /// Returns the names of the commands that the stores have not answered yet.
+    /// The names of the commands that stores have yet to answer.
     fn words_at_stores(&self) -> Vec<&str> {
         self.at_stores.iter().map(|sent| sent.frame.split("\r\n").nth(2).expect("a command")).collect()
     }
 
-    /// Answers the oldest request that contains this word. Returns how many requests are left at the stores.
+    /// Answers the oldest request that contains `word`. Returns how many are left at stores.
     fn answer_first(&mut self, word: &str, reply: &str) -> usize {
         let at = self.at_stores.iter().position(|sent| sent.frame.contains(word)).expect("it was sent");
         let sent = self.at_stores.remove(at);
@@ -918,7 +917,7 @@ impl Rig {
         self.turns();
     }
 
-    /// Breaks the connection over which the oldest request with this word was sent.
+    /// Breaks the link over which the oldest request that contains `word` was sent.
     fn lose(&mut self, word: &str) {
         let Sent { shard, link, generation, .. } = self.frames(word)[0].clone();
         self.at_stores.retain(|sent| (sent.shard, sent.link) != (shard, link));
@@ -926,7 +925,7 @@ impl Rig {
         self.turns();
     }
 
-    /// Lets time pass; turns happen only when a shard has asked for them.
+    /// Lets time pass, with turns only when a shard has asked for them.
     fn wait(&mut self, duration: Duration) {
         let end = self.now.monotonic.after(duration);
         while let Some(next) =
@@ -938,7 +937,7 @@ impl Rig {
         self.now.monotonic = end;
     }
 
-    /// Lets clients take what waits for them.
+    /// Lets clients take everything that waits for them.
     fn take_all(&mut self) {
         self.reading = Reading::Always;
         for (shard, owner, segment) in std::mem::take(&mut self.untaken) {
@@ -1035,8 +1034,7 @@ impl Rig {
         }
     }
 
-    /// Answers the first requests of a connection to a store: `CLIENT INFO`, `CLIENT KILL`, `READONLY` or
-    /// `QOS`.
+    /// Names a connection as a store does, or kills another one.
     fn greeted(&mut self, shard: usize, link: ConnectionId, generation: u32, frame: &str) {
         let reply = if frame.contains("\r\nKILL\r\n") {
             self.killed.push(frame.split("\r\n").nth(8).expect("an id").to_owned());

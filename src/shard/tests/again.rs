@@ -1,9 +1,9 @@
-//! Before a cluster: reads that were lost with a connection, and what is asked for once more.
+//! Retries of reads that were lost with the connection to a node of a cluster.
 
 use super::cluster::{MILLISECOND, bulk, clustered, moved};
 use super::*;
 
-/// A core before a cluster, a client of it, and two keys of one slot that the first node has.
+/// Returns a core before a cluster, a client of it, and two keys of one slot that the first node has.
 fn before_a_node(mode: Mode) -> (Rig, usize, [String; 2]) {
     let mut rig = clustered(1, |settings| settings.retries = mode);
     let (client, key) = (rig.client(0), rig.key(0, 0));
@@ -25,7 +25,7 @@ fn a_read_that_was_lost_is_asked_for_again_and_once() {
     rig.wait(MILLISECOND);
     assert_eq!(rig.told(client), "", "nobody hears of it");
     assert_eq!(rig.at_nodes(), ["0 GET"]);
-    // What comes meanwhile does not overtake it.
+    // A request that comes meanwhile does not overtake it.
     rig.send(client, &[&["SET", &key, "2"]]);
     assert_eq!(rig.at_nodes(), ["0 GET"]);
     rig.answer_next(&bulk("1"));
@@ -49,10 +49,10 @@ fn what_changes_something_or_has_that_behind_it_is_not() {
         (&[&["GETEX", &key, "EX", "9"]], &[]),
         (&[&["GETDEL", &key]], &[]),
         (&[&["EVAL_RO", "return 1", "1", &key]], &[]),
-        // It might see what was written after it.
+        // A retried read might see the later write.
         (&[&["GET", &key], &["SET", &key, "1"]], &[]),
         (&[&["GET", &key], &["GET", &other], &["SET", &other, "1"]], &[]),
-        // What stands before it is done with.
+        // A request before the read is done with.
         (&[&["SET", &key, "1"], &["GET", &key]], &["0 GET"]),
         (&[&["MULTI"], &["GET", &key], &["EXEC"]], &[]),
     ];
@@ -93,7 +93,7 @@ fn there_is_a_budget_and_a_switch() {
     for round in 0..40 {
         rig.send(client, &[&["GET", &key]]);
         rig.lose("GET");
-        // No time passes: only so much is saved up, and each request adds a tenth.
+        // No time passes: the budget is what is saved up, and each request adds a tenth.
         rig.turns();
         let was_lost = rig.told(client).contains("reason=connection-lost");
         assert_eq!(was_lost, retries(&rig)[1] > 0, "round {round}");

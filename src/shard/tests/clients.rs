@@ -1,10 +1,10 @@
-//! `CLIENT LIST`, `KILL` and `PAUSE` over shards.
+//! The commands `CLIENT LIST`, `KILL` and `PAUSE` over several shards.
 
 use super::neighbours::TWO_TENANTS;
 use super::*;
 
 impl Rig {
-    /// Has all shards told what one client asks of all clients, and that client what they say.
+    /// Carries a client's question about clients to all shards, and their answers back to the client.
     fn carry_client_questions(&mut self) {
         for asking in 0..self.shards.len() {
             while let Some((to, question)) = self.shards[asking].poll_question() {
@@ -134,7 +134,8 @@ fn a_tenant_holds_up_its_own_only() {
         rig.send(client, &[&["PING"]]);
     }
     assert_eq!((rig.told(own).as_str(), rig.told(other).as_str()), ("", "+PONG\r\n"));
-    // Who becomes one of them waits, too, and one that is closed while it waits leaves nothing behind.
+    // A client that becomes one of the tenant's waits too, and one that is closed while it waits leaves
+    // nothing behind.
     rig.send(other, &[&["AUTH", "acme", "a"], &["PING"]]);
     assert_eq!(rig.told(other), "+OK\r\n");
     rig.shards[0].handle_client_end(rig.clients[own].1);

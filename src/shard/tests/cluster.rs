@@ -1,4 +1,4 @@
-//! Before a cluster: nodes that refuse requests, because slots have other owners by now.
+//! Nodes of a cluster that redirect requests because slots have moved to other owners.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(super) fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// Cores before a cluster of three nodes.
+/// Returns cores before a cluster of three nodes.
 pub(super) fn clustered(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     let mut rig = Rig::with(shards, NODES, |settings| {
         settings.hot.mode = Mode::Off;
@@ -26,18 +26,18 @@ pub(super) fn clustered(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig
     rig
 }
 
-/// Which node has a slot, in the beginning.
+/// The node that has a slot in the beginning.
 pub(super) fn thirds(slot: u16) -> u16 {
     (u32::from(slot) * u32::from(NODES) / u32::from(SLOTS)) as u16
 }
 
 impl Rig {
-    /// A map of which all cores hear.
+    /// Publishes a cluster map to all cores.
     pub(super) fn publish(&mut self, owner_of: impl Fn(u16) -> Option<u16>) {
         self.publish_of((NODES, None), owner_of);
     }
 
-    /// The same of a cluster of so many nodes, one of which may have failed.
+    /// Publishes a map of a cluster with this many nodes, one of which may have failed.
     fn publish_of(&mut self, (nodes, failed): (u16, Option<u16>), owner_of: impl Fn(u16) -> Option<u16>) {
         let mut slots: Vec<Vec<String>> = vec![Vec::new(); usize::from(nodes)];
         let all: Vec<u16> = (0..SLOTS).collect();
@@ -68,7 +68,7 @@ impl Rig {
         self.turns();
     }
 
-    /// What is at stores: node and command.
+    /// The node and command of each request at stores.
     pub(super) fn at_nodes(&self) -> Vec<String> {
         let word = |sent: &Sent| sent.frame.split("\r\n").nth(2).unwrap_or("").to_owned();
         self.at_stores.iter().map(|sent| format!("{} {}", sent.backend.0, word(sent))).collect()
@@ -83,7 +83,7 @@ fn ask(key: &str, node: u16) -> String {
     format!("-ASK {} 10.0.0.{node}:{}\r\n", slot_of(key.as_bytes()), 7000 + node)
 }
 
-/// A core, a client of it, and a key that the first node has.
+/// Returns a core, a client of it, and a key that the first node has.
 fn before_a_node() -> (Rig, usize, String) {
     let mut rig = clustered(1, |_| {});
     let (client, key) = (rig.client(0), rig.key(0, 0));
@@ -97,7 +97,7 @@ fn what_was_refused_goes_to_the_new_owner_and_so_does_what_comes_later() {
     assert_eq!(rig.at_nodes(), ["0 SET", "0 GET", "0 GET"]);
     rig.answer_next("+OK\r\n");
     rig.answer_next(&moved(&key, 1));
-    // What was sent behind it is awaited: else that could come too late.
+    // The redirected request waits for what was sent behind it, which could otherwise come too late.
     rig.send(client, &[&["STRLEN", &key]]);
     assert_eq!(rig.at_nodes(), ["0 GET"]);
     rig.answer_next(&moved(&key, 1));
@@ -116,7 +116,8 @@ fn what_was_refused_goes_to_the_new_owner_and_so_does_what_comes_later() {
     assert_eq!(rig.at_nodes(), ["1 GET"]);
 }
 
-/// A request that was sent on, and what its client is told at its deadline while the new node says nothing; then what that says late.
+/// Redirects a request, and returns what its client gets at its deadline while the new node is silent; then
+/// what it gets when that node answers.
 fn told_at_the_deadline(
     refusal: impl Fn(&str) -> String,
     words: &[&str],
@@ -154,7 +155,7 @@ fn what_was_sent_on_has_the_deadline_that_it_had() {
             told.starts_with("-DEADLINE stage=backend ") && told.contains("may have happened"),
             "{told:?}"
         );
-        // Whoever keeps to deadlines itself is waited for.
+        // The reply is awaited for a client that keeps to deadlines itself.
         let (told, late) = told_at_the_deadline(refusal, &get, "wait");
         assert_eq!((told.as_str(), late.ends_with("$4\r\nlate\r\n")), ("", true), "{late:?}");
     }
@@ -172,7 +173,7 @@ fn a_node_that_is_asked_to_take_over_is_told_so_and_the_map_stays() {
     assert!(rig.shards[0].poll_doubt().is_none());
     rig.send(client, &[&["APPEND", &key, "2"]]);
     assert_eq!(rig.at_nodes(), ["0 APPEND"]);
-    // Twice refused, it waits a little.
+    // A request that was redirected twice waits a little.
     rig.answer_next(&ask(&key, 2));
     rig.answer_next("+OK\r\n");
     rig.answer_next(&moved(&key, 0));
@@ -189,7 +190,7 @@ fn who_has_the_slot_no_more_sends_nobody_anywhere() {
     let slot = slot_of(key.as_bytes());
     rig.send(client, &[&["APPEND", &key, "1"], &["APPEND", &key, "2"]]);
     rig.answer_next(&ask(&key, 2));
-    // The other one is awaited. Meanwhile the slot has gone elsewhere as a whole.
+    // The redirected request waits for the other one. Meanwhile the whole slot moves elsewhere.
     rig.publish(|of| Some(if of == slot { 1 } else { thirds(of) }));
     rig.answer_next(&moved(&key, 1));
     rig.wait(5 * MILLISECOND);
@@ -206,7 +207,8 @@ fn nobody_is_asked_to_take_over_what_an_owner_gave_away_long_ago() {
         let neighbour = format!("{{{key}}}b");
         rig.send(client, &[&["APPEND", &key, "1"], &["GET", &neighbour]]);
         rig.answer_next(&ask(&key, 2));
-        // The other one is awaited. Meanwhile the slot may have gone there, come back, and begun to go again.
+        // The redirected request waits for the other one. Meanwhile the slot may have moved there, come back,
+        // and begun to move again.
         rig.wait(waited * MILLISECOND);
         rig.answer_next("$-1\r\n");
         rig.wait(MILLISECOND);
@@ -222,7 +224,7 @@ fn a_block_that_was_refused_goes_whole() {
         rig.answer_next(reply);
     }
     assert_eq!(rig.at_nodes(), ["1 MULTI", "1 SET", "1 GET", "1 EXEC"]);
-    // Also where it is asked for by and by.
+    // The redirect may also come to a step of a transaction.
     for reply in ["+OK\r\n", &ask(&key, 2), "+QUEUED\r\n", "-EXECABORT because\r\n"] {
         rig.answer_next(reply);
     }
@@ -240,7 +242,7 @@ fn that_a_node_could_not_be_reached_says_nothing_of_what_it_has_become_since() {
     rig.connecting = Connecting::Fails;
     rig.send(client, &[&["GET", &key]]);
     assert!(rig.told(client).contains("reason=connect-failed"));
-    // Another takes over, and then it is the other way round.
+    // Another node takes over, and then the roles are reversed.
     rig.publish_of((NODES, Some(0)), |slot| Some(thirds(slot).max(1)));
     rig.publish(|slot| Some(thirds(slot)));
     rig.connecting = Connecting::Works;
@@ -258,7 +260,8 @@ fn a_script_may_say_what_it_likes() {
     assert_eq!(rig.at_nodes(), [""; 0], "it is not sent again before it is known that this was true");
     let doubt = rig.shards[0].poll_doubt();
     assert_eq!(doubt, Some(Doubt { reason: Reason::Unsure, moved: None }), "what it says proves nothing");
-    // Another says so too, and what others say is no proof either; nor is a map that is newer for another reason.
+    // Another script says so too, and what scripts say is no proof; nor is a map that is newer for another
+    // reason.
     let named = rig.cluster.map().node(BackendId(1)).map(|node| (slot_of(key.as_bytes()), node.key));
     let map = named.and_then(|named| rig.cluster.patch(&[named]));
     let map = map.filter(|map| map.is_hearsay(slot_of(key.as_bytes()))).expect("a map by hearsay");
@@ -266,19 +269,19 @@ fn a_script_may_say_what_it_likes() {
     rig.turns();
     rig.publish(|slot| Some(if slot == 1 { 2 } else { thirds(slot) }));
     assert_eq!((rig.at_nodes().len(), rig.told(client).as_str()), (0, ""));
-    // The node has the slot: the script was carried out.
+    // The node has the slot, so the script was carried out.
     rig.confirm();
     let told = rig.told(client);
     assert!(told.starts_with("-UNAVAILABLE backend=10.0.0.0:7000 reason=redirects"), "{told}");
     assert!(told.ends_with("$1\r\n1\r\n"));
-    // Nobody waits for what its next one says.
+    // No request waits for what the script's next redirect says.
     rig.wait(5 * MILLISECOND);
     rig.send(client, &[&script, &["GET", &key]]);
     rig.answer_next(&moved(&key, 1));
     rig.answer_next("$1\r\n1\r\n");
     let told = rig.told(client);
     assert!(told.contains("reason=redirects") && told.ends_with("$1\r\n1\r\n"), "{told}");
-    // It does not have it any more, some time later.
+    // Some time later the node has lost the slot.
     rig.wait(Duration::from_secs(6));
     rig.send(client, &[&script]);
     rig.answer_next(&moved(&key, 1));
@@ -286,7 +289,7 @@ fn a_script_may_say_what_it_likes() {
     assert_eq!(rig.at_nodes(), ["1 EVAL"]);
     rig.answer_next(":7\r\n");
     assert_eq!(rig.told(client), ":7\r\n");
-    // Nobody says anything: a second passes once, and then none.
+    // Nobody confirms anything: a second passes for the first request, and no time for later ones.
     for waits in [true, false] {
         rig.wait(5 * MILLISECOND);
         rig.send(client, &[&script]);
@@ -297,7 +300,7 @@ fn a_script_may_say_what_it_likes() {
         }
         assert!(rig.told(client).contains("reason=redirects"));
     }
-    // Of another slot than its own, and of a node that nobody knows.
+    // The redirects name another slot, and an unknown node.
     rig.send(client, &[&script]);
     rig.answer_next("-MOVED 1 10.9.9.9:1\r\n");
     assert!(rig.told(client).contains("reason=redirects"));
@@ -313,7 +316,8 @@ fn a_map_older_than_what_a_node_said_is_no_proof_of_what_a_script_says() {
     rig.send(client, &[&["EVAL", "code", "1", &key]]);
     assert_eq!(rig.at_nodes(), ["1 EVAL"], "what a node said counts");
     rig.answer_next(&moved(&key, 2));
-    // Maps on which the slot is not where the script was carried out, since they know nothing of its way there yet.
+    // Maps on which the slot is not where the script was carried out, because they are older than its move
+    // there.
     for other in 1..3 {
         rig.publish(|slot| Some(if slot == other { 2 } else { thirds(slot) }));
         rig.wait(5 * MILLISECOND);
@@ -323,7 +327,7 @@ fn a_map_older_than_what_a_node_said_is_no_proof_of_what_a_script_says() {
     rig.confirm();
     let told = rig.told(client);
     assert!(rig.at_nodes().is_empty() && told.contains("reason=redirects"), "{told}");
-    // All primaries say that it is elsewhere.
+    // All primaries say that the slot is elsewhere.
     rig.wait(Duration::from_secs(6));
     rig.publish(|slot| Some(thirds(slot)));
     rig.send(client, &[&["GET", &key]]);
@@ -339,10 +343,10 @@ fn a_map_older_than_what_a_node_said_is_no_proof_of_what_a_script_says() {
 
 #[test]
 fn nothing_goes_behind_a_script_that_may_have_been_carried_out() {
-    // What is believed for a while, and what cannot be true.
+    // A redirect that is believed for a while, and redirects that cannot be true.
     for (named, is_confirmed) in [(None, true), (None, false), (Some("-MOVED 1 10.9.9.9:1\r\n"), false)] {
         let (mut rig, client, key) = before_a_node();
-        // Scripts that cost little go with the rest.
+        // Scripts that cost little share connections with other requests.
         for _ in 0..3 {
             rig.send(client, &[&["EVAL", "code", "1", &key]]);
             rig.answer_next(":7\r\n");
@@ -351,7 +355,7 @@ fn nothing_goes_behind_a_script_that_may_have_been_carried_out() {
         rig.send(client, &[&["SET", &key, "first"], &["EVAL", "code", "1", &key], &["GET", &key]]);
         rig.answer_next(&moved(&key, 1));
         rig.answer_next(named.unwrap_or(&moved(&key, 1)));
-        // Until then the slot waits.
+        // The slot waits until then.
         rig.wait(5 * MILLISECOND);
         assert_eq!(rig.at_nodes(), ["0 GET"]);
         rig.answer_next(&moved(&key, 1));
@@ -376,7 +380,7 @@ fn a_node_that_nobody_knows_is_found_out_about_first() {
     rig.publish(|_| Some(2));
     assert_eq!(rig.at_nodes(), ["2 GET"]);
     rig.answer_next("$-1\r\n");
-    // Who never hears of it is told in a second.
+    // A client is answered after a second if no owner becomes known.
     rig.send(client, &[&["GET", &key]]);
     rig.answer_next(&format!("-MOVED {} 10.0.0.9:7009\r\n", slot_of(key.as_bytes())));
     rig.wait(Duration::from_millis(1_100));
@@ -425,11 +429,11 @@ fn keys_that_are_here_and_there_are_asked_for_one_by_one_at_once() {
         let at = |node: u16, word: &str| format!("{node} {word}");
         rig.send(client, &[&["MGET", &a, &b, &a], &["APPEND", &b, "+"], &["GET", &a]]);
         rig.answer_first("MGET", TRY_AGAIN);
-        // What came behind it is still on its way.
+        // The requests behind it are still in flight.
         assert_eq!(rig.at_nodes(), [at(owner, "APPEND"), at(owner, "GET")]);
         rig.answer_next(&ask(&b, target));
         rig.answer_next("$1\r\nA\r\n");
-        // a was read behind it meanwhile; b is appended to behind it.
+        // Key a was read behind it meanwhile; key b is appended to behind it.
         let told = rig.told(client);
         assert_eq!(told, "", "in the order of requests");
         rig.wait(MILLISECOND);
@@ -451,7 +455,8 @@ fn keys_that_are_here_and_there_are_asked_for_one_by_one_at_once() {
         let told = rig.told(client);
         assert!(told.starts_with("*3\r\n-UNAVAILABLE ") && told.contains("\r\n$1\r\nB\r\n-"), "{told}");
         assert!(told.ends_with(":2\r\n$1\r\nA\r\n"), "{told}");
-        // Without anything behind it: all at once, two keys that are new at the target too.
+        // Nothing is behind it, so all pieces are sent at once, two of them for keys that are new at the
+        // target.
         rig.send(client, &[&["EXISTS", &a, &b, &c, &c]]);
         rig.answer_next(&ask(&a, target));
         assert_eq!(rig.at_nodes(), [at(target, "ASKING"), at(target, "EXISTS")]);
@@ -469,7 +474,7 @@ fn keys_that_are_here_and_there_are_asked_for_one_by_one_at_once() {
             rig.answer_next(reply);
         }
         assert_eq!(rig.told(client), ":3\r\n");
-        // One of them is lost on the way, and the others are answered.
+        // A piece is lost on the way, and the others are answered.
         rig.send(client, &[&["DEL", &a, &b]]);
         rig.answer_next(TRY_AGAIN);
         rig.answer_first("DEL", &ask(&a, target));
@@ -589,7 +594,7 @@ const PRIMARY_ROLE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 const REPLICA_ROLE: &str = "*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.1\r\n:7001\r\n$9\r\nconnected\r\n:7\r\n";
 
 impl Rig {
-    /// All primaries were asked just now, and the map is right.
+    /// Confirms the map: all primaries were asked just now.
     fn confirm(&mut self) {
         self.now.monotonic = self.now.monotonic.after(MILLISECOND);
         for shard in &mut self.shards {
@@ -598,7 +603,7 @@ impl Rig {
         self.turns();
     }
 
-    /// Answers a request that goes to a primary as such.
+    /// Answers a request to a primary: first `ROLE`, then the request itself.
     fn answer_as(&mut self, role: &str, reply: &str) {
         self.answer_first("ROLE", role);
         self.answer_next(reply);
@@ -610,7 +615,7 @@ fn who_is_no_primary_any_more_contributes_nothing() {
     let (mut rig, client, key) = before_a_node();
     rig.send(client, &[&["DBSIZE"], &["GET", &key]]);
     rig.answer_as(PRIMARY_ROLE, ":1\r\n");
-    // In pieces, as it may come.
+    // The reply to `ROLE` may come in pieces.
     rig.answer_first("ROLE", &REPLICA_ROLE[..9]);
     rig.more(&REPLICA_ROLE[9..]);
     rig.answer_next(":100\r\n");
@@ -620,7 +625,7 @@ fn who_is_no_primary_any_more_contributes_nothing() {
     assert_eq!(rig.shards[0].poll_doubt().map(|doubt| doubt.reason), node.map(Reason::ReadOnly));
     assert_eq!(rig.shards[0].poll_doubt().map(|doubt| doubt.reason), Some(Reason::Unsure));
     assert_eq!(rig.shards[0].poll_doubt(), None);
-    // It was too early for that.
+    // The time for the second attempt has not come yet.
     rig.wait(MILLISECOND);
     rig.shards[0].handle_slots_confirmed(Timestamp::ZERO);
     rig.turns();
@@ -634,7 +639,7 @@ fn who_is_no_primary_any_more_contributes_nothing() {
     assert_eq!(rig.told(client), ":15\r\n");
     rig.answer_next("$-1\r\n");
     assert_eq!(rig.told(client), "$-1\r\n");
-    // Whoever is told twice that it is none is told so.
+    // A request that twice reaches a node which is no primary is refused.
     rig.send(client, &[&["KEYS", "*"]]);
     for round in 0..2 {
         assert_eq!(rig.told(client), "", "round {round}");
@@ -646,7 +651,8 @@ fn who_is_no_primary_any_more_contributes_nothing() {
     }
     let told = rig.told(client);
     assert!(told.starts_with("-UNAVAILABLE ") && told.contains("reason=not-primary"), "{told}");
-    // Without certainty it is tried again after a while, and the next request has its own two tries.
+    // Without a confirmed map the request is tried again after a while, and the next request has two attempts
+    // of its own.
     rig.send(client, &[&["DBSIZE"]]);
     for _ in 0..3 {
         rig.answer_as(REPLICA_ROLE, ":0\r\n");
@@ -675,7 +681,7 @@ fn who_has_done_it_is_not_told_again_when_another_was_no_primary() {
         assert_eq!(asked(&rig), [format!("1 {}", words[0])]);
         rig.answer_as(PRIMARY_ROLE, done);
         assert_eq!(rig.told(client), done);
-        // The next has its own tries, and is for everybody.
+        // The next request has attempts of its own, and goes to all nodes.
         rig.send(client, &[words]);
         assert_eq!(asked(&rig).len(), 3);
         for _ in 0..3 {
@@ -683,7 +689,8 @@ fn who_has_done_it_is_not_told_again_when_another_was_no_primary() {
         }
         assert_eq!(rig.told(client), done);
     }
-    // What failed for another reason is told, though the rest is done; and so is who is no primary a second time.
+    // An error of another kind is passed on, though the rest is done; and so is a second node that is no
+    // primary.
     rig.send(client, &[&["FLUSHALL"]]);
     rig.answer_as(PRIMARY_ROLE, "-ERR broken\r\n");
     rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
@@ -707,7 +714,7 @@ fn who_has_done_it_is_not_told_again_when_another_was_no_primary() {
         told.contains("reason=not-primary") && told.ends_with("(the rest may have happened)\r\n"),
         "{told}"
     );
-    // Nobody has done it: everybody is asked.
+    // No node has carried it out, so all are asked.
     rig.send(client, &[&["FLUSHALL"]]);
     for _ in 0..3 {
         rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
@@ -718,7 +725,7 @@ fn who_has_done_it_is_not_told_again_when_another_was_no_primary() {
         rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
     }
     assert_eq!(rig.told(client), "+OK\r\n");
-    // Who was none is gone, so nobody is left to be told.
+    // The node that was no primary has left, so none is left to be asked.
     rig.send(client, &[&["FLUSHALL"]]);
     rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
     rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
@@ -752,16 +759,16 @@ fn a_walk_goes_from_node_to_node_when_the_map_is_known_to_be_right() {
         rig.confirm();
     }
     assert_eq!(rig.told(client), "*2\r\n$1\r\n0\r\n*0\r\n+PONG\r\n");
-    // Nobody tells.
+    // Nobody confirms the map.
     rig.send(client, &[&["SCAN", &cursor]]);
     rig.wait(Duration::from_millis(2_200));
     assert!(rig.told(client).contains("reason=topology"));
-    // The last node's slots went to the first, meanwhile: it is visited again.
+    // The last node's slots went to the first meanwhile, so that one is visited again.
     rig.publish(|slot| Some(thirds(slot) % 2));
     rig.send(client, &[&["SCAN", &cursor]]);
     rig.confirm();
     assert_eq!(rig.at_nodes(), ["0 ROLE", "0 SCAN"]);
-    // It has become a replica: whoever is its primary is asked.
+    // The node has become a replica, so its primary is asked.
     rig.answer_as(REPLICA_ROLE, &page("0", "stale"));
     assert_eq!(rig.told(client), "");
     rig.publish(|slot| Some(1 + thirds(slot) % 2));
@@ -773,22 +780,23 @@ fn a_walk_goes_from_node_to_node_when_the_map_is_known_to_be_right() {
     assert_eq!(rig.told(client), "-ERR invalid cursor\r\n");
 }
 
-/// Nodes between which slots move: each carries out what it owns, or is asked to, and keeps a list of it.
+/// Nodes between which slots move. Each carries out requests for slots that it owns, or after `ASKING`, and
+/// lists them.
 pub(super) struct Nodes {
     pub(super) owners: BTreeMap<u16, u16>,
-    /// Slots that move, to where, and keys that are there already.
+    /// Slots that move, each with its target and the keys that are there already.
     moving: BTreeMap<u16, (u16, BTreeSet<String>)>,
     lists: BTreeMap<String, Vec<String>>,
     asked: BTreeSet<(usize, ConnectionId)>,
 }
 
 impl Nodes {
-    /// They have nothing yet.
+    /// Creates nodes without any keys.
     pub(super) fn new(owners: BTreeMap<u16, u16>) -> Self {
         Self { owners, moving: BTreeMap::new(), lists: BTreeMap::new(), asked: BTreeSet::new() }
     }
 
-    /// A connection is no more.
+    /// Forgets a lost connection.
     pub(super) fn forget(&mut self, link: (usize, ConnectionId)) {
         self.asked.remove(&link);
     }
@@ -824,7 +832,7 @@ impl Nodes {
         format!(":{}\r\n", list.len())
     }
 
-    /// What a node says to a request for keys of one slot that it does not have.
+    /// Returns a node's refusal of a request for keys of one slot; `None` if it has them.
     fn refusal(&mut self, node: u16, keys: &[&str], was_asked: bool) -> Option<String> {
         let slot = slot_of(keys[0].as_bytes());
         let owner = self.owners[&slot];
@@ -850,7 +858,7 @@ impl Nodes {
         None
     }
 
-    /// Something about a slot changes.
+    /// Moves a slot one step further.
     pub(super) fn move_on(&mut self, slot: u16, random: &mut Random) {
         let owner = self.owners[&slot];
         match self.moving.remove(&slot) {
@@ -863,7 +871,7 @@ impl Nodes {
                 }
             }
             Some((target, mut keys)) if random.below(2) == 0 => {
-                // One more key goes over.
+                // A further key moves to the target.
                 let next =
                     self.lists.keys().find(|key| slot_of(key.as_bytes()) == slot && !keys.contains(*key));
                 keys.extend(next.cloned());
@@ -876,7 +884,8 @@ impl Nodes {
     }
 }
 
-/// Whatever moves and whenever: each request is carried out once, those of a connection in its order, and no client hears of it.
+/// Whatever moves and whenever: each request is carried out once, those of a connection in their order, and
+/// no client notices.
 #[test]
 fn every_append_is_carried_out_once_and_in_order_while_slots_move() {
     let (mut all_refused, mut all_asked) = (0, 0);
@@ -931,7 +940,7 @@ fn every_append_is_carried_out_once_and_in_order_while_slots_move() {
                 }
             }
         }
-        // Everything comes to rest.
+        // The slots stop moving, and everything comes to rest.
         for _ in 0..4_000 {
             if rig.at_stores.is_empty() {
                 rig.wait(MILLISECOND);
@@ -973,7 +982,8 @@ fn every_append_is_carried_out_once_and_in_order_while_slots_move() {
         let all: usize = cluster.lists.values().map(Vec::len).sum();
         assert_eq!(all as u32, count - refused, "seed {seed}: what was refused was not carried out");
     }
-    // Slots that come back after some requests were sent away leave those behind what was carried out since.
+    // A slot that comes back after some requests were redirected leaves those behind requests that were
+    // carried out since.
     assert!(all_refused * 50 <= all_asked, "{all_refused} of {all_asked} refused");
 }
 
@@ -984,14 +994,14 @@ fn what_a_fallen_node_owes_nobody_waits_for() {
     rig.send(client, &[&["INCR", &key]]);
     rig.send(reader, &[&["GET", &key]]);
     assert_eq!(rig.at_nodes(), ["0 INCR", "0 GET"]);
-    // It says nothing for a while, so somebody should look.
+    // The node is silent for a while, so the map should be checked.
     rig.wait(Duration::from_millis(400));
     assert_eq!(rig.shards[0].poll_doubt(), None);
     rig.wait(Duration::from_millis(400));
     let silent = rig.cluster.map().node(BackendId(0)).map(|node| node.key);
     let doubt = rig.shards[0].poll_doubt();
     assert_eq!(doubt.map(|doubt| doubt.reason), Some(Reason::LinkLost(silent)));
-    // That it has failed is not enough, as long as it has its slots.
+    // A failed node is not given up as long as it has its slots.
     rig.publish_of((NODES, Some(0)), |slot| Some(thirds(slot)));
     assert_eq!(rig.at_nodes(), ["0 INCR", "0 GET"]);
     rig.publish_of((NODES, Some(0)), |slot| Some(thirds(slot).max(1)));
@@ -1009,11 +1019,11 @@ fn moved_to_a_fallen_node_counts_no_longer_than_it_takes_to_know_better() {
     rig.answer_next(&moved(&key, 1));
     assert_eq!(rig.at_nodes(), ["1 GET"]);
     rig.answer_next("$1\r\n1\r\n");
-    // It dies, and the map knows who has the slot then.
+    // The node dies, and the map knows the slot's new owner then.
     rig.publish_of((NODES, Some(1)), |slot| Some(thirds(slot)).map(|node| if node == 1 { 2 } else { node }));
     rig.send(client, &[&["GET", &key]]);
     assert_eq!(rig.at_nodes(), ["0 GET"]);
-    // Who has not heard of that sends it there again.
+    // A node that has not heard of that redirects the request back.
     rig.answer_next(&moved(&key, 1));
     rig.wait(Duration::from_millis(20));
     assert_eq!(rig.at_nodes(), ["0 GET"]);

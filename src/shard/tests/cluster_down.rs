@@ -1,4 +1,4 @@
-//! Before a cluster: nodes that say that they cannot do a request yet, CLUSTERDOWN or TRYAGAIN, and can a little later.
+//! Nodes of a cluster that cannot carry out a request yet (CLUSTERDOWN, TRYAGAIN), and can a little later.
 
 use super::cluster::{MILLISECOND, clustered, moved, thirds};
 use super::*;
@@ -6,7 +6,7 @@ use super::*;
 const DOWN: &str = "-CLUSTERDOWN The cluster is down\r\n";
 const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
 
-/// A core before a cluster, a client of it, and a key that the first node has.
+/// Returns a core before a cluster, a client of it, and a key that the first node has.
 fn before_a_node() -> (Rig, usize, String) {
     let mut rig = clustered(1, |settings| settings.overload.shed = Mode::On);
     let (client, key) = (rig.client(0), rig.key(0, 0));
@@ -14,7 +14,8 @@ fn before_a_node() -> (Rig, usize, String) {
 }
 
 impl Rig {
-    /// Lets time pass, a millisecond at a time, while nodes answer everything in the same way. How often they were asked.
+    /// Lets time pass, a millisecond at a time, while nodes give every request the same reply. Returns how
+    /// often they were asked.
     fn answered_for(&mut self, duration: Duration, reply: &str) -> usize {
         let (end, mut asked) = (self.now.monotonic.after(duration), 0);
         while self.now.monotonic < end {
@@ -44,14 +45,14 @@ fn what_a_node_that_is_down_refuses_is_asked_again_until_it_is_well() {
         let doubt = rig.shards[0].poll_doubt().map(|doubt| doubt.reason);
         assert_eq!(doubt, Some(crate::routing::cluster::Reason::ClusterDown(node)), "somebody should look");
         assert_eq!((rig.at_nodes().len(), rig.told(client).as_str()), (0, ""), "it waits");
-        // Pauses of 5, 10, 20, 40, 50 and 50 ms.
+        // The pauses are 5, 10, 20, 40, 50 and 50 ms.
         let asked = rig.answered_for(200 * MILLISECOND, DOWN);
         assert!((5..=6).contains(&asked), "{asked}");
         rig.wait(51 * MILLISECOND);
         rig.answer_next("$4\r\nwell\r\n");
         assert_eq!(rig.told(client), "$4\r\nwell\r\n");
         assert_eq!(rig.asked_again(), [asked as u64 + 1, 0]);
-        // Nothing is left of it: the next one goes out at once.
+        // Nothing of it is left: the next request is sent at once.
         rig.send(client, &[&["GET", &key]]);
         assert_eq!(rig.at_nodes(), ["0 GET"]);
     }
@@ -79,7 +80,7 @@ fn a_deadline_leaves_no_more_time_than_it_says() {
     assert_eq!(rig.told(client), "");
     rig.answered_for(41 * MILLISECOND, DOWN);
     assert_eq!(rig.told(client), DOWN, "in time");
-    // The node is well before the next deadline; until then pauses go on as they were.
+    // The node is well before the next deadline; until then the pauses go on as before.
     rig.send(client, &[&["SET", &key, "1"]]);
     rig.answered_for(60 * MILLISECOND, DOWN);
     rig.answered_for(35 * MILLISECOND, "+OK\r\n");
@@ -112,13 +113,13 @@ fn what_comes_behind_for_the_same_key_waits_and_other_slots_do_not() {
 #[test]
 fn of_two_writes_on_one_key_the_first_is_not_made_behind_the_second() {
     let (mut rig, client, key) = before_a_node();
-    // The node becomes well between the two.
+    // The node becomes well between the two requests.
     rig.send(client, &[&["SET", &key, "1"], &["SET", &key, "2"]]);
     rig.answer_next(DOWN);
     rig.answer_next("+OK\r\n");
     assert_eq!(rig.answered_for(100 * MILLISECOND, "+OK\r\n"), 0);
     assert_eq!(rig.told(client), format!("{DOWN}+OK\r\n"));
-    // Both are refused: both go, one by one.
+    // Both requests are refused, and both are sent again, one by one.
     rig.send(client, &[&["APPEND", &key, "1"], &["APPEND", &key, "2"]]);
     rig.answer_next(DOWN);
     rig.answer_next(DOWN);
@@ -128,7 +129,8 @@ fn of_two_writes_on_one_key_the_first_is_not_made_behind_the_second() {
     assert_eq!(rig.at_nodes(), ["0 APPEND"]);
     rig.answer_next(":2\r\n");
     assert_eq!(rig.told(client), ":1\r\n:2\r\n");
-    // A third is on its way while the first asks again, and another connection's is not in its way.
+    // A third request is in flight while the first is tried again, and another connection's does not disturb
+    // it.
     let stranger = rig.client(0);
     rig.send(client, &[&["SET", &key, "1"]]);
     rig.send(stranger, &[&["SET", &key, "2"]]);
@@ -167,7 +169,7 @@ fn a_block_of_which_a_step_was_refused_is_asked_again_whole() {
         rig.answer_next(reply);
     }
     assert!(rig.told(client).ends_with("*2\r\n+OK\r\n$1\r\n1\r\n"));
-    // Where the time is over, EXEC says which error it was.
+    // The client of a transaction gets the node's error when the time is over.
     rig.send(client, &block);
     for _ in 0..1_100 {
         if !rig.at_stores.is_empty() {
@@ -194,7 +196,7 @@ fn what_a_script_says_of_its_cluster_is_handed_on_at_once() {
 fn many_that_wait_for_a_node_do_not_flood_it() {
     let (mut rig, _, key) = before_a_node();
     let clients: Vec<usize> = (0..100).map(|_| rig.client(0)).collect();
-    // One slot.
+    // All requests are for one slot.
     for client in &clients {
         rig.send(*client, &[&["GET", &key]]);
     }
@@ -203,13 +205,13 @@ fn many_that_wait_for_a_node_do_not_flood_it() {
     }
     let asked = rig.answered_for(500 * MILLISECOND, DOWN);
     assert!((8..=40).contains(&asked), "{asked}");
-    // The first answer lets all of them go.
+    // The first answer releases all of them.
     rig.wait(51 * MILLISECOND);
     rig.answer_next("$-1\r\n");
     assert_eq!(rig.at_nodes().len(), 99);
     rig.answered_for(MILLISECOND, "$-1\r\n");
     assert!(clients.iter().all(|client| rig.told(*client) == "$-1\r\n"));
-    // Many slots.
+    // The requests are for many slots.
     let keys: Vec<String> = (0..)
         .map(|number| format!("k{number}"))
         .filter(|key| thirds(slot_of(key.as_bytes())) == 0)
@@ -243,7 +245,7 @@ fn what_waits_for_a_node_is_bounded_in_number_and_in_bytes() {
     let told: String = clients.iter().map(|client| rig.told(*client)).collect();
     let (served, refused) = (told.matches("$-1\r\n").count(), told.matches("-OVERLOADED ").count());
     assert_eq!((served, refused), (16_383, 70 * 250 - 16_383));
-    // Large ones.
+    // The requests are large.
     let value = "x".repeat(1 << 20);
     rig.send(client, &[&["SET", &key, &value]]);
     rig.answer_next(DOWN);
@@ -271,7 +273,7 @@ fn a_client_that_leaves_leaves_nothing_behind() {
     rig.turns();
     let other = rig.client(0);
     rig.send(other, &[&["APPEND", &key, "3"]]);
-    // The request is carried out as if it had not been refused, and nothing passes it.
+    // The request is carried out as if it had not been refused, and nothing overtakes it.
     let mut values = Vec::new();
     for _ in 0..60 {
         while let Some(sent) = rig.at_stores.first() {
@@ -297,7 +299,7 @@ fn keys_that_are_here_and_there_are_waited_for_as_long_as_a_second() {
     assert_eq!(rig.told(client), "*0\r\n");
     assert!(others.iter().all(|other| rig.told(*other) == "*0\r\n"), "however many wait");
     assert!(rig.asked_again()[1] > 6 * 15, "{:?}", rig.asked_again());
-    // Two that are new: sent from the owner to the target and back, for as long.
+    // Two new keys are sent from the owner to the target and back, for as long as a request may be held.
     let asking = format!("-ASK {} 10.0.0.1:7001\r\n", slot_of(key.as_bytes()));
     rig.send(client, &[sunion]);
     for _ in 0..900 {

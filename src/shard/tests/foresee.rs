@@ -1,4 +1,4 @@
-//! `QOS EXPLAIN` of requests for keys that may be hot.
+//! Explanations by `QOS EXPLAIN` of requests for keys that may be hot.
 
 use super::*;
 use crate::policy::hot_keys::HotSettings as Detection;
@@ -12,7 +12,7 @@ fn easily_hot(mode: Mode) -> Rig {
 }
 
 impl Rig {
-    /// Stores answer all that they were asked, in order.
+    /// Answers all requests at stores, in order.
     fn answer_all(&mut self) {
         while let Some(sent) = self.at_stores.first() {
             let is_ahead = sent.frame.contains("PTTL");
@@ -29,7 +29,7 @@ impl Rig {
         self.told(client);
     }
 
-    /// What is said of hot keys.
+    /// Returns what `QOS EXPLAIN` says of hot keys.
     fn foreseen(&mut self, client: usize, words: &[&str]) -> String {
         self.send(client, &[&[&["QOS", "EXPLAIN"], words].concat()]);
         let told = self.told(client);

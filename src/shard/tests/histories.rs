@@ -1,5 +1,6 @@
-//! Before a cluster, beside lists that its nodes keep: whatever is lost and whatever moves, a read tells of all that was known to be
-//! written before it was asked for, of all that its client has read before, and of nothing that its client writes later.
+//! Histories of appends and reads before a cluster whose nodes keep lists. Whatever is lost and whatever
+//! moves, a read returns all that was known to be written before it was sent and all that its client has read
+//! before, and nothing that its client writes later.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -9,23 +10,23 @@ use crate::policy::hot_keys::HotSettings as Detection;
 use crate::values::Random;
 use crate::values::limits::SLOTS;
 
-/// What a client has asked for and is not told yet.
+/// A request that a client waits for.
 struct Asked {
     names: Vec<String>,
-    /// What is appended; a read if nothing is.
+    /// The value that is appended; `None` for a read.
     value: Option<String>,
-    /// What everybody could know by then, by name.
+    /// The values known to be written when the request was sent, by key.
     known: Vec<BTreeSet<String>>,
 }
 
-/// One client.
+/// A client's state.
 #[derive(Default)]
 struct Teller {
     asked: VecDeque<Asked>,
     told: Vec<u8>,
-    /// What it has read, by name.
+    /// The values that the client has read, by key.
     seen: BTreeMap<String, BTreeSet<String>>,
-    /// What it has yet to be told that it was written.
+    /// The values that the client has appended without an answer yet.
     later: BTreeSet<String>,
 }
 
@@ -53,7 +54,7 @@ impl History {
         self.hear();
     }
 
-    /// What clients were told since.
+    /// Checks what clients got since the last call.
     fn hear(&mut self) {
         let seed = self.seed;
         for (client, teller) in &mut self.tellers {
@@ -96,7 +97,7 @@ impl History {
         }
     }
 
-    /// A connection's oldest request is answered, or the connection lost.
+    /// Answers the oldest request of a connection, or loses the connection.
     fn step(&mut self, random: &mut Random, is_lost: bool) {
         let links: BTreeSet<_> = self.rig.at_stores.iter().map(|sent| (sent.shard, sent.link)).collect();
         let Some(link) = links.iter().nth(random.index(links.len().max(1))).copied() else {
@@ -105,7 +106,7 @@ impl History {
         let owed: Vec<Sent> =
             self.rig.at_stores.iter().filter(|sent| (sent.shard, sent.link) == link).cloned().collect();
         if is_lost {
-            // The node has done some of it, and the rest not.
+            // The node has carried out some of the requests, and the rest not.
             for done in owed.iter().take(random.index(owed.len() + 1)) {
                 self.cluster.carry_out(done);
             }
@@ -120,7 +121,7 @@ impl History {
         self.hear();
     }
 
-    /// So many steps, and then it comes to rest.
+    /// Runs a number of steps and then lets everything come to rest.
     fn run(seed: u64, steps: u32, loses: bool, change: impl Fn(&mut ShardSettings)) -> Self {
         let random = &mut Random::new(seed);
         let names: Vec<String> =
@@ -176,7 +177,7 @@ impl History {
     }
 }
 
-/// Keys are hot that are asked for now and then.
+/// Makes keys hot that are asked for only now and then.
 fn eager(settings: &mut ShardSettings, versions: &Arc<crate::shard::versions::Versions>) {
     let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
     let ttl = Duration::from_millis(200);

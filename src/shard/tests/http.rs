@@ -41,7 +41,7 @@ fn a_request_that_does_not_come_whole_is_given_up_in_time() {
     assert!(rig.told(client).starts_with("HTTP/1.1 404"));
     rig.wait(Duration::from_secs(300));
     assert_eq!(rig.told(client), "", "it is between two requests");
-    // One byte now and then does not help.
+    // A byte now and then does not extend the time.
     for byte in GET.bytes().take(16) {
         rig.raw(client, &[byte]);
         rig.wait(Duration::from_secs(2));
@@ -82,7 +82,7 @@ fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
 
 const TENANTS: &str = "[default]\nru_per_second = 1_000_000\n[tenants.acme]\npassword = 'a'\nkeys = ['acme:']\n[tenants.shop]\npassword = 's'\n";
 
-/// A request with a token, and a body if there is one.
+/// Builds a request with a token, and a body if there is one.
 fn request(line: &str, headers: &str, body: &str) -> String {
     let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
     format!("{line} HTTP/1.1\r\nhost: localhost\r\n{headers}{length}\r\n{body}")
@@ -158,7 +158,7 @@ fn a_token_is_held_against_the_quotas_in_force() {
         rig.raw(client, who.as_bytes());
         assert_eq!(codes(&rig.told(client)), ["200"]);
     }
-    // A body is on its way while the password changes.
+    // A body is being received while the password changes.
     let split = who.len() - 5;
     rig.raw(client, &who.as_bytes()[..split]);
     rig.put_in_force(&TENANTS.replace("'s'", "'new'"));

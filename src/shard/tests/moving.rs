@@ -1,4 +1,4 @@
-//! Clients that go on in another process: when, and as whom.
+//! Clients that move to another process: when they can, and with which identity.
 
 use super::neighbours::TWO_TENANTS;
 use super::*;
@@ -11,7 +11,7 @@ impl Rig {
         self.shards[shard].readiness(id)
     }
 
-    /// What another process is told of a client, over the wire; here it is gone.
+    /// Moves a client away: returns the state that the other process gets, as it is sent.
     fn taken(&mut self, client: usize) -> Session {
         assert_eq!(self.readiness(client), Readiness::Ready);
         let (shard, id) = self.clients[client];
@@ -23,7 +23,7 @@ impl Rig {
         told
     }
 
-    /// The client of another process.
+    /// Adds a client that comes from another process.
     fn adopted(&mut self, session: &Session) -> usize {
         let now = self.now;
         let id = self.shards[0].handle_client_moved(session, now);
@@ -89,7 +89,7 @@ fn who_is_owed_something_is_waited_for() {
     assert_eq!(rig.readiness(client), Readiness::Owed, "its reply is with the socket");
     rig.take_all();
     assert_eq!(rig.readiness(client), Readiness::Ready);
-    // It is closed when it is answered.
+    // The client is closed when it is answered.
     rig.send(client, &[&["QUIT"]]);
     assert_ne!(rig.readiness(client), Readiness::Ready);
 }

@@ -1,4 +1,4 @@
-//! What one client cannot do to others: take their turn, their memory, or an answer for nothing.
+//! Limits on what one client can do to others: take their turns or their memory, or get answers for nothing.
 
 use super::*;
 
@@ -306,14 +306,14 @@ fn answers_of_weirs_own_have_a_price() {
         rig.send(client, &[request]);
         assert_eq!(rig.told(client).starts_with("-THROTTLED "), is_refused, "{request:?}");
     }
-    // Who has nothing left may ask how much that is, and pays for it later.
+    // A client with nothing left may ask how much that is, and pays for it later.
     let mut rig = with_tenants(quota);
     let client = rig.client(0);
     rig.send(client, &[&["QOS", "EXPLAIN", "GET", "a"], &["QOS", "LIMITS"], &["INFO"]]);
     while let Some((to, _)) = rig.shards[0].poll_question() {
         let now = rig.now;
         rig.shards[0].handle_answer(to, b"+told\r\n", now);
-        // What stands behind it waits for it.
+        // Requests behind the question wait for its answer.
         rig.turns();
     }
     rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));

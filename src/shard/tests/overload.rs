@@ -1,8 +1,9 @@
-//! Windows, queues, stalls and deadlines, as clients meet them.
+//! Windows, queues, stalls and deadlines, as clients see them.
 
 use super::*;
 
-/// How many requests one core alone has in flight at a backend of which it knows nothing; the rest of 64 is for what is critical.
+/// The requests that one core has in flight at a backend of which it knows nothing; the rest of 64 is
+/// reserved for critical ones.
 const AT_ONCE: usize = 58;
 
 fn crowded(shards: u16, backends: u16, change: impl Fn(&mut OverloadSettings)) -> Rig {
@@ -11,7 +12,7 @@ fn crowded(shards: u16, backends: u16, change: impl Fn(&mut OverloadSettings)) -
     Rig::with(shards, backends, |settings| settings.overload = overload.clone())
 }
 
-/// `GET`s of keys that live there, numbered.
+/// Encodes `GET`s of numbered keys that are at home on a core.
 fn gets(rig: &Rig, home: u16, numbers: std::ops::Range<usize>) -> Vec<u8> {
     let key = rig.key(home, 0);
     numbers.flat_map(|number| request(&["GET", &format!("{{{key}}}:{number}:")])).collect()
@@ -29,7 +30,8 @@ fn replies(text: &str) -> Vec<&str> {
     text.split_terminator("\r\n").filter(|line| !line.starts_with('$') || *line == "$-1").collect()
 }
 
-/// Answers whatever is in flight, one after the other, until nothing is.
+/// Answers the oldest request, 100 µs after the one before, until none is left. Returns their numbers in that
+/// order.
 fn serve_all(rig: &mut Rig) -> Vec<usize> {
     let mut served = Vec::new();
     while let Some(sent) = rig.at_stores.first() {
@@ -134,7 +136,7 @@ fn a_backend_that_stands_still_keeps_nobody_waiting_and_nothing_overtakes_what_i
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told.iter().all(|line| line.starts_with("-OVERLOADED reason=stalled backend=store0 ")));
         assert!(told[0].ends_with(unsure) && !told[1].ends_with(unsure), "{told:?}");
-        // The store would do that over another connection.
+        // The transaction would use another connection to the store.
         rig.send(client, &[&["MULTI"], &["GET", &key], &["EXEC"]]);
         let told = rig.told(client);
         assert!(told.contains("-OVERLOADED reason=stalled"), "{told}");
@@ -191,7 +193,7 @@ fn what_touches_no_store_passes_while_a_write_is_unsettled_and_no_other_dialect_
         assert_eq!(rig.told(client), "+OK\r\n*0\r\n+OK\r\n+QUEUED\r\n*1\r\n:1\r\n");
         rig.send(client, &[&["MULTI"], &["GET"], &["EXEC"]]);
         assert!(rig.told(client).contains("-EXECABORT"));
-        // Behind it on the same connection, but not over another one.
+        // A request behind it on the same connection passes, but not one over another connection.
         rig.send(client, &[&["GET", &key]]);
         assert_eq!(rig.words_at_stores(), ["SET", "GET"]);
         rig.send(client, &[&["MULTI"], &["GET", &key], &["EXEC"]]);
@@ -199,7 +201,7 @@ fn what_touches_no_store_passes_while_a_write_is_unsettled_and_no_other_dialect_
         rig.answer_next("$1\r\n1\r\n");
         let told = rig.told(client);
         assert!(told.starts_with("$1\r\n1\r\n+OK\r\n+QUEUED\r\n-OVERLOADED reason=stalled "), "{told}");
-        // Another dialect has connections of its own.
+        // Another RESP version has connections of its own.
         rig.send(client, &[&["QOS", "CALL", "DEADLINE", "50", "SET", &key, "2"]]);
         rig.wait(Duration::from_millis(60));
         rig.told(client);
@@ -226,19 +228,19 @@ fn nobody_waits_beyond_a_deadline_wherever_the_request_is_then() {
     let [key, _] = [rig.key(0, 0), rig.key(0, 1)];
     rig.send(client, &[&["QOS", "SET", "DEADLINE", "50"]]);
     rig.told(client);
-    // In flight.
+    // The deadline passes while the request is in flight.
     rig.send(client, &[&["SET", &key, "1"]]);
     rig.wait(Duration::from_millis(49));
     assert_eq!(rig.told(client), "");
     rig.wait(Duration::from_millis(10));
     assert_eq!(rig.told(client), "-DEADLINE stage=backend waited_ms=50 (it may have happened)\r\n");
-    // Later ones of the same key go on, behind it.
+    // Later requests for the same key are sent, behind it.
     rig.send(client, &[&["GET", &key]]);
     assert_eq!(rig.words_at_stores(), ["SET", "GET"]);
     rig.answer_next("+OK\r\n");
     rig.answer_next("$1\r\n1\r\n");
     assert_eq!(rig.told(client), "$1\r\n1\r\n");
-    // In the queue.
+    // The deadline passes while the request is in the queue.
     let bytes = gets(&rig, 0, 0..AT_ONCE + 20);
     rig.raw(filler, &bytes);
     rig.send(client, &[&["GET", &key]]);
@@ -246,7 +248,7 @@ fn nobody_waits_beyond_a_deadline_wherever_the_request_is_then() {
     let told = rig.told(client);
     assert!(told.starts_with("-DEADLINE stage=queue waited_ms=5"), "{told}");
     serve_all(&mut rig);
-    // Held back by an earlier one of its connection, which has all the time it wants.
+    // The request is held behind an earlier one of its connection, whose deadline is far away.
     rig.send(client, &[&["QOS", "SET", "DEADLINE", "100000"], &["DBSIZE"]]);
     rig.send(client, &[&["QOS", "CALL", "DEADLINE", "50", "DBSIZE"]]);
     rig.wait(Duration::from_millis(100));
@@ -280,7 +282,7 @@ fn in_shadow_deadlines_are_counted_once_and_nobody_is_told() {
     rig.answer_next("$1\r\n1\r\n");
     rig.answer_next("$1\r\n2\r\n");
     assert_eq!(rig.told(client), "+OK\r\n$1\r\n1\r\n$1\r\n2\r\n");
-    // By now it is known what a reply takes.
+    // The time that a reply takes is known by now.
     pace(&mut rig, client, Duration::from_secs(2), Duration::from_millis(80));
     rig.told(client);
     let before = late(&rig);
@@ -292,13 +294,13 @@ fn in_shadow_deadlines_are_counted_once_and_nobody_is_told() {
     assert_eq!(late(&rig), counted);
 }
 
-/// What stores have yet to answer, word by word.
+/// The words of the requests that stores have yet to answer.
 fn at_stores(rig: &Rig) -> Vec<String> {
     let words = |sent: &Sent| sent.frame.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ");
     rig.at_stores.iter().map(words).collect()
 }
 
-/// Cores before weirs, with connections that are open, and a client whose answers are of use for 50 ms.
+/// Returns cores before weirs, with open connections, and a client with a deadline of 50 ms.
 fn before_weirs(change: impl Fn(&mut OverloadSettings), tier: &'static str) -> (Rig, usize) {
     let mut rig = crowded(1, 1, change);
     rig.inner = Some(tier);
@@ -327,7 +329,7 @@ fn a_weir_behind_is_told_the_rest_of_deadlines() {
     rig.answer_next(":1\r\n");
     assert_eq!(passed_on(&rig), 3);
     rig.told(client);
-    // A transaction goes as it is, and so does what is large, and what has all the time it wants.
+    // A transaction is sent without a deadline, and so are large requests and those whose client has none.
     let large = "x".repeat(limits::COPY_BYTES_MAX + 1);
     let other = rig.client(0);
     rig.send(client, &[&["MULTI"], &["GET", "a"], &["EXEC"]]);
@@ -338,7 +340,7 @@ fn a_weir_behind_is_told_the_rest_of_deadlines() {
     for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n$-1\r\n", "$-1\r\n", "+OK\r\n"] {
         rig.answer_next(reply);
     }
-    // What waited for room is told what is left then.
+    // A request that waited for room is sent with the time that is left then.
     let bytes = gets(&rig, 0, 0..AT_ONCE);
     rig.raw(other, &bytes);
     rig.send(client, &[&["GET", "late"]]);
@@ -365,11 +367,11 @@ fn no_plain_store_is_told_deadlines_and_no_weir_that_does_not_want_it() {
         at_stores(rig).pop().expect("it was sent")
     };
     assert_eq!(ask(&mut rig), "QOS CALL DEADLINE 50 GET a");
-    // In its place there is a Redis now.
+    // A Redis has the address now.
     rig.lose("GET");
     rig.inner = None;
     assert_eq!([ask(&mut rig), ask(&mut rig)], ["GET a"; 2]);
-    // And a weir again, which is known for one once it has answered.
+    // A weir has the address again, and is recognised once it has answered.
     rig.lose("GET");
     rig.inner = Some("standard");
     assert_eq!([ask(&mut rig), ask(&mut rig)], ["GET a", "QOS CALL DEADLINE 50 GET a"]);
@@ -403,7 +405,7 @@ fn what_a_weir_behind_refuses_is_told_as_it_is_and_makes_no_store_look_slow_or_q
     ];
     for (number, refusal) in (0..4_000).zip(refusals.iter().cycle()) {
         rig.send(client, &[&["GET", "a"]]);
-        // At once, or as late as can be.
+        // Replies come at once, or as late as possible.
         rig.wait(Duration::from_millis(if number % 8 < 4 { 0 } else { 40 }));
         let (start, rest) = refusal.split_at(number % 12);
         if start.is_empty() {
@@ -418,7 +420,7 @@ fn what_a_weir_behind_refuses_is_told_as_it_is_and_makes_no_store_look_slow_or_q
     assert_eq!((after.base, after.median, after.window), (before.base, before.median, before.window));
     assert_eq!((after.level, after.is_stalled), (0, false));
     assert_eq!(rig.shards[0].service_times().count(), times);
-    // Any other error was work.
+    // Any other error took the store's time.
     rig.send(client, &[&["GET", "a"]]);
     rig.answer_next("-WRONGTYPE no\r\n");
     assert_eq!(rig.shards[0].service_times().count(), times + 1);
@@ -435,7 +437,7 @@ fn who_keeps_to_deadlines_itself_is_not_answered_before_a_store_that_has_begun()
     assert_eq!(rig.told(outer), "");
     rig.answer_next("+OK\r\n");
     assert_eq!(rig.told(outer), "+OK\r\n");
-    // What has not begun is refused all the same.
+    // A request that was not begun is refused all the same.
     let bytes = gets(&rig, 0, 0..AT_ONCE + 1);
     rig.raw(filler, &bytes);
     rig.send(outer, &[&["QOS", "CALL", "DEADLINE", "50", "GET", "a"]]);
@@ -454,14 +456,15 @@ fn a_core_that_stands_still_refuses_nobody_for_it() {
     let bytes = gets(&rig, 0, 0..AT_ONCE + 50);
     rig.raw(client, &bytes);
     for _ in 0..AT_ONCE + 50 {
-        // No turn for ten seconds, though some were planned; and then a reply and the turn at once.
+        // The core runs no turn for ten seconds, though some were planned; then a reply and the turn come at
+        // once.
         rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(10));
         rig.answer_next("$-1\r\n");
     }
     assert_eq!(replies(&rig.told(client)), ["$-1"; AT_ONCE + 50]);
 }
 
-/// A client asks for something every five milliseconds, and is answered after as many as `takes` says; as long as that lasts.
+/// Sends a client's request every five milliseconds, and answers each after `takes`, until `lasts` is over.
 fn pace(rig: &mut Rig, client: usize, lasts: Duration, takes: Duration) {
     let end = rig.now.monotonic.after(lasts);
     let mut sent_at: std::collections::VecDeque<Timestamp> =

@@ -1,4 +1,4 @@
-//! Before a cluster with replicas, for tenants whose reads they may answer.
+//! Clusters with replicas, for tenants whose reads replicas may answer.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::values::limits::SLOTS;
 use crate::values::{Random, ServerAddress};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// As many primaries, and behind them as many replicas.
+/// The number of primaries, each of which has one replica.
 const PRIMARIES: u16 = 3;
 const QUOTAS: &str = "[default]\nstale_reads = true\nadmin = true\n[tenants.fresh]\npassword = 'f'\n";
 
@@ -17,7 +17,7 @@ fn owner_of(slot: u16) -> u16 {
     (u32::from(slot) * u32::from(PRIMARIES) / u32::from(SLOTS)) as u16
 }
 
-/// A key of that primary.
+/// Returns a key of a primary.
 fn key_of(primary: u16) -> String {
     let lives_there = |key: &String| owner_of(slot_of(key.as_bytes())) == primary;
     (0..1_000).map(|number| format!("key{number}")).find(lives_there).expect("some key does")
@@ -27,7 +27,7 @@ fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// Each primary with one replica. `line_of` is what the first primary says besides of the slots that it owns.
+/// Returns a map with one replica per primary. `own` is what the first primary's line says besides its slots.
 fn map_with(rig: &mut Rig, own: &str) -> Arc<Map> {
     let newer = (rig.cluster.map().version() + 1) * 10;
     let (mut nodes, mut slots) = (Vec::new(), vec![format!("*{PRIMARIES}\r\n")]);
@@ -55,7 +55,7 @@ fn map_with(rig: &mut Rig, own: &str) -> Arc<Map> {
     Arc::clone(rig.cluster.map())
 }
 
-/// Cores before such a cluster, whose replicas are all well.
+/// Returns cores before such a cluster, whose replicas are all well.
 fn before_replicas(shards: u16) -> Rig {
     before_replicas_with(shards, |_| {})
 }
@@ -82,7 +82,7 @@ impl Rig {
         self.turns();
     }
 
-    /// They have everything, or nobody knows.
+    /// Reports that replicas have all writes, or that this is unknown.
     fn tell_of_replicas(&mut self, are_fresh: bool) {
         let map = Arc::clone(self.cluster.map());
         let key = |at| map.node(BackendId(at)).expect("it is there").key;
@@ -98,18 +98,18 @@ impl Rig {
         self.shards.iter_mut().for_each(|shard| shard.handle_replicas(&states));
     }
 
-    /// A client and a key of the first primary, whose replica is asked next.
+    /// Returns a client and a key of the first primary, whose replica is asked next.
     fn reader(&mut self) -> (usize, String) {
         let client = self.client(0);
         let key = key_of(0);
-        // The first read has a connection opened.
+        // The first read opens the connection to the replica.
         self.send(client, &[&["GET", &key]]);
         assert_eq!(self.nodes_asked(), [0]);
         self.wait(20 * MILLISECOND);
         self.answer_next("$1\r\n0\r\n");
         self.told(client);
         self.tell_of_replicas(true);
-        // The replica is new, and thought to be twice as slow; a primary that is not asked for longer fades.
+        // A new replica is assumed to be twice as slow; a primary that is not asked for a while is forgotten.
         (client, key)
     }
 
@@ -117,7 +117,7 @@ impl Rig {
         self.at_stores.iter().map(|sent| sent.backend.0).collect()
     }
 
-    /// Reads until one of them is at the first primary's replica.
+    /// Sends reads until one of them is at the first primary's replica.
     fn read_from_replica(&mut self, client: usize, key: &str) {
         for _ in 0..4 {
             self.send(client, &[&["GET", key]]);
@@ -146,14 +146,14 @@ fn a_replica_answers_whom_that_is_good_enough_for() {
     rig.answer_next("$1\r\n7\r\n");
     assert_eq!(rig.told(client), "$1\r\n7\r\n");
     assert_eq!(rig.shards[0].reader_figures()[3].answered, 1);
-    // Others are not asked whether they would mind.
+    // Replicas answer no reads of other tenants.
     let other = rig.client(0);
     rig.send(other, &[&["AUTH", "fresh", "f"]]);
     for _ in 0..20 {
         rig.send(other, &[&["GET", &key], &["MGET", &key, "b"]]);
     }
     assert!(rig.nodes_asked().iter().all(|node| *node < PRIMARIES), "{:?}", rig.nodes_asked());
-    // And what is no plain read goes where it always went.
+    // A request that is no plain read goes to its usual node.
     while !rig.at_stores.is_empty() {
         rig.answer_next(if rig.at_stores[0].frame.contains("MGET") {
             "*1\r\n$1\r\n7\r\n"
@@ -223,7 +223,7 @@ fn what_a_replica_does_not_have_the_primary_is_asked_for() {
         rig.bytes(&sent, empty.as_bytes());
         assert!(rig.frames(request).iter().all(|sent| !sent.frame.contains("READONLY")));
         let mut answered = 0;
-        // A request that the primary refuses with the same words is asked again until the time for that is over.
+        // A request that the primary refuses with the same error is tried again until its time is over.
         for _ in 0..1_100 {
             while !rig.at_stores.is_empty() {
                 let node = rig.at_stores[0].backend.0;
@@ -254,7 +254,7 @@ fn a_replica_that_is_lost_or_silent_costs_nobody_an_answer() {
         rig.answer_next("$1\r\n7\r\n");
         assert_eq!(rig.told(client), "$1\r\n7\r\n");
         assert_eq!(rig.shards[0].counters().get(Counter::ReplicaReadsLost), 1);
-        // It cannot be reached, and nobody waits for that.
+        // The replica cannot be reached, and no read waits for it.
         for _ in 0..20 {
             rig.send(client, &[&["GET", &key]]);
             assert_eq!(rig.nodes_asked(), [0]);
@@ -275,7 +275,7 @@ fn with_a_deadline_a_silent_replica_is_given_up_in_time() {
     assert_eq!(rig.nodes_asked(), [0]);
     rig.answer_next("$1\r\n7\r\n");
     assert_eq!(rig.told(client), "$1\r\n7\r\n");
-    // At the deadline it is told so, whoever owes the answer.
+    // The client gets an error at its deadline, whichever node owes the answer.
     rig.read_from_replica(client, &key);
     rig.wait(35 * MILLISECOND);
     rig.wait(40 * MILLISECOND);
@@ -288,7 +288,7 @@ fn own_requests_are_not_overtaken_on_the_way_to_another_node() {
     let (client, key) = rig.reader();
     let other = rig.client(0);
     rig.read_from_replica(other, &key);
-    // Whatever speaks for the replica: behind an own write a read goes where that goes.
+    // However good the replica is: behind the client's own write a read follows that.
     for _ in 0..5 {
         rig.send(client, &[&["SET", &key, "1"], &["GET", &key]]);
     }
@@ -299,7 +299,7 @@ fn own_requests_are_not_overtaken_on_the_way_to_another_node() {
         rig.bytes(&sent, reply.as_bytes());
     }
     assert_eq!(rig.told(client), "+OK\r\n$1\r\n1\r\n".repeat(5));
-    // And what is written behind a read waits until that is answered.
+    // A write behind a read waits until that is answered.
     rig.send(other, &[&["SET", &key, "2"], &["GET", &key]]);
     assert_eq!(rig.nodes_asked(), [PRIMARIES]);
     rig.answer_next("$1\r\n1\r\n");
@@ -309,7 +309,7 @@ fn own_requests_are_not_overtaken_on_the_way_to_another_node() {
     assert_eq!(rig.told(other), "$1\r\n1\r\n+OK\r\n$1\r\n2\r\n");
 }
 
-/// Also where nothing has a price.
+/// The choice works without prices too.
 #[test]
 fn who_is_somebody_else_by_now_is_not_taken_for_who_it_was() {
     for limiter in [Limiter::Off, Limiter::Buckets] {
@@ -357,7 +357,7 @@ fn a_replica_that_may_be_far_behind_is_not_asked() {
     rig.tell_of_replicas(false);
     assert!(!asked(&mut rig, client, &key), "it is known to be behind");
     rig.tell_of_replicas(true);
-    // Its slot is on its way to another primary.
+    // The slot is moving to another primary.
     let slot = slot_of(key.as_bytes());
     rig.publish_replicas(&format!(" [{slot}->-{:040}]", 1));
     assert!(!asked(&mut rig, client, &key));
@@ -408,9 +408,9 @@ fn a_replica_that_fails_again_and_again_is_left_alone_and_comes_back() {
     assert!(all > 60, "{all} of 200");
 }
 
-/// What nodes have, and what they make of requests.
+/// The nodes' data, and their answers to requests.
 struct Copies {
-    /// Every value that a key ever had, in order.
+    /// All values that a key ever had, in order.
     values: BTreeMap<String, Vec<String>>,
 }
 
@@ -431,18 +431,20 @@ impl Copies {
             0 => "$-1\r\n".to_owned(),
             1 => "-LOADING Redis is loading the dataset in memory\r\n".to_owned(),
             2 => format!("-MOVED {} 10.0.0.1:7000\r\n", slot_of(words[4].as_bytes())),
-            // It may be any number of writes behind.
+            // The replica may be any number of writes behind.
             _ if values.is_empty() => "$-1\r\n".to_owned(),
             _ => bulk(&values[values.len() - 1 - random.index(values.len().min(3))]),
         }
     }
 }
 
-/// What a client asked for and is owed: the key, what it writes, the least and the newest value that it may see.
+/// A request that a client waits for: the key, the value that it writes, and the oldest and the newest value
+/// that it may see.
 type Owed = (String, Option<u64>, u64, u64);
 
-/// Replicas lag, die, forget and refuse: each request is answered once, without an error; and no read of a client sees less than what
-/// was under way before it when it was sent, nor anything that was written after it.
+/// Replicas lag, die, forget and refuse. Each request is answered once, without an error; and no read of a
+/// client sees less than what was in flight before it when it was sent, nor anything that was written after
+/// it.
 #[test]
 fn whatever_replicas_do_requests_are_answered_once_and_in_their_order() {
     let (mut from_replicas, mut sent_on) = (0, 0);
@@ -480,7 +482,7 @@ fn whatever_replicas_do_requests_are_answered_once_and_in_their_order() {
                             list.push((name, Some(*newest), 0, 0));
                         } else {
                             bytes.extend(request(&["GET", &name]));
-                            // The newest of its writes that had not been answered yet, if any.
+                            // The newest unanswered write of the client, if there is one.
                             let under_way =
                                 list.iter().rev().find(|(of, write, ..)| *of == name && write.is_some());
                             let least = under_way.and_then(|(_, write, ..)| *write).unwrap_or(0);
@@ -504,7 +506,7 @@ fn whatever_replicas_do_requests_are_answered_once_and_in_their_order() {
                     if random.below(5) == 0 || is_over {
                         rig.tell_of_replicas(is_over || random.below(4) > 0);
                     }
-                    // A while in which nobody answers: replicas are given up, primaries are waited for.
+                    // No node answers for a while: replicas are given up, primaries are waited for.
                     rig.wait(MILLISECOND * if random.below(30) == 0 && !narrow { 150 } else { 2 });
                 }
                 _ if !rig.at_stores.is_empty() => {

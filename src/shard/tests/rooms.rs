@@ -1,9 +1,9 @@
-//! What is missing of large messages is received where it belongs.
+//! Large messages, the rest of which is received directly where it belongs.
 
 use super::*;
 use crate::protocol::Room;
 
-/// Fills a room as the socket would.
+/// Fills a lent buffer as the socket would.
 fn fill(room: Option<Room>, bytes: &str) -> (Vec<u8>, usize) {
     let mut room = room.expect("much is missing");
     assert!(room.bytes >= bytes.len(), "room for {} of {}", room.bytes, bytes.len());

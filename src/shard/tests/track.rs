@@ -1,8 +1,8 @@
-//! What costs much travels over connections of its own, and nothing overtakes anything for that.
+//! Costly requests use connections of their own, and nothing overtakes anything because of that.
 
 use super::*;
 
-/// A rig and a client whose `LRANGE` is known to cost much.
+/// Returns a rig and a client whose `LRANGE` is known to be costly.
 fn rig_with_heavy_ranges(shards: u16, heavy_links: u16) -> (Rig, usize) {
     let mut rig = Rig::with(shards, 1, |settings| {
         settings.heavy_links = heavy_links;

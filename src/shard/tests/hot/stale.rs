@@ -1,4 +1,4 @@
-//! Stores that are away, and tenants that would rather be told what is old (`stale_on_error`).
+//! Stores that are away, and tenants that accept expired replies then (`stale_on_error`).
 
 mod values;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::values::Random;
 
 const LONGER: Duration = Duration::from_secs(2);
-/// Weir tries to connect at least so often.
+/// The longest pause between two attempts of weir to connect.
 const PAUSE_MAX: Duration = Duration::from_millis(2_500);
 const KEEN: &str = "[default]\nstale_on_error = \"2s\"\nadmin = true";
 const BOTH: &str = "[default]\nadmin = true\n[tenants.keen]\npassword = \"k\"\nstale_on_error = \"2s\"";
@@ -22,7 +22,7 @@ impl Rig {
         }
     }
 
-    /// The connection over which a read of a key was sent is lost, and none can be made.
+    /// Loses the connection over which a read of a key was sent, and lets none be made.
     fn goes_away(&mut self, client: usize, key: &str) -> String {
         self.send(client, &[&["GET", key]]);
         self.connecting = Connecting::Fails;
@@ -36,7 +36,8 @@ impl Rig {
     }
 }
 
-/// A core, two clients of a tenant that wants old replies, and a key of which one is kept that is too old by now.
+/// Returns a core, two clients of a tenant that accepts expired replies, and a key whose kept reply has
+/// expired.
 fn keen() -> (Rig, [usize; 2], String) {
     let (mut rig, clients, key) = with_hot_key();
     rig.put_in_force_as(KEEN, 0);
@@ -60,12 +61,12 @@ fn what_is_kept_is_told_while_the_store_is_away_and_no_longer_than_that() {
         last = rig.now.monotonic;
         rig.wait(10 * MILLISECOND);
     }
-    // It was sent for at most `TTL` before the time at which it was too old.
+    // The fetch was sent at most `TTL` before its reply expired.
     let longest = last.since(read_at);
     assert!(longest < LONGER && longest + 40 * MILLISECOND > LONGER, "{longest:?}");
     assert!(rig.counted(Counter::HotStaleOnError) > 100);
     assert_eq!(rig.shards[0].hot_keys()[0].state, "stale");
-    // What comes back is asked.
+    // A store that is back is asked again.
     rig.connecting = Connecting::Works;
     rig.wait(LONGER);
     rig.make_hot(client, &key);
@@ -96,7 +97,7 @@ fn a_store_that_says_it_cannot_answer_is_away_and_one_that_answers_is_not() {
         assert_eq!(clients.map(|client| rig.told(client)), [told.repeat(2), told.repeat(2)], "{reply}");
         assert_eq!(rig.counted(Counter::HotStaleOnError), if is_away { 4 } else { 0 });
         if !is_away {
-            // Whoever knows that must not be told what was before.
+            // A client that knows of the write must not get the earlier value.
             rig.wait(TTL);
             let told = rig.goes_away(clients[1], &key);
             assert!(told.starts_with("-UNAVAILABLE") || told == *reply, "{reply}: {told}");
@@ -104,7 +105,7 @@ fn a_store_that_says_it_cannot_answer_is_away_and_one_that_answers_is_not() {
     }
 }
 
-/// The same where it is noticed that a store stands still.
+/// Returns the same state on a core that notices stalled stores.
 fn keen_where_stalls_are_seen() -> (Rig, [usize; 2], String) {
     let overload = OverloadSettings::new(1, 1);
     let mut rig = eager(1, |settings| settings.overload = overload.clone());
@@ -151,7 +152,7 @@ fn nothing_is_told_that_a_write_has_or_may_have_replaced() {
         }
         let told = rig.goes_away(client, &key);
         assert!(told.starts_with("-UNAVAILABLE"), "{write}: {told}");
-        // Nor later.
+        // The earlier value is not sent later either.
         for _ in 0..30 {
             rig.wait(10 * MILLISECOND);
             let told = rig.asked(client, &["GET", &key]);
@@ -164,11 +165,11 @@ fn nothing_is_told_that_a_write_has_or_may_have_replaced() {
 fn what_a_write_has_not_replaced_is_told_though_somebody_tries() {
     let (mut rig, [client, writer], key) = keen();
     assert_eq!(rig.goes_away(client, &key), bulk("v"));
-    // Never sent.
+    // This write is never sent.
     let told = rig.asked(writer, &["SET", &key, "w"]);
     assert!(told.starts_with("-UNAVAILABLE backend=store0 reason=connect-failed"), "{told}");
     assert_eq!(rig.asked(client, &["GET", &key]), bulk("v"));
-    // Sent, and not carried out.
+    // This write is sent and not carried out.
     rig.connecting = Connecting::Works;
     rig.wait(300 * MILLISECOND);
     rig.send(writer, &[&["SET", &key, "w"]]);
@@ -201,7 +202,7 @@ fn only_tenants_that_want_that_are_told_what_is_old_and_new_quotas_say_anew_who_
     assert_eq!(rig.asked(client, &["AUTH", "keen", "k"]), "+OK\r\n");
     rig.keep(other, &key, "v");
     rig.wait(TTL);
-    // Both wait for the same.
+    // Both clients wait for the same fetch.
     rig.send(other, &[&["GET", &key]]);
     assert_eq!(rig.goes_away(client, &key), bulk("v"));
     assert!(rig.told(other).starts_with("-UNAVAILABLE"));
@@ -228,27 +229,27 @@ fn what_is_too_old_makes_room_for_what_is_not() {
     }
 }
 
-/// What the store held, and what of it clients know.
+/// The values that the store held, and what clients know of them.
 struct World {
     rig: Rig,
     key: String,
-    /// Since when it held what.
+    /// The times from which the store held each value.
     history: Vec<(Timestamp, String)>,
     is_away: bool,
-    /// When it was away last.
+    /// The last time at which the store was away.
     away_at: Timestamp,
-    /// The newest of the writes that were acknowledged, by its place in the history.
+    /// The index of the newest acknowledged write in the history.
     acknowledged: usize,
     waiting: Vec<VecDeque<Asked>>,
-    /// What each connection has read last.
+    /// The index of the value that each connection has read last.
     seen: Vec<usize>,
     errors: usize,
     old: usize,
-    /// Those of them that were told beside the value of the other key.
+    /// The number of expired values that were sent together with the other key's value.
     old_of_two: usize,
 }
 
-/// What another key holds all the time.
+/// The key whose value never changes.
 const OTHER: &str = "other";
 
 #[derive(Clone)]
@@ -270,7 +271,7 @@ struct Asked {
 }
 
 impl World {
-    /// The store carries out a request.
+    /// Carries out a request in the store.
     fn carry_out(&mut self, frame: &str) -> String {
         let words: Vec<&str> = frame.split("\r\n").collect();
         match words[2] {
@@ -285,7 +286,7 @@ impl World {
         }
     }
 
-    /// One request is answered; or, where the store is away, its connection is lost with all that is on it.
+    /// Answers one request; or, if the store is away, loses its connection with everything on it.
     fn serve(&mut self, is_loading: bool, random: &mut Random) {
         if self.rig.at_stores.is_empty() {
             return;
@@ -293,7 +294,7 @@ impl World {
         let over = random.pick(&self.rig.at_stores).clone();
         let is_on = |sent: &Sent| (sent.shard, sent.link) == (over.shard, over.link);
         if self.is_away && !is_loading {
-            // Some of it may have been carried out.
+            // The store may have carried out some of the requests.
             let on_it: Vec<Sent> = self.rig.at_stores.iter().filter(|sent| is_on(sent)).cloned().collect();
             for sent in &on_it[..random.index(on_it.len() + 1)] {
                 self.carry_out(&sent.frame);
@@ -311,7 +312,7 @@ impl World {
         self.rig.bytes(&next, reply.as_bytes());
     }
 
-    /// Clients read what they were told.
+    /// Checks the replies that clients got.
     fn judge(&mut self, is_keen: impl Fn(usize) -> bool) {
         let now = self.rig.now.monotonic;
         for client in 0..self.waiting.len() {
@@ -355,8 +356,8 @@ impl World {
     }
 }
 
-/// Whatever happens to the store: nobody reads what a write replaced that was acknowledged before, or what is older than its tenant
-/// takes; and what is older than `TTL` only where the store was away.
+/// Whatever happens to the store, no client reads a value that an earlier acknowledged write had replaced, or
+/// one older than its tenant accepts; and one older than `TTL` only while the store was away.
 #[test]
 fn nothing_is_read_that_is_older_than_may_be() {
     let (mut stale, mut old, mut old_of_two) = (0, 0, 0);
@@ -428,7 +429,7 @@ fn nothing_is_read_that_is_older_than_may_be() {
                 (back_at, world.away_at) =
                     (now.after(if is_loading { Duration::ZERO } else { PAUSE_MAX }), now);
             } else if now < back_at {
-                // Until weir tries again to connect.
+                // The store stays away until weir tries again to connect.
                 world.away_at = now;
             }
             world.judge(is_keen);

@@ -1,8 +1,9 @@
-//! The same for values of several keys that are asked for together.
+//! Expired replies (`stale_on_error`) for `MGET` of several keys, while stores are away.
 
 use super::*;
 
-/// Two clients of a tenant that wants old replies, and two keys of one part of which replies are kept that are too old by now.
+/// Returns two clients of a tenant that accepts expired replies, and two keys whose kept replies have
+/// expired.
 fn keen_of_two() -> (Rig, [usize; 2], [String; 2]) {
     let (mut rig, clients, key) = with_hot_key();
     let other = format!("{{{key}}}2");
@@ -27,7 +28,7 @@ fn values_that_are_kept_are_told_together_and_no_longer_than_each() {
             break;
         }
         last = rig.now.monotonic;
-        // Nothing else asks for them: they stay as hot as they are.
+        // No other request asks for the keys: they stay as hot as they are.
         rig.wait(10 * MILLISECOND);
     }
     let longest = last.since(read_at);
@@ -60,7 +61,7 @@ fn values_are_told_of_a_store_that_stands_still() {
     let second = format!("{{{key}}}2");
     rig.send(other, &[&["MGET", &key, &second]]);
     rig.wait(Duration::from_millis(1_100));
-    // What is asked for twice, or is not kept, is not told.
+    // An `MGET` that names a key twice, or one that is not kept, gets no kept values.
     let told = rig.told(client);
     assert!(told.starts_with("-OVERLOADED reason=stalled"), "{told}");
     let told = rig.told(other);
@@ -84,7 +85,7 @@ fn a_part_whose_store_is_away_is_told_from_memory_beside_one_that_answers() {
     assert_eq!(rig.told(client), "");
     rig.answer_next("*2\r\n$1\r\nx\r\n$1\r\ny\r\n");
     assert_eq!(rig.told(client), format!("*3\r\n{}{}{}", bulk("x"), bulk("v"), bulk("y")));
-    // What is not kept gives its error to its part alone, and takes nothing from others.
+    // A key that is not kept has its error in its own part, and changes nothing for the others.
     let cold = format!("{{{}}}cold", keys[0]);
     rig.send(client, &[&["MGET", &keys[1], &keys[0], &cold]]);
     rig.answer_next("*1\r\n$1\r\nx\r\n");
@@ -102,7 +103,7 @@ fn values_are_not_told_that_a_write_has_or_may_have_replaced() {
         ("EVAL code 0", ":1\r\n"),
         ("FLUSHALL", "+OK\r\n"),
     ] {
-        // By the client itself, and by another.
+        // The writer is the client itself, or another.
         for writer in 0..2 {
             let (mut rig, clients, [key, second]) = keen_of_two();
             let name = |word: &str| word.replace("KEY2", &second).replace("KEY", &key);
@@ -136,7 +137,7 @@ fn values_are_told_though_somebody_tries_to_write_in_vain() {
 
 #[test]
 fn nobody_is_told_a_value_that_is_older_than_one_they_have_read() {
-    // Somebody writes around weir, and whoever reads that does so one way or another.
+    // Somebody writes around weir, and a client that reads the key notices in one way or another.
     for (words, reply) in [
         (&["MGET", "KEY", "KEY2"][..], "*2\r\n$3\r\nnew\r\n$1\r\nw\r\n"),
         (&["MGET", "KEY2", "cold", "KEY"], "*3\r\n$1\r\nw\r\n$-1\r\n$3\r\nnew\r\n"),
@@ -150,7 +151,7 @@ fn nobody_is_told_a_value_that_is_older_than_one_they_have_read() {
         };
         let asked: Vec<String> = words.iter().map(name).collect();
         let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
-        // Its end comes at once, so that it is not kept in the place of what is.
+        // The key ends at once, so that this reply is not kept in place of the other.
         assert_eq!(rig.ask(client, &asked, ":0\r\n", reply).0, reply);
         rig.send(client, &[&["MGET", &key, &second], &["GET", &key], &["GET", &second]]);
         rig.connecting = Connecting::Fails;
@@ -191,7 +192,7 @@ fn only_tenants_that_want_that_are_told_old_values() {
     rig.lose("MGET");
     assert_eq!(rig.told(client), both("v", "w"));
     assert!(rig.told(other).starts_with("-UNAVAILABLE"));
-    // Of a request under way, whose tenant says otherwise meanwhile, nobody knows what its tenant wants.
+    // For a request in flight whose tenant's quotas change meanwhile, nobody knows what the tenant accepts.
     rig.connecting = Connecting::Works;
     rig.wait(300 * MILLISECOND);
     rig.send(client, &[&["MGET", &key, &second]]);
