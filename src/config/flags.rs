@@ -409,7 +409,8 @@ pub struct Flags {
     #[arg(default_value = "16MiB")]
     pub max_request_bytes: Size,
 
-    /// Largest reply that is taken from a store, from 1KiB to 2GiB
+    /// Largest reply that is taken from a store, from 1KiB to 2GiB and at most --output-limit: the client
+    /// gets an error instead of a larger one, and its connection stays open
     #[arg(long, env = "WEIR_MAX_REPLY_BYTES", value_name = "SIZE", help_heading = LIMITS)]
     #[arg(default_value = "64MiB")]
     pub max_reply_bytes: Size,

@@ -8,7 +8,7 @@ use crate::values::TenantId;
 /// The reason why quotas were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaSource {
-    /// The process started.
+    /// Quotas that the process started with: those of its quota file, or those that hold without one.
     Start,
     /// The quota file changed.
     Change,

@@ -145,11 +145,13 @@ pub struct LatencyRatio {
     frozen: usize,
     /// True while nothing is learnt as usual.
     is_frozen: bool,
-    /// Result of the last look.
+    /// Latency ratio of the backend, with the class that lowered it most, at the last look (each slice of 250
+    /// ms); None before the first look and where there were too few replies.
     seen: Option<Seen>,
     /// Replies of the last ten seconds, at the last look.
     replies: u32,
-    /// Level of the core, with its counts of looks.
+    /// Level at which this core would hold back less important work for this backend, with the counts of
+    /// looks (250 ms each) that raise and lower it.
     steps: Steps,
 }
 

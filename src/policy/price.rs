@@ -116,8 +116,9 @@ impl Weights {
         Quote { fixed: Price::new(fixed), floor: Price::new(asked.floor), keys, looks_at }
     }
 
-    /// Returns what to take from buckets before the request is carried out: the fixed part, and what such
-    /// requests cost lately (`expected`) for the rest, at least the floor.
+    /// Returns the price to take from buckets before the request is carried out: the fixed part, plus the
+    /// larger of the recent cost of the rest of such requests (`expected`) and the price of its keys and
+    /// entries (at most 1,000 entries). The sum is at least the floor.
     #[inline]
     pub fn estimate(&self, quote: &Quote, expected: MicroUnits) -> Price {
         Price::new(quote.fixed.micro().saturating_add(self.rest_of_estimate(quote, expected)))

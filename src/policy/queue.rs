@@ -108,7 +108,8 @@ pub struct Taken<T> {
     pub is_old: bool,
 }
 
-/// Decision on a request that is looked at while it waits.
+/// Answer of the caller of `take_chosen` for one waiting request: whether it stays in the queue or leaves it.
+/// A request that leaves is handed to the caller, not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// The request goes on waiting.

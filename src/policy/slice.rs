@@ -27,7 +27,8 @@ const SHORT_BURST: Duration = Duration::from_secs(1);
 /// Whole of a share, in 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;
 
-/// Decision of a slice on a request. Nothing is taken yet.
+/// Decision of a slice on a request: it fits, the pool has to be asked, or it is refused for a given time.
+/// Nothing is taken yet; the caller takes the cost ([`Slice::take`]) once all slices let the request pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The request may pass as far as this bucket is concerned.

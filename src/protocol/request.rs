@@ -86,7 +86,9 @@ pub struct Request<'a> {
 /// The request decoder of one connection.
 #[derive(Debug, Default)]
 pub struct RequestDecoder {
-    /// Bytes received and not yet part of a finished request; begins at a request.
+    /// Bytes received and kept: first `held_done` bytes of requests that were given out, then whole requests
+    /// that are still to be given out and the unfinished one. Both parts begin at a request. Empty while the
+    /// buffer is lent.
     held: Vec<u8>,
     /// Number of held bytes that belong to requests that were already given out.
     held_done: usize,

@@ -43,7 +43,8 @@ use crate::values::{ShardId, Timestamp};
 pub(super) struct ControlSettings {
     pub shards: Vec<Mailbox<ToShard>>,
     pub storage: Option<Mailbox<ToStorage>>,
-    /// The control executor's own mailbox, given to the storage executor for its replies.
+    /// The control executor's own mailbox: given to the storage executor for its reports, and used by timers
+    /// of the control executor (the next round of counters, the end of draining).
     pub own: Mailbox<ToControl>,
     /// The thread that reads and checks quotas.
     pub quotas: Mailbox<ToQuotas>,

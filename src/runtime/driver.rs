@@ -327,7 +327,9 @@ impl Driver {
         !self.lingering.is_empty() || self.sockets.iter().flatten().any(|socket| socket.lingers)
     }
 
-    /// Carries out every action and every send that the application wants.
+    /// Carries out the application's actions (connect, close, reset, pause or resume reading) and starts its
+    /// sends, until it wants no more: an action may bring up sends, and a send further actions. A segment
+    /// whose socket is gone goes back as transmitted.
     pub fn carry_out(&mut self, application: &mut impl Application, connector: &impl Connector, now: Now) {
         loop {
             while let Some(action) = application.poll_action() {

@@ -26,8 +26,9 @@ const MODEST_RECEIVES: u8 = 200;
 const BUFFERS_PER_TURN: u8 = 4;
 /// The least number of missing bytes that makes a message large: it would take more than one receive buffer.
 const LARGE_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES;
-/// The least number of missing bytes for which a receive into the message's own memory is worth it; fewer
-/// come together with what follows.
+/// The least number of missing bytes (5 KiB) for which the rest of a message is received into the message's
+/// own memory, while the socket counts as sending large messages (`LARGE_BYTES_MIN` was missing within the
+/// last `SINGLE_RECEIVES` receives). Fewer come through one receive buffer, with what follows them.
 const REST_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES / 4;
 /// The number of receives, armed one by one, after a large message, since more of its kind may follow.
 const SINGLE_RECEIVES: u8 = 16;

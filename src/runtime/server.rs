@@ -397,7 +397,8 @@ struct Opened {
     admin_socket: Option<OwnedFd>,
     /// Duplicates of the listening sockets, for a process that takes over.
     offers: Vec<Offer>,
-    /// The sockets on which clients connect with TLS.
+    /// The sockets on which clients connect with TLS (`--tls-listen`, `--tls-http`). The thread for
+    /// handshakes accepts on them, not the shards.
     secure: Doors,
 }
 

@@ -36,7 +36,8 @@ struct Store {
     pause: Duration,
 }
 
-/// The thread's state: all stores, and the versions that are known.
+/// State of the thread that asks every store behind weir for its server version (`INFO server`), about once a
+/// minute: when each store is asked next, and the last version that each told.
 pub(super) struct VersionsThread {
     stores: Vec<Store>,
     versions: StoreVersions,

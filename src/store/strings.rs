@@ -350,7 +350,9 @@ fn getrange(call: &mut Call<'_>) -> Done {
     })
 }
 
-/// The bytes from `start` to `end` inclusive. Negative numbers count from the end.
+/// The bytes from `start` to `end` inclusive, as `GETRANGE` counts them: negative numbers count from the end,
+/// those before the first byte mean the first byte, and an end behind the last byte means the last. Empty if
+/// `start` is behind `end`.
 pub(super) fn slice(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     let length = bytes.len() as i64;
     if start < 0 && end < 0 && start > end {

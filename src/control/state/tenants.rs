@@ -20,7 +20,8 @@ const NEAR: f64 = 0.8;
 pub(in crate::control) struct TenantShown<'a> {
     pub name: &'a str,
     pub grade: Grade,
-    /// The tenant's state in a word or two.
+    /// The tenant's state, the first that holds: "shed", "throttled" (some of it refused now), "near its
+    /// quota" (80 % or more consumed), "ok" (served now) or "idle".
     pub state: &'static str,
     pub ru_per_second: Option<u64>,
     /// The part of its quota that the tenant consumed in the last second.

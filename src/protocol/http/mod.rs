@@ -139,7 +139,8 @@ pub struct Conversation {
     out: Vec<u8>,
     /// Web pages that may ask, and names by which they may.
     rules: Arc<Rules>,
-    /// Largest response body, in bytes.
+    /// Largest JSON body of a response that weir writes, in bytes (`--max-reply-bytes`). An error is written
+    /// instead of a larger one.
     response_bytes_max: usize,
     /// True once no more input is read.
     is_over: bool,

@@ -99,8 +99,9 @@ const fn reason(code: u16) -> &'static str {
     }
 }
 
-/// Manner in which a response is written: whether the connection lasts, whether it has a body, and which page
-/// may read it.
+/// Manner in which a response is written, taken from its request: whether the connection lasts, whether the
+/// body is left out (`HEAD`), whether the client speaks HTTP/1.1 or 1.0, and the origin of the page that may
+/// read it (CORS).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manner {
     /// True if the connection lasts.

@@ -27,7 +27,8 @@ use crate::shard::request::{Envelope, Overdue, ReplyTo};
 use crate::values::limits::{LINK_OUTPUT_BYTES_MAX, LINK_PENDING_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::{BackendId, ShardId, TenantId, Tier, Timestamp};
 
-/// The state of a connection to a backend.
+/// State of a connection to a backend. Requests open it where it is closed, wait in its output while it
+/// connects and greets, are sent once it is open, and are refused during the pause after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// Not connected; the next request opens it.

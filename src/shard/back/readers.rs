@@ -295,7 +295,9 @@ impl Back {
         is_ready(self) || self.make_ready(env, connection, now).is_ok() && is_ready(self)
     }
 
-    /// Samples the response time of an owner, which later choices compare with replicas.
+    /// Samples the time that an owner took for a read, less this core's own lateness, for later choices
+    /// between owner and replicas. Does nothing for writes, for costly reads and those behind them, and once
+    /// no read might have gone to a replica for 60 s.
     pub(super) fn hear_owner(&mut self, connection: ConnectionId, pending: &Pending, now: Now) {
         let late = self.late;
         let Some(readers) = &mut self.readers else { return };

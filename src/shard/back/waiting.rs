@@ -326,8 +326,10 @@ impl Back {
         links_of(&self.links, self.ratios.len(), index).all(Link::has_room)
     }
 
-    /// Looks for backends that are silent with requests in flight, and tells other cores the load of each
-    /// bulkhead.
+    /// Marks as stalled each bulkhead with requests in flight whose backend has been silent for 250 ms or
+    /// four median latencies, whichever is longer (1 s before its first reply): it sends no more and refuses
+    /// what comes. Then tells other cores the load of each bulkhead. Called with the housekeeping, about
+    /// every 100 ms.
     pub fn look_for_stalls(&mut self, settings: &ShardSettings, now: Now) {
         self.begin_turn(now);
         for index in 0..self.bulkheads.len() {

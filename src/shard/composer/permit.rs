@@ -21,7 +21,9 @@ impl Shard {
         self.tenant_of(id).is_some_and(|tenant| tenant.admin)
     }
 
-    /// Checks whether a client may run a command. The error is the reply.
+    /// Checks whether a client may run a command: before the login only `AUTH`, `HELLO`, `QUIT` and `RESET`,
+    /// then by its tenant's admin right and key prefixes. The error is the text of the reply (`NOAUTH`,
+    /// `NOPERM`), without `-` and line end.
     pub(super) fn permit(
         &mut self,
         id: ClientId,

@@ -20,8 +20,9 @@ use crate::values::limits::{ANSWER_BYTES_PER_REQUEST, COPY_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{ClientId, Owner, Timestamp};
 
-/// The most bytes of replies (32 KiB) that are held back until the rest of a client's pipeline is answered,
-/// so that all leave in one send.
+/// Bytes of waiting replies (32 KiB) from which on a client's replies are sent at the end of the turn. Fewer
+/// are held back so that all leave in one send: until the rest of its pipeline is answered, no more events
+/// are pending, or `PARTIAL_WAIT_MAX` has passed.
 const PARTIAL_BYTES_MAX: usize = 32 * 1024;
 /// The longest time (200 us) that replies to a part of a pipeline are held back while the shard has other
 /// work.

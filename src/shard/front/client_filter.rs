@@ -61,7 +61,7 @@ pub enum ClientsTold {
     Lines(Vec<(u64, String)>),
     /// The list of this shard is longer than its part of `CLIENT_LIST_BYTES_MAX`.
     TooMany,
-    /// The number of clients that were closed.
+    /// Number of this shard's clients that `CLIENT KILL` closed, with the asking client if it matched.
     Closed(u64),
     /// The pause has begun or has ended.
     Done,

@@ -164,7 +164,10 @@ impl Gate {
         self.accounts.poll_report()
     }
 
-    /// Returns the time at which [`Self::handle_turn_end`] should be called at the latest.
+    /// Returns the time of the next thing that the gate waits for: a report to the pools that is due
+    /// ([`Self::handle_turn_end`]), the end of the patience with silent pools ([`Self::is_alone`]), or
+    /// clients to try again ([`Self::take_settled`]), at once if there are such already. None if nothing is
+    /// awaited.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let patience = if self.is_answer_awaited() { self.accounts.patience_ends() } else { None };
         let settlement = self.for_settlement.poll_deadline();

@@ -1437,7 +1437,8 @@ pub struct HotKey {
     pub elsewhere: f64,
     /// Request units per second, over the last second.
     pub request_units: f64,
-    /// The most by which reads and writes per second may be underestimated.
+    /// The most requests per second, reads and writes together, that may be missing from the reads and writes
+    /// of the last second: those from before the key was counted.
     pub error: f64,
     /// The key's share of its core's requests, 0 to 1.
     pub share: f64,
