@@ -1,4 +1,4 @@
-//! A thread of the load generator: carries out one part of a run with an io_uring of its own.
+//! A thread of the load generator: carries out one part of a run with an `io_uring` of its own.
 
 use std::io;
 use std::net::SocketAddr;
