@@ -34,7 +34,8 @@ pub struct View<'a> {
     pub facts: &'a ProcessFacts,
     /// The counters of all shards. None if they were not collected, or a shard did not answer.
     pub totals: Option<&'a Totals>,
-    /// The versions of the quotas.
+    /// Quotas in force and those of the version before, with the source and time of the change and the counts
+    /// of quotas taken and refused.
     pub versions: &'a Versions,
     /// The usage of tenants.
     pub meter: &'a Meter,

@@ -75,7 +75,8 @@ impl QuotaHistory {
         self.taken.iter().sum()
     }
 
-    /// The number of times that quotas from any source were wrong.
+    /// Number of times that quotas from any source were refused because they were wrong; those in force
+    /// stayed.
     pub fn refused_in_all(&self) -> u64 {
         self.refused.iter().sum()
     }

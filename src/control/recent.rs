@@ -43,7 +43,7 @@ pub struct Since {
     pub period: Duration,
     /// The increases of each shard's counters.
     pub shards: Vec<ShardSince>,
-    /// The service times of replies that came in it.
+    /// Service times of the replies that came in this stretch of time, over all shards.
     pub service_times: ServiceTimes,
     /// The usage of tenants that did anything in it.
     pub tenants: Vec<(TenantId, UsageSum)>,

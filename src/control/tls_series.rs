@@ -64,7 +64,8 @@ pub struct TlsFigures {
     pub open: u64,
     /// The CPU time that the handshakes thread has used.
     pub busy: Duration,
-    /// The number of connections that sent something invalid after their handshake.
+    /// Number of TLS connections, with clients and stores together, that sent bytes which are not valid TLS
+    /// after the TLS handshake was completed.
     pub broken: u64,
     /// The number of times that certificates were read again: put in force, and wrong.
     pub reloads: [u64; 2],

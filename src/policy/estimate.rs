@@ -14,7 +14,8 @@ const SLOW_SAMPLES: u32 = 2_048;
 const SAMPLES_KNOWN: u32 = 32;
 /// Requests of a class that may be in flight before the first of them is settled.
 const UNKNOWN_IN_FLIGHT: u32 = 4;
-/// Requests of a class that each settled one lets in, until the class is known.
+/// Requests of a class by which each settled one raises the bound on requests in flight, which begins at
+/// `UNKNOWN_IN_FLIGHT`. The bound ends once the class is known, after `SAMPLES_KNOWN` samples of its cost.
 const UNKNOWN_PER_SAMPLE: u32 = 2;
 /// Standard deviations of their sum by which the cost of requests in flight is taken to exceed its mean at
 /// most.

@@ -127,7 +127,8 @@ pub struct Change {
 /// One core's view of one backend's latency.
 #[derive(Debug)]
 pub struct LatencyRatio {
-    /// Ratios below which levels 1, 2 and 3 are entered.
+    /// Latency ratios (usual 95th percentile divided by the present one, 1 is steady) below which levels 1, 2
+    /// and 3 of holding back less important work are entered, the highest first.
     thresholds: [f64; 3],
     /// Latencies by class; `None` for a class that was never used.
     classes: [Option<Box<Times>>; COMMAND_CLASSES],

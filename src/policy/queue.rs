@@ -194,7 +194,7 @@ pub struct Circumstances {
 
 #[derive(Debug)]
 struct Node<T> {
-    /// The request.
+    /// Request in the queue, with what is known of it: it waits until the backend's window has room.
     waiting: Waiting<T>,
     /// Arrival of the request, less the time in which this core did not run.
     came: Timestamp,

@@ -65,7 +65,8 @@ pub struct Slice {
     wanted_before_milli: u32,
     /// Level of the pool when it was last heard of.
     level: i64,
-    /// Time of the last grant.
+    /// Time of the last grant, or, while the pool is silent, the time up to which this core has refilled its
+    /// own allowance. Before the first grant it is the time when the slice was made.
     heard_at: Timestamp,
     /// The largest recent cost, in thousandths of a request unit, rounded up.
     lump_milli: u32,
@@ -284,7 +285,9 @@ impl Slice {
         now >= self.heard_at.after(until_full)
     }
 
-    /// Returns what is left of the bucket, as far as this core knows.
+    /// Returns what is left of the bucket, in millionths of a request unit, from 0 to its burst: the pool's
+    /// level at the last grant, what came in since, and this core's allowance. Allowances of other cores, and
+    /// what they drew since then, are not known here.
     pub fn remaining(&self, capacity: Capacity, now: Timestamp) -> MicroUnits {
         if self.is_full(capacity, now) {
             return capacity.burst;

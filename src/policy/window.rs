@@ -344,7 +344,8 @@ pub struct Window {
     least: f64,
     /// Largest size of the window, in requests.
     most: f64,
-    /// Start of the round, in seconds.
+    /// Start of the present round of replies, whose median latency decides how the window changes, in seconds
+    /// of the monotonic clock. Replies to requests sent before it do not count.
     started: f64,
     /// Replies sampled in this round.
     seen: Vec<Seen>,
@@ -938,7 +939,8 @@ enum Foreign {
     Paused,
 }
 
-/// The records of all cores about one backend, through which cores judge by common figures.
+/// The latest record of each core about its window before one backend (latency, base, window size), through
+/// which the cores adjust their windows by common figures.
 pub trait Board {
     /// Publishes this core's record in place of its former one.
     fn tell(&mut self, record: Record);

@@ -43,7 +43,7 @@ impl Segment {
         }
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of bytes to send, over all pieces.
     pub fn len(&self) -> usize {
         self.pieces().map(<[u8]>::len).sum()
     }

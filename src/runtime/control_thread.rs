@@ -90,7 +90,8 @@ enum Waiter {
     Page(LocalSender<Totals>),
 }
 
-/// A client's question that waits to be answered.
+/// Question of a client (`INFO`, `QOS LIMITS` and the like, passed on by its shard) whose turn to be answered
+/// by the control thread has not come yet. Admin pages are answered elsewhere.
 enum Due {
     Asked(ReplyTo, Question),
     /// A question for which a round of counters is complete.

@@ -374,7 +374,8 @@ impl Ring {
         }
     }
 
-    /// Makes sure that this ring has a completion after the given time.
+    /// Arms a one-shot `io_uring` timeout: the ring has a completion once `pause` has passed, so that a core
+    /// that waits for completions wakes by then. Earlier completions do not cancel it.
     pub fn wake_after(&mut self, pause: std::time::Duration) {
         let at = Box::new(Timespec::from(pause));
         let start: *const Timespec = &raw const *at;

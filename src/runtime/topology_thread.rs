@@ -98,7 +98,9 @@ impl TopologyThread {
         Arc::clone(self.cluster.map())
     }
 
-    /// Starts the thread, which ends with the process.
+    /// Starts the topology thread, which keeps asking the cluster who owns which slot and tells `listeners`
+    /// (shards and control) about new maps. It runs until no shard is left. Fails if the thread cannot be
+    /// spawned.
     pub fn start(self, listeners: Listeners) -> io::Result<()> {
         thread::Builder::new()
             .name("weir-topology".to_owned())

@@ -135,7 +135,9 @@ impl Env {
         }
     }
 
-    /// Returns the backends that have keys of their own: replicas of a cluster do not.
+    /// Returns the backends that may hold keys of their own. Without a cluster these are all backends; in a
+    /// cluster, the owners of slots, the nodes that slots move to, and all other primaries that have not
+    /// failed.
     pub fn stores(&self) -> Vec<BackendId> {
         match &self.slots {
             None => self.settings.topology.all_backends().collect(),

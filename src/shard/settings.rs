@@ -159,7 +159,8 @@ pub struct OverloadSettings {
 }
 
 impl OverloadSettings {
-    /// Creates the default settings for this many cores and backends, with every layer on.
+    /// Creates the default overload settings for this many cores and backends, with window, queue, shedding
+    /// and breaker all on.
     pub fn new(shards: u16, backends: u16) -> Self {
         Self {
             window: Mode::On,

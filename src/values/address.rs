@@ -7,7 +7,7 @@ use std::fmt;
 pub struct ServerAddress {
     /// Name or IP address, an IPv6 address without brackets.
     pub host: String,
-    /// TCP port of the server.
+    /// TCP port that the server (a store or a node of a cluster) listens on.
     pub port: u16,
 }
 

@@ -124,7 +124,8 @@ pub struct Grant {
     pub level: i64,
     /// Time of the grant, from which it is good for a lease.
     pub at: Timestamp,
-    /// The core's share of what comes in, in 65,536ths.
+    /// The core's share of the pool, in 65,536ths. It bounds what the core counts on from the pool's level
+    /// and refill, and is the part of the quota that the core goes on with while the pool is silent.
     pub share: u32,
     /// Part of the quota that all cores of this process have together.
     pub part: Part,

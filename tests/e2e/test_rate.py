@@ -293,11 +293,12 @@ def test_who_leaves_before_the_reply_is_charged(limited, servers):
     store = servers.keep(Storage("--servers", "100", "--service-time", "point=300ms")).start()
     server = limited(tenant("acme", ru_per_second=1_000), *ONE_UNIT, storage=f"redis://{store.address}")
     with server.connect("acme") as connection:
-        for _ in range(20):
+        # As many of a class may be under way before the first of them is settled.
+        for _ in range(4):
             connection.send("GET", "nothing")
-        until(lambda: server.counted("weir_requests_forwarded_total") == 20, "all are under way")
+        until(lambda: server.counted("weir_requests_forwarded_total") == 4, "all are under way")
     assert server.counted("weir_clients_closed_total") <= 1 and server.metered("acme") == 0
-    until(lambda: server.metered("acme") == 20 * MICRO, "what it left behind is charged")
+    until(lambda: server.metered("acme") == 4 * MICRO, "what it left behind is charged")
 
 
 def test_what_was_sent_is_charged_though_the_store_never_answers(limited):

@@ -49,8 +49,9 @@ impl FleetQuotas {
         self.places.split_off(self.first_user())
     }
 
-    /// Selects the users to count, at the end of a period: heavy users are added, as long as there is room,
-    /// and long-quiet ones removed.
+    /// Selects, at the end of a period, the users whose quotas are counted with the fleet: removes users that
+    /// were light for more than `QUIET_MAX` periods, and the quietest others if room is short, then adds the
+    /// heaviest of the new heavy users up to `users_max`.
     pub(super) fn choose_users(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         if self.settings.users_max == 0 {
             return;

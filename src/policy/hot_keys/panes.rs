@@ -9,7 +9,7 @@ pub(super) const PANES: usize = 4;
 pub(super) enum Window {
     /// The last two panes.
     Last,
-    /// The two panes before those.
+    /// The two panes before those of `Last`, so the third and fourth newest.
     Before,
 }
 

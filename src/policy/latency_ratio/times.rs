@@ -114,7 +114,8 @@ fn range_of(counter: usize) -> (f64, f64) {
 pub(super) struct Judged {
     /// Replies of the last minute, by which classes are weighed.
     pub weight: f64,
-    /// Replies of the last ten seconds.
+    /// Number of replies of the class in the last ten seconds, estimated from samples: each sampled reply
+    /// counts for the sampling interval.
     pub replies: u32,
     /// 95th percentile of the last second, in microseconds.
     pub short: f64,

@@ -208,7 +208,8 @@ impl LocalCommand {
 /// follow from that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The command waits for data.
+    /// Blocking command such as `BLPOP`, refused since it would hold up the connection to the store, which
+    /// all clients share.
     Blocks,
     /// The command turns a connection into a stream of messages.
     Subscribes,

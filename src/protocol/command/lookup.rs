@@ -5,7 +5,8 @@ use super::{Command, Flags};
 
 /// Length of the longest name in the table; longer ones need not be looked up.
 const NAME_BYTES_MAX: usize = longest_name();
-/// Number of cells in the hash table: enough that most names are found at the first one.
+/// Number of cells in the hash table of command names, a power of two: enough (more than three for each
+/// command) that most names are found at the first one.
 const CELLS: usize = 2048;
 /// Value of an empty cell.
 const EMPTY: u16 = u16::MAX;

@@ -12,7 +12,9 @@ const SCOPES: [&str; 4] = ["global", "tenant", "user", "key"];
 /// The largest number that a structured field may have (RFC 9651: fifteen digits).
 const NUMBER_MAX: u64 = 999_999_999_999_999;
 
-/// Appends other quotas to a refusal: scope, request units per second, and how many are left.
+/// Appends the other quotas that a request counts against to a refusal's line, as `
+/// also=scope:limit:left,...` in request units (limit per second). The HTTP side takes that off again and
+/// makes `RateLimit` headers of it. Does nothing if there are none.
 pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
     if others.is_empty() || !refusal.ends_with(b"\r\n") {
         return;

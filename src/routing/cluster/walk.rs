@@ -71,8 +71,9 @@ pub enum WalkStep {
 }
 
 impl WalkPosition {
-    /// Returns the client's next cursor once the node has answered with its own (`next`); `None` if that is
-    /// too large.
+    /// Returns the cursor for the client once the node has answered with `next`; it is never 0, since a
+    /// `next` of 0 ends only this node's visit, not the walk. `None` if `next` is 2^37 - 1 or more and so
+    /// does not fit.
     pub fn after(self, next: u64) -> Option<u64> {
         let inner = if next == 0 { OVER } else { next };
         (next < OVER).then(|| Self { inner, ..self }.to_cursor())

@@ -66,8 +66,9 @@ impl Terminal {
         }
     }
 
-    /// Shows these lines and nothing else. Old lines are overwritten rather than erased first, which avoids
-    /// flicker.
+    /// Draws these lines from the top of the screen, and below them a line that tells the keys. Old content
+    /// is overwritten rather than erased first, which avoids flicker. The caller leaves a row for the line of
+    /// keys.
     pub fn show(&mut self, lines: &[String]) -> Result<(), String> {
         let mut screen = "\u{1b}[H".to_owned();
         for line in lines {

@@ -129,8 +129,8 @@ impl Back {
     }
 }
 
-/// True for a read that a client sent as a whole: no script, which may write, no piece of a split request,
-/// and no fetch, whose waiters are handled elsewhere.
+/// True for a read of a kind that may be retried when its connection is lost: sent by a client as a whole, no
+/// script, which may write, no piece of a split request, and no fetch, whose waiters are handled elsewhere.
 fn is_mere_read(pending: &Pending, to: ReplyTo) -> bool {
     let is_own = to.piece_of().is_none() && to.flight_id().is_none();
     is_own && pending.effect == Effect::Read && pending.class != Class::Script

@@ -229,8 +229,9 @@ impl Bulkhead {
         self.queue.handle_late(late);
     }
 
-    /// True if the backend is found stalled by this call: requests are in flight and it has been silent for
-    /// too long.
+    /// Marks the backend as stalled, so that nothing more is sent to it, if requests are in flight and it was
+    /// silent for too long (250 ms or four median latencies, whichever is longer; 1 s before its first
+    /// reply). True only in the call that finds the stall.
     pub fn handle_look(&mut self, now: Timestamp) -> bool {
         // Before the first reply the backend may be far away, so more time is granted.
         let patience = self.took.map_or(STALLED_UNKNOWN, |took| {
@@ -307,7 +308,8 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// True if the queue is full.
+    /// True if the queue of waiting requests has reached its limit. Once full, it counts as full until a
+    /// quarter of the limit is free; the answer is remembered for that.
     pub fn is_full(&mut self) -> bool {
         self.queue.is_full()
     }
@@ -564,7 +566,8 @@ pub struct Figures {
     /// The last latency ratio seen (usual by recent response time: 1 is steady); `None` if there were too few
     /// replies.
     pub latency_ratio: Option<f64>,
-    /// The stage of the backend's circuit breaker, for the backend as a whole.
+    /// The stage of the backend's circuit breaker. There is one per backend, which all cores share: each
+    /// core, and each of the backend's bulkheads on it, reports the same stage.
     pub breaker: BreakerStage,
     /// The number of times that this core ejected the backend as a whole.
     pub ejections: u64,

@@ -119,7 +119,9 @@ impl Back {
         self.list_to_send(connection);
     }
 
-    /// Adds to the greeting a `CLIENT KILL` for every connection of this store that weir gave up.
+    /// Adds to the greeting of a new connection a `CLIENT KILL` for every connection to its store that weir
+    /// gave up and the store has not answered for, so that the store carries out none of their requests
+    /// later. First lifts fences from before a restart of the store.
     fn raise_standing(&mut self, connection: ConnectionId) {
         let link = &mut self.links[connection.0 as usize];
         if let Some(name) = &link.name {

@@ -102,7 +102,8 @@ pub enum Odd {
     No,
     /// The request costs much, or was sent before the connection was open.
     Costly,
-    /// A costly request was ahead of it on the connection.
+    /// Reply to a request that was sent behind a costly one (`Costly`) on the same connection, still
+    /// unanswered then. Its latency says little of other requests, so the window does not learn from it.
     Behind,
     /// A weir behind the connection refused the request.
     Refused,

@@ -15,7 +15,8 @@ use crate::values::{Timestamp, shorten};
 const BYTES_MIN: usize = 4 * 1024;
 const REQUESTS_MIN: usize = 128;
 
-/// The history of a request that nodes refused without carrying it out.
+/// The history of a request that is not sent for the first time: nodes refused it without carrying it out,
+/// weir held it, or it is a read that was lost with a connection, which the node may have carried out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tries {
     /// Redirects (MOVED, ASK) since a node last made the request wait.
@@ -285,7 +286,8 @@ mod tests {
     /// The slot, the number of requests and the number of redirects.
     type Told = (u16, u16, u8);
 
-    /// Returns an envelope for a request of the slot.
+    /// Returns an envelope for a request of the slot, with client, weight and deadline made from the slot, so
+    /// that a test can tell envelopes apart.
     fn envelope_for(slot: u16) -> Envelope {
         let client = ClientId { index: u32::from(slot), generation: 1 };
         let route = Route { slot, backend: BackendId(0), protocol: Protocol::Resp2, track: Track::Usual };

@@ -20,7 +20,8 @@ use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::time::Now;
 use crate::values::{BackendId, escaped};
 
-/// Marks a request so that `Note::Sent` tells when it is on its connection to the store.
+/// Returns a copy of a request's envelope that asks for a `Note::Sent`, which tells this core that the
+/// request was written to its connection to the store, where no later request overtakes it.
 fn reported(envelope: &Envelope) -> Envelope {
     Envelope { touches: envelope.touches.reported(), ..*envelope }
 }

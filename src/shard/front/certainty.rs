@@ -49,7 +49,9 @@ pub struct FirstTry {
     pub done: Option<(Vec<NodeKey>, Vec<u8>)>,
 }
 
-/// The clients whose next request waits until the map of the cluster is confirmed.
+/// The clients whose request is held until the map of the cluster is confirmed (all primaries were asked for
+/// it after the request arrived), or for `PATIENCE` (2 s) at most, and the time at which the primaries were
+/// last asked.
 #[derive(Debug, Default)]
 pub struct Certainty {
     /// The waiting clients, each with the time since which it waits, which is set at the end of the turn in
@@ -95,8 +97,8 @@ impl Certainty {
 }
 
 impl Front {
-    /// Holds a client's request until the map of the cluster is confirmed. Later requests of the client wait
-    /// behind it.
+    /// Holds a client's request, and later ones of the client behind it, until the map of the cluster is
+    /// confirmed. After `PATIENCE` (2 s) the request goes on without the confirmation.
     pub fn hold_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         self.hold_for_grant(id, arguments);
         self.certainty.wait(id);

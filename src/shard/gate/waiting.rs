@@ -66,8 +66,9 @@ impl Waiting {
         }
     }
 
-    /// Returns the earliest time at which a client will have waited for [`SETTLEMENT_PATIENCE`]. Time zero if
-    /// clients were released.
+    /// Returns the earliest time at which `take_due` has clients to let go on by time alone: when one has
+    /// waited for `SETTLEMENT_PATIENCE` (100 ms) for a request of its tenant to be settled, or time zero if
+    /// clients were released. `None` if nobody waits.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let released = (!self.released.is_empty()).then_some(Timestamp::ZERO);
         self.tenants.iter().filter_map(|(_, queue)| queue.front()).map(Waiter::ends).chain(released).min()

@@ -458,7 +458,8 @@ impl Entry {
         holders.iter().copied().filter(|shard| !before.contains(shard)).collect()
     }
 
-    /// Takes one write from the key's permitted rate. `Err` has the time until the next write may come.
+    /// Takes one write from the key's limit of `rate` writes per second, of which about a tenth of a second's
+    /// worth may come at once. `Err` has the time until the next write may come; nothing is taken then.
     pub fn take_write(&mut self, rate: u64, now: Timestamp) -> Result<(), Duration> {
         // Up to a tenth of a second's writes may come at once.
         let each = Duration::from_secs_f64(1.0 / rate as f64);

@@ -43,8 +43,9 @@ pub struct Flight {
     pub stage: Stage,
     /// The time at which the fetch was sent; zero if it was not.
     pub sent_at: Timestamp,
-    /// Versions of the key's cells from when the fetch was sent. A change shows that the key was written
-    /// since.
+    /// Versions of the cells of the key and its backend when the fetch was sent; `None` until then. If they
+    /// have changed when the reply comes, a write to the key may have come in between, and the reply is not
+    /// kept.
     pub snapshot: Option<Snapshot>,
     /// The last reply that any core had seen for this question when the fetch was sent.
     pub look: Option<Look>,

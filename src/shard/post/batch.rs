@@ -53,7 +53,8 @@ pub struct Batch {
     /// Fences that the receiver handles first, so that none of its later requests is overtaken by what they
     /// stand for.
     fences: Vec<Fence>,
-    /// Fences that are lifted, by origin and sequence number.
+    /// Fences that the store has answered, by the shard that raised them and their sequence number there: the
+    /// receiver forgets them, and no longer asks the store to drop the given-up connections they stand for.
     lifted: Vec<(ShardId, u64)>,
     /// Copies of hot replies that are lent to the receiver.
     copies: Vec<Copy>,

@@ -99,8 +99,9 @@ impl Service {
         }
     }
 
-    /// Serves connections in the queue, with one turn's worth of effort in all, so that the driver soon gets
-    /// its turn.
+    /// Carries out requests of the embedded engine's connections in the queue, each within its allowance,
+    /// until about `ENGINE_EFFORT_PER_TURN` of effort is spent in all. Then the driver receives and sends.
+    /// Connections that owe effort are passed over.
     pub(super) fn serve_ready(&mut self, now: Now) {
         let mut spent = 0;
         let mut served = false;

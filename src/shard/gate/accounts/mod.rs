@@ -125,7 +125,8 @@ pub enum Decision {
     Refused {
         /// The scope whose bucket takes the longest to have enough.
         scope: Scope,
-        /// The time until that bucket has enough, if nobody else takes any.
+        /// Time until the bucket of `scope` has enough for the request, if nobody else takes any: the longest
+        /// of all buckets that lack something.
         retry_after: Duration,
     },
 }

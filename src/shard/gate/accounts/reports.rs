@@ -16,7 +16,8 @@ const USERS_SWEPT: usize = 256;
 /// The number of periods after which users are checked for idleness even without traffic.
 const PERIODS_BETWEEN_SWEEPS: u32 = 50;
 
-/// The list of buckets that have something to report or an allowance to give back, and when that is due.
+/// The buckets that have something to report or an allowance to give back, and the one time at which the next
+/// tick, which reports all of them, is due.
 #[derive(Debug)]
 pub(super) struct Agenda {
     pub period: Duration,
