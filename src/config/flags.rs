@@ -14,7 +14,7 @@ use super::overload::ShedLevels;
 use super::storage::{AddressParser, FleetStore, Storage};
 use super::token::Secret;
 use super::top::TopFlags;
-use super::units::{Size, duration, positive_duration, request_units};
+use super::units::{Size, duration, number, positive_duration, request_units};
 use crate::values::limits::{CLIENTS_MAX, FLEET_KEYS_MAX, FLEET_NAMESPACE_BYTES_MAX, SHARDS_MAX};
 
 const CLIENTS: &str = "Clients";
@@ -504,14 +504,6 @@ fn host_name(text: &str) -> Result<String, String> {
         return Ok(name.to_ascii_lowercase());
     }
     Err("a name without a port is wanted, such as weir.internal".to_owned())
-}
-
-/// Reads a whole number within bounds.
-fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-        number.ok_or_else(|| format!("a whole number from {least} to {most} is wanted"))
-    }
 }
 
 #[cfg(test)]

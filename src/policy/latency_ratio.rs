@@ -14,7 +14,7 @@
 //!
 //! A level is entered one step at a time: when the ratio was below its threshold for more than a second
 //! without a break, *and* requests waited all the while or twice as many were in flight as usual ("company").
-//! It is left when the ratio was 0.15 above the threshold for a second, or when there was no company for ten.
+//! A level is left when the ratio was 0.15 above the threshold for a second, or without company for ten.
 //! That takes seconds; so that requests are refused only in company, cores tell each other a level that
 //! refuses none after a slice in which requests did not wait all along and no more were in flight than usual.
 //!

@@ -292,9 +292,13 @@ impl Slice {
         if self.is_full(capacity, now) {
             return capacity.burst;
         }
+        self.level_by(capacity, now).saturating_add(self.allowance).clamp(0, signed(capacity.burst)) as u64
+    }
+
+    /// Returns the pool's level at the last grant with what came in since, at most the burst.
+    fn level_by(&self, capacity: Capacity, now: Timestamp) -> i64 {
         let came_in = capacity.comes_in(now.since(self.heard_at));
-        let there = self.level.saturating_add_unsigned(came_in).min(signed(capacity.burst));
-        there.saturating_add(self.allowance).clamp(0, signed(capacity.burst)) as u64
+        self.level.saturating_add_unsigned(came_in).min(signed(capacity.burst))
     }
 
     /// Returns the part of a bucket that this core can count on: its allowance, and its share of the pool's
@@ -304,12 +308,8 @@ impl Slice {
     pub fn in_sight(&self, capacity: Capacity, now: Timestamp, rules: Rules) -> (i64, Option<i64>) {
         let share = if self.heard { u32::from(self.share) } else { rules.even_share };
         let part = |whole: i64| (i128::from(whole) * i128::from(share) / WHOLE_SHARE as i128) as i64;
-        let there = if self.is_full(capacity, now) {
-            signed(capacity.burst)
-        } else {
-            let came_in = capacity.comes_in(now.since(self.heard_at));
-            self.level.saturating_add_unsigned(came_in).min(signed(capacity.burst))
-        };
+        let there =
+            if self.is_full(capacity, now) { signed(capacity.burst) } else { self.level_by(capacity, now) };
         let is_short = capacity.burst < capacity.comes_in(SHORT_BURST);
         let full = part(signed(capacity.burst - capacity.burst / 32));
         (self.allowance.saturating_add(part(there)), is_short.then_some(full))

@@ -79,7 +79,7 @@ impl ProtocolError {
 pub struct Request<'a> {
     /// The words of the request, and the frame to forward.
     pub arguments: Arguments<'a>,
-    /// The same frame where it is large, to be shared instead of copied.
+    /// The frame of a large request as shared bytes, so that it is not copied; `None` for a small one.
     pub shared: Option<&'a Bytes>,
 }
 

@@ -205,7 +205,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         }
         ToControl::Explained { ticket, told } => {
             if let Some(sender) = this.explaining.remove(&ticket) {
-                // Whoever asked may have left, which is no error.
+                // The asking thread may have ended, which is no error.
                 drop(sender.try_send(told));
             }
         }
@@ -666,7 +666,7 @@ impl Control {
             }
         };
         if let Some(sender) = read.ticket.and_then(|ticket| self.posted.remove(&ticket)) {
-            // Whoever posted the quotas may have left.
+            // The client that posted the quotas may have left.
             drop(sender.try_send(reply));
         }
     }

@@ -2,9 +2,12 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// The memory of an executor's own `io_uring`. The data path has another ring, so this one needs little
 /// memory and few entries.
@@ -86,4 +89,16 @@ pub fn ring_advice(error: &io::Error) -> String {
         _ => "io_uring is needed",
     };
     format!("{advice} ({error})")
+}
+
+/// Returns a flag that the first SIGINT or SIGTERM sets, so that a tool can clean up and report. A second one
+/// ends the process.
+pub fn stop_flag() -> Result<Arc<AtomicBool>, String> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            .map_err(|error| format!("cannot listen to signals: {error}"))?;
+    }
+    Ok(flag)
 }

@@ -56,6 +56,6 @@ mod watch;
 
 pub use clock::Clock;
 pub use dialer::{Dialer, Dials};
-pub use executor::{raise_limits, ring_advice};
+pub use executor::{raise_limits, ring_advice, stop_flag};
 pub use server::{check, run, run_storage};
 pub use top::run as run_top;

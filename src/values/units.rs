@@ -115,6 +115,14 @@ fn scaled(number: &str, scale: u64) -> Option<u64> {
     parts.is_multiple_of(divisor).then(|| whole.checked_mul(scale)?.checked_add(parts / divisor))?
 }
 
+/// Returns a parser of whole numbers from `least` to `most`, for flags of weir and of its tools.
+pub fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("a whole number from {least} to {most} is wanted"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

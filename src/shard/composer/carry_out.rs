@@ -170,11 +170,8 @@ impl Shard {
     /// Resumes requests for which the map of the cluster has been confirmed, or that have waited for too
     /// long.
     pub(super) fn resume_sure(&mut self, now: Now) {
-        for id in self.front.certainty().take_ready(&self.env, now.monotonic) {
-            if self.front.end_wait_for_grant(id) {
-                self.resume(id, now);
-            }
-        }
+        let ready = self.front.certainty().take_ready(&self.env, now.monotonic);
+        self.resume_held(ready, now);
     }
 
     /// Admits a request and takes its price from the buckets, if it has one. A request that is refused or has

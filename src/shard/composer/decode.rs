@@ -22,18 +22,22 @@ impl Shard {
 
     /// Tries requests again that waited for a quota pool, before anything that came after them.
     pub(super) fn resume_waiting(&mut self, now: Now) {
-        for id in self.gate.take_waiting() {
-            if self.front.end_wait_for_grant(id) {
-                self.resume(id, now);
-            }
-        }
+        let waiting = self.gate.take_waiting();
+        self.resume_held(waiting, now);
         self.gate.decide_in_shadow(&mut self.env, now);
     }
 
     /// Tries requests again that waited until others of their tenant were settled.
     #[cold]
     pub(super) fn resume_settled(&mut self, now: Now) {
-        for id in self.gate.take_settled(now.monotonic) {
+        let settled = self.gate.take_settled(now.monotonic);
+        self.resume_held(settled, now);
+    }
+
+    /// Resumes clients whose next request was held until a quota or the map of the cluster was known. Clients
+    /// that have left since are skipped.
+    pub(super) fn resume_held(&mut self, clients: Vec<ClientId>, now: Now) {
+        for id in clients {
             if self.front.end_wait_for_grant(id) {
                 self.resume(id, now);
             }

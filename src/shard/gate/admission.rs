@@ -132,9 +132,7 @@ impl Gate {
                 Admission::AfterGrant
             }
             Decision::Refused { scope, retry_after } => {
-                let usage = Usage { throttled: cost.micro(), ..Usage::default() };
-                self.accounts.meter(payer.tenant(), usage, now.monotonic);
-                self.throttle(env, scope, retry_after, now)
+                self.throttle(env, (payer, cost), (scope, retry_after), now)
             }
         }
     }
@@ -222,9 +220,7 @@ impl Gate {
                 let places = WAITING_MIN.max(self.accounts.under_way(payer.tenant()) as usize);
                 if has_waited || self.for_settlement.waiting(payer.tenant()) >= places {
                     self.accounts.handle_denied(scope, cost, now.monotonic);
-                    let usage = Usage { throttled: cost.micro(), ..Usage::default() };
-                    self.accounts.meter(payer.tenant(), usage, now.monotonic);
-                    return Some(self.throttle(env, scope, retry_after, now));
+                    return Some(self.throttle(env, (payer, cost), (scope, retry_after), now));
                 }
             }
         }
@@ -232,8 +228,17 @@ impl Gate {
         Some(Admission::AfterSettlement)
     }
 
-    /// Refuses a request. In shadow mode the request passes, and is only counted.
-    fn throttle(&mut self, env: &mut Env, scope: Scope, retry_after: Duration, now: Now) -> Admission {
+    /// Refuses a request with this cost for want of it in a scope's bucket, and meters the cost as throttled. In
+    /// shadow mode the request passes, and is only counted.
+    fn throttle(
+        &mut self,
+        env: &mut Env,
+        (payer, cost): (Payer, Price),
+        (scope, retry_after): (Scope, Duration),
+        now: Now,
+    ) -> Admission {
+        let usage = Usage { throttled: cost.micro(), ..Usage::default() };
+        self.accounts.meter(payer.tenant(), usage, now.monotonic);
         if self.is_shadow() {
             env.counters.add(Counter::ThrottledInShadow, 1);
             return Admission::Passed(None);

@@ -884,7 +884,7 @@ impl Nodes {
     }
 }
 
-/// Whatever moves and whenever: each request is carried out once, those of a connection in their order, and
+/// While slots move at any time, each request is carried out once, those of a connection in their order, and
 /// no client notices.
 #[test]
 fn every_append_is_carried_out_once_and_in_order_while_slots_move() {

@@ -4,6 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Parser, ValueEnum};
+use weir::values::units::number;
 
 const EXAMPLES: &str = "\
 One shape of request (a command and its sizes) is sent at a time, in pipelines over some connections, and the server's own bill is
@@ -110,14 +111,6 @@ impl CalibrateFlags {
             ));
         }
         Ok(address)
-    }
-}
-
-/// A parser of whole numbers within bounds.
-fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-        number.ok_or_else(|| format!("a whole number from {least} to {most} is wanted"))
     }
 }
 

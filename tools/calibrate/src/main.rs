@@ -12,12 +12,9 @@ mod measure;
 mod report;
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use clap::Parser as _;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use weir::runtime::Clock;
+use weir::runtime::{Clock, stop_flag};
 
 use backend::Backend;
 use calibration::Calibration;
@@ -53,16 +50,4 @@ fn run(flags: &CalibrateFlags, target: std::net::SocketAddr) -> Result<(), Strin
     let calibration = Calibration::of(&measured)?;
     print!("{}", report::text(flags, &server, &measured, &calibration));
     report::write(flags, &server, &measured, &calibration)
-}
-
-/// A flag that the first SIGINT or SIGTERM sets, so that keys are still removed; a second one ends the
-/// process.
-fn stop_flag() -> Result<Arc<AtomicBool>, String> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
-            .map_err(|error| format!("cannot listen to signals: {error}"))?;
-    }
-    Ok(flag)
 }

@@ -4,6 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
+use weir::values::units::number;
 
 const EXAMPLES: &str = "\
 Values are unique, so each read tells which write it saw. A history is right if everything that happened to a key can be put into one order
@@ -90,14 +91,6 @@ fn resolve(flag: &str, name: &str) -> Result<SocketAddr, String> {
     // A name such as localhost has two addresses; most servers listen on the IPv4 one, so it is preferred.
     let address = addresses.min_by_key(SocketAddr::is_ipv6);
     address.ok_or_else(|| format!("{flag} {name}: there is no such host"))
-}
-
-/// A parser of whole numbers within bounds.
-fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-        number.ok_or_else(|| format!("a whole number from {least} to {most} is wanted"))
-    }
 }
 
 /// Parses a duration such as `1s` or `250ms`.

@@ -21,14 +21,12 @@ mod workload;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
 use clap::Parser as _;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use weir::runtime::Clock;
+use weir::runtime::{Clock, stop_flag};
 
 use asked::{Log, Tally};
 use clients::{Role, Shared};
@@ -111,18 +109,6 @@ fn gather(shared: &Shared, logs: &Receiver<Result<Log, String>>) -> Result<Writt
 
 fn tell_progress(shared: &Shared, asked: u64) {
     eprintln!("{asked} of {} operations were asked for", shared.flags.operations);
-}
-
-/// A flag that the first SIGINT or SIGTERM sets: operations until then are judged. A second one ends the
-/// process.
-fn stop_flag() -> Result<Arc<AtomicBool>, String> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
-            .map_err(|error| format!("cannot listen to signals: {error}"))?;
-    }
-    Ok(flag)
 }
 
 /// Judges the operations of each key, prints the results, and returns the number of violations.

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use weir::values::Tier;
-use weir_simulate::Voice;
 use weir_simulate::overload::{Outcome, Trouble};
+use weir_simulate::{Summary, Voice};
 
 #[derive(Parser)]
 #[command(
@@ -71,25 +71,26 @@ impl Flags {
 
 fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     let Range { start: first, end } = seeds;
-    let (mut replies, mut refusals, mut links_lost, mut steps) = (0, 0, 0, 0);
-    let (mut from_memory, mut from_copies) = (0, 0);
-    let (mut redirections, mut slots_moved, mut takeovers) = (0, 0, 0);
+    let mut sum = Summary::default();
     let run = if flags.cluster { weir_simulate::run_clustered } else { weir_simulate::run };
     for seed in seeds {
-        let summary = run(seed, flags.steps, flags.voice()).map_err(|failure| failure.to_string())?;
-        replies += summary.replies;
-        refusals += summary.refusals;
-        links_lost += summary.links_lost;
-        from_memory += summary.from_memory;
-        from_copies += summary.from_copies;
-        redirections += summary.redirections;
-        slots_moved += summary.slots_moved;
-        takeovers += summary.takeovers;
-        steps += summary.steps;
+        sum += run(seed, flags.steps, flags.voice()).map_err(|failure| failure.to_string())?;
         if (seed + 1 - first).is_multiple_of(100) {
-            println!("seeds {first}..{}: {replies} replies, all as promised", seed + 1);
+            println!("seeds {first}..{}: {} replies, all as promised", seed + 1, sum.replies);
         }
     }
+    let Summary {
+        steps,
+        replies,
+        refusals,
+        links_lost,
+        from_memory,
+        from_copies,
+        redirections,
+        slots_moved,
+        takeovers,
+        trace: _,
+    } = sum;
     println!(
         "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {from_memory} answered from \
          memory, {from_copies} of them from copies, {links_lost} connections to stores lost, {slots_moved} slots moved, \

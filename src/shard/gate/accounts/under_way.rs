@@ -43,7 +43,8 @@ impl Accounts {
         let buckets = &*self.ledger.buckets();
         let tenant = &buckets.tenants[usize::from(payer.tenant().0)];
         let (expected, all) = (&tenant.expected, tenant.under_way);
-        if expected.lets_in(class as usize, &all) && (expected.is_even() || all.is_empty()) {
+        let is_let_in = expected.lets_in(class as usize, &all);
+        if is_let_in && (expected.is_even() || all.is_empty()) {
             return Outlook::Covered;
         }
         let mut is_bounded = false;
@@ -66,11 +67,7 @@ impl Accounts {
                 return Outlook::Risky { scope, retry_after };
             }
         }
-        if is_bounded && !expected.lets_in(class as usize, &all) {
-            Outlook::Unknown
-        } else {
-            Outlook::Covered
-        }
+        if is_bounded && !is_let_in { Outlook::Unknown } else { Outlook::Covered }
     }
 
     /// Counts a request that is admitted. Each is settled once, by [`Accounts::settle`] or on a tab.

@@ -1,4 +1,4 @@
-//! What transactions read of hot keys, while somebody writes around weir.
+//! Hot keys that transactions read while somebody writes around weir.
 
 use std::collections::HashMap;
 
@@ -155,7 +155,7 @@ fn dialects_and_questions_are_compared_each_with_what_is_kept_of_the_same() {
     let hget = ["HGET", key.as_str(), "f"];
     assert_eq!(rig.ask(client, &hget, ":-2\r\n", "_\r\n").0, "_\r\n");
     assert!(rig.ask(client, &hget, "", "").1.is_empty(), "it is kept");
-    // The same null in either dialect, and another field.
+    // A null is one answer in either dialect; another field is another question.
     let requests = [&hget[..], &["HGET", &key, "g"]];
     rig.transact(client, &requests, "*2\r\n_\r\n$1\r\nv\r\n");
     rig.transact(old_client, &requests, "*2\r\n$-1\r\n$1\r\nv\r\n");
@@ -208,11 +208,11 @@ impl Store {
     }
 }
 
-/// What a client waits for.
+/// A request of the test that is not answered yet.
 struct Waiting {
     is_block: bool,
     told: String,
-    /// What any transaction had told before it was asked for.
+    /// The newest value that a transaction had returned before the request was sent.
     floor: u64,
 }
 

@@ -14,7 +14,7 @@ const SIGMA_MAX: f64 = 5.0;
 /// The distribution of a service time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// The same time always.
+    /// A constant time.
     Fixed(Duration),
     /// An exponential distribution with this mean.
     Exponential(Duration),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser};
 use weir::config::Tier;
-use weir::config::units::{duration, positive_duration};
+use weir::config::units::{duration, number, positive_duration};
 use weir_load::rate::Rate;
 use weir_load::schedule::Arrivals;
 use weir_load::template::{Mix, Template};
@@ -241,14 +241,6 @@ fn setup(text: &str) -> Result<(u64, Template), String> {
     let (count, command) = text.split_once(' ').ok_or(wanted)?;
     let count = count.parse().ok().filter(|count| (1..=1_000_000_000).contains(count)).ok_or(wanted)?;
     Ok((count, Template::parse(command)?))
-}
-
-/// A parser of whole numbers within bounds.
-fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-        number.ok_or_else(|| format!("a whole number from {least} to {most} is wanted"))
-    }
 }
 
 #[cfg(test)]
